@@ -1,0 +1,37 @@
+# What every target of this project shares: warnings, sanitizers, naming.
+
+add_library(ordermoe_internal INTERFACE)
+target_compile_options(ordermoe_internal INTERFACE -Wall -Wextra -Wno-unused-parameter)
+if(ORDERMOE_WERROR)
+  target_compile_options(ordermoe_internal INTERFACE -Werror)
+endif()
+if(ORDERMOE_SANITIZE)
+  target_compile_options(ordermoe_internal INTERFACE -fsanitize=${ORDERMOE_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(ordermoe_internal INTERFACE -fsanitize=${ORDERMOE_SANITIZE})
+endif()
+
+# ordermoe_library(planning SOURCES a.cpp b.cpp PUBLIC ordermoe::config PRIVATE lib) makes the target
+# ordermoe_planning with the alias ordermoe::planning, included as "planning/...".
+function(ordermoe_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(ordermoe_${name} STATIC ${ARG_SOURCES})
+  add_library(ordermoe::${name} ALIAS ordermoe_${name})
+  target_include_directories(ordermoe_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(ordermoe_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ordermoe_internal ${ARG_PRIVATE})
+endfunction()
+
+# ordermoe_test(planning LIBRARIES ordermoe::planning FILES a.test.cpp b.test.cpp) makes one executable for the
+# folder and one ctest entry for each file; each file holds one BOOST_AUTO_TEST_SUITE named after it
+# (placement.test.cpp: suite placement).
+function(ordermoe_test folder)
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;FILES" ${ARGN})
+  add_executable(test_${folder} ${ARG_FILES} "${PROJECT_SOURCE_DIR}/test/main.cpp")
+  target_link_libraries(test_${folder} PRIVATE ordermoe_internal ${ARG_LIBRARIES} Boost::unit_test_framework)
+  target_compile_definitions(test_${folder} PRIVATE BOOST_TEST_DYN_LINK
+    ORDERMOE_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ORDERMOE_DATA="${PROJECT_SOURCE_DIR}/data")
+  foreach(file IN LISTS ARG_FILES)
+    string(REPLACE ".test.cpp" "" suite "${file}")
+    add_test(NAME ${folder}.${suite} COMMAND test_${folder} --run_test=${suite} --log_level=warning --no_result_code=no)
+    set_tests_properties(${folder}.${suite} PROPERTIES TIMEOUT 1200)
+  endforeach()
+endfunction()

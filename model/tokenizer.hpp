@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+
+namespace ordermoe::model {
+
+/// A SentencePiece tokenizer. Immutable, thread-safe.
+class tokenizer {
+ public:
+  /// Reads FOLDER/tokenizer.model. Errors: not_found, malformed.
+  static result<std::shared_ptr<const tokenizer>> load(const std::filesystem::path& folder);
+  virtual ~tokenizer() = default;
+
+  virtual std::size_t vocab_size() const = 0;
+  /// Ids of the text, with the beginning-of-text id first.
+  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+};
+
+/// Decodes a growing list of ids piece by piece and never hands out half a UTF-8 character.
+class streaming_decoder {
+ public:
+  explicit streaming_decoder(std::shared_ptr<const tokenizer> tokens);
+  /// Adds an id; returns the text that is complete now and was not handed out before.
+  std::string push(std::int32_t id);
+  /// What is left at the end, incomplete characters replaced by U+FFFD.
+  std::string finish();
+
+ private:
+  std::shared_ptr<const tokenizer> tokens_;
+  std::vector<std::int32_t> ids_;
+  std::size_t handed_out_ = 0;
+};
+
+}  // namespace ordermoe::model
