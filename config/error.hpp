@@ -45,7 +45,7 @@ template <class T>
 class [[nodiscard]] result {
  public:
   result(T value) : content_(std::in_place_index<0>, std::move(value)) {}
-  result(error problem) : content_(std::in_place_index<1>, std::move(problem)) {}
+  result(ordermoe::error problem) : content_(std::in_place_index<1>, std::move(problem)) {}
 
   explicit operator bool() const noexcept { return content_.index() == 0; }
   bool has_value() const noexcept { return content_.index() == 0; }
@@ -72,7 +72,7 @@ template <>
 class [[nodiscard]] result<void> {
  public:
   result() = default;
-  result(error problem) : problem_(std::move(problem)) {}
+  result(ordermoe::error problem) : problem_(std::move(problem)) {}
   explicit operator bool() const noexcept { return !problem_; }
   bool has_value() const noexcept { return !problem_; }
   const ordermoe::error& error() const& { return *problem_; }
