@@ -1,0 +1,131 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planning/cost_model.hpp"
+#include "planning/plan.hpp"
+#include "planning/profile.hpp"
+
+/// Server-expert selection with look-ahead: Algorithm 2 of the paper, per slot, for any horizon.
+///
+/// One decision: a token is at server s, about to run layer l. Its slots j = 1..k have targets r_j, gates g_j and, for
+/// every expert, a predicted loss in exact integer units. Chosen are the next residence n (where the hidden state
+/// continues) and (m_j, k_j) for each slot:
+///
+///   time(n, m) = max( d(s, n), max_j [ d(s, m_j) + wait(m_j) + c(m_j) + d(m_j, n) ] )
+///   cost       = omega_T * (time + later) / d_ref + omega_Q * sum_j loss_j / budget + lookahead(n, targets, budget left)
+///
+/// with d(x, x) = 0. At k = 1 and residence_choice::with_slot this is eq. (43) with (37), (38) and (40).
+namespace ordermoe::planning {
+
+/// One unit of the quality ledger: 1e-9 nats where losses are calibrated, 1e-9 of eq. (18)'s loss in paper units.
+using loss_units = std::int64_t;
+inline constexpr double units_per_loss = 1e9;
+inline constexpr loss_units forbidden = std::numeric_limits<loss_units>::max() / 4;
+inline constexpr loss_units unbounded_budget = std::numeric_limits<loss_units>::max() / 8;
+inline constexpr std::size_t max_slots = 8;
+
+/// Which experts may run in place of a target.
+enum class candidate_rule {
+  exact,              ///< The target only, on any server that hosts it.
+  local_only,         ///< Feasible experts at the token's server; where there is none, the target on another server.
+  router_restricted,  ///< The router's best k among the experts at the token's server; where it hosts none of this
+                      ///< layer, the target on another server. Ignores the budget; its loss is only reported.
+  group,              ///< V_{l,r} of eq. (8): the target and its group members with Sim >= theta_l.
+  any,                ///< Every expert of the layer.
+};
+
+/// Where a token may be after a layer.
+enum class residence_choice {
+  with_slot,  ///< n = m_1: the paper at top-1. Refused at k > 1.
+  free,       ///< Any member of R_{l+1}.
+};
+
+enum class transition_condition { routed, executed };
+enum class gating { target, executed };
+const char* to_string(candidate_rule rule);
+
+struct selection_policy {
+  std::string name = "paper";
+  candidate_rule candidates = candidate_rule::group;
+  loss_metric metric = loss_metric::router_logit;
+  bool calibrated = false;   ///< Multiply predicted losses by the layer's measured damage: units are nats.
+  residence_choice residence = residence_choice::free;
+  transition_condition condition = transition_condition::executed;
+  gating gates = gating::target;  ///< executed: gates are renormalised over the executed experts' router scores.
+  bool distinct = false;     ///< Two slots never share a substitute.
+  std::size_t horizon = 3;   ///< H >= 1; 0 looks ahead to the last layer and on to where the next position starts.
+  double omega_time = 0.5;   ///< omega_T
+  double omega_quality = 0.5;  ///< omega_Q = 1 - omega_T in paper mode.
+  double reference_ns = 0;   ///< d_ref of eq. (38); 0: the mean time of one expert over the servers.
+  bool price_attention = false;  ///< Add the attention time at n to each step (the paper prices experts only).
+  bool price_waits = true;   ///< Use the snapshot's queue waits in the current step.
+  std::size_t budget_bins = 16;  ///< Budget index of the look-ahead runs from 0 to budget_bins - 1.
+
+  friend bool operator==(const selection_policy&, const selection_policy&) = default;
+};
+
+/// What the router wants in one slot.
+struct slot_query {
+  std::uint32_t target = 0;
+  float gate = 0;
+  std::span<const loss_units> loss;  ///< [E] loss of running each expert instead; `forbidden` where it may not.
+};
+
+struct decision_query {
+  std::size_t layer = 0;
+  std::size_t server = 0;             ///< s
+  std::size_t access = 0;             ///< a(i): selects the residency sets and the value at the end of a position.
+  std::span<const slot_query> slots;  ///< Rank order; 1 to max_slots.
+  loss_units budget_left = 0;         ///< Exact; no decision spends more (router_restricted excepted).
+  std::span<const std::int64_t> wait_ns;  ///< [n_servers] queue waits of the snapshot; empty: none.
+};
+
+struct slot_choice {
+  std::uint32_t server = 0;
+  std::uint32_t expert = 0;
+  loss_units loss = 0;
+  friend bool operator==(const slot_choice&, const slot_choice&) = default;
+};
+
+struct decision {
+  std::uint32_t residence = 0;  ///< n; at the last layer the server of the output projection.
+  std::uint32_t n_slots = 0;
+  std::array<slot_choice, max_slots> slots{};
+  double time_ns = 0;  ///< Predicted time of this step.
+  double cost = 0;     ///< What was minimised.
+};
+
+/// Look-ahead tables of one plan, policy and budget class: immutable, shared by every decision of a snapshot.
+class selection_tables {
+ public:
+  /// token_budget: the budget class, units that one token may spend; 0 none, unbounded_budget no limit.
+  /// Errors: mismatch where profile, plan and cluster disagree; usage for a policy that cannot be (with_slot at k > 1).
+  static result<std::shared_ptr<const selection_tables>> build(const profile& experts, const plan& placed,
+                                                               const cost_model& costs, const selection_policy& policy,
+                                                               loss_units token_budget);
+  virtual ~selection_tables() = default;
+
+  /// The predicted loss of every expert for one slot: fills losses [E], 0 for the target, `forbidden` outside the
+  /// candidate rule. probabilities [E]: the router's softmax for this token (used by token_gate).
+  virtual void slot_losses(std::size_t layer, std::uint32_t target, float gate, std::span<const float> probabilities,
+                           std::span<loss_units> losses) const = 0;
+
+  /// The best decision; ties to the lower server, then the lower expert. No allocation; thread-safe.
+  virtual decision select(const decision_query& query) const = 0;
+
+  /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the horizon, for a token at
+  /// `server` with the layer's target set `set` and `bin` budget bins left. For tests.
+  virtual double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
+                       std::size_t bin) const = 0;
+
+  virtual const selection_policy& policy() const = 0;
+};
+
+}  // namespace ordermoe::planning
