@@ -85,6 +85,9 @@ struct decision_query {
   std::span<const slot_query> slots;  ///< Rank order; 1 to max_slots.
   loss_units budget_left = 0;         ///< Exact; no decision spends more (router_restricted excepted).
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] queue waits of the snapshot; empty: none.
+  /// Residences to choose from, besides what R_{l+1} allows: the rows of a prompt chunk share one. If no allowed
+  /// residence is among them, the mask is ignored.
+  server_mask residences = ~server_mask{0};
 };
 
 struct slot_choice {
