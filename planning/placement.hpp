@@ -13,30 +13,62 @@ namespace ordermoe::planning {
 
 struct placement_options {
   loss_metric similarity = loss_metric::router_logit;  ///< router_logit or router_logit_centred.
-  double theta_min = 0.5, theta_max = 0.9;   ///< Eq. (6)
-  double alpha_activation = 0.5;             ///< alpha_f of eq. (28); alpha_r = 1 - alpha_f.
-  double lambda_load = 0.5;                  ///< lambda_1 of eq. (30); lambda_2 = 1 - lambda_1.
-  std::size_t min_copies = 1;                ///< Copies of every expert on different servers.
-  bool replicate = true;                     ///< Eq. (33) to (35).
-  std::uint64_t seed = 0;                    ///< For random placement only.
+  double theta_min = 0.5, theta_max = 0.9;             ///< Eq. (6)
+  double alpha_activation = 0.5;  ///< alpha_f of eq. (28); alpha_r = 1 - alpha_f.
+  double lambda_load = 0.5;       ///< lambda_1 of eq. (30); lambda_2 = 1 - lambda_1.
+  std::size_t min_copies = 1;     ///< Copies of every expert on different servers.
+  bool replicate = true;          ///< Eq. (33) to (35).
+  std::uint64_t seed = 0;         ///< For random placement only.
 };
 
-/// Eq. (6) to (8), (24) to (28) for one layer.
+/// Eq. (24) to (28) for one layer: experts in order of falling activation (ties: lower index)
+/// become dominant where no dominant expert is similar enough; the others join the dominant expert
+/// most similar to them (ties: the more activated one). Eq. (25) is taken over all dominant experts
+/// of the layer, those found later included.
 layer_grouping group_layer(const layer_profile& experts, const matrix& similarity, double threshold,
                            const placement_options& options);
+
+/// Eq. (6) with `layer` from 0: theta_max at the first layer, theta_min at the last; theta_max for
+/// a single layer.
 double layer_threshold(std::size_t layer, std::size_t n_layers, const placement_options& options);
 
-/// Algorithm 1 complete: grouping, importance, first-fit-decreasing placement by score with waiting list and repair,
-/// replication by benefit. Error: infeasible, with the missing bytes of each server.
-result<plan> place_by_similarity(const profile& experts, const cluster& servers, const cost_profile& costs,
-                                 const placement_options& options);
+/// Eq. (7) and (8): V_{l,r}, ascending: the target and the members of its group that are similar
+/// enough to it.
+std::vector<std::uint32_t> feasible_experts(const layer_grouping& grouping,
+                                            const matrix& similarity, std::uint32_t target);
 
-/// Every expert once on a random feasible server, then spare memory by frequency x arrival share / bytes.
-result<plan> place_by_popularity(const profile& experts, const cluster& servers, const cost_profile& costs,
-                                 const placement_options& options);
+/// Algorithm 1 complete: grouping, importance, first-fit-decreasing placement by score with waiting
+/// list and repair, replication by benefit. R_l = all servers, the paper's free movement. Errors:
+/// infeasible, with the missing bytes of each server; usage where the options make no sense;
+/// mismatch where the profile is not valid.
+result<plan> place_by_similarity(const profile& experts, const cluster& servers,
+                                 const cost_profile& costs, const placement_options& options);
 
-/// EdgeShard: contiguous whole layers with their experts by dynamic programming over (layer, server, servers used),
-/// minimising the time of one decoded token averaged over the access servers by arrival share. R_l = {holder of l}.
-result<plan> place_layer_shards(const profile& experts, const cluster& servers, const cost_profile& costs);
+/// Every expert once on a random feasible server, then spare memory by frequency x arrival share /
+/// bytes. With `replicate` off it is the random placement. R_l = {access server}.
+result<plan> place_by_popularity(const profile& experts, const cluster& servers,
+                                 const cost_profile& costs, const placement_options& options);
+
+/// EdgeShard: contiguous whole layers with their experts by dynamic programming over (layer,
+/// server, servers used), minimising the time of one decoded token averaged over the access servers
+/// by arrival share. R_l = {holder of l}.
+///
+/// One decoded position costs: a small message from the access server to the first holder, at each
+/// layer attention and top_k experts one after another on the holder, one hidden state between
+/// holders, the output projection on the last holder, and a small message back. Exact up to 12
+/// servers; beyond, each layer keeps the `beam` cheapest states. Complexity of the exact case:
+/// O(2^M M^2 N c), c the most layers that one server can hold. Error: infeasible, with the bytes
+/// that each server lacks.
+enum class shard_objective {
+  latency,     ///< Mean time of one decoded position.
+  throughput,  ///< The slowest stage (a server's layers, or one hand-over on a link) first, then
+               ///< latency.
+};
+struct layer_shard_options {
+  shard_objective objective = shard_objective::latency;
+  std::size_t beam = 65536;
+};
+result<plan> place_layer_shards(const profile& experts, const cluster& servers,
+                                const cost_profile& costs, const layer_shard_options& options = {});
 
 }  // namespace ordermoe::planning

@@ -21,12 +21,20 @@ struct expert_group {
 struct layer_grouping {
   double threshold = 0;  ///< theta_l, eq. (6)
   std::vector<expert_group> groups;
-  std::vector<std::uint32_t> group_of;       ///< [E] -> index into groups
-  std::vector<double> representativeness;    ///< rho_l^j, eq. (27), [E]
-  std::vector<double> importance;            ///< I_l^j, eq. (28), [E]
+  std::vector<std::uint32_t> group_of;     ///< [E] -> index into groups
+  std::vector<double> representativeness;  ///< rho_l^j, eq. (27), [E]
+  std::vector<double> importance;          ///< I_l^j, eq. (28), [E]
 };
 
-enum class placement_reason { mandatory, waiting_list, repair, replica, min_copies, layer_shard, search };
+enum class placement_reason {
+  mandatory,
+  waiting_list,
+  repair,
+  replica,
+  min_copies,
+  layer_shard,
+  search
+};
 const char* to_string(placement_reason reason);
 
 /// One expert on one server and why it is there.
@@ -35,21 +43,22 @@ struct placed_expert {
   layer_id layer;
   expert_id expert;
   placement_reason reason = placement_reason::mandatory;
-  double score = 0;  ///< Score (30) or benefit (33) or the planner's own estimate when it was chosen.
+  double score =
+      0;  ///< Score (30) or benefit (33) or the planner's own estimate when it was chosen.
 };
 
 /// Sets of at most 64 servers.
 using server_mask = std::uint64_t;
 
-/// Where attention of each layer may run for the requests of one access server: R_l. Attention of layer l runs only
-/// at a member; KV rows are streamed to the other members.
+/// Where attention of each layer may run for the requests of one access server: R_l. Attention of
+/// layer l runs only at a member; KV rows are streamed to the other members.
 struct residency {
   std::vector<server_mask> layers;  ///< [n_layers], none empty
 };
 
 /// Grouping, placement, replicas and residency: plan.json, version 1.
 struct plan {
-  std::string strategy;       ///< Which planner made it.
+  std::string strategy;  ///< Which planner made it.
   std::uint64_t epoch = 0;
   std::size_t n_servers = 0, n_layers = 0, n_experts = 0;
   std::vector<layer_grouping> grouping;  ///< [n_layers]; empty where the strategy does not group
@@ -57,7 +66,8 @@ struct plan {
   std::vector<residency> residence;      ///< [n_servers], by access server
   std::vector<std::int64_t> expert_bytes_used;   ///< [n_servers]
   std::vector<std::int64_t> expert_bytes_limit;  ///< [n_servers]
-  double estimated_token_ns = 0;  ///< The planner's estimate of the time of one decoded token, averaged over arrivals.
+  double estimated_token_ns =
+      0;  ///< The planner's estimate of the time of one decoded token, averaged over arrivals.
 
   bool hosts(server_id server, layer_id layer, expert_id expert) const;
 };
@@ -67,7 +77,9 @@ class placement_index {
  public:
   explicit placement_index(const plan& content);
   /// Servers that host this expert, as a mask; never empty in a valid plan.
-  server_mask hosts(std::size_t layer, std::size_t expert) const { return hosts_[layer * n_experts_ + expert]; }
+  server_mask hosts(std::size_t layer, std::size_t expert) const {
+    return hosts_[layer * n_experts_ + expert];
+  }
   bool hosts(std::size_t server, std::size_t layer, std::size_t expert) const {
     return (hosts(layer, expert) >> server) & 1u;
   }
@@ -77,7 +89,14 @@ class placement_index {
   std::vector<server_mask> hosts_;
 };
 
-/// Constraints (c.1) to (c.3), residency sets not empty, ids in range, no duplicate. Error: mismatch or infeasible.
+/// What holds of a plan by itself: shapes, ids in range, no expert twice on a server, every expert
+/// on some server (c.2), groups that cover each layer once, residency sets that are neither empty
+/// nor name unknown servers. The message opens with the JSON path. Errors: mismatch, out_of_range,
+/// infeasible (an expert that no server hosts).
+result<void> validate(const plan& content);
+
+/// The same, and that the plan fits the cluster: number of servers, bytes counted right, memory
+/// limits (c.1). Error: mismatch or infeasible besides those above.
 result<void> validate(const plan& content, const cluster& servers, const cost_profile& costs);
 
 result<plan> read_plan(const std::filesystem::path& path);
@@ -85,7 +104,9 @@ result<plan> parse_plan(const std::string& json, const std::string& place);
 std::string plan_json(const plan& content);
 
 /// Residency rules that need no planner.
-std::vector<residency> access_residency(std::size_t n_servers, std::size_t n_layers);  ///< R_l = {access}
-std::vector<residency> roaming_residency(std::size_t n_servers, std::size_t n_layers); ///< R_l = all servers
+std::vector<residency> access_residency(std::size_t n_servers,
+                                        std::size_t n_layers);  ///< R_l = {access}
+std::vector<residency> roaming_residency(std::size_t n_servers,
+                                         std::size_t n_layers);  ///< R_l = all servers
 
 }  // namespace ordermoe::planning

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/error.hpp"
@@ -17,7 +18,8 @@ struct matrix {
   std::vector<double> values;
 
   matrix() = default;
-  matrix(std::size_t r, std::size_t c, double fill = 0) : rows(r), columns(c), values(r * c, fill) {}
+  matrix(std::size_t r, std::size_t c, double fill = 0)
+      : rows(r), columns(c), values(r * c, fill) {}
   double& operator()(std::size_t r, std::size_t c) { return values[r * columns + c]; }
   double operator()(std::size_t r, std::size_t c) const { return values[r * columns + c]; }
   friend bool operator==(const matrix&, const matrix&) = default;
@@ -25,10 +27,11 @@ struct matrix {
 
 /// What a predicted loss is made of.
 enum class loss_metric {
-  router_logit,          ///< Paper: g * (1 - Sim) / 2 with Sim of eq. (4); at top-1 the paper's eq. (18), phi = identity.
+  router_logit,  ///< Paper: g * (1 - Sim) / 2 with Sim of eq. (4); at top-1 the paper's eq. (18),
+                 ///< phi = identity.
   router_logit_centred,  ///< The same after subtracting each token's mean logit.
-  output,                ///< g^2 * D^2, D the relative output distance over tokens routed to the target.
-  token_gate,            ///< p_target - p_substitute of this very token's router probabilities.
+  output,      ///< g^2 * D^2, D the relative output distance over tokens routed to the target.
+  token_gate,  ///< p_target - p_substitute of this very token's router probabilities.
 };
 inline constexpr std::size_t n_loss_metrics = 4;
 const char* to_string(loss_metric metric);
@@ -42,23 +45,27 @@ struct target_set {
 };
 
 struct layer_profile {
-  std::vector<double> activation;       ///< f_l^j, eq. (5), [E]; sums to 1.
-  matrix router_logit;                  ///< Sim_l, eq. (4), [E, E], symmetric, diagonal 1.
-  matrix router_logit_centred;          ///< [E, E]
-  matrix output_distance;               ///< D(r, k) >= 0, asymmetric, diagonal 0, [E, E]
-  matrix token_gate_regret;             ///< Mean of p_r - p_k over tokens routed to r, [E, E], diagonal 0.
-  std::vector<double> mean_gate;        ///< [E], over tokens routed to the expert.
-  matrix transition;                    ///< P_l(k -> k'), eq. (41), [E, E]; rows sum to 1; empty at the last layer.
-  std::vector<target_set> sets;         ///< Observed target sets, most frequent first; probabilities sum to 1.
-  matrix set_transition;                ///< [sets here, sets at the next layer], rows sum to 1; empty at the last layer.
-  std::vector<double> damage;           ///< [n_loss_metrics]: measured nats per unit of predicted loss; >= 0.
-  std::vector<double> damage_error;     ///< [n_loss_metrics]: standard error of the same.
+  std::vector<double> activation;  ///< f_l^j, eq. (5), [E]; sums to 1.
+  matrix router_logit;             ///< Sim_l, eq. (4), [E, E], symmetric, diagonal 1.
+  matrix router_logit_centred;     ///< [E, E]
+  matrix output_distance;          ///< D(r, k) >= 0, asymmetric, diagonal 0, [E, E]
+  matrix token_gate_regret;  ///< Mean of p_r - p_k over tokens routed to r, [E, E], diagonal 0.
+  std::vector<double> mean_gate;  ///< [E], over tokens routed to the expert.
+  matrix transition;  ///< P_l(k -> k'), eq. (41), [E, E]; rows sum to 1; empty at the last layer.
+  std::vector<target_set>
+      sets;               ///< Observed target sets, most frequent first; probabilities sum to 1.
+  matrix set_transition;  ///< [sets here, sets at the next layer], rows sum to 1; empty at the last
+                          ///< layer.
+  std::vector<double>
+      damage;  ///< [n_loss_metrics]: measured nats per unit of predicted loss; >= 0.
+  std::vector<double> damage_error;  ///< [n_loss_metrics]: standard error of the same.
 };
 
 /// What calibration learnt about a model's experts: profile.json, version 1.
 struct profile {
   std::string model_name;
-  std::string model_digest;  ///< SHA-256 over config.json and the weight files' headers; ties a profile to a model.
+  std::string model_digest;  ///< SHA-256 over config.json and the weight files' headers; ties a
+                             ///< profile to a model.
   std::size_t n_layers = 0, n_experts = 0, top_k = 0;
   std::size_t calibration_tokens = 0;
   std::uint64_t seed = 0;
@@ -68,13 +75,22 @@ struct profile {
   const matrix& similarity(std::size_t layer, loss_metric metric) const;
 };
 
+/// Shapes, ranges and sums as the comments above state them. Errors: mismatch (shape), out_of_range
+/// (value); the message opens with the JSON path of what is wrong.
+result<void> validate(const profile& content);
+
 /// Reads and validates; errors name the file and the JSON path (layers[2].transition[3]).
 result<profile> read_profile(const std::filesystem::path& path);
 result<profile> parse_profile(const std::string& json, const std::string& place);
 /// Stable key order; numbers round-trip exactly.
 std::string profile_json(const profile& content);
 
-/// A seeded random profile of a given shape, for tests and benchmarks: valid, with groups of similar experts.
-profile random_profile(std::size_t n_layers, std::size_t n_experts, std::size_t top_k, std::uint64_t seed);
+/// A seeded random profile of a given shape, for tests and benchmarks: valid, with groups of
+/// similar experts. It is measured on a small random router with correlated layers, so that
+/// activation, sets and transitions agree with each other. At most 64 target sets a layer are kept;
+/// a token with a rarer set counts for the kept set that shares most experts with it. 1 <= top_k <=
+/// n_experts.
+profile random_profile(std::size_t n_layers, std::size_t n_experts, std::size_t top_k,
+                       std::uint64_t seed);
 
 }  // namespace ordermoe::planning

@@ -1,0 +1,166 @@
+#include "planning/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "config/random.hpp"
+#include "planning/deployment.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+result<void> check_weight(const char* name, double value) {
+  if (value >= 0 && value <= 1) return {};
+  return error{errc::usage,
+               fmt::format("{}: found {}, expected a number from 0 to 1", name, value)};
+}
+
+result<void> check_options(const placement_options& options) {
+  if (options.similarity != loss_metric::router_logit &&
+      options.similarity != loss_metric::router_logit_centred)
+    return error{errc::usage,
+                 fmt::format("similarity: found {}, expected {} or {}; the others are "
+                             "distances, which the paper's grouping cannot use",
+                             to_string(options.similarity), to_string(loss_metric::router_logit),
+                             to_string(loss_metric::router_logit_centred))};
+  // A cosine of 1 on the diagonal keeps every threshold up to 1 meaningful.
+  for (const auto& [name, value] :
+       {std::pair{"theta_min", options.theta_min}, std::pair{"theta_max", options.theta_max}})
+    if (!(value >= -1 && value <= 1))
+      return error{errc::usage,
+                   fmt::format("{}: found {}, expected a number from -1 to 1", name, value)};
+  if (options.theta_min > options.theta_max)
+    return error{errc::usage, fmt::format("theta_min: found {}, expected at most theta_max, {}",
+                                          options.theta_min, options.theta_max)};
+  if (auto checked = check_weight("alpha_activation", options.alpha_activation); !checked)
+    return checked;
+  return check_weight("lambda_load", options.lambda_load);
+}
+
+plan make_plan(const deployment& state, std::string strategy) {
+  const auto& problem = state.problem();
+  plan made;
+  made.strategy = std::move(strategy);
+  made.n_servers = problem.n_servers;
+  made.n_layers = problem.n_layers;
+  made.n_experts = problem.n_experts;
+  made.grouping = problem.grouping;
+  made.experts = state.placed();
+  made.expert_bytes_used = state.used();
+  made.expert_bytes_limit = problem.limit_bytes;
+  return made;
+}
+
+/// The n-th set bit of a mask.
+std::size_t nth_server(server_mask mask, std::size_t n) {
+  for (; n > 0; --n) mask &= mask - 1;
+  return static_cast<std::size_t>(std::countr_zero(mask));
+}
+
+/// `copies` of every expert on random feasible servers, experts in random order.
+result<void> place_at_random(deployment& state, const placement_options& options) {
+  const auto& problem = state.problem();
+  random_stream random(options.seed, 0x706f7075);
+  std::vector<std::size_t> order(problem.expert_bytes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::size_t n_left_over = 0;
+  for (std::size_t copy = 1; copy <= options.min_copies; ++copy) {
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    const auto reason = copy == 1 ? placement_reason::mandatory : placement_reason::min_copies;
+    for (const auto flat : order) {
+      const auto l = flat / problem.n_experts, j = flat % problem.n_experts;
+      const auto feasible = memory_feasible(state, l, j);
+      if (feasible != 0)
+        state.place(
+            nth_server(feasible, random.below(static_cast<std::uint64_t>(std::popcount(feasible)))),
+            l, j, reason, 0);
+      else if (!make_room(state, l, j, placement_reason::repair))
+        ++n_left_over;
+    }
+  }
+  if (n_left_over == 0) return {};
+  // The deterministic placement fails on the same memory and says by how much.
+  state.clear();
+  return deploy_mandatory(state, options);
+}
+
+/// Spare memory to the replicas with the most activations per byte where they arrive.
+void replicate_by_popularity(deployment& state, const profile& experts) {
+  struct candidate {
+    double value;
+    std::size_t server, layer, expert;
+  };
+  const auto& problem = state.problem();
+  std::vector<candidate> candidates;
+  for (std::size_t m = 0; m < problem.n_servers; ++m)
+    for (std::size_t l = 0; l < problem.n_layers; ++l)
+      for (std::size_t j = 0; j < problem.n_experts; ++j) {
+        const double value = experts.layers[l].activation[j] * problem.arrival_share[m] /
+                             static_cast<double>(problem.bytes(l, j));
+        if (value > 0 && !state.hosts(m, l, j)) candidates.push_back({value, m, l, j});
+      }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const auto& a, const auto& b) { return a.value > b.value; });
+  for (const auto& [value, m, l, j] : candidates)
+    if (state.free_bytes(m) >= problem.bytes(l, j))
+      state.place(m, l, j, placement_reason::replica, value);
+}
+
+/// Groups of one expert each, for placements that look at no similarity.
+std::vector<layer_grouping> singleton_groups(const profile& experts) {
+  std::vector<layer_grouping> grouping(experts.n_layers);
+  for (std::size_t l = 0; l < experts.n_layers; ++l) {
+    auto& layer = grouping[l];
+    layer.threshold = 1;
+    for (std::uint32_t j = 0; j < experts.n_experts; ++j) {
+      layer.groups.push_back({j, {j}});
+      layer.group_of.push_back(j);
+    }
+    layer.representativeness.assign(experts.n_experts, 1);
+    layer.importance = experts.layers[l].activation;
+  }
+  return grouping;
+}
+
+}  // namespace
+
+result<plan> place_by_similarity(const profile& experts, const cluster& servers,
+                                 const cost_profile& costs, const placement_options& options) {
+  if (auto checked = check_options(options); !checked) return checked.error();
+  if (auto checked = validate(experts); !checked) return at("profile", checked.error());
+  auto problem = make_deployment_problem(experts.n_layers, experts.n_experts, servers, costs,
+                                         options.min_copies);
+  if (!problem) return problem.error();
+  for (std::size_t l = 0; l < experts.n_layers; ++l)
+    problem->grouping.push_back(
+        group_layer(experts.layers[l], experts.similarity(l, options.similarity),
+                    layer_threshold(l, experts.n_layers, options), options));
+  deployment state(*problem);
+  if (auto deployed = deploy_mandatory(state, options); !deployed) return deployed.error();
+  if (options.replicate) deploy_redundant(state);
+  auto made = make_plan(state, "paper");
+  made.residence = roaming_residency(problem->n_servers, problem->n_layers);
+  return made;
+}
+
+result<plan> place_by_popularity(const profile& experts, const cluster& servers,
+                                 const cost_profile& costs, const placement_options& options) {
+  if (auto checked = validate(experts); !checked) return at("profile", checked.error());
+  auto problem = make_deployment_problem(experts.n_layers, experts.n_experts, servers, costs,
+                                         options.min_copies);
+  if (!problem) return problem.error();
+  problem->grouping = singleton_groups(experts);
+  deployment state(*problem);
+  if (auto placed = place_at_random(state, options); !placed) return placed.error();
+  if (options.replicate) replicate_by_popularity(state, experts);
+  auto made = make_plan(state, options.replicate ? "popularity" : "random");
+  made.grouping.clear();
+  made.residence = access_residency(problem->n_servers, problem->n_layers);
+  return made;
+}
+
+}  // namespace ordermoe::planning
