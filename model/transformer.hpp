@@ -63,8 +63,12 @@ class transformer {
   std::unique_ptr<weights> weights_;
 };
 
-/// hidden += gates[0] * outputs[0] + gates[1] * outputs[1] + ..., one row, added in slot (rank) order with one
-/// rounding each product and each sum. Every place that sums slots calls this.
+/// sum = gates[0] * outputs[0] + gates[1] * outputs[1] + ..., one row of `sum.size()` numbers: the first product, then
+/// each further product added in slot (rank) order, every product and every sum rounded once (no fused operation).
+void weigh_slots(std::span<float> sum, std::span<const float> gates, std::span<const float* const> outputs);
+
+/// hidden += the sum of weigh_slots: the slots are summed first, then added to the residual stream. Every place that
+/// sums slots calls one of these two, so that a server may return the weighted sum of a row instead of its slots.
 void add_slots(std::span<float> hidden, std::span<const float> gates, std::span<const float* const> outputs);
 
 }  // namespace ordermoe::model
