@@ -11,13 +11,17 @@
 
 namespace ordermoe {
 
+/// The most servers that one cluster may have.
+inline constexpr std::size_t max_servers = 64;
+
+/// Rates are whole numbers of FLOPs or bytes a second, so that a cluster file holds them exactly.
 struct server_spec {
   std::string name;
   double flops_per_s = 0;                   ///< F_m
   double memory_bandwidth_bytes_per_s = 0;  ///< Rate at which weights and KV are read.
-  std::int64_t memory_bytes = 0;            ///< Whole memory: resident parts, experts and KV together.
-  std::int64_t kv_bytes = 0;                ///< Part of it that is kept for KV rows.
-  double arrival_share = 0;                 ///< Share of the requests that arrive here; shares sum to 1.
+  std::int64_t memory_bytes = 0;  ///< Whole memory: resident parts, experts and KV together.
+  std::int64_t kv_bytes = 0;      ///< Part of it that is kept for KV rows.
+  double arrival_share = 0;       ///< Share of the requests that arrive here; shares sum to 1.
 };
 
 /// One direction of one pair of servers.
@@ -26,8 +30,8 @@ struct link_spec {
   std::int64_t latency_ns = 0;       ///< tau_{m,n}
 };
 
-/// Servers and the links between them. Latencies obey the triangle inequality: no relay is faster than the direct
-/// path.
+/// Servers and the links between them. Latencies obey the triangle inequality: no relay is faster
+/// than the direct path.
 struct cluster {
   std::string name;
   std::uint64_t seed = 0;  ///< Of the draw that made it; 0 where it was written by hand.
@@ -35,20 +39,25 @@ struct cluster {
   std::vector<link_spec> links;  ///< Row-major [from][to]; the diagonal is unused and zero.
 
   std::size_t size() const { return servers.size(); }
-  const link_spec& link(server_id from, server_id to) const { return links[from.index() * size() + to.index()]; }
+  const link_spec& link(server_id from, server_id to) const {
+    return links[from.index() * size() + to.index()];
+  }
 };
 
 /// Nanoseconds that `bytes` keep a link's sender busy, rounded up; without the latency.
 std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes);
 
-/// Nanoseconds that a batch keeps a server busy: max(flops / F, bytes read / memory bandwidth), rounded up.
+/// Nanoseconds that a batch keeps a server busy: max(flops / F, bytes read / memory bandwidth),
+/// rounded up.
 std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
 
-/// Memory of a server that is left for experts: memory_bytes - kv_bytes - resident parts; may be negative.
-std::int64_t expert_memory_bytes(const server_spec& server, const cost_profile& costs, std::size_t n_layers);
+/// Memory of a server that is left for experts: memory_bytes - kv_bytes - resident parts; may be
+/// negative.
+std::int64_t expert_memory_bytes(const server_spec& server, const cost_profile& costs,
+                                 std::size_t n_layers);
 
-/// Reads a cluster file (config/README.md states the schema). Every error names file:line:column, what was found,
-/// what is allowed and what to do.
+/// Reads a cluster file (config/README.md states the schema). Every error names file:line:column,
+/// what was found, what is allowed and what to do.
 result<cluster> read_cluster(const std::filesystem::path& path);
 result<cluster> parse_cluster(const std::string& toml_text, const std::string& place);
 
@@ -58,17 +67,20 @@ std::string cluster_toml(const cluster& content);
 struct draw_options {
   std::size_t n_servers = 8;
   std::uint64_t seed = 1;
-  std::size_t n_sites = 0;        ///< 0: no sites; otherwise servers of one site are close (0.2-1 ms, 5-10 Gbps).
-  double memory_ratio = 2.0;      ///< Expert memory of all servers over one replica of the model's experts.
-  cost_profile costs;             ///< What an expert, the resident parts and a KV row weigh.
+  std::size_t n_sites =
+      0;  ///< 0: no sites; otherwise servers of one site are close (0.2-1 ms, 5-10 Gbps).
+  double memory_ratio =
+      2.0;             ///< Expert memory of all servers over one replica of the model's experts.
+  cost_profile costs;  ///< What an expert, the resident parts and a KV row weigh.
   std::size_t n_layers = 6;
   std::size_t n_experts = 8;
   std::size_t kv_tokens = 16384;  ///< Tokens (of all layers) whose KV each server keeps room for.
 };
 
-/// Draws a cluster in the paper's ranges: 20-110 TFLOPS with a matching memory bandwidth, memory in proportion to
-/// 12-48 GB scaled to memory_ratio, 1-10 Gbps, 0.2-20 ms with the triangle inequality restored by shortest paths, a
-/// non-uniform spread of arrivals. The same options give the same cluster.
+/// Draws a cluster in the paper's ranges: 20-110 TFLOPS with a matching memory bandwidth, memory in
+/// proportion to 12-48 GB scaled to memory_ratio, 1-10 Gbps, 0.2-20 ms with the triangle inequality
+/// restored by shortest paths, a non-uniform spread of arrivals. The same options give the same
+/// cluster.
 cluster draw_cluster(const draw_options& options);
 
 }  // namespace ordermoe

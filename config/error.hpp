@@ -7,23 +7,23 @@
 
 /// Errors that a caller can expect, and the assertion for those that it cannot.
 ///
-/// Goals: one small value type that crosses every folder; a message that a user can act on. Non-goals: exceptions
-/// as control flow. A message names the place (file, line, tensor, flag), what was found, what was expected and what
-/// to do about it, in that order.
+/// Goals: one small value type that crosses every folder; a message that a user can act on.
+/// Non-goals: exceptions as control flow. A message names the place (file, line, tensor, flag),
+/// what was found, what was expected and what to do about it, in that order.
 namespace ordermoe {
 
 enum class errc {
-  usage,          ///< The command line asks for something that does not exist or does not fit together.
-  not_found,      ///< A file or folder that was named is not there.
-  io,             ///< The operating system refused to read or write.
-  malformed,      ///< Input is not of the format that it claims (syntax, header, truncated).
-  out_of_range,   ///< Input is well formed, but a value lies outside what is allowed.
-  mismatch,       ///< Two inputs are each valid and do not belong together.
-  unsupported,    ///< Input is valid and asks for something that this version does not do.
-  infeasible,     ///< The problem has no solution; the message says by how much it falls short.
-  timed_out,      ///< An answer did not come within its time.
-  interrupted,    ///< The user stopped the work; what was finished is kept.
-  failed,         ///< A check or a run that was asked for did not hold.
+  usage,      ///< The command line asks for something that does not exist or does not fit together.
+  not_found,  ///< A file or folder that was named is not there.
+  io,         ///< The operating system refused to read or write.
+  malformed,  ///< Input is not of the format that it claims (syntax, header, truncated).
+  out_of_range,  ///< Input is well formed, but a value lies outside what is allowed.
+  mismatch,      ///< Two inputs are each valid and do not belong together.
+  unsupported,   ///< Input is valid and asks for something that this version does not do.
+  infeasible,    ///< The problem has no solution; the message says by how much it falls short.
+  timed_out,     ///< An answer did not come within its time.
+  interrupted,   ///< The user stopped the work; what was finished is kept.
+  failed,        ///< A check or a run that was asked for did not hold.
 };
 
 /// One sentence about the code itself, without the particulars of one error.
@@ -40,7 +40,8 @@ struct error {
 /// Prefixes the place to a message: "cluster.toml: <message>".
 error at(const std::string& place, error inner);
 
-/// Either a value or an error. Reading the wrong alternative is a broken invariant and ends the program.
+/// Either a value or an error. Reading the wrong alternative is a broken invariant and ends the
+/// program.
 template <class T>
 class [[nodiscard]] result {
  public:
@@ -82,19 +83,21 @@ class [[nodiscard]] result<void> {
 };
 
 /// Ends the program with a message: an invariant of the code, not an input, is broken.
-[[noreturn]] void broken_invariant(const char* file, int line, const char* expression, const std::string& message);
+[[noreturn]] void broken_invariant(const char* file, int line, const char* expression,
+                                   const std::string& message);
 
 /// A checked assertion that stays on in release builds.
-#define ORDERMOE_CHECK(condition, message)                                         \
-  do {                                                                             \
-    if (!(condition)) [[unlikely]]                                                 \
-      ::ordermoe::broken_invariant(__FILE__, __LINE__, #condition, (message));     \
+#define ORDERMOE_CHECK(condition, message)                                     \
+  do {                                                                         \
+    if (!(condition)) [[unlikely]]                                             \
+      ::ordermoe::broken_invariant(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
 template <class T>
 T* result<T>::checked() {
   auto* value = std::get_if<0>(&content_);
-  ORDERMOE_CHECK(value != nullptr, "the value of a failed result was read: " + std::get<1>(content_).message);
+  ORDERMOE_CHECK(value != nullptr,
+                 "the value of a failed result was read: " + std::get<1>(content_).message);
   return value;
 }
 

@@ -1,9 +1,9 @@
 #include "config/files.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <fmt/format.h>
 #include <openssl/sha.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,13 +21,16 @@ result<std::string> read_file(const fs::path& path, std::size_t max_bytes) {
   if (fs::is_directory(path, status))
     return error{errc::not_found, fmt::format("{}: is a folder, expected a file", path.string())};
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) return error{errc::io, fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno))};
+  if (!stream)
+    return error{errc::io,
+                 fmt::format("{}: cannot be opened: {}", path.string(), std::strerror(errno))};
   std::string bytes;
   char buffer[1 << 16];
   while (stream.read(buffer, sizeof buffer) || stream.gcount() > 0) {
     bytes.append(buffer, static_cast<std::size_t>(stream.gcount()));
     if (bytes.size() > max_bytes)
-      return error{errc::out_of_range, fmt::format("{}: larger than the {} bytes allowed", path.string(), max_bytes)};
+      return error{errc::out_of_range,
+                   fmt::format("{}: larger than the {} bytes allowed", path.string(), max_bytes)};
   }
   if (stream.bad()) return error{errc::io, fmt::format("{}: reading failed", path.string())};
   return bytes;
@@ -35,7 +38,8 @@ result<std::string> read_file(const fs::path& path, std::size_t max_bytes) {
 
 result<void> write_file(const fs::path& path, std::string_view bytes) {
   const auto fail = [&](const char* step, int code) {
-    return error{errc::io, fmt::format("{}: {} failed: {}; nothing was changed", path.string(), step, std::strerror(code))};
+    return error{errc::io, fmt::format("{}: {} failed: {}; nothing was changed", path.string(),
+                                       step, std::strerror(code))};
   };
   std::string pattern = path.string() + ".XXXXXX";
   const int file = ::mkstemp(pattern.data());

@@ -7,7 +7,8 @@
 
 namespace ordermoe {
 
-/// A number that names one kind of thing and does not turn into another kind by accident. Zero-based.
+/// A number that names one kind of thing and does not turn into another kind by accident.
+/// Zero-based.
 template <class Tag>
 struct strong_id {
   std::uint32_t value = 0;

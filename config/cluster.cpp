@@ -1,0 +1,27 @@
+#include "config/cluster.hpp"
+
+#include <cmath>
+
+namespace ordermoe {
+
+std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes) {
+  ORDERMOE_CHECK(link.bandwidth_bytes_per_s > 0,
+                 "a link without bandwidth was asked to carry bytes");
+  return static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(bytes) / link.bandwidth_bytes_per_s * 1e9));
+}
+
+std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read) {
+  ORDERMOE_CHECK(server.flops_per_s > 0 && server.memory_bandwidth_bytes_per_s > 0,
+                 "a server without speed was asked to compute");
+  const auto arithmetic = static_cast<double>(flops) / server.flops_per_s;
+  const auto reading = static_cast<double>(bytes_read) / server.memory_bandwidth_bytes_per_s;
+  return static_cast<std::int64_t>(std::ceil(std::max(arithmetic, reading) * 1e9));
+}
+
+std::int64_t expert_memory_bytes(const server_spec& server, const cost_profile& costs,
+                                 std::size_t n_layers) {
+  return server.memory_bytes - server.kv_bytes - costs.resident_bytes(n_layers);
+}
+
+}  // namespace ordermoe
