@@ -49,6 +49,16 @@ result<plan> place_by_similarity(const profile& experts, const cluster& servers,
 result<plan> place_by_popularity(const profile& experts, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options);
 
+enum class shard_objective {
+  latency,     ///< Mean time of one decoded position.
+  throughput,  ///< The slowest stage (a server's layers, or one hand-over on a link) first, then
+               ///< latency.
+};
+struct layer_shard_options {
+  shard_objective objective = shard_objective::latency;
+  std::size_t beam = 65536;
+};
+
 /// EdgeShard: contiguous whole layers with their experts by dynamic programming over (layer,
 /// server, servers used), minimising the time of one decoded token averaged over the access servers
 /// by arrival share. R_l = {holder of l}.
@@ -59,15 +69,6 @@ result<plan> place_by_popularity(const profile& experts, const cluster& servers,
 /// servers; beyond, each layer keeps the `beam` cheapest states. Complexity of the exact case:
 /// O(2^M M^2 N c), c the most layers that one server can hold. Error: infeasible, with the bytes
 /// that each server lacks.
-enum class shard_objective {
-  latency,     ///< Mean time of one decoded position.
-  throughput,  ///< The slowest stage (a server's layers, or one hand-over on a link) first, then
-               ///< latency.
-};
-struct layer_shard_options {
-  shard_objective objective = shard_objective::latency;
-  std::size_t beam = 65536;
-};
 result<plan> place_layer_shards(const profile& experts, const cluster& servers,
                                 const cost_profile& costs, const layer_shard_options& options = {});
 
