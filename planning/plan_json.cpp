@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "config/files.hpp"
+#include "config/json.hpp"
 #include "planning/json_text.hpp"
 #include "planning/plan.hpp"
 
@@ -10,7 +11,6 @@ namespace ordermoe::planning {
 namespace {
 
 using nlohmann::ordered_json;
-using view = json_document::view;
 
 constexpr const char* format_name = "ordermoe-plan";
 constexpr std::uint64_t format_version = 1;
@@ -32,28 +32,17 @@ ordered_json grouping_json(const layer_grouping& grouping) {
   return content;
 }
 
-layer_grouping grouping_of(const view& content) {
+layer_grouping grouping_of(const json_value& content) {
   layer_grouping grouping;
-  grouping.threshold = content["threshold"].number();
-  const auto groups = content["groups"];
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    grouping.groups.push_back({static_cast<std::uint32_t>(groups[g]["dominant"].count(UINT32_MAX)),
-                               groups[g]["members"].indices()});
-  grouping.group_of = content["group_of"].indices();
-  grouping.representativeness = content["representativeness"].numbers();
-  grouping.importance = content["importance"].numbers();
+  grouping.threshold = content.at("threshold").number();
+  for (const auto& group : content.at("groups").items())
+    grouping.groups.push_back(
+        {static_cast<std::uint32_t>(group.at("dominant").count(0, UINT32_MAX)),
+         group.at("members").indices(UINT32_MAX)});
+  grouping.group_of = content.at("group_of").indices(UINT32_MAX);
+  grouping.representativeness = content.at("representativeness").numbers();
+  grouping.importance = content.at("importance").numbers();
   return grouping;
-}
-
-placement_reason reason_of(const view& content) {
-  const auto name = content.text();
-  for (const auto reason :
-       {placement_reason::mandatory, placement_reason::waiting_list, placement_reason::repair,
-        placement_reason::replica, placement_reason::min_copies, placement_reason::layer_shard,
-        placement_reason::search})
-    if (name == to_string(reason)) return reason;
-  content.fail(errc::malformed, "a reason such as \"mandatory\" or \"replica\"");
-  return {};
 }
 
 ordered_json servers_of(server_mask mask) {
@@ -62,19 +51,20 @@ ordered_json servers_of(server_mask mask) {
   return servers;
 }
 
-server_mask mask_of(const view& servers) {
+server_mask mask_of(const json_value& servers) {
   server_mask mask = 0;
-  for (std::size_t i = 0; i < servers.size(); ++i) mask |= server_mask{1} << servers[i].count(63);
+  for (const auto server : servers.indices(64)) mask |= server_mask{1} << server;
   return mask;
 }
 
-placed_expert placed_of(const view& entry) {
+placed_expert placed_of(const json_value& entry) {
   placed_expert placed;
-  placed.server = server_id{entry["server"].count(UINT32_MAX)};
-  placed.layer = layer_id{entry["layer"].count(UINT32_MAX)};
-  placed.expert = expert_id{entry["expert"].count(UINT32_MAX)};
-  placed.reason = reason_of(entry["reason"]);
-  placed.score = entry["score"].number();
+  placed.server = server_id{entry.at("server").count(0, UINT32_MAX)};
+  placed.layer = layer_id{entry.at("layer").count(0, UINT32_MAX)};
+  placed.expert = expert_id{entry.at("expert").count(0, UINT32_MAX)};
+  placed.reason = static_cast<placement_reason>(entry.at("reason").one_of(
+      {"mandatory", "waiting_list", "repair", "replica", "min_copies", "layer_shard", "search"}));
+  placed.score = entry.at("score").number();
   return placed;
 }
 
@@ -117,30 +107,29 @@ std::string plan_json(const plan& content) {
 }
 
 result<plan> parse_plan(const std::string& json, const std::string& place) {
-  auto document = json_document::parse(json, place, format_name, format_version);
+  auto document = parse_versioned(json, place, format_name, format_version);
   if (!document) return document.error();
-  const auto root = document->root();
+  (*document)->set_remedy("make the plan again");
+  const auto root = (*document)->root();
   plan content;
-  content.strategy = root["strategy"].text();
-  content.epoch = root["epoch"].count();
-  content.n_servers = root["n_servers"].count();
-  content.n_layers = root["n_layers"].count();
-  content.n_experts = root["n_experts"].count();
-  content.estimated_token_ns = root["estimated_token_ns"].number();
-  content.expert_bytes_used = root["expert_bytes_used"].integers();
-  content.expert_bytes_limit = root["expert_bytes_limit"].integers();
-  const auto residence = root["residence"];
-  for (std::size_t a = 0; a < residence.size(); ++a) {
-    content.residence.emplace_back();
-    for (std::size_t l = 0; l < residence[a].size(); ++l)
-      content.residence[a].layers.push_back(mask_of(residence[a][l]));
+  content.strategy = root.at("strategy").string();
+  content.epoch = root.at("epoch").unsigned_integer();
+  content.n_servers = root.at("n_servers").unsigned_integer();
+  content.n_layers = root.at("n_layers").unsigned_integer();
+  content.n_experts = root.at("n_experts").unsigned_integer();
+  content.estimated_token_ns = root.at("estimated_token_ns").number();
+  for (const auto& bytes : root.at("expert_bytes_used").items())
+    content.expert_bytes_used.push_back(bytes.integer());
+  for (const auto& bytes : root.at("expert_bytes_limit").items())
+    content.expert_bytes_limit.push_back(bytes.integer());
+  for (const auto& access : root.at("residence").items()) {
+    auto& layers = content.residence.emplace_back().layers;
+    for (const auto& servers : access.items()) layers.push_back(mask_of(servers));
   }
-  const auto experts = root["experts"];
-  for (std::size_t i = 0; i < experts.size(); ++i) content.experts.push_back(placed_of(experts[i]));
-  const auto grouping = root["grouping"];
-  for (std::size_t l = 0; l < grouping.size(); ++l)
-    content.grouping.push_back(grouping_of(grouping[l]));
-  if (document->problem()) return *document->problem();
+  for (const auto& entry : root.at("experts").items()) content.experts.push_back(placed_of(entry));
+  for (const auto& layer : root.at("grouping").items())
+    content.grouping.push_back(grouping_of(layer));
+  if (auto read = (*document)->outcome(); !read) return read.error();
   if (auto checked = validate(content); !checked) return at(place, checked.error());
   return content;
 }

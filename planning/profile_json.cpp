@@ -1,4 +1,5 @@
 #include "config/files.hpp"
+#include "config/json.hpp"
 #include "planning/json_text.hpp"
 #include "planning/profile.hpp"
 
@@ -7,7 +8,6 @@ namespace ordermoe::planning {
 namespace {
 
 using nlohmann::ordered_json;
-using view = json_document::view;
 
 constexpr const char* format_name = "ordermoe-profile";
 constexpr std::uint64_t format_version = 1;
@@ -22,18 +22,16 @@ ordered_json rows_of(const matrix& content) {
   return rows;
 }
 
-matrix matrix_of(const view& rows) {
-  matrix content;
-  content.rows = rows.size();
-  for (std::size_t r = 0; r < content.rows; ++r) {
-    const auto row = rows[r].numbers();
-    if (r == 0) content.columns = row.size();
-    if (row.size() != content.columns)
-      rows[r].fail(errc::mismatch,
-                   std::to_string(content.columns) + " values, as in the first row");
-    content.values.insert(content.values.end(), row.begin(), row.end());
+matrix matrix_of(const json_value& content) {
+  matrix read;
+  const auto rows = content.items();
+  read.rows = rows.size();
+  for (const auto& row : rows) {
+    const auto values = read.values.empty() ? row.numbers() : row.numbers(read.columns);
+    if (read.values.empty()) read.columns = values.size();
+    read.values.insert(read.values.end(), values.begin(), values.end());
   }
-  return content;
+  return read;
 }
 
 ordered_json by_metric(const std::vector<double>& values) {
@@ -43,10 +41,10 @@ ordered_json by_metric(const std::vector<double>& values) {
   return content;
 }
 
-std::vector<double> by_metric(const view& content) {
+std::vector<double> by_metric(const json_value& content) {
   std::vector<double> values;
   for (std::size_t i = 0; i < n_loss_metrics; ++i)
-    values.push_back(content[to_string(static_cast<loss_metric>(i))].number());
+    values.push_back(content.at(to_string(static_cast<loss_metric>(i))).number());
   return values;
 }
 
@@ -74,22 +72,21 @@ ordered_json layer_json(const layer_profile& layer) {
   return content;
 }
 
-layer_profile layer_of(const view& content) {
+layer_profile layer_of(const json_value& content, std::uint32_t n_experts) {
   layer_profile layer;
-  layer.activation = content["activation"].numbers();
-  layer.mean_gate = content["mean_gate"].numbers();
-  layer.router_logit = matrix_of(content["router_logit"]);
-  layer.router_logit_centred = matrix_of(content["router_logit_centred"]);
-  layer.output_distance = matrix_of(content["output_distance"]);
-  layer.token_gate_regret = matrix_of(content["token_gate_regret"]);
-  layer.transition = matrix_of(content["transition"]);
-  const auto sets = content["sets"];
-  for (std::size_t s = 0; s < sets.size(); ++s)
-    layer.sets.push_back({sets[s]["experts"].indices(), sets[s]["mean_gate"].numbers(),
-                          sets[s]["probability"].number()});
-  layer.set_transition = matrix_of(content["set_transition"]);
-  layer.damage = by_metric(content["damage"]);
-  layer.damage_error = by_metric(content["damage_error"]);
+  layer.activation = content.at("activation").numbers();
+  layer.mean_gate = content.at("mean_gate").numbers();
+  layer.router_logit = matrix_of(content.at("router_logit"));
+  layer.router_logit_centred = matrix_of(content.at("router_logit_centred"));
+  layer.output_distance = matrix_of(content.at("output_distance"));
+  layer.token_gate_regret = matrix_of(content.at("token_gate_regret"));
+  layer.transition = matrix_of(content.at("transition"));
+  for (const auto& set : content.at("sets").items())
+    layer.sets.push_back({set.at("experts").indices(n_experts), set.at("mean_gate").numbers(),
+                          set.at("probability").number()});
+  layer.set_transition = matrix_of(content.at("set_transition"));
+  layer.damage = by_metric(content.at("damage"));
+  layer.damage_error = by_metric(content.at("damage_error"));
   return layer;
 }
 
@@ -114,21 +111,22 @@ std::string profile_json(const profile& content) {
 }
 
 result<profile> parse_profile(const std::string& json, const std::string& place) {
-  auto document = json_document::parse(json, place, format_name, format_version);
+  auto document = parse_versioned(json, place, format_name, format_version);
   if (!document) return document.error();
-  const auto root = document->root();
+  (*document)->set_remedy("calibrate the model again");
+  const auto root = (*document)->root();
   profile content;
-  content.model_name = root["model_name"].text();
-  content.model_digest = root["model_digest"].text();
-  content.n_layers = root["n_layers"].count();
-  content.n_experts = root["n_experts"].count();
-  content.top_k = root["top_k"].count();
-  content.calibration_tokens = root["calibration_tokens"].count();
-  content.seed = root["seed"].count();
-  content.baseline_nats = root["baseline_nats"].number();
-  const auto layers = root["layers"];
-  for (std::size_t l = 0; l < layers.size(); ++l) content.layers.push_back(layer_of(layers[l]));
-  if (document->problem()) return *document->problem();
+  content.model_name = root.at("model_name").string();
+  content.model_digest = root.at("model_digest").string();
+  content.n_layers = root.at("n_layers").unsigned_integer();
+  content.n_experts = root.at("n_experts").count(1, UINT32_MAX);
+  content.top_k = root.at("top_k").unsigned_integer();
+  content.calibration_tokens = root.at("calibration_tokens").unsigned_integer();
+  content.seed = root.at("seed").unsigned_integer();
+  content.baseline_nats = root.at("baseline_nats").number();
+  for (const auto& layer : root.at("layers").items(content.n_layers))
+    content.layers.push_back(layer_of(layer, static_cast<std::uint32_t>(content.n_experts)));
+  if (auto read = (*document)->outcome(); !read) return read.error();
   if (auto checked = validate(content); !checked) return at(place, checked.error());
   return content;
 }

@@ -1,0 +1,223 @@
+#include "planning/profile.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "config/files.hpp"
+#include "config/random.hpp"
+
+using namespace ordermoe;
+using namespace ordermoe::planning;
+
+namespace {
+
+/// The error of a profile after one change; empty message where it is still valid.
+template <class Change>
+error after(Change change) {
+  auto content = random_profile(3, 4, 2, 7);
+  change(content);
+  const auto checked = validate(content);
+  return checked ? error{errc::failed, ""} : checked.error();
+}
+
+bool same(const layer_profile& a, const layer_profile& b) {
+  if (a.sets.size() != b.sets.size()) return false;
+  for (std::size_t s = 0; s < a.sets.size(); ++s)
+    if (a.sets[s].experts != b.sets[s].experts || a.sets[s].mean_gate != b.sets[s].mean_gate ||
+        a.sets[s].probability != b.sets[s].probability)
+      return false;
+  return a.activation == b.activation && a.router_logit == b.router_logit &&
+         a.router_logit_centred == b.router_logit_centred &&
+         a.output_distance == b.output_distance && a.token_gate_regret == b.token_gate_regret &&
+         a.mean_gate == b.mean_gate && a.transition == b.transition &&
+         a.set_transition == b.set_transition && a.damage == b.damage &&
+         a.damage_error == b.damage_error;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(profile)
+
+BOOST_AUTO_TEST_CASE(random_profiles_of_every_shape_are_valid) {
+  for (const auto& [layers, experts, slots] : std::vector<std::array<std::size_t, 3>>{
+           {1, 1, 1}, {1, 8, 2}, {2, 2, 1}, {2, 3, 3}, {6, 8, 2}, {4, 8, 1}, {3, 60, 4}})
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {
+      const auto content = random_profile(layers, experts, slots, seed);
+      const auto checked = validate(content);
+      BOOST_TEST_INFO("layers " << layers << " experts " << experts << " slots " << slots
+                                << " seed " << seed);
+      BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(random_profiles_repeat_with_the_seed_and_differ_without) {
+  const auto one = random_profile(3, 8, 2, 5), again = random_profile(3, 8, 2, 5),
+             other = random_profile(3, 8, 2, 6);
+  BOOST_TEST(profile_json(one) == profile_json(again));
+  BOOST_TEST(profile_json(one) != profile_json(other));
+}
+
+BOOST_AUTO_TEST_CASE(random_profiles_have_groups_of_similar_experts) {
+  const auto content = random_profile(6, 8, 2, 3);
+  std::size_t similar = 0, different = 0;
+  for (const auto& layer : content.layers)
+    for (std::size_t i = 0; i < 8; ++i)
+      for (std::size_t j = 0; j < i; ++j) ++(layer.router_logit(i, j) >= 0.7 ? similar : different);
+  BOOST_TEST(similar > 0u);
+  BOOST_TEST(different > similar);
+}
+
+BOOST_AUTO_TEST_CASE(set_transitions_of_random_profiles_lead_to_the_next_layers_shares) {
+  const auto content = random_profile(4, 60, 4, 9);
+  for (std::size_t l = 0; l + 1 < content.n_layers; ++l) {
+    const auto& layer = content.layers[l];
+    const auto& next = content.layers[l + 1].sets;
+    for (std::size_t to = 0; to < next.size(); ++to) {
+      double share = 0;
+      for (std::size_t from = 0; from < layer.sets.size(); ++from)
+        share += layer.sets[from].probability * layer.set_transition(from, to);
+      BOOST_TEST(std::abs(share - next[to].probability) < 1e-12);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
+  auto content = random_profile(3, 5, 2, 11);
+  content.model_name = "a \"quoted\" näme\n";
+  content.layers[0].output_distance(0, 1) = 0.1;
+  content.layers[0].output_distance(0, 2) = 5e-324;
+  content.layers[0].output_distance(0, 3) = std::numeric_limits<double>::max();
+  content.layers[0].output_distance(0, 4) = 1.0 / 3;
+  content.seed = std::numeric_limits<std::uint64_t>::max();
+  const auto text = profile_json(content);
+  const auto read = parse_profile(text, "profile.json");
+  BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
+  BOOST_TEST(read->model_name == content.model_name);
+  BOOST_TEST(read->model_digest == content.model_digest);
+  BOOST_TEST(read->seed == content.seed);
+  BOOST_TEST(read->baseline_nats == content.baseline_nats);
+  BOOST_TEST(read->calibration_tokens == content.calibration_tokens);
+  for (std::size_t l = 0; l < 3; ++l) BOOST_TEST(same(read->layers[l], content.layers[l]));
+  BOOST_TEST(profile_json(*read) == text);
+}
+
+BOOST_AUTO_TEST_CASE(a_profile_is_read_from_a_file_and_a_missing_file_is_named) {
+  const auto path = std::filesystem::temp_directory_path() / "ordermoe-test-profile.json";
+  BOOST_REQUIRE(write_file(path, profile_json(random_profile(2, 4, 2, 1))).has_value());
+  const auto read = read_profile(path);
+  std::filesystem::remove(path);
+  BOOST_TEST(read.has_value());
+  const auto missing = read_profile(path);
+  BOOST_REQUIRE(!missing.has_value());
+  BOOST_TEST((missing.error().code == errc::not_found));
+  BOOST_TEST(missing.error().message.find("ordermoe-test-profile.json") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
+  const auto expect = [](const error& found, errc code, const char* path) {
+    BOOST_TEST((found.code == code), found.message);
+    BOOST_TEST(found.message.find(path) == 0, found.message << " does not open with " << path);
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  expect(after([](auto& p) { p.layers[2].activation.pop_back(); }), errc::mismatch,
+         "layers[2].activation");
+  expect(after([](auto& p) { p.layers[1].activation[0] += 0.01; }), errc::out_of_range,
+         "layers[1].activation");
+  expect(after([&](auto& p) { p.layers[0].activation[3] = nan; }), errc::out_of_range,
+         "layers[0].activation[3]");
+  expect(after([](auto& p) { p.layers[1].router_logit(0, 2) = 0.123; }), errc::out_of_range,
+         "layers[1].router_logit[2][0]");
+  expect(after([](auto& p) { p.layers[1].router_logit_centred(3, 3) = 0.5; }), errc::out_of_range,
+         "layers[1].router_logit_centred[3][3]");
+  expect(after([](auto& p) { p.layers[0].output_distance(1, 2) = -1; }), errc::out_of_range,
+         "layers[0].output_distance[1][2]");
+  expect(after([](auto& p) {
+           p.layers[0].output_distance(1, 2) = std::numeric_limits<double>::infinity();
+         }),
+         errc::out_of_range, "layers[0].output_distance[1][2]");
+  expect(after([](auto& p) { p.layers[0].token_gate_regret(2, 2) = 0.1; }), errc::out_of_range,
+         "layers[0].token_gate_regret[2][2]");
+  expect(after([](auto& p) { p.layers[1].transition(3, 0) += 0.5; }), errc::out_of_range,
+         "layers[1].transition[3]");
+  expect(after([](auto& p) { p.layers[2].transition = p.layers[1].transition; }), errc::mismatch,
+         "layers[2].transition");
+  expect(after([](auto& p) {
+           p.layers[0].sets[1].experts = {2, 1};
+         }),
+         errc::out_of_range, "layers[0].sets[1].experts[1]");
+  expect(after([](auto& p) { p.layers[0].sets[0].experts[1] = 4; }), errc::out_of_range,
+         "layers[0].sets[0].experts[1]");
+  expect(after([](auto& p) { p.layers[0].sets[1].experts = p.layers[0].sets[0].experts; }),
+         errc::mismatch, "layers[0].sets");
+  expect(after([](auto& p) { p.layers[1].sets.pop_back(); }), errc::mismatch,
+         "layers[0].set_transition");
+  expect(after([](auto& p) { p.layers[1].damage.clear(); }), errc::mismatch, "layers[1].damage");
+  expect(after([](auto& p) { p.layers[1].damage[2] = -0.1; }), errc::out_of_range,
+         "layers[1].damage[2]");
+  expect(after([](auto& p) { p.top_k = 5; }), errc::out_of_range, "top_k");
+  expect(after([](auto& p) { p.layers.pop_back(); }), errc::mismatch, "layers");
+  expect(after([&](auto& p) { p.baseline_nats = nan; }), errc::out_of_range, "baseline_nats");
+}
+
+BOOST_AUTO_TEST_CASE(wrong_documents_are_refused_with_file_and_path) {
+  const auto text = profile_json(random_profile(2, 3, 1, 2));
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    auto other = text;
+    const auto at = other.find(from);
+    BOOST_REQUIRE(at != std::string::npos);
+    return parse_profile(other.replace(at, from.size(), to), "p.json");
+  };
+  const auto newer = changed("\"version\": 1", "\"version\": 2");
+  BOOST_REQUIRE(!newer.has_value());
+  BOOST_TEST((newer.error().code == errc::unsupported));
+  const auto foreign = changed("ordermoe-profile", "ordermoe-plan");
+  BOOST_REQUIRE(!foreign.has_value());
+  BOOST_TEST((foreign.error().code == errc::malformed));
+  const auto huge = changed("\"n_layers\": 2", "\"n_layers\": 18446744073709551615");
+  BOOST_REQUIRE(!huge.has_value());
+  BOOST_TEST(huge.error().message.find("p.json: layers") == 0, huge.error().message);
+  const auto text_for_number = changed("\"top_k\": 1", "\"top_k\": \"1\"");
+  BOOST_REQUIRE(!text_for_number.has_value());
+  BOOST_TEST(text_for_number.error().message.find("p.json: top_k") == 0,
+             text_for_number.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(every_truncation_is_an_error) {
+  const auto text = profile_json(random_profile(1, 2, 1, 4));
+  // The final newline alone may be missing.
+  for (std::size_t length = 0; length + 1 < text.size(); ++length)
+    BOOST_REQUIRE(!parse_profile(text.substr(0, length), "p").has_value());
+}
+
+BOOST_AUTO_TEST_CASE(corrupted_bytes_never_give_an_invalid_profile) {
+  const auto text = profile_json(random_profile(2, 3, 2, 4));
+  random_stream random(1);
+  std::size_t n_refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    auto other = text;
+    for (std::uint64_t n = 1 + random.below(3); n > 0; --n)
+      other[random.below(other.size())] = static_cast<char>(random.below(256));
+    const auto read = parse_profile(other, "p");
+    if (!read)
+      ++n_refused;
+    else
+      BOOST_TEST(validate(*read).has_value());
+  }
+  BOOST_TEST(n_refused > 1000u);
+}
+
+BOOST_AUTO_TEST_CASE(metric_names_read_back) {
+  for (const auto metric : {loss_metric::router_logit, loss_metric::router_logit_centred,
+                            loss_metric::output, loss_metric::token_gate}) {
+    const auto read = parse_loss_metric(to_string(metric));
+    BOOST_REQUIRE(read.has_value());
+    BOOST_TEST((*read == metric));
+  }
+  const auto unknown = parse_loss_metric("cosine");
+  BOOST_REQUIRE(!unknown.has_value());
+  BOOST_TEST(unknown.error().message.find("token-gate") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
