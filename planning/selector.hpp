@@ -18,10 +18,35 @@
 /// every expert, a predicted loss in exact integer units. Chosen are the next residence n (where the hidden state
 /// continues) and (m_j, k_j) for each slot:
 ///
-///   time(n, m) = max( d(s, n), max_j [ d(s, m_j) + wait(m_j) + c(m_j) + d(m_j, n) ] )
-///   cost       = omega_T * (time + later) / d_ref + omega_Q * sum_j loss_j / budget + lookahead(n, targets, budget left)
+///   time(n, m) = max( d(s, n), max_j [ d(s, m_j) + wait(m_j) + q(m_j) c(m_j) + d(m_j, n) ] )
+///   cost       = omega_T / d_ref * (time + later) + omega_Q / budget * sum_j loss_j + lookahead(n, targets, budget left)
 ///
-/// with d(x, x) = 0. At k = 1 and residence_choice::with_slot this is eq. (43) with (37), (38) and (40).
+/// with d(x, x) = 0 and q(m) the number of different experts that this decision runs at m: they run one after the
+/// other there, and slots that share an expert run it once. `later` is the attention at n where it is priced. At k = 1
+/// and residence_choice::with_slot this is eq. (43) with (37), (38) and (40).
+///
+/// Ties in cost go to the lower loss, the lower time, the lower sum of the slots' own times (so that a slot does not
+/// leave its server without need), the lower residence, then, slot by slot in rank order, to the lower server and the
+/// lower expert.
+///
+/// Look-ahead. W is the expectation over the next layer's target sets, given the set routed to (or executed) here, of
+/// the same minimum one layer on:
+///
+///   W_h(l, n, set, b) = sum over set' of P_l(set -> set') V_h(l + 1, n, set', b),   W_0 = 0
+///   V_h(l, s, set, b) = min over n in R_{l+1}, (m_j, k_j) of  step cost + W_{h-1}(l, n, set, b - ceil(loss / width))
+///
+/// A decision uses W_{H-1}(l, n, set, floor(budget left / width)): an index into the tables and nothing else, since
+/// what may be spent is checked on exact integers. Two approximations: the future's gates are the means of the
+/// calibration tokens with the same target set, and queues that wait now are not expected to wait later.
+///
+/// A set that calibration did not see (executed ones above all) takes the mean of the rows of all sets that share an
+/// expert with it, weighted by their frequency; where there is none, the next layer's frequencies.
+///
+/// Horizon 0 goes on to the end of the position: after the last layer n runs the output projection and sends the
+/// sampled id to the member of R_0 where the next position starts best. What it is worth to start at one member rather
+/// than another comes from `terminal_rounds` passes of the same tables, starting from zero.
+///
+/// After the last layer n is a member of R_{N-1} or R_0 (any server with residence_choice::with_slot).
 namespace ordermoe::planning {
 
 /// One unit of the quality ledger: 1e-9 nats where losses are calibrated, 1e-9 of eq. (18)'s loss in paper units.
@@ -30,11 +55,14 @@ inline constexpr double units_per_loss = 1e9;
 inline constexpr loss_units forbidden = std::numeric_limits<loss_units>::max() / 4;
 inline constexpr loss_units unbounded_budget = std::numeric_limits<loss_units>::max() / 8;
 inline constexpr std::size_t max_slots = 8;
+inline constexpr std::size_t terminal_rounds = 3;  ///< Where R_0 has more than one member; otherwise 1.
 
 /// Which experts may run in place of a target.
 enum class candidate_rule {
   exact,              ///< The target only, on any server that hosts it.
-  local_only,         ///< Feasible experts at the token's server; where there is none, the target on another server.
+  local_only,         ///< Feasible experts at the token's server (eq. (8); any where the plan does not group); where
+                      ///< there is none within the budget, the target on another server. As few slots leave the
+                      ///< server as the budget allows, then the cost decides.
   router_restricted,  ///< The router's best k among the experts at the token's server; where it hosts none of this
                       ///< layer, the target on another server. Ignores the budget; its loss is only reported.
   group,              ///< V_{l,r} of eq. (8): the target and its group members with Sim >= theta_l.
@@ -75,16 +103,19 @@ struct selection_policy {
 struct slot_query {
   std::uint32_t target = 0;
   float gate = 0;
-  std::span<const loss_units> loss;  ///< [E] loss of running each expert instead; `forbidden` where it may not.
+  std::span<const loss_units> loss;  ///< [E] loss of running each expert instead; `forbidden` where it may not. May be
+                                     ///< empty with candidate_rule::exact.
 };
 
 struct decision_query {
   std::size_t layer = 0;
-  std::size_t server = 0;             ///< s
+  std::size_t server = 0;             ///< s, a member of R_layer
   std::size_t access = 0;             ///< a(i): selects the residency sets and the value at the end of a position.
   std::span<const slot_query> slots;  ///< Rank order; 1 to max_slots.
   loss_units budget_left = 0;         ///< Exact; no decision spends more (router_restricted excepted).
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] queue waits of the snapshot; empty: none.
+  /// [n_experts] the router's softmax for this token; router_restricted ranks by it. Empty: by the first slot's losses.
+  std::span<const float> probabilities;
   /// Residences to choose from, besides what R_{l+1} allows: the rows of a prompt chunk share one. If no allowed
   /// residence is among them, the mask is ignored.
   server_mask residences = ~server_mask{0};
@@ -101,7 +132,7 @@ struct decision {
   std::uint32_t residence = 0;  ///< n; at the last layer the server of the output projection.
   std::uint32_t n_slots = 0;
   std::array<slot_choice, max_slots> slots{};
-  double time_ns = 0;  ///< Predicted time of this step.
+  double time_ns = 0;  ///< Predicted time of this step, without `later`.
   double cost = 0;     ///< What was minimised.
 };
 
@@ -120,15 +151,29 @@ class selection_tables {
   virtual void slot_losses(std::size_t layer, std::uint32_t target, float gate, std::span<const float> probabilities,
                            std::span<loss_units> losses) const = 0;
 
-  /// The best decision; ties to the lower server, then the lower expert. No allocation; thread-safe.
+  /// The best decision. No allocation; thread-safe.
   virtual decision select(const decision_query& query) const = 0;
 
   /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the horizon, for a token at
-  /// `server` with the layer's target set `set` and `bin` budget bins left. For tests.
+  /// `server` with the layer's target set `set` and `bin` budget bins left: V_H, with mean gates. For tests.
   virtual double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
                        std::size_t bin) const = 0;
 
+  /// Budget bins in use (1 where the budget is none or without limit) and the units that one bin is wide.
+  virtual std::size_t bins() const = 0;
+  virtual loss_units bin_width() const = 0;
+
   virtual const selection_policy& policy() const = 0;
 };
+
+struct selection_weights {
+  double omega_time = 0.5;
+  double omega_quality = 0.5;
+};
+
+/// Eq. (45): omega_Q moves by kappa times the mean budget utilisation less the mean normalised delay of the latest
+/// window, held to [0, 1]; omega_T = 1 - omega_Q.
+selection_weights adapt_weights(double omega_quality, double kappa, double mean_budget_use,
+                                double mean_normalised_delay);
 
 }  // namespace ordermoe::planning
