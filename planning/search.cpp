@@ -1,0 +1,690 @@
+#include "planning/search.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "config/random.hpp"
+#include "planning/cost_model.hpp"
+#include "planning/placement.hpp"
+#include "planning/trajectory.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+constexpr server_mask bit(std::size_t server) {
+  return server_mask{1} << server;
+}
+
+/// A placement and the residencies that requests use over it. Items are layer * n_experts + expert.
+struct layout {
+  std::vector<server_mask> hosts;                 ///< [n_items]
+  std::vector<std::vector<std::uint32_t>> items;  ///< [n_servers] -> what it hosts
+  std::vector<std::vector<server_mask>> chains;   ///< Distinct residencies, each [n_layers]
+  std::vector<std::uint32_t> chain_of;            ///< [n_servers] by access server
+};
+
+struct score {
+  double cost = infinity;  ///< What is minimised: mean time of a position, and the priced KV bytes.
+  double token_ns = infinity;  ///< Mean time of a position alone.
+  std::vector<double> prices;  ///< [chains] ns per nat at which the budget is met.
+};
+
+class searcher {
+ public:
+  searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
+           const search_options& options)
+      : profile_(experts),
+        options_(options),
+        model_(experts, make_cost_model(servers, costs)),
+        kv_row_cost_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
+        scratch_(model_) {
+    for (const auto& server : servers.servers) {
+      const auto bytes =
+          std::max<std::int64_t>(0, expert_memory_bytes(server, costs, model_.n_layers));
+      capacity_.push_back(
+          costs.expert_bytes > 0 ? static_cast<std::size_t>(bytes / costs.expert_bytes) : 0);
+      share_.push_back(server.arrival_share);
+    }
+    n_items_ = model_.n_layers * model_.n_experts;
+  }
+
+  std::size_t n_servers() const { return model_.n_servers; }
+  std::size_t n_layers() const { return model_.n_layers; }
+  std::size_t n_experts() const { return model_.n_experts; }
+
+  layout layout_of(const plan& placed) const;
+  void fill_free_memory(layout& content) const;
+  std::vector<layout> pipelines() const;
+  score evaluate(const layout& content);
+  std::pair<layout, score> anneal(layout start, std::size_t n_steps, random_stream& random);
+  layout merge_chains(const layout& content);
+  void tidy(layout& content, score& rated);
+  plan to_plan(const layout& content, const score& rated, const cluster& servers,
+               const cost_profile& costs);
+
+ private:
+  struct chain_price {
+    double price = 0, token_ns = 0;
+  };
+  chain_price meet_budget(const layout& content, std::size_t chain);
+  double chain_share(const layout& content, std::size_t chain) const;
+  double kv_cost(const layout& content) const;
+  bool has_copies_to_spare(const layout& content, std::uint32_t item) const {
+    return static_cast<std::size_t>(std::popcount(content.hosts[item])) > options_.min_copies;
+  }
+  void put(layout& content, std::size_t server, std::uint32_t item) const {
+    content.hosts[item] |= bit(server);
+    content.items[server].push_back(item);
+  }
+  void replace(layout& content, std::size_t server, std::size_t at, std::uint32_t item) const {
+    content.hosts[content.items[server][at]] &= ~bit(server);
+    content.hosts[item] |= bit(server);
+    content.items[server][at] = item;
+  }
+  layout pipeline(const std::vector<std::size_t>& home) const;
+  bool propose(layout& content, random_stream& random) const;
+  bool pull(layout& content, std::size_t server, std::uint32_t wanted, random_stream& random) const;
+  bool move_residence(layout& content, random_stream& random) const;
+  std::uint32_t wanted_item(const layout& content, std::size_t& server,
+                            random_stream& random) const;
+  std::vector<std::uint32_t> by_activation(std::size_t layer) const;
+
+  const profile& profile_;
+  const search_options& options_;
+  trajectory_model model_;
+  double kv_row_cost_ = 0;
+  trajectory scratch_;
+  std::vector<std::size_t> capacity_;  ///< [n_servers] experts that fit
+  std::vector<double> share_;
+  std::size_t n_items_ = 0;
+};
+
+layout searcher::layout_of(const plan& placed) const {
+  layout out;
+  out.hosts.assign(n_items_, 0);
+  out.items.resize(n_servers());
+  for (const auto& entry : placed.experts) {
+    put(out, entry.server.index(),
+        static_cast<std::uint32_t>(entry.layer.index() * n_experts() + entry.expert.index()));
+  }
+  for (const auto& by_access : placed.residence) {
+    const auto found = std::find(out.chains.begin(), out.chains.end(), by_access.layers);
+    out.chain_of.push_back(static_cast<std::uint32_t>(found - out.chains.begin()));
+    if (found == out.chains.end()) out.chains.push_back(by_access.layers);
+  }
+  return out;
+}
+
+std::vector<std::uint32_t> searcher::by_activation(std::size_t layer) const {
+  const auto& activation = profile_.layers[layer].activation;
+  std::vector<std::uint32_t> order(n_experts());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](auto a, auto b) { return activation[a] > activation[b]; });
+  return order;
+}
+
+/// Replicas for memory that is left: first what the residencies can use at a server, then the
+/// rarest experts.
+void searcher::fill_free_memory(layout& content) const {
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    if (content.items[m].size() >= capacity_[m]) continue;
+    std::vector<std::pair<double, std::uint32_t>> worth;
+    for (std::uint32_t item = 0; item < n_items_; ++item) {
+      if (content.hosts[item] & bit(m)) continue;
+      const auto l = item / n_experts();
+      bool near = false;
+      for (const auto& chain : content.chains) {
+        near |= (chain[l] & bit(m)) != 0 || (chain[(l + 1) % n_layers()] & bit(m)) != 0;
+      }
+      const double activation = profile_.layers[l].activation[item % n_experts()];
+      worth.emplace_back((near ? 100.0 : 0.0) + activation / std::popcount(content.hosts[item]),
+                         item);
+    }
+    std::stable_sort(worth.begin(), worth.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (const auto& entry : worth) {
+      if (content.items[m].size() >= capacity_[m]) break;
+      put(content, m, entry.second);
+    }
+  }
+}
+
+double searcher::chain_share(const layout& content, std::size_t chain) const {
+  double share = 0;
+  for (std::size_t a = 0; a < n_servers(); ++a) {
+    if (content.chain_of[a] == chain) share += share_[a];
+  }
+  return share;
+}
+
+double searcher::kv_cost(const layout& content) const {
+  if (kv_row_cost_ == 0) return 0;
+  double rows = 0;
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    const double share = chain_share(content, c);
+    for (const auto members : content.chains[c])
+      rows += share * static_cast<double>(std::popcount(members) - 1);
+  }
+  return rows * kv_row_cost_;
+}
+
+/// The least mean time whose mean nats keep the budget, where positions may mix two policies: the
+/// maximum over the price of  time + price * (nats - budget). Found by intersecting the lines of
+/// the policies on either side.
+searcher::chain_price searcher::meet_budget(const layout& content, std::size_t chain) {
+  const auto at_price = [&](double price) {
+    scratch_.set_price(price);
+    scratch_.rebuild(content.hosts, content.chains[chain]);
+    return scratch_.solve();
+  };
+  const double budget = options_.quality_nats;
+  if (!(budget > 0)) return {infinity, at_price(infinity).token_ns};
+  auto spends = at_price(0);
+  if (spends.token_nats <= budget) return {0, spends.token_ns};
+  auto saves = at_price(infinity);
+  double price = 0;
+  for (int round = 0; round < 24; ++round) {
+    price = (saves.token_ns - spends.token_ns) / (spends.token_nats - saves.token_nats);
+    const double line = saves.token_ns + price * saves.token_nats;
+    const auto between = at_price(price);
+    if (between.token_ns + price * between.token_nats >= line * (1 - 1e-6)) break;
+    (between.token_nats > budget ? spends : saves) = between;
+  }
+  return {price, saves.token_ns + price * (saves.token_nats - budget)};
+}
+
+score searcher::evaluate(const layout& content) {
+  score out;
+  out.token_ns = 0;
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    const auto met = meet_budget(content, c);
+    out.prices.push_back(met.price);
+    out.token_ns += chain_share(content, c) * met.token_ns;
+  }
+  out.cost = out.token_ns + kv_cost(content);
+  return out;
+}
+
+/// Where no queue is priced, the time of a position does not depend on the access server: every
+/// request may use the fastest residency.
+layout searcher::merge_chains(const layout& content) {
+  layout out = content;
+  if (content.chains.size() < 2) return out;
+  double least = infinity;
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    double cost = meet_budget(content, c).token_ns;
+    for (const auto members : content.chains[c])
+      cost += kv_row_cost_ * (std::popcount(members) - 1);
+    if (cost >= least) continue;
+    least = cost;
+    out.chains = {content.chains[c]};
+  }
+  std::fill(out.chain_of.begin(), out.chain_of.end(), 0u);
+  return out;
+}
+
+/// One home for each layer; a home takes the most frequent experts of its layers, what it cannot
+/// hold goes where the detour is shortest, and replicas fill the rest.
+layout searcher::pipeline(const std::vector<std::size_t>& home) const {
+  layout out;
+  out.hosts.assign(n_items_, 0);
+  out.items.resize(n_servers());
+  out.chains.emplace_back();
+  for (const auto h : home) out.chains[0].push_back(bit(h));
+  out.chain_of.assign(n_servers(), 0);
+  const auto& costs = model_.costs;
+  std::vector<std::size_t> layers_left(n_servers(), 0), room = capacity_;
+  for (const auto h : home) ++layers_left[h];
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    const auto h = home[l];
+    auto quota = std::min(n_experts(), room[h] / layers_left[h]);
+    --layers_left[h];
+    for (const auto e : by_activation(l)) {
+      if (quota == 0) break;
+      put(out, h, static_cast<std::uint32_t>(l * n_experts() + e));
+      --quota;
+      --room[h];
+    }
+  }
+  for (std::size_t copy = 1; copy <= options_.min_copies; ++copy) {
+    for (std::size_t l = 0; l < n_layers(); ++l) {
+      const auto next = home[(l + 1) % n_layers()];
+      for (const auto e : by_activation(l)) {
+        const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
+        if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy) continue;
+        std::size_t best = n_servers();
+        double least = infinity;
+        for (std::size_t m = 0; m < n_servers(); ++m) {
+          if (room[m] == 0 || (out.hosts[item] & bit(m))) continue;
+          const double detour =
+              costs.hidden(home[l], m) + costs.expert_ns[m] + costs.hidden(m, next);
+          if (detour < least) {
+            least = detour;
+            best = m;
+          }
+        }
+        if (best == n_servers()) return {};
+        put(out, best, item);
+        --room[best];
+      }
+    }
+  }
+  fill_free_memory(out);
+  return out;
+}
+
+/// Pipelines over every small set of servers in every order, split by what the servers hold; on
+/// large clusters only over sets of near neighbours.
+std::vector<layout> searcher::pipelines() const {
+  std::vector<layout> out;
+  std::vector<std::vector<std::size_t>> seen;
+  const auto add = [&](const std::vector<std::size_t>& home) {
+    if (std::find(seen.begin(), seen.end(), home) != seen.end()) return;
+    seen.push_back(home);
+    auto content = pipeline(home);
+    if (!content.hosts.empty()) out.push_back(std::move(content));
+  };
+  const auto split = [&](const std::vector<std::size_t>& order) {
+    double total = 0;
+    for (const auto m : order) total += static_cast<double>(std::max<std::size_t>(1, capacity_[m]));
+    std::vector<std::size_t> home;
+    double before = 0;
+    for (const auto m : order) {
+      before += static_cast<double>(std::max<std::size_t>(1, capacity_[m]));
+      const auto until =
+          static_cast<std::size_t>(std::lround(before / total * static_cast<double>(n_layers())));
+      while (home.size() < until) home.push_back(m);
+    }
+    home.resize(n_layers(), order.back());
+    add(home);
+  };
+  constexpr std::size_t max_pool = 8, max_members = 4;
+  for (std::size_t seed = 0; seed < n_servers(); ++seed) {
+    std::vector<std::size_t> pool(n_servers());
+    std::iota(pool.begin(), pool.end(), 0u);
+    const auto distance = [&](std::size_t m) {
+      return model_.costs.hidden(seed, m) + model_.costs.hidden(m, seed);
+    };
+    std::stable_sort(pool.begin(), pool.end(),
+                     [&](auto a, auto b) { return distance(a) < distance(b); });
+    // The seed itself stands first; only it may open the order, so that rotations are met once for
+    // each seed.
+    pool.erase(std::find(pool.begin(), pool.end(), seed));
+    if (pool.size() > max_pool - 1) pool.resize(max_pool - 1);
+    std::vector<std::size_t> order{seed};
+    const auto extend = [&](auto&& self) -> void {
+      split(order);
+      if (order.size() == 2) {
+        for (std::size_t cut = 1; cut < n_layers(); ++cut) {
+          std::vector<std::size_t> home(n_layers(), order[1]);
+          std::fill_n(home.begin(), cut, order[0]);
+          add(home);
+        }
+      }
+      if (order.size() >= std::min(max_members, n_layers())) return;
+      for (const auto m : pool) {
+        if (std::find(order.begin(), order.end(), m) != order.end()) continue;
+        order.push_back(m);
+        self(self);
+        order.pop_back();
+      }
+    };
+    extend(extend);
+  }
+  return out;
+}
+
+/// An expert that a server near the residencies lacks, and that server.
+std::uint32_t searcher::wanted_item(const layout& content, std::size_t& server,
+                                    random_stream& random) const {
+  const auto l = random.below(n_layers());
+  if (random.below(4) == 0) {
+    server = random.below(n_servers());
+  } else {
+    const auto& chain = content.chains[random.below(content.chains.size())];
+    auto members = chain[l] | (l + 1 < n_layers() ? chain[l + 1] : chain[0]);
+    for (auto skip = random.below(static_cast<std::uint64_t>(std::popcount(members))); skip > 0;
+         --skip) {
+      members &= members - 1;
+    }
+    server = static_cast<std::size_t>(std::countr_zero(members));
+  }
+  const auto e = random.below(n_experts());
+  return static_cast<std::uint32_t>(l * n_experts() + e);
+}
+
+/// Brings an expert to a full server: something leaves it, and if that was a last copy it takes the
+/// place of a replica elsewhere or changes places with the wanted expert.
+bool searcher::pull(layout& content, std::size_t server, std::uint32_t wanted,
+                    random_stream& random) const {
+  if (content.hosts[wanted] & bit(server)) return false;
+  auto& here = content.items[server];
+  if (here.size() < capacity_[server]) {
+    put(content, server, wanted);
+    return true;
+  }
+  if (here.empty()) return false;
+  const auto at = random.below(here.size());
+  const auto leaving = here[at];
+  if (has_copies_to_spare(content, leaving) && random.below(4) != 0) {
+    replace(content, server, at, wanted);
+    return true;
+  }
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const auto other = random.below(n_servers());
+    if (other == server || content.items[other].empty() || (content.hosts[leaving] & bit(other)))
+      continue;
+    const auto other_at = random.below(content.items[other].size());
+    const auto displaced = content.items[other][other_at];
+    if (displaced != wanted && !has_copies_to_spare(content, displaced)) continue;
+    replace(content, other, other_at, leaving);
+    replace(content, server, at, wanted);
+    return true;
+  }
+  return false;
+}
+
+bool searcher::move_residence(layout& content, random_stream& random) const {
+  auto& chain = content.chains[random.below(content.chains.size())];
+  const auto l = random.below(n_layers());
+  auto until = l + 1;
+  if (random.below(2) == 0) until = l + 1 + random.below(n_layers() - l);
+  const auto s = random.below(4) == 0
+                     ? random.below(n_servers())
+                     : static_cast<std::size_t>(std::countr_zero(chain[random.below(n_layers())]));
+  const auto kind = random.below(4);
+  bool changed = false;
+  for (auto i = l; i < until; ++i) {
+    auto members = chain[i];
+    if (kind < 2) {
+      members = bit(s);
+    } else if (kind == 2) {
+      members |= bit(s);
+    } else if (std::popcount(members) > 1) {
+      members &= ~bit(s);
+    }
+    changed |= members != chain[i] && members != 0;
+    if (members != 0) chain[i] = members;
+  }
+  return changed;
+}
+
+/// Changes the layout at random; false where the draw changes nothing.
+bool searcher::propose(layout& content, random_stream& random) const {
+  const auto kind = random.below(100);
+  if (kind < 50) {
+    std::size_t server = 0;
+    const auto wanted = wanted_item(content, server, random);
+    return pull(content, server, wanted, random);
+  }
+  if (kind < 75) {
+    const auto a = random.below(n_servers()), b = random.below(n_servers());
+    if (a == b || content.items[a].empty() || content.items[b].empty()) return false;
+    const auto at = random.below(content.items[a].size()),
+               bt = random.below(content.items[b].size());
+    const auto x = content.items[a][at], y = content.items[b][bt];
+    if ((content.hosts[x] & bit(b)) || (content.hosts[y] & bit(a))) return false;
+    replace(content, a, at, y);
+    replace(content, b, bt, x);
+    return true;
+  }
+  if (kind < 85) return move_residence(content, random);
+  if (kind < 93) {
+    // Several experts of one layer to one server, with or without its home.
+    const auto l = random.below(n_layers());
+    std::size_t server = 0;
+    wanted_item(content, server, random);
+    bool changed = false;
+    if (random.below(2) == 0) {
+      auto& members = content.chains[random.below(content.chains.size())][l];
+      changed = members != bit(server);
+      members = bit(server);
+    }
+    const auto n_pulled = 1 + random.below(n_experts());
+    for (std::uint64_t i = 0; i < n_pulled; ++i) {
+      changed |=
+          pull(content, server,
+               static_cast<std::uint32_t>(l * n_experts() + random.below(n_experts())), random);
+    }
+    return changed;
+  }
+  bool changed = move_residence(content, random);
+  std::size_t server = 0;
+  for (int i = 0; i < 2; ++i) {
+    const auto wanted = wanted_item(content, server, random);
+    changed |= pull(content, server, wanted, random);
+  }
+  return changed;
+}
+
+std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
+                                          random_stream& random) {
+  auto current = std::move(start);
+  auto best = current;
+  auto best_score = evaluate(current);
+  auto prices = best_score.prices;
+  const auto n_chains = current.chains.size();
+  std::vector<double> share;
+  for (std::size_t c = 0; c < n_chains; ++c) share.push_back(chain_share(current, c));
+  std::vector<trajectory> problems(n_chains, trajectory(model_));
+  const bool priced = options_.quality_nats > 0 && !std::isinf(options_.quality_nats);
+  const auto cost_now = [&](const layout& content) {
+    double cost = kv_cost(content);
+    for (std::size_t c = 0; c < n_chains; ++c) {
+      cost += share[c] * (problems[c].solve_cost() -
+                          (priced ? problems[c].price() * options_.quality_nats : 0.0));
+    }
+    return cost;
+  };
+  const auto restart = [&] {
+    for (std::size_t c = 0; c < n_chains; ++c) {
+      problems[c].set_price(prices[c]);
+      problems[c].rebuild(current.hosts, current.chains[c]);
+    }
+    return cost_now(current);
+  };
+  double current_cost = restart();
+  const double hot = 0.01 * best_score.cost, cold = 0.0001 * best_score.cost;
+  const std::size_t period = std::max<std::size_t>(64, n_steps / 48);
+  layout trial = current;
+  for (std::size_t step = 0; step < n_steps; ++step) {
+    if (step % 256 == 0 && options_.should_stop && options_.should_stop()) break;
+    if (priced && step % period == period - 1) {
+      prices = evaluate(current).prices;
+      current_cost = restart();
+    }
+    const double heat =
+        hot * std::pow(cold / hot, static_cast<double>(step) / static_cast<double>(n_steps));
+    const double threshold = current_cost - heat * std::log(1.0 - random.unit());
+    if (!propose(trial, random)) {
+      trial = current;
+      continue;
+    }
+    for (std::size_t c = 0; c < n_chains; ++c) {
+      for (std::size_t l = 0; l < n_layers(); ++l) {
+        const auto offset = static_cast<std::ptrdiff_t>(l * n_experts());
+        const bool moved =
+            !std::equal(trial.hosts.begin() + offset,
+                        trial.hosts.begin() + offset + static_cast<std::ptrdiff_t>(n_experts()),
+                        current.hosts.begin() + offset);
+        const bool rehomed =
+            trial.chains[c][l] != current.chains[c][l] ||
+            (l + 1 < n_layers() && trial.chains[c][l + 1] != current.chains[c][l + 1]);
+        if (moved || rehomed) problems[c].rebuild_layer(l, trial.hosts, trial.chains[c]);
+      }
+    }
+    const double trial_cost = cost_now(trial);
+    if (trial_cost > threshold) {
+      for (auto& problem : problems) problem.roll_back();
+      trial = current;
+      continue;
+    }
+    for (auto& problem : problems) problem.commit();
+    current = trial;
+    current_cost = trial_cost;
+    // At any price the cost is a lower bound of the cost at the price that meets the budget.
+    if (current_cost < best_score.cost * (1 - 1e-9)) {
+      auto rated = evaluate(current);
+      if (rated.cost < best_score.cost) {
+        best = current;
+        best_score = rated;
+      }
+      if (priced) {
+        prices = rated.prices;
+        current_cost = restart();
+      }
+    }
+  }
+  return {std::move(best), std::move(best_score)};
+}
+
+/// Replicas that no expected trajectory uses become further copies of the rarest experts, for
+/// failures and drift.
+void searcher::tidy(layout& content, score& rated) {
+  std::vector<double> runs(n_servers() * n_items_, 0);
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    scratch_.set_price(rated.prices[c]);
+    scratch_.rebuild(content.hosts, content.chains[c]);
+    scratch_.solve();
+    const auto usage = scratch_.usage(content.hosts);
+    for (std::size_t i = 0; i < runs.size(); ++i) runs[i] += usage.expert_runs[i];
+  }
+  auto trial = content;
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    for (std::size_t at = 0; at < trial.items[m].size(); ++at) {
+      const auto item = trial.items[m][at];
+      if (runs[m * n_items_ + item] > 0 || !has_copies_to_spare(trial, item)) continue;
+      auto rarest = item;
+      const auto rarity = [&](std::uint32_t candidate, int copies) {
+        return std::pair{
+            copies, -profile_.layers[candidate / n_experts()].activation[candidate % n_experts()]};
+      };
+      auto least = rarity(item, std::popcount(trial.hosts[item]) - 1);
+      for (std::uint32_t candidate = 0; candidate < n_items_; ++candidate) {
+        if (trial.hosts[candidate] & bit(m)) continue;
+        const auto rare = rarity(candidate, std::popcount(trial.hosts[candidate]));
+        if (rare < least) {
+          least = rare;
+          rarest = candidate;
+        }
+      }
+      if (rarest != item) replace(trial, m, at, rarest);
+    }
+  }
+  auto again = evaluate(trial);
+  if (again.cost > rated.cost) return;
+  content = std::move(trial);
+  rated = std::move(again);
+}
+
+plan searcher::to_plan(const layout& content, const score& rated, const cluster& servers,
+                       const cost_profile& costs) {
+  plan out;
+  out.strategy = "ordermoe";
+  out.n_servers = n_servers();
+  out.n_layers = n_layers();
+  out.n_experts = n_experts();
+  out.grouping.clear();
+  // Each copy's score: how much longer a position would take without it, at the same prices; 0 for
+  // a last copy.
+  std::vector<double> longer(n_servers() * n_items_, 0);
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    const double share = chain_share(content, c);
+    auto hosts = content.hosts;
+    scratch_.set_price(rated.prices[c]);
+    scratch_.rebuild(hosts, content.chains[c]);
+    const double with = scratch_.solve_cost();
+    for (std::size_t m = 0; m < n_servers(); ++m) {
+      for (const auto item : content.items[m]) {
+        if (std::popcount(hosts[item]) < 2) continue;
+        hosts[item] &= ~bit(m);
+        scratch_.rebuild_layer(item / n_experts(), hosts, content.chains[c]);
+        longer[m * n_items_ + item] += share * std::max(0.0, scratch_.solve_cost() - with);
+        scratch_.roll_back();
+        hosts[item] |= bit(m);
+      }
+    }
+  }
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    auto items = content.items[m];
+    std::sort(items.begin(), items.end());
+    for (const auto item : items) {
+      out.experts.push_back({server_id{m}, layer_id{item / n_experts()},
+                             expert_id{item % n_experts()}, placement_reason::search,
+                             longer[m * n_items_ + item]});
+    }
+    out.expert_bytes_used.push_back(static_cast<std::int64_t>(items.size()) * costs.expert_bytes);
+    out.expert_bytes_limit.push_back(
+        std::max<std::int64_t>(0, expert_memory_bytes(servers.servers[m], costs, n_layers())));
+    out.residence.push_back({content.chains[content.chain_of[m]]});
+  }
+  out.estimated_token_ns = rated.token_ns;
+  return out;
+}
+
+}  // namespace
+
+result<plan> place_by_search(const profile& experts, const cluster& servers,
+                             const cost_profile& costs, const search_options& options) {
+  placement_options simple;
+  simple.min_copies = options.min_copies;
+  auto popular = place_by_popularity(experts, servers, costs, simple);
+  if (!popular) return popular.error();
+
+  searcher search(experts, servers, costs, options);
+  std::vector<std::pair<layout, score>> starts;
+  const auto offer = [&](layout content) {
+    auto rated = search.evaluate(content);
+    starts.emplace_back(std::move(content), std::move(rated));
+  };
+  const auto offer_plan = [&](const plan& placed) {
+    auto content = search.layout_of(placed);
+    const auto enough = [&](server_mask hosts) {
+      return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies;
+    };
+    if (!std::all_of(content.hosts.begin(), content.hosts.end(), enough)) return;
+    search.fill_free_memory(content);
+    offer(content);
+    if (content.chains.size() > 1) offer(search.merge_chains(content));
+    content.chains = {roaming_residency(search.n_servers(), search.n_layers())[0].layers};
+    std::fill(content.chain_of.begin(), content.chain_of.end(), 0u);
+    offer(std::move(content));
+  };
+  offer_plan(*popular);
+  if (const auto shards = place_layer_shards(experts, servers, costs)) offer_plan(*shards);
+  if (const auto similar = place_by_similarity(experts, servers, costs, simple))
+    offer_plan(*similar);
+  for (auto& content : search.pipelines()) offer(std::move(content));
+  std::stable_sort(starts.begin(), starts.end(),
+                   [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; });
+
+  // Half of the steps to the best starts, the rest to the best results among them.
+  random_stream random(options.seed, 0x5ea4c4);
+  auto best = starts.front();
+  const auto by_cost = [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; };
+  constexpr std::size_t n_first = 8, n_second = 2;
+  if (starts.size() > n_first) starts.resize(n_first);
+  for (auto& start : starts) {
+    start = search.anneal(search.merge_chains(start.first), options.n_steps / 2 / starts.size(),
+                          random);
+  }
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  if (starts.size() > n_second) starts.resize(n_second);
+  for (auto& start : starts) {
+    auto improved = search.anneal(start.first, options.n_steps / 2 / starts.size(), random);
+    if (improved.second.cost < start.second.cost) start = std::move(improved);
+    if (start.second.cost < best.second.cost) best = start;
+  }
+  search.tidy(best.first, best.second);
+  return search.to_plan(best.first, best.second, servers, costs);
+}
+
+}  // namespace ordermoe::planning

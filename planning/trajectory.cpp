@@ -1,0 +1,648 @@
+#include "planning/trajectory.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+namespace ordermoe::planning {
+
+namespace {
+
+/// Stands for a loss that may not be taken; finite, so that sums and differences stay numbers.
+constexpr double never = 1e30;
+/// Between choices of equal time the smaller loss wins, even where nats are free.
+constexpr double least_price = 1.0;
+
+template <class Function>
+void for_each_server(server_mask servers, Function&& visit) {
+  for (; servers != 0; servers &= servers - 1)
+    visit(static_cast<std::size_t>(std::countr_zero(servers)));
+}
+
+std::size_t kept_sets(const layer_profile& layer, std::size_t max_sets) {
+  return std::min(layer.sets.size(), max_sets);
+}
+
+}  // namespace
+
+trajectory_model::trajectory_model(const profile& experts, const cost_model& prices,
+                                   std::size_t max_sets)
+    : n_layers(experts.n_layers),
+      n_experts(experts.n_experts),
+      n_servers(prices.n_servers),
+      n_slots(experts.top_k),
+      costs(prices) {
+  ORDERMOE_CHECK(n_slots >= 1 && n_slots <= max_trajectory_slots, "a token has 1 to 8 slots");
+  ORDERMOE_CHECK(n_servers >= 1 && n_servers <= 64, "a plan has 1 to 64 servers");
+  constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    const auto& source = experts.layers[l];
+    layer target;
+    target.n_sets = kept_sets(source, max_sets);
+    ORDERMOE_CHECK(target.n_sets > 0, "a profile lists at least one target set for each layer");
+    double total = 0;
+    for (std::size_t q = 0; q < target.n_sets; ++q) total += source.sets[q].probability;
+    for (std::size_t q = 0; q < target.n_sets; ++q) {
+      const auto& set = source.sets[q];
+      target.probability.push_back(total > 0 ? set.probability / total
+                                             : 1.0 / static_cast<double>(target.n_sets));
+      for (std::size_t j = 0; j < n_slots; ++j) {
+        const auto r = set.experts[j];
+        target.targets.push_back(r);
+        // An expert that runs for another slot anyway adds nothing: taking it is priced as losing
+        // the slot, by the largest regret of the target.
+        double dropped = 0;
+        for (std::size_t k = 0; k < n_experts; ++k)
+          dropped = std::max(dropped, source.token_gate_regret(r, k));
+        for (std::size_t k = 0; k < n_experts; ++k) {
+          const bool wanted =
+              std::find(set.experts.begin(), set.experts.end(), k) != set.experts.end();
+          const double regret = k == r   ? 0
+                                : wanted ? dropped
+                                         : std::max(0.0, source.token_gate_regret(r, k));
+          target.nats.push_back(source.damage[metric] * regret);
+        }
+      }
+    }
+    if (l + 1 < n_layers) {
+      const auto& after = experts.layers[l + 1];
+      const auto n_after = kept_sets(after, max_sets);
+      target.incoming.assign(n_after * target.n_sets, 0);
+      for (std::size_t q = 0; q < target.n_sets; ++q) {
+        double kept = 0;
+        for (std::size_t p = 0; p < n_after; ++p) kept += source.set_transition(q, p);
+        double marginal = 0;
+        for (std::size_t p = 0; p < n_after; ++p) marginal += after.sets[p].probability;
+        for (std::size_t p = 0; p < n_after; ++p) {
+          target.incoming[p * target.n_sets + q] =
+              kept > 0 ? source.set_transition(q, p) / kept : after.sets[p].probability / marginal;
+        }
+      }
+    }
+    layers.push_back(std::move(target));
+  }
+}
+
+trajectory::trajectory(const trajectory_model& model)
+    : model_(model),
+      wait_ns_(model.n_servers, 0),
+      layers_(model.n_layers),
+      value_(model.n_layers),
+      value_nats_(model.n_layers),
+      next_(model.n_layers) {}
+
+void trajectory::set_price(double ns_per_nat) {
+  price_ = std::max(ns_per_nat, least_price);
+}
+
+void trajectory::set_waits(std::vector<double> wait_ns) {
+  wait_ns_ = std::move(wait_ns);
+  wait_ns_.resize(model_.n_servers, 0);
+}
+
+void trajectory::rebuild(std::span<const server_mask> hosts,
+                         std::span<const server_mask> residence) {
+  commit();
+  for (std::size_t l = 0; l < model_.n_layers; ++l) rebuild_layer(l, hosts, residence);
+  commit();
+}
+
+void trajectory::rebuild_layer(std::size_t layer, std::span<const server_mask> hosts,
+                               std::span<const server_mask> residence) {
+  const bool seen = std::any_of(replaced_.begin(), replaced_.end(),
+                                [&](const auto& entry) { return entry.first == layer; });
+  if (!seen) {
+    tables fresh;
+    if (!spare_.empty()) {
+      fresh = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    std::swap(fresh, layers_[layer]);
+    replaced_.emplace_back(layer, std::move(fresh));
+  }
+  auto& out = layers_[layer];
+  out.from.clear();
+  out.to.clear();
+  for_each_server(residence[layer],
+                  [&](std::size_t s) { out.from.push_back(static_cast<std::uint8_t>(s)); });
+  if (layer + 1 < model_.n_layers) {
+    for_each_server(residence[layer + 1],
+                    [&](std::size_t s) { out.to.push_back(static_cast<std::uint8_t>(s)); });
+  } else {
+    for (std::size_t s = 0; s < model_.n_servers; ++s)
+      out.to.push_back(static_cast<std::uint8_t>(s));
+  }
+  fill(layer, hosts, out);
+}
+
+void trajectory::commit() {
+  for (auto& [layer, old] : replaced_) spare_.push_back(std::move(old));
+  replaced_.clear();
+}
+
+void trajectory::roll_back() {
+  for (auto& [layer, old] : replaced_) {
+    std::swap(layers_[layer], old);
+    spare_.push_back(std::move(old));
+  }
+  replaced_.clear();
+}
+
+void trajectory::losses_of(std::size_t layer, std::size_t set, std::size_t at,
+                           std::span<const server_mask> hosts) {
+  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
+  const auto& content = model_.layers[layer];
+  const auto own = at * n_slots * n_servers;
+  const auto shared = at * n_servers;
+  std::fill_n(losses_.own.begin() + static_cast<std::ptrdiff_t>(own), n_slots * n_servers, never);
+  std::fill_n(losses_.shared.begin() + static_cast<std::ptrdiff_t>(shared), n_servers, never);
+  const auto put = [](double& loss, double& nats, std::uint32_t& expert, double new_loss,
+                      double new_nats, std::size_t k) {
+    if (new_loss >= loss) return;
+    loss = new_loss;
+    nats = new_nats;
+    expert = static_cast<std::uint32_t>(k);
+  };
+  const double* slot_nats = content.nats.data() + set * n_slots * n_experts;
+  const auto* targets = content.targets.data() + set * n_slots;
+  const bool exact = std::isinf(price_);
+  for (std::size_t j = 0; j < n_slots; ++j) {
+    const auto take = [&](std::size_t k) {
+      const double nats = slot_nats[j * n_experts + k];
+      const double loss = nats == 0 ? 0 : price_ * nats;
+      for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
+        const auto i = own + j * n_servers + m;
+        put(losses_.own[i], losses_.own_nats[i], losses_.own_expert[i], loss, nats, k);
+      });
+    };
+    take(targets[j]);
+    if (exact) continue;
+    for (std::size_t k = 0; k < n_experts; ++k) {
+      if (k != targets[j]) take(k);
+    }
+  }
+  if (exact || n_slots == 1) return;
+  for (std::size_t k = 0; k < n_experts; ++k) {
+    double nats = 0;
+    for (std::size_t j = 0; j < n_slots; ++j) nats += slot_nats[j * n_experts + k];
+    for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
+      const auto i = shared + m;
+      put(losses_.shared[i], losses_.shared_nats[i], losses_.shared_expert[i], price_ * nats, nats,
+          k);
+    });
+  }
+}
+
+void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting) {
+  const auto& costs = model_.costs;
+  order_.clear();
+  for_each_server(hosting, [&](std::size_t m) {
+    one_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.expert_ns[m] + costs.hidden(m, to);
+    order_.push_back(static_cast<std::uint32_t>(m));
+    for (auto i = order_.size() - 1; i > 0 && one_ns_[order_[i]] < one_ns_[order_[i - 1]]; --i) {
+      std::swap(order_[i], order_[i - 1]);
+    }
+  });
+}
+
+void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
+  const auto n_sets = model_.layers[layer].n_sets;
+  losses_.own.resize(n_sets * model_.n_slots * model_.n_servers);
+  losses_.own_nats.resize(losses_.own.size());
+  losses_.own_expert.resize(losses_.own.size());
+  losses_.shared.resize(n_sets * model_.n_servers);
+  losses_.shared_nats.resize(losses_.shared.size());
+  losses_.shared_expert.resize(losses_.shared.size());
+  one_ns_.resize(model_.n_servers);
+  for (std::size_t q = 0; q < n_sets; ++q) losses_of(layer, q, q, hosts);
+  server_mask hosting = 0;
+  for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
+  out.cost.resize(out.from.size() * out.to.size() * n_sets);
+  out.nats.resize(out.cost.size());
+  std::size_t at = 0;
+  for (const auto from : out.from) {
+    for (const auto to : out.to) {
+      arrivals(from, to, hosting);
+      const double residual_ns = model_.costs.hidden(from, to);
+      for (std::size_t q = 0; q < n_sets; ++q, ++at) {
+        const auto best = best_slots<false>(q, residual_ns);
+        out.cost[at] = best.cost;
+        out.nats[at] = best.nats;
+      }
+    }
+  }
+}
+
+template <bool WithExperts>
+trajectory::choice trajectory::best_slots(std::size_t at, double residual_ns) {
+  const auto n_servers = model_.n_servers;
+  if (model_.n_slots > 2) return local_search<WithExperts>(at, residual_ns);
+  choice best;
+  best.cost = never;
+  if (model_.n_slots == 1) {
+    const double* own = losses_.own.data() + at * n_servers;
+    for (const auto m : order_) {
+      if (one_ns_[m] >= best.cost) break;
+      const double cost = std::max(residual_ns, one_ns_[m]) + own[m];
+      if (cost >= best.cost) continue;
+      best.cost = cost;
+      best.nats = losses_.own_nats[at * n_servers + m];
+      if constexpr (WithExperts) {
+        best.servers[0] = m;
+        best.experts[0] = losses_.own_expert[at * n_servers + m];
+      }
+    }
+    return best;
+  }
+  // Two slots: with the servers in order of arrival, the later of the two decides the time and the
+  // earlier one is the prefix's cheapest.
+  const auto base = at * 2 * n_servers;
+  const double* first = losses_.own.data() + base;
+  const double* second = first + n_servers;
+  const double* shared = losses_.shared.data() + at * n_servers;
+  enum class kind { none, apart, together, shared };
+  kind found = kind::none;
+  std::uint32_t first_at = 0, second_at = 0;
+  double first_so_far = never, second_so_far = never;
+  std::uint32_t first_server = 0, second_server = 0;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    const double time = std::max(residual_ns, one_ns_[m]);
+    if (const double cost = time + shared[m]; cost < best.cost) {
+      best.cost = cost;
+      found = kind::shared;
+      first_at = m;
+    }
+    if (const double cost =
+            std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]) + first[m] + second[m];
+        cost < best.cost) {
+      best.cost = cost;
+      found = kind::together;
+      first_at = second_at = m;
+    }
+    if (const double cost = time + first[m] + second_so_far; cost < best.cost) {
+      best.cost = cost;
+      found = kind::apart;
+      first_at = m;
+      second_at = second_server;
+    }
+    if (const double cost = time + first_so_far + second[m]; cost < best.cost) {
+      best.cost = cost;
+      found = kind::apart;
+      first_at = first_server;
+      second_at = m;
+    }
+    if (first[m] < first_so_far) {
+      first_so_far = first[m];
+      first_server = m;
+    }
+    if (second[m] < second_so_far) {
+      second_so_far = second[m];
+      second_server = m;
+    }
+  }
+  if (found == kind::shared) {
+    best.nats = losses_.shared_nats[at * n_servers + first_at];
+    if constexpr (WithExperts) {
+      best.servers[0] = best.servers[1] = first_at;
+      best.experts[0] = best.experts[1] = losses_.shared_expert[at * n_servers + first_at];
+    }
+  } else {
+    best.nats = losses_.own_nats[base + first_at] + losses_.own_nats[base + n_servers + second_at];
+    if constexpr (WithExperts) {
+      best.servers[0] = first_at;
+      best.servers[1] = second_at;
+      best.experts[0] = losses_.own_expert[base + first_at];
+      best.experts[1] = losses_.own_expert[base + n_servers + second_at];
+    }
+  }
+  return best;
+}
+
+template <bool WithExperts>
+trajectory::choice trajectory::local_search(std::size_t at, double residual_ns) {
+  const auto n_servers = model_.n_servers, n_slots = model_.n_slots;
+  const double* own = losses_.own.data() + at * n_slots * n_servers;
+  const auto* expert = losses_.own_expert.data() + at * n_slots * n_servers;
+  const auto price = [&](const std::array<std::uint32_t, max_trajectory_slots>& servers) {
+    double loss = 0, time = residual_ns;
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      const auto m = servers[j];
+      loss += own[j * n_servers + m];
+      // The distinct experts of the slots up to j at this server run one after the other.
+      double more = 0;
+      for (std::size_t i = 0; i <= j; ++i) {
+        if (servers[i] != m) continue;
+        bool repeated = false;
+        for (std::size_t h = 0; h < i; ++h) {
+          repeated |= servers[h] == m && expert[h * n_servers + m] == expert[i * n_servers + m];
+        }
+        if (!repeated) more += 1;
+      }
+      time = std::max(time, one_ns_[m] + (more - 1) * model_.costs.expert_ns[m]);
+    }
+    return time + loss;
+  };
+  choice best;
+  best.cost = never * 10;
+  std::array<std::uint32_t, max_trajectory_slots> trial{};
+  const auto offer = [&] {
+    const double cost = price(trial);
+    if (cost >= best.cost) return false;
+    best.cost = cost;
+    best.servers = trial;
+    return true;
+  };
+  // Prefixes of the servers in order of arrival, each slot at the cheapest of the prefix; then
+  // every single server.
+  trial.fill(order_.front());
+  offer();
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      if (own[j * n_servers + m] < own[j * n_servers + trial[j]]) trial[j] = m;
+    }
+    offer();
+  }
+  const auto kept = trial;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    trial.fill(m);
+    offer();
+  }
+  trial = kept;
+  for (bool improved = true; improved;) {
+    improved = false;
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      for (const auto m : order_) {
+        if (one_ns_[m] >= best.cost) break;
+        trial = best.servers;
+        if (trial[j] == m) continue;
+        trial[j] = m;
+        improved |= offer();
+      }
+    }
+  }
+  best.nats = 0;
+  for (std::size_t j = 0; j < n_slots; ++j) {
+    const auto i = j * n_servers + best.servers[j];
+    best.nats += losses_.own_nats[at * n_slots * n_servers + i];
+    if constexpr (WithExperts) best.experts[j] = expert[i];
+  }
+  const double* shared = losses_.shared.data() + at * n_servers;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    const double cost = std::max(residual_ns, one_ns_[m]) + shared[m];
+    if (cost >= best.cost) continue;
+    best.cost = cost;
+    best.nats = losses_.shared_nats[at * n_servers + m];
+    if constexpr (WithExperts) {
+      best.servers.fill(m);
+      best.experts.fill(losses_.shared_expert[at * n_servers + m]);
+    }
+  }
+  return best;
+}
+
+/// One backward sweep from the end of a position to the starts of it; bias [R_0] values a start of
+/// the next one.
+template <bool WithNats>
+void trajectory::backward(std::span<const double> bias, std::span<const double> bias_nats) {
+  const auto& costs = model_.costs;
+  const auto last = model_.n_layers - 1;
+  const auto& starts = layers_[0].from;
+  restart_.assign(model_.n_servers, 0);
+  onward_.clear();
+  onward_nats_.clear();
+  for (std::size_t l = model_.n_layers; l-- > 0;) {
+    const auto& table = layers_[l];
+    const auto& content = model_.layers[l];
+    const auto n_sets = content.n_sets, n_to = table.to.size();
+    // W_{l+1}(n, q) for every n: [n_to, n_sets].
+    onward_.assign(n_to * n_sets, 0);
+    if constexpr (WithNats) onward_nats_.assign(n_to * n_sets, 0);
+    if (l == last) {
+      for (std::size_t i = 0; i < n_to; ++i) {
+        const std::size_t n = table.to[i];
+        double least = never;
+        for (std::size_t r = 0; r < starts.size(); ++r) {
+          const double cost = costs.message(n, starts[r]) + bias[r];
+          if (cost >= least) continue;
+          least = cost;
+          restart_[n] = static_cast<std::uint8_t>(r);
+        }
+        least += wait_ns_[n] + costs.head_ns[n];
+        for (std::size_t q = 0; q < n_sets; ++q) {
+          onward_[i * n_sets + q] = least;
+          if constexpr (WithNats) onward_nats_[i * n_sets + q] = bias_nats[restart_[n]];
+        }
+      }
+    } else {
+      const auto n_after = model_.layers[l + 1].n_sets;
+      for (std::size_t i = 0; i < n_to; ++i) {
+        const std::size_t n = table.to[i];
+        double* out = onward_.data() + i * n_sets;
+        const double arrive = wait_ns_[n] + costs.attention_ns[n];
+        for (std::size_t q = 0; q < n_sets; ++q) out[q] = arrive;
+        const double* value = value_[l + 1].data() + i * n_after;
+        for (std::size_t p = 0; p < n_after; ++p) {
+          const double* weight = content.incoming.data() + p * n_sets;
+          const double v = value[p];
+          for (std::size_t q = 0; q < n_sets; ++q) out[q] += weight[q] * v;
+        }
+        if constexpr (WithNats) {
+          double* out_nats = onward_nats_.data() + i * n_sets;
+          const double* nats = value_nats_[l + 1].data() + i * n_after;
+          for (std::size_t p = 0; p < n_after; ++p) {
+            const double* weight = content.incoming.data() + p * n_sets;
+            for (std::size_t q = 0; q < n_sets; ++q) out_nats[q] += weight[q] * nats[p];
+          }
+        }
+      }
+    }
+    const auto n_from = table.from.size();
+    value_[l].resize(n_from * n_sets);
+    if constexpr (WithNats) {
+      value_nats_[l].resize(n_from * n_sets);
+      next_[l].resize(n_from * n_sets);
+    }
+    for (std::size_t s = 0; s < n_from; ++s) {
+      double* value = value_[l].data() + s * n_sets;
+      for (std::size_t i = 0; i < n_to; ++i) {
+        const double* cost = table.cost.data() + (s * n_to + i) * n_sets;
+        const double* after = onward_.data() + i * n_sets;
+        if constexpr (WithNats) {
+          const double* nats = table.nats.data() + (s * n_to + i) * n_sets;
+          for (std::size_t q = 0; q < n_sets; ++q) {
+            const double total = cost[q] + after[q];
+            if (i != 0 && total >= value[q]) continue;
+            value[q] = total;
+            value_nats_[l][s * n_sets + q] = nats[q] + onward_nats_[i * n_sets + q];
+            next_[l][s * n_sets + q] = static_cast<std::uint8_t>(i);
+          }
+        } else if (i == 0) {
+          for (std::size_t q = 0; q < n_sets; ++q) value[q] = cost[q] + after[q];
+        } else {
+          for (std::size_t q = 0; q < n_sets; ++q)
+            value[q] = std::min(value[q], cost[q] + after[q]);
+        }
+      }
+    }
+  }
+  const auto& first = model_.layers[0];
+  start_cost_.assign(starts.size(), 0);
+  start_nats_.assign(starts.size(), 0);
+  for (std::size_t r = 0; r < starts.size(); ++r) {
+    double cost = wait_ns_[starts[r]] + costs.attention_ns[starts[r]], nats = 0;
+    for (std::size_t q = 0; q < first.n_sets; ++q) {
+      cost += first.probability[q] * value_[0][r * first.n_sets + q];
+      if constexpr (WithNats) nats += first.probability[q] * value_nats_[0][r * first.n_sets + q];
+    }
+    start_cost_[r] = cost;
+    start_nats_[r] = nats;
+  }
+}
+
+/// Relative value iteration over the starts of a position. The increments of one sweep enclose the
+/// average cost, so it ends when they agree; damping keeps alternating starts from cycling.
+template <bool WithNats>
+trajectory_estimate trajectory::solve_as() {
+  const auto n_starts = layers_[0].from.size();
+  std::vector<double> bias(n_starts, 0), bias_nats(n_starts, 0);
+  trajectory_estimate estimate;
+  constexpr std::size_t max_sweeps = 200;
+  for (std::size_t sweep = 0; sweep < max_sweeps; ++sweep) {
+    backward<WithNats>(bias, bias_nats);
+    double low = never, high = -never, nats_low = never, nats_high = -never;
+    for (std::size_t r = 0; r < n_starts; ++r) {
+      low = std::min(low, start_cost_[r] - bias[r]);
+      high = std::max(high, start_cost_[r] - bias[r]);
+      nats_low = std::min(nats_low, start_nats_[r] - bias_nats[r]);
+      nats_high = std::max(nats_high, start_nats_[r] - bias_nats[r]);
+    }
+    estimate.token_ns = 0.5 * (low + high);
+    estimate.token_nats = 0.5 * (nats_low + nats_high);
+    const bool settled =
+        high - low <= 1e-7 * high && (!WithNats || nats_high - nats_low <= 1e-9 + 1e-7 * nats_high);
+    if (settled) break;
+    const double keep = sweep < 6 ? 0.0 : 0.5;
+    for (std::size_t r = n_starts; r-- > 0;) {
+      bias[r] = keep * bias[r] + (1 - keep) * (start_cost_[r] - start_cost_[0]);
+      bias_nats[r] = keep * bias_nats[r] + (1 - keep) * (start_nats_[r] - start_nats_[0]);
+    }
+  }
+  if constexpr (WithNats) {
+    if (!std::isinf(price_)) estimate.token_ns -= price_ * estimate.token_nats;
+  }
+  return estimate;
+}
+
+double trajectory::solve_cost() {
+  return solve_as<false>().token_ns;
+}
+
+trajectory_estimate trajectory::solve() {
+  return solve_as<true>();
+}
+
+trajectory_usage trajectory::usage(std::span<const server_mask> hosts) {
+  const auto n_servers = model_.n_servers, n_layers = model_.n_layers, n_experts = model_.n_experts;
+  const auto n_slots = model_.n_slots;
+  const auto& costs = model_.costs;
+  trajectory_usage out;
+  const auto& starts = layers_[0].from;
+  std::vector<double> start(starts.size(), 1.0 / static_cast<double>(starts.size()));
+  // The stationary starts first, then one more sweep that counts.
+  constexpr std::size_t max_sweeps = 64;
+  for (std::size_t sweep = 0;; ++sweep) {
+    out.visits.assign(n_layers * n_servers, 0);
+    out.expert_runs.assign(n_servers * n_layers * n_experts, 0);
+    out.busy_ns.assign(n_servers, 0);
+    out.jobs.assign(n_servers, 0);
+    out.hidden_transfers = out.kv_transfers = 0;
+    std::vector<double> restarts(starts.size(), 0);
+    const auto& first = model_.layers[0];
+    std::vector<double> mass(starts.size() * first.n_sets), after;
+    for (std::size_t r = 0; r < starts.size(); ++r) {
+      for (std::size_t q = 0; q < first.n_sets; ++q)
+        mass[r * first.n_sets + q] = start[r] * first.probability[q];
+    }
+    for (std::size_t l = 0; l < n_layers; ++l) {
+      const auto& table = layers_[l];
+      const auto& content = model_.layers[l];
+      const auto n_sets = content.n_sets;
+      server_mask hosting = 0;
+      for (std::size_t k = 0; k < n_experts; ++k) hosting |= hosts[l * n_experts + k];
+      const auto n_after = l + 1 < n_layers ? model_.layers[l + 1].n_sets : 0;
+      after.assign(table.to.size() * n_after, 0);
+      for (std::size_t s = 0; s < table.from.size(); ++s) {
+        const std::size_t from = table.from[s];
+        std::size_t arranged = table.to.size();
+        for (std::size_t q = 0; q < n_sets; ++q) {
+          const double weight = mass[s * n_sets + q];
+          if (weight == 0) continue;
+          const std::size_t i = next_[l][s * n_sets + q];
+          const std::size_t to = table.to[i];
+          out.visits[l * n_servers + from] += weight;
+          out.busy_ns[from] += weight * costs.attention_ns[from];
+          out.jobs[from] += weight;
+          out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
+          if (arranged != i) arrivals(from, to, hosting);
+          arranged = i;
+          losses_of(l, q, 0, hosts);
+          const auto picked = best_slots<true>(0, costs.hidden(from, to));
+          server_mask visited = 0;
+          for (std::size_t j = 0; j < n_slots; ++j) {
+            bool repeated = false;
+            for (std::size_t h = 0; h < j; ++h) {
+              repeated |=
+                  picked.servers[h] == picked.servers[j] && picked.experts[h] == picked.experts[j];
+            }
+            if (repeated) continue;
+            const std::size_t m = picked.servers[j];
+            visited |= server_mask{1} << m;
+            out.expert_runs[(m * n_layers + l) * n_experts + picked.experts[j]] += weight;
+            out.busy_ns[m] += weight * costs.expert_ns[m];
+            out.jobs[m] += weight;
+          }
+          // One copy out to each other server, one result on to n from each server that is not n,
+          // and the residual.
+          for_each_server(visited | server_mask{1} << from, [&](std::size_t m) {
+            out.hidden_transfers += weight * ((m != from ? 1.0 : 0.0) + (m != to ? 1.0 : 0.0));
+          });
+          if (n_after == 0) {
+            restarts[restart_[to]] += weight;
+            out.busy_ns[to] += weight * costs.head_ns[to];
+            out.jobs[to] += weight;
+          }
+          for (std::size_t p = 0; p < n_after; ++p) {
+            after[i * n_after + p] += weight * content.incoming[p * n_sets + q];
+          }
+        }
+      }
+      std::swap(mass, after);
+    }
+    double change = 0;
+    for (std::size_t r = 0; r < starts.size(); ++r) change += std::abs(restarts[r] - start[r]);
+    if (change < 1e-9 || sweep == max_sweeps) return out;
+    for (std::size_t r = 0; r < starts.size(); ++r) start[r] = 0.5 * (start[r] + restarts[r]);
+  }
+}
+
+trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
+                                        const cluster& servers, const cost_profile& costs,
+                                        std::size_t access, double ns_per_nat) {
+  const trajectory_model model(experts, make_cost_model(servers, costs));
+  const placement_index index(placed);
+  std::vector<server_mask> hosts;
+  for (std::size_t l = 0; l < model.n_layers; ++l) {
+    for (std::size_t k = 0; k < model.n_experts; ++k) hosts.push_back(index.hosts(l, k));
+  }
+  trajectory problem(model);
+  problem.set_price(ns_per_nat);
+  problem.rebuild(hosts, placed.residence[access].layers);
+  return problem.solve();
+}
+
+}  // namespace ordermoe::planning

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "planning/cost_model.hpp"
+#include "planning/plan.hpp"
+#include "planning/profile.hpp"
+#include "planning/search.hpp"
+
+/// The expected time of one decoded position under full look-ahead, fast enough to score every move
+/// of a search.
+///
+/// A token at server s with the target set q of layer l chooses the next residence n of R_{l+1}
+/// and, for each slot, a server m_j and an expert k_j hosted there:
+///
+///   time = max( d(s, n), max_m [ d(s, m) + wait(m) + (distinct experts run at m) c(m) + d(m, n) ]
+///   ) V_l(s, q) = min over n, m, k of  time + price * nats + W_{l+1}(n, q) W_{l+1}(n, q) =
+///   attention(n) + sum over q' of P_l(q -> q') V_{l+1}(n, q')
+///
+/// After the last layer n is any server: it runs the output projection and sends the sampled id to
+/// the member of R_0 where the next position starts. The target sets of a new position do not
+/// depend on the last one's, so positions form a renewal process over R_0, solved for its average
+/// cost.
+///
+/// Approximations: the target sets kept are the most frequent ones, rescaled; a slot's loss is the
+/// calibration mean for its target; with more than two slots the servers of one layer are found by
+/// local search.
+namespace ordermoe::planning {
+
+inline constexpr std::size_t max_trajectory_slots = 8;
+
+/// What the estimate needs of a profile and a cluster, in flat arrays. Immutable.
+struct trajectory_model {
+  struct layer {
+    std::size_t n_sets = 0;
+    std::vector<double> probability;     ///< [n_sets]
+    std::vector<std::uint32_t> targets;  ///< [n_sets, n_slots]
+    std::vector<double> nats;  ///< [n_sets, n_slots, n_experts] of running each expert in the slot
+    std::vector<double>
+        incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
+  };
+
+  std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
+  cost_model costs;
+  std::vector<layer> layers;
+
+  /// Keeps the most frequent `max_sets` target sets of each layer.
+  trajectory_model(const profile& experts, const cost_model& prices, std::size_t max_sets = 64);
+};
+
+/// Expectations for one decoded position, in the stationary state.
+struct trajectory_usage {
+  std::vector<double> visits;       ///< [n_layers, n_servers]: attention there
+  std::vector<double> expert_runs;  ///< [n_servers, n_layers, n_experts]: rows run there
+  std::vector<double>
+      busy_ns;  ///< [n_servers]: attention, experts and output projection, one row at a time
+  std::vector<double> jobs;     ///< [n_servers]: attention, expert and output projection runs
+  double hidden_transfers = 0;  ///< Hidden states that cross a link.
+  double kv_transfers = 0;      ///< KV rows of one layer that cross a link.
+};
+
+/// The trajectory problem of one residency over one placement. Tables are kept per layer, so that a
+/// move of the search rebuilds only the layers that it touches. Not thread-safe.
+class trajectory {
+ public:
+  explicit trajectory(const trajectory_model& model);
+
+  /// Nanoseconds that one nat is worth; infinity forbids substitution. Rebuild afterwards.
+  void set_price(double ns_per_nat);
+  double price() const { return price_; }
+  /// [n_servers] time that a job waits before it starts; empty: none. Rebuild afterwards.
+  void set_waits(std::vector<double> wait_ns);
+
+  /// hosts [n_layers, n_experts], residence [n_layers]: none may be empty.
+  void rebuild(std::span<const server_mask> hosts, std::span<const server_mask> residence);
+  /// Rebuilds the tables of one layer after a change of its hosts or of the residence of it or of
+  /// the next layer.
+  void rebuild_layer(std::size_t layer, std::span<const server_mask> hosts,
+                     std::span<const server_mask> residence);
+  /// Keeps, or takes back, what rebuild_layer changed since the last of these calls.
+  void commit();
+  void roll_back();
+
+  /// Mean cost of a position: time_ns + price * nats. Faster than solve().
+  double solve_cost();
+  trajectory_estimate solve();
+  /// What the policy of the last solve() does. `hosts` as in the last rebuild.
+  trajectory_usage usage(std::span<const server_mask> hosts);
+
+ private:
+  struct tables {
+    std::vector<std::uint8_t> from,
+        to;  ///< Servers: members of R_l; members of R_{l+1}, or all at the last layer.
+    std::vector<double> cost;  ///< [from, to, n_sets] of the best slots
+    std::vector<double> nats;  ///< The same slots' nats.
+  };
+  /// Least priced losses of the slots of some target sets over the servers that host the layer.
+  struct slot_losses {
+    std::vector<double> own, own_nats;  ///< [set, slot, server]
+    std::vector<std::uint32_t> own_expert;
+    std::vector<double> shared,
+        shared_nats;  ///< [set, server]: every slot runs the same expert once
+    std::vector<std::uint32_t> shared_expert;
+  };
+  struct choice {
+    double cost = 0, nats = 0;
+    std::array<std::uint32_t, max_trajectory_slots> servers{}, experts{};
+  };
+
+  void fill(std::size_t layer, std::span<const server_mask> hosts, tables& out);
+  void losses_of(std::size_t layer, std::size_t set, std::size_t at,
+                 std::span<const server_mask> hosts);
+  void arrivals(std::size_t from, std::size_t to, server_mask hosting);
+  double residual(std::size_t from, std::size_t to) const { return model_.costs.hidden(from, to); }
+  template <bool WithExperts>
+  choice best_slots(std::size_t at, double residual_ns);
+  template <bool WithExperts>
+  choice local_search(std::size_t at, double residual_ns);
+  template <bool WithNats>
+  trajectory_estimate solve_as();
+  template <bool WithNats>
+  void backward(std::span<const double> bias, std::span<const double> bias_nats);
+
+  const trajectory_model& model_;
+  double price_ = std::numeric_limits<double>::infinity();
+  std::vector<double> wait_ns_;
+  std::vector<tables> layers_;
+  std::vector<std::pair<std::size_t, tables>> replaced_;  ///< Tables before the moves not yet kept.
+  std::vector<tables> spare_;
+
+  slot_losses losses_;
+  std::vector<double>
+      one_ns_;  ///< [n_servers] one expert run at a server and back, for the pair at hand
+  std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.
+
+  // Of the last solve.
+  std::vector<std::vector<double>> value_, value_nats_;  ///< [n_layers] of [from, n_sets]
+  std::vector<std::vector<std::uint8_t>> next_;  ///< [n_layers] of [from, n_sets] -> index into to
+  std::vector<std::uint8_t> restart_;            ///< [n_servers] -> index into R_0
+  std::vector<double> start_cost_, start_nats_;  ///< [R_0]
+  std::vector<double> onward_, onward_nats_;
+};
+
+}  // namespace ordermoe::planning
