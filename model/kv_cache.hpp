@@ -6,18 +6,21 @@
 
 namespace ordermoe::model {
 
-/// Keys and values of one sequence at one layer on one server. Rows may arrive out of order (they are streamed
-/// between servers), and attention at position p may run only once every row below p is there.
+/// Keys and values of one sequence at one layer on one server. Rows may arrive out of order (they
+/// are streamed between servers), and attention at position p may run only once every row below p
+/// is there.
 ///
-/// A row is kv_row_size() fp32 numbers: the rotated key [n_kv_heads, head_dim], then the value. Owner: the server's
-/// KV store. Not thread-safe: one thread at a time.
+/// A row is kv_row_size() fp32 numbers: the rotated key [n_kv_heads, head_dim], then the value.
+/// Owner: the server's KV store. Not thread-safe: one thread at a time.
 class kv_cache {
  public:
   kv_cache(std::size_t capacity_rows, std::size_t row_size);
 
   std::size_t capacity() const { return present_.size(); }
   std::size_t row_size() const { return row_size_; }
-  bool has(std::size_t position) const { return position < present_.size() && present_[position] != 0; }
+  bool has(std::size_t position) const {
+    return position < present_.size() && present_[position] != 0;
+  }
   /// How many rows from position 0 on are there without a gap.
   std::size_t contiguous() const { return contiguous_; }
   /// Stores a row; position < capacity. Storing a row again replaces it by the same bits.

@@ -1,1 +1,273 @@
 #include "model/model_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "config/files.hpp"
+
+namespace ordermoe::model {
+
+using nlohmann::json;
+
+namespace {
+
+/// Reads fields one after the other and keeps the first error.
+class field_reader {
+ public:
+  field_reader(const json& content, std::string place)
+      : content_(content), place_(std::move(place)) {}
+
+  bool ok() const { return !problem_; }
+  const error& problem() const { return *problem_; }
+
+  void fail(errc code, const char* field, const std::string& what) {
+    if (!problem_) problem_ = error{code, fmt::format("{}: {}: {}", place_, field, what)};
+  }
+
+  /// Null where the field is absent or null.
+  const json* find(const char* field) const {
+    const auto found = content_.find(field);
+    return found == content_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  void natural(const char* field, std::size_t low, std::size_t high, std::size_t& value,
+               std::optional<std::size_t> otherwise = std::nullopt) {
+    const json* found = find(field);
+    if (found == nullptr) {
+      if (otherwise)
+        value = *otherwise;
+      else
+        fail(errc::malformed, field,
+             fmt::format("is absent, expected an integer from {} to {}", low, high));
+      return;
+    }
+    if (!found->is_number_integer()) {
+      fail(errc::malformed, field,
+           fmt::format("{}, expected an integer from {} to {}", shown(*found), low, high));
+      return;
+    }
+    if (!found->is_number_unsigned() || found->get<std::uint64_t>() < low ||
+        found->get<std::uint64_t>() > high) {
+      fail(errc::out_of_range, field,
+           fmt::format("{}, allowed are {} to {}", shown(*found), low, high));
+      return;
+    }
+    value = found->get<std::size_t>();
+  }
+
+  void positive(const char* field, double high, double& value, double otherwise) {
+    const json* found = find(field);
+    if (found == nullptr) {
+      value = otherwise;
+      return;
+    }
+    if (!found->is_number()) {
+      fail(errc::malformed, field, fmt::format("{}, expected a number", shown(*found)));
+      return;
+    }
+    const double number = found->get<double>();
+    if (!(number > 0) || !(number <= high)) {
+      fail(errc::out_of_range, field,
+           fmt::format("{}, allowed is more than 0, up to {}", shown(*found), high));
+      return;
+    }
+    value = number;
+  }
+
+  void token_id(const char* field, std::size_t vocab_size, std::int32_t& value) {
+    const json* found = find(field);
+    if (found == nullptr) return;
+    if (found->is_array())
+      return fail(errc::unsupported, field,
+                  fmt::format("{}, expected one id; name the one that ends or begins a text",
+                              shown(*found)));
+    std::size_t id = 0;
+    natural(field, 0, vocab_size > 0 ? vocab_size - 1 : 0, id);
+    value = static_cast<std::int32_t>(id);
+  }
+
+  void flag(const char* field, bool& value) {
+    const json* found = find(field);
+    if (found == nullptr) return;
+    if (!found->is_boolean())
+      return fail(errc::malformed, field, fmt::format("{}, expected true or false", shown(*found)));
+    value = found->get<bool>();
+  }
+
+  /// Refuses a field that is there with another value than the one that changes nothing.
+  void neutral(const char* field, const json& value) {
+    const json* found = find(field);
+    if (found != nullptr && *found != value)
+      fail(errc::unsupported, field,
+           fmt::format("{} would change the computation, supported is {} (or leaving it out)",
+                       shown(*found), value.dump()));
+  }
+
+  static std::string shown(const json& value) {
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    return "found " + text;
+  }
+
+ private:
+  const json& content_;
+  std::string place_;
+  std::optional<error> problem_;
+};
+
+}  // namespace
+
+result<model_config> read_model_config(const std::filesystem::path& folder) {
+  const auto path = folder / "config.json";
+  auto text = read_file(path, std::size_t{1} << 20);
+  if (!text) return text.error();
+  json content;
+  std::string why = "not a JSON object";
+  try {
+    content = json::parse(*text);
+  } catch (const json::exception& problem) {
+    why = problem.what();
+  }
+  if (!content.is_object())
+    return error{errc::malformed,
+                 fmt::format("{}: {}; expected a Hugging Face config.json", path.string(), why)};
+
+  field_reader fields(content, path.string());
+  const json* architectures = fields.find("architectures");
+  if (architectures == nullptr || *architectures != json::array({"MixtralForCausalLM"}))
+    fields.fail(
+        errc::unsupported, "architectures",
+        fmt::format("{}, supported is [\"MixtralForCausalLM\"]",
+                    architectures == nullptr ? "is absent" : field_reader::shown(*architectures)));
+  fields.neutral("model_type", "mixtral");
+  const json* activation = fields.find("hidden_act");
+  if (activation != nullptr && *activation != "silu" && *activation != "swish")
+    fields.fail(errc::unsupported, "hidden_act",
+                fmt::format("{}, supported is \"silu\"", field_reader::shown(*activation)));
+
+  model_config config;
+  fields.natural("hidden_size", 1, 1 << 16, config.hidden_size);
+  fields.natural("intermediate_size", 1, 1 << 18, config.intermediate_size);
+  fields.natural("num_hidden_layers", 1, 1024, config.n_layers);
+  fields.natural("num_attention_heads", 1, 1024, config.n_heads);
+  fields.natural("num_key_value_heads", 1, 1024, config.n_kv_heads, config.n_heads);
+  fields.natural("num_local_experts", 1, 4096, config.n_experts);
+  fields.natural("num_experts_per_tok", 1, 64, config.top_k);
+  fields.natural("vocab_size", 1, 1 << 24, config.vocab_size);
+  fields.natural("max_position_embeddings", 1, 1 << 20, config.max_context);
+  fields.positive("rms_norm_eps", 1.0, config.rms_norm_eps, 1e-5);
+  fields.positive("rope_theta", 1e12, config.rope_theta, 10000.0);
+  fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
+  fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+  fields.flag("tie_word_embeddings", config.tied_embeddings);
+  if (!fields.ok()) return fields.problem();
+
+  if (config.hidden_size % config.n_heads != 0 && fields.find("head_dim") == nullptr)
+    fields.fail(errc::out_of_range, "hidden_size",
+                fmt::format("{} is no multiple of num_attention_heads {}; state head_dim",
+                            config.hidden_size, config.n_heads));
+  fields.natural("head_dim", 1, 4096, config.head_dim,
+                 std::max<std::size_t>(1, config.hidden_size / config.n_heads));
+  if (config.head_dim % 2 != 0)
+    fields.fail(errc::out_of_range, "head_dim",
+                fmt::format("{} is odd, rotary positions need pairs", config.head_dim));
+  if (config.n_heads % config.n_kv_heads != 0)
+    fields.fail(errc::out_of_range, "num_key_value_heads",
+                fmt::format("{} does not divide num_attention_heads {}", config.n_kv_heads,
+                            config.n_heads));
+  if (config.top_k > config.n_experts)
+    fields.fail(
+        errc::out_of_range, "num_experts_per_tok",
+        fmt::format("{} is more than num_local_experts {}", config.top_k, config.n_experts));
+  if (static_cast<std::size_t>(config.bos_id) >= config.vocab_size ||
+      static_cast<std::size_t>(config.eos_id) >= config.vocab_size)
+    fields.fail(errc::out_of_range, "vocab_size",
+                fmt::format("{} does not hold bos_token_id {} and eos_token_id {}",
+                            config.vocab_size, config.bos_id, config.eos_id));
+
+  if (const json* window = fields.find("sliding_window")) {
+    if (!window->is_number_unsigned() || window->get<std::uint64_t>() < config.max_context)
+      fields.fail(errc::unsupported, "sliding_window",
+                  fmt::format("{} would hide earlier tokens, supported is null or at least "
+                              "max_position_embeddings {}",
+                              field_reader::shown(*window), config.max_context));
+  }
+  if (const json* rope = fields.find("rope_scaling"))
+    fields.fail(errc::unsupported, "rope_scaling",
+                fmt::format("{} would change the computation, supported is null",
+                            field_reader::shown(*rope)));
+  if (const json* rope = fields.find("rope_parameters")) {
+    const json plain = {{"rope_type", "default"}, {"rope_theta", config.rope_theta}};
+    const bool states_theta_alone =
+        rope->is_object() && fields.find("rope_theta") == nullptr && rope->contains("rope_theta") &&
+        (*rope)["rope_theta"].is_number() && (*rope)["rope_theta"].get<double>() > 0;
+    json stated = *rope;
+    if (states_theta_alone) {
+      config.rope_theta = (*rope)["rope_theta"].get<double>();
+      stated["rope_theta"] = plain["rope_theta"];
+    }
+    if (stated.is_object() && !stated.contains("rope_type")) stated["rope_type"] = "default";
+    if (stated != plain)
+      fields.fail(errc::unsupported, "rope_parameters",
+                  fmt::format("{} would change the computation, supported is rope_type default "
+                              "with rope_theta",
+                              field_reader::shown(*rope)));
+  }
+  // What other models of this family add to the computation; found by name rather than ignored.
+  for (const char* field :
+       {"attention_bias", "mlp_bias", "use_sliding_window", "use_qk_norm", "qk_layernorm", "alibi"})
+    fields.neutral(field, false);
+  fields.neutral("partial_rotary_factor", 1.0);
+  fields.neutral("norm_topk_prob", true);
+  fields.neutral("n_shared_experts", 0);
+  fields.neutral("num_shared_experts", 0);
+  fields.neutral("shared_expert_intermediate_size", 0);
+  fields.neutral("routed_scaling_factor", 1.0);
+  fields.neutral("attention_multiplier", 1.0);
+  fields.neutral("residual_multiplier", 1.0);
+  fields.neutral("embedding_multiplier", 1.0);
+  fields.neutral("logits_scaling", 1.0);
+  fields.neutral("scoring_func", "softmax");
+  for (const char* field : {"quantization_config", "clip_qkv", "attn_logit_softcapping",
+                            "final_logit_softcapping", "logit_scale", "layer_types",
+                            "mlp_only_layers", "decoder_sparse_step", "first_k_dense_replace"})
+    if (const json* found = fields.find(field))
+      fields.fail(errc::unsupported, field,
+                  fmt::format("{} would change the computation, supported is null (or leaving it "
+                              "out)",
+                              field_reader::shown(*found)));
+  if (!fields.ok()) return fields.problem();
+  return config;
+}
+
+std::string model_config_json(const model_config& config) {
+  const nlohmann::ordered_json content = {
+      {"architectures", {"MixtralForCausalLM"}},
+      {"model_type", "mixtral"},
+      {"hidden_act", "silu"},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.n_layers},
+      {"num_attention_heads", config.n_heads},
+      {"num_key_value_heads", config.n_kv_heads},
+      {"head_dim", config.head_dim},
+      {"num_local_experts", config.n_experts},
+      {"num_experts_per_tok", config.top_k},
+      {"vocab_size", config.vocab_size},
+      {"max_position_embeddings", config.max_context},
+      {"rms_norm_eps", config.rms_norm_eps},
+      {"rope_theta", config.rope_theta},
+      {"bos_token_id", config.bos_id},
+      {"eos_token_id", config.eos_id},
+      {"tie_word_embeddings", config.tied_embeddings},
+      {"sliding_window", nullptr},
+      {"torch_dtype", "bfloat16"},
+  };
+  return content.dump(2) + "\n";
+}
+
+}  // namespace ordermoe::model

@@ -32,8 +32,9 @@ struct model_config {
   std::size_t kv_row_size() const { return 2 * kv_width(); }
 };
 
-/// Reads and checks DIR/config.json field by field. Every message names the file and the field, what was found and
-/// what is allowed. Fields that would change the computation and are not supported are refused by name.
+/// Reads and checks DIR/config.json field by field. Every message names the file and the field,
+/// what was found and what is allowed. Fields that would change the computation and are not
+/// supported are refused by name.
 result<model_config> read_model_config(const std::filesystem::path& folder);
 
 /// The config.json text for this shape, keys in a stable order.

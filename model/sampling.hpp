@@ -10,10 +10,11 @@ struct sampling_options {
   std::uint64_t seed = 0;
 };
 
-/// The next token. Greedy: the largest logit, ties to the lowest id. Otherwise the inverse of the cumulative
-/// distribution in double precision at a number that is a function of (seed, request, position) alone.
-std::int32_t sample(std::span<const float> logits, const sampling_options& options, std::uint64_t request,
-                    std::uint64_t position);
+/// The next token. Greedy: the largest logit, ties to the lowest id. Otherwise the inverse of the
+/// cumulative distribution in double precision at a number that is a function of (seed, request,
+/// position) alone.
+std::int32_t sample(std::span<const float> logits, const sampling_options& options,
+                    std::uint64_t request, std::uint64_t position);
 
 /// Negative log-likelihood of `target` in nats, in double precision.
 double negative_log_likelihood(std::span<const float> logits, std::int32_t target);

@@ -14,25 +14,33 @@
 
 /// A decoder of Mixtral's architecture in the pieces that run on different servers.
 ///
-/// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed; no Torch type in
-/// this header. Every span of rows is row-major fp32 on the host, [n_rows, width]; weights live on the device that
-/// load() was given. All members are const and may be called from several threads at once.
+/// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed;
+/// no Torch type in this header. Every span of rows is row-major fp32 on the host, [n_rows, width];
+/// weights live on the device that load() was given. All members are const and may be called from
+/// several threads at once.
 namespace ordermoe::model {
 
 /// One row that takes part in an attention step.
 struct attention_row {
-  kv_cache* cache = nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
-                              ///< missing ones are earlier rows of the same call.
+  kv_cache* cache =
+      nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
+                ///< missing ones are earlier rows of the same call.
   std::size_t position = 0;
 };
 
+/// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
+/// other device.
+enum class linear_path { kernels, libtorch };
+
 struct load_options {
-  std::string device = "cpu";  ///< A LibTorch device string.
+  std::string device = "cpu";                 ///< A LibTorch device string.
+  linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
 };
 
 class transformer {
  public:
-  /// Reads config.json and the safetensors of a Hugging Face style folder. Errors name the file, tensor or field.
+  /// Reads config.json and the safetensors of a Hugging Face style folder. Errors name the file,
+  /// tensor or field.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
   ~transformer();
@@ -44,15 +52,18 @@ class transformer {
   /// hidden[i] = embedding of ids[i]. Precondition: 0 <= id < vocab_size.
   void embed(std::span<const std::int32_t> ids, std::span<float> hidden) const;
 
-  /// hidden += attention(norm(hidden)), each row at its own position over its own cache; the row's own key and
-  /// value are written to its cache first.
+  /// hidden += attention(norm(hidden)), each row at its own position over its own cache; the row's
+  /// own key and value are written to its cache first.
   void attend(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden) const;
 
-  /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n, n_experts].
-  void route(layer_id layer, std::span<const float> hidden, std::span<float> normed, std::span<float> logits) const;
+  /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n,
+  /// n_experts].
+  void route(layer_id layer, std::span<const float> hidden, std::span<float> normed,
+             std::span<float> logits) const;
 
   /// output = expert(normed), without its gate, [n, hidden_size].
-  void run_expert(layer_id layer, expert_id expert, std::span<const float> normed, std::span<float> output) const;
+  void run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
+                  std::span<float> output) const;
 
   /// logits over the vocabulary, [n, vocab_size], from the hidden state after the last layer.
   void head(std::span<const float> hidden, std::span<float> logits) const;
@@ -63,12 +74,16 @@ class transformer {
   std::unique_ptr<weights> weights_;
 };
 
-/// sum = gates[0] * outputs[0] + gates[1] * outputs[1] + ..., one row of `sum.size()` numbers: the first product, then
-/// each further product added in slot (rank) order, every product and every sum rounded once (no fused operation).
-void weigh_slots(std::span<float> sum, std::span<const float> gates, std::span<const float* const> outputs);
+/// sum = gates[0] * outputs[0] + gates[1] * outputs[1] + ..., one row of `sum.size()` numbers: the
+/// first product, then each further product added in slot (rank) order, every product and every sum
+/// rounded once (no fused operation).
+void weigh_slots(std::span<float> sum, std::span<const float> gates,
+                 std::span<const float* const> outputs);
 
-/// hidden += the sum of weigh_slots: the slots are summed first, then added to the residual stream. Every place that
-/// sums slots calls one of these two, so that a server may return the weighted sum of a row instead of its slots.
-void add_slots(std::span<float> hidden, std::span<const float> gates, std::span<const float* const> outputs);
+/// hidden += the sum of weigh_slots: the slots are summed first, then added to the residual stream.
+/// Every place that sums slots calls one of these two, so that a server may return the weighted sum
+/// of a row instead of its slots.
+void add_slots(std::span<float> hidden, std::span<const float> gates,
+               std::span<const float* const> outputs);
 
 }  // namespace ordermoe::model

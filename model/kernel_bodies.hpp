@@ -1,0 +1,265 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "model/kernels.hpp"
+
+/// The kernels' bodies, included once by the source of each instruction set after its target
+/// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma and
+/// load_weights.
+///
+/// Bodies are templates over a type of the including source, so that no two sources share an
+/// instantiation and the linker cannot hand one set's code to another.
+namespace ordermoe::model::bodies {
+
+constexpr std::size_t lane = packed_layout::lane;
+constexpr std::size_t block = packed_layout::block;
+
+/// Rows Rows x (16 * Panels) outputs in registers. `weights` points at the first panel's row k = 0;
+/// panel p of a row starts at weights + panel_offset[p], the next k is `step[p]` numbers on.
+template <class Isa, class Weight, int Rows, int Panels>
+inline __attribute__((always_inline)) void linear_tile(const Weight* const (&weights)[Panels],
+                                                       std::size_t step, std::size_t n_in,
+                                                       const float* input, std::size_t input_stride,
+                                                       typename Isa::vec (&sums)[Rows][Panels]) {
+  for (int r = 0; r < Rows; ++r)
+    for (int p = 0; p < Panels; ++p) sums[r][p] = Isa::zero();
+  for (std::size_t k = 0; k < n_in; ++k) {
+    typename Isa::vec w[Panels];
+    for (int p = 0; p < Panels; ++p) w[p] = Isa::load_weights(weights[p] + k * step);
+    for (int r = 0; r < Rows; ++r) {
+      const auto x = Isa::set1(input[r * input_stride + k]);
+      for (int p = 0; p < Panels; ++p) sums[r][p] = Isa::fma(x, w[p], sums[r][p]);
+    }
+  }
+}
+
+/// Stores a panel, the last one of a matrix only as far as outputs go.
+template <class Isa>
+inline __attribute__((always_inline)) void store_panel(typename Isa::vec sum, float* output,
+                                                       std::size_t width) {
+  if (width >= lane) {
+    Isa::store(output, sum);
+  } else {
+    float lanes[lane];
+    Isa::store(lanes, sum);
+    std::memcpy(output, lanes, width * sizeof(float));
+  }
+}
+
+template <class Isa, class Weight, int Rows, int Panels>
+inline void linear_panels(const Weight* base, const packed_layout& layout, std::size_t first_output,
+                          const float* input, std::size_t input_stride, float* output,
+                          std::size_t output_stride) {
+  const std::size_t n_in = layout.n_in;
+  const std::size_t block_start = first_output / block * block;
+  const std::size_t remaining = layout.padded_out() - block_start;
+  const std::size_t step = remaining < block ? remaining : block;
+  const Weight* panels[Panels];
+  for (int p = 0; p < Panels; ++p) {
+    // Two whole blocks may be taken at once; both have the full step then.
+    const std::size_t o = first_output + static_cast<std::size_t>(p) * lane;
+    panels[p] = base + o / block * block * n_in + o % block;
+  }
+  typename Isa::vec sums[Rows][Panels];
+  linear_tile<Isa, Weight, Rows, Panels>(panels, step, n_in, input, input_stride, sums);
+  for (int r = 0; r < Rows; ++r)
+    for (int p = 0; p < Panels; ++p) {
+      const std::size_t o = first_output + static_cast<std::size_t>(p) * lane;
+      store_panel<Isa>(sums[r][p], output + r * output_stride + o, layout.n_out - o);
+    }
+}
+
+template <class Isa, class Weight, int Rows>
+inline void linear_rows(const Weight* base, const packed_layout& layout, const float* input,
+                        std::size_t input_stride, float* output, std::size_t output_stride) {
+  constexpr int wide = Isa::template wide_panels<Rows>;
+  const std::size_t padded = layout.padded_out();
+  std::size_t o = 0;
+  if constexpr (wide == 8) {
+    for (; o + 2 * block <= padded; o += 2 * block)
+      linear_panels<Isa, Weight, Rows, 8>(base, layout, o, input, input_stride, output,
+                                          output_stride);
+  }
+  if constexpr (wide >= 4) {
+    for (; o + block <= padded; o += block)
+      linear_panels<Isa, Weight, Rows, 4>(base, layout, o, input, input_stride, output,
+                                          output_stride);
+  }
+  for (; o + 2 * lane <= padded; o += 2 * lane)
+    linear_panels<Isa, Weight, Rows, 2>(base, layout, o, input, input_stride, output,
+                                        output_stride);
+  for (; o < padded; o += lane)
+    linear_panels<Isa, Weight, Rows, 1>(base, layout, o, input, input_stride, output,
+                                        output_stride);
+}
+
+template <class Isa, class Weight>
+void linear_of(const packed_matrix& weights, const float* input, std::size_t input_stride,
+               float* output, std::size_t output_stride, std::size_t n_rows) {
+  const auto* base = static_cast<const Weight*>(weights.data);
+  const auto& layout = weights.layout;
+  std::size_t r = 0;
+  const auto advance = [&](std::size_t n) {
+    input += n * input_stride;
+    output += n * output_stride;
+    r += n;
+  };
+  if constexpr (Isa::most_rows >= 6) {
+    for (; r + 6 <= n_rows; advance(6))
+      linear_rows<Isa, Weight, 6>(base, layout, input, input_stride, output, output_stride);
+  }
+  if constexpr (Isa::most_rows >= 4) {
+    for (; r + 4 <= n_rows; advance(4))
+      linear_rows<Isa, Weight, 4>(base, layout, input, input_stride, output, output_stride);
+  }
+  for (; r + 2 <= n_rows; advance(2))
+    linear_rows<Isa, Weight, 2>(base, layout, input, input_stride, output, output_stride);
+  for (; r < n_rows; advance(1))
+    linear_rows<Isa, Weight, 1>(base, layout, input, input_stride, output, output_stride);
+}
+
+template <class Isa>
+void linear(const packed_matrix& weights, const float* input, std::size_t input_stride,
+            float* output, std::size_t output_stride, std::size_t n_rows) {
+  if (weights.storage == weight_storage::bf16)
+    linear_of<Isa, std::uint16_t>(weights, input, input_stride, output, output_stride, n_rows);
+  else
+    linear_of<Isa, float>(weights, input, input_stride, output, output_stride, n_rows);
+}
+
+/// The fixed tree: halves are added until one lane is left.
+inline __attribute__((always_inline)) float lane_sum(const float (&lanes)[lane]) {
+  float eight[8];
+  float four[4];
+  for (int i = 0; i < 8; ++i) eight[i] = lanes[i] + lanes[i + 8];
+  for (int i = 0; i < 4; ++i) four[i] = eight[i] + eight[i + 4];
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+/// Sum of a[i] * b[i] in 16 lanes. Lanes start at +0 and so are never -0: leaving the last
+/// elements' missing lanes alone is the same as adding zeros to them.
+template <class Isa>
+inline __attribute__((always_inline)) float dot(const float* a, const float* b, std::size_t n) {
+  auto sum = Isa::zero();
+  std::size_t i = 0;
+  for (; i + lane <= n; i += lane) sum = Isa::fma(Isa::load(a + i), Isa::load(b + i), sum);
+  alignas(64) float lanes[lane];
+  Isa::store(lanes, sum);
+  for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] = std::fma(a[i], b[i], lanes[j]);
+  return lane_sum(lanes);
+}
+
+/// e^x to within 2 units in the last place for x in [-87, 88], clamped outside: 2^n times a
+/// polynomial on
+/// [-ln 2 / 2, ln 2 / 2] (the Taylor series to the seventh power), n found by adding 1.5 * 2^23.
+inline __attribute__((always_inline)) float exponential(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  const float shifted = std::fma(x, 1.44269504088896341f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  float r = std::fma(n, -0.693359375f, x);
+  r = std::fma(n, 2.12194440e-4f, r);
+  float p = 1.0f / 5040.0f;
+  p = std::fma(p, r, 1.0f / 720.0f);
+  p = std::fma(p, r, 1.0f / 120.0f);
+  p = std::fma(p, r, 1.0f / 24.0f);
+  p = std::fma(p, r, 1.0f / 6.0f);
+  p = std::fma(p, r, 0.5f);
+  p = std::fma(p, r, 1.0f);
+  p = std::fma(p, r, 1.0f);
+  const auto exponent = (std::bit_cast<std::int32_t>(shifted) - 0x4b400000 + 127) << 23;
+  return p * std::bit_cast<float>(exponent);
+}
+
+template <class Isa>
+void rms_norm(const float* input, const float* weight, float epsilon, float* output,
+              std::size_t n) {
+  const float mean = dot<Isa>(input, input, n) / static_cast<float>(n);
+  const float scale = 1.0f / std::sqrt(mean + epsilon);
+  for (std::size_t i = 0; i < n; ++i) output[i] = weight[i] * (input[i] * scale);
+}
+
+template <class Isa>
+void silu_product(const float* gate, const float* up, float* output, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) output[i] = gate[i] / (1.0f + exponential(-gate[i])) * up[i];
+}
+
+template <class Isa>
+void rotate(const float* cosines, const float* sines, float* heads, std::size_t n_heads,
+            std::size_t head_dim) {
+  const std::size_t half = head_dim / 2;
+  for (std::size_t h = 0; h < n_heads; ++h) {
+    float* low = heads + h * head_dim;
+    float* high = low + half;
+    for (std::size_t i = 0; i < half; ++i) {
+      const float a = low[i];
+      const float b = high[i];
+      low[i] = std::fma(a, cosines[i], -(b * sines[i]));
+      high[i] = std::fma(b, cosines[i], a * sines[i]);
+    }
+  }
+}
+
+template <class Isa>
+void attention(const attention_shape& shape, const float* query, const attention_view& view,
+               float* scratch, float* output) {
+  const std::size_t dim = shape.head_dim;
+  const std::size_t width = shape.n_kv_heads * dim;
+  const std::size_t row_size = 2 * width;
+  const std::size_t group = shape.n_heads / shape.n_kv_heads;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const std::size_t padded = (view.n_rows + lane - 1) / lane * lane;
+  for (std::size_t h = 0; h < shape.n_heads; ++h) {
+    const float* q = query + h * dim;
+    const float* keys = view.rows + h / group * dim;
+    const float* values = keys + width;
+    float largest = -INFINITY;
+    for (std::size_t t = 0; t < view.n_rows; ++t) {
+      scratch[t] = dot<Isa>(q, keys + t * row_size, dim) * scale;
+      largest = scratch[t] > largest ? scratch[t] : largest;
+    }
+    // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
+    for (std::size_t t = view.n_rows; t < padded; ++t) scratch[t] = largest;
+    for (std::size_t t = 0; t < padded; ++t) scratch[t] = exponential(scratch[t] - largest);
+    for (std::size_t t = view.n_rows; t < padded; ++t) scratch[t] = 0.0f;
+    alignas(64) float lanes[lane] = {};
+    for (std::size_t t = 0; t < padded; t += lane)
+      for (std::size_t j = 0; j < lane; ++j) lanes[j] += scratch[t + j];
+    const float total = lane_sum(lanes);
+    float* out = output + h * dim;
+    std::size_t d = 0;
+    const auto whole = [&]<int Panels>(std::integral_constant<int, Panels>) {
+      typename Isa::vec sums[Panels];
+      for (int p = 0; p < Panels; ++p) sums[p] = Isa::zero();
+      for (std::size_t t = 0; t < view.n_rows; ++t) {
+        const auto weight = Isa::set1(scratch[t]);
+        for (int p = 0; p < Panels; ++p)
+          sums[p] = Isa::fma(weight, Isa::load(values + t * row_size + d + p * lane), sums[p]);
+      }
+      for (int p = 0; p < Panels; ++p) Isa::store(out + d + p * lane, sums[p]);
+      d += Panels * lane;
+    };
+    while (d + 4 * lane <= dim) whole(std::integral_constant<int, 4>{});
+    while (d + 2 * lane <= dim) whole(std::integral_constant<int, 2>{});
+    while (d + lane <= dim) whole(std::integral_constant<int, 1>{});
+    for (; d < dim; ++d) {
+      float sum = 0;
+      for (std::size_t t = 0; t < view.n_rows; ++t)
+        sum = std::fma(scratch[t], values[t * row_size + d], sum);
+      out[d] = sum;
+    }
+    for (std::size_t i = 0; i < dim; ++i) out[i] /= total;
+  }
+}
+
+template <class Isa>
+constexpr kernel_set make_set(const char* name) {
+  return {name, &linear<Isa>, &rms_norm<Isa>, &attention<Isa>, &silu_product<Isa>, &rotate<Isa>};
+}
+
+}  // namespace ordermoe::model::bodies

@@ -1,0 +1,63 @@
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "model/kernel_sets.hpp"
+
+// Everything below is compiled for AVX2 and FMA; kernels.cpp calls it only where the processor has
+// them.
+#pragma GCC target("avx2,fma")
+
+#include "model/kernel_bodies.hpp"
+
+namespace ordermoe::model {
+namespace {
+
+struct avx2 {
+  struct vec {
+    __m256 low;
+    __m256 high;
+  };
+  static constexpr int most_rows = 4;
+  template <int Rows>
+  static constexpr int wide_panels = Rows == 1 ? 4 : 2;
+
+  static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static vec set1(float x) {
+    const auto v = _mm256_set1_ps(x);
+    return {v, v};
+  }
+  static vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static void store(float* p, const vec& v) {
+    _mm256_storeu_ps(p, v.low);
+    _mm256_storeu_ps(p + 8, v.high);
+  }
+  static vec load_weights(const float* p) { return load(p); }
+  static vec load_weights(const std::uint16_t* p) { return {widen(p), widen(p + 8)}; }
+  static vec fma(const vec& a, const vec& b, const vec& c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+
+ private:
+  static __m256 widen(const std::uint16_t* p) {
+    const auto halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+};
+
+}  // namespace
+
+const kernel_set& avx2_kernels() {
+  static constexpr kernel_set set = bodies::make_set<avx2>("avx2");
+  return set;
+}
+
+}  // namespace ordermoe::model
+#endif

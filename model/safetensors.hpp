@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// Reading and writing weights in the safetensors format: eight bytes of header length, a JSON
+/// header that gives each tensor's type, shape and byte range, then the bytes.
+///
+/// A file may come from anywhere, so nothing in it is believed before it is checked: the header is
+/// bounded, products and sums are checked for overflow, ranges must fill the data without gap or
+/// overlap, and file names in an index may not leave the folder.
+namespace ordermoe::model {
+
+enum class tensor_type { f32, f16, bf16 };
+const char* to_string(tensor_type type);
+std::size_t bytes_per_number(tensor_type type);
+
+/// One tensor of an open checkpoint; the bytes live as long as the checkpoint.
+struct tensor_view {
+  std::string name;
+  tensor_type type = tensor_type::f32;
+  std::vector<std::size_t> shape;  ///< Row-major; empty for a scalar.
+  std::span<const std::byte> bytes;
+  std::filesystem::path file;
+
+  std::size_t size() const;
+  /// The numbers widened to fp32, row-major.
+  std::vector<float> to_fp32() const;
+};
+
+/// The tensors of one file, or of all files of a sharded folder, mapped into memory.
+class checkpoint {
+ public:
+  /// One .safetensors file. Errors: not_found, io, malformed, unsupported.
+  static result<std::shared_ptr<const checkpoint>> open_file(const std::filesystem::path& path);
+  /// FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json names.
+  static result<std::shared_ptr<const checkpoint>> open_folder(const std::filesystem::path& folder);
+
+  const std::map<std::string, tensor_view, std::less<>>& tensors() const { return tensors_; }
+  /// Null where there is no such tensor.
+  const tensor_view* find(std::string_view name) const;
+  /// The tensor in fp32. Errors: mismatch, where it is absent or of another shape.
+  result<std::vector<float>> read(std::string_view name, std::span<const std::size_t> shape) const;
+  /// What messages call the whole: the file or the folder.
+  const std::filesystem::path& place() const { return place_; }
+
+ private:
+  class mapping;
+  result<void> add_file(const std::filesystem::path& path);
+
+  std::filesystem::path place_;
+  std::vector<std::shared_ptr<const mapping>> mappings_;
+  std::map<std::string, tensor_view, std::less<>> tensors_;
+};
+
+/// A tensor to write.
+struct tensor_data {
+  std::string name;
+  tensor_type type = tensor_type::f32;
+  std::vector<std::size_t> shape;
+  std::string bytes;  ///< Little-endian numbers, row-major.
+};
+
+/// fp32 numbers as bytes of a type, rounded to nearest, ties to even.
+std::string to_bytes(std::span<const float> numbers, tensor_type type);
+
+/// Writes one file in one step: wider types first (so that all numbers are aligned), then by name.
+/// Errors: io; out_of_range where bytes and shape disagree or a name comes twice.
+result<void> write_safetensors(const std::filesystem::path& path,
+                               std::span<const tensor_data> tensors);
+
+}  // namespace ordermoe::model

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// A SentencePiece BPE model: reading the file, text to ids, ids to text.
+///
+/// Why not the SentencePiece library: Debian's carries its own protobuf and exports it, and
+/// LibTorch loads another version; a program with both ends before main. The file format (a
+/// protobuf message) and the algorithm are small. Results equal the library's; a test compares them
+/// with what spm_encode and spm_decode printed. Non-goals: unigram, word and character models,
+/// sampling, training.
+namespace ordermoe::model {
+
+class sentencepiece_model {
+ public:
+  sentencepiece_model(sentencepiece_model&&) = default;
+  sentencepiece_model& operator=(sentencepiece_model&&) = default;
+
+  /// From the bytes of a tokenizer.model. Errors: malformed, unsupported; the caller adds the
+  /// place.
+  static result<sentencepiece_model> parse(std::string_view bytes);
+
+  std::size_t size() const { return pieces_.size(); }
+  std::int32_t bos_id() const { return bos_id_; }
+  /// Ids of the text alone, without beginning or end.
+  std::vector<std::int32_t> encode(std::string_view text) const;
+  /// Precondition: all ids are in [0, size()).
+  std::string decode(const std::vector<std::int32_t>& ids) const;
+
+ private:
+  enum class kind { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+  struct piece {
+    std::string text;
+    float score = 0;
+    kind type = kind::normal;
+  };
+
+  sentencepiece_model() = default;
+  result<void> parse_piece(std::string_view message);
+  result<void> parse_trainer(std::string_view message);
+  result<void> parse_normalizer(std::string_view message);
+  result<void> index_pieces();
+
+  std::string normalize(std::string_view text) const;
+  /// The replacement of what `text` begins with, and how many bytes it replaces.
+  struct step {
+    std::string_view replacement;
+    std::size_t consumed = 0;
+  };
+  step normalize_prefix(std::string_view text) const;
+  /// Bytes of the longest user-defined piece that `text` begins with; 0 where there is none.
+  std::size_t user_defined_prefix(std::string_view text) const;
+
+  std::vector<piece> pieces_;
+  std::unordered_map<std::string_view, std::int32_t> mergeable_;  ///< Views into pieces_.
+  std::vector<std::string> user_defined_;                         ///< Longest first.
+  std::int32_t byte_ids_[256] = {};
+  std::int32_t unknown_id_ = -1;
+  std::int32_t bos_id_ = -1;
+  bool byte_fallback_ = false;
+  bool whitespace_as_suffix_ = false;
+  bool add_dummy_prefix_ = true;
+  bool remove_extra_whitespaces_ = true;
+  bool escape_whitespaces_ = true;
+  int model_type_ = 1;
+  std::string bos_text_ = "<s>";
+  std::string unknown_surface_ = " \xe2\x81\x87 ";
+  std::vector<std::uint32_t> charsmap_trie_;
+  std::string charsmap_texts_;  ///< NUL-terminated replacements; a trie value is an offset.
+};
+
+}  // namespace ordermoe::model

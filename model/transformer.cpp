@@ -1,0 +1,452 @@
+#include "model/transformer.hpp"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "model/kernels.hpp"
+#include "model/safetensors.hpp"
+
+namespace ordermoe::model {
+
+namespace {
+
+/// Rows that go through an expert or a projection at once; bounds the scratch memory.
+constexpr std::size_t most_rows = 128;
+/// Angles of the first positions are tabulated, within this many numbers; later ones are computed
+/// when needed, by the same function.
+constexpr std::size_t most_angles = std::size_t{1} << 22;
+
+/// Grows and never shrinks; contents are undefined after room().
+class scratch_buffer {
+ public:
+  float* room(std::size_t n) {
+    if (numbers_.size() < n) numbers_.resize(n);
+    return numbers_.data();
+  }
+
+ private:
+  std::vector<float> numbers_;
+};
+
+/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain fp32 on another device.
+class projection {
+ public:
+  projection() = default;
+
+  projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
+             const at::Device& device, linear_path path)
+      : layout_{n_out, n_in}, device_(device) {
+    const auto rows = static_cast<std::int64_t>(n_out);
+    const auto columns = static_cast<std::int64_t>(n_in);
+    if (path == linear_path::libtorch) {
+      at::Tensor plain = at::empty({rows, columns}, at::kFloat);
+      std::ranges::copy(row_major, plain.data_ptr<float>());
+      content_ = plain.to(device);
+      return;
+    }
+    const auto size = static_cast<std::int64_t>(layout_.size());
+    if (fits_bf16(row_major)) {
+      content_ = at::empty({size}, at::kBFloat16);
+      pack(layout_, row_major, {static_cast<std::uint16_t*>(content_.data_ptr()), layout_.size()});
+      packed_ = packed_matrix{layout_, weight_storage::bf16, content_.data_ptr()};
+    } else {
+      content_ = at::empty({size}, at::kFloat);
+      pack(layout_, row_major, {content_.data_ptr<float>(), layout_.size()});
+      packed_ = packed_matrix{layout_, weight_storage::fp32, content_.data_ptr()};
+    }
+  }
+
+  std::size_t n_out() const { return layout_.n_out; }
+
+  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
+  void apply(const float* input, float* output, std::size_t n) const {
+    if (packed_.data != nullptr) {
+      kernels().linear(packed_, input, layout_.n_in, output, layout_.n_out, n);
+      return;
+    }
+    // One row at a time, so that a row's bits cannot depend on the number of rows.
+    const auto columns = static_cast<std::int64_t>(layout_.n_in);
+    const at::Tensor rows = at::from_blob(const_cast<float*>(input),
+                                          {static_cast<std::int64_t>(n), columns}, at::kFloat)
+                                .to(device_);
+    std::vector<at::Tensor> results;
+    results.reserve(n);
+    for (std::size_t i = 0; i < n; ++i)
+      results.push_back(at::linear(rows.narrow(0, static_cast<std::int64_t>(i), 1), content_));
+    const at::Tensor all = at::cat(results).to(at::kCPU).contiguous();
+    std::memcpy(output, all.data_ptr<float>(), n * layout_.n_out * sizeof(float));
+  }
+
+ private:
+  packed_layout layout_;
+  at::Device device_{at::kCPU};
+  at::Tensor content_;
+  packed_matrix packed_;
+};
+
+at::Tensor vector_of(std::span<const float> numbers) {
+  at::Tensor content = at::empty({static_cast<std::int64_t>(numbers.size())}, at::kFloat);
+  std::ranges::copy(numbers, content.data_ptr<float>());
+  return content;
+}
+
+struct expert_weights {
+  projection gate_and_up;  ///< w1, then w3: [2 * intermediate_size, hidden_size].
+  projection down;         ///< w2: [hidden_size, intermediate_size].
+};
+
+struct layer_weights {
+  at::Tensor attention_norm;   ///< [hidden_size]
+  projection query_key_value;  ///< q, k, v one after the other.
+  projection output;
+  at::Tensor expert_norm;  ///< [hidden_size]
+  projection router;
+  std::vector<expert_weights> experts;
+};
+
+/// A LibTorch exception in a computation that load() has prepared is not something a caller can
+/// expect.
+template <class Body>
+void computing(const char* what, Body body) {
+  try {
+    body();
+  } catch (const c10::Error& problem) {
+    ORDERMOE_CHECK(false, fmt::format("{}: LibTorch: {}", what, problem.what_without_backtrace()));
+  }
+}
+
+}  // namespace
+
+struct transformer::weights {
+  model_config config;
+  at::Device device{at::kCPU};
+  at::Tensor embedding;  ///< [vocab_size, hidden_size] on the host.
+  std::vector<layer_weights> layers;
+  at::Tensor final_norm;
+  projection head;
+  std::vector<float> angles;  ///< Per tabulated position cosines, then sines: [n, 2, head_dim / 2].
+
+  /// Cosines, then sines of position * theta^(-2 i / head_dim), in double precision, rounded once.
+  void angles_at(std::size_t position, float* numbers) const {
+    const std::size_t half = config.head_dim / 2;
+    for (std::size_t i = 0; i < half; ++i) {
+      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
+      const double angle = static_cast<double>(position) * std::pow(config.rope_theta, exponent);
+      numbers[i] = static_cast<float>(std::cos(angle));
+      numbers[half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+};
+
+transformer::transformer(std::unique_ptr<weights> content) : weights_(std::move(content)) {}
+transformer::~transformer() = default;
+
+const model_config& transformer::config() const {
+  return weights_->config;
+}
+
+namespace {
+
+/// Reads tensors by name and shape, keeps the first error, and knows which names were asked for.
+class weight_reader {
+ public:
+  explicit weight_reader(std::shared_ptr<const checkpoint> source) : source_(std::move(source)) {}
+
+  const std::optional<error>& problem() const { return problem_; }
+
+  /// Zeros after the first error, so that loading can run to its end.
+  std::vector<float> read(const std::string& name, std::vector<std::size_t> shape) {
+    asked_.insert(name);
+    if (!problem_) {
+      auto numbers = source_->read(name, shape);
+      if (!numbers) {
+        problem_ = numbers.error();
+      } else if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); })) {
+        problem_ = error{errc::out_of_range,
+                         fmt::format("{}: tensor '{}' has a number that is not finite; fetch or "
+                                     "train the weights again",
+                                     source_->find(name)->file.string(), name)};
+      } else {
+        return std::move(*numbers);
+      }
+    }
+    return {};
+  }
+
+  bool has(const std::string& name) const { return source_->find(name) != nullptr; }
+
+  void check_nothing_else() {
+    if (problem_) return;
+    for (const auto& [name, view] : source_->tensors())
+      if (!asked_.contains(name)) {
+        problem_ = error{errc::mismatch,
+                         fmt::format("{}: tensor '{}' has no place in the model that config.json "
+                                     "describes; config.json and weights must be of the same model",
+                                     view.file.string(), name)};
+        return;
+      }
+  }
+
+ private:
+  std::shared_ptr<const checkpoint> source_;
+  std::set<std::string> asked_;
+  std::optional<error> problem_;
+};
+
+}  // namespace
+
+result<std::shared_ptr<const transformer>> transformer::load(const std::filesystem::path& folder,
+                                                             const load_options& options) {
+  auto config = read_model_config(folder);
+  if (!config) return config.error();
+  auto source = checkpoint::open_folder(folder);
+  if (!source) return source.error();
+  const auto usable = [&]() -> result<at::Device> {
+    try {
+      const at::Device device(options.device);
+      static_cast<void>(at::empty({1}, at::TensorOptions().device(device)).to(at::kCPU));
+      return device;
+    } catch (const std::exception& problem) {
+      const std::string what = problem.what();
+      return error{errc::unsupported, fmt::format("device '{}': {}; 'cpu' always works",
+                                                  options.device, what.substr(0, what.find('\n')))};
+    }
+  };
+  auto device = usable();
+  if (!device) return device.error();
+  const auto path = device->is_cpu() ? options.linear : linear_path::libtorch;
+
+  const model_config& shape = *config;
+  const std::size_t hidden = shape.hidden_size;
+  const std::size_t width = shape.n_heads * shape.head_dim;
+  weight_reader reader(*source);
+  auto content = std::make_unique<weights>();
+  content->config = shape;
+  content->device = *device;
+  try {
+    const auto project = [&](const std::vector<float>& numbers, std::size_t n_out,
+                             std::size_t n_in) {
+      return reader.problem() ? projection() : projection(numbers, n_out, n_in, *device, path);
+    };
+    const auto join = [](std::vector<float> numbers, const std::vector<float>& more) {
+      numbers.insert(numbers.end(), more.begin(), more.end());
+      return numbers;
+    };
+    const auto embedding = reader.read("model.embed_tokens.weight", {shape.vocab_size, hidden});
+    content->embedding = vector_of(embedding);
+    for (std::size_t l = 0; l < shape.n_layers && !reader.problem(); ++l) {
+      const std::string prefix = fmt::format("model.layers.{}.", l);
+      layer_weights layer;
+      layer.attention_norm = vector_of(reader.read(prefix + "input_layernorm.weight", {hidden}));
+      auto qkv = reader.read(prefix + "self_attn.q_proj.weight", {width, hidden});
+      qkv = join(std::move(qkv),
+                 reader.read(prefix + "self_attn.k_proj.weight", {shape.kv_width(), hidden}));
+      qkv = join(std::move(qkv),
+                 reader.read(prefix + "self_attn.v_proj.weight", {shape.kv_width(), hidden}));
+      layer.query_key_value = project(qkv, width + 2 * shape.kv_width(), hidden);
+      layer.output =
+          project(reader.read(prefix + "self_attn.o_proj.weight", {hidden, width}), hidden, width);
+      layer.expert_norm =
+          vector_of(reader.read(prefix + "post_attention_layernorm.weight", {hidden}));
+      layer.router =
+          project(reader.read(prefix + "block_sparse_moe.gate.weight", {shape.n_experts, hidden}),
+                  shape.n_experts, hidden);
+      for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e) {
+        const std::string name = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
+        const std::size_t inner = shape.intermediate_size;
+        auto gate = reader.read(name + "w1.weight", {inner, hidden});
+        const auto down = reader.read(name + "w2.weight", {hidden, inner});
+        gate = join(std::move(gate), reader.read(name + "w3.weight", {inner, hidden}));
+        layer.experts.push_back({project(gate, 2 * inner, hidden), project(down, hidden, inner)});
+      }
+      content->layers.push_back(std::move(layer));
+    }
+    content->final_norm = vector_of(reader.read("model.norm.weight", {hidden}));
+    if (shape.tied_embeddings && !reader.has("lm_head.weight")) {
+      content->head = project(embedding, shape.vocab_size, hidden);
+    } else {
+      const auto head = reader.read("lm_head.weight", {shape.vocab_size, hidden});
+      if (!reader.problem() && shape.tied_embeddings && head != embedding)
+        return error{errc::mismatch,
+                     fmt::format("{}: tensor 'lm_head.weight' differs from the embedding, though "
+                                 "config.json says tie_word_embeddings; correct one of them",
+                                 (*source)->place().string())};
+      content->head = project(head, shape.vocab_size, hidden);
+    }
+    reader.check_nothing_else();
+  } catch (const c10::Error& problem) {
+    return error{errc::failed,
+                 fmt::format("{}: LibTorch cannot hold the weights on '{}': {}; use a smaller "
+                             "model or another device",
+                             folder.string(), options.device, problem.what_without_backtrace())};
+  } catch (const std::bad_alloc&) {
+    return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
+                                           "model or a larger machine",
+                                           folder.string())};
+  }
+  if (reader.problem()) return *reader.problem();
+
+  const std::size_t tabulated = std::min(shape.max_context, most_angles / shape.head_dim);
+  content->angles.resize(tabulated * shape.head_dim);
+  for (std::size_t p = 0; p < tabulated; ++p)
+    content->angles_at(p, content->angles.data() + p * shape.head_dim);
+  return std::shared_ptr<const transformer>(new transformer(std::move(content)));
+}
+
+void transformer::embed(std::span<const std::int32_t> ids, std::span<float> hidden) const {
+  const std::size_t width = config().hidden_size;
+  ORDERMOE_CHECK(hidden.size() == ids.size() * width, "hidden is not [n_ids, hidden_size]");
+  const float* table = weights_->embedding.data_ptr<float>();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ORDERMOE_CHECK(ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < config().vocab_size,
+                   fmt::format("token {} of {}", ids[i], config().vocab_size));
+    std::copy_n(table + static_cast<std::size_t>(ids[i]) * width, width, hidden.data() + i * width);
+  }
+}
+
+void transformer::attend(layer_id layer, std::span<const attention_row> rows,
+                         std::span<float> hidden) const {
+  const model_config& shape = config();
+  const std::size_t n = rows.size();
+  ORDERMOE_CHECK(layer.index() < shape.n_layers, fmt::format("layer {}", layer.index()));
+  ORDERMOE_CHECK(hidden.size() == n * shape.hidden_size, "hidden is not [n_rows, hidden_size]");
+  const layer_weights& content = weights_->layers[layer.index()];
+  const kernel_set& set = kernels();
+  const std::size_t width = shape.n_heads * shape.head_dim;
+  const std::size_t kv_width = shape.kv_width();
+  const std::size_t joint = width + 2 * kv_width;
+  const std::size_t half = shape.head_dim / 2;
+  const float* norm = content.attention_norm.data_ptr<float>();
+  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
+
+  thread_local scratch_buffer normed_room, joint_room, mixed_room, score_room, angle_room;
+  float* projected = joint_room.room(n * joint);
+  float* spare_angles = angle_room.room(shape.head_dim);
+  computing("attention", [&] {
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      float* normed = normed_room.room(count * shape.hidden_size);
+      for (std::size_t i = 0; i < count; ++i)
+        set.rms_norm(hidden.data() + (start + i) * shape.hidden_size, norm, epsilon,
+                     normed + i * shape.hidden_size, shape.hidden_size);
+      content.query_key_value.apply(normed, projected + start * joint, count);
+    }
+  });
+  for (std::size_t i = 0; i < n; ++i) {
+    const attention_row& row = rows[i];
+    ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() == shape.kv_row_size(),
+                   "a row without a cache of this model's rows");
+    float* query = projected + i * joint;
+    const float* angles = weights_->angles.data() + row.position * shape.head_dim;
+    if ((row.position + 1) * shape.head_dim > weights_->angles.size()) {
+      weights_->angles_at(row.position, spare_angles);
+      angles = spare_angles;
+    }
+    // Keys lie behind the queries, so both are rotated as one run of heads.
+    set.rotate(angles, angles + half, query, shape.n_heads + shape.n_kv_heads, shape.head_dim);
+    row.cache->put(row.position, {query + width, 2 * kv_width});
+  }
+  const attention_shape heads{shape.n_heads, shape.n_kv_heads, shape.head_dim};
+  for (std::size_t start = 0; start < n; start += most_rows) {
+    const std::size_t count = std::min(most_rows, n - start);
+    float* mixed = mixed_room.room(count * (width + shape.hidden_size));
+    float* update = mixed + count * width;
+    for (std::size_t i = 0; i < count; ++i) {
+      const attention_row& row = rows[start + i];
+      ORDERMOE_CHECK(row.cache->contiguous() > row.position,
+                     fmt::format("attention at position {} with only the first {} rows there",
+                                 row.position, row.cache->contiguous()));
+      const std::size_t seen = row.position + 1;
+      float* scores = score_room.room((seen + packed_layout::lane - 1) / packed_layout::lane *
+                                      packed_layout::lane);
+      set.attention(heads, projected + (start + i) * joint, {row.cache->row(0).data(), seen},
+                    scores, mixed + i * width);
+    }
+    computing("attention", [&] { content.output.apply(mixed, update, count); });
+    float* target = hidden.data() + start * shape.hidden_size;
+    for (std::size_t i = 0; i < count * shape.hidden_size; ++i) target[i] += update[i];
+  }
+}
+
+void transformer::route(layer_id layer, std::span<const float> hidden, std::span<float> normed,
+                        std::span<float> logits) const {
+  const model_config& shape = config();
+  const std::size_t width = shape.hidden_size;
+  const std::size_t n = hidden.size() / width;
+  ORDERMOE_CHECK(layer.index() < shape.n_layers, fmt::format("layer {}", layer.index()));
+  ORDERMOE_CHECK(normed.size() == n * width && hidden.size() == n * width,
+                 "normed or hidden is not [n, hidden_size]");
+  ORDERMOE_CHECK(logits.size() == n * shape.n_experts, "logits are not [n, n_experts]");
+  const layer_weights& content = weights_->layers[layer.index()];
+  const float* norm = content.expert_norm.data_ptr<float>();
+  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
+  for (std::size_t i = 0; i < n; ++i)
+    kernels().rms_norm(hidden.data() + i * width, norm, epsilon, normed.data() + i * width, width);
+  computing("the router", [&] { content.router.apply(normed.data(), logits.data(), n); });
+}
+
+void transformer::run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
+                             std::span<float> output) const {
+  const model_config& shape = config();
+  const std::size_t width = shape.hidden_size;
+  const std::size_t inner = shape.intermediate_size;
+  const std::size_t n = normed.size() / width;
+  ORDERMOE_CHECK(layer.index() < shape.n_layers && expert.index() < shape.n_experts,
+                 fmt::format("expert {} of layer {}", expert.index(), layer.index()));
+  ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
+                 "normed or output is not [n, hidden_size]");
+  const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
+  thread_local scratch_buffer both_room, product_room;
+  computing("an expert", [&] {
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      float* both = both_room.room(count * 2 * inner);
+      float* product = product_room.room(count * inner);
+      content.gate_and_up.apply(normed.data() + start * width, both, count);
+      for (std::size_t i = 0; i < count; ++i)
+        kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
+                               product + i * inner, inner);
+      content.down.apply(product, output.data() + start * width, count);
+    }
+  });
+}
+
+void transformer::head(std::span<const float> hidden, std::span<float> logits) const {
+  const model_config& shape = config();
+  const std::size_t width = shape.hidden_size;
+  const std::size_t n = hidden.size() / width;
+  ORDERMOE_CHECK(hidden.size() == n * width && logits.size() == n * shape.vocab_size,
+                 "hidden is not [n, hidden_size] or logits are not [n, vocab_size]");
+  const float* norm = weights_->final_norm.data_ptr<float>();
+  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
+  thread_local scratch_buffer normed_room;
+  computing("the output projection", [&] {
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      float* normed = normed_room.room(count * width);
+      for (std::size_t i = 0; i < count; ++i)
+        kernels().rms_norm(hidden.data() + (start + i) * width, norm, epsilon, normed + i * width,
+                           width);
+      weights_->head.apply(normed, logits.data() + start * shape.vocab_size, count);
+    }
+  });
+}
+
+void add_slots(std::span<float> hidden, std::span<const float> gates,
+               std::span<const float* const> outputs) {
+  ORDERMOE_CHECK(gates.size() == outputs.size(), "gates and outputs differ in number");
+  for (std::size_t j = 0; j < gates.size(); ++j) {
+    const float gate = gates[j];
+    const float* output = outputs[j];
+    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] += gate * output[i];
+  }
+}
+
+}  // namespace ordermoe::model
