@@ -16,7 +16,7 @@ using namespace ordermoe::model;
 
 const std::filesystem::path folder = std::filesystem::path(ORDERMOE_TEST_DATA) / "mixtral-tiny";
 
-nlohmann::json golden() {
+nlohmann::json fixture() {
   const auto text = read_file(folder / "golden.json");
   BOOST_REQUIRE(text);
   return nlohmann::json::parse(*text);
@@ -48,19 +48,19 @@ BOOST_AUTO_TEST_SUITE(golden)
 
 BOOST_AUTO_TEST_CASE(logits_agree_with_the_independent_implementation) {
   const auto model = model_of();
-  for (const auto& sequence : golden()["sequences"])
+  for (const auto& sequence : fixture()["sequences"])
     BOOST_TEST(largest_difference(*model, sequence) <= 1e-4);
 }
 
 BOOST_AUTO_TEST_CASE(the_libtorch_path_agrees_with_the_independent_implementation) {
   const auto model = model_of({.device = "cpu", .linear = linear_path::libtorch});
-  for (const auto& sequence : golden()["sequences"])
+  for (const auto& sequence : fixture()["sequences"])
     BOOST_TEST(largest_difference(*model, sequence) <= 1e-4);
 }
 
 BOOST_AUTO_TEST_CASE(the_greedy_continuation_is_the_independent_implementations) {
   const auto model = model_of();
-  for (const auto& sequence : golden()["sequences"]) {
+  for (const auto& sequence : fixture()["sequences"]) {
     const auto ids = sequence["ids"].get<std::vector<std::int32_t>>();
     const auto expected = sequence["greedy"].get<std::vector<std::int32_t>>();
     generation_options options;
