@@ -1,0 +1,219 @@
+#include "actors/compute.hpp"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include "actors/device.hpp"
+#include "config/cluster.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+/// The private thread of one device: jobs in order. LibTorch and the kernels run only here.
+class device_thread {
+ public:
+  device_thread() : thread_([this] { run(); }) {}
+  ~device_thread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  void post(std::function<void()> job) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    wake_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+      if (jobs_.empty()) return;
+      auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> jobs_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+using batch_key = std::tuple<work_kind, std::uint32_t, std::uint32_t>;
+
+struct compute_state {
+  compute_actor::pointer self = nullptr;
+  std::shared_ptr<const server_view> view;
+  std::unique_ptr<device> tensors;
+  std::unique_ptr<device_thread> thread;      ///< Wall clock only.
+  std::deque<std::shared_ptr<batch>> queue;   ///< Oldest first.
+  std::map<batch_key, std::shared_ptr<batch>> open;  ///< Those of the queue, by the weights that they need.
+  std::shared_ptr<batch> running;
+  std::int64_t running_until_ns = 0;          ///< Expected end of `running`.
+  server_ledger ledger;
+
+  const run_context& run() const { return *view->run; }
+  const server_spec& server() const { return run().servers.servers[view->id]; }
+
+  batch& waiting_batch(work_kind kind, std::uint32_t layer, std::uint32_t expert) {
+    auto& found = open[{kind, layer, expert}];
+    if (!found) {
+      found = std::make_shared<batch>();
+      found->kind = kind;
+      found->layer = layer;
+      found->expert = expert;
+      queue.push_back(found);
+    }
+    return *found;
+  }
+
+  void attend(attend_work& work) {
+    waiting_batch(work_kind::attend, work.layer, 0).attends.push_back(std::move(work));
+    start_next();
+  }
+
+  void run_experts(expert_work& work) {
+    auto running_here = std::make_shared<running_call>();
+    running_here->work = std::move(work);
+    const auto& call = running_here->work.call;
+    running_here->outputs.resize(call.items.size() * run().shape().hidden_size);
+    std::map<std::uint32_t, std::vector<std::size_t>> by_expert;
+    for (std::size_t i = 0; i < call.items.size(); ++i) by_expert[call.items[i].expert].push_back(i);
+    running_here->batches_left = by_expert.size();
+    for (auto& [expert, items] : by_expert)
+      waiting_batch(work_kind::expert, call.layer, expert).experts.push_back({running_here, std::move(items)});
+    start_next();
+  }
+
+  void head(head_work& work) {
+    waiting_batch(work_kind::head, 0, 0).heads.push_back(std::move(work));
+    start_next();
+  }
+
+  void store(store_kv& content) {
+    if (!thread) return tensors->store(content);
+    thread->post([tensors = tensors.get(), content = std::move(content)] { tensors->store(content); });
+  }
+
+  void drop(std::uint64_t request) {
+    if (!thread) return tensors->drop(request);
+    thread->post([tensors = tensors.get(), request] { tensors->drop(request); });
+  }
+
+  std::int64_t cost_ns(const batch& content) const {
+    return compute_ns(server(), content.flops, content.bytes_read);
+  }
+
+  void start_next() {
+    if (running || queue.empty()) return;
+    running = std::move(queue.front());
+    queue.pop_front();
+    open.erase({running->kind, running->layer, running->expert});
+    running->start_ns = now_ns(self);
+    running->count_cost(run().costs, run().shape().hidden_size);
+    const auto cost = cost_ns(*running);
+    running_until_ns = running->start_ns + cost;
+    if (run().clock == clock_kind::virtual_time) {
+      tensors->run(*running);
+      send_later(self, caf::actor_cast<compute_actor>(self), cost, batch_done{running});
+    } else {
+      thread->post([tensors = tensors.get(), content = running, me = caf::actor_cast<compute_actor>(self)] {
+        tensors->run(*content);
+        caf::anon_send(me, batch_done{content});
+      });
+    }
+  }
+
+  void finish(batch& content) {
+    const auto end_ns = now_ns(self);
+    ledger.batches += 1;
+    ledger.rows += content.rows;
+    ledger.flops += content.flops;
+    ledger.bytes_read += content.bytes_read;
+    ledger.busy_ns += end_ns - content.start_ns;
+    ledger.tensor_ns += content.tensor_ns;
+    if (run().books->tracing())
+      run().books->trace(fmt::format(
+          R"({{"type":"batch","server":{},"work":"{}","layer":{},"expert":{},"rows":{},"flops":{},"bytes":{},"start_ns":{},"end_ns":{}}})",
+          view->id, to_string(content.kind), content.layer, content.expert, content.rows, content.flops,
+          content.bytes_read, content.start_ns - run().start_ns, end_ns - run().start_ns));
+    running.reset();
+    for (std::size_t i = 0; i < content.attends.size(); ++i)
+      self->send(content.attends[i].token, std::move(content.attention_results[i]));
+    if (!content.streamed.content.blocks.empty()) self->send(view->server, std::move(content.streamed));
+    for (std::size_t i = 0; i < content.heads.size(); ++i)
+      self->send(content.heads[i].token, std::move(content.head_results[i]));
+    for (auto& share : content.experts)
+      if (--share.call->batches_left == 0) answer(*share.call);
+    start_next();
+  }
+
+  void answer(const running_call& call) {
+    auto output = assemble_output(call, run().shape().hidden_size);
+    const auto to = call.work.call.reply_to;
+    if (to != view->id)
+      view->send(to, encode(output));
+    else if (call.work.token)
+      self->send(call.work.token, std::move(output));
+    else
+      self->send(view->server, encode(output));
+  }
+
+  void report_load() {
+    self->send(view->server, load_report{view->id, now_ns(self) - run().start_ns, wait_ns()});
+  }
+
+  /// Time until work that arrives now could start: the rest of the running batch and what waits before it.
+  std::int64_t wait_ns() const {
+    if (!running) return 0;
+    auto wait = std::max<std::int64_t>(0, running_until_ns - now_ns(self));
+    for (const auto& waiting : queue) {
+      waiting->count_cost(run().costs, run().shape().hidden_size);
+      wait += cost_ns(*waiting);
+    }
+    return wait;
+  }
+};
+
+}  // namespace
+
+compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run, std::uint32_t id) {
+  return system.spawn([run, id](compute_actor::stateful_pointer<compute_state> self) -> compute_actor::behavior_type {
+    auto& state = self->state;
+    state.self = self;
+    state.ledger.server = id;
+    state.tensors = std::make_unique<device>(run->model);
+    if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
+    return {
+        [&state](attach_view& message) { state.view = std::move(message.view); },
+        [&state](attend_work& work) { state.attend(work); },
+        [&state](expert_work& work) { state.run_experts(work); },
+        [&state](head_work& work) { state.head(work); },
+        [&state](store_kv& content) { state.store(content); },
+        [&state](drop_sequence content) { state.drop(content.request); },
+        [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
+        [&state](tell_load) { state.report_load(); },
+        [&state](tell_ledger) { state.run().books->add(state.ledger); },
+    };
+  });
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,112 @@
+#include "actors/decide.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/routing.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+/// Softmax over all experts of one row, in double, rounded once.
+void router_probabilities(std::span<const float> logits, std::vector<float>& out) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  std::vector<double> weights(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp(static_cast<double>(logits[i]) - static_cast<double>(largest));
+    sum += weights[i];
+  }
+  out.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i] / sum);
+}
+
+struct row_query {
+  std::vector<loss_units> losses;  // [k, n_experts]
+  std::vector<planning::slot_query> slots;
+};
+
+void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule) {
+  for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
+    const auto& slot = row.choice.slots[j];
+    const auto same = [&](const executed_slot& e) { return e.server == slot.server && e.expert == slot.expert; };
+    const auto found = std::find_if(row.executed.begin(), row.executed.end(), same);
+    if (found == row.executed.end())
+      row.executed.push_back({slot.server, slot.expert, row.target_gates[j]});
+    else
+      found->gate += row.target_gates[j];
+  }
+  if (rule == planning::gating::target) return;
+  std::vector<expert_id> experts;
+  for (const auto& e : row.executed) experts.push_back(expert_id{e.expert});
+  const auto gates = model::gates_of(logits, experts);
+  for (std::size_t j = 0; j < gates.size(); ++j) row.executed[j].gate = gates[j];
+}
+
+}  // namespace
+
+chunk_decision decide(const planning::selection_tables& tables, const decide_input& input) {
+  const auto n = input.allowance.size();
+  const auto n_experts = input.n_experts;
+  chunk_decision chunk;
+  chunk.rows.resize(n);
+  std::vector<row_query> queries(n);
+  std::vector<float> probabilities;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto logits = input.logits.subspan(i * n_experts, n_experts);
+    auto& row = chunk.rows[i];
+    for (const auto& slot : model::choose_experts(logits, input.top_k)) {
+      row.targets.push_back(slot.expert.value);
+      row.target_gates.push_back(slot.gate);
+    }
+    router_probabilities(logits, probabilities);
+    auto& query = queries[i];
+    query.losses.resize(row.targets.size() * n_experts);
+    for (std::size_t j = 0; j < row.targets.size(); ++j) {
+      const auto losses = std::span(query.losses).subspan(j * n_experts, n_experts);
+      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities, losses);
+      query.slots.push_back({row.targets[j], row.target_gates[j], losses});
+    }
+  }
+
+  planning::decision_query query;
+  query.layer = input.layer;
+  query.server = input.server;
+  query.access = input.access;
+  query.wait_ns = input.wait_ns;
+  const auto choose = [&](std::size_t i, loss_units pool) {
+    query.slots = queries[i].slots;
+    query.budget_left = std::min(input.allowance[i], pool);
+    return tables.select(query);
+  };
+  const auto loss_of = [](const planning::decision& choice) {
+    loss_units total = 0;
+    for (std::uint32_t j = 0; j < choice.n_slots; ++j) total += choice.slots[j].loss;
+    return total;
+  };
+
+  if (n > 1) {
+    std::vector<std::size_t> votes(64, 0);
+    auto pool = input.pool;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto choice = choose(i, pool);
+      ++votes[choice.residence];
+      pool -= loss_of(choice);
+    }
+    const auto winner = std::max_element(votes.begin(), votes.end()) - votes.begin();
+    query.residences = planning::server_mask{1} << winner;
+  }
+  chunk.pool_left = input.pool;
+  for (std::size_t i = 0; i < n; ++i) {
+    auto& row = chunk.rows[i];
+    row.choice = choose(i, chunk.pool_left);
+    row.loss = loss_of(row.choice);
+    chunk.pool_left -= row.loss;
+    chunk.residence = row.choice.residence;
+    find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates);
+  }
+  return chunk;
+}
+
+}  // namespace ordermoe::actors

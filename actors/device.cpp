@@ -1,0 +1,190 @@
+#include "actors/device.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace ordermoe::actors {
+
+const char* to_string(work_kind kind) {
+  switch (kind) {
+    case work_kind::attend: return "attend";
+    case work_kind::expert: return "expert";
+    case work_kind::head: return "head";
+  }
+  return "unknown";
+}
+
+void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
+  rows = flops = bytes_read = 0;
+  switch (kind) {
+    case work_kind::attend:
+      bytes_read = costs.attention_bytes;
+      for (const auto& work : attends) {
+        const auto n = static_cast<std::int64_t>(work.ids.size());
+        const auto first = static_cast<std::int64_t>(work.first);
+        rows += n;
+        flops += n * costs.attention_flops;
+        flops += costs.attention_flops_per_context * (n * first + n * (n + 1) / 2);
+        bytes_read += (first + n) * costs.kv_row_bytes;
+      }
+      break;
+    case work_kind::expert:
+      for (const auto& share : experts) rows += static_cast<std::int64_t>(share.items.size());
+      flops = rows * costs.expert_flops;
+      bytes_read = costs.expert_bytes;
+      break;
+    case work_kind::head:
+      for (const auto& work : heads) rows += static_cast<std::int64_t>(work.hidden.size() / hidden_size);
+      flops = rows * costs.head_flops;
+      bytes_read = costs.head_bytes;
+      break;
+  }
+}
+
+void device::run(batch& content) {
+  const auto begin = std::chrono::steady_clock::now();
+  switch (content.kind) {
+    case work_kind::attend: run_attention(content); break;
+    case work_kind::expert: run_experts(content); break;
+    case work_kind::head: run_heads(content); break;
+  }
+  content.tensor_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void device::store(const store_kv& content) {
+  for (std::size_t i = 0; i < content.content.blocks.size(); ++i) {
+    const auto& block = content.content.blocks[i];
+    auto& target = cache(block.request, content.content.layer, content.capacity[i]);
+    const auto width = target.row_size();
+    for (std::size_t row = 0; row < block.n; ++row)
+      target.put(block.first + row, std::span(block.rows).subspan(row * width, width));
+  }
+}
+
+void device::drop(std::uint64_t request) {
+  const auto begin = caches_.lower_bound({request, 0});
+  const auto end = caches_.lower_bound({request + 1, 0});
+  caches_.erase(begin, end);
+}
+
+model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
+  auto& found = caches_[{request, layer}];
+  if (!found) found = std::make_unique<model::kv_cache>(capacity, model_->config().kv_row_size());
+  return *found;
+}
+
+void device::run_attention(batch& content) {
+  const auto& shape = model_->config();
+  const auto width = shape.hidden_size;
+  std::vector<float> hidden;
+  std::vector<model::attention_row> rows;
+  for (auto& work : content.attends) {
+    const auto n = work.ids.size();
+    const auto offset = hidden.size();
+    if (work.hidden.empty()) {
+      hidden.resize(offset + n * width);
+      model_->embed(work.ids, std::span(hidden).subspan(offset));
+    } else {
+      hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
+    }
+    auto& store = cache(work.terms.request, content.layer, work.terms.prompt_tokens + work.terms.max_new_tokens);
+    for (std::size_t i = 0; i < n; ++i) rows.push_back({&store, work.first + i});
+  }
+  const auto total = rows.size();
+  std::vector<float> normed(total * width);
+  std::vector<float> logits(total * shape.n_experts);
+  const layer_id layer{content.layer};
+  model_->attend(layer, rows, hidden);
+  model_->route(layer, hidden, normed, logits);
+
+  std::size_t row = 0;
+  for (const auto& work : content.attends) {
+    const auto n = work.ids.size();
+    const auto slice = [&](const std::vector<float>& from, std::size_t columns) {
+      const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
+      return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
+    };
+    content.attention_results.push_back(
+        {slice(hidden, width), slice(normed, width), slice(logits, shape.n_experts)});
+    if (work.stream) {
+      kv_block block{work.terms.request, work.terms.attempt, work.first, static_cast<std::uint32_t>(n), {}};
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto stored = rows[row + i].cache->row(work.first + i);
+        block.rows.insert(block.rows.end(), stored.begin(), stored.end());
+      }
+      content.streamed.content.layer = content.layer;
+      content.streamed.content.blocks.push_back(std::move(block));
+      content.streamed.access.push_back(work.terms.access);
+    }
+    row += n;
+  }
+}
+
+void device::run_experts(batch& content) {
+  const auto width = model_->config().hidden_size;
+  std::vector<float> x, y;
+  for (const auto& share : content.experts) {
+    const auto& call = share.call->work.call;
+    for (const auto item : share.items) {
+      const auto begin = call.x.begin() + static_cast<std::ptrdiff_t>(call.items[item].x_row * width);
+      x.insert(x.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
+    }
+  }
+  y.resize(x.size());
+  model_->run_expert(layer_id{content.layer}, expert_id{content.expert}, x, y);
+  std::size_t row = 0;
+  for (const auto& share : content.experts)
+    for (const auto item : share.items) {
+      std::copy_n(y.begin() + static_cast<std::ptrdiff_t>(row * width), width,
+                  share.call->outputs.begin() + static_cast<std::ptrdiff_t>(item * width));
+      ++row;
+    }
+}
+
+void device::run_heads(batch& content) {
+  const auto width = model_->config().hidden_size;
+  const auto vocabulary = model_->config().vocab_size;
+  std::vector<float> hidden;
+  for (const auto& work : content.heads) hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
+  std::vector<float> logits(hidden.size() / width * vocabulary);
+  model_->head(hidden, logits);
+  auto from = logits.begin();
+  for (const auto& work : content.heads) {
+    const auto to = from + static_cast<std::ptrdiff_t>(work.hidden.size() / width * vocabulary);
+    content.head_results.push_back({std::vector<float>(from, to)});
+    from = to;
+  }
+}
+
+expert_output assemble_output(const running_call& running, std::size_t hidden_size) {
+  const auto& call = running.work.call;
+  expert_output output;
+  output.token = call.token;
+  output.layer = call.layer;
+  std::size_t item = 0;
+  std::vector<float> gates;
+  std::vector<const float*> parts;
+  for (std::uint32_t x_row = 0; x_row < call.rows.size(); ++x_row) {
+    gates.clear();
+    parts.clear();
+    for (; item < call.items.size() && call.items[item].x_row == x_row; ++item) {
+      const float* part = running.outputs.data() + item * hidden_size;
+      if (call.whole[x_row]) {
+        gates.push_back(call.items[item].gate);
+        parts.push_back(part);
+      } else {
+        output.rows.push_back({call.rows[x_row], call.items[item].slot});
+        output.y.insert(output.y.end(), part, part + hidden_size);
+      }
+    }
+    if (!call.whole[x_row]) continue;
+    const auto offset = output.y.size();
+    output.rows.push_back({call.rows[x_row], whole_row});
+    output.y.resize(offset + hidden_size);
+    model::weigh_slots(std::span(output.y).subspan(offset), gates, parts);
+  }
+  return output;
+}
+
+}  // namespace ordermoe::actors

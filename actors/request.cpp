@@ -1,0 +1,219 @@
+#include "actors/request.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "actors/token.hpp"
+#include "actors/trace_lines.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+struct request_data {
+  request_actor::pointer self = nullptr;
+  std::shared_ptr<const server_view> view;
+  request_spec spec;
+  loss_units token_budget = 0;     ///< Average units per token; unbounded_budget: no limit.
+  bool continue_in_place = true;
+  request_outcome outcome;
+  std::unique_ptr<model::streaming_decoder> decoder;
+  std::vector<std::pair<std::uint32_t, std::int64_t>> members;  ///< Server and bytes, ascending.
+  std::size_t answers = 0;
+  std::size_t waiting_for = 0;     ///< Index into members while waiting in order.
+  bool refused = false;
+  bool in_order = false;
+  bool done = false;
+  std::vector<std::uint32_t> granted;
+  std::map<std::uint32_t, progress_report> reports;  ///< By position, those that came early.
+  std::uint32_t next_position = 0;
+  loss_units total_budget = 0;
+  loss_units prompt_spent = 0;     ///< By the prompt's chunks before the last.
+  std::map<std::uint32_t, std::uint32_t> chunk_rows;  ///< First position -> rows.
+
+  const run_context& run() const { return *view->run; }
+  std::int64_t now() const { return now_ns(self) - run().start_ns; }
+
+  request_terms terms() const {
+    request_terms t;
+    t.request = spec.number;
+    t.access = view->id;
+    t.prompt_tokens = static_cast<std::uint32_t>(spec.prompt.size());
+    t.max_new_tokens = spec.score ? 0 : spec.max_new_tokens;
+    t.sampling_seed = spec.sampling_seed;
+    t.temperature = spec.temperature;
+    t.continue_in_place = continue_in_place && spec.stop_strings.empty();
+    t.score = spec.score;
+    t.ignore_end_of_text = spec.ignore_end_of_text;
+    return t;
+  }
+
+  void arrive() {
+    outcome.request = spec.number;
+    outcome.access = view->id;
+    outcome.arrival_ns = now();
+    if (run().tokens) decoder = std::make_unique<model::streaming_decoder>(run().tokens);
+    if (run().request_timeout_ns > 0)
+      send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns, request_deadline{});
+    const auto budget_tokens = spec.prompt.size() + terms().max_new_tokens;
+    total_budget = token_budget >= planning::unbounded_budget
+                       ? planning::unbounded_budget
+                       : token_budget * static_cast<loss_units>(budget_tokens);
+    outcome.budget = total_budget;
+    if (run().books->tracing())
+      run().books->trace(request_line(spec, view->id, total_budget, outcome.arrival_ns));
+    const auto need = kv_need(view->placed->plan.residence[view->id], run().servers.size(), budget_tokens,
+                              run().costs.kv_row_bytes);
+    for (std::uint32_t m = 0; m < need.size(); ++m)
+      if (need[m] > 0) members.emplace_back(m, need[m]);
+    for (const auto& [server, bytes] : members) ask(server, bytes, reserve_step::attempt);
+  }
+
+  void ask(std::uint32_t server, std::int64_t bytes, reserve_step step) {
+    self->send(view->server, reservation{spec.number, 0, step, server, view->id, bytes});
+  }
+
+  void answer(const reservation& message) {
+    if (message.step == reserve_step::granted) granted.push_back(message.server);
+    if (message.step == reserve_step::refused) refused = true;
+    if (in_order) {
+      ++waiting_for;
+      if (waiting_for == members.size()) return run_prompt();
+      return ask(members[waiting_for].first, members[waiting_for].second, reserve_step::wait);
+    }
+    if (++answers < members.size()) return;
+    if (!refused) return run_prompt();
+    give_back();
+    in_order = true;
+    ask(members[0].first, members[0].second, reserve_step::wait);
+  }
+
+  void give_back() {
+    for (const auto server : granted) ask(server, 0, reserve_step::release);
+    granted.clear();
+  }
+
+  void run_prompt() {
+    const auto n = static_cast<std::uint32_t>(spec.prompt.size());
+    const auto chunk = static_cast<std::uint32_t>(run().chunk_rows);
+    const auto start = view->start_server(view->id, view->id);
+    next_position = spec.score ? 0 : n;
+    for (std::uint32_t first = 0; first < n; first += chunk) {
+      const auto rows = std::min(chunk, n - first);
+      const bool last = first + rows == n;
+      token_state state;
+      state.terms = terms();
+      state.first = first;
+      state.ids.assign(spec.prompt.begin() + first, spec.prompt.begin() + first + rows);
+      if (spec.score)
+        for (std::uint32_t i = first; i < first + rows; ++i)
+          state.targets.push_back(i + 1 < n ? spec.prompt[i + 1] : -1);
+      const auto sharers = rows + (last ? state.terms.max_new_tokens : 0);
+      state.pool = total_budget >= planning::unbounded_budget
+                       ? planning::unbounded_budget
+                       : token_budget * static_cast<loss_units>(sharers);
+      state.allowance.assign(rows, fair_allowance(state.pool, sharers, run().allowance_factor));
+      chunk_rows[first] = rows;
+      start_at(start, std::move(state));
+    }
+  }
+
+  void start_at(std::uint32_t server, token_state state) {
+    if (server == view->id)
+      self->send(view->server, start_token{std::move(state)});
+    else
+      view->send(server, encode(state));
+  }
+
+  void progress(progress_report& report) {
+    if (done) return;
+    if (report.id < 0 && !spec.score) {
+      prompt_spent += report.spent;
+      return;
+    }
+    reports[report.position] = std::move(report);
+    while (!done) {
+      const auto next = reports.find(next_position);
+      if (next == reports.end()) return;
+      const auto current = std::move(next->second);
+      reports.erase(next);
+      accept(current);
+    }
+  }
+
+  void accept(const progress_report& report) {
+    outcome.spent += spec.score ? report.spent : 0;
+    if (spec.score) {
+      outcome.losses.insert(outcome.losses.end(), report.losses.begin(), report.losses.end());
+      next_position += chunk_rows[report.position];
+      if (next_position >= spec.prompt.size()) finish("scored");
+      return;
+    }
+    outcome.spent = prompt_spent + report.spent;
+    if (outcome.token_ids.empty()) outcome.first_token_ns = now();
+    ++next_position;
+    if (report.id == run().shape().eos_id && !spec.ignore_end_of_text) return finish("end_of_text");
+    outcome.token_ids.push_back(report.id);
+    if (decoder) outcome.text += decoder->push(report.id);
+    for (const auto& stop : spec.stop_strings) {
+      const auto found = outcome.text.find(stop);
+      if (found == std::string::npos) continue;
+      outcome.text.resize(found);
+      return finish("stop_string");
+    }
+    if (report.last) return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
+    if (terms().continue_in_place) return;
+    auto next = successor(terms(), report.id, report.position, report.pool, report.spent, run().allowance_factor);
+    start_at(view->start_server(view->id, view->id), std::move(next));
+  }
+
+  void finish(std::string reason) {
+    done = true;
+    if (decoder && reason != "stop_string") outcome.text += decoder->finish();
+    outcome.finish = std::move(reason);
+    outcome.done_ns = now();
+    if (run().books->tracing()) run().books->trace(done_line(outcome));
+    give_back();
+    run().books->finish(std::move(outcome));
+    self->quit();
+  }
+
+  void deadline() {
+    if (done) return;
+    run().books->fail({errc::timed_out, fmt::format("request {} was not answered within {:.1f} s", spec.number,
+                                                    static_cast<double>(run().request_timeout_ns) * 1e-9)});
+  }
+};
+
+}  // namespace
+
+request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view, request_spec spec,
+                            loss_units token_budget, bool continue_in_place) {
+  return system.spawn([&](request_actor::stateful_pointer<request_data> self) -> request_actor::behavior_type {
+    auto& data = self->state;
+    data.self = self;
+    data.view = std::move(view);
+    data.spec = std::move(spec);
+    data.token_budget = token_budget;
+    data.continue_in_place = continue_in_place;
+    return {
+        [&data](begin_request) { data.arrive(); },
+        [&data](progress_report& report) { data.progress(report); },
+        [&data](const reservation& message) { data.answer(message); },
+        [&data](request_deadline) { data.deadline(); },
+    };
+  });
+}
+
+std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers, std::size_t positions,
+                                  std::int64_t kv_row_bytes) {
+  std::vector<std::int64_t> need(n_servers, 0);
+  for (const auto members : residence.layers)
+    for (std::size_t m = 0; m < n_servers; ++m)
+      if ((members >> m) & 1u) need[m] += static_cast<std::int64_t>(positions) * kv_row_bytes;
+  return need;
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,185 @@
+#include "actors/strategies.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "planning/cost_model.hpp"
+#include "planning/placement.hpp"
+#include "planning/search.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+using planning::candidate_rule;
+using planning::loss_metric;
+
+double nats_of_percent(double percent) {
+  return percent < 0 ? std::numeric_limits<double>::infinity() : std::log1p(percent / 100.0);
+}
+
+planning::loss_units units_of_nats(double nats) {
+  if (std::isinf(nats)) return planning::unbounded_budget;
+  return static_cast<planning::loss_units>(std::floor(nats * planning::units_per_loss));
+}
+
+/// Nats in the paper's own loss units: divided by the mean measured damage of one unit of eq. (18)'s loss.
+double paper_units_of_nats(const planning::profile& experts, double nats) {
+  if (std::isinf(nats)) return nats;
+  double damage = 0;
+  for (const auto& layer : experts.layers)
+    damage += layer.damage[static_cast<std::size_t>(loss_metric::router_logit)] / static_cast<double>(experts.n_layers);
+  return damage > 0 ? nats / damage : 0;
+}
+
+planning::selection_policy exact_policy(std::string name) {
+  planning::selection_policy policy;
+  policy.name = std::move(name);
+  policy.candidates = candidate_rule::exact;
+  policy.horizon = 1;
+  policy.omega_time = 1;
+  policy.omega_quality = 0;
+  policy.price_attention = true;
+  policy.budget_bins = 1;
+  return policy;
+}
+
+planning::selection_policy substitute_policy(std::string name, candidate_rule candidates) {
+  auto policy = exact_policy(std::move(name));
+  policy.candidates = candidates;
+  policy.metric = loss_metric::token_gate;
+  policy.calibrated = true;
+  policy.gates = planning::gating::executed;
+  policy.distinct = true;
+  return policy;
+}
+
+}  // namespace
+
+std::vector<std::string> strategy_names() {
+  return {"exact", "layer-shards", "local-only", "router-restricted", "paper", "ordermoe"};
+}
+
+double expected_dispatch_ns(const planning::profile& experts, const planning::plan& placed, const cluster& servers,
+                            const cost_profile& costs) {
+  const auto prices = planning::make_cost_model(servers, costs);
+  const planning::placement_index index(placed);
+  double total = 0;
+  for (std::size_t a = 0; a < servers.size(); ++a) {
+    double position = 0;
+    for (std::size_t l = 0; l < experts.n_layers; ++l) {
+      for (const auto& set : experts.layers[l].sets) {
+        std::map<std::size_t, double> busy;
+        for (const auto expert : set.experts) {
+          std::size_t best = 0;
+          double best_ns = std::numeric_limits<double>::infinity();
+          for (std::size_t m = 0; m < servers.size(); ++m) {
+            const auto ns = prices.hidden(a, m) + prices.expert_ns[m] + prices.hidden(m, a);
+            if (index.hosts(m, l, expert) && ns < best_ns) {
+              best = m;
+              best_ns = ns;
+            }
+          }
+          busy[best] += prices.expert_ns[best];
+        }
+        double step = 0;
+        for (const auto& [m, ns] : busy) step = std::max(step, prices.hidden(a, m) + ns + prices.hidden(m, a));
+        position += set.probability * step;
+      }
+      position += prices.attention_ns[a];
+    }
+    total += servers.servers[a].arrival_share * (position + prices.head_ns[a]);
+  }
+  return total;
+}
+
+result<strategy> make_strategy(std::string_view name, const planning::profile& experts, const cluster& servers,
+                               const cost_profile& costs, const strategy_options& options) {
+  strategy made;
+  made.name = std::string(name);
+  const auto n_servers = servers.size();
+  const auto n_layers = experts.n_layers;
+  const auto nats = nats_of_percent(options.quality_percent);
+  planning::placement_options placement;
+  placement.seed = options.seed;
+
+  const auto expert_parallel_plan = [&]() -> result<planning::plan> {
+    auto by_popularity = planning::place_by_popularity(experts, servers, costs, placement);
+    auto by_similarity = planning::place_by_similarity(experts, servers, costs, placement);
+    if (!by_popularity) return by_similarity;
+    if (!by_similarity) return by_popularity;
+    const bool popular = expected_dispatch_ns(experts, *by_popularity, servers, costs) <=
+                         expected_dispatch_ns(experts, *by_similarity, servers, costs);
+    auto& chosen = popular ? *by_popularity : *by_similarity;
+    chosen.residence = planning::access_residency(n_servers, n_layers);
+    return std::move(chosen);
+  };
+  const auto own_plan = [&]() -> result<planning::plan> {
+    if (options.plan) return *options.plan;
+    if (name == "layer-shards") return planning::place_layer_shards(experts, servers, costs);
+    if (name == "paper") return planning::place_by_similarity(experts, servers, costs, placement);
+    if (name == "local-only") {
+      auto placed = planning::place_by_similarity(experts, servers, costs, placement);
+      if (placed) placed->residence = planning::access_residency(n_servers, n_layers);
+      return placed;
+    }
+    if (name == "ordermoe") {
+      planning::search_options search;
+      search.quality_nats = nats;
+      search.seed = options.seed;
+      search.n_steps = options.search_steps;
+      search.concurrency = options.concurrency;
+      return planning::place_by_search(experts, servers, costs, search);
+    }
+    return expert_parallel_plan();
+  };
+
+  if (name == "exact" || name == "layer-shards") {
+    made.policy = exact_policy(made.name);
+  } else if (name == "local-only") {
+    made.policy = substitute_policy(made.name, candidate_rule::local_only);
+    made.token_budget = units_of_nats(nats);
+    made.has_budget = true;
+  } else if (name == "router-restricted") {
+    made.policy = substitute_policy(made.name, candidate_rule::router_restricted);
+    made.token_budget = planning::unbounded_budget;
+  } else if (name == "paper") {
+    made.policy.name = made.name;
+    made.policy.residence =
+        experts.top_k == 1 ? planning::residence_choice::with_slot : planning::residence_choice::free;
+    made.token_budget = units_of_nats(paper_units_of_nats(experts, nats));
+    made.continue_in_place = false;
+    made.has_budget = true;
+  } else if (name == "ordermoe") {
+    made.policy = substitute_policy(made.name, candidate_rule::any);
+    made.policy.horizon = 0;
+    made.policy.budget_bins = 16;
+    made.token_budget = units_of_nats(nats);
+    made.allowance_factor = 4;
+    made.has_budget = true;
+  } else {
+    return error{errc::usage, fmt::format("strategy '{}' is not known; expected one of {}", name,
+                                          fmt::join(strategy_names(), ", "))};
+  }
+  auto placed = own_plan();
+  if (!placed) return placed.error();
+  made.plan = std::move(*placed);
+  if (options.horizon) made.policy.horizon = *options.horizon;
+  if (options.residency) {
+    if (*options.residency == "access")
+      made.plan.residence = planning::access_residency(n_servers, n_layers);
+    else if (*options.residency == "roaming")
+      made.plan.residence = planning::roaming_residency(n_servers, n_layers);
+    else
+      return error{errc::usage, fmt::format("residency '{}' is not known; expected access or roaming", *options.residency)};
+  }
+  if (auto valid = planning::validate(made.plan, servers, costs); !valid) return valid.error();
+  return made;
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,250 @@
+#include "actors/token.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "actors/trace_lines.hpp"
+#include "model/sampling.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+struct token_data {
+  token_actor::pointer self = nullptr;
+  std::shared_ptr<const server_view> view;
+  token_state state;
+  std::vector<float> normed;                       ///< [n, hidden_size] while choosing and dispatching
+  std::vector<expert_output> outputs;              ///< Collected so far.
+
+  const run_context& run() const { return *view->run; }
+  std::size_t n() const { return state.ids.size(); }
+  std::size_t width() const { return run().shape().hidden_size; }
+  token_key key() const { return {state.terms.request, state.terms.attempt, state.first}; }
+  token_actor handle() const { return caf::actor_cast<token_actor>(self); }
+  bool last_layer() const { return state.layer + 1 == run().shape().n_layers; }
+
+  void start() {
+    if (state.calls_outstanding == 0)
+      attend();
+    else if (outputs.size() == state.calls_outstanding)
+      combine();
+  }
+
+  void attend() {
+    const auto members = view->placed->plan.residence[state.terms.access].layers[state.layer];
+    attend_request work;
+    work.token = handle();
+    work.terms = state.terms;
+    work.layer = state.layer;
+    work.first = state.first;
+    work.ids = state.ids;
+    work.hidden = std::move(state.hidden);
+    work.stream = run().stream_kv && (members & (members - 1)) != 0;
+    self->send(view->server, std::move(work));
+  }
+
+  void select(attended& result) {
+    state.hidden = std::move(result.hidden);
+    normed = std::move(result.normed);
+    self->send(view->selector, select_query{handle(), key(), state.terms.access, state.layer, std::move(result.logits),
+                                            state.allowance, state.pool});
+  }
+
+  void execute(const chunk_decision& choice) {
+    state.spent += state.pool - choice.pool_left;
+    state.pool = choice.pool_left;
+    state.slots_of_row.clear();
+    state.slots.clear();
+    std::map<std::uint32_t, expert_call> calls;
+    for (std::uint32_t i = 0; i < n(); ++i) {
+      const auto& row = choice.rows[i];
+      state.allowance[i] -= row.loss;
+      state.slots_of_row.push_back(static_cast<std::uint32_t>(row.executed.size()));
+      const bool whole = std::all_of(row.executed.begin(), row.executed.end(),
+                                     [&](const executed_slot& e) { return e.server == row.executed[0].server; });
+      for (std::uint32_t j = 0; j < row.executed.size(); ++j) {
+        const auto& slot = row.executed[j];
+        state.slots.push_back(slot);
+        auto& call = calls[slot.server];
+        if (call.rows.empty() || call.rows.back() != i) {
+          call.rows.push_back(i);
+          call.whole.push_back(whole ? 1 : 0);
+          const auto x = normed.begin() + static_cast<std::ptrdiff_t>(i * width());
+          call.x.insert(call.x.end(), x, x + static_cast<std::ptrdiff_t>(width()));
+        }
+        call.items.push_back({static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
+      }
+    }
+    normed.clear();
+    state.calls_outstanding = static_cast<std::uint32_t>(calls.size());
+    const bool stays = choice.residence == view->id;
+    if (!stays) leave();
+    for (auto& [server, call] : calls) {
+      call.token = key();
+      call.layer = state.layer;
+      call.reply_to = choice.residence;
+      if (server == view->id)
+        self->send(view->shards[state.layer], expert_work{std::move(call), stays ? handle() : token_actor{}});
+      else
+        view->send(server, encode(call));
+    }
+    if (!stays) view->send(choice.residence, encode(state));
+  }
+
+  void collect(expert_output& output) {
+    outputs.push_back(std::move(output));
+    if (outputs.size() == state.calls_outstanding) combine();
+  }
+
+  void combine() {
+    std::vector<std::uint32_t> first_slot(n(), 0);
+    for (std::size_t i = 1; i < n(); ++i) first_slot[i] = first_slot[i - 1] + state.slots_of_row[i - 1];
+    std::vector<const float*> part(state.slots.size(), nullptr);
+    std::vector<const float*> whole(n(), nullptr);
+    for (const auto& output : outputs)
+      for (std::size_t r = 0; r < output.rows.size(); ++r) {
+        const float* y = output.y.data() + r * width();
+        const auto& row = output.rows[r];
+        if (row.slot == whole_row)
+          whole[row.row] = y;
+        else
+          part[first_slot[row.row] + row.slot] = y;
+      }
+    std::vector<float> gates;
+    for (std::size_t i = 0; i < n(); ++i) {
+      const auto hidden = std::span(state.hidden).subspan(i * width(), width());
+      if (whole[i] != nullptr) {
+        for (std::size_t c = 0; c < width(); ++c) hidden[c] += whole[i][c];
+        continue;
+      }
+      gates.clear();
+      for (std::uint32_t j = 0; j < state.slots_of_row[i]; ++j) gates.push_back(state.slots[first_slot[i] + j].gate);
+      model::add_slots(hidden, gates, std::span(part).subspan(first_slot[i], state.slots_of_row[i]));
+    }
+    outputs.clear();
+    state.slots.clear();
+    state.slots_of_row.clear();
+    state.calls_outstanding = 0;
+    if (last_layer()) return head();
+    ++state.layer;
+    attend();
+  }
+
+  /// The rows whose logits are needed: all that are scored, or the last of the prompt, or the decoding position.
+  void head() {
+    const bool whole_prompt_done = state.first + n() >= state.terms.prompt_tokens;
+    if (state.terms.score) {
+      self->send(view->compute, head_work{handle(), state.hidden});
+    } else if (whole_prompt_done) {
+      const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
+      self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
+    } else {
+      leave();
+      progress_report report;
+      report.request = state.terms.request;
+      report.attempt = state.terms.attempt;
+      report.access = state.terms.access;
+      report.position = state.first;
+      report.spent = state.spent;
+      self->send(view->server, std::move(report));
+    }
+  }
+
+  void sample(const head_done& result) {
+    const auto vocabulary = run().shape().vocab_size;
+    progress_report report;
+    report.request = state.terms.request;
+    report.attempt = state.terms.attempt;
+    report.access = state.terms.access;
+    report.position = state.first;
+    if (state.terms.score) {
+      for (std::size_t i = 0; i < n(); ++i)
+        if (state.targets[i] >= 0)
+          report.losses.push_back(
+              model::negative_log_likelihood(std::span(result.logits).subspan(i * vocabulary, vocabulary), state.targets[i]));
+      report.last = state.first + n() >= state.terms.prompt_tokens;
+      report.spent = state.spent;
+      leave();
+      self->send(view->server, std::move(report));
+      return;
+    }
+    const auto position = state.first + static_cast<std::uint32_t>(n());
+    report.position = position;
+    report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed}, state.terms.request,
+                              position);
+    const auto generated = position + 1 - state.terms.prompt_tokens;
+    const bool end_of_text = report.id == run().shape().eos_id && !state.terms.ignore_end_of_text;
+    report.last = end_of_text || generated >= state.terms.max_new_tokens || position + 1 >= run().shape().max_context;
+    report.pool = state.pool;
+    report.spent = state.spent;
+    if (run().keep_final_hidden)
+      run().books->keep_final_hidden(state.terms.request,
+                                     {state.hidden.end() - static_cast<std::ptrdiff_t>(width()), state.hidden.end()});
+    if (run().books->tracing())
+      run().books->trace(token_line(report, view->id, now_ns(self) - run().start_ns));
+    leave();
+    if (!report.last && state.terms.continue_in_place) start_successor(report.id, position);
+    self->send(view->server, std::move(report));
+  }
+
+  void start_successor(std::int32_t id, std::uint32_t position) {
+    auto next = successor(state.terms, id, position, state.pool, state.spent, run().allowance_factor);
+    const auto to = view->start_server(state.terms.access, view->id);
+    if (to == view->id)
+      self->send(view->server, start_token{std::move(next)});
+    else
+      view->send(to, encode(next));
+  }
+
+  /// Said before anything else is sent: whatever the departure causes to arrive here comes after it.
+  void leave() {
+    self->send(view->server, token_departed{key()});
+    self->quit();
+  }
+};
+
+}  // namespace
+
+token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view, token_state state,
+                        std::vector<expert_output> early_outputs) {
+  return system.spawn(
+      [&](token_actor::stateful_pointer<token_data> self) -> token_actor::behavior_type {
+        auto& data = self->state;
+        data.self = self;
+        data.view = std::move(view);
+        data.state = std::move(state);
+        data.outputs = std::move(early_outputs);
+        data.start();
+        return {
+            [&data](attended& result) { data.select(result); },
+            [&data](decided& result) { data.execute(result.choice); },
+            [&data](expert_output& output) { data.collect(output); },
+            [&data](head_done& result) { data.sample(result); },
+        };
+      });
+}
+
+loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor) {
+  if (pool >= planning::unbounded_budget) return planning::unbounded_budget;
+  if (tokens == 0) return 0;
+  const auto share = static_cast<double>(pool) / tokens * factor;
+  return std::min(pool, static_cast<loss_units>(share));
+}
+
+token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position, loss_units pool,
+                      loss_units spent, double allowance_factor) {
+  const auto generated = position + 1 - terms.prompt_tokens;
+  token_state next;
+  next.terms = terms;
+  next.first = position;
+  next.ids = {id};
+  next.pool = pool;
+  next.allowance = {fair_allowance(pool, terms.max_new_tokens - generated, allowance_factor)};
+  next.spent = spent;
+  return next;
+}
+
+}  // namespace ordermoe::actors
