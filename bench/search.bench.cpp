@@ -25,45 +25,6 @@ using namespace ordermoe::planning;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-struct rated {
-  double ms = infinity;
-  double nats = 0;
-};
-
-/// The arrival-weighted estimate at the price that meets the budget, by bisection over the price.
-rated rate(const profile& experts, const plan& placed, const cluster& servers,
-           const cost_profile& costs, double quality_nats) {
-  rated out{0, 0};
-  std::vector<std::pair<std::vector<server_mask>, trajectory_estimate>> known;
-  for (std::size_t a = 0; a < servers.size(); ++a) {
-    const auto at = [&](double price) {
-      return estimate_trajectory(experts, placed, servers, costs, a, price);
-    };
-    const auto& residence = placed.residence[a].layers;
-    const auto found = std::find_if(known.begin(), known.end(),
-                                    [&](const auto& entry) { return entry.first == residence; });
-    trajectory_estimate estimate;
-    if (found != known.end()) {
-      estimate = found->second;
-    } else {
-      estimate = at(quality_nats > 0 ? 0.0 : infinity);
-      if (quality_nats > 0 && estimate.token_nats > quality_nats) {
-        double low = 1e3, high = 1e13;
-        for (int round = 0; round < 40; ++round) {
-          const double price = std::sqrt(low * high);
-          estimate = at(price);
-          (estimate.token_nats > quality_nats ? low : high) = price;
-        }
-        estimate = at(high);
-      }
-      known.emplace_back(residence, estimate);
-    }
-    out.ms += servers.servers[a].arrival_share * estimate.token_ns * 1e-6;
-    out.nats += servers.servers[a].arrival_share * estimate.token_nats;
-  }
-  return out;
-}
-
 double median(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   std::sort(values.begin(), values.end());
@@ -112,12 +73,13 @@ int main(int argc, char** argv) {
   }
   search_options options;
   if (argc > 2) options.n_steps = std::strtoull(argv[2], nullptr, 10);
+  if (argc > 3) options.concurrency = std::strtod(argv[3], nullptr);
   const std::vector<std::pair<const char*, double>> budgets = {
       {"0", 0.0}, {"1%", std::log(1.01)}, {"7%", std::log(1.07)}, {"any", infinity}};
   std::printf("profile %s, costs %s, %zu steps; expected ms of one decoded position\n",
               experts.model_name.c_str(), costs.name.c_str(), options.n_steps);
   std::printf("%4s %6s | %7s %7s %7s", "seed", "fewest", "exact", "shards", "roaming");
-  for (const auto& [name, nats] : budgets) std::printf(" | %6s nats    ", name);
+  for (const auto& [name, nats] : budgets) std::printf(" | %6s", name);
   std::printf(" | plan s\n");
   std::vector<std::vector<double>> against_exact(budgets.size()), against_best(budgets.size());
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
@@ -130,22 +92,29 @@ int main(int argc, char** argv) {
     auto popular = place_by_popularity(experts, servers, costs, {});
     auto similar = place_by_similarity(experts, servers, costs, {});
     const auto shards = place_layer_shards(experts, servers, costs);
-    rated exact, layer_shards, roaming;
+    double exact = infinity, layer_shards = infinity, roaming = infinity;
+    options.quality_nats = 0;
+    const auto rate = [&](const plan& placed) {
+      return 1e-6 * estimate_plan(experts, placed, servers, costs, options);
+    };
     const auto access = access_residency(servers.size(), experts.n_layers);
     if (popular) {
       popular->residence = access;
-      exact = rate(experts, *popular, servers, costs, 0);
+      exact = rate(*popular);
     }
     if (similar) {
       similar->residence = access;
-      exact.ms = std::min(exact.ms, rate(experts, *similar, servers, costs, 0).ms);
+      exact = std::min(exact, rate(*similar));
       similar->residence = roaming_residency(servers.size(), experts.n_layers);
-      roaming = rate(experts, *similar, servers, costs, 0);
+      roaming = rate(*similar);
     }
-    if (shards) layer_shards = rate(experts, *shards, servers, costs, 0);
+    if (shards) layer_shards = rate(*shards);
+    if (const auto fast =
+            place_layer_shards(experts, servers, costs, {.objective = shard_objective::throughput}))
+      layer_shards = std::min(layer_shards, rate(*fast));
     std::printf("%4llu %6zu | %7.2f %7.2f %7.2f", static_cast<unsigned long long>(seed),
-                fewest_servers(servers, costs, experts.n_layers, experts.n_experts), exact.ms,
-                layer_shards.ms, roaming.ms);
+                fewest_servers(servers, costs, experts.n_layers, experts.n_experts), exact,
+                layer_shards, roaming);
     const auto begin = std::chrono::steady_clock::now();
     std::string chains;
     for (std::size_t b = 0; b < budgets.size(); ++b) {
@@ -155,11 +124,9 @@ int main(int argc, char** argv) {
         std::printf(" | %s", placed.error().message.c_str());
         continue;
       }
-      const auto ours = rate(experts, *placed, servers, costs, budgets[b].second);
-      against_exact[b].push_back(1 - placed->estimated_token_ns * 1e-6 / exact.ms);
-      against_best[b].push_back(placed->estimated_token_ns * 1e-6 /
-                                std::min(exact.ms, layer_shards.ms));
-      std::printf(" | %6.2f %.4f", placed->estimated_token_ns * 1e-6, ours.nats);
+      against_exact[b].push_back(1 - placed->estimated_token_ns * 1e-6 / exact);
+      against_best[b].push_back(placed->estimated_token_ns * 1e-6 / std::min(exact, layer_shards));
+      std::printf(" | %6.2f", placed->estimated_token_ns * 1e-6);
       chains += "  " + chain_of(*placed);
     }
     const double seconds =
