@@ -439,14 +439,23 @@ void transformer::head(std::span<const float> hidden, std::span<float> logits) c
   });
 }
 
-void add_slots(std::span<float> hidden, std::span<const float> gates,
-               std::span<const float* const> outputs) {
-  ORDERMOE_CHECK(gates.size() == outputs.size(), "gates and outputs differ in number");
-  for (std::size_t j = 0; j < gates.size(); ++j) {
+void weigh_slots(std::span<float> sum, std::span<const float> gates,
+                 std::span<const float* const> outputs) {
+  ORDERMOE_CHECK(gates.size() == outputs.size() && !gates.empty(),
+                 "gates and outputs differ in number, or there are none");
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = gates[0] * outputs[0][i];
+  for (std::size_t j = 1; j < gates.size(); ++j) {
     const float gate = gates[j];
     const float* output = outputs[j];
-    for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] += gate * output[i];
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += gate * output[i];
   }
+}
+
+void add_slots(std::span<float> hidden, std::span<const float> gates,
+               std::span<const float* const> outputs) {
+  std::vector<float> sum(hidden.size());
+  weigh_slots(sum, gates, outputs);
+  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] += sum[i];
 }
 
 }  // namespace ordermoe::model
