@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// Training of small Mixture-of-Experts models of Mixtral's architecture, from a user's text or from the synthetic
+/// corpus (corpus.hpp), by recipes that leave experts which can partly stand in for each other.
+///
+/// Recipes, with their stages and shares of the work:
+///   dense     one expert throughout: "dense" 1/4, "continued" 3/4. What a mixture is compared with.
+///   upcycled  "dense" 1/4, then its feed-forward block copied into every expert with noise, "experts" 3/4.
+///   lineage   "dense" 1/4, copied into half as many "parents" 1/4, each copied into two children, "children" 1/2.
+/// The learning rate is one schedule over all stages (warm-up, constant, then down to a twentieth), so recipes with
+/// the same seed and tokens share their dense stage to the bit.
+namespace ordermoe::training {
+
+struct train_progress {
+  std::string stage;
+  std::size_t step = 0;       ///< In this stage.
+  std::uint64_t tokens = 0;   ///< In all stages so far.
+  double share_done = 0;      ///< Of the whole recipe, 0 to 1.
+  double loss = 0;            ///< Nats a token, averaged over the last steps.
+  double tokens_per_s = 0;
+};
+
+struct train_options {
+  std::filesystem::path text;  ///< The user's own text; empty: the synthetic corpus.
+  std::filesystem::path out;   ///< Folder of the finished model.
+  std::string recipe = "upcycled";
+  std::uint64_t seed = 1;
+  double minutes = 5;          ///< Ends after this long, where `tokens` is 0.
+  std::uint64_t tokens = 0;    ///< Trains on this many tokens, whatever time it takes.
+
+  std::size_t vocab_size = 768;
+  std::size_t hidden_size = 128;
+  std::size_t intermediate_size = 192;
+  std::size_t n_layers = 6;
+  std::size_t n_heads = 4;
+  std::size_t n_kv_heads = 2;
+  std::size_t n_experts = 8;
+  std::size_t top_k = 2;
+  std::size_t max_context = 512;
+  std::size_t sequence_length = 256;
+  std::size_t sequences_per_step = 8;
+  double learning_rate = 2e-3;
+  double balance_weight = 0.01;
+  double z_weight = 0;
+  double weight_noise = 0.1;    ///< Of copied experts, over the deviation of the weights.
+  double redrawn_share = 0.1;   ///< Of an expert's inner units drawn anew when it is copied.
+  double router_noise = 0.5;    ///< Of copied router rows, over the deviation of the parents' rows.
+  int threads = 1;
+
+  std::filesystem::path state;  ///< Checkpoints; empty: OUT/.training, removed at the end.
+  bool measure = true;          ///< Measure the figures of the card at the end.
+  std::filesystem::path dense_state;  ///< Checkpoint of a dense run's "continued" stage to compare with; may be empty.
+  std::string command;          ///< For the card: how this run was started.
+  std::function<bool()> should_stop;  ///< Asked once a step; true: save, leave with errc::interrupted.
+  std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
+};
+
+struct loss_point {
+  std::string stage;
+  std::uint64_t tokens = 0;
+  double loss = 0;
+};
+
+/// What was measured on the finished model, all on held-out text.
+struct model_figures {
+  double perplexity = 0;
+  std::optional<double> dense_perplexity;  ///< Of the dense model trained on as many tokens.
+  double stand_in_perplexity = 0;          ///< Half of every layer's experts gone, each replaced by a random present one; mean over draws.
+  double stand_in_lowest = 0, stand_in_highest = 0;
+  double drop_perplexity = 0;              ///< The same experts gone, their slots left out and gates renormalised; mean over draws.
+  double drop_lowest = 0, drop_highest = 0;
+  std::optional<double> exact_match;       ///< Greedy, on held-out arithmetic; only for the synthetic corpus.
+  std::size_t n_tokens = 0, n_draws = 0, n_problems = 0;
+  /// Cosines of router logits between experts over tokens (eq. (4)), median over layers and pairs, and for pairs of
+  /// siblings in a lineage; then the same after each token's mean logit is subtracted.
+  double cosine_median = 0, centred_median = 0;
+  std::optional<double> sibling_cosine, stranger_cosine, sibling_centred, stranger_centred;
+};
+
+struct train_report {
+  std::filesystem::path folder;
+  std::string recipe;
+  std::uint64_t tokens = 0;
+  double seconds = 0;
+  std::vector<loss_point> curve;
+  double held_out_perplexity = 0;
+  std::optional<model_figures> figures;
+};
+
+/// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md). Called again with the
+/// same options after an interruption it goes on where it stopped.
+/// Errors: not_found, io, usage (unknown recipe, impossible shape), out_of_range (text too short), mismatch (OUT holds
+/// the state of another run), interrupted.
+result<train_report> train(const train_options& options);
+
+/// Trains only the tokenizer of the synthetic corpus; the same bytes as in a model folder of that vocabulary.
+result<std::string> synthetic_tokenizer(std::size_t vocab_size);
+
+}  // namespace ordermoe::training

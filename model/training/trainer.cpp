@@ -1,0 +1,145 @@
+#include "model/training/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "model/training/safetensors_file.hpp"
+
+namespace ordermoe::training {
+namespace {
+
+constexpr double first_decay = 0.9, second_decay = 0.95, epsilon = 1e-8, weight_decay = 0.05, largest_norm = 1.0;
+constexpr std::uint64_t steps_per_report = 20;
+
+/// One AdamW step over the flat parameters; gradients are zeroed. `rate` is the learning rate.
+void step(decoder& model, optimizer_state& optimizer, double rate) {
+  ++optimizer.steps;
+  const auto n = model.parameters().numel();
+  float *p = model.parameters().data_ptr<float>(), *g = model.gradients().data_ptr<float>(), *m = optimizer.first.data_ptr<float>(), *v = optimizer.second.data_ptr<float>();
+  const float* decays = model.decay_mask().data_ptr<float>();
+  const double norm = model.gradients().norm().item<double>();
+  const auto clip = static_cast<float>(norm > largest_norm ? largest_norm / norm : 1.0);
+  const double t = static_cast<double>(optimizer.steps);
+  const auto a = static_cast<float>(first_decay), b = static_cast<float>(second_decay);
+  const auto unbias = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(second_decay, t)));
+  const auto scaled = static_cast<float>(rate / (1.0 - std::pow(first_decay, t)));
+  const auto shrink = static_cast<float>(rate * weight_decay), tiny = static_cast<float>(epsilon);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float gradient = g[i] * clip;
+    m[i] = a * m[i] + (1 - a) * gradient;
+    v[i] = b * v[i] + (1 - b) * gradient * gradient;
+    p[i] -= shrink * decays[i] * p[i] + scaled * m[i] / (std::sqrt(v[i]) * unbias + tiny);
+    g[i] = 0;
+  }
+}
+
+}  // namespace
+
+optimizer_state::optimizer_state(const decoder& model)
+    : first(torch::zeros_like(model.decay_mask())), second(torch::zeros_like(model.decay_mask())) {}
+
+double schedule(double share_done, std::uint64_t stage_step, bool warm_up) {
+  constexpr double turn = 0.6, lowest = 0.05;
+  const double rise = warm_up ? std::min(1.0, static_cast<double>(stage_step + 1) / 50.0) : 1.0;
+  const double fall = share_done < turn ? 1.0 : std::max(lowest, 1.0 - (1.0 - lowest) * (share_done - turn) / (1.0 - turn));
+  return rise * fall;
+}
+
+result<void> save_checkpoint(const std::filesystem::path& path, decoder& model, const optimizer_state& optimizer, const stage_progress& progress,
+                             const std::string& fingerprint) {
+  nlohmann::json curve = nlohmann::json::array();
+  for (const auto& point : progress.curve) curve.push_back({point.stage, point.tokens, point.loss});
+  const nlohmann::json state = {{"fingerprint", fingerprint}, {"steps", progress.steps}, {"tokens", progress.tokens}, {"seconds", progress.seconds},
+                                {"optimizer_steps", optimizer.steps}, {"curve", curve}};
+  const std::vector<std::int64_t> shape = {model.parameters().numel()};
+  stored_file content;
+  content.metadata["state"] = state.dump();
+  content.tensors.push_back(store_f32("parameters", shape, model.parameters().data_ptr<float>()));
+  content.tensors.push_back(store_f32("first_moments", shape, optimizer.first.data_ptr<float>()));
+  content.tensors.push_back(store_f32("second_moments", shape, optimizer.second.data_ptr<float>()));
+  return write_safetensors(path, content);
+}
+
+result<void> load_checkpoint(const std::filesystem::path& path, decoder& model, optimizer_state& optimizer, stage_progress& progress, const std::string& fingerprint) {
+  const auto content = read_stored_file(path);
+  if (!content) return content.error();
+  const auto broken = [&](const std::string& what) { return error{errc::malformed, fmt::format("{}: {}; remove it to start over", path.string(), what)}; };
+  const auto found = content->metadata.find("state");
+  if (found == content->metadata.end()) return broken("there is no training state in the file");
+  try {
+    const auto state = nlohmann::json::parse(found->second);
+    if (state.at("fingerprint").get<std::string>() != fingerprint)
+      return error{errc::mismatch, fmt::format("{}: this is the state of a run with other options ({}); this run is ({}); remove the file or give the same options", path.string(),
+                                               state.at("fingerprint").get<std::string>(), fingerprint)};
+    progress = {state.at("steps").get<std::uint64_t>(), state.at("tokens").get<std::uint64_t>(), state.at("seconds").get<double>(), {}};
+    for (const auto& point : state.at("curve")) progress.curve.push_back({point.at(0).get<std::string>(), point.at(1).get<std::uint64_t>(), point.at(2).get<double>()});
+    optimizer.steps = state.at("optimizer_steps").get<std::uint64_t>();
+  } catch (const nlohmann::json::exception& problem) {
+    return broken(problem.what());
+  }
+  const auto size = static_cast<std::size_t>(model.parameters().numel()) * sizeof(float);
+  const std::pair<const char*, torch::Tensor*> parts[] = {{"parameters", &model.parameters()}, {"first_moments", &optimizer.first}, {"second_moments", &optimizer.second}};
+  for (const auto& [name, into] : parts) {
+    const auto* tensor = content->find(name);
+    if (!tensor || tensor->bytes.size() != size) return broken(fmt::format("tensor {} is missing or has another size", name));
+    std::memcpy(into->data_ptr<float>(), tensor->bytes.data(), size);
+  }
+  return {};
+}
+
+result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress, const text_source& source, const train_options& options, const stage_limits& limits,
+                       const std::filesystem::path& checkpoint, const std::string& fingerprint) {
+  using clock = std::chrono::steady_clock;
+  const auto length = static_cast<std::int64_t>(options.sequence_length);
+  auto last = clock::now(), saved = last;
+  double loss_sum = 0, seconds_at_report = progress.seconds;
+  std::uint64_t tokens_at_report = progress.tokens, n_losses = 0;
+  for (;;) {
+    const double done = options.tokens > 0 ? static_cast<double>(progress.tokens) / static_cast<double>(options.tokens) : progress.seconds / (60.0 * options.minutes);
+    if (done >= limits.end) break;
+    if (options.should_stop && options.should_stop()) {
+      if (auto kept = save_checkpoint(checkpoint, model, optimizer, progress, fingerprint); !kept) return kept;
+      return error{errc::interrupted, fmt::format("stopped in stage {} after {} tokens; the same command goes on from there", limits.name, progress.tokens)};
+    }
+    // Every eighth step has rows twice as long and half as many, so that late positions are trained too.
+    const bool doubled = optimizer.steps % 8 == 7 && options.max_context >= 2 * options.sequence_length && options.sequences_per_step % 2 == 0;
+    const auto row_length = doubled ? 2 * length : length;
+    const auto rows = static_cast<std::int64_t>(options.sequences_per_step) / (doubled ? 2 : 1);
+    auto batch = torch::empty({rows, row_length + 1}, torch::kInt64);
+    for (std::int64_t r = 0; r < rows; ++r)
+      source.fill(progress.tokens, static_cast<std::uint64_t>(r), {batch.data_ptr<std::int64_t>() + r * (row_length + 1), static_cast<std::size_t>(row_length + 1)});
+    const auto outcome = model.forward(batch.narrow(1, 0, row_length), {options.balance_weight, options.z_weight, {}, nullptr});
+    const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1), batch.narrow(1, 1, row_length).reshape({-1}));
+    (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
+    step(model, optimizer, options.learning_rate * schedule(done, progress.steps, limits.warm_up));
+    loss_sum += loss.item<double>();
+    ++n_losses;
+    ++progress.steps;
+    progress.tokens += static_cast<std::uint64_t>(rows * row_length);
+    const auto now = clock::now();
+    progress.seconds += std::chrono::duration<double>(now - last).count();
+    last = now;
+    if (progress.steps % steps_per_report == 0) {
+      const double mean = loss_sum / static_cast<double>(n_losses);
+      const double speed = static_cast<double>(progress.tokens - tokens_at_report) / std::max(1e-9, progress.seconds - seconds_at_report);
+      if (progress.steps % (5 * steps_per_report) == 0) progress.curve.push_back({limits.name, progress.tokens, mean});
+      if (options.on_progress) options.on_progress({limits.name, progress.steps, progress.tokens, done, mean, speed});
+      loss_sum = 0;
+      n_losses = 0;
+      tokens_at_report = progress.tokens;
+      seconds_at_report = progress.seconds;
+    }
+    if (now - saved > std::chrono::minutes(1)) {
+      if (auto kept = save_checkpoint(checkpoint, model, optimizer, progress, fingerprint); !kept) return kept;
+      saved = now;
+    }
+  }
+  return {};
+}
+
+}  // namespace ordermoe::training
