@@ -1,0 +1,536 @@
+#include "model/calibration.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "config/random.hpp"
+#include "model/forward.hpp"
+#include "model/routing.hpp"
+
+namespace ordermoe::model {
+
+namespace {
+
+using set_key = std::vector<std::uint32_t>;
+
+/// Softmax over all experts, in double precision.
+void probabilities(std::span<const float> logits, std::vector<double>& p) {
+  const double largest = *std::ranges::max_element(logits);
+  p.resize(logits.size());
+  double total = 0;
+  for (std::size_t e = 0; e < p.size(); ++e) {
+    p[e] = std::exp(static_cast<double>(logits[e]) - largest);
+    total += p[e];
+  }
+  for (double& x : p) x /= total;
+}
+
+/// Sums over tokens at one layer, from which layer_statistics are made.
+struct layer_sums {
+  explicit layer_sums(std::size_t n)
+      : gram(n * n),
+        centred(n * n),
+        transitions(n * n),
+        routed_distance(n * n),
+        all_distance(n * n),
+        routed_regret(n * n),
+        all_regret(n * n),
+        activations(n),
+        gate(n),
+        squared_gate(n),
+        routed_output(n) {}
+
+  std::vector<double> gram, centred;
+  std::vector<std::uint64_t> transitions;
+  std::vector<double> routed_distance, all_distance, routed_regret, all_regret;
+  std::vector<std::uint64_t> activations;
+  std::vector<double> gate, squared_gate, routed_output;
+  double all_output = 0;
+  struct set_sum {
+    std::uint64_t count = 0;
+    std::vector<double> gate;
+  };
+  std::map<set_key, set_sum> sets;
+  std::map<std::pair<set_key, set_key>, std::uint64_t> set_transitions;
+};
+
+double squared_distance(const float* a, const float* b, std::size_t n) {
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += d * d;
+  }
+  return sum;
+}
+
+/// One document's state before the experts of one layer: everything that a substitution there
+/// starts from.
+struct before_experts {
+  std::vector<float> hidden;  ///< [n, hidden_size], attention included.
+  std::vector<float> normed;  ///< [n, hidden_size]
+  std::vector<float> logits;  ///< [n, n_experts]
+  slot_table routed;
+};
+
+before_experts prepare(const transformer& model, layer_id layer, std::span<const float> hidden) {
+  const model_config& config = model.config();
+  const std::size_t n = hidden.size() / config.hidden_size;
+  before_experts state;
+  state.hidden.assign(hidden.begin(), hidden.end());
+  kv_cache cache(n, config.kv_row_size());
+  std::vector<attention_row> rows(n);
+  for (std::size_t i = 0; i < n; ++i) rows[i] = {&cache, i};
+  model.attend(layer, rows, state.hidden);
+  state.normed.resize(hidden.size());
+  state.logits.resize(n * config.n_experts);
+  model.route(layer, state.hidden, state.normed, state.logits);
+  state.routed.resize(n);
+  for (std::size_t i = 0; i < n; ++i)
+    state.routed[i] = routed_slots(
+        std::span<const float>(state.logits).subspan(i * config.n_experts, config.n_experts),
+        config.top_k);
+  return state;
+}
+
+set_key key_of(const std::vector<executed_slot>& slots) {
+  set_key key;
+  for (const auto& slot : slots) key.push_back(slot.expert.value);
+  std::ranges::sort(key);
+  return key;
+}
+
+/// Adds one document at one layer to the sums; returns the hidden state after the layer.
+std::vector<float> observe(const transformer& model, layer_id layer, const before_experts& state,
+                           layer_sums& sums) {
+  const model_config& config = model.config();
+  const std::size_t n_experts = config.n_experts;
+  const std::size_t width = config.hidden_size;
+  const std::size_t n = state.routed.size();
+  std::vector<std::vector<float>> outputs(n_experts, std::vector<float>(n * width));
+  for (std::size_t e = 0; e < n_experts; ++e)
+    model.run_expert(layer, expert_id{e}, state.normed, outputs[e]);
+
+  std::vector<float> hidden = state.hidden;
+  std::vector<double> p;
+  std::vector<double> centred(n_experts);
+  std::vector<double> distance(n_experts * n_experts);
+  std::vector<float> block_output(width);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
+    const auto& slots = state.routed[i];
+    probabilities(logits, p);
+    const double mean =
+        std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(n_experts);
+    for (std::size_t e = 0; e < n_experts; ++e) centred[e] = logits[e] - mean;
+    for (std::size_t a = 0; a < n_experts; ++a)
+      for (std::size_t b = 0; b < n_experts; ++b) {
+        sums.gram[a * n_experts + b] +=
+            static_cast<double>(logits[a]) * static_cast<double>(logits[b]);
+        sums.centred[a * n_experts + b] += centred[a] * centred[b];
+      }
+
+    std::vector<float> gates;
+    std::vector<const float*> parts;
+    for (const auto& slot : slots) {
+      gates.push_back(slot.gate);
+      parts.push_back(outputs[slot.expert.index()].data() + i * width);
+    }
+    add_slots(std::span(hidden).subspan(i * width, width), gates, parts);
+    std::ranges::fill(block_output, 0.0f);
+    add_slots(block_output, gates, parts);
+    double output_norm = 0;
+    for (const float x : block_output) output_norm += static_cast<double>(x) * x;
+    sums.all_output += output_norm;
+
+    for (std::size_t a = 0; a < n_experts; ++a)
+      for (std::size_t b = a + 1; b < n_experts; ++b) {
+        const double d =
+            squared_distance(outputs[a].data() + i * width, outputs[b].data() + i * width, width);
+        distance[a * n_experts + b] = d;
+        distance[b * n_experts + a] = d;
+      }
+    for (std::size_t a = 0; a < n_experts; ++a)
+      for (std::size_t b = 0; b < n_experts; ++b) {
+        sums.all_distance[a * n_experts + b] += distance[a * n_experts + b];
+        sums.all_regret[a * n_experts + b] += std::max(0.0, p[a] - p[b]);
+      }
+    for (const auto& slot : slots) {
+      const std::size_t r = slot.expert.index();
+      ++sums.activations[r];
+      sums.gate[r] += slot.gate;
+      sums.squared_gate[r] += static_cast<double>(slot.gate) * slot.gate;
+      sums.routed_output[r] += output_norm;
+      for (std::size_t b = 0; b < n_experts; ++b) {
+        sums.routed_distance[r * n_experts + b] += distance[r * n_experts + b];
+        sums.routed_regret[r * n_experts + b] += std::max(0.0, p[r] - p[b]);
+      }
+    }
+    const set_key key = key_of(slots);
+    auto& set = sums.sets[key];
+    set.gate.resize(key.size());
+    ++set.count;
+    for (const auto& slot : slots) {
+      const auto member = std::ranges::find(key, slot.expert.value) - key.begin();
+      set.gate[static_cast<std::size_t>(member)] += slot.gate;
+    }
+  }
+  return hidden;
+}
+
+void observe_transitions(const slot_table& here, const slot_table& next, std::size_t n_experts,
+                         layer_sums& sums) {
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    for (const auto& from : here[i])
+      for (const auto& to : next[i])
+        ++sums.transitions[from.expert.index() * n_experts + to.expert.index()];
+    ++sums.set_transitions[{key_of(here[i]), key_of(next[i])}];
+  }
+}
+
+/// Sets of one layer, most frequent first, and where each key went.
+std::map<set_key, std::size_t> rank_sets(const layer_sums& sums, std::vector<observed_set>& sets) {
+  std::vector<const set_key*> order;
+  for (const auto& [key, sum] : sums.sets) order.push_back(&key);
+  std::ranges::stable_sort(order, [&](const set_key* a, const set_key* b) {
+    return sums.sets.at(*a).count > sums.sets.at(*b).count;
+  });
+  std::map<set_key, std::size_t> index;
+  for (const set_key* key : order) {
+    const auto& sum = sums.sets.at(*key);
+    observed_set set;
+    set.count = sum.count;
+    for (std::size_t m = 0; m < key->size(); ++m) {
+      set.experts.push_back(expert_id{(*key)[m]});
+      set.mean_gate.push_back(sum.gate[m] / static_cast<double>(sum.count));
+    }
+    index[*key] = sets.size();
+    sets.push_back(std::move(set));
+  }
+  return index;
+}
+
+layer_statistics conclude(const layer_sums& sums, std::size_t n_experts, std::uint64_t n_tokens) {
+  layer_statistics layer;
+  layer.logit_gram = sums.gram;
+  layer.centred_gram = sums.centred;
+  layer.activations = sums.activations;
+  layer.output_distance.resize(n_experts * n_experts);
+  layer.gate_regret.resize(n_experts * n_experts);
+  layer.mean_gate.resize(n_experts);
+  layer.mean_squared_gate.resize(n_experts);
+  for (std::size_t r = 0; r < n_experts; ++r) {
+    const bool routed = sums.activations[r] > 0;
+    const auto count = static_cast<double>(routed ? sums.activations[r] : n_tokens);
+    const double output = routed ? sums.routed_output[r] : sums.all_output;
+    if (routed) {
+      layer.mean_gate[r] = sums.gate[r] / count;
+      layer.mean_squared_gate[r] = sums.squared_gate[r] / count;
+    }
+    for (std::size_t k = 0; k < n_experts; ++k) {
+      const std::size_t at = r * n_experts + k;
+      const double distance = routed ? sums.routed_distance[at] : sums.all_distance[at];
+      const double regret = routed ? sums.routed_regret[at] : sums.all_regret[at];
+      layer.output_distance[at] = output > 0 ? std::sqrt(distance / output) : 0;
+      layer.gate_regret[at] = regret / count;
+    }
+  }
+  return layer;
+}
+
+/// Similarities are cosines of Gram rows, eq. (4).
+std::vector<double> cosines(const std::vector<double>& gram, std::size_t n) {
+  std::vector<double> similarity(n * n);
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      const double scale = std::sqrt(gram[a * n + a] * gram[b * n + b]);
+      similarity[a * n + b] = a == b ? 1.0 : scale > 0 ? gram[a * n + b] / scale : 0.0;
+    }
+  return similarity;
+}
+
+/// Which experts a draw leaves: half of them, rounded up, by a seeded shuffle.
+std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std::size_t layer,
+                                 std::size_t draw) {
+  random_stream random(seed, mix64(layer) ^ draw);
+  std::vector<std::size_t> order(n_experts);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::size_t i = n_experts; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  std::vector<char> available(n_experts, 0);
+  for (std::size_t i = 0; i < (n_experts + 1) / 2; ++i) available[order[i]] = 1;
+  return available;
+}
+
+/// Replaces slots whose expert is away; returns the predicted loss of the row.
+double substitute(loss_model kind, const layer_statistics& layer,
+                  const std::vector<double>& similarity, const std::vector<char>& available,
+                  std::span<const float> logits, std::vector<executed_slot>& slots) {
+  const std::size_t n_experts = available.size();
+  double predicted = 0;
+  if (kind == loss_model::token_gate) {
+    std::vector<double> p;
+    probabilities(logits, p);
+    std::vector<char> taken(n_experts, 0);
+    for (const auto& slot : slots) taken[slot.expert.index()] = 1;
+    bool changed = false;
+    for (auto& slot : slots) {
+      const std::size_t r = slot.expert.index();
+      if (available[r] != 0) continue;
+      std::optional<std::size_t> best;
+      for (std::size_t k = 0; k < n_experts; ++k)
+        if (available[k] != 0 && taken[k] == 0 && (!best || logits[k] > logits[*best])) best = k;
+      if (!best) continue;
+      predicted += std::max(0.0, p[r] - p[*best]);
+      taken[*best] = 1;
+      slot.expert = expert_id{*best};
+      changed = true;
+    }
+    if (!changed) return 0;
+    std::vector<expert_id> executed;
+    for (const auto& slot : slots) executed.push_back(slot.expert);
+    const auto gates = gates_of(logits, executed);
+    for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
+    return predicted;
+  }
+  for (auto& slot : slots) {
+    const std::size_t r = slot.expert.index();
+    if (available[r] != 0) continue;
+    const double gate = slot.gate;
+    std::optional<std::size_t> best;
+    double least = 0;
+    for (std::size_t k = 0; k < n_experts; ++k) {
+      if (available[k] == 0) continue;
+      const std::size_t at = r * n_experts + k;
+      const double loss = kind == loss_model::output
+                              ? gate * gate * layer.output_distance[at] * layer.output_distance[at]
+                              : gate * (1.0 - similarity[at]) / 2.0;
+      if (!best || loss < least) {
+        best = k;
+        least = loss;
+      }
+    }
+    if (!best) continue;
+    predicted += least;
+    slot.expert = expert_id{*best};
+  }
+  return predicted;
+}
+
+/// Summed negative log-likelihood of a document from its hidden state before `layer`.
+double remaining_loss(const transformer& model, std::size_t layer, std::vector<float> hidden,
+                      std::span<const std::int32_t> ids) {
+  const model_config& config = model.config();
+  for (std::size_t l = layer; l < config.n_layers; ++l) {
+    kv_cache cache(ids.size(), config.kv_row_size());
+    run_layer(model, layer_id{l}, cache, 0, hidden);
+  }
+  std::vector<float> scores((ids.size() - 1) * config.vocab_size);
+  model.head(std::span<const float>(hidden).first((ids.size() - 1) * config.hidden_size), scores);
+  double sum = 0;
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i)
+    sum += negative_log_likelihood(
+        std::span<const float>(scores).subspan(i * config.vocab_size, config.vocab_size),
+        ids[i + 1]);
+  return sum;
+}
+
+/// One document under one draw.
+struct damage_sample {
+  double increase = 0;
+  double predicted = 0;
+};
+
+damage_measurement conclude(const std::vector<damage_sample>& samples, double n_tokens) {
+  damage_measurement measured;
+  double increase = 0;
+  double predicted = 0;
+  for (const auto& s : samples) {
+    increase += s.increase;
+    predicted += s.predicted;
+  }
+  if (n_tokens > 0) {
+    measured.mean_increase = increase / n_tokens;
+    measured.mean_predicted = predicted / n_tokens;
+  }
+  if (predicted <= 0) return measured;
+  measured.coefficient = increase / predicted;
+  // Standard error of a ratio of sums, from the residuals of its samples.
+  const auto n = static_cast<double>(samples.size());
+  if (n < 2) return measured;
+  double residuals = 0;
+  for (const auto& s : samples) {
+    const double residual = s.increase - measured.coefficient * s.predicted;
+    residuals += residual * residual;
+  }
+  measured.standard_error = std::sqrt(residuals * n / (n - 1)) / predicted;
+  return measured;
+}
+
+result<void> check_documents(const model_config& config,
+                             std::span<const std::vector<std::int32_t>> documents) {
+  if (documents.empty())
+    return error{errc::out_of_range, "there is no calibration document; give at least one"};
+  for (std::size_t d = 0; d < documents.size(); ++d) {
+    const auto& ids = documents[d];
+    if (ids.size() < 2 || ids.size() > config.max_context)
+      return error{errc::out_of_range,
+                   fmt::format("calibration document {} has {} tokens, allowed are 2 to {}; split "
+                               "or drop it",
+                               d, ids.size(), config.max_context)};
+    for (const std::int32_t id : ids)
+      if (id < 0 || static_cast<std::size_t>(id) >= config.vocab_size)
+        return error{errc::out_of_range,
+                     fmt::format("calibration document {} has the id {}, allowed are 0 to {}; use "
+                                 "the model's own tokenizer",
+                                 d, id, config.vocab_size - 1)};
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* to_string(loss_model model) {
+  switch (model) {
+    case loss_model::router_logit:
+      return "router-logit";
+    case loss_model::router_logit_centred:
+      return "router-logit-centred";
+    case loss_model::output:
+      return "output";
+    case loss_model::token_gate:
+      return "token-gate";
+  }
+  return "?";
+}
+
+result<calibration_statistics> calibrate(const transformer& model,
+                                         std::span<const std::vector<std::int32_t>> documents,
+                                         const calibration_options& options) {
+  const model_config& config = model.config();
+  if (auto checked = check_documents(config, documents); !checked) return checked.error();
+  const std::size_t n_experts = config.n_experts;
+  const auto stopping = [&] { return options.should_stop && options.should_stop(); };
+  const error stopped{errc::interrupted, "calibration was stopped; nothing of it is kept"};
+
+  calibration_statistics statistics;
+  statistics.n_layers = config.n_layers;
+  statistics.n_experts = n_experts;
+  statistics.top_k = config.top_k;
+
+  std::size_t n_damage_documents = 0;
+  for (const auto& ids : documents) {
+    statistics.n_tokens += ids.size();
+    if (statistics.n_damage_tokens < options.damage_tokens) {
+      statistics.n_damage_tokens += ids.size();
+      ++n_damage_documents;
+    }
+  }
+  // Work in rows through a layer, roughly: observing runs every expert, a damage pass the rest of
+  // the layers.
+  const auto n_layers = static_cast<double>(config.n_layers);
+  const double observing = static_cast<double>(statistics.n_tokens) * n_layers *
+                           static_cast<double>(n_experts) / static_cast<double>(config.top_k);
+  const double measuring = static_cast<double>(statistics.n_damage_tokens) * n_layers *
+                           (n_layers + 1) / 2 * static_cast<double>(n_loss_models) *
+                           static_cast<double>(options.damage_draws);
+  double done = 0;
+  const auto advance = [&](double rows) {
+    done += rows;
+    if (options.progress) options.progress(std::min(1.0, done / (observing + measuring)));
+  };
+
+  std::vector<layer_sums> sums(config.n_layers, layer_sums(n_experts));
+  double baseline = 0;
+  std::uint64_t predicted_tokens = 0;
+  for (const auto& ids : documents) {
+    if (stopping()) return stopped;
+    std::vector<float> hidden(ids.size() * config.hidden_size);
+    model.embed(ids, hidden);
+    slot_table before;
+    for (std::size_t l = 0; l < config.n_layers; ++l) {
+      const auto state = prepare(model, layer_id{l}, hidden);
+      hidden = observe(model, layer_id{l}, state, sums[l]);
+      if (l > 0) observe_transitions(before, state.routed, n_experts, sums[l - 1]);
+      before = state.routed;
+    }
+    baseline += remaining_loss(model, config.n_layers, std::move(hidden), ids);
+    predicted_tokens += ids.size() - 1;
+    advance(observing * static_cast<double>(ids.size()) / static_cast<double>(statistics.n_tokens));
+  }
+  statistics.baseline_nats = baseline / static_cast<double>(predicted_tokens);
+
+  std::vector<std::map<set_key, std::size_t>> set_index(config.n_layers);
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
+    statistics.layers.push_back(conclude(sums[l], n_experts, statistics.n_tokens));
+    set_index[l] = rank_sets(sums[l], statistics.layers[l].sets);
+  }
+  for (std::size_t l = 0; l + 1 < config.n_layers; ++l) {
+    auto& layer = statistics.layers[l];
+    layer.transitions = sums[l].transitions;
+    for (const auto& [keys, count] : sums[l].set_transitions)
+      layer.set_transitions.push_back(
+          {set_index[l].at(keys.first), set_index[l + 1].at(keys.second), count});
+    std::ranges::sort(layer.set_transitions, [](const auto& a, const auto& b) {
+      return std::pair(a.from, a.to) < std::pair(b.from, b.to);
+    });
+  }
+
+  std::vector<std::vector<double>> similarity(config.n_layers);
+  std::vector<std::vector<double>> centred(config.n_layers);
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
+    similarity[l] = cosines(statistics.layers[l].logit_gram, n_experts);
+    centred[l] = cosines(statistics.layers[l].centred_gram, n_experts);
+  }
+  std::vector<std::array<std::vector<damage_sample>, n_loss_models>> samples(config.n_layers);
+  double measured_tokens = 0;
+  for (std::size_t d = 0; d < n_damage_documents; ++d) {
+    const auto& ids = documents[d];
+    measured_tokens +=
+        static_cast<double>(ids.size() - 1) * static_cast<double>(options.damage_draws);
+    std::vector<float> hidden(ids.size() * config.hidden_size);
+    model.embed(ids, hidden);
+    std::vector<before_experts> states;
+    for (std::size_t l = 0; l < config.n_layers; ++l) {
+      states.push_back(prepare(model, layer_id{l}, hidden));
+      hidden = states[l].hidden;
+      execute_slots(model, layer_id{l}, states[l].normed, states[l].routed, hidden);
+    }
+    const double exact = remaining_loss(model, config.n_layers, hidden, ids);
+    for (std::size_t l = 0; l < config.n_layers; ++l)
+      for (std::size_t draw = 0; draw < options.damage_draws; ++draw) {
+        if (stopping()) return stopped;
+        const auto available = draw_available(n_experts, options.seed, l, draw);
+        for (std::size_t m = 0; m < n_loss_models; ++m) {
+          const auto kind = static_cast<loss_model>(m);
+          const auto& cosine =
+              kind == loss_model::router_logit_centred ? centred[l] : similarity[l];
+          slot_table slots = states[l].routed;
+          damage_sample sample;
+          for (std::size_t i = 0; i < slots.size(); ++i) {
+            const auto logits =
+                std::span<const float>(states[l].logits).subspan(i * n_experts, n_experts);
+            const double predicted =
+                substitute(kind, statistics.layers[l], cosine, available, logits, slots[i]);
+            // The last position predicts nothing.
+            if (i + 1 < slots.size()) sample.predicted += predicted;
+          }
+          std::vector<float> changed = states[l].hidden;
+          execute_slots(model, layer_id{l}, states[l].normed, slots, changed);
+          sample.increase = remaining_loss(model, l + 1, std::move(changed), ids) - exact;
+          samples[l][m].push_back(sample);
+        }
+        advance(static_cast<double>(ids.size() * n_loss_models * (config.n_layers - l)));
+      }
+  }
+  for (std::size_t l = 0; l < config.n_layers; ++l)
+    for (std::size_t m = 0; m < n_loss_models; ++m)
+      statistics.layers[l].damage[m] = conclude(samples[l][m], measured_tokens);
+  if (options.progress) options.progress(1.0);
+  return statistics;
+}
+
+}  // namespace ordermoe::model

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "config/error.hpp"
+#include "model/transformer.hpp"
+
+/// What a model's router and experts do on calibration texts, and what substituting experts costs
+/// it: the raw statistics that planning turns into a profile.
+namespace ordermoe::model {
+
+/// What a substitution is predicted to cost, per slot with target r, gate g and substitute k.
+enum class loss_model {
+  router_logit,          ///< g (1 - Sim(r, k)) / 2, Sim of eq. (4); k runs with the target's gate.
+  router_logit_centred,  ///< The same, each token's mean logit taken off before eq. (4).
+  output,                ///< g^2 D(r, k)^2; k runs with the target's gate.
+  token_gate,  ///< max(0, p_r - p_k), p the softmax over all experts of this token; gates are the
+               ///< softmax over the executed experts' logits.
+};
+inline constexpr std::size_t n_loss_models = 4;
+const char* to_string(loss_model model);
+
+/// Measured damage of one layer under one loss model.
+struct damage_measurement {
+  double coefficient =
+      0;  ///< Nats per unit of predicted loss: summed increase over summed prediction. May be
+          ///< negative where noise or luck outweighs the damage; 0 where nothing was predicted.
+  double standard_error = 0;  ///< Of the coefficient, over documents and draws.
+  double mean_increase = 0;   ///< Nats per token, over all draws.
+  double mean_predicted = 0;  ///< Predicted loss per token, over all draws.
+};
+
+/// Experts that the router chose together, ascending.
+struct observed_set {
+  std::vector<expert_id> experts;  ///< [top_k]
+  std::vector<double> mean_gate;   ///< [top_k], of each member over this set's tokens.
+  std::uint64_t count = 0;
+};
+
+struct set_transition {
+  std::size_t from = 0;  ///< Index into this layer's sets.
+  std::size_t to = 0;    ///< Index into the next layer's sets.
+  std::uint64_t count = 0;
+};
+
+/// Matrices are row-major [n_experts, n_experts].
+struct layer_statistics {
+  std::vector<double>
+      logit_gram;  ///< H H^T of eq. (3) over all tokens; eq. (4) divides by the diagonal's roots.
+  std::vector<double> centred_gram;        ///< The same with each token's mean logit taken off.
+  std::vector<std::uint64_t> activations;  ///< n_l^j of eq. (5), over all slots.
+  std::vector<std::uint64_t>
+      transitions;  ///< n_l(k -> k') of eq. (41), from each expert chosen here to each chosen
+                    ///< by the same token at the next layer; empty at the last layer.
+  std::vector<observed_set> sets;               ///< Most frequent first.
+  std::vector<set_transition> set_transitions;  ///< By from, then to; empty at the last layer.
+  /// D(r, k) = sqrt(E |f_r(x) - f_k(x)|^2 / E |y|^2) over tokens routed to r, y the layer's gated
+  /// sum. Where no token was routed to r, over all tokens.
+  std::vector<double> output_distance;
+  /// Mean of max(0, p_r - p_k) over tokens routed to r; over all tokens where there are none.
+  std::vector<double> gate_regret;
+  std::vector<double> mean_gate;  ///< [n_experts], over tokens routed to the expert; 0 without any.
+  std::vector<double> mean_squared_gate;  ///< [n_experts], likewise.
+  std::array<damage_measurement, n_loss_models> damage;
+};
+
+struct calibration_statistics {
+  std::size_t n_layers = 0;
+  std::size_t n_experts = 0;
+  std::size_t top_k = 0;
+  std::uint64_t n_tokens = 0;         ///< That the statistics saw.
+  std::uint64_t n_damage_tokens = 0;  ///< That the damage was measured on.
+  double baseline_nats =
+      0;  ///< Mean negative log-likelihood per predicted token, nothing substituted.
+  std::vector<layer_statistics> layers;
+};
+
+struct calibration_options {
+  std::size_t damage_tokens =
+      2048;  ///< Whole documents from the front until there are this many tokens.
+  std::size_t damage_draws = 3;  ///< Random halves of experts taken away, per layer.
+  std::uint64_t seed = 1;
+  std::function<void(double share_done)> progress;
+  std::function<bool()> should_stop;  ///< Asked between documents.
+};
+
+/// Passes the documents (token ids, each within the context) through the model. Errors:
+/// out_of_range, naming the document; interrupted.
+result<calibration_statistics> calibrate(const transformer& model,
+                                         std::span<const std::vector<std::int32_t>> documents,
+                                         const calibration_options& options = {});
+
+}  // namespace ordermoe::model
