@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <unordered_map>
 
 #include "planning/cost_model.hpp"
@@ -90,14 +91,27 @@ class shard_search {
   enum class combine { sum, maximum };
 
   /// combine::sum minimises latency among chains whose stages take at most `stage_limit`;
-  /// combine::maximum minimises the slowest stage.
-  shard_search(const shard_costs& costs, combine how, double stage_limit, std::size_t beam)
+  /// combine::maximum minimises the slowest stage. Chains that must cost more than `upper_bound`
+  /// are left out.
+  shard_search(const shard_costs& costs, combine how, double stage_limit, double upper_bound,
+               std::size_t beam)
       : costs_(costs),
         how_(how),
         stage_limit_(stage_limit),
+        // A bound is another chain's cost, perhaps summed in another order.
+        upper_bound_(upper_bound * (1 + 1e-9)),
         beam_(beam),
+        by_capacity_(costs.n_servers),
         levels_(costs.n_layers + 1),
-        index_(costs.n_layers + 1) {}
+        index_(costs.n_layers + 1) {
+    std::iota(by_capacity_.begin(), by_capacity_.end(), std::size_t{0});
+    std::stable_sort(by_capacity_.begin(), by_capacity_.end(),
+                     [&](auto a, auto b) { return costs.capacity[a] > costs.capacity[b]; });
+    for (std::size_t from = 0; from < costs.n_servers; ++from)
+      for (std::size_t to = 0; to < costs.n_servers; ++to)
+        if (from != to) least_hop_ = std::min(least_hop_, costs.hop_between(from, to));
+    least_leave_ = *std::min_element(costs.leave.begin(), costs.leave.end());
+  }
 
   /// Minimum over all chains; infinite where none meets the stage limit.
   double run() {
@@ -145,8 +159,12 @@ class shard_search {
     if (link_stage > stage_limit_) return;
     const auto used = from.used | (server_mask{1} << t);
     std::size_t reach = 0;  // Layers that the servers not used yet could hold.
-    for (std::size_t m = 0; m < costs_.n_servers; ++m)
-      if (!((used >> m) & 1u)) reach += costs_.capacity[m];
+    double least_layer = infinity;
+    for (std::size_t m = 0; m < costs_.n_servers; ++m) {
+      if ((used >> m) & 1u) continue;
+      reach += costs_.capacity[m];
+      if (costs_.capacity[m] > 0) least_layer = std::min(least_layer, costs_.layer[m]);
+    }
     const auto longest = std::min(costs_.capacity[t], costs_.n_layers - begin);
     for (std::size_t length = 1; length <= longest; ++length) {
       const auto end = begin + length;
@@ -158,8 +176,24 @@ class shard_search {
       const double cost = how_ == combine::sum
                               ? from.cost + hop + layers + (last ? costs_.leave[t] : 0)
                               : std::max({from.cost, link_stage, stage});
+      if (cost + (last ? 0 : least_rest(used, costs_.n_layers - end, least_layer)) > upper_bound_)
+        continue;
       add(end, {used, t, cost, begin, parent});
     }
+  }
+
+  /// At least what the remaining layers cost: the fastest of the servers left, the largest of them
+  /// filled, the shortest hops and the shortest way back.
+  double least_rest(server_mask used, std::size_t n_left, double least_layer) const {
+    if (how_ == combine::maximum) return 0;
+    double rest = static_cast<double>(n_left) * least_layer + least_leave_;
+    for (const auto m : by_capacity_) {
+      if (n_left == 0) break;
+      if ((used >> m) & 1u) continue;
+      rest += least_hop_;
+      n_left -= std::min(n_left, costs_.capacity[m]);
+    }
+    return rest;
   }
 
   void add(std::size_t end, const shard_state& state) {
@@ -186,7 +220,11 @@ class shard_search {
   const shard_costs& costs_;
   combine how_;
   double stage_limit_;
+  double upper_bound_;
   std::size_t beam_;
+  std::vector<std::size_t> by_capacity_;  ///< Servers, the largest first.
+  double least_hop_ = infinity;
+  double least_leave_ = 0;
   std::vector<std::vector<shard_state>> levels_;  ///< By number of layers held.
   std::vector<std::unordered_map<state_key, std::size_t, state_key_hash>> index_;
   double best_ = infinity;
@@ -248,11 +286,16 @@ result<plan> place_layer_shards(const profile& experts, const cluster& servers,
   const auto shard = make_shard_costs(experts, servers, costs, *problem);
   if (auto checked = check_capacity(shard, *problem, layer_bytes); !checked) return checked.error();
 
+  // A narrow beam first: its chain bounds what the wide one needs to keep.
   using combine = shard_search::combine;
+  const auto narrow = std::min<std::size_t>(options.beam, 256);
   double stage_limit = infinity;
-  if (options.objective == shard_objective::throughput)
-    stage_limit = shard_search(shard, combine::maximum, infinity, options.beam).run();
-  shard_search search(shard, combine::sum, stage_limit, options.beam);
+  if (options.objective == shard_objective::throughput) {
+    const double bound = shard_search(shard, combine::maximum, infinity, infinity, narrow).run();
+    stage_limit = shard_search(shard, combine::maximum, infinity, bound, options.beam).run();
+  }
+  const double bound = shard_search(shard, combine::sum, stage_limit, infinity, narrow).run();
+  shard_search search(shard, combine::sum, stage_limit, bound, options.beam);
   if (search.run() == infinity)
     return error{
         errc::timed_out,

@@ -56,7 +56,7 @@ enum class shard_objective {
 };
 struct layer_shard_options {
   shard_objective objective = shard_objective::latency;
-  std::size_t beam = 65536;
+  std::size_t beam = 24576;
 };
 
 /// EdgeShard: contiguous whole layers with their experts by dynamic programming over (layer,
