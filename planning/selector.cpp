@@ -192,7 +192,6 @@ class tables final : public selection_tables {
   selection_policy policy_;
   loss_units token_budget_ = 0;
   loss_units width_ = 1;
-  double inverse_width_ = 1;
   std::size_t n_bins_ = 1;
   double per_ns_ = 0;    ///< omega_T / d_ref
   double per_unit_ = 0;  ///< omega_Q / budget; 0 where the budget is none or without limit
@@ -251,7 +250,6 @@ void tables::set_budget(loss_units token_budget) {
   width_ = n_bins_ > 1
                ? std::max<loss_units>(1, token_budget / static_cast<loss_units>(n_bins_ - 1))
                : 1;
-  inverse_width_ = 1.0 / static_cast<double>(width_);
   per_unit_ = counts ? policy_.omega_quality / static_cast<double>(token_budget) : 0;
 }
 
@@ -856,8 +854,9 @@ void tables::build_residency(residency_tables& content) const {
   for (auto& table : content.layers) {
     const auto row_size = table.next.size() * n_bins_;
     table.low.assign(row_size, infinity);
-    for (std::size_t at = 0; at < table.w.size(); ++at)
-      table.low[at % row_size] = std::min(table.low[at % row_size], table.w[at]);
+    for (std::size_t row = 0; row < table.w.size(); row += row_size)
+      for (std::size_t i = 0; i < row_size; ++i)
+        table.low[i] = std::min(table.low[i], table.w[row + i]);
   }
 }
 
@@ -899,13 +898,9 @@ void tables::slot_losses(std::size_t layer, std::uint32_t target, float gate,
 
 std::size_t tables::bin_of(loss_units left) const {
   if (n_bins_ == 1) return 0;
-  const double quotient = static_cast<double>(left) * inverse_width_;
-  if (quotient >= static_cast<double>(n_bins_)) return n_bins_ - 1;
-  // The product may be off by one where the exact quotient is close to an integer.
-  auto bin = static_cast<loss_units>(quotient);
-  if ((bin + 1) * width_ <= left) ++bin;
-  if (bin * width_ > left) --bin;
-  return std::min(static_cast<std::size_t>(bin), n_bins_ - 1);
+  return std::min(static_cast<std::size_t>(static_cast<std::uint64_t>(left) /
+                                           static_cast<std::uint64_t>(width_)),
+                  n_bins_ - 1);
 }
 
 /// W after a choice of these experts (or for these targets): [next, bins].
@@ -1284,9 +1279,19 @@ decision tables::select(const decision_query& query) const {
   const auto count = query.slots.size();
   ORDERMOE_CHECK(count >= 1 && count <= top_k_,
                  fmt::format("a decision was asked for {} slots of a top-{} model", count, top_k_));
+  ORDERMOE_CHECK(
+      query.layer < n_layers_ && query.server < n_servers_ && query.access < n_servers_ &&
+          (query.wait_ns.empty() || query.wait_ns.size() == n_servers_),
+      fmt::format("a decision was asked for layer {}, server {} and access server {} with {} waits",
+                  query.layer, query.server, query.access, query.wait_ns.size()));
+  const auto rule = policy_.candidates;
+  for (const auto& slot : query.slots)
+    ORDERMOE_CHECK(slot.target < n_experts_ &&
+                       (slot.loss.size() == n_experts_ || rule == candidate_rule::exact),
+                   fmt::format("a slot has target {} and {} losses, the layer {} experts",
+                               slot.target, slot.loss.size(), n_experts_));
   const auto& facts = layers_[query.layer];
   const auto& table = residencies_[residency_of_[query.access]].layers[query.layer];
-  const auto rule = policy_.candidates;
 
   option options[max_options];
   std::array<std::size_t, max_slots> counts;

@@ -140,7 +140,8 @@ struct decision {
 class selection_tables {
  public:
   /// token_budget: the budget class, units that one token may spend; 0 none, unbounded_budget no limit.
-  /// Errors: mismatch where profile, plan and cluster disagree; usage for a policy that cannot be (with_slot at k > 1).
+  /// Errors: mismatch where profile, plan and cluster disagree; usage for a policy that cannot be (with_slot at k > 1);
+  /// unsupported where the target sets of many experts at top-3 and above are too many to look ahead over.
   static result<std::shared_ptr<const selection_tables>> build(const profile& experts, const plan& placed,
                                                                const cost_model& costs, const selection_policy& policy,
                                                                loss_units token_budget);
