@@ -32,8 +32,9 @@ struct layout {
 
 struct score {
   double cost = infinity;  ///< What is minimised: mean time of a position, and the priced KV bytes.
-  double token_ns = infinity;  ///< Mean time of a position alone.
-  std::vector<double> prices;  ///< [chains] ns per nat at which the budget is met.
+  double token_ns = infinity;   ///< Mean time of a position alone.
+  std::vector<double> prices;   ///< [chains] ns per nat at which the budget is met.
+  std::vector<double> wait_ns;  ///< [n_servers] mean waits of the queues that are priced.
 };
 
 class searcher {
@@ -43,7 +44,7 @@ class searcher {
       : profile_(experts),
         options_(options),
         model_(experts, make_cost_model(servers, costs)),
-        kv_row_cost_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
+        kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
         scratch_(model_) {
     for (const auto& server : servers.servers) {
       const auto bytes =
@@ -62,6 +63,7 @@ class searcher {
   layout layout_of(const plan& placed) const;
   void fill_free_memory(layout& content) const;
   std::vector<layout> pipelines() const;
+  std::vector<layout> parallel(const std::vector<std::pair<layout, score>>& starts);
   score evaluate(const layout& content);
   std::pair<layout, score> anneal(layout start, std::size_t n_steps, random_stream& random);
   layout merge_chains(const layout& content);
@@ -74,8 +76,11 @@ class searcher {
     double price = 0, token_ns = 0;
   };
   chain_price meet_budget(const layout& content, std::size_t chain);
+  trajectory_usage usage_of(const layout& content, std::size_t chain, double price);
   double chain_share(const layout& content, std::size_t chain) const;
+  double kv_cost(const std::vector<server_mask>& chain) const;
   double kv_cost(const layout& content) const;
+  bool is_loaded() const { return options_.concurrency > 1; }
   bool has_copies_to_spare(const layout& content, std::uint32_t item) const {
     return static_cast<std::size_t>(std::popcount(content.hosts[item])) > options_.min_copies;
   }
@@ -88,7 +93,8 @@ class searcher {
     content.hosts[item] |= bit(server);
     content.items[server][at] = item;
   }
-  layout pipeline(const std::vector<std::size_t>& home) const;
+  using homes = std::vector<std::size_t>;
+  layout pipeline(const std::vector<homes>& chains) const;
   bool propose(layout& content, random_stream& random) const;
   bool pull(layout& content, std::size_t server, std::uint32_t wanted, random_stream& random) const;
   bool move_residence(layout& content, random_stream& random) const;
@@ -99,7 +105,7 @@ class searcher {
   const profile& profile_;
   const search_options& options_;
   trajectory_model model_;
-  double kv_row_cost_ = 0;
+  double kv_row_price_ = 0;
   trajectory scratch_;
   std::vector<std::size_t> capacity_;  ///< [n_servers] experts that fit
   std::vector<double> share_;
@@ -165,15 +171,32 @@ double searcher::chain_share(const layout& content, std::size_t chain) const {
   return share;
 }
 
-double searcher::kv_cost(const layout& content) const {
-  if (kv_row_cost_ == 0) return 0;
-  double rows = 0;
-  for (std::size_t c = 0; c < content.chains.size(); ++c) {
-    const double share = chain_share(content, c);
-    for (const auto members : content.chains[c])
-      rows += share * static_cast<double>(std::popcount(members) - 1);
+/// KV rows that a position streams from the attending member of each layer to the others: the time
+/// that they keep links busy, which no position waits for, and what the caller asks for their
+/// bytes.
+double searcher::kv_cost(const std::vector<server_mask>& chain) const {
+  double total = 0;
+  for (const auto members : chain) {
+    const auto n = std::popcount(members);
+    if (n < 2) continue;
+    double pairs = 0;
+    for (std::size_t s = 0; s < n_servers(); ++s) {
+      if (!(members & bit(s))) continue;
+      for (std::size_t t = 0; t < n_servers(); ++t) {
+        if (members & bit(t)) pairs += model_.costs.kv(s, t);
+      }
+    }
+    total += pairs / n + kv_row_price_ * (n - 1);
   }
-  return rows * kv_row_cost_;
+  return total;
+}
+
+double searcher::kv_cost(const layout& content) const {
+  double total = 0;
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    total += chain_share(content, c) * kv_cost(content.chains[c]);
+  }
+  return total;
 }
 
 /// The least mean time whose mean nats keep the budget, where positions may mix two policies: the
@@ -201,28 +224,62 @@ searcher::chain_price searcher::meet_budget(const layout& content, std::size_t c
   return {price, saves.token_ns + price * (saves.token_nats - budget)};
 }
 
+trajectory_usage searcher::usage_of(const layout& content, std::size_t chain, double price) {
+  scratch_.track_usage(true);
+  scratch_.set_price(price);
+  scratch_.rebuild(content.hosts, content.chains[chain]);
+  scratch_.track_usage(false);
+  scratch_.solve();
+  return scratch_.usage();
+}
+
 score searcher::evaluate(const layout& content) {
-  score out;
-  out.token_ns = 0;
-  for (std::size_t c = 0; c < content.chains.size(); ++c) {
-    const auto met = meet_budget(content, c);
-    out.prices.push_back(met.price);
-    out.token_ns += chain_share(content, c) * met.token_ns;
+  score best;
+  std::vector<double> wait_ns(n_servers(), 0);
+  // Queues and the policies that avoid them answer each other; the best of a few rounds is kept.
+  const int n_rounds = is_loaded() ? 4 : 1;
+  for (int round = 0; round < n_rounds; ++round) {
+    scratch_.set_waits(wait_ns);
+    score rated;
+    rated.token_ns = 0;
+    rated.wait_ns = wait_ns;
+    trajectory_usage usage;
+    for (std::size_t c = 0; c < content.chains.size(); ++c) {
+      const double share = chain_share(content, c);
+      if (share == 0 && is_loaded()) {
+        rated.prices.push_back(0);
+        continue;
+      }
+      const auto met = meet_budget(content, c);
+      rated.prices.push_back(met.price);
+      rated.token_ns += share * met.token_ns;
+      if (is_loaded()) {
+        usage.add(share, usage_of(content, c, met.price));
+      }
+    }
+    if (is_loaded()) {
+      const auto queues =
+          estimate_queues(model_, usage, rated.token_ns, options_.concurrency, wait_ns);
+      rated.token_ns = queues.token_ns;
+      for (std::size_t m = 0; m < n_servers(); ++m) {
+        wait_ns[m] = round == 0 ? queues.wait_ns[m] : 0.5 * (wait_ns[m] + queues.wait_ns[m]);
+      }
+    }
+    rated.cost = rated.token_ns + kv_cost(content);
+    if (rated.cost < best.cost) best = std::move(rated);
   }
-  out.cost = out.token_ns + kv_cost(content);
-  return out;
+  scratch_.set_waits(best.wait_ns);
+  return best;
 }
 
 /// Where no queue is priced, the time of a position does not depend on the access server: every
 /// request may use the fastest residency.
 layout searcher::merge_chains(const layout& content) {
   layout out = content;
-  if (content.chains.size() < 2) return out;
+  if (content.chains.size() < 2 || is_loaded()) return out;
   double least = infinity;
   for (std::size_t c = 0; c < content.chains.size(); ++c) {
-    double cost = meet_budget(content, c).token_ns;
-    for (const auto members : content.chains[c])
-      cost += kv_row_cost_ * (std::popcount(members) - 1);
+    const double cost = meet_budget(content, c).token_ns + kv_cost(content.chains[c]);
     if (cost >= least) continue;
     least = cost;
     out.chains = {content.chains[c]};
@@ -231,32 +288,55 @@ layout searcher::merge_chains(const layout& content) {
   return out;
 }
 
-/// One home for each layer; a home takes the most frequent experts of its layers, what it cannot
-/// hold goes where the detour is shortest, and replicas fill the rest.
-layout searcher::pipeline(const std::vector<std::size_t>& home) const {
+/// One home for each layer of each chain; a home takes the most frequent experts of its layers,
+/// what no home holds goes where the detour is shortest, and replicas fill the rest. Access servers
+/// are dealt to the chains so that each gets about the same share of the arrivals.
+layout searcher::pipeline(const std::vector<homes>& chains) const {
   layout out;
   out.hosts.assign(n_items_, 0);
   out.items.resize(n_servers());
-  out.chains.emplace_back();
-  for (const auto h : home) out.chains[0].push_back(bit(h));
+  for (const auto& home : chains) {
+    out.chains.emplace_back();
+    for (const auto h : home) out.chains.back().push_back(bit(h));
+  }
   out.chain_of.assign(n_servers(), 0);
+  std::vector<std::size_t> accesses(n_servers());
+  std::iota(accesses.begin(), accesses.end(), 0u);
+  std::stable_sort(accesses.begin(), accesses.end(),
+                   [&](auto a, auto b) { return share_[a] > share_[b]; });
+  std::vector<double> dealt(chains.size(), 0);
+  for (const auto a : accesses) {
+    const auto least = std::min_element(dealt.begin(), dealt.end()) - dealt.begin();
+    out.chain_of[a] = static_cast<std::uint32_t>(least);
+    dealt[static_cast<std::size_t>(least)] += share_[a];
+  }
+
   const auto& costs = model_.costs;
   std::vector<std::size_t> layers_left(n_servers(), 0), room = capacity_;
-  for (const auto h : home) ++layers_left[h];
   for (std::size_t l = 0; l < n_layers(); ++l) {
-    const auto h = home[l];
-    auto quota = std::min(n_experts(), room[h] / layers_left[h]);
-    --layers_left[h];
-    for (const auto e : by_activation(l)) {
-      if (quota == 0) break;
-      put(out, h, static_cast<std::uint32_t>(l * n_experts() + e));
-      --quota;
-      --room[h];
+    server_mask here = 0;
+    for (const auto& home : chains) here |= bit(home[l]);
+    for (std::size_t m = 0; m < n_servers(); ++m) layers_left[m] += (here >> m) & 1u;
+  }
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    const auto order = by_activation(l);
+    server_mask done = 0;
+    for (const auto& home : chains) {
+      const auto h = home[l];
+      if (done & bit(h)) continue;
+      done |= bit(h);
+      auto quota = std::min(n_experts(), room[h] / layers_left[h]);
+      --layers_left[h];
+      for (const auto e : order) {
+        if (quota == 0) break;
+        put(out, h, static_cast<std::uint32_t>(l * n_experts() + e));
+        --quota;
+        --room[h];
+      }
     }
   }
   for (std::size_t copy = 1; copy <= options_.min_copies; ++copy) {
     for (std::size_t l = 0; l < n_layers(); ++l) {
-      const auto next = home[(l + 1) % n_layers()];
       for (const auto e : by_activation(l)) {
         const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
         if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy) continue;
@@ -264,20 +344,86 @@ layout searcher::pipeline(const std::vector<std::size_t>& home) const {
         double least = infinity;
         for (std::size_t m = 0; m < n_servers(); ++m) {
           if (room[m] == 0 || (out.hosts[item] & bit(m))) continue;
-          const double detour =
-              costs.hidden(home[l], m) + costs.expert_ns[m] + costs.hidden(m, next);
+          double detour = 0;
+          for (const auto& home : chains) {
+            detour += costs.hidden(home[l], m) + costs.expert_ns[m] +
+                      costs.hidden(m, home[(l + 1) % n_layers()]);
+          }
           if (detour < least) {
             least = detour;
             best = m;
           }
         }
+        if (best != n_servers()) {
+          put(out, best, item);
+          --room[best];
+          continue;
+        }
+        // Homes filled the memory with second copies: one of them makes way.
+        for (std::size_t m = 0; m < n_servers() && best == n_servers(); ++m) {
+          if (out.hosts[item] & bit(m)) continue;
+          for (std::size_t at = out.items[m].size(); at-- > 0;) {
+            if (!has_copies_to_spare(out, out.items[m][at])) continue;
+            replace(out, m, at, item);
+            best = m;
+            break;
+          }
+        }
         if (best == n_servers()) return {};
-        put(out, best, item);
-        --room[best];
       }
     }
   }
   fill_free_memory(out);
+  return out;
+}
+
+/// Two or three chains side by side, of the best single ones, for requests that would queue in one.
+std::vector<layout> searcher::parallel(const std::vector<std::pair<layout, score>>& starts) {
+  std::vector<homes> singles;
+  for (const auto& [content, rated] : starts) {
+    if (content.chains.size() != 1) continue;
+    homes home;
+    for (const auto members : content.chains[0]) {
+      if (std::popcount(members) == 1)
+        home.push_back(static_cast<std::size_t>(std::countr_zero(members)));
+    }
+    if (home.size() != n_layers()) continue;
+    server_mask servers = 0;
+    for (const auto h : home) servers |= bit(h);
+    // Chains over the same servers add no room to queue in.
+    const bool is_new = std::none_of(singles.begin(), singles.end(), [&](const homes& other) {
+      server_mask others = 0;
+      for (const auto h : other) others |= bit(h);
+      return others == servers;
+    });
+    if (is_new) singles.push_back(home);
+    if (singles.size() == 24) break;
+  }
+  std::vector<layout> out;
+  std::vector<std::pair<double, std::vector<homes>>> pairs;
+  const auto offer = [&](const std::vector<homes>& chains) {
+    auto content = pipeline(chains);
+    if (content.hosts.empty()) return infinity;
+    const double cost = evaluate(content).cost;
+    out.push_back(std::move(content));
+    return cost;
+  };
+  for (std::size_t a = 0; a < singles.size(); ++a) {
+    for (std::size_t b = a + 1; b < singles.size(); ++b) {
+      const std::vector<homes> chains{singles[a], singles[b]};
+      pairs.emplace_back(offer(chains), chains);
+    }
+  }
+  std::stable_sort(pairs.begin(), pairs.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < std::min<std::size_t>(4, pairs.size()); ++i) {
+    for (const auto& third : singles) {
+      auto chains = pairs[i].second;
+      if (std::find(chains.begin(), chains.end(), third) != chains.end()) continue;
+      chains.push_back(third);
+      offer(chains);
+    }
+  }
   return out;
 }
 
@@ -289,7 +435,7 @@ std::vector<layout> searcher::pipelines() const {
   const auto add = [&](const std::vector<std::size_t>& home) {
     if (std::find(seen.begin(), seen.end(), home) != seen.end()) return;
     seen.push_back(home);
-    auto content = pipeline(home);
+    auto content = pipeline({home});
     if (!content.hosts.empty()) out.push_back(std::move(content));
   };
   const auto split = [&](const std::vector<std::size_t>& order) {
@@ -420,6 +566,13 @@ bool searcher::move_residence(layout& content, random_stream& random) const {
 /// Changes the layout at random; false where the draw changes nothing.
 bool searcher::propose(layout& content, random_stream& random) const {
   const auto kind = random.below(100);
+  if (content.chains.size() > 1 && random.below(16) == 0) {
+    auto& chain = content.chain_of[random.below(n_servers())];
+    const auto other = static_cast<std::uint32_t>(random.below(content.chains.size()));
+    const bool changed = chain != other;
+    chain = other;
+    return changed;
+  }
   if (kind < 50) {
     std::size_t server = 0;
     const auto wanted = wanted_item(content, server, random);
@@ -472,21 +625,38 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
   auto best_score = evaluate(current);
   auto prices = best_score.prices;
   const auto n_chains = current.chains.size();
-  std::vector<double> share;
-  for (std::size_t c = 0; c < n_chains; ++c) share.push_back(chain_share(current, c));
   std::vector<trajectory> problems(n_chains, trajectory(model_));
+  for (auto& problem : problems) problem.track_usage(is_loaded());
   const bool priced = options_.quality_nats > 0 && !std::isinf(options_.quality_nats);
+  auto wait_ns = best_score.wait_ns;
   const auto cost_now = [&](const layout& content) {
     double cost = kv_cost(content);
-    for (std::size_t c = 0; c < n_chains; ++c) {
-      cost += share[c] * (problems[c].solve_cost() -
-                          (priced ? problems[c].price() * options_.quality_nats : 0.0));
+    const auto over_budget = [&](std::size_t c, double nats) {
+      return priced ? problems[c].price() * (nats - options_.quality_nats) : 0.0;
+    };
+    if (!is_loaded()) {
+      for (std::size_t c = 0; c < n_chains; ++c) {
+        cost += problems[c].solve_cost();
+        if (priced) cost -= problems[c].price() * options_.quality_nats;
+      }
+      return cost;
     }
-    return cost;
+    trajectory_usage usage;
+    double token_ns = 0;
+    for (std::size_t c = 0; c < n_chains; ++c) {
+      const double share = chain_share(content, c);
+      if (share == 0) continue;
+      const auto estimate = problems[c].solve();
+      token_ns += share * estimate.token_ns;
+      cost += share * over_budget(c, estimate.token_nats);
+      usage.add(share, problems[c].usage());
+    }
+    return cost + estimate_queues(model_, usage, token_ns, options_.concurrency, wait_ns).token_ns;
   };
   const auto restart = [&] {
     for (std::size_t c = 0; c < n_chains; ++c) {
       problems[c].set_price(prices[c]);
+      problems[c].set_waits(wait_ns);
       problems[c].rebuild(current.hosts, current.chains[c]);
     }
     return cost_now(current);
@@ -497,8 +667,10 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
   layout trial = current;
   for (std::size_t step = 0; step < n_steps; ++step) {
     if (step % 256 == 0 && options_.should_stop && options_.should_stop()) break;
-    if (priced && step % period == period - 1) {
-      prices = evaluate(current).prices;
+    if ((priced || is_loaded()) && step % period == period - 1) {
+      const auto rated = evaluate(current);
+      prices = rated.prices;
+      wait_ns = rated.wait_ns;
       current_cost = restart();
     }
     const double heat =
@@ -515,9 +687,9 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
             !std::equal(trial.hosts.begin() + offset,
                         trial.hosts.begin() + offset + static_cast<std::ptrdiff_t>(n_experts()),
                         current.hosts.begin() + offset);
-        const bool rehomed =
-            trial.chains[c][l] != current.chains[c][l] ||
-            (l + 1 < n_layers() && trial.chains[c][l + 1] != current.chains[c][l + 1]);
+        const auto next = (l + 1) % n_layers();
+        const bool rehomed = trial.chains[c][l] != current.chains[c][l] ||
+                             trial.chains[c][next] != current.chains[c][next];
         if (moved || rehomed) problems[c].rebuild_layer(l, trial.hosts, trial.chains[c]);
       }
     }
@@ -537,8 +709,9 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
         best = current;
         best_score = rated;
       }
-      if (priced) {
+      if (priced || is_loaded()) {
         prices = rated.prices;
+        wait_ns = rated.wait_ns;
         current_cost = restart();
       }
     }
@@ -546,15 +719,27 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
   return {std::move(best), std::move(best_score)};
 }
 
-/// Replicas that no expected trajectory uses become further copies of the rarest experts, for
-/// failures and drift.
+/// Members of residencies that do not pay for their KV rows leave; replicas that no expected
+/// trajectory uses become further copies of the rarest experts, for failures and drift.
 void searcher::tidy(layout& content, score& rated) {
-  std::vector<double> runs(n_servers() * n_items_, 0);
   for (std::size_t c = 0; c < content.chains.size(); ++c) {
-    scratch_.set_price(rated.prices[c]);
-    scratch_.rebuild(content.hosts, content.chains[c]);
-    scratch_.solve();
-    const auto usage = scratch_.usage(content.hosts);
+    for (std::size_t l = 0; l < n_layers(); ++l) {
+      for (std::size_t m = 0; m < n_servers(); ++m) {
+        auto members = content.chains[c][l];
+        if (!(members & bit(m)) || std::popcount(members) < 2) continue;
+        auto fewer = content;
+        fewer.chains[c][l] &= ~bit(m);
+        auto again = evaluate(fewer);
+        if (again.cost > rated.cost) continue;
+        content = std::move(fewer);
+        rated = std::move(again);
+      }
+    }
+  }
+  std::vector<double> runs(n_servers() * n_items_, 0);
+  scratch_.set_waits(rated.wait_ns);
+  for (std::size_t c = 0; c < content.chains.size(); ++c) {
+    const auto usage = usage_of(content, c, rated.prices[c]);
     for (std::size_t i = 0; i < runs.size(); ++i) runs[i] += usage.expert_runs[i];
   }
   auto trial = content;
@@ -596,6 +781,7 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
   // Each copy's score: how much longer a position would take without it, at the same prices; 0 for
   // a last copy.
   std::vector<double> longer(n_servers() * n_items_, 0);
+  scratch_.set_waits(rated.wait_ns);
   for (std::size_t c = 0; c < content.chains.size(); ++c) {
     const double share = chain_share(content, c);
     auto hosts = content.hosts;
@@ -632,6 +818,12 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
 
 }  // namespace
 
+double estimate_plan(const profile& experts, const plan& placed, const cluster& servers,
+                     const cost_profile& costs, const search_options& options) {
+  searcher search(experts, servers, costs, options);
+  return search.evaluate(search.layout_of(placed)).token_ns;
+}
+
 result<plan> place_by_search(const profile& experts, const cluster& servers,
                              const cost_profile& costs, const search_options& options) {
   placement_options simple;
@@ -654,6 +846,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
     search.fill_free_memory(content);
     offer(content);
     if (content.chains.size() > 1) offer(search.merge_chains(content));
+    if (options.concurrency > 1) return;
     content.chains = {roaming_residency(search.n_servers(), search.n_layers())[0].layers};
     std::fill(content.chain_of.begin(), content.chain_of.end(), 0u);
     offer(std::move(content));
@@ -663,13 +856,16 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   if (const auto similar = place_by_similarity(experts, servers, costs, simple))
     offer_plan(*similar);
   for (auto& content : search.pipelines()) offer(std::move(content));
-  std::stable_sort(starts.begin(), starts.end(),
-                   [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; });
+  const auto by_cost = [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; };
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  if (options.concurrency > 1) {
+    for (auto& content : search.parallel(starts)) offer(std::move(content));
+    std::stable_sort(starts.begin(), starts.end(), by_cost);
+  }
 
   // Half of the steps to the best starts, the rest to the best results among them.
   random_stream random(options.seed, 0x5ea4c4);
   auto best = starts.front();
-  const auto by_cost = [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; };
   constexpr std::size_t n_first = 8, n_second = 2;
   if (starts.size() > n_first) starts.resize(n_first);
   for (auto& start : starts) {

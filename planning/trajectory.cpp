@@ -35,6 +35,8 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
       costs(prices) {
   ORDERMOE_CHECK(n_slots >= 1 && n_slots <= max_trajectory_slots, "a token has 1 to 8 slots");
   ORDERMOE_CHECK(n_servers >= 1 && n_servers <= 64, "a plan has 1 to 64 servers");
+  ORDERMOE_CHECK(n_servers * n_experts <= 65536,
+                 "servers times experts of a layer are at most 65536");
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
   for (std::size_t l = 0; l < n_layers; ++l) {
     const auto& source = experts.layers[l];
@@ -126,13 +128,9 @@ void trajectory::rebuild_layer(std::size_t layer, std::span<const server_mask> h
   out.to.clear();
   for_each_server(residence[layer],
                   [&](std::size_t s) { out.from.push_back(static_cast<std::uint8_t>(s)); });
-  if (layer + 1 < model_.n_layers) {
-    for_each_server(residence[layer + 1],
-                    [&](std::size_t s) { out.to.push_back(static_cast<std::uint8_t>(s)); });
-  } else {
-    for (std::size_t s = 0; s < model_.n_servers; ++s)
-      out.to.push_back(static_cast<std::uint8_t>(s));
-  }
+  const bool last = layer + 1 == model_.n_layers;
+  const auto onward = last ? residence[layer] | residence[0] : residence[layer + 1];
+  for_each_server(onward, [&](std::size_t s) { out.to.push_back(static_cast<std::uint8_t>(s)); });
   fill(layer, hosts, out);
 }
 
@@ -218,17 +216,34 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
   for (std::size_t q = 0; q < n_sets; ++q) losses_of(layer, q, q, hosts);
   server_mask hosting = 0;
   for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
+  if (tracks_usage_) {
+    fill_steps<true>(layer, hosting, out);
+  } else {
+    fill_steps<false>(layer, hosting, out);
+  }
+}
+
+template <bool WithExperts>
+void trajectory::fill_steps(std::size_t layer, server_mask hosting, tables& out) {
+  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());
+  if constexpr (WithExperts) out.runs.resize(out.cost.size() * n_slots);
   std::size_t at = 0;
   for (const auto from : out.from) {
     for (const auto to : out.to) {
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots<false>(q, residual_ns);
+        const auto best = best_slots<WithExperts>(q, residual_ns);
         out.cost[at] = best.cost;
         out.nats[at] = best.nats;
+        if constexpr (WithExperts) {
+          for (std::size_t j = 0; j < n_slots; ++j) {
+            out.runs[at * n_slots + j] =
+                static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
+          }
+        }
       }
     }
   }
@@ -546,88 +561,235 @@ trajectory_estimate trajectory::solve() {
   return solve_as<true>();
 }
 
-trajectory_usage trajectory::usage(std::span<const server_mask> hosts) {
-  const auto n_servers = model_.n_servers, n_layers = model_.n_layers, n_experts = model_.n_experts;
-  const auto n_slots = model_.n_slots;
-  const auto& costs = model_.costs;
-  trajectory_usage out;
-  const auto& starts = layers_[0].from;
-  std::vector<double> start(starts.size(), 1.0 / static_cast<double>(starts.size()));
-  // The stationary starts first, then one more sweep that counts.
-  constexpr std::size_t max_sweeps = 64;
-  for (std::size_t sweep = 0;; ++sweep) {
-    out.visits.assign(n_layers * n_servers, 0);
-    out.expert_runs.assign(n_servers * n_layers * n_experts, 0);
-    out.busy_ns.assign(n_servers, 0);
-    out.jobs.assign(n_servers, 0);
-    out.hidden_transfers = out.kv_transfers = 0;
-    std::vector<double> restarts(starts.size(), 0);
-    const auto& first = model_.layers[0];
-    std::vector<double> mass(starts.size() * first.n_sets), after;
-    for (std::size_t r = 0; r < starts.size(); ++r) {
-      for (std::size_t q = 0; q < first.n_sets; ++q)
-        mass[r * first.n_sets + q] = start[r] * first.probability[q];
-    }
-    for (std::size_t l = 0; l < n_layers; ++l) {
-      const auto& table = layers_[l];
-      const auto& content = model_.layers[l];
-      const auto n_sets = content.n_sets;
-      server_mask hosting = 0;
-      for (std::size_t k = 0; k < n_experts; ++k) hosting |= hosts[l * n_experts + k];
-      const auto n_after = l + 1 < n_layers ? model_.layers[l + 1].n_sets : 0;
-      after.assign(table.to.size() * n_after, 0);
-      for (std::size_t s = 0; s < table.from.size(); ++s) {
-        const std::size_t from = table.from[s];
-        std::size_t arranged = table.to.size();
-        for (std::size_t q = 0; q < n_sets; ++q) {
-          const double weight = mass[s * n_sets + q];
-          if (weight == 0) continue;
-          const std::size_t i = next_[l][s * n_sets + q];
-          const std::size_t to = table.to[i];
-          out.visits[l * n_servers + from] += weight;
-          out.busy_ns[from] += weight * costs.attention_ns[from];
-          out.jobs[from] += weight;
-          out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
-          if (arranged != i) arrivals(from, to, hosting);
-          arranged = i;
-          losses_of(l, q, 0, hosts);
-          const auto picked = best_slots<true>(0, costs.hidden(from, to));
-          server_mask visited = 0;
-          for (std::size_t j = 0; j < n_slots; ++j) {
-            bool repeated = false;
-            for (std::size_t h = 0; h < j; ++h) {
-              repeated |=
-                  picked.servers[h] == picked.servers[j] && picked.experts[h] == picked.experts[j];
-            }
-            if (repeated) continue;
-            const std::size_t m = picked.servers[j];
-            visited |= server_mask{1} << m;
-            out.expert_runs[(m * n_layers + l) * n_experts + picked.experts[j]] += weight;
-            out.busy_ns[m] += weight * costs.expert_ns[m];
-            out.jobs[m] += weight;
-          }
-          // One copy out to each other server, one result on to n from each server that is not n,
-          // and the residual.
-          for_each_server(visited | server_mask{1} << from, [&](std::size_t m) {
-            out.hidden_transfers += weight * ((m != from ? 1.0 : 0.0) + (m != to ? 1.0 : 0.0));
-          });
-          if (n_after == 0) {
-            restarts[restart_[to]] += weight;
-            out.busy_ns[to] += weight * costs.head_ns[to];
-            out.jobs[to] += weight;
-          }
-          for (std::size_t p = 0; p < n_after; ++p) {
-            after[i * n_after + p] += weight * content.incoming[p * n_sets + q];
-          }
-        }
+void trajectory_usage::add(double share, const trajectory_usage& other) {
+  const auto sum = [&](std::vector<double>& mine, const std::vector<double>& theirs) {
+    mine.resize(theirs.size(), 0);
+    for (std::size_t i = 0; i < theirs.size(); ++i) mine[i] += share * theirs[i];
+  };
+  sum(visits, other.visits);
+  sum(expert_runs, other.expert_runs);
+  sum(busy_ns, other.busy_ns);
+  sum(head_runs, other.head_runs);
+  sum(jobs, other.jobs);
+  hidden_transfers += share * other.hidden_transfers;
+  kv_transfers += share * other.kv_transfers;
+}
+
+/// Follows the policy of the last solve() through one position. Calls visit(layer, index of the
+/// member in R_l, set, index of n, probability); returns nothing but what visit gathers.
+template <class Visit>
+void trajectory::sweep_forward(std::vector<double> start, Visit&& visit) const {
+  const auto& first = model_.layers[0];
+  std::vector<double> mass(start.size() * first.n_sets), after;
+  for (std::size_t r = 0; r < start.size(); ++r) {
+    for (std::size_t q = 0; q < first.n_sets; ++q)
+      mass[r * first.n_sets + q] = start[r] * first.probability[q];
+  }
+  for (std::size_t l = 0; l < model_.n_layers; ++l) {
+    const auto& table = layers_[l];
+    const auto n_sets = model_.layers[l].n_sets, n_to = table.to.size();
+    const bool last = l + 1 == model_.n_layers;
+    const auto n_after = last ? 0 : model_.layers[l + 1].n_sets;
+    // By the residence chosen, then on to the next layer's sets.
+    std::vector<double> moved(n_to * n_sets, 0);
+    for (std::size_t s = 0; s < table.from.size(); ++s) {
+      for (std::size_t q = 0; q < n_sets; ++q) {
+        const double weight = mass[s * n_sets + q];
+        if (weight == 0) continue;
+        const std::size_t i = next_[l][s * n_sets + q];
+        visit(l, s, q, i, weight);
+        moved[i * n_sets + q] += weight;
       }
-      std::swap(mass, after);
+    }
+    if (last) return;
+    after.assign(n_to * n_after, 0);
+    for (std::size_t i = 0; i < n_to; ++i) {
+      const double* from = moved.data() + i * n_sets;
+      for (std::size_t p = 0; p < n_after; ++p) {
+        const double* weight = model_.layers[l].incoming.data() + p * n_sets;
+        double sum = 0;
+        for (std::size_t q = 0; q < n_sets; ++q) sum += weight[q] * from[q];
+        after[i * n_after + p] = sum;
+      }
+    }
+    std::swap(mass, after);
+  }
+}
+
+/// How often positions start at each member of R_0 in the long run.
+std::vector<double> trajectory::stationary_starts() const {
+  const auto n = layers_[0].from.size();
+  std::vector<double> start(n, 1.0 / static_cast<double>(n));
+  if (n == 1) return start;
+  std::vector<double> onward(n * n, 0);
+  const auto last = model_.n_layers - 1;
+  for (std::size_t r = 0; r < n; ++r) {
+    std::vector<double> only(n, 0);
+    only[r] = 1;
+    sweep_forward(std::move(only),
+                  [&](std::size_t l, std::size_t, std::size_t, std::size_t i, double weight) {
+                    if (l == last) onward[r * n + restart_[layers_[l].to[i]]] += weight;
+                  });
+  }
+  constexpr int max_rounds = 1000;
+  for (int round = 0; round < max_rounds; ++round) {
+    std::vector<double> after(n, 0);
+    for (std::size_t r = 0; r < n; ++r) {
+      for (std::size_t t = 0; t < n; ++t) after[t] += start[r] * onward[r * n + t];
     }
     double change = 0;
-    for (std::size_t r = 0; r < starts.size(); ++r) change += std::abs(restarts[r] - start[r]);
-    if (change < 1e-9 || sweep == max_sweeps) return out;
-    for (std::size_t r = 0; r < starts.size(); ++r) start[r] = 0.5 * (start[r] + restarts[r]);
+    for (std::size_t r = 0; r < n; ++r) {
+      after[r] = 0.5 * (start[r] + after[r]);
+      change += std::abs(after[r] - start[r]);
+    }
+    start = std::move(after);
+    if (change < 1e-10) break;
   }
+  return start;
+}
+
+trajectory_usage trajectory::usage() {
+  const auto n_servers = model_.n_servers, n_layers = model_.n_layers;
+  const auto n_experts = model_.n_experts, n_slots = model_.n_slots;
+  const auto& costs = model_.costs;
+  ORDERMOE_CHECK(!layers_[0].runs.empty(), "usage() was asked for without track_usage()");
+  trajectory_usage out;
+  out.visits.assign(n_layers * n_servers, 0);
+  out.expert_runs.assign(n_servers * n_layers * n_experts, 0);
+  out.busy_ns.assign(n_servers, 0);
+  out.head_runs.assign(n_servers, 0);
+  out.jobs.assign(n_servers, 0);
+  sweep_forward(stationary_starts(), [&](std::size_t l, std::size_t s, std::size_t q, std::size_t i,
+                                         double weight) {
+    const auto& table = layers_[l];
+    const std::size_t from = table.from[s], to = table.to[i];
+    const auto n_sets = model_.layers[l].n_sets;
+    out.visits[l * n_servers + from] += weight;
+    out.busy_ns[from] += weight * costs.attention_ns[from];
+    out.jobs[from] += weight;
+    out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
+    const auto* runs = table.runs.data() + ((s * table.to.size() + i) * n_sets + q) * n_slots;
+    server_mask visited = server_mask{1} << from;
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      if (std::find(runs, runs + j, runs[j]) != runs + j) continue;
+      const std::size_t m = runs[j] / n_experts;
+      visited |= server_mask{1} << m;
+      out.expert_runs[(m * n_layers + l) * n_experts + runs[j] % n_experts] += weight;
+      out.busy_ns[m] += weight * costs.expert_ns[m];
+      out.jobs[m] += weight;
+    }
+    // One copy out to each other server, one result on to n from each server that is not n, and
+    // the residual.
+    for_each_server(visited, [&](std::size_t m) {
+      out.hidden_transfers += weight * ((m != from ? 1.0 : 0.0) + (m != to ? 1.0 : 0.0));
+    });
+    if (l + 1 == n_layers) {
+      out.busy_ns[to] += weight * costs.head_ns[to];
+      out.head_runs[to] += weight;
+      out.jobs[to] += weight;
+    }
+  });
+  return out;
+}
+
+namespace {
+
+/// One kind of job at a server: rows for it that wait together are served as one.
+struct job_kind {
+  double runs = 0;        ///< Rows per position
+  double service_ns = 0;  ///< Of one batch
+};
+
+/// Mean wait of the first row of a job at a server that serves its jobs in order, where positions
+/// pass at `rate` per ns: what is ahead in the queue and in service,
+///
+///   w = sum over kinds of (jobs per ns) * service * (w + service / 2)
+///
+/// Rows of the same kind that come while a job waits join it, so that (jobs per ns) is
+/// rows / (1 + rows * w): the right side is concave, and Newton's method from beyond the root
+/// descends to it.
+double first_row_wait(const std::vector<job_kind>& kinds, double rate) {
+  double w = 0;
+  for (const auto& kind : kinds) w += 2 * kind.service_ns;
+  for (int round = 0; round < 30; ++round) {
+    double ahead = 0, slope = 0;
+    for (const auto& kind : kinds) {
+      const double rows = rate * kind.runs, share = 1 / (1 + rows * w);
+      ahead += rows * kind.service_ns * (w + 0.5 * kind.service_ns) * share;
+      slope += rows * kind.service_ns * (1 - 0.5 * rows * kind.service_ns) * share * share;
+    }
+    const double step = (w - ahead) / std::max(1 - slope, 1e-3);
+    w = std::max(0.0, w - step);
+    if (std::abs(step) <= 1e-4 * w + 1) break;
+  }
+  return w;
+}
+
+/// Mean wait of a row: the rows that join a job come half way through its wait on average.
+double row_wait(const std::vector<job_kind>& kinds, double rate) {
+  if (kinds.empty() || rate <= 0) return 0;
+  const double w = first_row_wait(kinds, rate);
+  double rows = 0, waited = 0;
+  for (const auto& kind : kinds) {
+    const double joined = rate * kind.runs * w;
+    rows += kind.runs;
+    waited += kind.runs * w * (1 + 0.5 * joined) / (1 + joined);
+  }
+  return waited / rows;
+}
+
+}  // namespace
+
+queue_estimate estimate_queues(const trajectory_model& model, const trajectory_usage& usage,
+                               double token_ns, double concurrency,
+                               std::span<const double> known_wait_ns) {
+  const auto n_servers = model.n_servers;
+  std::vector<std::vector<job_kind>> kinds(n_servers);
+  double bare_ns = token_ns;
+  for (std::size_t m = 0; m < n_servers; ++m) {
+    const auto add = [&](double runs, double service_ns) {
+      if (runs > 0) kinds[m].push_back({runs, service_ns});
+    };
+    for (std::size_t l = 0; l < model.n_layers; ++l)
+      add(usage.visits[l * n_servers + m], model.costs.attention_ns[m]);
+    const auto n_items = model.n_layers * model.n_experts;
+    for (std::size_t i = 0; i < n_items; ++i)
+      add(usage.expert_runs[m * n_items + i], model.costs.expert_ns[m]);
+    add(usage.head_runs[m], model.costs.head_ns[m]);
+    if (!known_wait_ns.empty()) bare_ns -= usage.jobs[m] * known_wait_ns[m];
+  }
+  bare_ns = std::max(bare_ns, 1.0);
+  queue_estimate out;
+  out.wait_ns.assign(n_servers, 0);
+  // A position meets the other concurrency - 1; longer positions pass less often and wait less.
+  const auto with_waits = [&](double at_ns) {
+    double total = bare_ns;
+    for (std::size_t m = 0; m < n_servers; ++m) {
+      out.wait_ns[m] = row_wait(kinds[m], std::max(0.0, concurrency - 1) / at_ns);
+      total += usage.jobs[m] * out.wait_ns[m];
+    }
+    return total;
+  };
+  // Regula falsi (Illinois) on with_waits(t) - t, which falls in t.
+  double low = bare_ns, low_gap = with_waits(low) - low;
+  double high = low + low_gap, high_gap = with_waits(high) - high;
+  out.token_ns = high + high_gap;
+  for (int round = 0; round < 20 && high - low > 1e-5 * high && low_gap > high_gap; ++round) {
+    const double t = (low * high_gap - high * low_gap) / (high_gap - low_gap);
+    const double gap = with_waits(t) - t;
+    out.token_ns = t + gap;
+    if (std::abs(gap) <= 1e-5 * t) break;
+    if (gap > 0) {
+      low = t;
+      low_gap = gap;
+      high_gap *= 0.5;
+    } else {
+      high = t;
+      high_gap = gap;
+      low_gap *= 0.5;
+    }
+  }
+  return out;
 }
 
 trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,

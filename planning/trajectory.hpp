@@ -17,18 +17,18 @@
 /// A token at server s with the target set q of layer l chooses the next residence n of R_{l+1}
 /// and, for each slot, a server m_j and an expert k_j hosted there:
 ///
-///   time = max( d(s, n), max_m [ d(s, m) + wait(m) + (distinct experts run at m) c(m) + d(m, n) ]
-///   ) V_l(s, q) = min over n, m, k of  time + price * nats + W_{l+1}(n, q) W_{l+1}(n, q) =
-///   attention(n) + sum over q' of P_l(q -> q') V_{l+1}(n, q')
+///   time(n, m)   = max( d(s, n), max_m [ d(s, m) + wait(m) + x(m) c(m) + d(m, n) ] )
+///   V_l(s, q)    = min over n, m, k of  time(n, m) + price * nats(k) + W_{l+1}(n, q)
+///   W_{l+1}(n, q) = attention(n) + sum over q' of P_l(q -> q') V_{l+1}(n, q')
 ///
-/// After the last layer n is any server: it runs the output projection and sends the sampled id to
-/// the member of R_0 where the next position starts. The target sets of a new position do not
-/// depend on the last one's, so positions form a renewal process over R_0, solved for its average
-/// cost.
+/// with x(m) the number of different experts that run at m. After the last layer n is a member of
+/// R_{L-1} or R_0: it runs the output projection and sends the sampled id to the member of R_0
+/// where the next position starts. The target sets of a new position do not depend on the last
+/// one's, so positions form a renewal process over R_0, solved for its average cost.
 ///
 /// Approximations: the target sets kept are the most frequent ones, rescaled; a slot's loss is the
 /// calibration mean for its target; with more than two slots the servers of one layer are found by
-/// local search.
+/// local search. Links have no queues; servers have those of set_waits().
 namespace ordermoe::planning {
 
 inline constexpr std::size_t max_trajectory_slots = 8;
@@ -58,10 +58,28 @@ struct trajectory_usage {
   std::vector<double> expert_runs;  ///< [n_servers, n_layers, n_experts]: rows run there
   std::vector<double>
       busy_ns;  ///< [n_servers]: attention, experts and output projection, one row at a time
-  std::vector<double> jobs;     ///< [n_servers]: attention, expert and output projection runs
-  double hidden_transfers = 0;  ///< Hidden states that cross a link.
-  double kv_transfers = 0;      ///< KV rows of one layer that cross a link.
+  std::vector<double> head_runs;  ///< [n_servers]: output projections
+  std::vector<double> jobs;       ///< [n_servers]: attention, expert and output projection runs
+  double hidden_transfers = 0;    ///< Hidden states that cross a link.
+  double kv_transfers = 0;        ///< KV rows of one layer that cross a link.
+
+  /// Adds `share` times another usage of the same model; an empty one starts as zeros.
+  void add(double share, const trajectory_usage& other);
 };
+
+/// Queues at the servers while several positions are in flight.
+struct queue_estimate {
+  double token_ns = 0;          ///< Mean time of a position with its waits.
+  std::vector<double> wait_ns;  ///< [n_servers] mean wait of a row before its job starts.
+};
+
+/// Mean waits where `concurrency` positions with this usage are in flight and one of them takes
+/// `token_ns` without waits. A server serves its jobs first come, first served; rows for the same
+/// expert, layer or projection that wait together are one job. `known_wait_ns` [n_servers] is what
+/// token_ns already contains for each job.
+queue_estimate estimate_queues(const trajectory_model& model, const trajectory_usage& usage,
+                               double token_ns, double concurrency,
+                               std::span<const double> known_wait_ns);
 
 /// The trajectory problem of one residency over one placement. Tables are kept per layer, so that a
 /// move of the search rebuilds only the layers that it touches. Not thread-safe.
@@ -81,6 +99,8 @@ class trajectory {
   /// the next layer.
   void rebuild_layer(std::size_t layer, std::span<const server_mask> hosts,
                      std::span<const server_mask> residence);
+  /// Whether rebuild also keeps which servers and experts the slots take, which usage() needs.
+  void track_usage(bool on) { tracks_usage_ = on; }
   /// Keeps, or takes back, what rebuild_layer changed since the last of these calls.
   void commit();
   void roll_back();
@@ -88,15 +108,16 @@ class trajectory {
   /// Mean cost of a position: time_ns + price * nats. Faster than solve().
   double solve_cost();
   trajectory_estimate solve();
-  /// What the policy of the last solve() does. `hosts` as in the last rebuild.
-  trajectory_usage usage(std::span<const server_mask> hosts);
+  /// What the policy of the last solve() does; track_usage() must have been on at the rebuild.
+  trajectory_usage usage();
 
  private:
   struct tables {
     std::vector<std::uint8_t> from,
-        to;  ///< Servers: members of R_l; members of R_{l+1}, or all at the last layer.
-    std::vector<double> cost;  ///< [from, to, n_sets] of the best slots
-    std::vector<double> nats;  ///< The same slots' nats.
+        to;                           ///< Servers: members of R_l; members of R_{l+1}.
+    std::vector<double> cost;         ///< [from, to, n_sets] of the best slots
+    std::vector<double> nats;         ///< The same slots' nats.
+    std::vector<std::uint16_t> runs;  ///< [from, to, n_sets, n_slots]: server * n_experts + expert
   };
   /// Least priced losses of the slots of some target sets over the servers that host the layer.
   struct slot_losses {
@@ -120,6 +141,11 @@ class trajectory {
   choice best_slots(std::size_t at, double residual_ns);
   template <bool WithExperts>
   choice local_search(std::size_t at, double residual_ns);
+  template <bool WithExperts>
+  void fill_steps(std::size_t layer, server_mask hosting, tables& out);
+  std::vector<double> stationary_starts() const;
+  template <class Visit>
+  void sweep_forward(std::vector<double> start, Visit&& visit) const;
   template <bool WithNats>
   trajectory_estimate solve_as();
   template <bool WithNats>
@@ -127,6 +153,7 @@ class trajectory {
 
   const trajectory_model& model_;
   double price_ = std::numeric_limits<double>::infinity();
+  bool tracks_usage_ = false;
   std::vector<double> wait_ns_;
   std::vector<tables> layers_;
   std::vector<std::pair<std::size_t, tables>> replaced_;  ///< Tables before the moves not yet kept.
