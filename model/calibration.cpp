@@ -141,8 +141,7 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
       parts.push_back(outputs[slot.expert.index()].data() + i * width);
     }
     add_slots(std::span(hidden).subspan(i * width, width), gates, parts);
-    std::ranges::fill(block_output, 0.0f);
-    add_slots(block_output, gates, parts);
+    weigh_slots(block_output, gates, parts);
     double output_norm = 0;
     for (const float x : block_output) output_norm += static_cast<double>(x) * x;
     sums.all_output += output_norm;

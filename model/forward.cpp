@@ -46,6 +46,7 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
   std::vector<float> gates;
   std::vector<const float*> sources;
   for (std::size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].empty()) continue;
     gates.clear();
     sources.clear();
     for (std::size_t j = 0; j < slots[i].size(); ++j) {

@@ -392,6 +392,24 @@ result<std::vector<float>> checkpoint::read(std::string_view name,
   return view->to_fp32();
 }
 
+result<std::string> model_digest(const fs::path& folder) {
+  auto config = read_file(folder / "config.json", std::size_t{1} << 20);
+  if (!config) return config.error();
+  auto weights = checkpoint::open_folder(folder);
+  if (!weights) return weights.error();
+  constexpr std::size_t sample_bytes = 4096;
+  std::string sampled = fmt::format("{}:{}", config->size(), *config);
+  for (const auto& [name, view] : (*weights)->tensors()) {
+    sampled += fmt::format("{}:{}{}{}:{}:", name.size(), name, to_string(view.type),
+                           shape_text(view.shape), view.bytes.size());
+    const auto first = view.bytes.first(std::min(sample_bytes, view.bytes.size()));
+    const auto last = view.bytes.last(std::min(sample_bytes, view.bytes.size()));
+    sampled.append(reinterpret_cast<const char*>(first.data()), first.size());
+    sampled.append(reinterpret_cast<const char*>(last.data()), last.size());
+  }
+  return sha256_hex(sampled);
+}
+
 std::string to_bytes(std::span<const float> numbers, tensor_type type) {
   std::string bytes(numbers.size() * bytes_per_number(type), '\0');
   if (type == tensor_type::f32) {

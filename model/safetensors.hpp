@@ -62,6 +62,11 @@ class checkpoint {
   std::map<std::string, tensor_view, std::less<>> tensors_;
 };
 
+/// What ties a profile or a plan to a model: SHA-256 over config.json and, of every tensor by name,
+/// type, shape, size and its first and last 4 KiB. Reads little even of a large model, and changes
+/// when a model is trained on. Errors: those of read_file and checkpoint::open_folder.
+result<std::string> model_digest(const std::filesystem::path& folder);
+
 /// A tensor to write.
 struct tensor_data {
   std::string name;

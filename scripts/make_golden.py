@@ -2,8 +2,9 @@
 """Makes the golden fixture: a small random Mixtral checkpoint and the logits that it must give.
 
 The decoder below is written from the published description of the architecture, in float64, position by position
-and expert by expert, and shares no code with the C++ one. The tokenizer beside it is trained by spm_train (Debian
-package sentencepiece) on the few sentences below. Usage: make_golden.py FOLDER
+and expert by expert, and shares no code with the C++ one. The tokenizers, the second one in FOLDER/../tokenizer-other,
+are trained by spm_train (Debian package sentencepiece) on the few sentences below; spm_encode and spm_decode say what
+they make of the samples. Usage: make_golden.py FOLDER
 """
 
 import json
@@ -108,16 +109,53 @@ def write_checkpoint(folder, stored):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def write_tokenizer(folder):
+# Texts whose ids and decoded form the SentencePiece programs print.
+SAMPLES = [
+    "The quick brown fox",
+    "  leading and   many    spaces  ",
+    "Twelve plus seven is nineteen: 12+7=19!",
+    "na\u00efve caf\u00e9 \u2014 \u201cquotes\u201d \u6f22\u5b57 \U0001f642 ok",
+    "tab\tinside",
+    "a",
+    "<s> is no control here </s> <0x41> <unk> [end] of",
+    "\u2581 literal space symbol",
+    "\ufb01ne \u2460\u2461 wine, ligature and circled digits",
+    "All streams run to the sea, but the sea is not full. All streams run to the sea.",
+]
+# The second tokenizer's own normalisation: fi ligature to letters, circled digits to digits.
+RULES = "FB01\t66 69\n2460\t31\n2461\t32\n2462\t33\n"
+
+
+def run(arguments, work, text=None):
+    return subprocess.run(arguments, check=True, cwd=work, input=text, capture_output=True).stdout.decode()
+
+
+def train_tokenizer(path, options):
     # Relative names: the trainer records them, and the fixture shall not depend on where it was made.
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "text").write_text(TEXT)
-        subprocess.run(
-            ["spm_train", "--input=text", "--model_prefix=tokenizer", "--model_type=bpe",
-             f"--vocab_size={SHAPE['vocab_size']}", "--byte_fallback=true", "--character_coverage=1.0",
-             "--normalization_rule_name=identity", "--num_threads=1", "--minloglevel=2"],
-            check=True, cwd=work)
-        (folder / "tokenizer.model").write_bytes((Path(work) / "tokenizer.model").read_bytes())
+        (Path(work) / "rules").write_text(RULES)
+        run(["spm_train", "--input=text", "--model_prefix=tokenizer", "--model_type=bpe", "--character_coverage=1.0",
+             "--num_threads=1", "--minloglevel=2", *options], work)
+        path.write_bytes((Path(work) / "tokenizer.model").read_bytes())
+        pieces = []
+        for sample in SAMPLES:
+            ids = run(["spm_encode", f"--model={path.resolve()}", "--output_format=id"], work, sample.encode() + b"\n")
+            text = run(["spm_decode", f"--model={path.resolve()}", "--input_format=id"], work, ids.encode())
+            pieces.append({"text": sample, "ids": [int(i) for i in ids.split()], "decoded": text.rstrip("\n")})
+    return pieces
+
+
+def write_tokenizers(folder):
+    plain = train_tokenizer(folder / "tokenizer.model", [
+        f"--vocab_size={SHAPE['vocab_size']}", "--byte_fallback=true", "--normalization_rule_name=identity"])
+    other = folder.parent / "tokenizer-other"
+    other.mkdir(exist_ok=True)
+    ruled = train_tokenizer(other / "tokenizer.model", [
+        "--vocab_size=90", "--byte_fallback=false", "--normalization_rule_tsv=rules",
+        "--remove_extra_whitespaces=false", "--user_defined_symbols=[end],of"])
+    for path, pieces in ((folder, plain), (other, ruled)):
+        (path / "pieces.json").write_text(json.dumps(pieces, indent=1) + "\n")
 
 
 def normalise(x, weight):
@@ -189,7 +227,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     stored, w = make_weights()
     write_checkpoint(folder, stored)
-    write_tokenizer(folder)
+    write_tokenizers(folder)
     random = np.random.Generator(np.random.PCG64(7))
     sequences = []
     for length in (1, 5, 17, 40):
