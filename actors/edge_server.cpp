@@ -287,6 +287,19 @@ struct edge_server_state {
     send_later(self, view->server, run().load_period_ns, load_tick{});
   }
 
+  void stop() {
+    const auto end = [this](const auto& actor) {
+      if (actor) self->send_exit(actor, caf::exit_reason::user_shutdown);
+    };
+    for (const auto& [key, token] : tokens) end(token);
+    for (const auto& [number, request] : requests) end(request);
+    for (const auto& shard : view->shards) end(shard);
+    for (const auto& link : view->links) end(link);
+    end(view->compute);
+    end(view->selector);
+    self->quit();
+  }
+
   void tell_everyone(const load_report& report) {
     self->send(view->selector, report);
     for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer)
@@ -314,6 +327,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id)
             [&state](const reservation& message) { state.reserve(message); },
             [&state](const load_report& report) { state.tell_everyone(report); },
             [&state](load_tick) { state.tick(); },
+            [&state](stop_server) { state.stop(); },
             [&state](const install_plan& message) {
               state.install(message);
               return caf::ok_atom::value;

@@ -163,11 +163,15 @@ struct install_plan {
 
 struct load_tick {};
 
+/// From the run: end, with every actor of this server.
+struct stop_server {};
+
 using edge_server_actor =
     caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<attend_request>, caf::reacts_to<kv_written>,
                      caf::reacts_to<token_departed>, caf::reacts_to<start_token>, caf::reacts_to<start_request>,
                      caf::reacts_to<progress_report>, caf::reacts_to<reservation>, caf::reacts_to<load_report>,
-                     caf::reacts_to<load_tick>, caf::replies_to<install_plan>::with<caf::ok_atom>>;
+                     caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
+                     caf::replies_to<install_plan>::with<caf::ok_atom>>;
 
 }  // namespace ordermoe::actors
 
@@ -197,3 +201,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::start_token)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::start_request)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::install_plan)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::load_tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::stop_server)

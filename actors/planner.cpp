@@ -13,7 +13,8 @@ struct planner_state {
 }  // namespace
 
 planner_actor spawn_planner(caf::actor_system& system, std::shared_ptr<const run_context> run, planner_work work) {
-  return system.spawn([&](planner_actor::stateful_pointer<planner_state> self) -> planner_actor::behavior_type {
+  return system.spawn([run = std::move(run), work = std::move(work)](
+                          planner_actor::stateful_pointer<planner_state> self) mutable -> planner_actor::behavior_type {
     auto& state = self->state;
     state.run = std::move(run);
     state.work = std::move(work);

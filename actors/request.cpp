@@ -191,7 +191,8 @@ struct request_data {
 
 request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view, request_spec spec,
                             loss_units token_budget, bool continue_in_place) {
-  return system.spawn([&](request_actor::stateful_pointer<request_data> self) -> request_actor::behavior_type {
+  return system.spawn([view = std::move(view), spec = std::move(spec), token_budget, continue_in_place](
+                          request_actor::stateful_pointer<request_data> self) mutable -> request_actor::behavior_type {
     auto& data = self->state;
     data.self = self;
     data.view = std::move(view);

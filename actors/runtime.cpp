@@ -218,13 +218,7 @@ class run_of_actors {
   }
 
   void stop() {
-    for (const auto& view : views_) {
-      caf::anon_send_exit(view->server, caf::exit_reason::user_shutdown);
-      caf::anon_send_exit(view->compute, caf::exit_reason::user_shutdown);
-      caf::anon_send_exit(view->selector, caf::exit_reason::user_shutdown);
-      for (const auto& link : view->links)
-        if (link) caf::anon_send_exit(link, caf::exit_reason::user_shutdown);
-    }
+    for (const auto& view : views_) caf::anon_send(view->server, stop_server{});
     if (planner_) caf::anon_send_exit(planner_, caf::exit_reason::user_shutdown);
     if (scheduler_ != nullptr)
       while (scheduler_->try_run_once()) {

@@ -211,12 +211,13 @@ struct token_data {
 token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view, token_state state,
                         std::vector<expert_output> early_outputs) {
   return system.spawn(
-      [&](token_actor::stateful_pointer<token_data> self) -> token_actor::behavior_type {
+      [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
+          token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
         auto& data = self->state;
         data.self = self;
         data.view = std::move(view);
         data.state = std::move(state);
-        data.outputs = std::move(early_outputs);
+        data.outputs = std::move(outputs);
         data.start();
         return {
             [&data](attended& result) { data.select(result); },
