@@ -1,0 +1,102 @@
+#include "model/sampling.hpp"
+
+#include <cmath>
+
+#include "fixture.hpp"
+#include "model/routing.hpp"
+
+namespace {
+
+namespace om = ordermoe::model;
+using ordermoe::expert_id;
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(sampling)
+
+BOOST_AUTO_TEST_CASE(greedy_takes_the_largest_logit_and_the_lowest_id_of_equals) {
+  const float logits[] = {0.5f, 2.0f, -1.0f, 2.0f};
+  BOOST_TEST(om::sample(logits, {}, 0, 0) == 1);
+  BOOST_TEST(om::sample(logits, {}, 7, 99) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(frequencies_follow_the_softmax) {
+  const float logits[] = {0.0f, std::log(2.0f), -100.0f, std::log(5.0f)};
+  const double expected[] = {1.0 / 8, 2.0 / 8, 0, 5.0 / 8};
+  constexpr int n = 40000;
+  int counts[4] = {};
+  for (int i = 0; i < n; ++i)
+    ++counts[om::sample(logits, {.temperature = 1.0, .seed = 5}, 3, static_cast<unsigned>(i))];
+  for (int v = 0; v < 4; ++v) {
+    // Four standard deviations of a binomial share; the draw is fixed by the seed.
+    const double deviation = std::sqrt(expected[v] * (1 - expected[v]) / n);
+    BOOST_TEST(std::abs(counts[v] / static_cast<double>(n) - expected[v]) <= 4 * deviation);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(temperature_sharpens_and_flattens) {
+  const float logits[] = {0.0f, 1.0f};
+  const auto share = [&](double temperature) {
+    int ones = 0;
+    for (unsigned i = 0; i < 10000; ++i)
+      ones += om::sample(logits, {.temperature = temperature, .seed = 1}, 0, i);
+    return ones / 10000.0;
+  };
+  BOOST_TEST(std::abs(share(0.5) - 1 / (1 + std::exp(-2.0))) < 0.02);
+  BOOST_TEST(std::abs(share(2.0) - 1 / (1 + std::exp(-0.5))) < 0.02);
+}
+
+BOOST_AUTO_TEST_CASE(a_draw_depends_on_seed_request_and_position_alone) {
+  const auto logits = fixture::numbers(50, 2);
+  const auto draw = [&](std::uint64_t seed, std::uint64_t request, std::uint64_t position) {
+    return om::sample(logits, {.temperature = 1.0, .seed = seed}, request, position);
+  };
+  std::vector<std::int32_t> first, seed, request, position;
+  for (std::uint64_t i = 0; i < 40; ++i) {
+    first.push_back(draw(1, 1, i));
+    BOOST_TEST(draw(1, 1, i) == first.back());
+    seed.push_back(draw(2, 1, i));
+    request.push_back(draw(1, 2, i));
+    position.push_back(draw(1, 1, i + 1000));
+  }
+  BOOST_TEST((first != seed));
+  BOOST_TEST((first != request));
+  BOOST_TEST((first != position));
+}
+
+BOOST_AUTO_TEST_CASE(the_loss_is_minus_the_log_of_the_softmax) {
+  const float logits[] = {0.0f, std::log(3.0f), 1000.0f};
+  BOOST_TEST(std::abs(om::negative_log_likelihood(std::span(logits).first(2), 0) - std::log(4.0)) <
+             1e-7);
+  BOOST_TEST(om::negative_log_likelihood(logits, 2) == 0.0);
+  BOOST_TEST(std::abs(om::negative_log_likelihood(logits, 0) - 1000.0) < 1e-9);
+}
+
+BOOST_AUTO_TEST_CASE(the_router_takes_the_largest_logits_in_order_and_the_lower_of_equals) {
+  const float logits[] = {1.0f, 3.0f, 2.0f, 3.0f, 2.0f};
+  const auto slots = om::choose_experts(logits, 4);
+  BOOST_REQUIRE_EQUAL(slots.size(), 4u);
+  const std::size_t expected[] = {1, 3, 2, 4};
+  float total = 0;
+  for (std::size_t j = 0; j < 4; ++j) {
+    BOOST_TEST(slots[j].expert.index() == expected[j]);
+    total += slots[j].gate;
+  }
+  BOOST_TEST(std::abs(total - 1.0f) < 1e-6f);
+  BOOST_TEST(slots[0].gate == slots[1].gate);
+  BOOST_TEST(std::abs(slots[0].gate / slots[2].gate - std::exp(1.0f)) < 1e-5f);
+}
+
+BOOST_AUTO_TEST_CASE(gates_of_the_routers_own_choice_have_the_routers_bits) {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto logits = fixture::numbers(8, seed, 4.0);
+    const auto slots = om::choose_experts(logits, 3);
+    std::vector<expert_id> experts;
+    for (const auto& slot : slots) experts.push_back(slot.expert);
+    const auto gates = om::gates_of(logits, experts);
+    for (std::size_t j = 0; j < 3; ++j)
+      BOOST_TEST(fixture::same_bits(&gates[j], &slots[j].gate, 1));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
