@@ -35,17 +35,6 @@ std::vector<std::size_t> by_demand(const deployment_problem& problem, std::size_
   return order;
 }
 
-/// Line 23: the server with the largest remaining memory that does not host the expert; ties to the
-/// lower index.
-std::size_t emptiest(const deployment& state, std::size_t layer, std::size_t expert) {
-  std::size_t best = state.problem().n_servers;
-  for (std::size_t m = 0; m < state.problem().n_servers; ++m) {
-    if (state.hosts(m, layer, expert)) continue;
-    if (best == state.problem().n_servers || state.free_bytes(m) > state.free_bytes(best)) best = m;
-  }
-  return best;
-}
-
 void place_best(deployment& state, server_mask feasible, expert_of_layer item,
                 const placement_options& options, placement_reason reason) {
   const auto m = lowest_score(state, feasible, item.layer, item.expert, options.lambda_load);
@@ -300,16 +289,20 @@ bool make_room(deployment& state, std::size_t layer, std::size_t expert, placeme
   };
 
   std::vector<arrival> queue;
-  server_mask visited = 0;
+  // For a server only the size of what arrives matters, not what it is.
+  std::set<std::pair<std::size_t, std::int64_t>> reached;
+  const auto arrive = [&](std::size_t server, std::size_t incoming, std::ptrdiff_t parent) {
+    if (hosted(server, incoming)) return;
+    for (auto step = parent; step >= 0; step = queue[static_cast<std::size_t>(step)].parent)
+      if (queue[static_cast<std::size_t>(step)].server == server) return;
+    if (reached.emplace(server, problem.expert_bytes[incoming]).second)
+      queue.push_back({server, incoming, parent});
+  };
   std::vector<std::size_t> servers(problem.n_servers);
   std::iota(servers.begin(), servers.end(), std::size_t{0});
   std::stable_sort(servers.begin(), servers.end(),
                    [&](auto a, auto b) { return state.free_bytes(a) > state.free_bytes(b); });
-  for (const auto m : servers) {
-    if (hosted(m, wanted)) continue;
-    queue.push_back({m, wanted, -1});
-    visited |= server_mask{1} << m;
-  }
+  for (const auto m : servers) arrive(m, wanted, -1);
   for (std::size_t head = 0; head < queue.size(); ++head) {
     const auto node = queue[head];
     const auto room = state.free_bytes(node.server);
@@ -329,11 +322,7 @@ bool make_room(deployment& state, std::size_t layer, std::size_t expert, placeme
     for (const auto outgoing : by_size) {
       if (!hosted(node.server, outgoing) || room + problem.expert_bytes[outgoing] < needed)
         continue;
-      for (const auto m : servers) {
-        if (((visited >> m) & 1u) || hosted(m, outgoing)) continue;
-        queue.push_back({m, outgoing, static_cast<std::ptrdiff_t>(head)});
-        visited |= server_mask{1} << m;
-      }
+      for (const auto m : servers) arrive(m, outgoing, static_cast<std::ptrdiff_t>(head));
     }
   }
   return false;
@@ -357,14 +346,10 @@ result<void> deploy_mandatory(deployment& state, const placement_options& option
       else
         waiting.push_back(j);
     }
-    for (const auto j : waiting) {
-      const auto m = emptiest(state, l, j);
-      if (m < problem.n_servers && state.free_bytes(m) >= problem.bytes(l, j))
-        state.place(m, l, j, placement_reason::waiting_list,
-                    deployment_score(state, m, l, j, options.lambda_load));
-      else if (!make_room(state, l, j, placement_reason::repair))
-        left_over.push_back({l, j});
-    }
+    // Line 23 asks for the server with the largest remaining memory, which make_room tries first.
+    // Nothing was freed since the expert found no server, so something has to move.
+    for (const auto j : waiting)
+      if (!make_room(state, l, j, placement_reason::waiting_list)) left_over.push_back({l, j});
   }
   const auto more = place_copies(state, options);
   left_over.insert(left_over.end(), more.begin(), more.end());

@@ -89,9 +89,10 @@ result<void> deploy_mandatory(deployment& state, const placement_options& option
 /// expert.
 void deploy_redundant(deployment& state);
 
-/// Moves experts along a shortest chain of servers so that the expert fits somewhere that does not
-/// host it yet, and places it there. With experts of one size it finds a place wherever any
-/// sequence of moves could. False: none found.
+/// Moves experts along a shortest chain of servers, starting at those with the most free memory, so
+/// that the expert fits somewhere that does not host it yet, and places it there. With experts of
+/// one size it finds a place wherever any sequence of moves could. False: none found, nothing
+/// changed.
 bool make_room(deployment& state, std::size_t layer, std::size_t expert, placement_reason reason);
 
 enum class packing_outcome { packed, infeasible, cut_off };

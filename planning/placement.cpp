@@ -78,7 +78,7 @@ result<void> place_at_random(deployment& state, const placement_options& options
         state.place(
             nth_server(feasible, random.below(static_cast<std::uint64_t>(std::popcount(feasible)))),
             l, j, reason, 0);
-      else if (!make_room(state, l, j, placement_reason::repair))
+      else if (!make_room(state, l, j, reason))
         ++n_left_over;
     }
   }

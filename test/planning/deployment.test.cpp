@@ -171,6 +171,29 @@ BOOST_AUTO_TEST_CASE(the_bytes_said_to_be_missing_make_it_fit) {
   BOOST_TEST(n_tried > 50u);
 }
 
+BOOST_AUTO_TEST_CASE(each_layer_is_placed_by_falling_size_and_then_importance) {
+  random_stream random(11);
+  auto problem = random_problem(random, 3, 2, 6, false, 1.6);
+  for (auto& bytes : problem.expert_bytes) bytes = 5 * (1 + bytes / 8);
+  planning::deployment state(problem);
+  BOOST_REQUIRE(deploy_mandatory(state, {}).has_value());
+  const auto& placed = state.placed();
+  BOOST_REQUIRE(placed.size() == 12u);
+  std::size_t n_ties = 0;
+  for (std::size_t i = 0; i < 12; ++i) {
+    BOOST_TEST(placed[i].layer.index() == i / 6);
+    BOOST_TEST((placed[i].reason == placement_reason::mandatory));
+    if (i % 6 == 0) continue;
+    const auto l = i / 6, before = placed[i - 1].expert.index(), here = placed[i].expert.index();
+    BOOST_TEST(problem.bytes(l, before) >= problem.bytes(l, here));
+    if (problem.bytes(l, before) != problem.bytes(l, here)) continue;
+    ++n_ties;
+    BOOST_TEST(problem.grouping[l].importance[before] >= problem.grouping[l].importance[here]);
+  }
+  BOOST_TEST(n_ties > 0u);
+  BOOST_TEST(n_ties < 10u);
+}
+
 BOOST_AUTO_TEST_CASE(chains_of_moves_make_room_for_a_second_copy) {
   // Server 2 alone has room and holds expert 0 already: 0 can only get its second copy if 1 moves.
   deployment_problem problem;
@@ -191,13 +214,13 @@ BOOST_AUTO_TEST_CASE(chains_of_moves_make_room_for_a_second_copy) {
   BOOST_TEST(!make_room(state, 0, 1, placement_reason::min_copies));
 }
 
-BOOST_AUTO_TEST_CASE(an_expert_that_waits_goes_to_the_emptiest_server_that_a_move_can_clear) {
-  // First fit by score spreads 6 and 5 over both servers; 9 fits nowhere until one of them moves.
+BOOST_AUTO_TEST_CASE(an_expert_that_waits_gets_room_by_moving_another) {
+  // First fit by score spreads 6 and 5 over both servers; 10 fits nowhere until one of them moves.
   deployment_problem problem;
   problem.n_servers = 2;
   problem.n_layers = 2;
   problem.n_experts = 2;
-  problem.expert_bytes = {6, 5, 9, 1};
+  problem.expert_bytes = {6, 5, 10, 1};
   problem.limit_bytes = {11, 11};
   problem.arrival_share = {0.5, 0.5};
   problem.server_names = {"a", "b"};
@@ -206,9 +229,13 @@ BOOST_AUTO_TEST_CASE(an_expert_that_waits_goes_to_the_emptiest_server_that_a_mov
   const auto deployed = deploy_mandatory(state, {});
   BOOST_REQUIRE_MESSAGE(deployed.has_value(), (deployed ? "" : deployed.error().message));
   check_constraints(state, 1);
-  BOOST_TEST(std::any_of(state.placed().begin(), state.placed().end(), [](const auto& placed) {
-    return placed.reason == placement_reason::repair;
-  }));
+  std::size_t n_waited = 0, n_moved = 0;
+  for (const auto& placed : state.placed()) {
+    n_waited += placed.reason == placement_reason::waiting_list;
+    n_moved += placed.reason == placement_reason::repair;
+  }
+  BOOST_TEST(n_waited == 1u);
+  BOOST_TEST(n_moved == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(replicas_come_in_the_order_of_a_search_from_scratch) {

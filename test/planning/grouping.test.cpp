@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(groups_cover_each_layer_as_the_equations_say) {
       std::vector<double> activation;
       for (std::size_t j = 0; j < n; ++j)
         activation.push_back(static_cast<double>(random.below(5)) / 5);
-      const double threshold = random.uniform(0.2, 0.95);
+      const double threshold = std::round(random.uniform(2, 9.5)) / 10;
       const auto grouping = group_layer(with_activation(activation), similarity, threshold, {});
 
       std::vector<int> seen(n, 0);
