@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "model/kernels.hpp"
 
@@ -205,55 +206,118 @@ void rotate(const float* cosines, const float* sines, float* heads, std::size_t 
   }
 }
 
+/// scores[t] = scale * (query . key t), also for the padding up to a multiple of 16, whose scores
+/// mean nothing; returns the largest of the first n_rows.
+template <class Isa>
+inline float attention_scores(const float* query, const float* keys, std::size_t row_size,
+                              std::size_t dim, float scale, std::size_t n_rows, float* scores) {
+  float largest = -INFINITY;
+  if (dim % lane != 0) {
+    for (std::size_t t = 0; t < n_rows; ++t) {
+      scores[t] = dot<Isa>(query, keys + t * row_size, dim) * scale;
+      largest = scores[t] > largest ? scores[t] : largest;
+    }
+    return largest;
+  }
+  const auto scales = Isa::set1(scale);
+  auto most = Isa::set1(-INFINITY);
+  for (std::size_t t = 0; t < n_rows; t += lane) {
+    // Padding repeats the last key, which changes no maximum.
+    typename Isa::vec sums[lane];
+    const std::size_t count = n_rows - t < lane ? n_rows - t : lane;
+    for (std::size_t r = 0; r < lane; ++r) {
+      const float* key = keys + (t + (r < count ? r : count - 1)) * row_size;
+      sums[r] = Isa::zero();
+      for (std::size_t i = 0; i < dim; i += lane)
+        sums[r] = Isa::fma(Isa::load(query + i), Isa::load(key + i), sums[r]);
+    }
+    const auto block = Isa::mul(Isa::lane_sums(sums), scales);
+    Isa::store(scores + t, block);
+    most = Isa::max(most, block);
+  }
+  alignas(64) float lanes[lane];
+  Isa::store(lanes, most);
+  for (const float x : lanes) largest = x > largest ? x : largest;
+  return largest;
+}
+
+/// out[h] = sum over rows t, in order, of weights[h][t] * value t, for Heads heads that share their
+/// values.
+template <class Isa, int Heads, int Panels>
+inline void weighted_values(const float* weights, std::size_t padded, const float* values,
+                            std::size_t row_size, std::size_t n_rows, float* out, std::size_t dim) {
+  typename Isa::vec sums[Heads][Panels];
+  for (int h = 0; h < Heads; ++h)
+    for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::zero();
+  for (std::size_t t = 0; t < n_rows; ++t) {
+    typename Isa::vec value[Panels];
+    for (int p = 0; p < Panels; ++p) value[p] = Isa::load(values + t * row_size + p * lane);
+    for (int h = 0; h < Heads; ++h) {
+      const auto weight = Isa::set1(weights[h * padded + t]);
+      for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
+    }
+  }
+  for (int h = 0; h < Heads; ++h)
+    for (int p = 0; p < Panels; ++p) Isa::store(out + h * dim + p * lane, sums[h][p]);
+}
+
+/// Heads heads that share one key and value head.
+template <class Isa, int Heads>
+inline void attend_heads(const float* query, const float* keys, const float* values,
+                         std::size_t row_size, std::size_t dim, std::size_t n_rows, float* scratch,
+                         float* output) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const std::size_t padded = (n_rows + lane - 1) / lane * lane;
+  float totals[Heads];
+  for (int h = 0; h < Heads; ++h) {
+    float* scores = scratch + h * padded;
+    const float largest =
+        attention_scores<Isa>(query + h * dim, keys, row_size, dim, scale, n_rows, scores);
+    // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
+    for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
+    for (std::size_t t = 0; t < padded; ++t) scores[t] = exponential(scores[t] - largest);
+    for (std::size_t t = n_rows; t < padded; ++t) scores[t] = 0.0f;
+    alignas(64) float lanes[lane] = {};
+    for (std::size_t t = 0; t < padded; t += lane)
+      for (std::size_t j = 0; j < lane; ++j) lanes[j] += scores[t + j];
+    totals[h] = lane_sum(lanes);
+  }
+  std::size_t d = 0;
+  for (; d + 2 * lane <= dim; d += 2 * lane)
+    weighted_values<Isa, Heads, 2>(scratch, padded, values + d, row_size, n_rows, output + d, dim);
+  for (; d + lane <= dim; d += lane)
+    weighted_values<Isa, Heads, 1>(scratch, padded, values + d, row_size, n_rows, output + d, dim);
+  for (; d < dim; ++d)
+    for (int h = 0; h < Heads; ++h) {
+      float sum = 0;
+      for (std::size_t t = 0; t < n_rows; ++t)
+        sum = std::fma(scratch[h * padded + t], values[t * row_size + d], sum);
+      output[h * dim + d] = sum;
+    }
+  for (int h = 0; h < Heads; ++h)
+    for (std::size_t i = 0; i < dim; ++i) output[h * dim + i] /= totals[h];
+}
+
 template <class Isa>
 void attention(const attention_shape& shape, const float* query, const attention_view& view,
                float* scratch, float* output) {
   const std::size_t dim = shape.head_dim;
   const std::size_t width = shape.n_kv_heads * dim;
-  const std::size_t row_size = 2 * width;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  const std::size_t padded = (view.n_rows + lane - 1) / lane * lane;
-  for (std::size_t h = 0; h < shape.n_heads; ++h) {
-    const float* q = query + h * dim;
+  for (std::size_t h = 0; h < shape.n_heads;) {
+    const std::size_t left = group - h % group;
     const float* keys = view.rows + h / group * dim;
-    const float* values = keys + width;
-    float largest = -INFINITY;
-    for (std::size_t t = 0; t < view.n_rows; ++t) {
-      scratch[t] = dot<Isa>(q, keys + t * row_size, dim) * scale;
-      largest = scratch[t] > largest ? scratch[t] : largest;
-    }
-    // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
-    for (std::size_t t = view.n_rows; t < padded; ++t) scratch[t] = largest;
-    for (std::size_t t = 0; t < padded; ++t) scratch[t] = exponential(scratch[t] - largest);
-    for (std::size_t t = view.n_rows; t < padded; ++t) scratch[t] = 0.0f;
-    alignas(64) float lanes[lane] = {};
-    for (std::size_t t = 0; t < padded; t += lane)
-      for (std::size_t j = 0; j < lane; ++j) lanes[j] += scratch[t + j];
-    const float total = lane_sum(lanes);
-    float* out = output + h * dim;
-    std::size_t d = 0;
-    const auto whole = [&]<int Panels>(std::integral_constant<int, Panels>) {
-      typename Isa::vec sums[Panels];
-      for (int p = 0; p < Panels; ++p) sums[p] = Isa::zero();
-      for (std::size_t t = 0; t < view.n_rows; ++t) {
-        const auto weight = Isa::set1(scratch[t]);
-        for (int p = 0; p < Panels; ++p)
-          sums[p] = Isa::fma(weight, Isa::load(values + t * row_size + d + p * lane), sums[p]);
-      }
-      for (int p = 0; p < Panels; ++p) Isa::store(out + d + p * lane, sums[p]);
-      d += Panels * lane;
+    const auto attend = [&]<int Heads>(std::integral_constant<int, Heads>) {
+      attend_heads<Isa, Heads>(query + h * dim, keys, keys + width, 2 * width, dim, view.n_rows,
+                               scratch, output + h * dim);
+      h += Heads;
     };
-    while (d + 4 * lane <= dim) whole(std::integral_constant<int, 4>{});
-    while (d + 2 * lane <= dim) whole(std::integral_constant<int, 2>{});
-    while (d + lane <= dim) whole(std::integral_constant<int, 1>{});
-    for (; d < dim; ++d) {
-      float sum = 0;
-      for (std::size_t t = 0; t < view.n_rows; ++t)
-        sum = std::fma(scratch[t], values[t * row_size + d], sum);
-      out[d] = sum;
-    }
-    for (std::size_t i = 0; i < dim; ++i) out[i] /= total;
+    if (left >= 4)
+      attend(std::integral_constant<int, 4>{});
+    else if (left >= 2)
+      attend(std::integral_constant<int, 2>{});
+    else
+      attend(std::integral_constant<int, 1>{});
   }
 }
 

@@ -60,6 +60,13 @@ struct attention_shape {
   std::size_t head_dim = 0;
 };
 
+/// fp32 numbers that the attention kernel needs beside its output.
+constexpr std::size_t attention_scratch(std::size_t n_rows) {
+  constexpr std::size_t heads_at_once = 4;
+  return heads_at_once *
+         ((n_rows + packed_layout::lane - 1) / packed_layout::lane * packed_layout::lane);
+}
+
 /// One instruction set's kernels. All sets give the same bits.
 struct kernel_set {
   const char* name;
@@ -71,7 +78,7 @@ struct kernel_set {
   void (*rms_norm)(const float* input, const float* weight, float epsilon, float* output,
                    std::size_t n);
   /// Softmax attention of one query row [n_heads, head_dim] over the rows of its sequence, scores
-  /// scaled by 1/sqrt(head_dim). `scratch` has 16 * ceil(n_rows / 16) numbers.
+  /// scaled by 1/sqrt(head_dim). `scratch` has attention_scratch(n_rows) numbers.
   void (*attention)(const attention_shape& shape, const float* query, const attention_view& view,
                     float* scratch, float* output);
   /// output[i] = silu(gate[i]) * up[i].

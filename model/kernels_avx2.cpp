@@ -41,11 +41,35 @@ struct avx2 {
   }
   static vec load_weights(const float* p) { return load(p); }
   static vec load_weights(const std::uint16_t* p) { return {widen(p), widen(p + 8)}; }
+  static vec max(const vec& a, const vec& b) {
+    return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+  }
+  static vec mul(const vec& a, const vec& b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  static vec lane_sums(const vec (&rows)[16]) { return {eight_sums(rows), eight_sums(rows + 8)}; }
   static vec fma(const vec& a, const vec& b, const vec& c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
 
  private:
+  /// The tree of lane_sum for eight rows at once: rows i and i + 4 share a register from the second
+  /// step on.
+  static __m256 eight_sums(const vec* rows) {
+    __m256 four[4];
+    for (int i = 0; i < 4; ++i) {
+      const auto a = _mm256_add_ps(rows[i].low, rows[i].high);
+      const auto b = _mm256_add_ps(rows[i + 4].low, rows[i + 4].high);
+      four[i] =
+          _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    __m256 two[2];
+    for (int i = 0; i < 2; ++i)
+      two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88),
+                         _mm256_shuffle_ps(two[0], two[1], 0xdd));
+  }
   static __m256 widen(const std::uint16_t* p) {
     const auto halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));

@@ -37,6 +37,21 @@ struct portable {
       v.lanes[i] = std::bit_cast<float>(static_cast<std::uint32_t>(p[i]) << 16);
     return v;
   }
+  static vec max(const vec& a, const vec& b) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] > b.lanes[i] ? a.lanes[i] : b.lanes[i];
+    return v;
+  }
+  static vec mul(const vec& a, const vec& b) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] * b.lanes[i];
+    return v;
+  }
+  static vec lane_sums(const vec (&rows)[16]) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = bodies::lane_sum(rows[i].lanes);
+    return v;
+  }
   static vec fma(const vec& a, const vec& b, const vec& c) {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = std::fma(a.lanes[i], b.lanes[i], c.lanes[i]);

@@ -364,8 +364,7 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
                      fmt::format("attention at position {} with only the first {} rows there",
                                  row.position, row.cache->contiguous()));
       const std::size_t seen = row.position + 1;
-      float* scores = score_room.room((seen + packed_layout::lane - 1) / packed_layout::lane *
-                                      packed_layout::lane);
+      float* scores = score_room.room(attention_scratch(seen));
       set.attention(heads, projected + (start + i) * joint, {row.cache->row(0).data(), seen},
                     scores, mixed + i * width);
     }

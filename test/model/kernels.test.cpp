@@ -92,25 +92,27 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
         set->silu_product(a.data(), b.data(), output.data(), n);
         BOOST_TEST(same_bits(expected.data(), output.data(), n));
       }
-      for (const std::size_t dim : {2, 10, 16, 24, 32, 64, 80, 128}) {
-        const om::attention_shape shape{4, 2, dim};
-        const std::size_t half = dim / 2;
-        const auto angles = numbers(2 * half, 7);
-        auto expected = numbers(4 * dim, 8);
-        auto output = expected;
-        portable.rotate(angles.data(), angles.data() + half, expected.data(), 4, dim);
-        set->rotate(angles.data(), angles.data() + half, output.data(), 4, dim);
-        BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
-        for (const std::size_t n_rows : {1, 2, 15, 16, 17, 50}) {
-          const auto rows = numbers(n_rows * 4 * dim, 9, 3.0);
-          const auto query = numbers(4 * dim, 10, 3.0);
-          std::vector<float> scratch(64);
-          portable.attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
-                             expected.data());
-          set->attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(), output.data());
+      for (const std::size_t dim : {2, 10, 16, 24, 32, 64, 80, 128})
+        for (const std::size_t n_heads : {4, 6, 14}) {
+          const om::attention_shape shape{n_heads, 2, dim};
+          const std::size_t half = dim / 2;
+          const auto angles = numbers(2 * half, 7);
+          auto expected = numbers(n_heads * dim, 8);
+          auto output = expected;
+          portable.rotate(angles.data(), angles.data() + half, expected.data(), n_heads, dim);
+          set->rotate(angles.data(), angles.data() + half, output.data(), n_heads, dim);
           BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
+          for (const std::size_t n_rows : {1, 2, 15, 16, 17, 50}) {
+            const auto rows = numbers(n_rows * 4 * dim, 9, 3.0);
+            const auto query = numbers(n_heads * dim, 10, 3.0);
+            std::vector<float> scratch(om::attention_scratch(n_rows));
+            portable.attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
+                               expected.data());
+            set->attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
+                           output.data());
+            BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
+          }
         }
-      }
     }
   }
 }
@@ -149,7 +151,7 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   const std::size_t n_rows = 37;
   const auto rows = numbers(n_rows * 80, 15, 2.0);
   const auto query = numbers(80, 16, 2.0);
-  std::vector<float> scratch(48), output(80);
+  std::vector<float> scratch(om::attention_scratch(n_rows)), output(80);
   om::kernels().attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
                           output.data());
   for (std::size_t h = 0; h < 4; ++h) {
