@@ -111,7 +111,8 @@ class tables final : public selection_tables {
     loss_units left;
     const double*
         row;  ///< [next, bins]: W where it does not depend on the choice, else its minimum.
-    double ready[64];  ///< [server] d(s, m) + wait(m)
+    std::size_t full;     ///< The bin of all that is left.
+    const double* ready;  ///< [server] d(s, m) + wait(m)
 
     const option& at(std::size_t slot, std::size_t index, std::size_t n_experts) const {
       return options[slot * n_experts + index];
@@ -1067,7 +1068,7 @@ void tables::search_one(const step_query& step, std::size_t position, outcome& b
   const double stays = hidden(step.query.server, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
-  const double lowest = is_monotone() ? row[bin_of(step.left)] : -infinity;
+  const double lowest = is_monotone() ? row[step.full] : -infinity;
   const bool executed = is_executed() && step.table.key_stride != 0;
   outcome candidate;
   candidate.position = static_cast<std::uint32_t>(position);
@@ -1110,7 +1111,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
   const double* row = step.row + position * n_bins_;
   const bool executed = is_executed() && step.table.key_stride != 0;
   const bool prune = is_monotone();
-  const double lowest = prune ? row[bin_of(step.left)] : -infinity;
+  const double lowest = prune ? row[step.full] : -infinity;
 
   timed* out = ways;
   for (std::size_t j = 0; j < 2; ++j) {
@@ -1208,7 +1209,7 @@ void tables::search_many(const step_query& step, std::size_t position, outcome& 
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
   const bool executed = is_executed() && step.table.key_stride != 0;
-  const double lowest = is_monotone() ? row[bin_of(step.left)] : -infinity;
+  const double lowest = is_monotone() ? row[step.full] : -infinity;
   outcome candidate;
   candidate.position = static_cast<std::uint32_t>(position);
   std::array<std::uint32_t, max_slots> experts{};
@@ -1257,13 +1258,12 @@ void tables::search(const step_query& step, server_mask residences, outcome& bes
       search_many(step, position, best);
   };
   // The residence that could be the cheapest goes first, so that most others need no look.
-  const auto full = bin_of(step.left);
   std::array<double, 64> bound;
   std::size_t first = next.size();
   for (std::size_t i = 0; i < next.size(); ++i) {
     if (((residences >> next[i]) & 1u) == 0) continue;
     bound[i] = per_ns_ * (hidden(step.query.server, next[i]) + step.table.later[i]) +
-               step.row[i * n_bins_ + full];
+               step.row[i * n_bins_ + step.full];
     if (first == next.size() || bound[i] < bound[first]) first = i;
   }
   if (first == next.size()) return;
@@ -1310,10 +1310,12 @@ decision tables::select(const decision_query& query) const {
     for (std::size_t j = 0; j < count; ++j) targets[j] = query.slots[j].target;
     row = onward_row(table, targets.data(), count);
   }
-  step_query step{query, facts, table, count, options, counts.data(), left, row, {}};
+  std::array<double, 64> ready;
   const bool waits = policy_.price_waits && !query.wait_ns.empty();
   for (std::size_t m = 0; m < n_servers_; ++m)
-    step.ready[m] = hidden(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
+    ready[m] = hidden(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
+  const step_query step{query,         facts, table, count,        options,
+                        counts.data(), left,  row,   bin_of(left), ready.data()};
 
   outcome best;
   const auto asked = table.next_mask & query.residences;

@@ -4,6 +4,8 @@
 #include <array>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <cstdlib>
+#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -11,6 +13,23 @@
 #include "config/random.hpp"
 #include "planning/ledger.hpp"
 #include "selector_oracle.hpp"
+
+namespace {
+thread_local std::size_t n_allocations = 0;
+}
+
+// Counts what the thread allocates, for the test that decisions allocate nothing.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++n_allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace ordermoe::planning {
 namespace {
@@ -652,6 +671,28 @@ BOOST_AUTO_TEST_CASE(no_decision_spends_more_than_is_left) {
     }
   }
   BOOST_TEST(n_spending > 100u);
+}
+
+BOOST_AUTO_TEST_CASE(a_decision_allocates_nothing_and_repeats_itself) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    random_stream random(seed, 14);
+    const auto of = draw_shape_for(seed, random);
+    const auto w = draw_world(random, of);
+    auto policy = draw_policy(random, of);
+    policy.residence = residence_choice::free;
+    const auto budget = draw_budget(random);
+    const auto tables = built(w, policy, budget);
+    asked a(random, w, *tables, of, budget);
+    std::vector<loss_units> losses(of.n_experts);
+    const auto before = n_allocations;
+    tables->slot_losses(a.query.layer, a.of.targets[0], a.of.gates[0], a.of.probabilities, losses);
+    const auto made = tables->select(a.query);
+    BOOST_TEST_REQUIRE(n_allocations == before, "seed " << seed);
+    const auto again = built(w, policy, budget)->select(a.query);
+    BOOST_TEST_REQUIRE(same_choice(made, again), "seed " << seed);
+    BOOST_TEST_REQUIRE(made.cost == again.cost, "seed " << seed);
+  }
+  BOOST_TEST(n_allocations > 0u);
 }
 
 BOOST_AUTO_TEST_CASE(the_budget_is_checked_to_the_last_unit) {
