@@ -66,8 +66,9 @@ struct plan {
   std::vector<residency> residence;      ///< [n_servers], by access server
   std::vector<std::int64_t> expert_bytes_used;   ///< [n_servers]
   std::vector<std::int64_t> expert_bytes_limit;  ///< [n_servers]
-  double estimated_token_ns =
-      0;  ///< The planner's estimate of the time of one decoded token, averaged over arrivals.
+  /// The planner's estimate of the time of one decoded token, averaged over arrivals; 0 where the
+  /// planner makes none (Algorithm 1, popularity).
+  double estimated_token_ns = 0;
 
   bool hosts(server_id server, layer_id layer, expert_id expert) const;
 };
