@@ -25,8 +25,8 @@ using loss_function = std::function<result<std::vector<double>>(std::span<const 
 using answer_function = std::function<result<std::string>(const std::string& prompt)>;
 
 struct evaluation_hooks {
-  std::function<void(double share_done)> progress;
-  std::function<bool()> should_stop;  ///< Asked between documents or problems.
+  std::function<void(double share_done)> progress = {};
+  std::function<bool()> should_stop = {};  ///< Asked between documents or problems.
 };
 
 struct perplexity_score {

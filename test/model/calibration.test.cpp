@@ -1,0 +1,283 @@
+#include "model/calibration.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "fixture.hpp"
+#include "model/reference.hpp"
+#include "model/routing.hpp"
+#include "model/safetensors.hpp"
+
+namespace {
+
+namespace om = ordermoe::model;
+using fixture::check_error;
+using fixture::tiny_model;
+using ordermoe::errc;
+using ordermoe::expert_id;
+using ordermoe::layer_id;
+
+constexpr std::size_t n_experts = 6;
+
+std::vector<std::vector<std::int32_t>> documents() {
+  ordermoe::random_stream random(31);
+  std::vector<std::vector<std::int32_t>> made;
+  for (const std::size_t length : {30, 12, 45, 2, 20}) {
+    std::vector<std::int32_t> ids{1};
+    while (ids.size() < length) ids.push_back(static_cast<std::int32_t>(3 + random.below(317)));
+    made.push_back(std::move(ids));
+  }
+  return made;
+}
+
+const om::calibration_statistics& statistics() {
+  static const auto made =
+      fixture::need(om::calibrate(*tiny_model(), documents(), {.damage_tokens = 60}));
+  return made;
+}
+
+/// Router logits of every token at a layer, in the order of the documents.
+std::vector<std::vector<float>> router_logits(std::size_t layer) {
+  std::vector<std::vector<float>> rows;
+  for (const auto& ids : documents())
+    fixture::need(om::logits(*tiny_model(), ids,
+                             [&](layer_id l, std::size_t, std::span<const float> logits,
+                                 std::vector<om::executed_slot>&) {
+                               if (l.index() == layer)
+                                 rows.emplace_back(logits.begin(), logits.end());
+                             }));
+  return rows;
+}
+
+/// The tiny model with all experts of a layer made equal to its first.
+std::shared_ptr<const om::transformer> model_of_equal_experts(
+    const fixture::scratch_folder& folder) {
+  const auto source = fixture::need(om::checkpoint::open_folder(fixture::tiny));
+  std::vector<om::tensor_data> tensors;
+  for (const auto& [name, view] : source->tensors()) {
+    const auto at = name.find(".experts.");
+    const auto* content = &view;
+    if (at != std::string::npos)
+      content = source->find(name.substr(0, at) + ".experts.0" + name.substr(name.find(".w", at)));
+    BOOST_REQUIRE(content != nullptr);
+    tensors.push_back({name, view.type, view.shape, om::to_bytes(content->to_fp32(), view.type)});
+  }
+  std::filesystem::copy_file(fixture::tiny / "config.json", folder.path() / "config.json");
+  BOOST_REQUIRE(om::write_safetensors(folder.path() / "model.safetensors", tensors));
+  return fixture::need(om::transformer::load(folder.path()));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(calibration)
+
+BOOST_AUTO_TEST_CASE(counts_add_up) {
+  const auto& found = statistics();
+  BOOST_TEST(found.n_tokens == 109u);
+  BOOST_TEST(found.n_layers == 3u);
+  for (std::size_t l = 0; l < 3; ++l) {
+    const auto& layer = found.layers[l];
+    const auto total = [](const auto& counts) {
+      return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    };
+    BOOST_TEST(total(layer.activations) == 2 * found.n_tokens);
+    BOOST_TEST(total(layer.transitions) == (l + 1 < 3 ? 4 * found.n_tokens : 0));
+    std::uint64_t set_count = 0;
+    std::vector<std::uint64_t> by_expert(n_experts, 0);
+    for (const auto& set : layer.sets) {
+      set_count += set.count;
+      BOOST_TEST(std::ranges::is_sorted(set.experts));
+      BOOST_TEST(std::abs(set.mean_gate[0] + set.mean_gate[1] - 1.0) < 1e-6);
+      for (const auto e : set.experts) by_expert[e.index()] += set.count;
+    }
+    BOOST_TEST(set_count == found.n_tokens);
+    BOOST_TEST(by_expert == layer.activations, boost::test_tools::per_element());
+    BOOST_TEST(
+        std::ranges::is_sorted(layer.sets, std::ranges::greater{}, &om::observed_set::count));
+    if (l + 1 == 3) {
+      BOOST_TEST(layer.set_transitions.empty());
+      continue;
+    }
+    std::vector<std::uint64_t> leaving(layer.sets.size(), 0),
+        arriving(found.layers[l + 1].sets.size(), 0);
+    for (const auto& move : layer.set_transitions) {
+      leaving.at(move.from) += move.count;
+      arriving.at(move.to) += move.count;
+    }
+    for (std::size_t s = 0; s < leaving.size(); ++s) BOOST_TEST(leaving[s] == layer.sets[s].count);
+    for (std::size_t s = 0; s < arriving.size(); ++s)
+      BOOST_TEST(arriving[s] == found.layers[l + 1].sets[s].count);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(router_statistics_are_those_of_the_logits) {
+  for (std::size_t l = 0; l < 3; ++l) {
+    const auto rows = router_logits(l);
+    BOOST_REQUIRE_EQUAL(rows.size(), statistics().n_tokens);
+    std::vector<double> gram(36, 0), centred(36, 0), gate(6, 0);
+    std::vector<double> regret(36, 0);
+    std::vector<std::uint64_t> count(6, 0);
+    for (const auto& row : rows) {
+      const double mean = std::accumulate(row.begin(), row.end(), 0.0) / 6;
+      double total = 0;
+      for (const float x : row) total += std::exp(static_cast<double>(x));
+      for (std::size_t a = 0; a < 6; ++a)
+        for (std::size_t b = 0; b < 6; ++b) {
+          gram[a * 6 + b] += static_cast<double>(row[a]) * row[b];
+          centred[a * 6 + b] += (row[a] - mean) * (row[b] - mean);
+        }
+      for (const auto& slot : om::choose_experts(row, 2)) {
+        const std::size_t r = slot.expert.index();
+        ++count[r];
+        gate[r] += slot.gate;
+        for (std::size_t k = 0; k < 6; ++k)
+          regret[r * 6 + k] += std::max(
+              0.0, (std::exp(static_cast<double>(row[r])) - std::exp(static_cast<double>(row[k]))) /
+                       total);
+      }
+    }
+    const auto& layer = statistics().layers[l];
+    const auto close = [](double a, double b) {
+      return std::abs(a - b) <= 1e-9 * (1 + std::abs(b));
+    };
+    for (std::size_t i = 0; i < 36; ++i) {
+      BOOST_TEST(close(layer.logit_gram[i], gram[i]));
+      BOOST_TEST(close(layer.centred_gram[i], centred[i]));
+      if (count[i / 6] > 0)
+        BOOST_TEST(close(layer.gate_regret[i], regret[i] / static_cast<double>(count[i / 6])));
+    }
+    BOOST_TEST(count == layer.activations, boost::test_tools::per_element());
+    for (std::size_t e = 0; e < 6; ++e)
+      if (count[e] > 0)
+        BOOST_TEST(close(layer.mean_gate[e], gate[e] / static_cast<double>(count[e])));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(output_distances_are_those_of_executed_experts) {
+  // At the first layer, from the public pieces alone.
+  std::vector<double> distance(36, 0), output(6, 0);
+  const auto& model = *tiny_model();
+  const std::size_t width = model.config().hidden_size;
+  for (const auto& ids : documents()) {
+    std::vector<float> hidden(ids.size() * width);
+    model.embed(ids, hidden);
+    om::kv_cache cache(ids.size(), model.config().kv_row_size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const om::attention_row row{&cache, i};
+      const auto state = std::span(hidden).subspan(i * width, width);
+      model.attend(layer_id{0u}, std::span(&row, 1), state);
+      std::vector<float> normed(width), logits(6);
+      model.route(layer_id{0u}, state, normed, logits);
+      std::vector<std::vector<float>> made(6, std::vector<float>(width));
+      for (std::size_t e = 0; e < 6; ++e)
+        model.run_expert(layer_id{0u}, expert_id{e}, normed, made[e]);
+      const auto slots = om::choose_experts(logits, 2);
+      double norm = 0;
+      for (std::size_t d = 0; d < width; ++d) {
+        const double y = static_cast<double>(slots[0].gate) * made[slots[0].expert.index()][d] +
+                         static_cast<double>(slots[1].gate) * made[slots[1].expert.index()][d];
+        norm += y * y;
+      }
+      for (const auto& slot : slots) {
+        const std::size_t r = slot.expert.index();
+        output[r] += norm;
+        for (std::size_t k = 0; k < 6; ++k)
+          for (std::size_t d = 0; d < width; ++d)
+            distance[r * 6 + k] += std::pow(static_cast<double>(made[r][d]) - made[k][d], 2);
+      }
+    }
+  }
+  const auto& layer = statistics().layers[0];
+  for (std::size_t r = 0; r < 6; ++r) {
+    BOOST_REQUIRE(layer.activations[r] > 0u);
+    // y is summed in fp32 there and in double here: relative differences of about 1e-7.
+    for (std::size_t k = 0; k < 6; ++k)
+      BOOST_TEST(std::abs(layer.output_distance[r * 6 + k] -
+                          std::sqrt(distance[r * 6 + k] / output[r])) < 1e-6);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_baseline_is_the_mean_loss) {
+  double nats = 0;
+  std::size_t n = 0;
+  for (const auto& ids : documents())
+    for (const double loss : fixture::need(om::token_losses(*tiny_model(), ids))) {
+      nats += loss;
+      ++n;
+    }
+  BOOST_TEST(std::abs(statistics().baseline_nats - nats / static_cast<double>(n)) < 1e-12);
+}
+
+BOOST_AUTO_TEST_CASE(damage_is_measured_where_experts_differ) {
+  const auto& found = statistics();
+  BOOST_TEST(found.n_damage_tokens == 87u);
+  for (const auto& layer : found.layers)
+    for (const auto& damage : layer.damage) {
+      BOOST_TEST(damage.mean_predicted > 0.0);
+      BOOST_TEST(damage.mean_increase != 0.0);
+      BOOST_TEST(damage.standard_error > 0.0);
+      BOOST_TEST(std::abs(damage.coefficient - damage.mean_increase / damage.mean_predicted) <
+                 1e-9 * std::abs(damage.coefficient));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(equal_experts_do_no_damage_and_have_no_distance) {
+  const fixture::scratch_folder folder;
+  const auto model = model_of_equal_experts(folder);
+  const auto found = fixture::need(om::calibrate(*model, documents(), {.damage_tokens = 60}));
+  for (const auto& layer : found.layers) {
+    for (const double d : layer.output_distance) BOOST_TEST(d == 0.0);
+    for (const auto kind : {om::loss_model::router_logit, om::loss_model::router_logit_centred}) {
+      const auto& damage = layer.damage[static_cast<std::size_t>(kind)];
+      BOOST_TEST(damage.mean_predicted > 0.0);
+      BOOST_TEST(damage.mean_increase == 0.0);
+      BOOST_TEST(damage.coefficient == 0.0);
+    }
+    const auto& output = layer.damage[static_cast<std::size_t>(om::loss_model::output)];
+    BOOST_TEST(output.mean_predicted == 0.0);
+    BOOST_TEST(output.coefficient == 0.0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_same_seed_repeats_and_another_draws_other_experts) {
+  const auto again =
+      fixture::need(om::calibrate(*tiny_model(), documents(), {.damage_tokens = 60}));
+  const auto other =
+      fixture::need(om::calibrate(*tiny_model(), documents(), {.damage_tokens = 60, .seed = 2}));
+  const auto& first = statistics().layers[1].damage[0];
+  BOOST_TEST(again.layers[1].damage[0].coefficient == first.coefficient);
+  BOOST_TEST(other.layers[1].damage[0].coefficient != first.coefficient);
+  BOOST_TEST(other.layers[1].logit_gram == statistics().layers[1].logit_gram,
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(progress_rises_to_one_and_a_stop_is_an_error) {
+  double last = 0;
+  om::calibration_options options{.damage_tokens = 30};
+  options.progress = [&](double share) {
+    BOOST_TEST(share >= last);
+    BOOST_TEST(share <= 1.0);
+    last = share;
+  };
+  fixture::need(om::calibrate(*tiny_model(), documents(), options));
+  BOOST_TEST(last == 1.0);
+  int asked = 0;
+  options.progress = {};
+  options.should_stop = [&] { return ++asked > 7; };
+  check_error(om::calibrate(*tiny_model(), documents(), options), errc::interrupted, {});
+}
+
+BOOST_AUTO_TEST_CASE(documents_that_do_not_fit_are_refused_by_number) {
+  const auto refuse = [](const std::vector<std::int32_t>& bad, const std::string& word) {
+    const std::vector<std::vector<std::int32_t>> both{{1, 2, 3}, bad};
+    check_error(om::calibrate(*tiny_model(), both), errc::out_of_range, {"document 1", word});
+  };
+  refuse({1}, "1 tokens");
+  refuse(std::vector<std::int32_t>(65, 3), "65 tokens");
+  refuse({1, 320}, "320");
+  refuse({1, -7}, "-7");
+  check_error(om::calibrate(*tiny_model(), {}), errc::out_of_range, {"no calibration document"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
