@@ -51,8 +51,9 @@ std::string token_line(const progress_report& report, std::uint32_t server, std:
 
 std::string request_line(const request_spec& spec, std::uint32_t access, loss_units budget, std::int64_t time_ns) {
   return fmt::format(
-      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"budget":{},"time_ns":{}}})",
-      spec.number, access, spec.prompt.size(), spec.max_new_tokens, spec.score, budget, time_ns);
+      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},"time_ns":{}}})",
+      spec.number, access, spec.prompt.size(), spec.max_new_tokens, spec.score, spec.stop_strings.size(), budget,
+      time_ns);
 }
 
 std::string done_line(const request_outcome& outcome) {
