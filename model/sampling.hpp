@@ -11,8 +11,9 @@ struct sampling_options {
 };
 
 /// The next token. Greedy: the largest logit, ties to the lowest id. Otherwise the inverse of the
-/// cumulative distribution in double precision at a number that is a function of (seed, request,
-/// position) alone.
+/// cumulative distribution, ids ascending, in double precision at random_unit(seed, request,
+/// position). `position` is the index in the sequence that the token will take: prompt length plus
+/// new tokens before it.
 std::int32_t sample(std::span<const float> logits, const sampling_options& options,
                     std::uint64_t request, std::uint64_t position);
 

@@ -315,7 +315,7 @@ std::string sentencepiece_model::normalize(std::string_view text) const {
     text.remove_prefix(consumed);
   }
   if (remove_extra_whitespaces_)
-    while (normalized.ends_with(space)) normalized.resize(normalized.size() - space.size());
+    while (normalized.ends_with(space)) normalized.erase(normalized.size() - space.size());
   if (whitespace_as_suffix_ && add_dummy_prefix_) normalized += space;
   return normalized;
 }
