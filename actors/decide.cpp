@@ -23,6 +23,7 @@ void router_probabilities(std::span<const float> logits, std::vector<float>& out
 }
 
 struct row_query {
+  std::vector<float> probabilities;  // [n_experts]
   std::vector<loss_units> losses;  // [k, n_experts]
   std::vector<planning::slot_query> slots;
 };
@@ -52,7 +53,6 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   chunk_decision chunk;
   chunk.rows.resize(n);
   std::vector<row_query> queries(n);
-  std::vector<float> probabilities;
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
     auto& row = chunk.rows[i];
@@ -60,12 +60,12 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
       row.targets.push_back(slot.expert.value);
       row.target_gates.push_back(slot.gate);
     }
-    router_probabilities(logits, probabilities);
     auto& query = queries[i];
+    router_probabilities(logits, query.probabilities);
     query.losses.resize(row.targets.size() * n_experts);
     for (std::size_t j = 0; j < row.targets.size(); ++j) {
       const auto losses = std::span(query.losses).subspan(j * n_experts, n_experts);
-      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities, losses);
+      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], query.probabilities, losses);
       query.slots.push_back({row.targets[j], row.target_gates[j], losses});
     }
   }
@@ -77,6 +77,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   query.wait_ns = input.wait_ns;
   const auto choose = [&](std::size_t i, loss_units pool) {
     query.slots = queries[i].slots;
+    query.probabilities = queries[i].probabilities;
     query.budget_left = std::min(input.allowance[i], pool);
     return tables.select(query);
   };

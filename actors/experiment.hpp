@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/runtime.hpp"
+#include "model/evaluation.hpp"
+
+/// One strategy measured on given requests and texts: what every table and report is made of.
+namespace ordermoe::actors {
+
+/// Milliseconds. p99 only where there are at least 500 values.
+struct spread {
+  double mean = 0, p50 = 0, p95 = 0;
+  std::optional<double> p99;
+};
+spread spread_of(std::vector<double> values);
+
+struct strategy_report {
+  std::string name;
+  std::optional<double> quality_budget_percent;  ///< Negative: unbounded. Empty where no budget applies.
+  std::size_t n_requests = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0;
+  spread latency_ms, ttft_ms, tpot_ms;
+  double throughput_tokens_per_s = 0;            ///< New tokens over the time from first arrival to last answer.
+  traffic charged;                               ///< Sum over links, of the requests; busy time included.
+  double serialised_hidden_bytes = 0, serialised_kv_bytes = 0;  ///< Bytes of our own model's rows.
+  std::array<double, 4> execution{};             ///< Shares of slots by execution_kind, of the requests.
+  double busiest_server = 0;                     ///< Largest share of the time that a server computed.
+  std::optional<double> perplexity;              ///< Teacher-forced through the same actors.
+  std::vector<double> losses;                    ///< Of every scored token in order.
+  std::optional<double> exact_match;
+  std::size_t n_problems = 0;
+  std::optional<double> budget_spent_ratio;      ///< Spent over allowed, of the scored texts or else the requests.
+  std::optional<double> predicted_increase_percent;  ///< Perplexity increase that the spent budget predicts.
+  double plan_estimate_ms = 0;                   ///< The planner's own estimate of one decoded token.
+  double host_seconds = 0, tensor_seconds = 0;
+  std::vector<request_outcome> outcomes;         ///< Of the requests.
+
+  /// Charged bytes per 1,000 tokens processed, prompt and new.
+  double per_1k(std::int64_t bytes) const;
+};
+
+struct experiment {
+  run_setup setup;                                          ///< With the strategy and the requests.
+  std::vector<std::vector<std::int32_t>> scored_documents;  ///< Empty: no perplexity.
+  std::vector<model::problem> problems;                     ///< Empty: no exact match.
+  std::uint32_t answer_tokens = 48;
+};
+
+/// Runs the requests; then the documents teacher-forced, every position deciding for itself as in decoding; then the
+/// problems as greedy requests. All on the same actors, plan and policy. Errors: those of run_requests.
+result<strategy_report> measure(const experiment& content);
+
+/// The report as JSON text: docs/REPORT.md states the fields.
+struct report_header {
+  std::string model, cluster, cost_profile, clock;
+  std::uint64_t seed = 0;
+};
+std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies, bool with_answers);
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,247 @@
+#include "cli/common.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+
+#include "actors/calibration_profile.hpp"
+#include "config/files.hpp"
+#include "config/json.hpp"
+#include "model/safetensors.hpp"
+
+namespace ordermoe::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::atomic<bool> stop_flag{false};
+command_body chosen_body;
+
+}  // namespace
+
+bool stop_requested() { return stop_flag.load(std::memory_order_relaxed); }
+
+void install_signal_handlers() {
+  const auto handler = [](int) { stop_flag.store(true, std::memory_order_relaxed); };
+  std::signal(SIGINT, handler);
+  std::signal(SIGTERM, handler);
+}
+
+int report(const error& problem) {
+  fmt::print(stderr, "ordermoe: {}\n", problem.message);
+  return exit_code(problem.code);
+}
+
+progress_line::~progress_line() {
+  if (shown_) std::fputs("\r\033[K", stderr);
+}
+
+void progress_line::show(double share_done, const std::string& detail) {
+  static const bool terminal = ::isatty(STDERR_FILENO) != 0;
+  const int percent = static_cast<int>(100 * share_done);
+  if (!terminal || percent == last_percent_) return;
+  last_percent_ = percent;
+  shown_ = true;
+  fmt::print(stderr, "\r\033[K{} {:3d} % {}", what_, percent, detail);
+  std::fflush(stderr);
+}
+
+fs::path data_folder() {
+  if (const char* named = std::getenv("ORDERMOE_DATA")) return named;
+  return ORDERMOE_SOURCE_DATA;
+}
+
+void set_body(CLI::App& command, command_body body) {
+  command.callback([body = std::move(body)] { chosen_body = body; });
+}
+
+int run_chosen() {
+  if (!chosen_body) return 0;
+  const auto done = chosen_body();
+  if (!done) return report(done.error());
+  if (std::fflush(stdout) != 0) return report({errc::io, "standard output cannot be written"});
+  return 0;
+}
+
+void world_options::add(CLI::App& command, bool needs_cluster) {
+  command.add_option("--model", model, "Folder with config.json, safetensors and tokenizer.model")->required();
+  if (needs_cluster) command.add_option("--cluster", cluster, "Cluster file (TOML); see `cluster draw`")->required();
+  command.add_option("--costs", costs, "What the emulation charges: mixtral-8x7b, qwen1.5-moe-a2.7b, switch-base-8 or measured")
+      ->capture_default_str();
+  command.add_option("--profile", profile, "Calibration profile; made when missing");
+  command.add_option("--seed", seed, "Seed of everything random")->capture_default_str();
+  command.add_flag("--json", json, "Print JSON on standard output");
+}
+
+result<fs::path> existing_folder(const std::string& path, const char* flag) {
+  std::error_code status;
+  if (!fs::is_directory(path, status))
+    return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
+  return fs::path(path);
+}
+
+result<cost_profile> load_costs(const std::string& name, const model::model_config& shape) {
+  if (name != "measured") return named_cost_profile(name);
+  return measured_cost_profile(shape.hidden_size, shape.intermediate_size, shape.n_heads, shape.n_kv_heads, shape.head_dim,
+                               shape.n_experts, shape.vocab_size);
+}
+
+result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& path, const model::tokenizer& tokens,
+                                                              std::size_t document_tokens, std::size_t max_tokens) {
+  const auto text = read_file(path);
+  if (!text) return text.error();
+  std::vector<std::vector<std::int32_t>> documents;
+  std::size_t total = 0;
+  const auto ids = tokens.encode(*text);
+  for (std::size_t at = 0; at < ids.size() && total < max_tokens; at += document_tokens) {
+    const auto n = std::min({document_tokens, ids.size() - at, max_tokens - total});
+    if (n < 2) break;
+    documents.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(at), ids.begin() + static_cast<std::ptrdiff_t>(at + n));
+    total += n;
+  }
+  if (documents.empty())
+    return error{errc::out_of_range, fmt::format("{}: the text is too short, it has {} tokens; give at least 2", path.string(), ids.size())};
+  return documents;
+}
+
+result<planning::profile> calibrate_on(const fs::path& model_folder, const model::transformer& model,
+                                       const model::tokenizer& tokens, const fs::path& text, std::size_t max_tokens,
+                                       std::uint64_t seed) {
+  const auto documents = read_documents(text, tokens, std::min<std::size_t>(256, model.config().max_context), max_tokens);
+  if (!documents) return documents.error();
+  progress_line line("calibrating");
+  model::calibration_options options;
+  options.seed = seed;
+  options.progress = [&](double share) { line.show(share); };
+  options.should_stop = stop_requested;
+  const auto statistics = model::calibrate(model, *documents, options);
+  if (!statistics) return statistics.error();
+  auto digest = model::model_digest(model_folder);
+  if (!digest) return digest.error();
+  return actors::make_profile(*statistics, fs::canonical(model_folder).filename().string(), std::move(*digest), seed);
+}
+
+result<world> load_world(const world_options& options) {
+  world loaded;
+  const auto folder = existing_folder(options.model, "--model");
+  if (!folder) return folder.error();
+  loaded.model_name = fs::canonical(*folder).filename().string();
+  auto model = model::transformer::load(*folder);
+  if (!model) return model.error();
+  loaded.model = *model;
+  auto tokens = model::tokenizer::load(*folder);
+  if (!tokens) return tokens.error();
+  loaded.tokens = *tokens;
+  const auto& shape = loaded.model->config();
+  if (loaded.tokens->vocab_size() > shape.vocab_size)
+    return error{errc::mismatch, fmt::format("{}: the tokenizer has {} pieces, the model {} rows; they do not belong together",
+                                             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
+  auto costs = load_costs(options.costs, shape);
+  if (!costs) return costs.error();
+  loaded.costs = *costs;
+  if (!options.cluster.empty()) {
+    auto servers = read_cluster(options.cluster);
+    if (!servers) return servers.error();
+    loaded.servers = std::move(*servers);
+  }
+  const auto digest = model::model_digest(*folder);
+  if (!digest) return digest.error();
+  const auto beside = *folder / "profile.json";
+  std::error_code status;
+  if (!options.profile.empty() || fs::exists(beside, status)) {
+    const fs::path path = options.profile.empty() ? beside : fs::path(options.profile);
+    auto experts = planning::read_profile(path);
+    if (!experts) return experts.error();
+    if (experts->model_digest != *digest)
+      return error{errc::mismatch,
+                   fmt::format("{}: made for a model with digest {}, {} has {}; run `ordermoe calibrate` for this model",
+                               path.string(), experts->model_digest.substr(0, 12), folder->string(), digest->substr(0, 12))};
+    loaded.experts = std::move(*experts);
+    return loaded;
+  }
+  fmt::print(stderr, "ordermoe: no profile given and none in the model folder; calibrating on the bundled text\n");
+  auto experts = calibrate_on(*folder, *loaded.model, *loaded.tokens, data_folder() / "eval" / "calibration.txt", 8192, options.seed);
+  if (!experts) return experts.error();
+  loaded.experts = std::move(*experts);
+  return loaded;
+}
+
+result<std::vector<std::string>> read_prompts(const std::string& path) {
+  std::string text;
+  if (path == "-") {
+    std::ostringstream all;
+    all << std::cin.rdbuf();
+    text = all.str();
+  } else {
+    auto read = read_file(path, std::size_t{64} << 20);
+    if (!read) return read.error();
+    text = std::move(*read);
+  }
+  const auto place = path == "-" ? std::string("standard input") : path;
+  std::vector<std::string> prompts;
+  std::istringstream lines(text);
+  std::size_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty()) continue;
+    if (line.front() != '{') {
+      prompts.push_back(line);
+      continue;
+    }
+    const auto where = fmt::format("{}:{}", place, number);
+    auto document = json_document::parse(line, where);
+    if (!document) return document.error();
+    const auto prompt = (*document)->root().at("prompt").string();
+    if (const auto outcome = (*document)->outcome(); !outcome) return outcome.error();
+    if (prompt.empty()) return error{errc::out_of_range, where + ": `prompt` is empty; remove the line or give a text"};
+    prompts.push_back(prompt);
+  }
+  if (prompts.empty())
+    return error{errc::out_of_range, place + ": no prompts; give one a line, as plain text or as {\"prompt\": \"...\"}"};
+  return prompts;
+}
+
+result<double> parse_quality(const std::string& text) {
+  if (text == "unbounded") return -1.0;
+  std::size_t used = 0;
+  double percent = -1;
+  try {
+    percent = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  if (used != text.size() || !std::isfinite(percent) || percent < 0 || percent > 1000)
+    return error{errc::usage, fmt::format("--quality-budget '{}': expected a perplexity increase in per cent from 0 to 1000, or 'unbounded'", text)};
+  return percent;
+}
+
+void print_table(const std::vector<actors::strategy_report>& strategies) {
+  const auto number = [](std::optional<double> value, int digits, double scale = 1) {
+    return value ? fmt::format("{:.{}f}", *value * scale, digits) : std::string("-");
+  };
+  const auto budget = [](const actors::strategy_report& s) -> std::string {
+    if (!s.quality_budget_percent) return "-";
+    return *s.quality_budget_percent < 0 ? "none" : fmt::format("{:g}%", *s.quality_budget_percent);
+  };
+  fmt::print("{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} |{:>8}{:>6}{:>7}\n", "strategy",
+             "budget", "latency", "p50", "p95", "TTFT", "per tok", "tokens/s", "hidden", "KV", "other", "ours", "loc=", "loc~",
+             "rem=", "rem~", "ppl", "EM", "spent");
+  fmt::print("{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} |{:>8}{:>6}{:>7}\n", "", "ppl",
+             "ms mean", "ms", "ms", "ms mean", "ms mean", "", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%", "", "", "%");
+  for (const auto& s : strategies)
+    fmt::print("{:<18}{:>7} |{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.2f} |{:>9.1f} |{:>8.2f}{:>8.2f}{:>7.2f}{:>8.2f} |{:>6.1f}{:>6.1f}{:>6.1f}{:>6.1f} |{:>8}{:>6}{:>7}\n",
+               s.name, budget(s), s.latency_ms.mean, s.latency_ms.p50, s.latency_ms.p95, s.ttft_ms.mean, s.tpot_ms.mean,
+               s.throughput_tokens_per_s, s.per_1k(s.charged.hidden_bytes) * 1e-6, s.per_1k(s.charged.kv_bytes) * 1e-6,
+               s.per_1k(s.charged.other_bytes) * 1e-6, s.per_1k(s.charged.serialised_bytes) * 1e-6, 100 * s.execution[0],
+               100 * s.execution[1], 100 * s.execution[2], 100 * s.execution[3], number(s.perplexity, 4), number(s.exact_match, 2),
+               number(s.budget_spent_ratio, 0, 100));
+}
+
+}  // namespace ordermoe::cli

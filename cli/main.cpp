@@ -1,0 +1,27 @@
+#include <fmt/format.h>
+
+#include "cli/common.hpp"
+#include "ordermoe_version.hpp"
+
+int main(int argc, char** argv) {
+  using namespace ordermoe;
+  cli::install_signal_handlers();
+  CLI::App app{"Serves Mixture-of-Experts language models from several uneven edge servers."};
+  app.set_version_flag("--version", std::string("ordermoe ") + version_string);
+  app.require_subcommand(1);
+  app.footer("Each subcommand's --help ends with an example that works as pasted.");
+  cli::add_demo(app);
+  cli::add_run(app);
+  cli::add_eval(app);
+  cli::add_calibrate(app);
+  cli::add_plan(app);
+  cli::add_cluster(app);
+  cli::add_trace(app);
+  cli::add_model(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& problem) {
+    return app.exit(problem) == 0 ? 0 : 2;
+  }
+  return cli::run_chosen();
+}
