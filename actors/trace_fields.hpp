@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <concepts>
@@ -142,16 +144,21 @@ class line_fields {
     return value;
   }
 
+  /// In the shortest form that reads back to the same number: the only one that is written.
   float decimal(std::string_view name) {
     if (failed()) return 0;
     const auto* begin = text_.data() + at_;
     float value = 0;
     const auto [rest, code] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (code != std::errc{} || !std::isfinite(value)) {
-      refuse(name, "a finite number");
+    const auto size = static_cast<std::size_t>(rest - begin);
+    std::array<char, 32> shortest;
+    const auto written = fmt::format_to_n(shortest.data(), shortest.size(), "{}", value).size;
+    if (code != std::errc{} || !std::isfinite(value) || written > shortest.size() ||
+        std::string_view(shortest.data(), written) != text_.substr(at_, size)) {
+      refuse(name, "a finite number in its shortest form");
       return 0;
     }
-    at_ += static_cast<std::size_t>(rest - begin);
+    at_ += size;
     return value;
   }
 

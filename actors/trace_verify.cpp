@@ -120,6 +120,11 @@ struct server_state {
   std::int64_t kv_ns = 0, kv_reserved = 0;
   std::uint64_t snapshot = 0;
   std::int64_t snapshot_ns = 0;
+  // Virtual time: what can make something happen here.
+  std::int64_t request_ns = -1, told_ns = -1;
+  std::multiset<std::int64_t> arrivals;  ///< Of frames, those that are still to come.
+  std::multiset<std::int64_t>
+      load_arrivals;  ///< Of load frames, until the snapshot that takes each in.
   std::vector<std::int64_t> wait_ns;
   open_batch attention;
   std::vector<work_totals> attend_found, attend_expected;   ///< [n_layers]
@@ -327,6 +332,20 @@ class verifier {
     return true;
   }
 
+  /// Virtual time stands still while a server works: whatever it writes comes at the moment of a
+  /// request, of a frame's arrival, of a batch's end, or of its own load report.
+  bool has_cause(std::uint32_t id, std::int64_t time_ns) {
+    if (!emulated()) return true;
+    auto& server = servers_[id];
+    server.arrivals.erase(server.arrivals.begin(), server.arrivals.lower_bound(time_ns));
+    return time_ns == server.request_ns || time_ns == server.told_ns ||
+           time_ns == server.batch_end_ns || server.arrivals.contains(time_ns) ||
+           refuse(
+               "time: found {} ns, expected that of a request, an arrival, a batch's end or a load "
+               "report at server {}",
+               time_ns, id);
+  }
+
   request_state* find_request(std::uint64_t number) {
     const auto found = requests_.find(number);
     if (found != requests_.end()) return &found->second;
@@ -354,6 +373,7 @@ class verifier {
       return refuse("found request {} a second time, expected each once", terms.request);
     std::int64_t own = 0;
     if (!in_order(time, own)) return false;
+    servers_[terms.access].request_ns = time;
     terms.score = score;
     if (score) terms.max_new_tokens = 0;
     terms.continue_in_place = header_.continue_in_place && !request.has_stop_strings;
@@ -453,7 +473,7 @@ class verifier {
     auto* request = find_request(number);
     if (request == nullptr) return false;
     std::int64_t own = 0;
-    if (!in_order(time, own)) return false;
+    if (!in_order(time, own) || !has_cause(request->terms.access, time)) return false;
     for (const auto& [first, chunk] : request->chunks) {
       const bool successor = first >= request->terms.prompt_tokens && chunk.layer == 0;
       if (!successor)
@@ -863,6 +883,13 @@ class verifier {
       changed += wait_ns[m] != (server.snapshot == 0 ? 0 : server.wait_ns[m]);
     if (changed > (server.snapshot == 0 ? 0u : 1u))
       return refuse("wait_ns: found {} waits changed, expected those of one load report", changed);
+    if (emulated() && snapshot > 1) {
+      const auto taken_in = server.load_arrivals.find(time);
+      if (taken_in != server.load_arrivals.end())
+        server.load_arrivals.erase(taken_in);
+      else
+        server.told_ns = time;
+    }
     server.snapshot = snapshot;
     server.wait_ns = std::move(wait_ns);
     ++summary.snapshots;
@@ -894,7 +921,7 @@ class verifier {
       return false;
     if (!in_order(end, server.batch_end_ns)) return false;
     if (work == "attend") {
-      if (!same("expert", expert, 0u) || !close_batch(id)) return false;
+      if (!same("expert", expert, 0u) || (emulated() && !close_batch(id))) return false;
       auto& total = server.attend_found[layer];
       total.rows += rows;
       total.flops += flops;
@@ -941,7 +968,7 @@ class verifier {
     const auto time = fields.amount("time_ns");
     if (!fields.end()) return malformed(fields);
     auto& server = servers_[id];
-    if (!in_order(time, server.kv_ns)) return false;
+    if (!in_order(time, server.kv_ns) || !has_cause(id, time)) return false;
     const auto held = held_.find({number, id});
     if (change > 0) {
       const auto* request = find_request(number);
@@ -995,7 +1022,7 @@ class verifier {
           "load",
           name);
     auto& path = link(from, to);
-    if (!in_order(sent, path.sent_ns)) return false;
+    if (!in_order(sent, path.sent_ns) || !has_cause(from, sent)) return false;
     if (emulated()) {
       const auto& spec = header_.servers.link(server_id{from}, server_id{to});
       if (!same("start_ns", start, std::max(sent, path.free_ns)) ||
@@ -1013,7 +1040,11 @@ class verifier {
     found.rows += hidden / header_.costs.hidden_bytes + kv / header_.costs.kv_row_bytes;
     found.other_bytes += other;
     path.ledger.total += {1, hidden, kv, other, serialised, end - start};
-    if (emulated() && static_cast<frame_kind>(kind) == frame_kind::progress) {
+    if (!emulated()) return true;
+    servers_[to].arrivals.insert(arrival);
+    if (static_cast<frame_kind>(kind) == frame_kind::load)
+      servers_[to].load_arrivals.insert(arrival);
+    if (static_cast<frame_kind>(kind) == frame_kind::progress) {
       auto [place, added] = progress_.try_emplace({from, to, sent}, arrival, arrival);
       if (!added) place->second.second = arrival;
     }
@@ -1192,6 +1223,11 @@ class verifier {
       return link(from, to).found[index_of(frame_kind::load)].frames;
     };
     for (std::uint32_t to = 0; to < n(); ++to) {
+      if (!servers_[to].load_arrivals.empty())
+        return refuse(
+            "found no snapshot of server {} at {} ns, expected one that takes in the load "
+            "report that arrived then",
+            to, *servers_[to].load_arrivals.begin());
       std::int64_t reports = count(to, to == 0 ? 1 : 0);
       for (std::uint32_t from = 0; from < n(); ++from) {
         if (from == to) continue;
