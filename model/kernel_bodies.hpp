@@ -91,9 +91,11 @@ inline void linear_rows(const Weight* base, const packed_layout& layout, const f
       linear_panels<Isa, Weight, Rows, 4>(base, layout, o, input, input_stride, output,
                                           output_stride);
   }
-  for (; o + 2 * lane <= padded; o += 2 * lane)
-    linear_panels<Isa, Weight, Rows, 2>(base, layout, o, input, input_stride, output,
-                                        output_stride);
+  if constexpr (wide >= 2) {
+    for (; o + 2 * lane <= padded; o += 2 * lane)
+      linear_panels<Isa, Weight, Rows, 2>(base, layout, o, input, input_stride, output,
+                                          output_stride);
+  }
   for (; o < padded; o += lane)
     linear_panels<Isa, Weight, Rows, 1>(base, layout, o, input, input_stride, output,
                                         output_stride);

@@ -25,9 +25,12 @@ struct avx2 {
     __m256 low;
     __m256 high;
   };
-  static constexpr int most_rows = 4;
+  // Sixteen registers: twelve sums at most, and what the weights and one input take.
+  static constexpr int most_rows = 6;
   template <int Rows>
-  static constexpr int wide_panels = Rows == 1 ? 4 : 2;
+  static constexpr int wide_panels = Rows == 1   ? 4
+                                     : Rows == 2 ? 2
+                                                 : 1;
 
   static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static vec set1(float x) {
