@@ -1,5 +1,7 @@
 #include "planning/search.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -39,6 +41,8 @@ struct score {
 
 class searcher {
  public:
+  using rated_layout = std::pair<layout, score>;
+
   searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
            const search_options& options)
       : profile_(experts),
@@ -63,9 +67,10 @@ class searcher {
   layout layout_of(const plan& placed) const;
   void fill_free_memory(layout& content) const;
   std::vector<layout> pipelines() const;
-  std::vector<layout> parallel(const std::vector<std::pair<layout, score>>& starts);
+  std::vector<layout> parallel(const std::vector<rated_layout>& starts);
   score evaluate(const layout& content);
-  std::pair<layout, score> anneal(layout start, std::size_t n_steps, random_stream& random);
+  rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
+  std::vector<rated_layout> diverse(const std::vector<rated_layout>& sorted, std::size_t n) const;
   layout merge_chains(const layout& content);
   void tidy(layout& content, score& rated);
   plan to_plan(const layout& content, const score& rated, const cluster& servers,
@@ -171,24 +176,11 @@ double searcher::chain_share(const layout& content, std::size_t chain) const {
   return share;
 }
 
-/// KV rows that a position streams from the attending member of each layer to the others: the time
-/// that they keep links busy, which no position waits for, and what the caller asks for their
-/// bytes.
+/// KV rows that a position streams from the attending member of each layer to the others.
 double searcher::kv_cost(const std::vector<server_mask>& chain) const {
-  double total = 0;
-  for (const auto members : chain) {
-    const auto n = std::popcount(members);
-    if (n < 2) continue;
-    double pairs = 0;
-    for (std::size_t s = 0; s < n_servers(); ++s) {
-      if (!(members & bit(s))) continue;
-      for (std::size_t t = 0; t < n_servers(); ++t) {
-        if (members & bit(t)) pairs += model_.costs.kv(s, t);
-      }
-    }
-    total += pairs / n + kv_row_price_ * (n - 1);
-  }
-  return total;
+  double rows = 0;
+  for (const auto members : chain) rows += std::popcount(members) - 1;
+  return rows * kv_row_price_;
 }
 
 double searcher::kv_cost(const layout& content) const {
@@ -214,11 +206,11 @@ searcher::chain_price searcher::meet_budget(const layout& content, std::size_t c
   if (spends.token_nats <= budget) return {0, spends.token_ns};
   auto saves = at_price(infinity);
   double price = 0;
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 40; ++round) {
     price = (saves.token_ns - spends.token_ns) / (spends.token_nats - saves.token_nats);
     const double line = saves.token_ns + price * saves.token_nats;
     const auto between = at_price(price);
-    if (between.token_ns + price * between.token_nats >= line * (1 - 1e-6)) break;
+    if (between.token_ns + price * between.token_nats >= line * (1 - 1e-9)) break;
     (between.token_nats > budget ? spends : saves) = between;
   }
   return {price, saves.token_ns + price * (saves.token_nats - budget)};
@@ -378,7 +370,7 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
 }
 
 /// Two or three chains side by side, of the best single ones, for requests that would queue in one.
-std::vector<layout> searcher::parallel(const std::vector<std::pair<layout, score>>& starts) {
+std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) {
   std::vector<homes> singles;
   for (const auto& [content, rated] : starts) {
     if (content.chains.size() != 1) continue;
@@ -618,8 +610,7 @@ bool searcher::propose(layout& content, random_stream& random) const {
   return changed;
 }
 
-std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
-                                          random_stream& random) {
+searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, random_stream& random) {
   auto current = std::move(start);
   auto best = current;
   auto best_score = evaluate(current);
@@ -662,7 +653,7 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
     return cost_now(current);
   };
   double current_cost = restart();
-  const double hot = 0.01 * best_score.cost, cold = 0.0001 * best_score.cost;
+  const double hot = 0.005 * best_score.cost, cold = 0.0001 * best_score.cost;
   const std::size_t period = std::max<std::size_t>(64, n_steps / 48);
   layout trial = current;
   for (std::size_t step = 0; step < n_steps; ++step) {
@@ -717,6 +708,24 @@ std::pair<layout, score> searcher::anneal(layout start, std::size_t n_steps,
     }
   }
   return {std::move(best), std::move(best_score)};
+}
+
+/// The best layouts, at most two with the same servers as homes: starts that differ.
+std::vector<searcher::rated_layout> searcher::diverse(const std::vector<rated_layout>& sorted,
+                                                      std::size_t n) const {
+  std::vector<rated_layout> out;
+  std::vector<server_mask> used;
+  for (const auto& candidate : sorted) {
+    server_mask servers = 0;
+    for (const auto& chain : candidate.first.chains) {
+      for (const auto members : chain) servers |= members;
+    }
+    if (std::count(used.begin(), used.end(), servers) >= 2) continue;
+    used.push_back(servers);
+    out.push_back(candidate);
+    if (out.size() == n) break;
+  }
+  return out;
 }
 
 /// Members of residencies that do not pay for their KV rows leave; replicas that no expected
@@ -824,61 +833,123 @@ double estimate_plan(const profile& experts, const plan& placed, const cluster& 
   return search.evaluate(search.layout_of(placed)).token_ns;
 }
 
+double price_of_budget(const profile& experts, const plan& placed, const cluster& servers,
+                       const cost_profile& costs, std::size_t access,
+                       const search_options& options) {
+  searcher search(experts, servers, costs, options);
+  const auto content = search.layout_of(placed);
+  return search.evaluate(content).prices[content.chain_of[access]];
+}
+
+namespace {
+
+using rated_layout = searcher::rated_layout;
+
+bool by_cost(const rated_layout& a, const rated_layout& b) {
+  return a.second.cost < b.second.cost;
+}
+
+/// Half of the steps to the best starts, the rest to the best results among them.
+rated_layout anneal_best(searcher& search, std::vector<rated_layout> starts, std::size_t n_steps,
+                         random_stream& random) {
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  auto best = starts.front();
+  constexpr std::size_t n_first = 8, n_second = 2;
+  starts = search.diverse(starts, n_first);
+  for (auto& start : starts) {
+    start = search.anneal(search.merge_chains(start.first), n_steps / 2 / starts.size(), random);
+  }
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  if (starts.size() > n_second) starts.resize(n_second);
+  for (auto& start : starts) {
+    if (start.second.cost < best.second.cost) best = start;
+    auto improved = search.anneal(start.first, n_steps / 2 / starts.size(), random);
+    if (improved.second.cost < best.second.cost) best = std::move(improved);
+  }
+  return best;
+}
+
+}  // namespace
+
 result<plan> place_by_search(const profile& experts, const cluster& servers,
                              const cost_profile& costs, const search_options& options) {
+  if (experts.top_k > max_trajectory_slots) {
+    return error{
+        errc::unsupported,
+        fmt::format("profile: found top-{}, expected at most top-{}; choose another strategy",
+                    experts.top_k, max_trajectory_slots)};
+  }
   placement_options simple;
   simple.min_copies = options.min_copies;
   auto popular = place_by_popularity(experts, servers, costs, simple);
   if (!popular) return popular.error();
 
-  searcher search(experts, servers, costs, options);
-  std::vector<std::pair<layout, score>> starts;
-  const auto offer = [&](layout content) {
-    auto rated = search.evaluate(content);
-    starts.emplace_back(std::move(content), std::move(rated));
-  };
-  const auto offer_plan = [&](const plan& placed) {
-    auto content = search.layout_of(placed);
-    const auto enough = [&](server_mask hosts) {
-      return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies;
+  const auto plans = [&] {
+    std::vector<result<plan>> made;
+    made.push_back(std::move(popular));
+    made.push_back(place_by_similarity(experts, servers, costs, simple));
+    made.push_back(place_layer_shards(experts, servers, costs));
+    made.push_back(
+        place_layer_shards(experts, servers, costs, {.objective = shard_objective::throughput}));
+    return made;
+  }();
+
+  // Starts for one position at a time; for a load, what is best without queues is a start as well.
+  const auto starts_of = [&](searcher& search) {
+    std::vector<rated_layout> starts;
+    const auto offer = [&](layout content) {
+      const auto enough = [&](server_mask hosts) {
+        return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies;
+      };
+      if (!std::all_of(content.hosts.begin(), content.hosts.end(), enough)) return;
+      auto rated = search.evaluate(content);
+      starts.emplace_back(std::move(content), std::move(rated));
     };
-    if (!std::all_of(content.hosts.begin(), content.hosts.end(), enough)) return;
-    search.fill_free_memory(content);
-    offer(content);
-    if (content.chains.size() > 1) offer(search.merge_chains(content));
-    if (options.concurrency > 1) return;
-    content.chains = {roaming_residency(search.n_servers(), search.n_layers())[0].layers};
-    std::fill(content.chain_of.begin(), content.chain_of.end(), 0u);
-    offer(std::move(content));
+    for (const auto& made : plans) {
+      if (!made) continue;
+      auto content = search.layout_of(*made);
+      offer(content);
+      search.fill_free_memory(content);
+      offer(content);
+      offer(search.merge_chains(content));
+      content.chains = {roaming_residency(search.n_servers(), search.n_layers())[0].layers};
+      std::fill(content.chain_of.begin(), content.chain_of.end(), 0u);
+      offer(std::move(content));
+    }
+    return starts;
   };
-  offer_plan(*popular);
-  if (const auto shards = place_layer_shards(experts, servers, costs)) offer_plan(*shards);
-  if (const auto similar = place_by_similarity(experts, servers, costs, simple))
-    offer_plan(*similar);
-  for (auto& content : search.pipelines()) offer(std::move(content));
-  const auto by_cost = [](const auto& a, const auto& b) { return a.second.cost < b.second.cost; };
-  std::stable_sort(starts.begin(), starts.end(), by_cost);
-  if (options.concurrency > 1) {
-    for (auto& content : search.parallel(starts)) offer(std::move(content));
-    std::stable_sort(starts.begin(), starts.end(), by_cost);
+
+  random_stream random(options.seed, 0x5ea4c4);
+  auto alone = options;
+  alone.concurrency = 1;
+  searcher single(experts, servers, costs, alone);
+  auto starts = starts_of(single);
+  for (auto& content : single.pipelines()) {
+    auto rated = single.evaluate(content);
+    starts.emplace_back(std::move(content), std::move(rated));
+  }
+  if (!(options.concurrency > 1)) {
+    auto best = anneal_best(single, std::move(starts), options.n_steps, random);
+    single.tidy(best.first, best.second);
+    return single.to_plan(best.first, best.second, servers, costs);
   }
 
-  // Half of the steps to the best starts, the rest to the best results among them.
-  random_stream random(options.seed, 0x5ea4c4);
-  auto best = starts.front();
-  constexpr std::size_t n_first = 8, n_second = 2;
-  if (starts.size() > n_first) starts.resize(n_first);
-  for (auto& start : starts) {
-    start = search.anneal(search.merge_chains(start.first), options.n_steps / 2 / starts.size(),
-                          random);
-  }
+  // The plan for one position at a time is a start, so that planning for the load never loses to
+  // it.
   std::stable_sort(starts.begin(), starts.end(), by_cost);
-  if (starts.size() > n_second) starts.resize(n_second);
-  for (auto& start : starts) {
-    auto improved = search.anneal(start.first, options.n_steps / 2 / starts.size(), random);
-    if (improved.second.cost < start.second.cost) start = std::move(improved);
-    if (start.second.cost < best.second.cost) best = start;
-  }
+  auto fastest = anneal_best(single, starts, options.n_steps, random);
+  single.tidy(fastest.first, fastest.second);
+  searcher search(experts, servers, costs, options);
+  auto loaded = starts_of(search);
+  const auto offer = [&](layout content) {
+    auto rated = search.evaluate(content);
+    loaded.emplace_back(std::move(content), std::move(rated));
+  };
+  for (auto& content : search.parallel(starts)) offer(std::move(content));
+  constexpr std::size_t n_singles = 64;
+  for (std::size_t i = 0; i < std::min(n_singles, starts.size()); ++i) offer(starts[i].first);
+  offer(fastest.first);
+  auto best = anneal_best(search, std::move(loaded), options.n_steps, random);
   search.tidy(best.first, best.second);
   return search.to_plan(best.first, best.second, servers, costs);
 }

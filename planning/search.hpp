@@ -21,8 +21,8 @@ struct search_options {
   double concurrency =
       1;  ///< Requests in flight that the plan should expect: above 1 queues are priced, and
           ///< access servers may get residencies of their own to spread the load.
-  double kv_price =
-      0;  ///< Extra ns charged for each KV byte streamed, beyond its time on the link.
+  double kv_price = 0.005;  ///< Ns charged for each KV byte streamed: no position waits for it, but
+                            ///< it keeps links busy (0.005: as long as one of 1.6 Gbit/s).
   std::function<bool()> should_stop;
 };
 
@@ -43,6 +43,14 @@ trajectory_estimate estimate_trajectory(const profile& experts, const plan& plac
 /// options.concurrency positions in flight.
 double estimate_plan(const profile& experts, const plan& placed, const cluster& servers,
                      const cost_profile& costs, const search_options& options);
+
+/// Nanoseconds that one nat is worth to the requests of an access server whose positions spend
+/// quality_nats each on average: at a price just below it they spend more, just above it less. 0
+/// where the budget is never used up, infinity without a budget. A selection_policy charges it with
+/// reference_ns = 1, omega_time = 1 and omega_quality = ns_per_nat * token budget in nats.
+double price_of_budget(const profile& experts, const plan& placed, const cluster& servers,
+                       const cost_profile& costs, std::size_t access,
+                       const search_options& options);
 
 /// The planner of the `ordermoe` strategy. Starts from the layer shards, Algorithm 1 and popularity
 /// placements and keeps the best plan met, so that its estimate is never worse than theirs. Error:

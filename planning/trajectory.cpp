@@ -147,12 +147,11 @@ void trajectory::roll_back() {
   replaced_.clear();
 }
 
-void trajectory::losses_of(std::size_t layer, std::size_t set, std::size_t at,
-                           std::span<const server_mask> hosts) {
+void trajectory::losses_of(std::size_t layer, std::size_t set, std::span<const server_mask> hosts) {
   const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
   const auto& content = model_.layers[layer];
-  const auto own = at * n_slots * n_servers;
-  const auto shared = at * n_servers;
+  const auto own = set * n_slots * n_servers;
+  const auto shared = set * n_servers;
   std::fill_n(losses_.own.begin() + static_cast<std::ptrdiff_t>(own), n_slots * n_servers, never);
   std::fill_n(losses_.shared.begin() + static_cast<std::ptrdiff_t>(shared), n_servers, never);
   const auto put = [](double& loss, double& nats, std::uint32_t& expert, double new_loss,
@@ -168,7 +167,7 @@ void trajectory::losses_of(std::size_t layer, std::size_t set, std::size_t at,
   for (std::size_t j = 0; j < n_slots; ++j) {
     const auto take = [&](std::size_t k) {
       const double nats = slot_nats[j * n_experts + k];
-      const double loss = nats == 0 ? 0 : price_ * nats;
+      const double loss = k == targets[j] ? 0 : price_ * nats;
       for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
         const auto i = own + j * n_servers + m;
         put(losses_.own[i], losses_.own_nats[i], losses_.own_expert[i], loss, nats, k);
@@ -213,7 +212,7 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
   losses_.shared_nats.resize(losses_.shared.size());
   losses_.shared_expert.resize(losses_.shared.size());
   one_ns_.resize(model_.n_servers);
-  for (std::size_t q = 0; q < n_sets; ++q) losses_of(layer, q, q, hosts);
+  for (std::size_t q = 0; q < n_sets; ++q) losses_of(layer, q, hosts);
   server_mask hosting = 0;
   for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
   if (tracks_usage_) {
@@ -235,7 +234,7 @@ void trajectory::fill_steps(std::size_t layer, server_mask hosting, tables& out)
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots<WithExperts>(q, residual_ns);
+        const auto best = best_slots<WithExperts>(layer, q, residual_ns);
         out.cost[at] = best.cost;
         out.nats[at] = best.nats;
         if constexpr (WithExperts) {
@@ -250,32 +249,32 @@ void trajectory::fill_steps(std::size_t layer, server_mask hosting, tables& out)
 }
 
 template <bool WithExperts>
-trajectory::choice trajectory::best_slots(std::size_t at, double residual_ns) {
+trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set, double residual_ns) {
   const auto n_servers = model_.n_servers;
-  if (model_.n_slots > 2) return local_search<WithExperts>(at, residual_ns);
+  if (model_.n_slots > 2) return local_search(layer, set, residual_ns);
   choice best;
   best.cost = never;
   if (model_.n_slots == 1) {
-    const double* own = losses_.own.data() + at * n_servers;
+    const double* own = losses_.own.data() + set * n_servers;
     for (const auto m : order_) {
       if (one_ns_[m] >= best.cost) break;
       const double cost = std::max(residual_ns, one_ns_[m]) + own[m];
       if (cost >= best.cost) continue;
       best.cost = cost;
-      best.nats = losses_.own_nats[at * n_servers + m];
+      best.nats = losses_.own_nats[set * n_servers + m];
       if constexpr (WithExperts) {
         best.servers[0] = m;
-        best.experts[0] = losses_.own_expert[at * n_servers + m];
+        best.experts[0] = losses_.own_expert[set * n_servers + m];
       }
     }
     return best;
   }
   // Two slots: with the servers in order of arrival, the later of the two decides the time and the
   // earlier one is the prefix's cheapest.
-  const auto base = at * 2 * n_servers;
+  const auto base = set * 2 * n_servers;
   const double* first = losses_.own.data() + base;
   const double* second = first + n_servers;
-  const double* shared = losses_.shared.data() + at * n_servers;
+  const double* shared = losses_.shared.data() + set * n_servers;
   enum class kind { none, apart, together, shared };
   kind found = kind::none;
   std::uint32_t first_at = 0, second_at = 0;
@@ -318,10 +317,10 @@ trajectory::choice trajectory::best_slots(std::size_t at, double residual_ns) {
     }
   }
   if (found == kind::shared) {
-    best.nats = losses_.shared_nats[at * n_servers + first_at];
+    best.nats = losses_.shared_nats[set * n_servers + first_at];
     if constexpr (WithExperts) {
       best.servers[0] = best.servers[1] = first_at;
-      best.experts[0] = best.experts[1] = losses_.shared_expert[at * n_servers + first_at];
+      best.experts[0] = best.experts[1] = losses_.shared_expert[set * n_servers + first_at];
     }
   } else {
     best.nats = losses_.own_nats[base + first_at] + losses_.own_nats[base + n_servers + second_at];
@@ -335,95 +334,114 @@ trajectory::choice trajectory::best_slots(std::size_t at, double residual_ns) {
   return best;
 }
 
-template <bool WithExperts>
-trajectory::choice trajectory::local_search(std::size_t at, double residual_ns) {
-  const auto n_servers = model_.n_servers, n_slots = model_.n_slots;
-  const double* own = losses_.own.data() + at * n_slots * n_servers;
-  const auto* expert = losses_.own_expert.data() + at * n_slots * n_servers;
-  const auto price = [&](const std::array<std::uint32_t, max_trajectory_slots>& servers) {
+/// More than two slots: from a few starting points, one slot at a time goes to another server, or
+/// joins the expert of another slot, as long as that helps.
+trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
+                                            double residual_ns) {
+  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
+  const double* own = losses_.own.data() + set * n_slots * n_servers;
+  const auto* own_expert = losses_.own_expert.data() + set * n_slots * n_servers;
+  const double* nats = model_.layers[layer].nats.data() + set * n_slots * n_experts;
+  const auto* targets = model_.layers[layer].targets.data() + set * n_slots;
+  const auto loss_of = [&](std::size_t j, std::size_t k) {
+    if (k == targets[j]) return 0.0;
+    return std::isinf(price_) ? never : price_ * nats[j * n_experts + k];
+  };
+  const auto price = [&](const choice& what) {
     double loss = 0, time = residual_ns;
     for (std::size_t j = 0; j < n_slots; ++j) {
-      const auto m = servers[j];
-      loss += own[j * n_servers + m];
+      loss += loss_of(j, what.experts[j]);
       // The distinct experts of the slots up to j at this server run one after the other.
       double more = 0;
       for (std::size_t i = 0; i <= j; ++i) {
-        if (servers[i] != m) continue;
+        if (what.servers[i] != what.servers[j]) continue;
         bool repeated = false;
-        for (std::size_t h = 0; h < i; ++h) {
-          repeated |= servers[h] == m && expert[h * n_servers + m] == expert[i * n_servers + m];
-        }
+        for (std::size_t h = 0; h < i; ++h)
+          repeated |= what.servers[h] == what.servers[i] && what.experts[h] == what.experts[i];
         if (!repeated) more += 1;
       }
+      const auto m = what.servers[j];
       time = std::max(time, one_ns_[m] + (more - 1) * model_.costs.expert_ns[m]);
     }
     return time + loss;
   };
   choice best;
   best.cost = never * 10;
-  std::array<std::uint32_t, max_trajectory_slots> trial{};
-  const auto offer = [&] {
-    const double cost = price(trial);
-    if (cost >= best.cost) return false;
-    best.cost = cost;
-    best.servers = trial;
+  const auto offer = [&](choice trial) {
+    trial.cost = price(trial);
+    if (trial.cost >= best.cost) return false;
+    best = trial;
     return true;
   };
-  // Prefixes of the servers in order of arrival, each slot at the cheapest of the prefix; then
-  // every single server.
-  trial.fill(order_.front());
-  offer();
-  for (const auto m : order_) {
-    if (one_ns_[m] >= best.cost) break;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      if (own[j * n_servers + m] < own[j * n_servers + trial[j]]) trial[j] = m;
-    }
-    offer();
-  }
-  const auto kept = trial;
-  for (const auto m : order_) {
-    if (one_ns_[m] >= best.cost) break;
-    trial.fill(m);
-    offer();
-  }
-  trial = kept;
-  for (bool improved = true; improved;) {
-    improved = false;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      for (const auto m : order_) {
-        if (one_ns_[m] >= best.cost) break;
-        trial = best.servers;
-        if (trial[j] == m) continue;
-        trial[j] = m;
-        improved |= offer();
+  const auto move = [&](choice& what, std::size_t j, std::uint32_t m) {
+    what.servers[j] = m;
+    what.experts[j] = own_expert[j * n_servers + m];
+  };
+  const auto descend = [&] {
+    for (bool improved = true; improved;) {
+      improved = false;
+      for (std::size_t j = 0; j < n_slots; ++j) {
+        for (const auto m : order_) {
+          if (one_ns_[m] >= best.cost) break;
+          if (own[j * n_servers + m] >= never) continue;
+          auto trial = best;
+          move(trial, j, m);
+          improved |= offer(trial);
+        }
+        for (std::size_t i = 0; i < n_slots; ++i) {
+          if (i == j) continue;
+          auto trial = best;
+          trial.servers[j] = best.servers[i];
+          trial.experts[j] = best.experts[i];
+          improved |= offer(trial);
+        }
       }
     }
-  }
-  best.nats = 0;
-  for (std::size_t j = 0; j < n_slots; ++j) {
-    const auto i = j * n_servers + best.servers[j];
-    best.nats += losses_.own_nats[at * n_slots * n_servers + i];
-    if constexpr (WithExperts) best.experts[j] = expert[i];
-  }
-  const double* shared = losses_.shared.data() + at * n_servers;
+  };
+  // Each slot at its cheapest among the servers soonest back, for every number of servers.
+  std::array<std::uint32_t, max_trajectory_slots> cheapest{};
+  cheapest.fill(order_.front());
+  choice winner;
+  winner.cost = never * 10;
+  const auto settle = [&] {
+    descend();
+    if (best.cost < winner.cost) winner = best;
+  };
   for (const auto m : order_) {
-    if (one_ns_[m] >= best.cost) break;
-    const double cost = std::max(residual_ns, one_ns_[m]) + shared[m];
-    if (cost >= best.cost) continue;
-    best.cost = cost;
-    best.nats = losses_.shared_nats[at * n_servers + m];
-    if constexpr (WithExperts) {
-      best.servers.fill(m);
-      best.experts.fill(losses_.shared_expert[at * n_servers + m]);
+    if (one_ns_[m] >= winner.cost) break;
+    choice trial;
+    bool feasible = true;
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      if (own[j * n_servers + m] < own[j * n_servers + cheapest[j]]) cheapest[j] = m;
+      move(trial, j, cheapest[j]);
+      feasible &= own[j * n_servers + cheapest[j]] < never;
     }
+    if (!feasible) continue;
+    best.cost = never * 10;
+    offer(trial);
+    settle();
   }
-  return best;
+  // Every slot on one expert.
+  const double* shared = losses_.shared.data() + set * n_servers;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= winner.cost) break;
+    if (shared[m] >= never) continue;
+    choice trial;
+    trial.servers.fill(m);
+    trial.experts.fill(losses_.shared_expert[set * n_servers + m]);
+    best.cost = never * 10;
+    offer(trial);
+    settle();
+  }
+  winner.nats = 0;
+  for (std::size_t j = 0; j < n_slots; ++j) winner.nats += nats[j * n_experts + winner.experts[j]];
+  return winner;
 }
 
 /// One backward sweep from the end of a position to the starts of it; bias [R_0] values a start of
 /// the next one.
 template <bool WithNats>
-void trajectory::backward(std::span<const double> bias, std::span<const double> bias_nats) {
+void trajectory::backward(std::span<const double> bias) {
   const auto& costs = model_.costs;
   const auto last = model_.n_layers - 1;
   const auto& starts = layers_[0].from;
@@ -450,7 +468,6 @@ void trajectory::backward(std::span<const double> bias, std::span<const double> 
         least += wait_ns_[n] + costs.head_ns[n];
         for (std::size_t q = 0; q < n_sets; ++q) {
           onward_[i * n_sets + q] = least;
-          if constexpr (WithNats) onward_nats_[i * n_sets + q] = bias_nats[restart_[n]];
         }
       }
     } else {
@@ -519,38 +536,116 @@ void trajectory::backward(std::span<const double> bias, std::span<const double> 
   }
 }
 
-/// Relative value iteration over the starts of a position. The increments of one sweep enclose the
-/// average cost, so it ends when they agree; damping keeps alternating starts from cycling.
+/// v of v = cost + discount * onward v, by elimination; the matrix is diagonally dominant.
+static std::vector<double> discounted(const std::vector<double>& onward, std::vector<double> cost,
+                                      double discount) {
+  const auto n = cost.size();
+  std::vector<double> a(n * n);
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t t = 0; t < n; ++t)
+      a[r * n + t] = (r == t ? 1.0 : 0.0) - discount * onward[r * n + t];
+  }
+  for (std::size_t p = 0; p < n; ++p) {
+    for (std::size_t r = p + 1; r < n; ++r) {
+      const double factor = a[r * n + p] / a[p * n + p];
+      for (std::size_t t = p; t < n; ++t) a[r * n + t] -= factor * a[p * n + t];
+      cost[r] -= factor * cost[p];
+    }
+  }
+  for (std::size_t p = n; p-- > 0;) {
+    for (std::size_t t = p + 1; t < n; ++t) cost[p] -= a[p * n + t] * cost[t];
+    cost[p] /= a[p * n + p];
+  }
+  return cost;
+}
+
+/// Where positions start in the long run, the first of them at `from`: powers of the damped matrix.
+static std::vector<double> settled(const std::vector<double>& onward, std::size_t from) {
+  const auto n =
+      static_cast<std::size_t>(std::lround(std::sqrt(static_cast<double>(onward.size()))));
+  std::vector<double> power(n * n), square(n * n);
+  for (std::size_t i = 0; i < n * n; ++i)
+    power[i] = 0.5 * (onward[i] + (i % (n + 1) == 0 ? 1.0 : 0.0));
+  constexpr int max_squarings = 40;
+  for (int round = 0; round < max_squarings; ++round) {
+    double change = 0;
+    for (std::size_t r = 0; r < n; ++r) {
+      double sum = 0;
+      for (std::size_t t = 0; t < n; ++t) {
+        double entry = 0;
+        for (std::size_t i = 0; i < n; ++i) entry += power[r * n + i] * power[i * n + t];
+        square[r * n + t] = entry;
+        sum += entry;
+      }
+      for (std::size_t t = 0; t < n; ++t) {
+        square[r * n + t] /= sum;
+        change = std::max(change, std::abs(square[r * n + t] - power[r * n + t]));
+      }
+    }
+    std::swap(power, square);
+    if (change < 1e-13) break;
+  }
+  const auto row = power.begin() + static_cast<std::ptrdiff_t>(from * n);
+  return {row, row + static_cast<std::ptrdiff_t>(n)};
+}
+
+/// With one member in R_0 every position is like the last. With more, policy iteration over the
+/// starts of positions, with a discount close to 1 so that starts that keep to themselves can be
+/// compared.
 template <bool WithNats>
 trajectory_estimate trajectory::solve_as() {
-  const auto n_starts = layers_[0].from.size();
-  std::vector<double> bias(n_starts, 0), bias_nats(n_starts, 0);
-  trajectory_estimate estimate;
-  constexpr std::size_t max_sweeps = 200;
-  for (std::size_t sweep = 0; sweep < max_sweeps; ++sweep) {
-    backward<WithNats>(bias, bias_nats);
-    double low = never, high = -never, nats_low = never, nats_high = -never;
-    for (std::size_t r = 0; r < n_starts; ++r) {
-      low = std::min(low, start_cost_[r] - bias[r]);
-      high = std::max(high, start_cost_[r] - bias[r]);
-      nats_low = std::min(nats_low, start_nats_[r] - bias_nats[r]);
-      nats_high = std::max(nats_high, start_nats_[r] - bias_nats[r]);
-    }
-    estimate.token_ns = 0.5 * (low + high);
-    estimate.token_nats = 0.5 * (nats_low + nats_high);
-    const bool settled =
-        high - low <= 1e-7 * high && (!WithNats || nats_high - nats_low <= 1e-9 + 1e-7 * nats_high);
-    if (settled) break;
-    const double keep = sweep < 6 ? 0.0 : 0.5;
-    for (std::size_t r = n_starts; r-- > 0;) {
-      bias[r] = keep * bias[r] + (1 - keep) * (start_cost_[r] - start_cost_[0]);
-      bias_nats[r] = keep * bias_nats[r] + (1 - keep) * (start_nats_[r] - start_nats_[0]);
-    }
+  const auto n = layers_[0].from.size();
+  std::vector<double> bias(n, 0);
+  start_share_.assign(n, 0);
+  if (n == 1) {
+    backward<WithNats>(bias);
+    start_share_[0] = 1;
+    return {start_cost_[0], start_nats_[0]};
   }
-  if constexpr (WithNats) {
-    if (!std::isinf(price_)) estimate.token_ns -= price_ * estimate.token_nats;
+  constexpr double discount = 1 - 1e-7;
+  constexpr int max_rounds = 40;
+  std::vector<double> onward, cost(n);
+  for (int round = 0; round < max_rounds; ++round) {
+    backward<true>(bias);
+    onward = restarts();
+    for (std::size_t r = 0; r < n; ++r) {
+      cost[r] = start_cost_[r];
+      for (std::size_t t = 0; t < n; ++t) cost[r] -= onward[r * n + t] * bias[t];
+    }
+    const auto value = discounted(onward, cost, discount);
+    double change = 0, scale = 0;
+    for (std::size_t r = 0; r < n; ++r) {
+      const double relative = value[r] - value[0];
+      change = std::max(change, std::abs(relative - bias[r]));
+      scale = std::max(scale, start_cost_[r]);
+      bias[r] = relative;
+    }
+    if (change <= 1e-7 * scale) break;
   }
-  return estimate;
+  start_share_ = settled(
+      onward, static_cast<std::size_t>(std::min_element(bias.begin(), bias.end()) - bias.begin()));
+  double mean_cost = 0, mean_nats = 0;
+  for (std::size_t r = 0; r < n; ++r) {
+    mean_cost += start_share_[r] * cost[r];
+    mean_nats += start_share_[r] * start_nats_[r];
+  }
+  return {mean_cost, mean_nats};
+}
+
+/// How often a position that starts at r leads to one that starts at t: [R_0, R_0].
+std::vector<double> trajectory::restarts() const {
+  const auto n = layers_[0].from.size();
+  const auto last = model_.n_layers - 1;
+  std::vector<double> onward(n * n, 0);
+  for (std::size_t r = 0; r < n; ++r) {
+    std::vector<double> only(n, 0);
+    only[r] = 1;
+    sweep_forward(std::move(only),
+                  [&](std::size_t l, std::size_t, std::size_t, std::size_t i, double weight) {
+                    if (l == last) onward[r * n + restart_[layers_[l].to[i]]] += weight;
+                  });
+  }
+  return onward;
 }
 
 double trajectory::solve_cost() {
@@ -558,7 +653,9 @@ double trajectory::solve_cost() {
 }
 
 trajectory_estimate trajectory::solve() {
-  return solve_as<true>();
+  auto estimate = solve_as<true>();
+  if (!std::isinf(price_)) estimate.token_ns -= price_ * estimate.token_nats;
+  return estimate;
 }
 
 void trajectory_usage::add(double share, const trajectory_usage& other) {
@@ -616,38 +713,6 @@ void trajectory::sweep_forward(std::vector<double> start, Visit&& visit) const {
   }
 }
 
-/// How often positions start at each member of R_0 in the long run.
-std::vector<double> trajectory::stationary_starts() const {
-  const auto n = layers_[0].from.size();
-  std::vector<double> start(n, 1.0 / static_cast<double>(n));
-  if (n == 1) return start;
-  std::vector<double> onward(n * n, 0);
-  const auto last = model_.n_layers - 1;
-  for (std::size_t r = 0; r < n; ++r) {
-    std::vector<double> only(n, 0);
-    only[r] = 1;
-    sweep_forward(std::move(only),
-                  [&](std::size_t l, std::size_t, std::size_t, std::size_t i, double weight) {
-                    if (l == last) onward[r * n + restart_[layers_[l].to[i]]] += weight;
-                  });
-  }
-  constexpr int max_rounds = 1000;
-  for (int round = 0; round < max_rounds; ++round) {
-    std::vector<double> after(n, 0);
-    for (std::size_t r = 0; r < n; ++r) {
-      for (std::size_t t = 0; t < n; ++t) after[t] += start[r] * onward[r * n + t];
-    }
-    double change = 0;
-    for (std::size_t r = 0; r < n; ++r) {
-      after[r] = 0.5 * (start[r] + after[r]);
-      change += std::abs(after[r] - start[r]);
-    }
-    start = std::move(after);
-    if (change < 1e-10) break;
-  }
-  return start;
-}
-
 trajectory_usage trajectory::usage() {
   const auto n_servers = model_.n_servers, n_layers = model_.n_layers;
   const auto n_experts = model_.n_experts, n_slots = model_.n_slots;
@@ -659,36 +724,36 @@ trajectory_usage trajectory::usage() {
   out.busy_ns.assign(n_servers, 0);
   out.head_runs.assign(n_servers, 0);
   out.jobs.assign(n_servers, 0);
-  sweep_forward(stationary_starts(), [&](std::size_t l, std::size_t s, std::size_t q, std::size_t i,
-                                         double weight) {
-    const auto& table = layers_[l];
-    const std::size_t from = table.from[s], to = table.to[i];
-    const auto n_sets = model_.layers[l].n_sets;
-    out.visits[l * n_servers + from] += weight;
-    out.busy_ns[from] += weight * costs.attention_ns[from];
-    out.jobs[from] += weight;
-    out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
-    const auto* runs = table.runs.data() + ((s * table.to.size() + i) * n_sets + q) * n_slots;
-    server_mask visited = server_mask{1} << from;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      if (std::find(runs, runs + j, runs[j]) != runs + j) continue;
-      const std::size_t m = runs[j] / n_experts;
-      visited |= server_mask{1} << m;
-      out.expert_runs[(m * n_layers + l) * n_experts + runs[j] % n_experts] += weight;
-      out.busy_ns[m] += weight * costs.expert_ns[m];
-      out.jobs[m] += weight;
-    }
-    // One copy out to each other server, one result on to n from each server that is not n, and
-    // the residual.
-    for_each_server(visited, [&](std::size_t m) {
-      out.hidden_transfers += weight * ((m != from ? 1.0 : 0.0) + (m != to ? 1.0 : 0.0));
-    });
-    if (l + 1 == n_layers) {
-      out.busy_ns[to] += weight * costs.head_ns[to];
-      out.head_runs[to] += weight;
-      out.jobs[to] += weight;
-    }
-  });
+  sweep_forward(
+      start_share_, [&](std::size_t l, std::size_t s, std::size_t q, std::size_t i, double weight) {
+        const auto& table = layers_[l];
+        const std::size_t from = table.from[s], to = table.to[i];
+        const auto n_sets = model_.layers[l].n_sets;
+        out.visits[l * n_servers + from] += weight;
+        out.busy_ns[from] += weight * costs.attention_ns[from];
+        out.jobs[from] += weight;
+        out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
+        const auto* runs = table.runs.data() + ((s * table.to.size() + i) * n_sets + q) * n_slots;
+        server_mask visited = server_mask{1} << from;
+        for (std::size_t j = 0; j < n_slots; ++j) {
+          if (std::find(runs, runs + j, runs[j]) != runs + j) continue;
+          const std::size_t m = runs[j] / n_experts;
+          visited |= server_mask{1} << m;
+          out.expert_runs[(m * n_layers + l) * n_experts + runs[j] % n_experts] += weight;
+          out.busy_ns[m] += weight * costs.expert_ns[m];
+          out.jobs[m] += weight;
+        }
+        // One copy out to each other server, one result on to n from each server that is not n, and
+        // the residual.
+        for_each_server(visited, [&](std::size_t m) {
+          out.hidden_transfers += weight * ((m != from ? 1.0 : 0.0) + (m != to ? 1.0 : 0.0));
+        });
+        if (l + 1 == n_layers) {
+          out.busy_ns[to] += weight * costs.head_ns[to];
+          out.head_runs[to] += weight;
+          out.jobs[to] += weight;
+        }
+      });
   return out;
 }
 

@@ -133,23 +133,20 @@ class trajectory {
   };
 
   void fill(std::size_t layer, std::span<const server_mask> hosts, tables& out);
-  void losses_of(std::size_t layer, std::size_t set, std::size_t at,
-                 std::span<const server_mask> hosts);
+  void losses_of(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
-  double residual(std::size_t from, std::size_t to) const { return model_.costs.hidden(from, to); }
   template <bool WithExperts>
-  choice best_slots(std::size_t at, double residual_ns);
-  template <bool WithExperts>
-  choice local_search(std::size_t at, double residual_ns);
+  choice best_slots(std::size_t layer, std::size_t set, double residual_ns);
+  choice local_search(std::size_t layer, std::size_t set, double residual_ns);
   template <bool WithExperts>
   void fill_steps(std::size_t layer, server_mask hosting, tables& out);
-  std::vector<double> stationary_starts() const;
+  std::vector<double> restarts() const;
   template <class Visit>
   void sweep_forward(std::vector<double> start, Visit&& visit) const;
   template <bool WithNats>
   trajectory_estimate solve_as();
   template <bool WithNats>
-  void backward(std::span<const double> bias, std::span<const double> bias_nats);
+  void backward(std::span<const double> bias);
 
   const trajectory_model& model_;
   double price_ = std::numeric_limits<double>::infinity();
@@ -169,6 +166,7 @@ class trajectory {
   std::vector<std::vector<std::uint8_t>> next_;  ///< [n_layers] of [from, n_sets] -> index into to
   std::vector<std::uint8_t> restart_;            ///< [n_servers] -> index into R_0
   std::vector<double> start_cost_, start_nats_;  ///< [R_0]
+  std::vector<double> start_share_;              ///< [R_0] of the positions in the long run
   std::vector<double> onward_, onward_nats_;
 };
 

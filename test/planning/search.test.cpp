@@ -1,0 +1,230 @@
+#include "planning/search.hpp"
+
+#include <bit>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "instances.hpp"
+#include "planning/placement.hpp"
+#include "planning/trajectory.hpp"
+
+using namespace ordermoe;
+using namespace ordermoe::planning;
+using namespace ordermoe::planning::instances;
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+search_options few_steps(double quality_nats, std::size_t n_steps = 2000) {
+  search_options options;
+  options.quality_nats = quality_nats;
+  options.n_steps = n_steps;
+  options.kv_price = 0;
+  return options;
+}
+
+/// The least expected time over every placement that fills the servers and every residency.
+double exhaustive_optimum(const profile& experts, const cluster& servers, const cost_profile& costs,
+                          const std::vector<std::size_t>& capacity, double price) {
+  const std::size_t n_servers = servers.size(), n_items = experts.n_layers * experts.n_experts;
+  const trajectory_model model(experts, make_cost_model(servers, costs));
+  trajectory problem(model);
+  problem.set_price(price);
+  std::vector<std::uint32_t> holds(n_servers);
+  std::vector<server_mask> hosts(n_items), members(experts.n_layers);
+  double best = infinity;
+  const auto residencies = [&](auto&& self, std::size_t layer) -> void {
+    if (layer == experts.n_layers) {
+      problem.rebuild(hosts, members);
+      best = std::min(best, problem.solve_cost());
+      return;
+    }
+    for (server_mask mask = 1; mask < server_mask{1} << n_servers; ++mask) {
+      members[layer] = mask;
+      self(self, layer + 1);
+    }
+  };
+  const auto placements = [&](auto&& self, std::size_t server) -> void {
+    if (server == n_servers) {
+      for (std::size_t item = 0; item < n_items; ++item) {
+        hosts[item] = 0;
+        for (std::size_t m = 0; m < n_servers; ++m)
+          hosts[item] |= server_mask{(holds[m] >> item) & 1u} << m;
+        if (hosts[item] == 0) return;
+      }
+      residencies(residencies, 0);
+      return;
+    }
+    for (std::uint32_t set = 0; set < 1u << n_items; ++set) {
+      if (static_cast<std::size_t>(std::popcount(set)) != capacity[server]) continue;
+      holds[server] = set;
+      self(self, server + 1);
+    }
+  };
+  placements(placements, 0);
+  return best;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(search)
+
+BOOST_AUTO_TEST_CASE(plan_is_valid_and_never_worse_than_its_starting_points) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const std::size_t n_servers = 4 + seed % 4;
+    const auto experts = random_profile(4, 6, 1 + seed % 2, seed);
+    const auto servers = drawn_cluster(n_servers, 4, 6, 2.0, seed);
+    const auto costs = small_costs();
+    for (const double nats : {0.0, 0.02, infinity}) {
+      auto options = few_steps(nats, 400);
+      options.concurrency = seed % 5 == 0 ? 8 : 1;
+      const auto placed = place_by_search(experts, servers, costs, options);
+      BOOST_TEST_CONTEXT("seed " << seed << " nats " << nats) {
+        BOOST_REQUIRE(placed.has_value());
+        BOOST_TEST(validate(*placed, servers, costs).has_value());
+        BOOST_TEST(
+            estimate_plan(experts, *placed, servers, costs, options) == placed->estimated_token_ns,
+            boost::test_tools::tolerance(1e-6));
+        std::vector<result<plan>> starts;
+        starts.push_back(place_by_popularity(experts, servers, costs, {}));
+        starts.push_back(place_by_similarity(experts, servers, costs, {}));
+        starts.push_back(place_layer_shards(experts, servers, costs));
+        std::size_t n_met = 0;
+        for (const auto& start : starts) {
+          if (!start) continue;
+          ++n_met;
+          BOOST_TEST(placed->estimated_token_ns <=
+                     estimate_plan(experts, *start, servers, costs, options) * (1 + 1e-9));
+        }
+        BOOST_TEST(n_met >= 2u);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(tiny_instances_are_solved_to_the_exhaustive_optimum) {
+  const auto costs = small_costs();
+  const std::vector<std::size_t> capacity{3, 3, 2};
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto experts = random_profile(2, 3, 1 + seed % 2, seed);
+    auto servers = drawn_cluster(3, 2, 3, 2.0, seed);
+    set_expert_memory(servers, {3000, 3000, 2000}, costs, 2);
+    for (const double nats : {0.0, infinity}) {
+      const double optimum =
+          exhaustive_optimum(experts, servers, costs, capacity, nats == 0 ? infinity : 0);
+      const auto placed = place_by_search(experts, servers, costs, few_steps(nats, 20000));
+      BOOST_REQUIRE(placed.has_value());
+      BOOST_TEST_CONTEXT("seed " << seed << " nats " << nats)
+      BOOST_TEST(placed->estimated_token_ns == optimum, boost::test_tools::tolerance(1e-5));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_larger_budget_is_never_slower) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const auto experts = random_profile(4, 6, 2, seed);
+    const auto servers = drawn_cluster(6, 4, 6, 2.0, seed);
+    const auto costs = small_costs();
+    const auto fixed = place_by_search(experts, servers, costs, few_steps(0.02));
+    BOOST_REQUIRE(fixed.has_value());
+    double of_fixed = infinity, of_searched = infinity;
+    for (const double nats : {0.0, 0.005, 0.02, 0.1, infinity}) {
+      const double estimate = estimate_plan(experts, *fixed, servers, costs, few_steps(nats));
+      BOOST_TEST(estimate <= of_fixed * (1 + 1e-6));
+      of_fixed = estimate;
+      const auto searched = place_by_search(experts, servers, costs, few_steps(nats, 6000));
+      BOOST_REQUIRE(searched.has_value());
+      BOOST_TEST_CONTEXT("seed " << seed << " nats " << nats)
+      BOOST_TEST(searched->estimated_token_ns <= of_searched * (1 + 1e-6));
+      of_searched = searched->estimated_token_ns;
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_price_of_a_budget_lies_between_policies_that_keep_it_and_exceed_it) {
+  const auto costs = small_costs();
+  std::size_t n_between = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const auto experts = random_profile(4, 6, 2, seed);
+    const auto servers = drawn_cluster(6, 4, 6, 2.0, seed);
+    const auto placed = place_by_search(experts, servers, costs, few_steps(0.05, 400));
+    BOOST_REQUIRE(placed.has_value());
+    const double price = price_of_budget(experts, *placed, servers, costs, 0, few_steps(0.05));
+    if (price <= 0) continue;
+    ++n_between;
+    const auto spends =
+        estimate_trajectory(experts, *placed, servers, costs, 0, price * (1 - 1e-6));
+    const auto saves = estimate_trajectory(experts, *placed, servers, costs, 0, price * (1 + 1e-6));
+    BOOST_TEST(spends.token_nats >= 0.05 * (1 - 1e-6));
+    BOOST_TEST(saves.token_nats <= 0.05 * (1 + 1e-6));
+    BOOST_TEST(spends.token_ns <= placed->estimated_token_ns * (1 + 1e-6));
+    BOOST_TEST(saves.token_ns >= placed->estimated_token_ns * (1 - 1e-6));
+  }
+  BOOST_TEST(n_between >= 3u);
+}
+
+BOOST_AUTO_TEST_CASE(the_same_seed_gives_the_same_plan) {
+  const auto experts = random_profile(4, 6, 2, 9);
+  const auto servers = drawn_cluster(6, 4, 6, 2.0, 9);
+  const auto once = place_by_search(experts, servers, small_costs(), few_steps(0.02));
+  const auto twice = place_by_search(experts, servers, small_costs(), few_steps(0.02));
+  BOOST_REQUIRE((once && twice));
+  BOOST_TEST(plan_json(*once) == plan_json(*twice));
+}
+
+BOOST_AUTO_TEST_CASE(every_expert_has_the_copies_that_were_asked_for) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto experts = random_profile(4, 6, 2, seed);
+    const auto servers = drawn_cluster(6, 4, 6, 2.5, seed);
+    auto options = few_steps(0.05);
+    options.min_copies = 2;
+    const auto placed = place_by_search(experts, servers, small_costs(), options);
+    BOOST_REQUIRE(placed.has_value());
+    const placement_index index(*placed);
+    for (std::size_t l = 0; l < 4; ++l) {
+      for (std::size_t e = 0; e < 6; ++e) BOOST_TEST(std::popcount(index.hosts(l, e)) >= 2);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(planning_for_a_load_never_loses_to_planning_for_one_request_and_often_wins) {
+  std::size_t n_won = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto experts = random_profile(4, 6, 2, seed);
+    const auto servers = drawn_cluster(6, 4, 6, 2.0, seed);
+    auto loaded = few_steps(0, 3000);
+    loaded.concurrency = 32;
+    const auto alone = place_by_search(experts, servers, small_costs(), few_steps(0, 3000));
+    const auto many = place_by_search(experts, servers, small_costs(), loaded);
+    BOOST_REQUIRE((alone && many));
+    const double with = estimate_plan(experts, *many, servers, small_costs(), loaded);
+    const double without = estimate_plan(experts, *alone, servers, small_costs(), loaded);
+    BOOST_TEST_CONTEXT("seed " << seed) BOOST_TEST(with <= without * (1 + 1e-9));
+    n_won += with < 0.98 * without ? 1 : 0;
+  }
+  BOOST_TEST(n_won >= 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_cluster_that_is_too_small_is_infeasible) {
+  const auto experts = random_profile(3, 4, 2, 1);
+  const auto servers = drawn_cluster(4, 3, 4, 0.7, 1);
+  const auto placed = place_by_search(experts, servers, small_costs(), {});
+  BOOST_REQUIRE(!placed.has_value());
+  BOOST_TEST(static_cast<int>(placed.error().code) == static_cast<int>(errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(a_search_that_is_stopped_returns_the_best_plan_so_far) {
+  const auto experts = random_profile(4, 6, 2, 2);
+  const auto servers = drawn_cluster(6, 4, 6, 2.0, 2);
+  auto options = few_steps(0, 1'000'000'000);
+  options.should_stop = [] { return true; };
+  const auto placed = place_by_search(experts, servers, small_costs(), options);
+  BOOST_REQUIRE(placed.has_value());
+  BOOST_TEST(validate(*placed, servers, small_costs()).has_value());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
