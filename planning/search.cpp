@@ -47,7 +47,7 @@ class searcher {
            const search_options& options)
       : profile_(experts),
         options_(options),
-        model_(experts, make_cost_model(servers, costs)),
+        model_(experts, make_cost_model(servers, costs), options.sharing),
         kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
         scratch_(model_) {
     for (const auto& server : servers.servers) {

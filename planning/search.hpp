@@ -12,6 +12,9 @@
 /// against the expected time of a token that selects with full look-ahead.
 namespace ordermoe::planning {
 
+/// Whether two slots of a token may run the same expert: selection_policy::distinct.
+enum class slot_sharing { forbidden, allowed };
+
 struct search_options {
   double quality_nats = 0;  ///< Budget per token in nats; 0: exact only; infinity: unbounded.
   std::uint64_t seed = 1;
@@ -23,6 +26,7 @@ struct search_options {
           ///< access servers may get residencies of their own to spread the load.
   double kv_price = 0.005;  ///< Ns charged for each KV byte streamed: no position waits for it, but
                             ///< it keeps links busy (0.005: as long as one of 1.6 Gbit/s).
+  slot_sharing sharing = slot_sharing::forbidden;
   std::function<bool()> should_stop;
 };
 
@@ -35,7 +39,8 @@ struct trajectory_estimate {
 };
 trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
-                                        std::size_t access, double ns_per_nat);
+                                        std::size_t access, double ns_per_nat,
+                                        slot_sharing sharing = slot_sharing::forbidden);
 
 /// The planner's estimate of any plan for a budget and a load: expected nanoseconds of one decoded
 /// position, averaged over the access servers by arrival share, at the prices at which the mean

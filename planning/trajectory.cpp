@@ -27,11 +27,13 @@ std::size_t kept_sets(const layer_profile& layer, std::size_t max_sets) {
 }  // namespace
 
 trajectory_model::trajectory_model(const profile& experts, const cost_model& prices,
-                                   std::size_t max_sets)
+                                   slot_sharing shares, std::size_t max_sets)
     : n_layers(experts.n_layers),
       n_experts(experts.n_experts),
       n_servers(prices.n_servers),
       n_slots(experts.top_k),
+      n_candidates(shares == slot_sharing::allowed ? n_experts : n_experts - n_slots + 1),
+      sharing(shares),
       costs(prices) {
   ORDERMOE_CHECK(n_slots >= 1 && n_slots <= max_trajectory_slots, "a token has 1 to 8 slots");
   ORDERMOE_CHECK(n_servers >= 1 && n_servers <= 64, "a plan has 1 to 64 servers");
@@ -65,6 +67,17 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
                                          : std::max(0.0, source.token_gate_regret(r, k));
           target.nats.push_back(source.damage[metric] * regret);
         }
+        const double* nats = target.nats.data() + (q * n_slots + j) * n_experts;
+        std::vector<std::uint32_t> order;
+        for (std::uint32_t k = 0; k < n_experts; ++k) {
+          const bool taken =
+              k != r && std::find(set.experts.begin(), set.experts.end(), k) != set.experts.end();
+          if (sharing == slot_sharing::allowed || !taken) order.push_back(k);
+        }
+        std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
+          return std::pair{a != r, nats[a]} < std::pair{b != r, nats[b]};
+        });
+        target.candidates.insert(target.candidates.end(), order.begin(), order.end());
       }
     }
     if (l + 1 < n_layers) {
@@ -147,46 +160,35 @@ void trajectory::roll_back() {
   replaced_.clear();
 }
 
-void trajectory::losses_of(std::size_t layer, std::size_t set, std::span<const server_mask> hosts) {
+void trajectory::rank_candidates(std::size_t layer, std::size_t set,
+                                 std::span<const server_mask> hosts) {
   const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
+  const auto n_candidates = model_.n_candidates;
   const auto& content = model_.layers[layer];
-  const auto own = set * n_slots * n_servers;
-  const auto shared = set * n_servers;
-  std::fill_n(losses_.own.begin() + static_cast<std::ptrdiff_t>(own), n_slots * n_servers, never);
-  std::fill_n(losses_.shared.begin() + static_cast<std::ptrdiff_t>(shared), n_servers, never);
-  const auto put = [](double& loss, double& nats, std::uint32_t& expert, double new_loss,
-                      double new_nats, std::size_t k) {
-    if (new_loss >= loss) return;
-    loss = new_loss;
-    nats = new_nats;
-    expert = static_cast<std::uint32_t>(k);
-  };
-  const double* slot_nats = content.nats.data() + set * n_slots * n_experts;
-  const auto* targets = content.targets.data() + set * n_slots;
+  const double* nats = content.nats.data() + set * n_slots * n_experts;
   const bool exact = std::isinf(price_);
+  std::array<std::uint8_t, 64> held;
   for (std::size_t j = 0; j < n_slots; ++j) {
-    const auto take = [&](std::size_t k) {
-      const double nats = slot_nats[j * n_experts + k];
-      const double loss = k == targets[j] ? 0 : price_ * nats;
+    auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
+    std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
+    held.fill(0);
+    const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
+    for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
+      const auto k = order[i];
+      const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
       for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-        const auto i = own + j * n_servers + m;
-        put(losses_.own[i], losses_.own_nats[i], losses_.own_expert[i], loss, nats, k);
+        if (held[m] < n_ranks_) slot[m * n_ranks_ + held[m]++] = {loss, k};
       });
-    };
-    take(targets[j]);
-    if (exact) continue;
-    for (std::size_t k = 0; k < n_experts; ++k) {
-      if (k != targets[j]) take(k);
     }
   }
-  if (exact || n_slots == 1) return;
-  for (std::size_t k = 0; k < n_experts; ++k) {
-    double nats = 0;
-    for (std::size_t j = 0; j < n_slots; ++j) nats += slot_nats[j * n_experts + k];
+  if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
+  auto* joint = joint_.data() + set * n_servers;
+  std::fill_n(joint, n_servers, candidate{never, 0});
+  for (std::uint32_t k = 0; k < n_experts; ++k) {
+    double sum = 0;
+    for (std::size_t j = 0; j < n_slots; ++j) sum += nats[j * n_experts + k];
     for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-      const auto i = shared + m;
-      put(losses_.shared[i], losses_.shared_nats[i], losses_.shared_expert[i], price_ * nats, nats,
-          k);
+      if (price_ * sum < joint[m].loss) joint[m] = {price_ * sum, k};
     });
   }
 }
@@ -204,143 +206,141 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
 }
 
 void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
-  const auto n_sets = model_.layers[layer].n_sets;
-  losses_.own.resize(n_sets * model_.n_slots * model_.n_servers);
-  losses_.own_nats.resize(losses_.own.size());
-  losses_.own_expert.resize(losses_.own.size());
-  losses_.shared.resize(n_sets * model_.n_servers);
-  losses_.shared_nats.resize(losses_.shared.size());
-  losses_.shared_expert.resize(losses_.shared.size());
+  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
+  n_ranks_ = model_.sharing == slot_sharing::allowed ? 1 : n_slots;
+  ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
+  joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
   one_ns_.resize(model_.n_servers);
-  for (std::size_t q = 0; q < n_sets; ++q) losses_of(layer, q, hosts);
+  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
   server_mask hosting = 0;
   for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
-  if (tracks_usage_) {
-    fill_steps<true>(layer, hosting, out);
-  } else {
-    fill_steps<false>(layer, hosting, out);
-  }
-}
-
-template <bool WithExperts>
-void trajectory::fill_steps(std::size_t layer, server_mask hosting, tables& out) {
-  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());
-  if constexpr (WithExperts) out.runs.resize(out.cost.size() * n_slots);
+  if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
   std::size_t at = 0;
   for (const auto from : out.from) {
     for (const auto to : out.to) {
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots<WithExperts>(layer, q, residual_ns);
+        const auto best = best_slots(layer, q, residual_ns);
+        const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
         out.cost[at] = best.cost;
-        out.nats[at] = best.nats;
-        if constexpr (WithExperts) {
-          for (std::size_t j = 0; j < n_slots; ++j) {
-            out.runs[at * n_slots + j] =
-                static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
-          }
+        out.nats[at] = 0;
+        for (std::size_t j = 0; j < n_slots; ++j) {
+          out.nats[at] += nats[j * model_.n_experts + best.experts[j]];
+          if (!tracks_usage_) continue;
+          out.runs[at * n_slots + j] =
+              static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
         }
       }
     }
   }
 }
 
-template <bool WithExperts>
-trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set, double residual_ns) {
-  const auto n_servers = model_.n_servers;
+trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set,
+                                          double residual_ns) const {
+  if (model_.n_slots == 1) return best_one(set, residual_ns);
   if (model_.n_slots > 2) return local_search(layer, set, residual_ns);
+  return model_.sharing == slot_sharing::allowed
+             ? best_two<slot_sharing::allowed>(set, residual_ns)
+             : best_two<slot_sharing::forbidden>(set, residual_ns);
+}
+
+trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) const {
   choice best;
   best.cost = never;
-  if (model_.n_slots == 1) {
-    const double* own = losses_.own.data() + set * n_servers;
-    for (const auto m : order_) {
-      if (one_ns_[m] >= best.cost) break;
-      const double cost = std::max(residual_ns, one_ns_[m]) + own[m];
-      if (cost >= best.cost) continue;
-      best.cost = cost;
-      best.nats = losses_.own_nats[set * n_servers + m];
-      if constexpr (WithExperts) {
-        best.servers[0] = m;
-        best.experts[0] = losses_.own_expert[set * n_servers + m];
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    const auto& here = ranked(set, 0, m, 0);
+    const double cost = std::max(residual_ns, one_ns_[m]) + here.loss;
+    if (cost >= best.cost) continue;
+    best.cost = cost;
+    best.servers[0] = m;
+    best.experts[0] = here.expert;
+  }
+  return best;
+}
+
+/// With the servers in order of arrival, the later of two different ones decides the time and the
+/// earlier one is the cheapest of the prefix. Without sharing the prefix keeps its two cheapest
+/// experts, since the other slot may want the same one.
+template <slot_sharing Sharing>
+trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) const {
+  constexpr bool apart = Sharing == slot_sharing::forbidden;
+  struct way {
+    double loss = never;
+    std::uint32_t expert = 0, server = 0;
+  };
+  struct ways {
+    way first, second;  ///< Of different experts.
+    void add(const way& other) {
+      if (other.loss < first.loss) {
+        if (other.expert != first.expert) second = first;
+        first = other;
+      } else if (other.expert != first.expert && other.loss < second.loss) {
+        second = other;
       }
     }
-    return best;
-  }
-  // Two slots: with the servers in order of arrival, the later of the two decides the time and the
-  // earlier one is the prefix's cheapest.
-  const auto base = set * 2 * n_servers;
-  const double* first = losses_.own.data() + base;
-  const double* second = first + n_servers;
-  const double* shared = losses_.shared.data() + set * n_servers;
-  enum class kind { none, apart, together, shared };
-  kind found = kind::none;
-  std::uint32_t first_at = 0, second_at = 0;
-  double first_so_far = never, second_so_far = never;
-  std::uint32_t first_server = 0, second_server = 0;
+  };
+  choice best;
+  best.cost = never;
+  const auto offer = [&](double time, const way& a, const way& b) {
+    const double cost = time + a.loss + b.loss;
+    if (cost >= best.cost) return;
+    best.cost = cost;
+    best.servers[0] = a.server;
+    best.servers[1] = b.server;
+    best.experts[0] = a.expert;
+    best.experts[1] = b.expert;
+  };
+  const auto offer_ways = [&](double time, const ways& a, const ways& b) {
+    if (!apart || a.first.expert != b.first.expert) {
+      offer(time, a.first, b.first);
+      return;
+    }
+    offer(time, a.first, b.second);
+    offer(time, a.second, b.first);
+  };
+  const auto at = [&](std::size_t slot, std::uint32_t m) {
+    const auto& one = ranked(set, slot, m, 0);
+    ways out{{one.loss, one.expert, m}, {never, one.expert, m}};
+    if constexpr (apart) {
+      const auto& two = ranked(set, slot, m, 1);
+      out.second = {two.loss, two.expert, m};
+    }
+    return out;
+  };
+  ways first_before, second_before;
   for (const auto m : order_) {
     if (one_ns_[m] >= best.cost) break;
     const double time = std::max(residual_ns, one_ns_[m]);
-    if (const double cost = time + shared[m]; cost < best.cost) {
-      best.cost = cost;
-      found = kind::shared;
-      first_at = m;
+    const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
+    const auto first = at(0, m), second = at(1, m);
+    if constexpr (!apart) {
+      const auto& joint = joint_[set * model_.n_servers + m];
+      const way one{joint.loss, joint.expert, m};
+      offer(time, one, {0, joint.expert, m});
     }
-    if (const double cost =
-            std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]) + first[m] + second[m];
-        cost < best.cost) {
-      best.cost = cost;
-      found = kind::together;
-      first_at = second_at = m;
-    }
-    if (const double cost = time + first[m] + second_so_far; cost < best.cost) {
-      best.cost = cost;
-      found = kind::apart;
-      first_at = m;
-      second_at = second_server;
-    }
-    if (const double cost = time + first_so_far + second[m]; cost < best.cost) {
-      best.cost = cost;
-      found = kind::apart;
-      first_at = first_server;
-      second_at = m;
-    }
-    if (first[m] < first_so_far) {
-      first_so_far = first[m];
-      first_server = m;
-    }
-    if (second[m] < second_so_far) {
-      second_so_far = second[m];
-      second_server = m;
-    }
-  }
-  if (found == kind::shared) {
-    best.nats = losses_.shared_nats[set * n_servers + first_at];
-    if constexpr (WithExperts) {
-      best.servers[0] = best.servers[1] = first_at;
-      best.experts[0] = best.experts[1] = losses_.shared_expert[set * n_servers + first_at];
-    }
-  } else {
-    best.nats = losses_.own_nats[base + first_at] + losses_.own_nats[base + n_servers + second_at];
-    if constexpr (WithExperts) {
-      best.servers[0] = first_at;
-      best.servers[1] = second_at;
-      best.experts[0] = losses_.own_expert[base + first_at];
-      best.experts[1] = losses_.own_expert[base + n_servers + second_at];
+    offer_ways(both, first, second);
+    offer_ways(time, first, second_before);
+    offer_ways(time, first_before, second);
+    first_before.add(first.first);
+    second_before.add(second.first);
+    if constexpr (apart) {
+      first_before.add(first.second);
+      second_before.add(second.second);
     }
   }
   return best;
 }
 
-/// More than two slots: from a few starting points, one slot at a time goes to another server, or
-/// joins the expert of another slot, as long as that helps.
+/// More than two slots: from a few starting points, one slot at a time goes to another server or,
+/// with sharing, joins the expert of another slot, as long as that helps.
 trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
-                                            double residual_ns) {
-  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
-  const double* own = losses_.own.data() + set * n_slots * n_servers;
-  const auto* own_expert = losses_.own_expert.data() + set * n_slots * n_servers;
+                                            double residual_ns) const {
+  const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
+  const bool apart = model_.sharing == slot_sharing::forbidden;
   const double* nats = model_.layers[layer].nats.data() + set * n_slots * n_experts;
   const auto* targets = model_.layers[layer].targets.data() + set * n_slots;
   const auto loss_of = [&](std::size_t j, std::size_t k) {
@@ -365,30 +365,44 @@ trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
     }
     return time + loss;
   };
+  /// The cheapest expert at m for slot j that none of the first `n_taken` other slots runs.
+  const auto free_at = [&](const choice& what, std::size_t j, std::uint32_t m,
+                           std::size_t n_taken) -> const candidate* {
+    for (std::size_t rank = 0; rank < n_ranks_; ++rank) {
+      const auto& here = ranked(set, j, m, rank);
+      if (here.loss >= never) return nullptr;
+      bool taken = false;
+      for (std::size_t i = 0; apart && i < n_taken; ++i)
+        taken |= i != j && what.experts[i] == here.expert;
+      if (!taken) return &here;
+    }
+    return nullptr;
+  };
   choice best;
-  best.cost = never * 10;
   const auto offer = [&](choice trial) {
     trial.cost = price(trial);
     if (trial.cost >= best.cost) return false;
     best = trial;
     return true;
   };
-  const auto move = [&](choice& what, std::size_t j, std::uint32_t m) {
-    what.servers[j] = m;
-    what.experts[j] = own_expert[j * n_servers + m];
-  };
-  const auto descend = [&] {
+  choice winner;
+  winner.cost = never * 10;
+  const auto descend_from = [&](const choice& start) {
+    best.cost = never * 10;
+    offer(start);
     for (bool improved = true; improved;) {
       improved = false;
       for (std::size_t j = 0; j < n_slots; ++j) {
         for (const auto m : order_) {
           if (one_ns_[m] >= best.cost) break;
-          if (own[j * n_servers + m] >= never) continue;
           auto trial = best;
-          move(trial, j, m);
+          const auto* here = free_at(trial, j, m, n_slots);
+          if (here == nullptr) continue;
+          trial.servers[j] = m;
+          trial.experts[j] = here->expert;
           improved |= offer(trial);
         }
-        for (std::size_t i = 0; i < n_slots; ++i) {
+        for (std::size_t i = 0; !apart && i < n_slots; ++i) {
           if (i == j) continue;
           auto trial = best;
           trial.servers[j] = best.servers[i];
@@ -397,44 +411,36 @@ trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
         }
       }
     }
-  };
-  // Each slot at its cheapest among the servers soonest back, for every number of servers.
-  std::array<std::uint32_t, max_trajectory_slots> cheapest{};
-  cheapest.fill(order_.front());
-  choice winner;
-  winner.cost = never * 10;
-  const auto settle = [&] {
-    descend();
     if (best.cost < winner.cost) winner = best;
   };
-  for (const auto m : order_) {
-    if (one_ns_[m] >= winner.cost) break;
-    choice trial;
+  // Each slot at its cheapest among the servers soonest back, for every number of servers.
+  for (std::size_t n = 1; n <= order_.size(); ++n) {
+    if (one_ns_[order_[n - 1]] >= winner.cost) break;
+    choice start;
     bool feasible = true;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      if (own[j * n_servers + m] < own[j * n_servers + cheapest[j]]) cheapest[j] = m;
-      move(trial, j, cheapest[j]);
-      feasible &= own[j * n_servers + cheapest[j]] < never;
+    for (std::size_t j = 0; j < n_slots && feasible; ++j) {
+      const candidate* least = nullptr;
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto* here = free_at(start, j, order_[i], j);
+        if (here == nullptr || (least != nullptr && here->loss >= least->loss)) continue;
+        least = here;
+        start.servers[j] = order_[i];
+        start.experts[j] = here->expert;
+      }
+      feasible = least != nullptr;
     }
-    if (!feasible) continue;
-    best.cost = never * 10;
-    offer(trial);
-    settle();
+    if (feasible) descend_from(start);
   }
   // Every slot on one expert.
-  const double* shared = losses_.shared.data() + set * n_servers;
   for (const auto m : order_) {
-    if (one_ns_[m] >= winner.cost) break;
-    if (shared[m] >= never) continue;
-    choice trial;
-    trial.servers.fill(m);
-    trial.experts.fill(losses_.shared_expert[set * n_servers + m]);
-    best.cost = never * 10;
-    offer(trial);
-    settle();
+    if (apart || one_ns_[m] >= winner.cost) break;
+    const auto& joint = joint_[set * model_.n_servers + m];
+    if (joint.loss >= never) continue;
+    choice start;
+    start.servers.fill(m);
+    start.experts.fill(joint.expert);
+    descend_from(start);
   }
-  winner.nats = 0;
-  for (std::size_t j = 0; j < n_slots; ++j) winner.nats += nats[j * n_experts + winner.experts[j]];
   return winner;
 }
 
@@ -859,8 +865,9 @@ queue_estimate estimate_queues(const trajectory_model& model, const trajectory_u
 
 trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
-                                        std::size_t access, double ns_per_nat) {
-  const trajectory_model model(experts, make_cost_model(servers, costs));
+                                        std::size_t access, double ns_per_nat,
+                                        slot_sharing sharing) {
+  const trajectory_model model(experts, make_cost_model(servers, costs), sharing);
   const placement_index index(placed);
   std::vector<server_mask> hosts;
   for (std::size_t l = 0; l < model.n_layers; ++l) {

@@ -40,16 +40,21 @@ struct trajectory_model {
     std::vector<double> probability;     ///< [n_sets]
     std::vector<std::uint32_t> targets;  ///< [n_sets, n_slots]
     std::vector<double> nats;  ///< [n_sets, n_slots, n_experts] of running each expert in the slot
+    /// [n_sets, n_slots, n_candidates] by rising nats, the target first.
+    std::vector<std::uint32_t> candidates;
     std::vector<double>
         incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
   };
 
   std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
+  std::size_t n_candidates = 0;  ///< Of a slot; without sharing no other slot's target is one.
+  slot_sharing sharing = slot_sharing::forbidden;
   cost_model costs;
   std::vector<layer> layers;
 
   /// Keeps the most frequent `max_sets` target sets of each layer.
-  trajectory_model(const profile& experts, const cost_model& prices, std::size_t max_sets = 64);
+  trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
+                   std::size_t max_sets = 64);
 };
 
 /// Expectations for one decoded position, in the stationary state.
@@ -119,13 +124,9 @@ class trajectory {
     std::vector<double> nats;         ///< The same slots' nats.
     std::vector<std::uint16_t> runs;  ///< [from, to, n_sets, n_slots]: server * n_experts + expert
   };
-  /// Least priced losses of the slots of some target sets over the servers that host the layer.
-  struct slot_losses {
-    std::vector<double> own, own_nats;  ///< [set, slot, server]
-    std::vector<std::uint32_t> own_expert;
-    std::vector<double> shared,
-        shared_nats;  ///< [set, server]: every slot runs the same expert once
-    std::vector<std::uint32_t> shared_expert;
+  struct candidate {
+    double loss = 0;  ///< price * nats; `never` where there is none.
+    std::uint32_t expert = 0;
   };
   struct choice {
     double cost = 0, nats = 0;
@@ -133,13 +134,18 @@ class trajectory {
   };
 
   void fill(std::size_t layer, std::span<const server_mask> hosts, tables& out);
-  void losses_of(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
+  void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
-  template <bool WithExperts>
-  choice best_slots(std::size_t layer, std::size_t set, double residual_ns);
-  choice local_search(std::size_t layer, std::size_t set, double residual_ns);
-  template <bool WithExperts>
-  void fill_steps(std::size_t layer, server_mask hosting, tables& out);
+  choice best_slots(std::size_t layer, std::size_t set, double residual_ns) const;
+  choice best_one(std::size_t set, double residual_ns) const;
+  template <slot_sharing Sharing>
+  choice best_two(std::size_t set, double residual_ns) const;
+  choice local_search(std::size_t layer, std::size_t set, double residual_ns) const;
+  /// The `rank`-th cheapest expert of a slot that a server hosts.
+  const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
+                          std::size_t rank) const {
+    return ranked_[((set * model_.n_slots + slot) * model_.n_servers + server) * n_ranks_ + rank];
+  }
   std::vector<double> restarts() const;
   template <class Visit>
   void sweep_forward(std::vector<double> start, Visit&& visit) const;
@@ -156,7 +162,10 @@ class trajectory {
   std::vector<std::pair<std::size_t, tables>> replaced_;  ///< Tables before the moves not yet kept.
   std::vector<tables> spare_;
 
-  slot_losses losses_;
+  // Of the layer at hand.
+  std::size_t n_ranks_ = 1;  ///< Candidates kept: as many as slots, so that each finds a free one.
+  std::vector<candidate> ranked_;  ///< [set, slot, server, rank]
+  std::vector<candidate> joint_;   ///< [set, server] every slot on one expert, with sharing
   std::vector<double>
       one_ns_;  ///< [n_servers] one expert run at a server and back, for the pair at hand
   std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.

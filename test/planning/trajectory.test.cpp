@@ -62,8 +62,9 @@ instance drawn_instance(std::size_t n_servers, std::size_t n_layers, std::size_t
 /// plain value iteration for the average over positions.
 class oracle {
  public:
-  oracle(const instance& what, std::size_t access, double price)
+  oracle(const instance& what, std::size_t access, double price, slot_sharing sharing)
       : what_(what),
+        sharing_(sharing),
         costs_(make_cost_model(what.servers, small_costs())),
         members_(what.placed.residence[access].layers),
         price_(price) {}
@@ -134,6 +135,10 @@ class oracle {
         for (std::size_t e = 0; e < n_experts; ++e) {
           if (!what_.placed.hosts(server_id{m}, layer_id{l}, expert_id{e})) continue;
           if (std::isinf(price_) && e != set.experts[j]) continue;
+          if (sharing_ == slot_sharing::forbidden &&
+              std::find(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(j), e) !=
+                  experts.begin() + static_cast<std::ptrdiff_t>(j))
+            continue;
           servers[j] = m;
           experts[j] = e;
           self(self, j + 1, spent + nats(l, set, j, e));
@@ -189,15 +194,17 @@ class oracle {
   }
 
   const instance& what_;
+  slot_sharing sharing_;
   cost_model costs_;
   std::vector<server_mask> members_;
   double price_;
   std::vector<double> steps_;  // In the order of the sweep.
 };
 
-double estimated_cost(const instance& what, std::size_t access, double price) {
-  const auto estimate =
-      estimate_trajectory(what.experts, what.placed, what.servers, small_costs(), access, price);
+double estimated_cost(const instance& what, std::size_t access, double price,
+                      slot_sharing sharing = slot_sharing::forbidden) {
+  const auto estimate = estimate_trajectory(what.experts, what.placed, what.servers, small_costs(),
+                                            access, price, sharing);
   return estimate.token_ns + (std::isinf(price) ? 0 : price * estimate.token_nats);
 }
 
@@ -218,10 +225,11 @@ BOOST_AUTO_TEST_CASE(estimate_equals_the_spelt_out_expectation_for_one_and_two_s
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     const std::size_t top_k = 1 + seed % 2;
     const auto what = drawn_instance(4, 3, 4, top_k, 1 + seed % 3, seed);
+    const auto sharing = seed % 4 < 2 ? slot_sharing::allowed : slot_sharing::forbidden;
     for (const double price : {1e5, 3e6, 1e8, infinity}) {
-      const double expected = oracle(what, seed % 4, price).cost();
+      const double expected = oracle(what, seed % 4, price, sharing).cost();
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
-      BOOST_TEST(estimated_cost(what, seed % 4, price) == expected,
+      BOOST_TEST(estimated_cost(what, seed % 4, price, sharing) == expected,
                  boost::test_tools::tolerance(1e-6));
     }
   }
@@ -231,9 +239,10 @@ BOOST_AUTO_TEST_CASE(
     estimate_for_three_slots_is_never_below_the_optimum_and_at_most_3_percent_above) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     const auto what = drawn_instance(4, 2, 5, 3, 2, seed);
+    const auto sharing = seed % 2 == 0 ? slot_sharing::allowed : slot_sharing::forbidden;
     for (const double price : {1e6, 1e8, infinity}) {
-      const double expected = oracle(what, 0, price).cost();
-      const double found = estimated_cost(what, 0, price);
+      const double expected = oracle(what, 0, price, sharing).cost();
+      const double found = estimated_cost(what, 0, price, sharing);
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price) {
         BOOST_TEST(found >= expected * (1 - 1e-7));
         BOOST_TEST(found <= expected * 1.03);
@@ -294,7 +303,8 @@ BOOST_AUTO_TEST_CASE(estimate_does_not_depend_on_the_names_of_the_servers) {
 
 BOOST_AUTO_TEST_CASE(a_layer_rebuilt_and_rolled_back_leaves_the_estimate_as_it_was) {
   const auto what = drawn_instance(5, 4, 6, 2, 2, 3);
-  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()));
+  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()),
+                               slot_sharing::forbidden);
   planning::trajectory problem(model);
   problem.set_price(5e6);
   auto hosts = hosts_of(what.placed);
@@ -322,7 +332,7 @@ BOOST_AUTO_TEST_CASE(exact_usage_runs_every_expert_as_often_as_the_router_asks_f
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     const auto what = drawn_instance(4, 3, 5, 2, 3, seed);
     const auto costs = make_cost_model(what.servers, small_costs());
-    const trajectory_model model(what.experts, costs);
+    const trajectory_model model(what.experts, costs, slot_sharing::forbidden);
     planning::trajectory problem(model);
     problem.track_usage(true);
     problem.rebuild(hosts_of(what.placed), what.placed.residence[0].layers);
@@ -374,7 +384,8 @@ BOOST_AUTO_TEST_CASE(exact_usage_runs_every_expert_as_often_as_the_router_asks_f
 
 BOOST_AUTO_TEST_CASE(queues_are_empty_for_one_position_and_grow_with_their_number) {
   const auto what = drawn_instance(4, 3, 5, 2, 1, 2);
-  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()));
+  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()),
+                               slot_sharing::forbidden);
   planning::trajectory problem(model);
   problem.track_usage(true);
   problem.rebuild(hosts_of(what.placed), what.placed.residence[0].layers);
