@@ -232,7 +232,7 @@ loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor) 
   if (pool >= planning::unbounded_budget) return planning::unbounded_budget;
   if (tokens == 0) return 0;
   const auto share = static_cast<double>(pool) / tokens * factor;
-  return std::min(pool, static_cast<loss_units>(share));
+  return share < static_cast<double>(pool) ? static_cast<loss_units>(share) : pool;
 }
 
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position, loss_units pool,
