@@ -1,4 +1,4 @@
-#include "model/training/decoder.hpp"
+#include "model/training/decoder_torch.hpp"
 
 #include <cmath>
 #include <cstring>
@@ -361,7 +361,10 @@ forward_result decoder::forward(const Tensor& ids, const forward_options& option
     routing chosen = dense;
     if (experts > 1) {
       const auto logits = torch::mm(normed, w.router.t());
-      const auto [best, which] = logits.topk(top_k, 1, true, true);
+      const layer_outage none, &outage = options.outages.empty() ? none : options.outages[l];
+      const auto open = outage.blocked.defined() ? logits.masked_fill(outage.blocked, -1e9) : logits;
+      auto [best, which] = open.topk(top_k, 1, true, true);
+      if (outage.stand_in.defined()) which = outage.stand_in.gather(1, which);
       chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
       if (options.router_logits) options.router_logits->push_back(logits.detach());
       if (options.balance_weight > 0 || options.z_weight > 0) {

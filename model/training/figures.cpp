@@ -1,4 +1,4 @@
-#include "model/training/figures.hpp"
+#include "model/training/figures_torch.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,9 @@ namespace {
 
 using torch::Tensor;
 
-constexpr std::int64_t window = 256;
+constexpr std::int64_t longest_window = 256;
+
+std::int64_t window_of(const decoder& model) { return std::min(longest_window, static_cast<std::int64_t>(model.shape().max_context)); }
 
 /// For every layer a random half of the experts present, and for each missing one a random present one.
 struct outage {
@@ -60,6 +62,32 @@ routing_override drop(const outage& drawn) {
   };
 }
 
+/// Lets the router choose among the experts present.
+routing_override restrict_router(const outage& drawn) {
+  return [&drawn](std::size_t layer, const Tensor& logits, routing& chosen) {
+    auto open = logits.clone();
+    for (std::size_t e = 0; e < drawn.stand_in[layer].size(); ++e)
+      if (drawn.stand_in[layer][e] != static_cast<std::int64_t>(e)) open.select(1, static_cast<std::int64_t>(e)).fill_(-1e9);
+    const auto [best, which] = open.topk(chosen.gates.size(1), 1, true, true);
+    chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
+  };
+}
+
+/// One random member of every pair of siblings gone, the other standing in.
+outage draw_siblings(const decoder& model, std::uint64_t seed, std::uint64_t draw) {
+  random_stream random(seed + 1, draw);
+  outage drawn;
+  for (std::size_t l = 0; l < model.shape().n_layers; ++l) {
+    std::vector<std::int64_t> replaced(model.shape().n_experts);
+    for (std::size_t pair = 0; pair + 1 < replaced.size(); pair += 2) {
+      const auto present = static_cast<std::int64_t>(pair + random.below(2));
+      replaced[pair] = replaced[pair + 1] = present;
+    }
+    drawn.stand_in.push_back(std::move(replaced));
+  }
+  return drawn;
+}
+
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -100,6 +128,7 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const ro
   torch::NoGradGuard no_gradients;
   double total = 0;
   std::size_t counted = 0;
+  const auto window = window_of(model);
   const auto all = torch::tensor(std::vector<std::int64_t>(ids.begin(), ids.end()));
   const auto n = all.numel();
   const auto score = [&](const Tensor& rows) {
@@ -173,11 +202,16 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
   figures.perplexity = perplexity(model, held_out);
   if (model.shape().n_experts > 1) {
     figures.n_draws = 8;
-    std::vector<double> stood_in, dropped;
+    std::vector<double> stood_in, dropped, routed, siblings_only;
     for (std::uint64_t draw = 0; draw < figures.n_draws; ++draw) {
       const auto drawn = draw_outage(model, seed, draw);
       stood_in.push_back(perplexity(model, held_out, substitute(drawn)));
       dropped.push_back(perplexity(model, held_out, drop(drawn)));
+      routed.push_back(perplexity(model, held_out, restrict_router(drawn)));
+      if (siblings) {
+        const auto pairs = draw_siblings(model, seed, draw);
+        siblings_only.push_back(perplexity(model, held_out, substitute(pairs)));
+      }
     }
     const auto summary = [](const std::vector<double>& values, double& mean, double& lowest, double& highest) {
       for (const double v : values) mean += v / static_cast<double>(values.size());
@@ -185,10 +219,17 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
       highest = *std::max_element(values.begin(), values.end());
     };
     summary(stood_in, figures.stand_in_perplexity, figures.stand_in_lowest, figures.stand_in_highest);
+    summary(routed, figures.router_perplexity, figures.router_lowest, figures.router_highest);
+    if (siblings) {
+      double mean = 0, lowest = 0, highest = 0;
+      summary(siblings_only, mean, lowest, highest);
+      figures.sibling_perplexity = mean;
+    }
     summary(dropped, figures.drop_perplexity, figures.drop_lowest, figures.drop_highest);
 
     torch::NoGradGuard no_gradients;
     std::vector<Tensor> logits;
+    const auto window = window_of(model);
     const auto rows = std::min<std::int64_t>(static_cast<std::int64_t>(held_out.size()) / window, 16);
     if (rows > 0) {
       const auto ids = torch::tensor(std::vector<std::int64_t>(held_out.begin(), held_out.begin() + rows * window)).view({rows, window});

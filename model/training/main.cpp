@@ -6,16 +6,21 @@
 
 #include <fmt/format.h>
 
+#include "model/training/evaluation_data.hpp"
 #include "model/training/train.hpp"
 
 namespace {
 std::atomic<bool> stop{false};
 }
 
-/// ordermoe_train key=value ...: training without the ordermoe command, for runs in the background.
+/// ordermoe_train key=value ... or ordermoe_train evaluation-data FOLDER SEED: training without the ordermoe command, for runs in the background.
 int main(int argc, char** argv) {
   ordermoe::training::train_options options;
-  for (int i = 0; i < argc; ++i) options.command += (i ? " " : "") + std::string(argv[i]);
+  if (argc == 4 && std::string(argv[1]) == "evaluation-data") {
+    const auto written = ordermoe::training::write_evaluation_data(argv[2], std::strtoull(argv[3], nullptr, 10));
+    if (!written) fmt::print(stderr, "{}\n", written.error().message);
+    return written ? 0 : ordermoe::exit_code(written.error().code);
+  }
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const auto cut = argument.find('=');
@@ -32,6 +37,8 @@ int main(int argc, char** argv) {
     else if (key == "rate") options.learning_rate = number();
     else if (key == "rows") options.sequences_per_step = static_cast<std::size_t>(number());
     else if (key == "redrawn") options.redrawn_share = number();
+    else if (key == "sibling_redrawn") options.sibling_redrawn_share = number();
+    else if (key == "notes") options.notes = value;
     else if (key == "noise") options.weight_noise = number();
     else if (key == "router_noise") options.router_noise = number();
     else if (key == "z") options.z_weight = number();
@@ -58,6 +65,7 @@ int main(int argc, char** argv) {
   if (const auto& f = report->figures) {
     fmt::print("dense {} stand-ins {:.4f} ({:.4f} to {:.4f}) dropped {:.4f} ({:.4f} to {:.4f}) exact match {}\n", f->dense_perplexity.value_or(0), f->stand_in_perplexity, f->stand_in_lowest,
                f->stand_in_highest, f->drop_perplexity, f->drop_lowest, f->drop_highest, f->exact_match.value_or(-1));
+    fmt::print("router restricted {:.4f} ({:.4f} to {:.4f}) siblings {:.4f}\n", f->router_perplexity, f->router_lowest, f->router_highest, f->sibling_perplexity.value_or(0));
     fmt::print("cosine median {:.3f} centred {:.3f}; siblings {:.3f} strangers {:.3f} centred {:.3f} {:.3f}\n", f->cosine_median, f->centred_median, f->sibling_cosine.value_or(0),
                f->stranger_cosine.value_or(0), f->sibling_centred.value_or(0), f->stranger_centred.value_or(0));
   }

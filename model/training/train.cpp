@@ -10,12 +10,15 @@
 #include "config/files.hpp"
 #include "model/training/card.hpp"
 #include "model/training/corpus.hpp"
-#include "model/training/decoder.hpp"
-#include "model/training/figures.hpp"
+#include "model/training/decoder_torch.hpp"
+#include "model/training/figures_torch.hpp"
 #include "model/training/safetensors_file.hpp"
 #include "model/training/text_source.hpp"
 #include "model/training/tokenizer_training.hpp"
-#include "model/training/trainer.hpp"
+#include "model/training/trainer_torch.hpp"
+
+/// LibTorch's own setting does not reach OpenBLAS, where that is the BLAS in use.
+extern "C" void openblas_set_num_threads(int) __attribute__((weak));
 
 namespace ordermoe::training {
 namespace {
@@ -27,14 +30,18 @@ constexpr std::uint64_t tokenizer_seed = 7;
 struct stage_plan {
   std::string name;
   std::size_t n_experts, top_k;
-  double end;  ///< Share of the recipe at which the stage is over.
+  double end;            ///< Share at which the stage is over; see whole_recipe.
+  bool outages = false;
 };
 
 std::vector<stage_plan> stages_of(const train_options& o) {
-  if (o.recipe == "dense") return {{"dense", 1, 1, 0.25}, {"continued", 1, 1, 1.0}};
-  if (o.recipe == "upcycled") return {{"dense", 1, 1, 0.25}, {"experts", o.n_experts, o.top_k, 1.0}};
+  if (o.recipe == "dense") return {{"dense", 1, 1, 0.25}, {"continued", 1, 1, 1.0}, {"afterwards", 1, 1, whole_recipe}};
+  if (o.recipe == "upcycled") return {{"dense", 1, 1, 0.25}, {"experts", o.n_experts, o.top_k, 1.0}, {"outages", o.n_experts, o.top_k, whole_recipe, true}};
   if (o.recipe == "lineage")
-    return {{"dense", 1, 1, 0.25}, {"parents", o.n_experts / 2, o.top_k, 0.5}, {"children", o.n_experts, o.top_k, 1.0}};
+    return {{"dense", 1, 1, 0.25},
+            {"parents", o.n_experts / 2, o.top_k, 0.5},
+            {"children", o.n_experts, o.top_k, 1.0},
+            {"outages", o.n_experts, o.top_k, whole_recipe, true}};
   return {};
 }
 
@@ -72,11 +79,12 @@ model::model_config shape_of(const train_options& o, std::size_t vocab_size, std
 /// What must be equal for a checkpoint to be continued: everything that shapes the weights up to the end of `stage`.
 std::string fingerprint_of(const train_options& o, const std::vector<stage_plan>& stages, std::size_t stage, const std::string& text_hash) {
   auto print = fmt::format("seed {} {} text {} shape {}x{}x{} heads {}/{} rows {}x{} rate {} stages", o.seed,
-                           o.tokens > 0 ? fmt::format("tokens {}", o.tokens) : fmt::format("minutes {}", o.minutes), text_hash.substr(0, 16), o.n_layers, o.hidden_size,
+                           o.tokens > 0 ? fmt::format("tokens {:.0f}", static_cast<double>(o.tokens) / whole_recipe) : fmt::format("minutes {}", o.minutes), text_hash.substr(0, 16), o.n_layers, o.hidden_size,
                            o.intermediate_size, o.n_heads, o.n_kv_heads, o.sequences_per_step, o.sequence_length, o.learning_rate);
   for (std::size_t i = 0; i <= stage; ++i) print += fmt::format(" {}:{}:{}", stages[i].name, stages[i].n_experts, stages[i].end);
   if (stages[stage].n_experts > 1)
     print += fmt::format(" top {} noise {} redrawn {} router {} balance {} z {}", stages[stage].top_k, o.weight_noise, o.redrawn_share, o.router_noise, o.balance_weight, o.z_weight);
+  if (o.recipe == "lineage" && stage > 1) print += fmt::format(" siblings redrawn {}", o.sibling_redrawn_share);
   return print;
 }
 
@@ -104,6 +112,7 @@ result<void> write_folder(const fs::path& folder, const decoder& model, const st
 
 result<train_report> train_checked(const train_options& options) {
   at::set_num_threads(std::max(1, options.threads));
+  if (openblas_set_num_threads) openblas_set_num_threads(std::max(1, options.threads));
   std::string text;
   std::string tokenizer;
   if (options.text.empty()) {
@@ -145,7 +154,7 @@ result<train_report> train_checked(const train_options& options) {
     const bool grows = i > 0 && stage.n_experts != stages[i - 1].n_experts;
     if (i == 0 || grows) {
       auto next = std::make_unique<decoder>(shape, options.seed + i);
-      if (grows) grow(*model, *next, {options.weight_noise, options.redrawn_share, options.router_noise}, mix64(options.seed) + i);
+      if (grows) grow(*model, *next, {options.weight_noise, stages[i - 1].n_experts > 1 ? options.sibling_redrawn_share : options.redrawn_share, options.router_noise}, mix64(options.seed) + i);
       model = std::move(next);
       optimizer = std::make_unique<optimizer_state>(*model);
     }
@@ -158,8 +167,12 @@ result<train_report> train_checked(const train_options& options) {
     }
     if (fs::exists(running))
       if (auto loaded = load_checkpoint(running, *model, *optimizer, progress, print); !loaded) return loaded.error();
-    const stage_limits limits{stage.name, i == 0 ? 0 : stages[i - 1].end, stage.end, i == 0 || grows};
-    if (auto ran = run_stage(*model, *optimizer, progress, *source, options, limits, running, print); !ran) return ran.error();
+    const auto save = [&]() -> result<void> {
+      if (auto saved = save_checkpoint(running, *model, *optimizer, progress, print); !saved) return saved;
+      return write_folder(options.out, *model, tokenizer);
+    };
+    const stage_limits limits{stage.name, stage.end, stage.outages, options.recipe == "lineage", i == 0 || grows};
+    if (auto ran = run_stage(*model, *optimizer, progress, *source, options, limits, save); !ran) return ran.error();
     if (auto saved = save_checkpoint(finished, *model, *optimizer, progress, print); !saved) return saved.error();
     fs::remove(running, problem);
   }
@@ -182,7 +195,7 @@ result<train_report> train_checked(const train_options& options) {
       decoder dense(shape_of(options, (*pieces)->vocab_size(), 1, 1), options.seed);
       optimizer_state unused(dense);
       stage_progress reached;
-      if (auto loaded = load_checkpoint(options.dense_state, dense, unused, reached, fingerprint_of(dense_options, dense_stages, 1, text_hash)); !loaded) return loaded.error();
+      if (auto loaded = load_checkpoint(options.dense_state, dense, unused, reached, fingerprint_of(dense_options, dense_stages, dense_stages.size() - 1, text_hash)); !loaded) return loaded.error();
       round_to_bf16(dense);
       report.figures->dense_perplexity = perplexity(dense, held_out);
     }

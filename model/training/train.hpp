@@ -13,12 +13,14 @@
 /// Training of small Mixture-of-Experts models of Mixtral's architecture, from a user's text or from the synthetic
 /// corpus (corpus.hpp), by recipes that leave experts which can partly stand in for each other.
 ///
-/// Recipes, with their stages and shares of the work:
-///   dense     one expert throughout: "dense" 1/4, "continued" 3/4. What a mixture is compared with.
-///   upcycled  "dense" 1/4, then its feed-forward block copied into every expert with noise, "experts" 3/4.
-///   lineage   "dense" 1/4, copied into half as many "parents" 1/4, each copied into two children, "children" 1/2.
-/// The learning rate is one schedule over all stages (warm-up, constant, then down to a twentieth), so recipes with
-/// the same seed and tokens share their dense stage to the bit.
+/// Recipes, with their stages in twenty-fourths of the work:
+///   dense     one expert throughout: "dense" 5, "continued" 15, "afterwards" 4. What a mixture is compared with.
+///   upcycled  "dense" 5, then its feed-forward block copied into every expert with noise, "experts" 15, "outages" 4.
+///   lineage   "dense" 5, copied into half as many "parents" 5, each copied into two "children" 10, "outages" 4.
+/// While "outages" lasts, half of the rows do without half of the experts of every layer and the router chooses among
+/// the rest; in a lineage, half of these rows lose siblings only and the other sibling stands in. So the experts learn
+/// to replace each other. The learning rate is one schedule for all recipes, so those with the same seed and tokens
+/// share their dense stage to the bit.
 namespace ordermoe::training {
 
 struct train_progress {
@@ -49,18 +51,19 @@ struct train_options {
   std::size_t max_context = 512;
   std::size_t sequence_length = 256;
   std::size_t sequences_per_step = 8;
-  double learning_rate = 2e-3;
+  double learning_rate = 3e-3;
   double balance_weight = 0.01;
   double z_weight = 0;
   double weight_noise = 0.1;    ///< Of copied experts, over the deviation of the weights.
-  double redrawn_share = 0.1;   ///< Of an expert's inner units drawn anew when it is copied.
-  double router_noise = 0.5;    ///< Of copied router rows, over the deviation of the parents' rows.
-  int threads = 1;
+  double redrawn_share = 0.25;  ///< Of an expert's inner units drawn anew when a dense model becomes a mixture.
+  double sibling_redrawn_share = 0.1;  ///< The same when parents become children.
+  double router_noise = 0.5;    ///< Of children's router rows, over the deviation of the parents' rows.
+  int threads = 1;              ///< More than one makes the weights depend on their number.
 
   std::filesystem::path state;  ///< Checkpoints; empty: OUT/.training, removed at the end.
   bool measure = true;          ///< Measure the figures of the card at the end.
-  std::filesystem::path dense_state;  ///< Checkpoint of a dense run's "continued" stage to compare with; may be empty.
-  std::string command;          ///< For the card: how this run was started.
+  std::filesystem::path dense_state;  ///< Checkpoint of a dense run's last stage to compare with; may be empty.
+  std::string notes;            ///< Added to the card as it stands.
   std::function<bool()> should_stop;  ///< Asked once a step; true: save, leave with errc::interrupted.
   std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
 };
@@ -79,6 +82,9 @@ struct model_figures {
   double stand_in_lowest = 0, stand_in_highest = 0;
   double drop_perplexity = 0;              ///< The same experts gone, their slots left out and gates renormalised; mean over draws.
   double drop_lowest = 0, drop_highest = 0;
+  double router_perplexity = 0;            ///< The same experts gone, the router choosing among those present; mean over draws.
+  double router_lowest = 0, router_highest = 0;
+  std::optional<double> sibling_perplexity;  ///< One of every pair of siblings gone, the other standing in; mean over draws.
   std::optional<double> exact_match;       ///< Greedy, on held-out arithmetic; only for the synthetic corpus.
   std::size_t n_tokens = 0, n_draws = 0, n_problems = 0;
   /// Cosines of router logits between experts over tokens (eq. (4)), median over layers and pairs, and for pairs of
@@ -98,7 +104,8 @@ struct train_report {
 };
 
 /// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md). Called again with the
-/// same options after an interruption it goes on where it stopped.
+/// same options after an interruption it goes on where it stopped. From the first minute on OUT holds the model as far
+/// as it is, without a card. Of `minutes`, nine tenths go into training and the rest into what surrounds it.
 /// Errors: not_found, io, usage (unknown recipe, impossible shape), out_of_range (text too short), mismatch (OUT holds
 /// the state of another run), interrupted.
 result<train_report> train(const train_options& options);

@@ -1,4 +1,4 @@
-#include "model/training/trainer.hpp"
+#include "model/training/trainer_torch.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -40,13 +40,43 @@ void step(decoder& model, optimizer_state& optimizer, double rate) {
 
 }  // namespace
 
+std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_experts, std::int64_t rows, std::int64_t row_length, bool siblings, random_stream& random) {
+  std::vector<layer_outage> drawn;
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    auto blocked = torch::zeros({rows, static_cast<std::int64_t>(n_experts)}, torch::kBool);
+    auto stand_in = torch::arange(static_cast<std::int64_t>(n_experts), torch::kInt64).repeat({rows, 1});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      auto* lost = blocked.data_ptr<bool>() + r * static_cast<std::int64_t>(n_experts);
+      auto* who = stand_in.data_ptr<std::int64_t>() + r * static_cast<std::int64_t>(n_experts);
+      if (r % 2 == 0) continue;
+      if (siblings && r % 4 == 1) {
+        for (std::size_t pair = 0; pair + 1 < n_experts; pair += 2) {
+          const auto choice = random.below(4);
+          if (choice < 2) who[pair + choice] = static_cast<std::int64_t>(pair + 1 - choice);
+        }
+        continue;
+      }
+      std::vector<std::size_t> order(n_experts);
+      for (std::size_t e = 0; e < n_experts; ++e) order[e] = e;
+      for (std::size_t i = n_experts - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+      for (std::size_t i = 0; i < n_experts / 2; ++i) lost[order[i]] = true;
+    }
+    drawn.push_back({blocked.repeat_interleave(row_length, 0), stand_in.repeat_interleave(row_length, 0)});
+  }
+  return drawn;
+}
+
 optimizer_state::optimizer_state(const decoder& model)
     : first(torch::zeros_like(model.decay_mask())), second(torch::zeros_like(model.decay_mask())) {}
 
 double schedule(double share_done, std::uint64_t stage_step, bool warm_up) {
   constexpr double turn = 0.6, lowest = 0.05;
   const double rise = warm_up ? std::min(1.0, static_cast<double>(stage_step + 1) / 50.0) : 1.0;
-  const double fall = share_done < turn ? 1.0 : std::max(lowest, 1.0 - (1.0 - lowest) * (share_done - turn) / (1.0 - turn));
+  double fall = 1.0;
+  if (share_done >= 1.0)
+    fall = std::max(0.02, 0.4 * (whole_recipe - share_done) / (whole_recipe - 1.0));
+  else if (share_done >= turn)
+    fall = std::max(lowest, 1.0 - (1.0 - lowest) * (share_done - turn) / (1.0 - turn));
   return rise * fall;
 }
 
@@ -93,17 +123,17 @@ result<void> load_checkpoint(const std::filesystem::path& path, decoder& model, 
 }
 
 result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress, const text_source& source, const train_options& options, const stage_limits& limits,
-                       const std::filesystem::path& checkpoint, const std::string& fingerprint) {
+                       const std::function<result<void>()>& save) {
   using clock = std::chrono::steady_clock;
   const auto length = static_cast<std::int64_t>(options.sequence_length);
   auto last = clock::now(), saved = last;
   double loss_sum = 0, seconds_at_report = progress.seconds;
   std::uint64_t tokens_at_report = progress.tokens, n_losses = 0;
   for (;;) {
-    const double done = options.tokens > 0 ? static_cast<double>(progress.tokens) / static_cast<double>(options.tokens) : progress.seconds / (60.0 * options.minutes);
+    const double done = whole_recipe * (options.tokens > 0 ? static_cast<double>(progress.tokens) / static_cast<double>(options.tokens) : progress.seconds / (54.0 * options.minutes));
     if (done >= limits.end) break;
     if (options.should_stop && options.should_stop()) {
-      if (auto kept = save_checkpoint(checkpoint, model, optimizer, progress, fingerprint); !kept) return kept;
+      if (auto kept = save(); !kept) return kept;
       return error{errc::interrupted, fmt::format("stopped in stage {} after {} tokens; the same command goes on from there", limits.name, progress.tokens)};
     }
     // Every eighth step has rows twice as long and half as many, so that late positions are trained too.
@@ -113,7 +143,12 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
     auto batch = torch::empty({rows, row_length + 1}, torch::kInt64);
     for (std::int64_t r = 0; r < rows; ++r)
       source.fill(progress.tokens, static_cast<std::uint64_t>(r), {batch.data_ptr<std::int64_t>() + r * (row_length + 1), static_cast<std::size_t>(row_length + 1)});
-    const auto outcome = model.forward(batch.narrow(1, 0, row_length), {options.balance_weight, options.z_weight, {}, nullptr});
+    forward_options how{options.balance_weight, options.z_weight, {}, nullptr, {}};
+    if (limits.outages) {
+      random_stream random(mix64(options.seed) + 1, progress.tokens);
+      how.outages = draw_outages(model.shape().n_layers, model.shape().n_experts, rows, row_length, limits.siblings, random);
+    }
+    const auto outcome = model.forward(batch.narrow(1, 0, row_length), how);
     const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1), batch.narrow(1, 1, row_length).reshape({-1}));
     (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
     step(model, optimizer, options.learning_rate * schedule(done, progress.steps, limits.warm_up));
@@ -128,14 +163,14 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
       const double mean = loss_sum / static_cast<double>(n_losses);
       const double speed = static_cast<double>(progress.tokens - tokens_at_report) / std::max(1e-9, progress.seconds - seconds_at_report);
       if (progress.steps % (5 * steps_per_report) == 0) progress.curve.push_back({limits.name, progress.tokens, mean});
-      if (options.on_progress) options.on_progress({limits.name, progress.steps, progress.tokens, done, mean, speed});
+      if (options.on_progress) options.on_progress({limits.name, progress.steps, progress.tokens, done / whole_recipe, mean, speed});
       loss_sum = 0;
       n_losses = 0;
       tokens_at_report = progress.tokens;
       seconds_at_report = progress.seconds;
     }
     if (now - saved > std::chrono::minutes(1)) {
-      if (auto kept = save_checkpoint(checkpoint, model, optimizer, progress, fingerprint); !kept) return kept;
+      if (auto kept = save(); !kept) return kept;
       saved = now;
     }
   }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/training/decoder.hpp"
+#include "model/training/decoder_torch.hpp"
 #include "model/training/text_source.hpp"
 #include "model/training/train.hpp"
 
@@ -12,7 +12,7 @@ namespace ordermoe::training {
 /// Rounds every parameter to bf16, as the model folder stores it, so that figures belong to the folder.
 void round_to_bf16(decoder& model);
 
-/// Perplexity over rows of up to 256 ids, teacher-forced, every id but the first of each row predicted.
+/// Perplexity over rows of up to 256 ids (or the context, where that is shorter), teacher-forced, every id but the first of each row predicted.
 double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const routing_override& override_routing = {});
 
 /// Greedy exact match on held-out arithmetic problems.

@@ -32,11 +32,19 @@ struct routing {
 /// Replaces a layer's routing in a pass without gradients; gets the router's logits [n_tokens, n_experts].
 using routing_override = std::function<void(std::size_t layer, const torch::Tensor& logits, routing& chosen)>;
 
+/// Experts that rows must do without at one layer while training: either the router chooses among the others, or
+/// after it has chosen a fixed stand-in runs with the same gate.
+struct layer_outage {
+  torch::Tensor blocked;   ///< Bool [n_tokens, n_experts]: true may not be chosen. May be undefined.
+  torch::Tensor stand_in;  ///< int64 [n_tokens, n_experts]: who runs for a chosen expert. May be undefined.
+};
+
 struct forward_options {
   double balance_weight = 0;  ///< Weight of the load-balancing loss (Switch Transformer, averaged over layers).
   double z_weight = 0;        ///< Weight of the router z-loss (ST-MoE, averaged over layers).
   routing_override override_routing;
   std::vector<torch::Tensor>* router_logits = nullptr;  ///< Receives [n_tokens, n_experts] of every layer.
+  std::vector<layer_outage> outages = {};               ///< One a layer, or none at all.
 };
 
 struct forward_result {
