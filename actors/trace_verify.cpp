@@ -254,6 +254,12 @@ class verifier {
     summary.mode = header_.mode;
   }
 
+  /// Refuses members that a header does not have.
+  static void only_keys_of(const nlohmann::json& written, const json_value& value) {
+    for (const auto& key : value.keys())
+      if (!written.contains(key)) value.at(key).refuse("a field of this name", "none");
+  }
+
   /// What parse_header takes on trust: names, kinds and ranges of the plain fields.
   result<void> check_header(const std::string& text) {
     auto parsed = json_document::parse(text, place_ + ":1");
@@ -261,9 +267,10 @@ class verifier {
     auto& document = **parsed;
     document.set_remedy("run again with --trace");
     const auto root = document.root();
-    root.only({"type", "version", "program", "mode", "seed", "strategy", "quality_percent",
-               "token_budget", "allowance_factor", "continue_in_place", "chunk_rows", "requests",
-               "cluster_toml", "costs", "policy", "profile", "plan"});
+    const auto written = nlohmann::json::parse(header_line(run_setup{}));
+    only_keys_of(written, root);
+    only_keys_of(written.at("costs"), root.at("costs"));
+    only_keys_of(written.at("policy"), root.at("policy"));
     root.at("type").one_of({"run"});
     root.at("version").integer(1, 1);
     root.at("program").string();
@@ -277,9 +284,6 @@ class verifier {
     summary.strategy = root.at("strategy").string();
     n_requests_ = root.at("requests").unsigned_integer();
     const auto costs = root.at("costs");
-    costs.only({"name", "hidden_bytes", "kv_row_bytes", "expert_bytes", "expert_flops",
-                "attention_bytes", "attention_flops", "attention_flops_per_context",
-                "embedding_bytes", "head_bytes", "head_flops"});
     costs.at("hidden_bytes").integer(1, most_cost);
     costs.at("kv_row_bytes").integer(1, most_cost);
     for (const auto* name :
@@ -287,9 +291,6 @@ class verifier {
           "attention_flops_per_context", "embedding_bytes", "head_bytes", "head_flops"})
       costs.at(name).integer(0, most_cost);
     const auto policy = root.at("policy");
-    policy.only({"name", "candidates", "metric", "calibrated", "residence", "condition", "gates",
-                 "distinct", "horizon", "omega_time", "omega_quality", "reference_ns",
-                 "price_attention", "price_waits", "budget_bins"});
     policy.at("candidates").integer(0, static_cast<int>(planning::candidate_rule::any));
     policy.at("metric").integer(0, planning::n_loss_metrics - 1);
     policy.at("residence").integer(0, 1);
@@ -472,8 +473,12 @@ class verifier {
     if (!fields.end()) return malformed(fields);
     auto* request = find_request(number);
     if (request == nullptr) return false;
+    // The time is that of the last token at the access server; the line waits for the reports of
+    // all chunks of the prompt.
     std::int64_t own = 0;
-    if (!in_order(time, own) || !has_cause(request->terms.access, time)) return false;
+    if (request->terms.score && (!in_order(time, own) || !has_cause(request->terms.access, time)))
+      return false;
+    if (!same("ledgers before the request is done", ledgers_, 0u)) return false;
     for (const auto& [first, chunk] : request->chunks) {
       const bool successor = first >= request->terms.prompt_tokens && chunk.layer == 0;
       if (!successor)
@@ -492,8 +497,15 @@ class verifier {
       if (!same("first_token_ns", first_token, 0)) return false;
     } else if (emulated() && !check_arrivals(*request, first_token, time)) {
       return false;
+    } else if (first_token < request->tokens.front().second || time < first_token ||
+               time < request->tokens.back().second) {
+      return refuse(
+          "first_token_ns and time_ns: found {} and {}, expected at least {} and {}, when "
+          "the tokens were sampled",
+          first_token, time, request->tokens.front().second, request->tokens.back().second);
     }
     summary.loss += spent;
+    summary.duration_ns = std::max(summary.duration_ns, time);
     done_.insert(number);
     requests_.erase(number);
     return true;

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,10 +106,13 @@ void check_holds(const std::string& text, const test::world& world) {
   if (world.setup.chosen.token_budget == 0) BOOST_TEST(summary->loss == 0);
 }
 
+bool is(const std::string& line, const std::string& type) {
+  return line.starts_with(fmt::format(R"({{"type":"{}")", type));
+}
+
 std::size_t type_count(const lines& content, const std::string& type) {
-  return static_cast<std::size_t>(std::count_if(
-      content.begin(), content.end(),
-      [&](const std::string& line) { return line.starts_with(R"({"type":")" + type + '"'); }));
+  return static_cast<std::size_t>(std::count_if(content.begin(), content.end(),
+                                                [&](const auto& line) { return is(line, type); }));
 }
 
 /// A trace that is small and yet has every kind of line, substitutes and chunks among them.
@@ -125,7 +129,7 @@ const lines& small_trace() {
 }
 
 std::string field(const std::string& line, const std::string& name) {
-  const auto key = '"' + name + "\":";
+  const auto key = fmt::format("\"{}\":", name);
   const auto begin = line.find(key);
   BOOST_REQUIRE_MESSAGE(begin != std::string::npos, "no " + name + " in " + line);
   const auto from = begin + key.size();
@@ -137,17 +141,13 @@ std::int64_t number(const std::string& line, const std::string& name) {
 }
 
 void set(std::string& line, const std::string& name, std::int64_t value) {
-  const auto key = '"' + name + "\":";
+  const auto key = fmt::format("\"{}\":", name);
   const auto from = line.find(key) + key.size();
   line.replace(from, field(line, name).size(), std::to_string(value));
 }
 
 void add(std::string& line, const std::string& name, std::int64_t change) {
   set(line, name, number(line, name) + change);
-}
-
-bool is(const std::string& line, const std::string& type) {
-  return line.starts_with(R"({"type":")" + type + '"');
 }
 
 std::size_t find(const lines& content, const std::string& type,
@@ -395,7 +395,7 @@ BOOST_AUTO_TEST_CASE(attention_outside_the_residency_set_is_refused) {
 BOOST_AUTO_TEST_CASE(bytes_off_by_one_are_refused_even_where_the_ledger_agrees) {
   const auto fake = [](lines& content, const std::string& frame) {
     auto& line = content[find(content, "transfer", [&](const auto& l) {
-      return field(l, "frame") == '"' + frame + '"';
+      return field(l, "frame") == fmt::format("\"{}\"", frame);
     })];
     auto& ledger = content[find(content, "link_ledger", [&](const auto& l) {
       return field(l, "from") == field(line, "from") && field(l, "to") == field(line, "to");
@@ -509,7 +509,7 @@ BOOST_AUTO_TEST_CASE(a_plan_that_hosts_an_expert_nowhere_is_refused) {
     auto& header = content[0];
     const auto plan = header.find("\"plan\":{");
     const auto at = header.find("\"n_experts\":", plan) + 12;
-    header.replace(at, 1, "9");
+    header[at] = '9';
   });
 }
 
@@ -537,7 +537,7 @@ BOOST_AUTO_TEST_CASE(lines_that_the_actors_cannot_have_written_are_refused) {
   });
   check_refused("field loss", [&](lines& content) {
     auto& line = slot(content);
-    line.insert(line.find("\"loss\":") + 7, "0");
+    line.insert(line.find("\"loss\":") + 7, 1, '0');
   });
   check_refused("field end", [&](lines& content) { slot(content) += ' '; });
 }
