@@ -21,6 +21,18 @@ traffic sum_of(const std::vector<link_ledger>& links) {
   return total;
 }
 
+std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::int32_t>>& documents) {
+  std::vector<request_spec> requests;
+  for (const auto& document : documents) {
+    request_spec spec;
+    spec.number = requests.size();
+    spec.prompt = document;
+    spec.score = true;
+    requests.push_back(std::move(spec));
+  }
+  return requests;
+}
+
 /// What a scored or answered run spent of what it was allowed.
 void account_budget(const run_setup& setup, const run_result& outcome, std::size_t tokens, strategy_report& report) {
   std::int64_t spent = 0, allowed = 0;
@@ -53,6 +65,32 @@ spread spread_of(std::vector<double> values) {
 double strategy_report::per_1k(std::int64_t bytes) const {
   const auto tokens = prompt_tokens + new_tokens;
   return tokens == 0 ? 0 : 1000.0 * static_cast<double>(bytes) / static_cast<double>(tokens);
+}
+
+result<double> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents) {
+  const auto& chosen = setup.chosen;
+  if (!chosen.policy.calibrated || chosen.token_budget <= 0 || chosen.token_budget >= planning::unbounded_budget) return 0.0;
+  auto trial = setup;
+  trial.trace.clear();
+  trial.on_progress = nullptr;
+  trial.requests = scoring_requests(documents);
+  trial.chunk_rows = 1;
+  trial.chosen.token_budget = planning::unbounded_budget;
+  draw_arrivals(trial.requests, trial.servers, 4, setup.seed + 2);
+  std::size_t tokens = 0;
+  for (const auto& document : documents) tokens += document.size();
+  const auto wanted = static_cast<double>(chosen.token_budget) * static_cast<double>(tokens);
+  double low = std::log(1e5), high = std::log(1e12);  // ns per nat: from next to nothing to next to never
+  for (int step = 0; step < 9; ++step) {
+    const auto middle = (low + high) / 2;
+    trial.chosen.policy.price_ns_per_loss = std::exp(middle);
+    const auto outcome = run_requests(trial);
+    if (!outcome) return outcome.error();
+    double spent = 0;
+    for (const auto& answer : outcome->outcomes) spent += static_cast<double>(answer.spent);
+    (spent > wanted ? low : high) = middle;
+  }
+  return std::exp(high);
 }
 
 result<strategy_report> measure(const experiment& content) {
@@ -111,15 +149,8 @@ result<strategy_report> measure(const experiment& content) {
   scored.trace.clear();
   scored.keep_final_hidden = false;
   if (!content.scored_documents.empty()) {
-    scored.requests.clear();
+    scored.requests = scoring_requests(content.scored_documents);
     scored.chunk_rows = 1;
-    for (const auto& document : content.scored_documents) {
-      request_spec spec;
-      spec.number = scored.requests.size();
-      spec.prompt = document;
-      spec.score = true;
-      scored.requests.push_back(std::move(spec));
-    }
     draw_arrivals(scored.requests, scored.servers, 4, setup.seed);
     const auto outcome = run_requests(scored);
     if (!outcome) return outcome.error();

@@ -51,6 +51,12 @@ struct experiment {
   std::uint32_t answer_tokens = 48;
 };
 
+/// What a nat is worth in time to a strategy with a calibrated budget, so that the mean loss spent on the given
+/// documents (calibration texts, never the ones that are scored) meets the budget: bisection over the price with the
+/// documents teacher-forced through the same actors. Nothing to do, and 0, for a budget of zero or without limit.
+/// Errors: those of run_requests.
+result<double> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents);
+
 /// Runs the requests; then the documents teacher-forced, every position deciding for itself as in decoding; then the
 /// problems as greedy requests. All on the same actors, plan and policy. Errors: those of run_requests.
 result<strategy_report> measure(const experiment& content);

@@ -158,9 +158,9 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
   } else if (name == "ordermoe") {
     made.policy = substitute_policy(made.name, candidate_rule::any);
     made.policy.horizon = 0;
-    made.policy.budget_bins = 16;
     made.token_budget = units_of_nats(nats);
-    made.allowance_factor = 4;
+    made.allowance_factor = 16;
+    made.tunes_price = true;
     made.has_budget = true;
   } else {
     return error{errc::usage, fmt::format("strategy '{}' is not known; expected one of {}", name,

@@ -31,6 +31,7 @@ struct strategy {
   planning::loss_units token_budget = 0;   ///< Average units per token.
   bool continue_in_place = true;
   double allowance_factor = 1;
+  bool tunes_price = false;                ///< Its budget is met by a tuned price of loss (experiment.hpp).
   bool has_budget = false;                 ///< Whether a quality budget changes what it does.
 };
 

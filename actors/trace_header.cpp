@@ -28,6 +28,7 @@ void policy_fields(Policy& p, Visit visit) {
   visit("reference_ns", p.reference_ns);
   visit("price_attention", p.price_attention);
   visit("price_waits", p.price_waits);
+  visit("price_ns_per_loss", p.price_ns_per_loss);
   visit("budget_bins", p.budget_bins);
 }
 

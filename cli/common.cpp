@@ -222,6 +222,19 @@ result<double> parse_quality(const std::string& text) {
   return percent;
 }
 
+result<void> price_budget(actors::run_setup& setup) {
+  if (!setup.chosen.tunes_price) return {};
+  const auto context = std::min<std::size_t>(128, setup.model->config().max_context);
+  const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens, context, 1024);
+  if (!documents) return documents.error();
+  auto emulated = setup;
+  emulated.mode = actors::run_mode::emulated;
+  const auto price = actors::tune_price(emulated, *documents);
+  if (!price) return price.error();
+  setup.chosen.policy.price_ns_per_loss = *price;
+  return {};
+}
+
 void print_table(const std::vector<actors::strategy_report>& strategies) {
   const auto number = [](std::optional<double> value, int digits, double scale = 1) {
     return value ? fmt::format("{:.{}f}", *value * scale, digits) : std::string("-");

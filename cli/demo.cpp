@@ -14,7 +14,7 @@ struct demo_options {
   std::uint64_t seed = 1;
   std::size_t requests = 48, scored_tokens = 2048, problems = 24, search_steps = 20000;
   std::uint32_t max_new_tokens = 48;
-  double rate = 4;
+  double rate = 4, concurrency = 4;
   bool json = false;
 };
 
@@ -74,10 +74,12 @@ result<void> demo(const demo_options& options) {
       choice.quality_percent = rows[i].percent;
       choice.seed = options.seed;
       choice.search_steps = options.search_steps;
+      choice.concurrency = options.concurrency;
       auto chosen = actors::make_strategy(rows[i].strategy, loaded->experts, loaded->servers, loaded->costs, choice);
       if (!chosen) return at(rows[i].strategy, chosen.error());
       setup.chosen = std::move(*chosen);
       setup.quality_percent = rows[i].percent;
+      if (auto priced = price_budget(setup); !priced) return priced.error();
       auto measured = actors::measure(content);
       if (!measured) return at(rows[i].strategy, measured.error());
       reports.push_back(std::move(*measured));
@@ -117,6 +119,7 @@ void add_demo(CLI::App& app) {
   command.add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each request at most")->check(CLI::Range(1u, 4096u))->capture_default_str();
   command.add_option("--scored-tokens", options->scored_tokens, "Held-out tokens that perplexity is measured on")->check(CLI::Range(16u, 10'000'000u))->capture_default_str();
   command.add_option("--problems", options->problems, "Arithmetic problems for exact match")->check(CLI::Range(1u, 100000u))->capture_default_str();
+  command.add_option("--concurrency", options->concurrency, "Requests in flight that the ordermoe planner expects")->check(CLI::Range(1.0, 1e4))->capture_default_str();
   command.add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of arrivals and plans")->capture_default_str();
   command.add_flag("--json", options->json, "Print the report as JSON");

@@ -45,6 +45,7 @@ result<void> evaluate(const eval_options& options) {
   setup.seed = options.world.seed;
   setup.quality_percent = *quality;
   setup.should_stop = stop_requested;
+  if (auto priced = price_budget(setup); !priced) return priced.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("scoring");

@@ -93,6 +93,7 @@ result<void> run(const run_options& options) {
   }
   actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
   setup.should_stop = stop_requested;
+  if (auto priced = price_budget(setup); !priced) return priced.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("answering");

@@ -20,9 +20,7 @@ void add_trace(CLI::App& app) {
     result<actors::trace_summary> checked = error{errc::failed, "not run"};
     {
       progress_line line("verifying");
-      checked = actors::verify_trace(*file, [&](std::uint64_t done, std::uint64_t total) {
-        line.show(total == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total));
-      });
+      checked = actors::verify_trace(*file, [&](double share) { line.show(share); });
     }
     if (!checked) return checked.error();
     const auto& s = *checked;

@@ -131,6 +131,11 @@ class tables final : public selection_tables {
   };
 
   void set_budget(loss_units token_budget);
+  /// Whether losses cost time instead of a share of an indexed budget.
+  bool is_priced() const {
+    return policy_.price_ns_per_loss > 0 && token_budget_ > 0 &&
+           policy_.candidates != candidate_rule::router_restricted;
+  }
   result<void> set_costs(const cost_model& costs);
   result<void> set_layers(const profile& experts, const plan& placed);
   result<void> set_residencies(const plan& placed);
@@ -237,6 +242,10 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
     return usage(fmt::format(
         "found a reference delay of {} ns, expected at least 0; 0 takes the mean expert time",
         policy.reference_ns));
+  if (!(policy.price_ns_per_loss >= 0) || std::isinf(policy.price_ns_per_loss))
+    return usage(fmt::format("found a price of {} ns per loss, expected a finite number of at "
+                             "least 0; 0 keeps the budget index",
+                             policy.price_ns_per_loss));
   if (token_budget < 0 || token_budget > unbounded_budget)
     return usage(fmt::format("found a token budget of {} units, expected 0 to {}; state it again",
                              token_budget, unbounded_budget));
@@ -245,7 +254,7 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
 
 void tables::set_budget(loss_units token_budget) {
   token_budget_ = token_budget;
-  const bool counts = token_budget > 0 && token_budget < unbounded_budget &&
+  const bool counts = token_budget > 0 && token_budget < unbounded_budget && !is_priced() &&
                       policy_.candidates != candidate_rule::router_restricted;
   n_bins_ = counts ? policy_.budget_bins : 1;
   width_ = n_bins_ > 1
@@ -534,6 +543,8 @@ result<std::shared_ptr<const selection_tables>> tables::make(const profile& expe
   made->top_k_ = experts.top_k;
   made->set_budget(token_budget);
   if (auto done = made->set_costs(costs); !done) return done.error();
+  if (made->is_priced())
+    made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
   made->set_keys();
   if (auto done = made->set_layers(experts, placed); !done) return done.error();
   if (auto done = made->set_residencies(placed); !done) return done.error();
@@ -605,8 +616,8 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
 std::vector<combination> tables::combinations(const layer_facts& facts, std::size_t set,
                                               std::size_t server) const {
   const auto options = mean_options(facts, set, server);
-  const bool ignores_budget =
-      token_budget_ == unbounded_budget || policy_.candidates == candidate_rule::router_restricted;
+  const bool ignores_budget = token_budget_ == unbounded_budget || is_priced() ||
+                              policy_.candidates == candidate_rule::router_restricted;
   std::vector<combination> found;
   std::array<std::uint32_t, max_slots> experts{};
   const auto fill = [&](auto&& self, std::size_t slot, loss_units loss,
@@ -615,10 +626,8 @@ std::vector<combination> tables::combinations(const layer_facts& facts, std::siz
       combination all;
       all.key = key_of(experts.data(), top_k_);
       all.leaves = leaves;
-      if (!ignores_budget) {
-        all.bin = static_cast<std::uint32_t>((loss + width_ - 1) / width_);
-        all.quality = per_unit_ * static_cast<double>(loss);
-      }
+      all.quality = per_unit_ * static_cast<double>(loss);
+      if (!ignores_budget) all.bin = static_cast<std::uint32_t>((loss + width_ - 1) / width_);
       found.push_back(all);
       return;
     }

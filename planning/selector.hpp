@@ -94,6 +94,9 @@ struct selection_policy {
   double reference_ns = 0;   ///< d_ref of eq. (38); 0: the mean time of one expert over the servers.
   bool price_attention = false;  ///< Add the attention time at n to each step (the paper prices experts only).
   bool price_waits = true;   ///< Use the snapshot's queue waits in the current step.
+  /// Above 0: what a nat (or a unit of the paper's loss) is worth in time. The look-ahead then prices losses by it and
+  /// keeps no budget index, and omega_quality is not used; the exact ledger bounds every decision all the same.
+  double price_ns_per_loss = 0;
   std::size_t budget_bins = 16;  ///< Budget index of the look-ahead runs from 0 to budget_bins - 1.
 
   friend bool operator==(const selection_policy&, const selection_policy&) = default;

@@ -94,6 +94,8 @@ BOOST_AUTO_TEST_CASE(answers_are_compared_up_to_the_line_break_without_white_spa
   BOOST_TEST(om::answer_line("\n 42") == "42");
   BOOST_TEST(om::answer_line("4 2\t") == "4 2");
   BOOST_TEST(om::answer_line(" \n ") == "");
+  BOOST_TEST(om::answer_line(" 6*4=24; 10*4=40; answer 64\nQ: 1") == "64");
+  BOOST_TEST(om::answer_line("answer ") == "");
   const std::vector<om::problem> problems{{"a", "1"}, {"b", " 2"}, {"c", "3"}};
   const auto score = fixture::need(om::exact_match(problems, [](const std::string& prompt) {
     return result<std::string>(prompt == "a" ? "1\n2" : prompt == "b" ? "2 " : "33");
