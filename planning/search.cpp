@@ -66,7 +66,7 @@ class searcher {
 
   layout layout_of(const plan& placed) const;
   void fill_free_memory(layout& content) const;
-  std::vector<layout> pipelines() const;
+  std::vector<layout> pipelines(std::size_t n_most) const;
   std::vector<layout> parallel(const std::vector<rated_layout>& starts);
   score evaluate(const layout& content);
   rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
@@ -100,6 +100,7 @@ class searcher {
   }
   using homes = std::vector<std::size_t>;
   layout pipeline(const std::vector<homes>& chains) const;
+  double rough_cost(const homes& home) const;
   bool propose(layout& content, random_stream& random) const;
   bool pull(layout& content, std::size_t server, std::uint32_t wanted, random_stream& random) const;
   bool move_residence(layout& content, random_stream& random) const;
@@ -419,16 +420,36 @@ std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) 
   return out;
 }
 
+/// What a chain of homes costs where the experts that its servers cannot hold are a detour away: to
+/// choose which chains are worth a real estimate.
+double searcher::rough_cost(const homes& home) const {
+  const auto& costs = model_.costs;
+  server_mask members = 0;
+  for (const auto h : home) members |= bit(h);
+  double room = 0;
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    if (members & bit(m)) room += static_cast<double>(capacity_[m]);
+  }
+  const double missing = std::max(0.0, 1 - room / static_cast<double>(n_items_));
+  double total = 0;
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    const auto h = home[l], next = home[(l + 1) % n_layers()];
+    double detour = n_servers() > 1 ? infinity : 0;
+    for (std::size_t m = 0; m < n_servers(); ++m) {
+      if (m != h) detour = std::min(detour, costs.hidden(h, m) + costs.hidden(m, h));
+    }
+    total += costs.attention_ns[h] + 2 * costs.expert_ns[h] + costs.hidden(h, next) +
+             2 * missing * detour;
+  }
+  return total;
+}
+
 /// Pipelines over every small set of servers in every order, split by what the servers hold; on
 /// large clusters only over sets of near neighbours.
-std::vector<layout> searcher::pipelines() const {
-  std::vector<layout> out;
-  std::vector<std::vector<std::size_t>> seen;
-  const auto add = [&](const std::vector<std::size_t>& home) {
-    if (std::find(seen.begin(), seen.end(), home) != seen.end()) return;
-    seen.push_back(home);
-    auto content = pipeline({home});
-    if (!content.hosts.empty()) out.push_back(std::move(content));
+std::vector<layout> searcher::pipelines(std::size_t n_most) const {
+  std::vector<homes> seen;
+  const auto add = [&](const homes& home) {
+    if (std::find(seen.begin(), seen.end(), home) == seen.end()) seen.push_back(home);
   };
   const auto split = [&](const std::vector<std::size_t>& order) {
     double total = 0;
@@ -476,6 +497,15 @@ std::vector<layout> searcher::pipelines() const {
       }
     };
     extend(extend);
+  }
+  std::vector<std::pair<double, std::size_t>> order;
+  for (std::size_t i = 0; i < seen.size(); ++i) order.emplace_back(rough_cost(seen[i]), i);
+  std::sort(order.begin(), order.end());
+  if (order.size() > n_most) order.resize(n_most);
+  std::vector<layout> out;
+  for (const auto& entry : order) {
+    auto content = pipeline({seen[entry.second]});
+    if (!content.hosts.empty()) out.push_back(std::move(content));
   }
   return out;
 }
@@ -924,7 +954,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   alone.concurrency = 1;
   searcher single(experts, servers, costs, alone);
   auto starts = starts_of(single);
-  for (auto& content : single.pipelines()) {
+  for (auto& content : single.pipelines(std::max<std::size_t>(32, options.n_steps / 10))) {
     auto rated = single.evaluate(content);
     starts.emplace_back(std::move(content), std::move(rated));
   }

@@ -413,9 +413,21 @@ trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
     }
     if (best.cost < winner.cost) winner = best;
   };
-  // Each slot at its cheapest among the servers soonest back, for every number of servers.
+  // Starts: each slot at its cheapest among the servers soonest back, for every number of servers,
+  // and every slot on one expert. The descent begins at the two cheapest.
+  choice starts[2];
+  starts[0].cost = starts[1].cost = never * 10;
+  const auto add_start = [&](choice start) {
+    start.cost = price(start);
+    if (start.cost < starts[0].cost) {
+      starts[1] = starts[0];
+      starts[0] = start;
+    } else if (start.cost < starts[1].cost) {
+      starts[1] = start;
+    }
+  };
   for (std::size_t n = 1; n <= order_.size(); ++n) {
-    if (one_ns_[order_[n - 1]] >= winner.cost) break;
+    if (one_ns_[order_[n - 1]] >= starts[0].cost) break;
     choice start;
     bool feasible = true;
     for (std::size_t j = 0; j < n_slots && feasible; ++j) {
@@ -429,17 +441,19 @@ trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
       }
       feasible = least != nullptr;
     }
-    if (feasible) descend_from(start);
+    if (feasible) add_start(start);
   }
-  // Every slot on one expert.
   for (const auto m : order_) {
-    if (apart || one_ns_[m] >= winner.cost) break;
+    if (apart || one_ns_[m] >= starts[0].cost) break;
     const auto& joint = joint_[set * model_.n_servers + m];
     if (joint.loss >= never) continue;
     choice start;
     start.servers.fill(m);
     start.experts.fill(joint.expert);
-    descend_from(start);
+    add_start(start);
+  }
+  for (const auto& start : starts) {
+    if (start.cost < never) descend_from(start);
   }
   return winner;
 }
