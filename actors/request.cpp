@@ -30,7 +30,9 @@ struct request_data {
   std::map<std::uint32_t, progress_report> reports;  ///< By position, those that came early.
   std::uint32_t next_position = 0;
   loss_units total_budget = 0;
-  loss_units prompt_spent = 0;     ///< By the prompt's chunks before the last.
+  loss_units prompt_spent = 0;     ///< By the prompt's chunks before the last, those that have reported.
+  loss_units chain_spent = 0;      ///< By the last chunk and the positions after it.
+  std::size_t chunks_running = 0;  ///< Chunks before the last that have not reported.
   std::map<std::uint32_t, std::uint32_t> chunk_rows;  ///< First position -> rows.
 
   const run_context& run() const { return *view->run; }
@@ -116,6 +118,7 @@ struct request_data {
                        : token_budget * static_cast<loss_units>(sharers);
       state.allowance.assign(rows, fair_allowance(state.pool, sharers, run().allowance_factor));
       chunk_rows[first] = rows;
+      if (!last && !spec.score) ++chunks_running;
       start_at(start, std::move(state));
     }
   }
@@ -128,11 +131,13 @@ struct request_data {
   }
 
   void progress(progress_report& report) {
-    if (done) return;
     if (report.id < 0 && !spec.score) {
       prompt_spent += report.spent;
+      --chunks_running;
+      if (done && chunks_running == 0) settle();
       return;
     }
+    if (done) return;
     reports[report.position] = std::move(report);
     while (!done) {
       const auto next = reports.find(next_position);
@@ -151,7 +156,7 @@ struct request_data {
       if (next_position >= spec.prompt.size()) finish("scored");
       return;
     }
-    outcome.spent = prompt_spent + report.spent;
+    chain_spent = report.spent;
     if (outcome.token_ids.empty()) outcome.first_token_ns = now();
     ++next_position;
     if (report.id == run().shape().eos_id && !spec.ignore_end_of_text) return finish("end_of_text");
@@ -174,6 +179,13 @@ struct request_data {
     if (decoder && reason != "stop_string") outcome.text += decoder->finish();
     outcome.finish = std::move(reason);
     outcome.done_ns = now();
+    if (chunks_running == 0) settle();
+  }
+
+  /// The answer is complete, and every chunk of the prompt has said what it spent: one that ran elsewhere may say so
+  /// after the last token is here.
+  void settle() {
+    if (!spec.score) outcome.spent = prompt_spent + chain_spent;
     if (run().books->tracing()) run().books->trace(done_line(outcome));
     give_back();
     run().books->finish(std::move(outcome));
@@ -181,7 +193,6 @@ struct request_data {
   }
 
   void deadline() {
-    if (done) return;
     run().books->fail({errc::timed_out, fmt::format("request {} was not answered within {:.1f} s", spec.number,
                                                     static_cast<double>(run().request_timeout_ns) * 1e-9)});
   }

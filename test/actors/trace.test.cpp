@@ -225,6 +225,14 @@ BOOST_AUTO_TEST_CASE(local_traces_hold) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(the_sum_of_losses_waits_for_every_chunk_of_the_prompt) {
+  // Chunks end on different servers: the report of an early one comes after the last token.
+  test::world world("local-only", 5, 10, 3);
+  world.setup.chunk_rows = 8;
+  world.add_requests(1, 1, 0.8, 30);
+  check_holds(record(world), world);
+}
+
 BOOST_AUTO_TEST_CASE(the_same_seed_gives_the_same_bytes_and_another_seed_others) {
   const auto run = [](std::uint64_t seed) {
     test::world world("ordermoe", 5, seed);
