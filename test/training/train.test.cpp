@@ -1,0 +1,180 @@
+#include "model/training/train.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "config/files.hpp"
+#include "config/random.hpp"
+#include "model/reference.hpp"
+#include "model/tokenizer.hpp"
+#include "model/training/corpus.hpp"
+#include "model/training/trainer_torch.hpp"
+#include "model/transformer.hpp"
+
+using namespace ordermoe;
+using namespace ordermoe::training;
+namespace fs = std::filesystem;
+
+BOOST_AUTO_TEST_SUITE(train)
+
+namespace {
+
+struct folder {
+  fs::path path = fs::temp_directory_path() / ("ordermoe_train_" + std::to_string(::getpid()));
+  folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~folder() { fs::remove_all(path); }
+};
+
+/// A model so small that a stage takes a fraction of a second.
+train_options tiny(const fs::path& root) {
+  std::string text;
+  for (std::uint64_t d = 0; d < 150; ++d) text += make_document(split::train, 3, d).text();
+  BOOST_REQUIRE(write_file(root / "text.txt", text).has_value());
+  train_options o;
+  o.text = root / "text.txt";
+  o.out = root / "model";
+  o.tokens = 8192;
+  o.vocab_size = 300;
+  o.hidden_size = 32;
+  o.intermediate_size = 32;
+  o.n_layers = 2;
+  o.n_experts = 4;
+  o.max_context = 64;
+  o.sequence_length = 32;
+  o.sequences_per_step = 4;
+  o.learning_rate = 5e-3;
+  return o;
+}
+
+std::string bytes_of(const fs::path& path) {
+  auto bytes = read_file(path);
+  BOOST_TEST_REQUIRE(bytes.has_value());
+  return *bytes;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_folder_runs_in_the_reference_and_scores_the_same) {
+  const folder here;
+  auto options = tiny(here.path);
+  double first = 0, last = 0;
+  options.on_progress = [&](const train_progress& p) { (first == 0 ? first : last) = p.loss; };
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(report.has_value(), report.error().message);
+  BOOST_TEST(last < first - 0.3);
+  const auto model = model::transformer::load(options.out);
+  BOOST_TEST_REQUIRE(model.has_value());
+  BOOST_TEST((*model)->config().n_experts == 4u);
+  const auto tokens = model::tokenizer::load(options.out);
+  BOOST_TEST_REQUIRE(tokens.has_value());
+  BOOST_TEST((*tokens)->vocab_size() == (*model)->config().vocab_size);
+  // The same held-out text through code that shares nothing with the trainer.
+  const auto text = bytes_of(options.text);
+  const auto cut = text.find('\n', text.size() - text.size() / 10) + 1;
+  const auto ids = (*tokens)->encode(std::string_view(text).substr(cut));
+  double total = 0;
+  std::size_t n = 0;
+  const std::size_t window = (*model)->config().max_context;
+  for (std::size_t at = 0; at + 1 < ids.size(); at += window) {
+    const auto losses = model::token_losses(**model, std::span(ids).subspan(at, std::min(window, ids.size() - at)));
+    BOOST_TEST_REQUIRE(losses.has_value());
+    for (const double loss : *losses) total += loss;
+    n += losses->size();
+  }
+  BOOST_TEST(n > 200u);
+  // Both compute in fp32 from the same bf16 weights.
+  BOOST_TEST(std::exp(total / static_cast<double>(n)) == report->held_out_perplexity, boost::test_tools::tolerance(1e-4));
+  BOOST_TEST(!bytes_of(options.out / "CARD.md").empty());
+  BOOST_TEST(!fs::exists(options.out / ".training"));
+}
+
+BOOST_AUTO_TEST_CASE(an_interrupted_run_ends_in_the_same_weights) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.recipe = "lineage";
+  options.measure = false;
+  options.out = here.path / "whole";
+  BOOST_TEST_REQUIRE(training::train(options).has_value());
+
+  options.out = here.path / "pieces";
+  int interruptions = 0;
+  for (;; ++interruptions) {
+    BOOST_TEST_REQUIRE(interruptions < 20);
+    int steps = 0;
+    options.should_stop = [&] { return ++steps > 11; };
+    const auto report = training::train(options);
+    if (report) break;
+    BOOST_TEST_REQUIRE((report.error().code == errc::interrupted), report.error().message);
+    BOOST_TEST(fs::exists(options.out / ".training"));
+  }
+  BOOST_TEST(interruptions >= 3);
+  BOOST_TEST((bytes_of(here.path / "whole" / "model.safetensors") == bytes_of(here.path / "pieces" / "model.safetensors")));
+}
+
+BOOST_AUTO_TEST_CASE(recipes_share_their_dense_stage) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  for (const std::string recipe : {"upcycled", "dense"}) {
+    options.recipe = recipe;
+    options.out = here.path / recipe;
+    options.state = here.path / ("state-" + recipe);
+    BOOST_TEST_REQUIRE(training::train(options).has_value());
+  }
+  const auto parameters = [&](const char* recipe) { return bytes_of(here.path / ("state-" + std::string(recipe)) / "dense.safetensors"); };
+  // The headers hold seconds, which differ; the weights and moments behind them must not.
+  const auto upcycled = parameters("upcycled"), dense = parameters("dense");
+  const std::size_t tail = std::min(upcycled.size(), dense.size()) - 4096;
+  BOOST_TEST((upcycled.substr(upcycled.size() - tail) == dense.substr(dense.size() - tail)));
+}
+
+BOOST_AUTO_TEST_CASE(the_state_of_another_run_is_not_continued) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  int steps = 0;
+  options.should_stop = [&] { return ++steps > 3; };
+  BOOST_TEST((training::train(options).error().code == errc::interrupted));
+  options.should_stop = nullptr;
+  options.seed = 2;
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(!report.has_value());
+  BOOST_TEST((report.error().code == errc::mismatch));
+}
+
+BOOST_AUTO_TEST_CASE(impossible_wishes_are_refused) {
+  const folder here;
+  const auto refused = [&](auto change) {
+    auto options = tiny(here.path);
+    change(options);
+    const auto report = training::train(options);
+    BOOST_TEST_REQUIRE(!report.has_value());
+    return report.error().code;
+  };
+  BOOST_TEST((refused([](auto& o) { o.recipe = "sparse"; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.out.clear(); }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.n_experts = 3; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.tokens = 0, o.minutes = -1; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.n_heads = 5; }) == errc::usage));
+  BOOST_TEST((refused([&](auto& o) { o.text = here.path / "missing.txt"; }) == errc::not_found));
+  BOOST_TEST((refused([&](auto& o) {
+               BOOST_REQUIRE(write_file(here.path / "short.txt", "Too short to learn from.\n").has_value());
+               o.text = here.path / "short.txt";
+             }) == errc::out_of_range));
+}
+
+BOOST_AUTO_TEST_CASE(the_learning_rate_rises_stays_and_falls) {
+  BOOST_TEST(schedule(0, 0, true) < 0.1);
+  BOOST_TEST(schedule(0.3, 500, true) == 1.0);
+  BOOST_TEST(schedule(0.3, 0, false) == 1.0);
+  BOOST_TEST(schedule(0.8, 500, true) < 0.6);
+  BOOST_TEST(schedule(1.0, 500, true) == 0.05, boost::test_tools::tolerance(1e-9));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
