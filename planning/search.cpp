@@ -61,6 +61,7 @@ class searcher {
   }
 
   std::size_t n_servers() const { return model_.n_servers; }
+  bool is_loaded() const { return options_.concurrency > 1; }
   std::size_t n_layers() const { return model_.n_layers; }
   std::size_t n_experts() const { return model_.n_experts; }
 
@@ -68,10 +69,17 @@ class searcher {
   void fill_free_memory(layout& content) const;
   std::vector<layout> pipelines(std::size_t n_most) const;
   std::vector<layout> parallel(const std::vector<rated_layout>& starts);
-  score evaluate(const layout& content);
+  /// `hints` [chains]: prices near those that meet the budget; they only save time.
+  score evaluate(const layout& content, const std::vector<double>& hints = {});
   rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
   std::vector<rated_layout> diverse(const std::vector<rated_layout>& sorted, std::size_t n) const;
   layout merge_chains(const layout& content);
+  /// From now on a residency that cannot be faster than this is rated by a lower bound only, at
+  /// this price of nats; infinity: every one is rated in full.
+  void set_cutoff(double token_ns, double price) {
+    cutoff_ns_ = token_ns;
+    cutoff_price_ = price;
+  }
   void tidy(layout& content, score& rated);
   plan to_plan(const layout& content, const score& rated, const cluster& servers,
                const cost_profile& costs);
@@ -80,12 +88,11 @@ class searcher {
   struct chain_price {
     double price = 0, token_ns = 0;
   };
-  chain_price meet_budget(const layout& content, std::size_t chain);
+  chain_price meet_budget(const layout& content, std::size_t chain, double hint = 0);
   trajectory_usage usage_of(const layout& content, std::size_t chain, double price);
   double chain_share(const layout& content, std::size_t chain) const;
   double kv_cost(const std::vector<server_mask>& chain) const;
   double kv_cost(const layout& content) const;
-  bool is_loaded() const { return options_.concurrency > 1; }
   bool has_copies_to_spare(const layout& content, std::uint32_t item) const {
     return static_cast<std::size_t>(std::popcount(content.hosts[item])) > options_.min_copies;
   }
@@ -116,6 +123,7 @@ class searcher {
   std::vector<std::size_t> capacity_;  ///< [n_servers] experts that fit
   std::vector<double> share_;
   std::size_t n_items_ = 0;
+  double cutoff_ns_ = infinity, cutoff_price_ = 0;
 };
 
 layout searcher::layout_of(const plan& placed) const {
@@ -195,7 +203,7 @@ double searcher::kv_cost(const layout& content) const {
 /// The least mean time whose mean nats keep the budget, where positions may mix two policies: the
 /// maximum over the price of  time + price * (nats - budget). Found by intersecting the lines of
 /// the policies on either side.
-searcher::chain_price searcher::meet_budget(const layout& content, std::size_t chain) {
+searcher::chain_price searcher::meet_budget(const layout& content, std::size_t chain, double hint) {
   const auto at_price = [&](double price) {
     scratch_.set_price(price);
     scratch_.rebuild(content.hosts, content.chains[chain]);
@@ -203,9 +211,32 @@ searcher::chain_price searcher::meet_budget(const layout& content, std::size_t c
   };
   const double budget = options_.quality_nats;
   if (!(budget > 0)) return {infinity, at_price(infinity).token_ns};
-  auto spends = at_price(0);
-  if (spends.token_nats <= budget) return {0, spends.token_ns};
-  auto saves = at_price(infinity);
+  if (cutoff_ns_ < infinity && !std::isinf(budget)) {
+    // At any price the cost is a lower bound.
+    const auto bound = at_price(cutoff_price_);
+    const double least = bound.token_ns + cutoff_price_ * (bound.token_nats - budget);
+    if (least > cutoff_ns_) return {cutoff_price_, least};
+  }
+  std::optional<trajectory_estimate> over, under;
+  const auto try_price = [&](double price) {
+    const auto estimate = at_price(price);
+    (estimate.token_nats > budget ? over : under) = estimate;
+  };
+  if (hint > 0 && !std::isinf(hint)) {
+    try_price(hint);
+    double factor = 1.2, price = hint;
+    for (int i = 0; i < 4 && !(over && under); ++i, factor *= factor) {
+      price = over ? price * factor : price / factor;
+      try_price(price);
+    }
+  }
+  if (!over) {
+    const auto free = at_price(0);
+    if (free.token_nats <= budget) return {0, free.token_ns};
+    over = free;
+  }
+  auto spends = *over;
+  auto saves = under ? *under : at_price(infinity);
   double price = 0;
   for (int round = 0; round < 40; ++round) {
     price = (saves.token_ns - spends.token_ns) / (spends.token_nats - saves.token_nats);
@@ -226,7 +257,7 @@ trajectory_usage searcher::usage_of(const layout& content, std::size_t chain, do
   return scratch_.usage();
 }
 
-score searcher::evaluate(const layout& content) {
+score searcher::evaluate(const layout& content, const std::vector<double>& hints) {
   score best;
   std::vector<double> wait_ns(n_servers(), 0);
   // Queues and the policies that avoid them answer each other; the best of a few rounds is kept.
@@ -243,7 +274,7 @@ score searcher::evaluate(const layout& content) {
         rated.prices.push_back(0);
         continue;
       }
-      const auto met = meet_budget(content, c);
+      const auto met = meet_budget(content, c, c < hints.size() ? hints[c] : 0);
       rated.prices.push_back(met.price);
       rated.token_ns += share * met.token_ns;
       if (is_loaded()) {
@@ -689,7 +720,7 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
   for (std::size_t step = 0; step < n_steps; ++step) {
     if (step % 256 == 0 && options_.should_stop && options_.should_stop()) break;
     if ((priced || is_loaded()) && step % period == period - 1) {
-      const auto rated = evaluate(current);
+      const auto rated = evaluate(current, prices);
       prices = rated.prices;
       wait_ns = rated.wait_ns;
       current_cost = restart();
@@ -724,8 +755,8 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
     current = trial;
     current_cost = trial_cost;
     // At any price the cost is a lower bound of the cost at the price that meets the budget.
-    if (current_cost < best_score.cost * (1 - 1e-9)) {
-      auto rated = evaluate(current);
+    if (current_cost < best_score.cost * (1 - 1e-4)) {
+      auto rated = evaluate(current, prices);
       if (rated.cost < best_score.cost) {
         best = current;
         best_score = rated;
@@ -736,6 +767,10 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
         current_cost = restart();
       }
     }
+  }
+  if (current_cost < best_score.cost) {
+    auto rated = evaluate(current, prices);
+    if (rated.cost < best_score.cost) return {std::move(current), std::move(rated)};
   }
   return {std::move(best), std::move(best_score)};
 }
@@ -768,7 +803,7 @@ void searcher::tidy(layout& content, score& rated) {
         if (!(members & bit(m)) || std::popcount(members) < 2) continue;
         auto fewer = content;
         fewer.chains[c][l] &= ~bit(m);
-        auto again = evaluate(fewer);
+        auto again = evaluate(fewer, rated.prices);
         if (again.cost > rated.cost) continue;
         content = std::move(fewer);
         rated = std::move(again);
@@ -803,7 +838,7 @@ void searcher::tidy(layout& content, score& rated) {
       if (rarest != item) replace(trial, m, at, rarest);
     }
   }
-  auto again = evaluate(trial);
+  auto again = evaluate(trial, rated.prices);
   if (again.cost > rated.cost) return;
   content = std::move(trial);
   rated = std::move(again);
@@ -925,16 +960,23 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   }();
 
   // Starts for one position at a time; for a load, what is best without queues is a start as well.
-  const auto starts_of = [&](searcher& search) {
+  const auto starts_of = [&](searcher& search, std::vector<layout> more) {
     std::vector<rated_layout> starts;
+    double least = infinity, last_price = 0;
     const auto offer = [&](layout content) {
       const auto enough = [&](server_mask hosts) {
         return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies;
       };
       if (!std::all_of(content.hosts.begin(), content.hosts.end(), enough)) return;
-      auto rated = search.evaluate(content);
+      auto rated = search.evaluate(content, std::vector<double>(content.chains.size(), last_price));
+      last_price = rated.prices.front();
+      if (rated.cost < least && !search.is_loaded()) {
+        least = rated.cost;
+        search.set_cutoff(1.5 * least, last_price);
+      }
       starts.emplace_back(std::move(content), std::move(rated));
     };
+    for (auto& content : more) offer(std::move(content));
     for (const auto& made : plans) {
       if (!made) continue;
       auto content = search.layout_of(*made);
@@ -942,10 +984,13 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
       search.fill_free_memory(content);
       offer(content);
       offer(search.merge_chains(content));
+      // Every pair of servers at every layer: worth the while only where a layer is quick to solve.
+      if (experts.top_k > 2) continue;
       content.chains = {roaming_residency(search.n_servers(), search.n_layers())[0].layers};
       std::fill(content.chain_of.begin(), content.chain_of.end(), 0u);
       offer(std::move(content));
     }
+    search.set_cutoff(infinity, 0);
     return starts;
   };
 
@@ -953,11 +998,8 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   auto alone = options;
   alone.concurrency = 1;
   searcher single(experts, servers, costs, alone);
-  auto starts = starts_of(single);
-  for (auto& content : single.pipelines(std::max<std::size_t>(32, options.n_steps / 10))) {
-    auto rated = single.evaluate(content);
-    starts.emplace_back(std::move(content), std::move(rated));
-  }
+  auto starts =
+      starts_of(single, single.pipelines(std::max<std::size_t>(32, options.n_steps / 10)));
   if (!(options.concurrency > 1)) {
     auto best = anneal_best(single, std::move(starts), options.n_steps, random);
     single.tidy(best.first, best.second);
@@ -970,15 +1012,12 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   auto fastest = anneal_best(single, starts, options.n_steps, random);
   single.tidy(fastest.first, fastest.second);
   searcher search(experts, servers, costs, options);
-  auto loaded = starts_of(search);
-  const auto offer = [&](layout content) {
-    auto rated = search.evaluate(content);
-    loaded.emplace_back(std::move(content), std::move(rated));
-  };
-  for (auto& content : search.parallel(starts)) offer(std::move(content));
+  auto more = search.parallel(starts);
   constexpr std::size_t n_singles = 64;
-  for (std::size_t i = 0; i < std::min(n_singles, starts.size()); ++i) offer(starts[i].first);
-  offer(fastest.first);
+  for (std::size_t i = 0; i < std::min(n_singles, starts.size()); ++i)
+    more.push_back(starts[i].first);
+  more.push_back(fastest.first);
+  auto loaded = starts_of(search, std::move(more));
   auto best = anneal_best(search, std::move(loaded), options.n_steps, random);
   search.tidy(best.first, best.second);
   return search.to_plan(best.first, best.second, servers, costs);
