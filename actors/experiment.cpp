@@ -67,30 +67,94 @@ double strategy_report::per_1k(std::int64_t bytes) const {
   return tokens == 0 ? 0 : 1000.0 * static_cast<double>(bytes) / static_cast<double>(tokens);
 }
 
-result<double> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents) {
-  const auto& chosen = setup.chosen;
-  if (!chosen.policy.calibrated || chosen.token_budget <= 0 || chosen.token_budget >= planning::unbounded_budget) return 0.0;
+namespace {
+
+struct scored_trial {
+  double nats = 0;       ///< Mean negative log-likelihood per scored token.
+  double predicted = 0;  ///< Mean nats that the ledger counted per token.
+};
+
+result<scored_trial> score_at_price(run_setup& trial, double price_ns_per_nat) {
+  trial.chosen.policy.price_ns_per_loss = price_ns_per_nat;
+  const auto outcome = run_requests(trial);
+  if (!outcome) return outcome.error();
+  scored_trial found;
+  double losses = 0, tokens = 0;
+  for (const auto& answer : outcome->outcomes) {
+    for (const auto loss : answer.losses) found.nats += loss;
+    losses += static_cast<double>(answer.losses.size());
+    found.predicted += static_cast<double>(answer.spent) / planning::units_per_loss;
+  }
+  for (const auto& spec : trial.requests) tokens += static_cast<double>(spec.prompt.size());
+  found.nats /= losses;
+  found.predicted /= tokens;
+  return found;
+}
+
+struct tuned_price {
+  double ns_per_nat = 0;
+  double measured_over_predicted = 1;
+};
+
+/// Bisects the price on a logarithmic scale until the documents cost `nats` more per token than without substitution.
+result<tuned_price> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents,
+                               double nats, int steps) {
   auto trial = setup;
+  trial.mode = run_mode::emulated;
   trial.trace.clear();
   trial.on_progress = nullptr;
   trial.requests = scoring_requests(documents);
   trial.chunk_rows = 1;
+  trial.keep_final_hidden = false;
   trial.chosen.token_budget = planning::unbounded_budget;
   draw_arrivals(trial.requests, trial.servers, 4, setup.seed + 2);
-  std::size_t tokens = 0;
-  for (const auto& document : documents) tokens += document.size();
-  const auto wanted = static_cast<double>(chosen.token_budget) * static_cast<double>(tokens);
-  double low = std::log(1e5), high = std::log(1e12);  // ns per nat: from next to nothing to next to never
-  for (int step = 0; step < 9; ++step) {
+  constexpr double least_price = 1e5, highest_price = 1e13;  // ns per nat: next to nothing, next to never
+  const auto exact = score_at_price(trial, highest_price * 1e3);
+  if (!exact) return exact.error();
+  double low = std::log(least_price), high = std::log(highest_price);
+  tuned_price best{highest_price, 1};
+  for (int step = 0; step < steps; ++step) {
     const auto middle = (low + high) / 2;
-    trial.chosen.policy.price_ns_per_loss = std::exp(middle);
-    const auto outcome = run_requests(trial);
-    if (!outcome) return outcome.error();
-    double spent = 0;
-    for (const auto& answer : outcome->outcomes) spent += static_cast<double>(answer.spent);
-    (spent > wanted ? low : high) = middle;
+    const auto found = score_at_price(trial, std::exp(middle));
+    if (!found) return found.error();
+    const auto increase = found->nats - exact->nats;
+    if (increase > nats) {
+      low = middle;
+      continue;
+    }
+    high = middle;
+    best.ns_per_nat = std::exp(middle);
+    if (increase > 0 && found->predicted > 0) best.measured_over_predicted = increase / found->predicted;
   }
-  return std::exp(high);
+  return best;
+}
+
+}  // namespace
+
+result<void> prepare_strategy(run_setup& setup, std::string_view name, const strategy_options& options,
+                              const std::vector<std::vector<std::int32_t>>& documents) {
+  const auto make = [&]() -> result<void> {
+    auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+    if (!made) return made.error();
+    setup.chosen = std::move(*made);
+    setup.quality_percent = options.quality_percent;
+    return {};
+  };
+  if (auto made = make(); !made) return made;
+  const auto budget = setup.chosen.token_budget;
+  if (!setup.chosen.tunes_price || budget <= 0 || budget >= planning::unbounded_budget) return {};
+  const auto nats = static_cast<double>(budget) / planning::units_per_loss;
+  for (const int steps : {6, 9}) {
+    if (steps == 9)
+      if (auto made = make(); !made) return made;
+    const auto tuned = tune_price(setup, documents, nats, steps);
+    if (!tuned) return tuned.error();
+    const auto factor = std::max(1.0, tuned->measured_over_predicted);
+    const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
+    for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
+    setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
+  }
+  return {};
 }
 
 result<strategy_report> measure(const experiment& content) {

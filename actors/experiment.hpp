@@ -51,11 +51,14 @@ struct experiment {
   std::uint32_t answer_tokens = 48;
 };
 
-/// What a nat is worth in time to a strategy with a calibrated budget, so that the mean loss spent on the given
-/// documents (calibration texts, never the ones that are scored) meets the budget: bisection over the price with the
-/// documents teacher-forced through the same actors. Nothing to do, and 0, for a budget of zero or without limit.
-/// Errors: those of run_requests.
-result<double> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents);
+/// Makes setup.chosen for a strategy and, where its budget is met by a price of loss, calibrates that budget against
+/// execution. Predicted losses are measured layer by layer and underestimate what substitution in many layers at once
+/// costs; so the documents (calibration texts, never the ones that are scored) run teacher-forced through the actors,
+/// the price is bisected until the measured increase of negative log-likelihood meets the budget, and every damage
+/// coefficient in setup.experts is multiplied by measured over predicted. Then the plan is made anew with the
+/// corrected profile and the price tuned once more. Errors: those of make_strategy and run_requests.
+result<void> prepare_strategy(run_setup& setup, std::string_view name, const strategy_options& options,
+                              const std::vector<std::vector<std::int32_t>>& documents);
 
 /// Runs the requests; then the documents teacher-forced, every position deciding for itself as in decoding; then the
 /// problems as greedy requests. All on the same actors, plan and policy. Errors: those of run_requests.

@@ -222,17 +222,14 @@ result<double> parse_quality(const std::string& text) {
   return percent;
 }
 
-result<void> price_budget(actors::run_setup& setup) {
-  if (!setup.chosen.tunes_price) return {};
-  const auto context = std::min<std::size_t>(128, setup.model->config().max_context);
-  const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens, context, 1024);
+result<void> choose_strategy(actors::run_setup& setup, const std::string& name, const actors::strategy_options& options) {
+  constexpr std::size_t tuning_tokens = 4096;
+  const auto context = std::min<std::size_t>(256, setup.model->config().max_context);
+  const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens, context, tuning_tokens);
   if (!documents) return documents.error();
-  auto emulated = setup;
-  emulated.mode = actors::run_mode::emulated;
-  const auto price = actors::tune_price(emulated, *documents);
-  if (!price) return price.error();
-  setup.chosen.policy.price_ns_per_loss = *price;
-  return {};
+  progress_line line("planning " + name);
+  line.show(0);
+  return actors::prepare_strategy(setup, name, options, *documents);
 }
 
 void print_table(const std::vector<actors::strategy_report>& strategies) {

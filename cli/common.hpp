@@ -87,8 +87,8 @@ result<std::vector<std::string>> read_prompts(const std::string& path);
 /// Parses "0", "1.5", "unbounded" (negative).
 result<double> parse_quality(const std::string& text);
 
-/// Tunes what a nat is worth in time for the setup's strategy and budget, on the bundled calibration text.
-result<void> price_budget(actors::run_setup& setup);
+/// prepare_strategy on the bundled calibration text.
+result<void> choose_strategy(actors::run_setup& setup, const std::string& name, const actors::strategy_options& options);
 
 /// The comparison table on stdout.
 void print_table(const std::vector<actors::strategy_report>& strategies);

@@ -75,11 +75,8 @@ result<void> demo(const demo_options& options) {
       choice.seed = options.seed;
       choice.search_steps = options.search_steps;
       choice.concurrency = options.concurrency;
-      auto chosen = actors::make_strategy(rows[i].strategy, loaded->experts, loaded->servers, loaded->costs, choice);
-      if (!chosen) return at(rows[i].strategy, chosen.error());
-      setup.chosen = std::move(*chosen);
-      setup.quality_percent = rows[i].percent;
-      if (auto priced = price_budget(setup); !priced) return priced.error();
+      setup.experts = loaded->experts;
+      if (auto ready = choose_strategy(setup, rows[i].strategy, choice); !ready) return at(rows[i].strategy, ready.error());
       auto measured = actors::measure(content);
       if (!measured) return at(rows[i].strategy, measured.error());
       reports.push_back(std::move(*measured));

@@ -34,18 +34,14 @@ result<void> evaluate(const eval_options& options) {
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
-  auto chosen = actors::make_strategy(options.strategy, loaded->experts, loaded->servers, loaded->costs, choice);
-  if (!chosen) return chosen.error();
   setup.model = loaded->model;
   setup.tokens = loaded->tokens;
   setup.servers = loaded->servers;
   setup.costs = loaded->costs;
   setup.experts = loaded->experts;
-  setup.chosen = std::move(*chosen);
   setup.seed = options.world.seed;
-  setup.quality_percent = *quality;
   setup.should_stop = stop_requested;
-  if (auto priced = price_budget(setup); !priced) return priced.error();
+  if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("scoring");

@@ -66,8 +66,6 @@ result<void> run(const run_options& options) {
     if (!plan) return plan.error();
     choice.plan = std::move(*plan);
   }
-  auto chosen = actors::make_strategy(options.strategy, loaded->experts, loaded->servers, loaded->costs, choice);
-  if (!chosen) return chosen.error();
 
   actors::experiment content;
   auto& setup = content.setup;
@@ -76,11 +74,9 @@ result<void> run(const run_options& options) {
   setup.servers = loaded->servers;
   setup.costs = loaded->costs;
   setup.experts = loaded->experts;
-  setup.chosen = std::move(*chosen);
   setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
   setup.trace = options.trace;
   setup.seed = options.world.seed;
-  setup.quality_percent = *quality;
   for (std::size_t i = 0; i < prompts->size(); ++i) {
     actors::request_spec spec;
     spec.number = i;
@@ -93,7 +89,7 @@ result<void> run(const run_options& options) {
   }
   actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
   setup.should_stop = stop_requested;
-  if (auto priced = price_budget(setup); !priced) return priced.error();
+  if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("answering");
