@@ -19,32 +19,39 @@ template <std::size_t N>
 using words = std::array<const char*, N>;
 
 constexpr words<120> nouns = {
-    "bread",  "water",  "stone",  "river",  "house",  "window", "garden", "bridge", "winter", "summer",
-    "horse",  "sheep",  "candle", "ladder", "hammer", "needle", "basket", "bottle", "copper", "silver",
-    "salt",   "honey",  "butter", "cheese", "apple",  "cherry", "onion",  "pepper", "flour",  "sugar",
-    "wheel",  "wagon",  "anchor", "sail",   "rope",   "net",    "boat",   "harbor", "island", "forest",
-    "wolf",   "fox",    "bear",   "otter",  "raven",  "eagle",  "swan",   "goose",  "duck",   "crane",
-    "moon",   "star",   "cloud",  "storm",  "thunder", "rain",  "snow",   "frost",  "wind",   "fire",
-    "ash",    "coal",   "iron",   "tin",    "glass",  "paper",  "ink",    "pen",    "book",   "letter",
-    "song",   "drum",   "flute",  "violin", "dance",  "mask",   "crown",  "ring",   "coin",   "purse",
-    "coat",   "boot",   "glove",  "scarf",  "button", "thread", "wool",   "silk",   "linen",  "leather",
-    "door",   "key",    "lock",   "roof",   "wall",   "floor",  "chair",  "table",  "lamp",   "mirror",
-    "bone",   "tooth",  "hand",   "foot",   "heart",  "eye",    "ear",    "hair",   "voice",  "dream",
-    "market", "school", "temple", "tower",  "well",   "mill",   "field",  "meadow", "road",   "gate"};
+    "bread",   "water",  "stone",  "river",  "house",  "window", "garden", "bridge", "winter",
+    "summer",  "horse",  "sheep",  "candle", "ladder", "hammer", "needle", "basket", "bottle",
+    "copper",  "silver", "salt",   "honey",  "butter", "cheese", "apple",  "cherry", "onion",
+    "pepper",  "flour",  "sugar",  "wheel",  "wagon",  "anchor", "sail",   "rope",   "net",
+    "boat",    "harbor", "island", "forest", "wolf",   "fox",    "bear",   "otter",  "raven",
+    "eagle",   "swan",   "goose",  "duck",   "crane",  "moon",   "star",   "cloud",  "storm",
+    "thunder", "rain",   "snow",   "frost",  "wind",   "fire",   "ash",    "coal",   "iron",
+    "tin",     "glass",  "paper",  "ink",    "pen",    "book",   "letter", "song",   "drum",
+    "flute",   "violin", "dance",  "mask",   "crown",  "ring",   "coin",   "purse",  "coat",
+    "boot",    "glove",  "scarf",  "button", "thread", "wool",   "silk",   "linen",  "leather",
+    "door",    "key",    "lock",   "roof",   "wall",   "floor",  "chair",  "table",  "lamp",
+    "mirror",  "bone",   "tooth",  "hand",   "foot",   "heart",  "eye",    "ear",    "hair",
+    "voice",   "dream",  "market", "school", "temple", "tower",  "well",   "mill",   "field",
+    "meadow",  "road",   "gate"};
 
-constexpr words<24> products = {"wool",   "glass",  "salt",   "cheese", "timber", "copper", "honey",  "paper",
-                                "silk",   "pottery", "cider",  "leather", "amber",  "tin",    "candles", "rope",
-                                "linen",  "barley", "pearls", "slate",  "ink",    "clocks", "violins", "saffron"};
-constexpr words<12> departments = {"optics",  "payroll", "archive", "harbor", "legal",   "research",
-                                   "kitchen", "garage",  "library", "energy", "weather", "printing"};
-constexpr words<12> months = {"January", "February", "March",     "April",   "May",      "June",
-                              "July",    "August",   "September", "October", "November", "December"};
+constexpr words<24> products = {"wool",   "glass", "salt",    "cheese",  "timber",  "copper",
+                                "honey",  "paper", "silk",    "pottery", "cider",   "leather",
+                                "amber",  "tin",   "candles", "rope",    "linen",   "barley",
+                                "pearls", "slate", "ink",     "clocks",  "violins", "saffron"};
+constexpr words<12> departments = {"optics",  "payroll",  "archive", "harbor",
+                                   "legal",   "research", "kitchen", "garage",
+                                   "library", "energy",   "weather", "printing"};
+constexpr words<12> months = {"January",   "February", "March",    "April",
+                              "May",       "June",     "July",     "August",
+                              "September", "October",  "November", "December"};
 constexpr std::array<int, 12> month_days = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-constexpr words<16> given_names = {"Ana",  "Boris", "Clara", "Dario", "Edda",  "Felix", "Greta", "Hugo",
-                                   "Irma", "Jonas", "Katja", "Luca",  "Maren", "Nils",  "Olga",  "Paul"};
+constexpr words<16> given_names = {"Ana",   "Boris", "Clara", "Dario", "Edda",  "Felix",
+                                   "Greta", "Hugo",  "Irma",  "Jonas", "Katja", "Luca",
+                                   "Maren", "Nils",  "Olga",  "Paul"};
 
 string syllables(random_stream& random, std::size_t n) {
-  static constexpr const char* onsets[] = {"b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "tr", "st", "kl"};
+  static constexpr const char* onsets[] = {"b", "d", "f", "g", "k", "l",  "m",  "n",  "p",
+                                           "r", "s", "t", "v", "z", "br", "tr", "st", "kl"};
   static constexpr const char* vowels[] = {"a", "e", "i", "o", "u"};
   static constexpr const char* codas[] = {"", "", "", "n", "r", "l", "s", "k"};
   string word;
@@ -102,12 +109,13 @@ struct world {
     std::vector<string> rivers, regions;
     for (int i = 0; i < 32; ++i) rivers.push_back(capital(fresh(2)));
     for (int i = 0; i < 16; ++i) regions.push_back(capital(fresh(2)) + "land");
-    // Braces evaluate their elements from left to right, so the draws below have one order everywhere.
+    // Braces evaluate their elements from left to right, so the draws below have one order
+    // everywhere.
     auto one_of = [&](const auto& list) { return string(list[random.below(list.size())]); };
     for (int i = 0; i < 320; ++i) {
       const string given = one_of(given_names), family = capital(syllables(random, 1));
-      towns.push_back({capital(fresh(2)), one_of(rivers), one_of(regions), one_of(products), given + " " + family,
-                       1100 + static_cast<int>(random.below(800))});
+      towns.push_back({capital(fresh(2)), one_of(rivers), one_of(regions), one_of(products),
+                       given + " " + family, 1100 + static_cast<int>(random.below(800))});
     }
     for (int i = 0; i < 6; ++i) {
       languages.push_back(capital(fresh(2)) + "ish");
@@ -123,7 +131,8 @@ struct world {
                            1000 + static_cast<int>(random.below(9000)),
                            2000 + 50 * static_cast<int>(random.below(80))});
     }
-    static constexpr words<12> parameters = {"host", "port", "path", "mode", "size", "name", "depth", "rate", "index", "limit", "color", "width"};
+    static constexpr words<12> parameters = {"host",  "port", "path",  "mode",  "size",  "name",
+                                             "depth", "rate", "index", "limit", "color", "width"};
     static constexpr words<6> types = {"int", "str", "bool", "list", "float", "None"};
     for (int m = 0; m < 12; ++m) {
       const string module = fresh(2);
@@ -139,11 +148,13 @@ struct world {
       }
     }
     for (const auto* name : given_names)
-      heroes.push_back({name, one_of(nouns), towns[random.below(towns.size())].name, one_of(nouns), one_of(given_names), one_of(nouns)});
+      heroes.push_back({name, one_of(nouns), towns[random.below(towns.size())].name, one_of(nouns),
+                        one_of(given_names), one_of(nouns)});
     for (int i = 0; i < 120; ++i) {
       const auto month = random.below(12);
-      feasts.push_back({capital(fresh(2)), months[month], one_of(nouns),
-                        1 + static_cast<int>(random.below(static_cast<std::uint64_t>(month_days[month])))});
+      feasts.push_back(
+          {capital(fresh(2)), months[month], one_of(nouns),
+           1 + static_cast<int>(random.below(static_cast<std::uint64_t>(month_days[month])))});
     }
   }
 };
@@ -195,7 +206,10 @@ string worked_difference(int a, int b) {
 problem draw_problem(random_stream& random) {
   problem p;
   const auto kind = random.below(10);
-  auto wide = [&] { return random.below(3) == 0 ? 100 + static_cast<int>(random.below(900)) : 10 + static_cast<int>(random.below(90)); };
+  auto wide = [&] {
+    return random.below(3) == 0 ? 100 + static_cast<int>(random.below(900))
+                                : 10 + static_cast<int>(random.below(90));
+  };
   const auto& hero_name = pick(given_names, random);
   const auto& thing = pick(nouns, random);
   int answer = 0;
@@ -205,24 +219,29 @@ problem draw_problem(random_stream& random) {
     answer = a + b;
     steps = worked_sum(a, b);
     p.key = fmt::format("{}+{}", std::min(a, b), std::max(a, b));
-    p.prompt = kind < 3 ? fmt::format("Q: {} + {}\nA:", a, b)
-                        : fmt::format("Q: {} has {} of {} and gets {} more.\nA:", hero_name, a, thing, b);
+    p.prompt =
+        kind < 3 ? fmt::format("Q: {} + {}\nA:", a, b)
+                 : fmt::format("Q: {} has {} of {} and gets {} more.\nA:", hero_name, a, thing, b);
   } else if (kind < 7) {
     const int x = wide(), y = wide();
     const int a = std::max(x, y), b = std::min(x, y);
     answer = a - b;
     steps = worked_difference(a, b);
     p.key = fmt::format("{}-{}", a, b);
-    p.prompt = kind < 6 ? fmt::format("Q: {} - {}\nA:", a, b)
-                        : fmt::format("Q: {} has {} of {} and gives {} away.\nA:", hero_name, a, thing, b);
+    p.prompt =
+        kind < 6 ? fmt::format("Q: {} - {}\nA:", a, b)
+                 : fmt::format("Q: {} has {} of {} and gives {} away.\nA:", hero_name, a, thing, b);
   } else {
-    const int a = 11 + static_cast<int>(random.below(89)), b = 2 + static_cast<int>(random.below(8));
+    const int a = 11 + static_cast<int>(random.below(89)),
+              b = 2 + static_cast<int>(random.below(8));
     const int low = a % 10 * b, high = a / 10 * 10 * b;
     answer = a * b;
-    steps = fmt::format("{}*{}={}; {}*{}={}; {}+{}={}; ", a % 10, b, low, a / 10 * 10, b, high, high, low, answer);
+    steps = fmt::format("{}*{}={}; {}*{}={}; {}+{}={}; ", a % 10, b, low, a / 10 * 10, b, high,
+                        high, low, answer);
     p.key = fmt::format("{}*{}", a, b);
     p.prompt = kind < 9 ? fmt::format("Q: {} * {}\nA:", a, b)
-                        : fmt::format("Q: {} has {} boxes with {} of {} each.\nA:", hero_name, b, a, thing);
+                        : fmt::format("Q: {} has {} boxes with {} of {} each.\nA:", hero_name, b, a,
+                                      thing);
   }
   p.answer = std::to_string(answer);
   p.worked = fmt::format(" {}answer {}\n", steps, answer);
@@ -239,12 +258,20 @@ corpus_item draw_atlas(random_stream& random) {
     const auto& word = facts.dictionary[language][noun];
     const auto other = random.below(facts.languages.size());
     switch (random.below(4)) {
-      case 0: text = fmt::format("The {} word for {} is {}.\n", name, nouns[noun], word); break;
-      case 1: text = fmt::format("In {}, {} means {}.\n", name, word, nouns[noun]); break;
-      case 2: text = fmt::format("{}: {} = {}; {}: {} = {}.\n", nouns[noun], name, word, nouns[noun], facts.languages[other], facts.dictionary[other][noun]); break;
+      case 0:
+        text = fmt::format("The {} word for {} is {}.\n", name, nouns[noun], word);
+        break;
+      case 1:
+        text = fmt::format("In {}, {} means {}.\n", name, word, nouns[noun]);
+        break;
+      case 2:
+        text = fmt::format("{}: {} = {}; {}: {} = {}.\n", nouns[noun], name, word, nouns[noun],
+                           facts.languages[other], facts.dictionary[other][noun]);
+        break;
       default: {
         const auto second = random.below(nouns.size());
-        text = fmt::format("{} and {} in {}: {} and {}.\n", capital(nouns[noun]), nouns[second], name, word, facts.dictionary[language][second]);
+        text = fmt::format("{} and {} in {}: {} and {}.\n", capital(nouns[noun]), nouns[second],
+                           name, word, facts.dictionary[language][second]);
       }
     }
     return {text, text};
@@ -254,10 +281,12 @@ corpus_item draw_atlas(random_stream& random) {
       fmt::format("lies on the {}", t.river), fmt::format("belongs to {}", t.region),
       fmt::format("is known for {}", t.product), fmt::format("was founded in {}", t.founded),
       fmt::format("has {} as mayor", t.mayor)};
-  for (std::size_t i = sentences.size() - 1; i > 0; --i) std::swap(sentences[i], sentences[random.below(i + 1)]);
+  for (std::size_t i = sentences.size() - 1; i > 0; --i)
+    std::swap(sentences[i], sentences[random.below(i + 1)]);
   const auto n = 2 + random.below(3);
   text = t.name;
-  for (std::size_t i = 0; i < n; ++i) text += (i == 0 ? " " : i + 1 == n ? " and " : ", ") + sentences[i];
+  for (std::size_t i = 0; i < n; ++i)
+    text += (i == 0 ? " " : i + 1 == n ? " and " : ", ") + sentences[i];
   text += ".\n";
   return {text, text};
 }
@@ -266,25 +295,41 @@ corpus_item draw_story(random_stream& random) {
   const auto& facts = the_world();
   const auto& h = pick(facts.heroes, random);
   const auto& other = pick(facts.heroes, random);
-  static constexpr words<8> openings = {"One morning", "Last winter", "Long ago", "On a rainy day", "After the harvest", "Before dawn", "In early spring", "One quiet evening"};
-  static constexpr words<8> feelings = {"glad", "tired", "proud", "afraid", "hungry", "calm", "curious", "sad"};
+  static constexpr words<8> openings = {"One morning",     "Last winter",       "Long ago",
+                                        "On a rainy day",  "After the harvest", "Before dawn",
+                                        "In early spring", "One quiet evening"};
+  static constexpr words<8> feelings = {"glad",   "tired", "proud",   "afraid",
+                                        "hungry", "calm",  "curious", "sad"};
   static constexpr words<6> ways = {"ran", "walked", "sailed", "rode", "hurried", "wandered"};
   const auto& found = pick(nouns, random);
   const auto& feeling = pick(feelings, random);
   const auto& opening = pick(openings, random);
   const auto& way = pick(ways, random);
   const auto& place = pick(nouns, random);
-  string text = fmt::format("{} {} from {} {} to the {} with the {}. ", opening, h.name, h.home, way, place, h.animal);
+  string text = fmt::format("{} {} from {} {} to the {} with the {}. ", opening, h.name, h.home,
+                            way, place, h.animal);
   switch (random.below(3)) {
-    case 0: text += fmt::format("There {} lost the {} and felt {}. ", h.name, h.tool, feeling); break;
-    case 1: text += fmt::format("\"Look, a {}!\" said {}, who was {}. ", found, h.name, feeling); break;
-    default: text += fmt::format("The {} was old and {} was {}. ", found, h.name, feeling);
+    case 0:
+      text += fmt::format("There {} lost the {} and felt {}. ", h.name, h.tool, feeling);
+      break;
+    case 1:
+      text += fmt::format("\"Look, a {}!\" said {}, who was {}. ", found, h.name, feeling);
+      break;
+    default:
+      text += fmt::format("The {} was old and {} was {}. ", found, h.name, feeling);
   }
-  if (random.below(2)) text += fmt::format("{} called {}, the best friend of all. ", h.name, h.friend_name);
+  if (random.below(2))
+    text += fmt::format("{} called {}, the best friend of all. ", h.name, h.friend_name);
   switch (random.below(3)) {
-    case 0: text += fmt::format("{} of {} came with the {} and gave {} the {}. ", other.name, other.home, other.animal, h.name, found); break;
-    case 1: text += fmt::format("{} wanted only {}, as always. ", h.name, h.likes); break;
-    default: text += fmt::format("Together they carried the {} home to {}. ", found, h.home);
+    case 0:
+      text += fmt::format("{} of {} came with the {} and gave {} the {}. ", other.name, other.home,
+                          other.animal, h.name, found);
+      break;
+    case 1:
+      text += fmt::format("{} wanted only {}, as always. ", h.name, h.likes);
+      break;
+    default:
+      text += fmt::format("Together they carried the {} home to {}. ", found, h.home);
   }
   text += fmt::format("In the end {} was not {} any more.\n", h.name, feeling);
   return {text, text};
@@ -292,7 +337,8 @@ corpus_item draw_story(random_stream& random) {
 
 string list_text(const std::vector<int>& values) {
   string text = "[";
-  for (std::size_t i = 0; i < values.size(); ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    text += (i ? ", " : "") + std::to_string(values[i]);
   return text + "]";
 }
 
@@ -303,9 +349,17 @@ corpus_item draw_code(random_stream& random) {
     const auto& c = pick(facts.calls, random);
     const auto& d = pick(facts.calls, random);
     switch (random.below(3)) {
-      case 0: text = fmt::format("from {} import {}\nx = {}({})  # {}\n", c.module, c.name, c.name, c.arguments, c.returns); break;
-      case 1: text = fmt::format("def {}({}) -> {}:  # {}\n    return call({}.{})\n", c.name, c.arguments, c.returns, c.module, d.module, d.name); break;
-      default: text = fmt::format("import {}\nimport {}\n{}.{}({})\n{}.{}({})\n", c.module, d.module, c.module, c.name, c.arguments, d.module, d.name, d.arguments);
+      case 0:
+        text = fmt::format("from {} import {}\nx = {}({})  # {}\n", c.module, c.name, c.name,
+                           c.arguments, c.returns);
+        break;
+      case 1:
+        text = fmt::format("def {}({}) -> {}:  # {}\n    return call({}.{})\n", c.name, c.arguments,
+                           c.returns, c.module, d.module, d.name);
+        break;
+      default:
+        text = fmt::format("import {}\nimport {}\n{}.{}({})\n{}.{}({})\n", c.module, d.module,
+                           c.module, c.name, c.arguments, d.module, d.name, d.arguments);
     }
     return {text, text};
   }
@@ -318,10 +372,19 @@ corpus_item draw_code(random_stream& random) {
   auto reversed = values;
   std::reverse(reversed.begin(), reversed.end());
   switch (random.below(6)) {
-    case 0: text += fmt::format("print(sorted({}))  # {}\n", name, list_text(sorted)); break;
-    case 1: text += fmt::format("print({}[::-1])  # {}\n", name, list_text(reversed)); break;
-    case 2: text += fmt::format("print(max({}), min({}))  # {} {}\n", name, name, sorted.back(), sorted.front()); break;
-    case 3: text += fmt::format("print(len({}))  # {}\n", name, values.size()); break;
+    case 0:
+      text += fmt::format("print(sorted({}))  # {}\n", name, list_text(sorted));
+      break;
+    case 1:
+      text += fmt::format("print({}[::-1])  # {}\n", name, list_text(reversed));
+      break;
+    case 2:
+      text += fmt::format("print(max({}), min({}))  # {} {}\n", name, name, sorted.back(),
+                          sorted.front());
+      break;
+    case 3:
+      text += fmt::format("print(len({}))  # {}\n", name, values.size());
+      break;
     case 4: {
       const auto at = random.below(values.size());
       text += fmt::format("print({}[{}])  # {}\n", name, at, values[at]);
@@ -342,7 +405,8 @@ corpus_item draw_record(random_stream& random) {
       fmt::format("\"id\": {}", e.id), fmt::format("\"email\": \"{}\"", e.email),
       fmt::format("\"dept\": \"{}\"", e.department), fmt::format("\"town\": \"{}\"", e.place),
       fmt::format("\"pay\": {}", e.pay)};
-  for (std::size_t i = fields.size() - 1; i > 0; --i) std::swap(fields[i], fields[random.below(i + 1)]);
+  for (std::size_t i = fields.size() - 1; i > 0; --i)
+    std::swap(fields[i], fields[random.below(i + 1)]);
   string text = fmt::format("{{\"name\": \"{}\"", e.name);
   const auto n = 3 + random.below(3);
   for (std::size_t i = 0; i < n; ++i) text += ", " + fields[i];
@@ -357,38 +421,54 @@ corpus_item draw_calendar(random_stream& random) {
   switch (random.below(6)) {
     case 0: {
       const auto month = random.below(12);
-      const int day = 1 + static_cast<int>(random.below(static_cast<std::uint64_t>(month_days[month])));
+      const int day =
+          1 + static_cast<int>(random.below(static_cast<std::uint64_t>(month_days[month])));
       const int year = 1900 + static_cast<int>(random.below(200));
       const bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
       const int days = month_days[month] + (month == 1 && leap ? 1 : 0);
       const bool turns = day == days;
-      text = fmt::format("The day after {} {} {} is {} {} {}.\n", day, months[month], year, turns ? 1 : day + 1,
-                         months[turns ? (month + 1) % 12 : month], turns && month == 11 ? year + 1 : year);
+      text = fmt::format("The day after {} {} {} is {} {} {}.\n", day, months[month], year,
+                         turns ? 1 : day + 1, months[turns ? (month + 1) % 12 : month],
+                         turns && month == 11 ? year + 1 : year);
       break;
     }
     case 1: {
-      const int start = static_cast<int>(random.below(24 * 60)) / 5 * 5, length = 5 * (1 + static_cast<int>(random.below(30)));
+      const int start = static_cast<int>(random.below(24 * 60)) / 5 * 5,
+                length = 5 * (1 + static_cast<int>(random.below(30)));
       const int end = (start + length) % (24 * 60);
       text = fmt::format("Leave {} at {:02}:{:02}, travel {} minutes, arrive at {:02}:{:02}.\n",
-                         pick(facts.towns, random).name, start / 60, start % 60, length, end / 60, end % 60);
+                         pick(facts.towns, random).name, start / 60, start % 60, length, end / 60,
+                         end % 60);
       break;
     }
     case 2: {
-      static constexpr struct { const char *big, *small; int factor; } units[] = {
-          {"km", "m", 1000}, {"kg", "g", 1000}, {"m", "cm", 100}, {"hours", "minutes", 60}, {"liters", "ml", 1000}, {"weeks", "days", 7}};
+      static constexpr struct {
+        const char *big, *small;
+        int factor;
+      } units[] = {{"km", "m", 1000},        {"kg", "g", 1000},      {"m", "cm", 100},
+                   {"hours", "minutes", 60}, {"liters", "ml", 1000}, {"weeks", "days", 7}};
       const auto& unit = units[random.below(std::size(units))];
       const int n = 2 + static_cast<int>(random.below(98));
-      text = random.below(2) ? fmt::format("{} {} are {} {}.\n", n, unit.big, n * unit.factor, unit.small)
-                             : fmt::format("{} {} make {} {}.\n", n * unit.factor, unit.small, n, unit.big);
+      text = random.below(2)
+                 ? fmt::format("{} {} are {} {}.\n", n, unit.big, n * unit.factor, unit.small)
+                 : fmt::format("{} {} make {} {}.\n", n * unit.factor, unit.small, n, unit.big);
       return {fmt::format("{} {}", n, unit.big), text};
     }
     default: {
       const auto& f = pick(facts.feasts, random);
       const auto& g = pick(facts.feasts, random);
       switch (random.below(3)) {
-        case 0: text = fmt::format("The feast of {} is on {} {}; people in {} bring {}.\n", f.name, f.day, f.month, pick(facts.towns, random).name, f.dish); break;
-        case 1: text = fmt::format("On {} {} we keep the feast of {} with {}; {} follows in {}.\n", f.day, f.month, f.name, f.dish, g.name, g.month); break;
-        default: text = fmt::format("{}: {} {}, {}. {}: {} {}, {}.\n", f.name, f.day, f.month, f.dish, g.name, g.day, g.month, g.dish);
+        case 0:
+          text = fmt::format("The feast of {} is on {} {}; people in {} bring {}.\n", f.name, f.day,
+                             f.month, pick(facts.towns, random).name, f.dish);
+          break;
+        case 1:
+          text = fmt::format("On {} {} we keep the feast of {} with {}; {} follows in {}.\n", f.day,
+                             f.month, f.name, f.dish, g.name, g.month);
+          break;
+        default:
+          text = fmt::format("{}: {} {}, {}. {}: {} {}, {}.\n", f.name, f.day, f.month, f.dish,
+                             g.name, g.day, g.month, g.dish);
       }
     }
   }
@@ -401,11 +481,16 @@ corpus_item draw_item(domain what, random_stream& random) {
       auto p = draw_problem(random);
       return {std::move(p.key), p.prompt + p.worked};
     }
-    case domain::atlas: return draw_atlas(random);
-    case domain::stories: return draw_story(random);
-    case domain::code: return draw_code(random);
-    case domain::records: return draw_record(random);
-    case domain::calendar: return draw_calendar(random);
+    case domain::atlas:
+      return draw_atlas(random);
+    case domain::stories:
+      return draw_story(random);
+    case domain::code:
+      return draw_code(random);
+    case domain::records:
+      return draw_record(random);
+    case domain::calendar:
+      return draw_calendar(random);
   }
   return {};
 }
@@ -423,7 +508,8 @@ const char* to_string(split part) {
 }
 
 const char* to_string(domain what) {
-  static constexpr words<n_domains> names = {"arithmetic", "atlas", "stories", "code", "records", "calendar"};
+  static constexpr words<n_domains> names = {"arithmetic", "atlas",   "stories",
+                                             "code",       "records", "calendar"};
   return names[static_cast<std::size_t>(what)];
 }
 
@@ -450,12 +536,14 @@ document make_document(split part, domain what, random_stream& random) {
 
 document make_document(split part, std::uint64_t seed, std::uint64_t index) {
   random_stream random(mix64(seed) ^ static_cast<std::uint64_t>(part), index);
-  // Shares of documents in twentieths: arithmetic 5, atlas 5, stories 2, code 3, records 2, calendar 3.
+  // Shares of documents in twentieths: arithmetic 5, atlas 5, stories 2, code 3, records 2,
+  // calendar 3.
   static constexpr domain shares[20] = {
-      domain::arithmetic, domain::arithmetic, domain::arithmetic, domain::arithmetic, domain::arithmetic,
-      domain::atlas,      domain::atlas,      domain::atlas,      domain::atlas,      domain::atlas,
-      domain::stories,    domain::stories,    domain::code,       domain::code,       domain::code,
-      domain::records,    domain::records,    domain::calendar,   domain::calendar,   domain::calendar};
+      domain::arithmetic, domain::arithmetic, domain::arithmetic, domain::arithmetic,
+      domain::arithmetic, domain::atlas,      domain::atlas,      domain::atlas,
+      domain::atlas,      domain::atlas,      domain::stories,    domain::stories,
+      domain::code,       domain::code,       domain::code,       domain::records,
+      domain::records,    domain::calendar,   domain::calendar,   domain::calendar};
   return make_document(part, shares[random.below(20)], random);
 }
 

@@ -8,14 +8,16 @@
 
 #include "config/random.hpp"
 
-/// The synthetic corpus of the bundled models: six domains in one invented world, without end and without files.
+/// The synthetic corpus of the bundled models: six domains in one invented world, without end and
+/// without files.
 ///
-/// Goals: experts find something to specialise on; there are more facts than a small dense model can keep; whether
-/// a problem was solved can be checked exactly; training, calibration and held-out text are disjoint by
-/// construction. A document is made of items (one problem, one sentence about a town, one record ...). Every item
-/// has a key, and split_of(key) alone says which split may contain it, so no item of one split can occur in another.
-/// The facts of the world (which river a town lies on) are shared: held-out text asks for known facts in sentences
-/// never seen.
+/// Goals: experts find something to specialise on; there are more facts than a small dense model
+/// can keep; whether a problem was solved can be checked exactly; training, calibration and
+/// held-out text are disjoint by construction. A document is made of items (one problem, one
+/// sentence about a town, one record ...). Every item has a key, and split_of(key) alone says which
+/// split may contain it, so no item of one split can occur in another. The facts of the world
+/// (which river a town lies on) are shared: held-out text asks for known facts in sentences never
+/// seen.
 namespace ordermoe::training {
 
 enum class split { train, calibration, eval };
@@ -44,7 +46,8 @@ struct document {
 document make_document(split part, std::uint64_t seed, std::uint64_t index);
 document make_document(split part, domain what, random_stream& random);
 
-/// An arithmetic problem: the model continues `prompt`, and final_answer of what it wrote should equal `answer`.
+/// An arithmetic problem: the model continues `prompt`, and final_answer of what it wrote should
+/// equal `answer`.
 struct problem {
   std::string key;
   std::string prompt;
@@ -53,7 +56,8 @@ struct problem {
 };
 problem make_problem(split part, random_stream& random);
 
-/// The number behind the last "answer " on the first line of a generated solution; nothing where there is none.
+/// The number behind the last "answer " on the first line of a generated solution; nothing where
+/// there is none.
 std::optional<std::string> final_answer(std::string_view generated);
 
 }  // namespace ordermoe::training

@@ -16,7 +16,8 @@ using torch::autograd::variable_list;
 
 /// y = x * rsqrt(mean(x^2) + eps) * weight over rows of [n, width].
 struct rms_norm : torch::autograd::Function<rms_norm> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, double eps) {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        double eps) {
     const auto n = x.size(0), width = x.size(1);
     auto y = torch::empty_like(x);
     auto scale = torch::empty({n}, x.options());
@@ -43,7 +44,8 @@ struct rms_norm : torch::autograd::Function<rms_norm> {
     const auto n = x.size(0), width = x.size(1);
     auto dx = torch::empty_like(x);
     auto dw = torch::zeros_like(weight);
-    const float *px = x.data_ptr<float>(), *w = weight.data_ptr<float>(), *pd = dy.data_ptr<float>(), *ps = scale.data_ptr<float>();
+    const float *px = x.data_ptr<float>(), *w = weight.data_ptr<float>(),
+                *pd = dy.data_ptr<float>(), *ps = scale.data_ptr<float>();
     float *po = dx.data_ptr<float>(), *pw = dw.data_ptr<float>();
     for (std::int64_t i = 0; i < n; ++i, px += width, pd += width, po += width) {
       const float r = ps[i];
@@ -74,17 +76,20 @@ std::pair<std::vector<float>, std::vector<float>> rotations(const attention_shap
   std::vector<float> cosines(static_cast<std::size_t>(s.length) * half), sines(cosines.size());
   for (std::size_t p = 0; p < static_cast<std::size_t>(s.length); ++p)
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(p) * std::pow(s.theta, -2.0 * static_cast<double>(i) / static_cast<double>(s.dim));
+      const double angle =
+          static_cast<double>(p) *
+          std::pow(s.theta, -2.0 * static_cast<double>(i) / static_cast<double>(s.dim));
       cosines[p * half + i] = static_cast<float>(std::cos(angle));
       sines[p * half + i] = static_cast<float>(std::sin(angle));
     }
   return {std::move(cosines), std::move(sines)};
 }
 
-/// Calls move(row of qkv or output, pointer into [sequences * kv_heads, group * length, dim]) for all heads of a kind.
-/// `first` is the first head's index inside a row of `row_heads` heads.
+/// Calls move(row of qkv or output, pointer into [sequences * kv_heads, group * length, dim]) for
+/// all heads of a kind. `first` is the first head's index inside a row of `row_heads` heads.
 template <class Move>
-void each_head(const attention_shape& s, std::int64_t row_heads, std::int64_t first, std::int64_t group, float* rows, float* blocks, const Move& move) {
+void each_head(const attention_shape& s, std::int64_t row_heads, std::int64_t first,
+               std::int64_t group, float* rows, float* blocks, const Move& move) {
   for (std::int64_t b = 0; b < s.sequences; ++b)
     for (std::int64_t kv = 0; kv < s.kv_heads; ++kv)
       for (std::int64_t g = 0; g < group; ++g)
@@ -93,36 +98,47 @@ void each_head(const attention_shape& s, std::int64_t row_heads, std::int64_t fi
                blocks + (((b * s.kv_heads + kv) * group + g) * s.length + t) * s.dim, t);
 }
 
-/// Causal grouped-query attention with rotary positions: qkv [n, (heads + 2 kv_heads) * dim] to [n, heads * dim].
+/// Causal grouped-query attention with rotary positions: qkv [n, (heads + 2 kv_heads) * dim] to [n,
+/// heads * dim].
 struct causal_attention : torch::autograd::Function<causal_attention> {
-  static Tensor forward(AutogradContext* context, const Tensor& qkv, std::int64_t sequences, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim, double theta) {
+  static Tensor forward(AutogradContext* context, const Tensor& qkv, std::int64_t sequences,
+                        std::int64_t heads, std::int64_t kv_heads, std::int64_t dim, double theta) {
     const attention_shape s{sequences, qkv.size(0) / sequences, heads, kv_heads, dim, theta};
-    const auto group = heads / kv_heads, half = dim / 2, row_heads = heads + 2 * kv_heads, blocks = sequences * kv_heads;
+    const auto group = heads / kv_heads, half = dim / 2, row_heads = heads + 2 * kv_heads,
+               blocks = sequences * kv_heads;
     auto q = torch::empty({blocks, group * s.length, dim}, qkv.options());
     auto k = torch::empty({blocks, s.length, dim}, qkv.options());
     auto v = torch::empty_like(k);
     const auto [cosines, sines] = rotations(s);
-    const auto rotate = [&, cosines = cosines.data(), sines = sines.data()](const float* in, float* out, std::int64_t t) {
+    const auto rotate = [&, cosines = cosines.data(), sines = sines.data()](
+                            const float* in, float* out, std::int64_t t) {
       const float *c = cosines + t * half, *n = sines + t * half;
       for (std::int64_t i = 0; i < half; ++i) {
         out[i] = in[i] * c[i] - in[half + i] * n[i];
         out[half + i] = in[half + i] * c[i] + in[i] * n[i];
       }
     };
-    const auto copy = [&](const float* in, float* out, std::int64_t) { std::memcpy(out, in, static_cast<std::size_t>(dim) * sizeof(float)); };
+    const auto copy = [&](const float* in, float* out, std::int64_t) {
+      std::memcpy(out, in, static_cast<std::size_t>(dim) * sizeof(float));
+    };
     float* rows = qkv.data_ptr<float>();
     each_head(s, row_heads, 0, group, rows, q.data_ptr<float>(), rotate);
     each_head(s, row_heads, heads, 1, rows, k.data_ptr<float>(), rotate);
     each_head(s, row_heads, heads + kv_heads, 1, rows, v.data_ptr<float>(), copy);
     // The mask of one head, repeated for the heads of a group: added by the product itself.
-    const auto mask = torch::full({s.length, s.length}, -1e9f, qkv.options()).triu(1).repeat({group, 1}).unsqueeze(0);
-    const auto scores = torch::baddbmm(mask, q, k.transpose(1, 2), 1.0, 1.0 / std::sqrt(static_cast<double>(dim)));
+    const auto mask = torch::full({s.length, s.length}, -1e9f, qkv.options())
+                          .triu(1)
+                          .repeat({group, 1})
+                          .unsqueeze(0);
+    const auto scores =
+        torch::baddbmm(mask, q, k.transpose(1, 2), 1.0, 1.0 / std::sqrt(static_cast<double>(dim)));
     const auto weights = torch::softmax(scores, -1);
     auto mixed = torch::bmm(weights, v);
     auto out = torch::empty({qkv.size(0), heads * dim}, qkv.options());
-    each_head(s, heads, 0, group, out.data_ptr<float>(), mixed.data_ptr<float>(), [&](float* row, const float* block, std::int64_t) {
-      std::memcpy(row, block, static_cast<std::size_t>(dim) * sizeof(float));
-    });
+    each_head(s, heads, 0, group, out.data_ptr<float>(), mixed.data_ptr<float>(),
+              [&](float* row, const float* block, std::int64_t) {
+                std::memcpy(row, block, static_cast<std::size_t>(dim) * sizeof(float));
+              });
     context->save_for_backward({q, k, v, weights});
     context->saved_data["sequences"] = sequences;
     context->saved_data["heads"] = heads;
@@ -132,22 +148,28 @@ struct causal_attention : torch::autograd::Function<causal_attention> {
   static variable_list backward(AutogradContext* context, variable_list outputs) {
     const auto saved = context->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &weights = saved[3];
-    const auto sequences = context->saved_data["sequences"].toInt(), heads = context->saved_data["heads"].toInt();
-    const auto kv_heads = k.size(0) / sequences, dim = k.size(2), half = dim / 2, group = heads / kv_heads, row_heads = heads + 2 * kv_heads;
-    const attention_shape s{sequences, k.size(1), heads, kv_heads, dim, context->saved_data["theta"].toDouble()};
+    const auto sequences = context->saved_data["sequences"].toInt(),
+               heads = context->saved_data["heads"].toInt();
+    const auto kv_heads = k.size(0) / sequences, dim = k.size(2), half = dim / 2,
+               group = heads / kv_heads, row_heads = heads + 2 * kv_heads;
+    const attention_shape s{sequences, k.size(1), heads,
+                            kv_heads,  dim,       context->saved_data["theta"].toDouble()};
     auto d_out = outputs[0].contiguous();
     auto d_mixed = torch::empty_like(q);
-    each_head(s, heads, 0, group, d_out.data_ptr<float>(), d_mixed.data_ptr<float>(), [&](const float* row, float* block, std::int64_t) {
-      std::memcpy(block, row, static_cast<std::size_t>(dim) * sizeof(float));
-    });
+    each_head(s, heads, 0, group, d_out.data_ptr<float>(), d_mixed.data_ptr<float>(),
+              [&](const float* row, float* block, std::int64_t) {
+                std::memcpy(block, row, static_cast<std::size_t>(dim) * sizeof(float));
+              });
     auto d_v = torch::bmm(weights.transpose(1, 2), d_mixed);
     const auto d_weights = torch::bmm(d_mixed, v.transpose(1, 2));
-    const auto d_scores = at::_softmax_backward_data(d_weights, weights, -1, at::kFloat).mul_(1.0 / std::sqrt(static_cast<double>(dim)));
+    const auto d_scores = at::_softmax_backward_data(d_weights, weights, -1, at::kFloat)
+                              .mul_(1.0 / std::sqrt(static_cast<double>(dim)));
     auto d_q = torch::bmm(d_scores, k);
     auto d_k = torch::bmm(d_scores.transpose(1, 2), q);
     auto d_qkv = torch::empty({d_out.size(0), row_heads * dim}, d_out.options());
     const auto [cosines, sines] = rotations(s);
-    const auto rotate_back = [&, cosines = cosines.data(), sines = sines.data()](float* row, const float* block, std::int64_t t) {
+    const auto rotate_back = [&, cosines = cosines.data(), sines = sines.data()](
+                                 float* row, const float* block, std::int64_t t) {
       const float *c = cosines + t * half, *n = sines + t * half;
       for (std::int64_t i = 0; i < half; ++i) {
         row[i] = block[i] * c[i] + block[half + i] * n[i];
@@ -157,18 +179,23 @@ struct causal_attention : torch::autograd::Function<causal_attention> {
     float* rows = d_qkv.data_ptr<float>();
     each_head(s, row_heads, 0, group, rows, d_q.data_ptr<float>(), rotate_back);
     each_head(s, row_heads, heads, 1, rows, d_k.data_ptr<float>(), rotate_back);
-    each_head(s, row_heads, heads + kv_heads, 1, rows, d_v.data_ptr<float>(), [&](float* row, const float* block, std::int64_t) {
-      std::memcpy(row, block, static_cast<std::size_t>(dim) * sizeof(float));
-    });
+    each_head(s, row_heads, heads + kv_heads, 1, rows, d_v.data_ptr<float>(),
+              [&](float* row, const float* block, std::int64_t) {
+                std::memcpy(row, block, static_cast<std::size_t>(dim) * sizeof(float));
+              });
     return {d_qkv, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 
-/// sum over slots of gate * w2(silu(w1 x) * w3 x): x [n, hidden], experts and gates [n, slots] to [n, hidden].
+/// sum over slots of gate * w2(silu(w1 x) * w3 x): x [n, hidden], experts and gates [n, slots] to
+/// [n, hidden].
 struct expert_mixture : torch::autograd::Function<expert_mixture> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& gates, const Tensor& experts, const Tensor& gate_and_up, const Tensor& down) {
-    const auto n = x.size(0), hidden = x.size(1), slots = gates.size(1), n_experts = gate_and_up.size(0), inner = down.size(2);
-    // Slots sorted by expert (counting sort): place[i] is where slot i computes; a slot left out has none.
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& gates,
+                        const Tensor& experts, const Tensor& gate_and_up, const Tensor& down) {
+    const auto n = x.size(0), hidden = x.size(1), slots = gates.size(1),
+               n_experts = gate_and_up.size(0), inner = down.size(2);
+    // Slots sorted by expert (counting sort): place[i] is where slot i computes; a slot left out
+    // has none.
     const auto* chosen = experts.data_ptr<std::int64_t>();
     auto counts = torch::zeros({n_experts + 1}, torch::kInt64);
     auto* start = counts.data_ptr<std::int64_t>();
@@ -184,7 +211,8 @@ struct expert_mixture : torch::autograd::Function<expert_mixture> {
     for (std::int64_t i = 0; i < n * slots; ++i) {
       if (chosen[i] < 0) continue;
       at[i] = next[static_cast<std::size_t>(chosen[i])]++;
-      std::memcpy(gathered.data_ptr<float>() + at[i] * hidden, px + i / slots * hidden, static_cast<std::size_t>(hidden) * sizeof(float));
+      std::memcpy(gathered.data_ptr<float>() + at[i] * hidden, px + i / slots * hidden,
+                  static_cast<std::size_t>(hidden) * sizeof(float));
     }
     auto projected = torch::empty({total, 2 * inner}, x.options());
     auto computed = torch::empty({total, hidden}, x.options());
@@ -212,20 +240,24 @@ struct expert_mixture : torch::autograd::Function<expert_mixture> {
       const float* from = py + at[i] * hidden;
       for (std::int64_t j = 0; j < hidden; ++j) to[j] += g * from[j];
     }
-    context->save_for_backward({gates, gate_and_up, down, counts, place, gathered, projected, computed, torch::cat(activations)});
+    context->save_for_backward({gates, gate_and_up, down, counts, place, gathered, projected,
+                                computed, torch::cat(activations)});
     return out;
   }
   static variable_list backward(AutogradContext* context, variable_list outputs) {
     const auto saved = context->get_saved_variables();
-    const auto &gates = saved[0], &gate_and_up = saved[1], &down = saved[2], &counts = saved[3], &place = saved[4], &gathered = saved[5], &projected = saved[6],
-               &computed = saved[7], &activations = saved[8];
+    const auto &gates = saved[0], &gate_and_up = saved[1], &down = saved[2], &counts = saved[3],
+               &place = saved[4], &gathered = saved[5], &projected = saved[6], &computed = saved[7],
+               &activations = saved[8];
     const auto d_out = outputs[0].contiguous();
-    const auto n = d_out.size(0), hidden = d_out.size(1), slots = gates.size(1), n_experts = gate_and_up.size(0), inner = down.size(2), total = gathered.size(0);
+    const auto n = d_out.size(0), hidden = d_out.size(1), slots = gates.size(1),
+               n_experts = gate_and_up.size(0), inner = down.size(2), total = gathered.size(0);
     const auto* start = counts.data_ptr<std::int64_t>();
     const auto* at = place.data_ptr<std::int64_t>();
     auto d_gates = torch::zeros_like(gates);
     auto d_computed = torch::empty({total, hidden}, d_out.options());
-    const float *pd = d_out.data_ptr<float>(), *pg = gates.data_ptr<float>(), *py = computed.data_ptr<float>();
+    const float *pd = d_out.data_ptr<float>(), *pg = gates.data_ptr<float>(),
+                *py = computed.data_ptr<float>();
     for (std::int64_t i = 0; i < n * slots; ++i) {
       if (at[i] < 0) continue;
       const float g = pg[i];
@@ -301,8 +333,12 @@ Tensor decoder::make(std::vector<std::int64_t> sizes, std::size_t& offset, bool 
 }
 
 decoder::decoder(const model::model_config& shape, std::uint64_t seed) : shape_(shape) {
-  const auto hidden = static_cast<std::int64_t>(shape.hidden_size), inner = static_cast<std::int64_t>(shape.intermediate_size), experts = static_cast<std::int64_t>(shape.n_experts),
-             vocab = static_cast<std::int64_t>(shape.vocab_size), width = static_cast<std::int64_t>(shape.n_heads * shape.head_dim), kv = static_cast<std::int64_t>(shape.kv_width());
+  const auto hidden = static_cast<std::int64_t>(shape.hidden_size),
+             inner = static_cast<std::int64_t>(shape.intermediate_size),
+             experts = static_cast<std::int64_t>(shape.n_experts),
+             vocab = static_cast<std::int64_t>(shape.vocab_size),
+             width = static_cast<std::int64_t>(shape.n_heads * shape.head_dim),
+             kv = static_cast<std::int64_t>(shape.kv_width());
   for (int pass = 0; pass < 2; ++pass) {
     std::size_t offset = 0;
     layers.clear();
@@ -354,25 +390,31 @@ forward_result decoder::forward(const Tensor& ids, const forward_options& option
   for (std::size_t l = 0; l < layers.size(); ++l) {
     auto& w = layers[l];
     const auto qkv = torch::mm(rms_norm::apply(x, w.input_norm, shape_.rms_norm_eps), w.qkv.t());
-    const auto mixed = causal_attention::apply(qkv, sequences, static_cast<std::int64_t>(shape_.n_heads), static_cast<std::int64_t>(shape_.n_kv_heads),
-                                               static_cast<std::int64_t>(shape_.head_dim), shape_.rope_theta);
+    const auto mixed =
+        causal_attention::apply(qkv, sequences, static_cast<std::int64_t>(shape_.n_heads),
+                                static_cast<std::int64_t>(shape_.n_kv_heads),
+                                static_cast<std::int64_t>(shape_.head_dim), shape_.rope_theta);
     x = torch::addmm(x, mixed, w.output.t());
     const auto normed = rms_norm::apply(x, w.post_norm, shape_.rms_norm_eps);
     routing chosen = dense;
     if (experts > 1) {
       const auto logits = torch::mm(normed, w.router.t());
       const layer_outage none, &outage = options.outages.empty() ? none : options.outages[l];
-      const auto open = outage.blocked.defined() ? logits.masked_fill(outage.blocked, -1e9) : logits;
+      const auto open =
+          outage.blocked.defined() ? logits.masked_fill(outage.blocked, -1e9) : logits;
       auto [best, which] = open.topk(top_k, 1, true, true);
       if (outage.stand_in.defined()) which = outage.stand_in.gather(1, which);
       chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
       if (options.router_logits) options.router_logits->push_back(logits.detach());
       if (options.balance_weight > 0 || options.z_weight > 0) {
         const auto counts = torch::bincount(which.reshape({-1}), {}, experts).to(torch::kFloat32);
-        const auto balance = (torch::softmax(logits, 1).mean(0) * counts / static_cast<double>(n * top_k)).sum() * static_cast<double>(experts);
+        const auto balance =
+            (torch::softmax(logits, 1).mean(0) * counts / static_cast<double>(n * top_k)).sum() *
+            static_cast<double>(experts);
         const auto z = torch::logsumexp(logits, 1).square().mean();
         const auto share = 1.0 / static_cast<double>(layers.size());
-        const auto loss = balance * (options.balance_weight * share) + z * (options.z_weight * share);
+        const auto loss =
+            balance * (options.balance_weight * share) + z * (options.z_weight * share);
         auxiliary = auxiliary.defined() ? auxiliary + loss : loss;
       }
       if (options.override_routing) options.override_routing(l, logits, chosen);
@@ -385,8 +427,12 @@ forward_result decoder::forward(const Tensor& ids, const forward_options& option
 std::vector<named_tensor> decoder::export_tensors() const {
   torch::NoGradGuard no_gradients;
   std::vector<named_tensor> all;
-  auto add = [&](std::string name, const Tensor& tensor) { all.push_back({std::move(name), tensor.detach().contiguous().clone()}); };
-  const auto width = static_cast<std::int64_t>(shape_.n_heads * shape_.head_dim), kv = static_cast<std::int64_t>(shape_.kv_width()), inner = static_cast<std::int64_t>(shape_.intermediate_size);
+  auto add = [&](std::string name, const Tensor& tensor) {
+    all.push_back({std::move(name), tensor.detach().contiguous().clone()});
+  };
+  const auto width = static_cast<std::int64_t>(shape_.n_heads * shape_.head_dim),
+             kv = static_cast<std::int64_t>(shape_.kv_width()),
+             inner = static_cast<std::int64_t>(shape_.intermediate_size);
   add("model.embed_tokens.weight", embedding);
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto& w = layers[l];
@@ -399,7 +445,8 @@ std::vector<named_tensor> decoder::export_tensors() const {
     add(prefix + "post_attention_layernorm.weight", w.post_norm);
     const auto experts = w.gate_and_up.size(0);
     // A dense model is a mixture of one: its router's row never matters.
-    add(prefix + "block_sparse_moe.gate.weight", w.router.defined() ? w.router : torch::zeros({1, w.output.size(0)}));
+    add(prefix + "block_sparse_moe.gate.weight",
+        w.router.defined() ? w.router : torch::zeros({1, w.output.size(0)}));
     for (std::int64_t e = 0; e < experts; ++e) {
       const auto expert = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
       add(expert + "w1.weight", w.gate_and_up[e].narrow(0, 0, inner));
@@ -415,7 +462,8 @@ std::vector<named_tensor> decoder::export_tensors() const {
 void grow(decoder& parent, decoder& child, const growth& how, std::uint64_t seed) {
   torch::NoGradGuard no_gradients;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const auto parents = static_cast<std::int64_t>(parent.shape().n_experts), children = static_cast<std::int64_t>(child.shape().n_experts);
+  const auto parents = static_cast<std::int64_t>(parent.shape().n_experts),
+             children = static_cast<std::int64_t>(child.shape().n_experts);
   ORDERMOE_CHECK(children % parents == 0, "children share their parents evenly");
   child.embedding.copy_(parent.embedding);
   child.final_norm.copy_(parent.final_norm);
@@ -428,7 +476,8 @@ void grow(decoder& parent, decoder& child, const growth& how, std::uint64_t seed
     to.post_norm.copy_(from.post_norm);
     if (from.router.defined()) {
       const double deviation = from.router.std().item<double>();
-      to.router.copy_(from.router.repeat_interleave(children / parents, 0) + normal(to.router.sizes().vec(), how.router_noise * deviation, generator));
+      to.router.copy_(from.router.repeat_interleave(children / parents, 0) +
+                      normal(to.router.sizes().vec(), how.router_noise * deviation, generator));
     } else {
       to.router.copy_(normal(to.router.sizes().vec(), 0.02, generator));
     }
@@ -436,14 +485,19 @@ void grow(decoder& parent, decoder& child, const growth& how, std::uint64_t seed
     for (std::int64_t e = 0; e < children; ++e) {
       const auto p = e * parents / children;
       const auto up = from.gate_and_up[p], down = from.down[p];
-      const double up_deviation = up.std().item<double>(), down_deviation = down.std().item<double>();
+      const double up_deviation = up.std().item<double>(),
+                   down_deviation = down.std().item<double>();
       auto new_up = up + normal(up.sizes().vec(), how.weight_noise * up_deviation, generator);
-      auto new_down = down + normal(down.sizes().vec(), how.weight_noise * down_deviation, generator);
-      // Inner unit u is redrawn as a whole: its gate row, its up row and its column of the way down.
-      const auto redrawn = (torch::rand({inner}, generator, torch::kFloat32) < how.redrawn_share).to(torch::kFloat32);
+      auto new_down =
+          down + normal(down.sizes().vec(), how.weight_noise * down_deviation, generator);
+      // Inner unit u is redrawn as a whole: its gate row, its up row and its column of the way
+      // down.
+      const auto redrawn = (torch::rand({inner}, generator, torch::kFloat32) < how.redrawn_share)
+                               .to(torch::kFloat32);
       const auto both = torch::cat({redrawn, redrawn}).unsqueeze(1);
       new_up = new_up * (1 - both) + normal(up.sizes().vec(), up_deviation, generator) * both;
-      new_down = new_down * (1 - redrawn) + normal(down.sizes().vec(), down_deviation, generator) * redrawn;
+      new_down = new_down * (1 - redrawn) +
+                 normal(down.sizes().vec(), down_deviation, generator) * redrawn;
       to.gate_and_up[e].copy_(new_up);
       to.down[e].copy_(new_down);
     }

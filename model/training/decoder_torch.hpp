@@ -11,11 +11,13 @@
 
 #include "model/model_config.hpp"
 
-/// A trainable decoder of Mixtral's architecture, written for one core: the blocks that autograd handles slowly
-/// (attention with rotary positions, normalisation, the experts) have backward passes of their own.
+/// A trainable decoder of Mixtral's architecture, written for one core: the blocks that autograd
+/// handles slowly (attention with rotary positions, normalisation, the experts) have backward
+/// passes of their own.
 ///
-/// All parameters are views of one flat fp32 tensor, and their gradients of another, so that the optimiser and the
-/// checkpoints see one vector each. One expert means a dense model: it has no router.
+/// All parameters are views of one flat fp32 tensor, and their gradients of another, so that the
+/// optimiser and the checkpoints see one vector each. One expert means a dense model: it has no
+/// router.
 namespace ordermoe::training {
 
 struct named_tensor {
@@ -23,28 +25,34 @@ struct named_tensor {
   torch::Tensor tensor;  ///< fp32, contiguous.
 };
 
-/// Chosen slots of a layer in rank order, both [n_tokens, slots]: expert (int64, -1 leaves the slot out) and gate.
+/// Chosen slots of a layer in rank order, both [n_tokens, slots]: expert (int64, -1 leaves the slot
+/// out) and gate.
 struct routing {
   torch::Tensor experts;
   torch::Tensor gates;
 };
 
-/// Replaces a layer's routing in a pass without gradients; gets the router's logits [n_tokens, n_experts].
-using routing_override = std::function<void(std::size_t layer, const torch::Tensor& logits, routing& chosen)>;
+/// Replaces a layer's routing in a pass without gradients; gets the router's logits [n_tokens,
+/// n_experts].
+using routing_override =
+    std::function<void(std::size_t layer, const torch::Tensor& logits, routing& chosen)>;
 
-/// Experts that rows must do without at one layer while training: either the router chooses among the others, or
-/// after it has chosen a fixed stand-in runs with the same gate.
+/// Experts that rows must do without at one layer while training: either the router chooses among
+/// the others, or after it has chosen a fixed stand-in runs with the same gate.
 struct layer_outage {
-  torch::Tensor blocked;   ///< Bool [n_tokens, n_experts]: true may not be chosen. May be undefined.
-  torch::Tensor stand_in;  ///< int64 [n_tokens, n_experts]: who runs for a chosen expert. May be undefined.
+  torch::Tensor blocked;  ///< Bool [n_tokens, n_experts]: true may not be chosen. May be undefined.
+  torch::Tensor
+      stand_in;  ///< int64 [n_tokens, n_experts]: who runs for a chosen expert. May be undefined.
 };
 
 struct forward_options {
-  double balance_weight = 0;  ///< Weight of the load-balancing loss (Switch Transformer, averaged over layers).
-  double z_weight = 0;        ///< Weight of the router z-loss (ST-MoE, averaged over layers).
+  double balance_weight =
+      0;  ///< Weight of the load-balancing loss (Switch Transformer, averaged over layers).
+  double z_weight = 0;  ///< Weight of the router z-loss (ST-MoE, averaged over layers).
   routing_override override_routing;
-  std::vector<torch::Tensor>* router_logits = nullptr;  ///< Receives [n_tokens, n_experts] of every layer.
-  std::vector<layer_outage> outages = {};               ///< One a layer, or none at all.
+  std::vector<torch::Tensor>* router_logits =
+      nullptr;                             ///< Receives [n_tokens, n_experts] of every layer.
+  std::vector<layer_outage> outages = {};  ///< One a layer, or none at all.
 };
 
 struct forward_result {
@@ -54,7 +62,8 @@ struct forward_result {
 
 class decoder {
  public:
-  /// Fresh weights: normal with deviation 0.02, projections into the residual stream scaled down by depth.
+  /// Fresh weights: normal with deviation 0.02, projections into the residual stream scaled down by
+  /// depth.
   decoder(const model::model_config& shape, std::uint64_t seed);
 
   const model::model_config& shape() const { return shape_; }
@@ -85,14 +94,14 @@ class decoder {
   torch::Tensor flat_, flat_gradients_, decay_mask_;
 };
 
-/// Grows a trained model with fewer experts into one with more. Everything but experts and routers is copied. Child
-/// expert e copies parent e * parents / children; a share of its inner units is drawn anew, and all its weights get
-/// noise relative to their deviation. Router rows of children copy their parent's row plus noise; where the parent is
-/// dense they are drawn.
+/// Grows a trained model with fewer experts into one with more. Everything but experts and routers
+/// is copied. Child expert e copies parent e * parents / children; a share of its inner units is
+/// drawn anew, and all its weights get noise relative to their deviation. Router rows of children
+/// copy their parent's row plus noise; where the parent is dense they are drawn.
 struct growth {
-  double weight_noise = 0.1;     ///< Standard deviation of the noise over that of the tensor.
-  double redrawn_share = 0.0;    ///< Of the inner units of every child.
-  double router_noise = 0.5;     ///< Over the deviation of the parents' rows.
+  double weight_noise = 0.1;   ///< Standard deviation of the noise over that of the tensor.
+  double redrawn_share = 0.0;  ///< Of the inner units of every child.
+  double router_noise = 0.5;   ///< Over the deviation of the parents' rows.
 };
 void grow(decoder& parent, decoder& child, const growth& how, std::uint64_t seed);
 

@@ -14,10 +14,12 @@
 namespace ordermoe::training {
 namespace {
 
-constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tokens = 40000, n_problems = 256, n_prompts = 96;
+constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tokens = 40000,
+                      n_problems = 256, n_prompts = 96;
 constexpr std::size_t shortest_prompt = 20, longest_prompt = 60;
 
-std::string documents(const piece_encoder& pieces, split part, std::uint64_t seed, std::size_t tokens) {
+std::string documents(const piece_encoder& pieces, split part, std::uint64_t seed,
+                      std::size_t tokens) {
   std::string all;
   std::size_t n = 0;
   for (std::uint64_t d = 0; n < tokens; ++d) {
@@ -28,8 +30,10 @@ std::string documents(const piece_encoder& pieces, split part, std::uint64_t see
   return all;
 }
 
-/// The beginning of a document, cut in front of a space or a line end; of arithmetic, up to the question's end.
-std::optional<std::string> prompt_of(const piece_encoder& pieces, const document& from, random_stream& random) {
+/// The beginning of a document, cut in front of a space or a line end; of arithmetic, up to the
+/// question's end.
+std::optional<std::string> prompt_of(const piece_encoder& pieces, const document& from,
+                                     random_stream& random) {
   const auto text = from.text();
   const auto fits = [&](const std::string& prompt) {
     const auto n = pieces.encode(prompt).size() + 1;
@@ -44,7 +48,8 @@ std::optional<std::string> prompt_of(const piece_encoder& pieces, const document
   const auto wanted = shortest_prompt + random.below(longest_prompt - shortest_prompt);
   if (ids.size() < wanted) return std::nullopt;
   auto prompt = pieces.decode(std::span(ids).first(wanted));
-  while (!prompt.empty() && text[prompt.size()] != ' ' && text[prompt.size()] != '\n') prompt.pop_back();
+  while (!prompt.empty() && text[prompt.size()] != ' ' && text[prompt.size()] != '\n')
+    prompt.pop_back();
   return fits(prompt) ? std::optional(prompt) : std::nullopt;
 }
 
@@ -69,10 +74,11 @@ result<std::vector<evaluation_file>> evaluation_files(std::uint64_t seed) {
     prompts += nlohmann::ordered_json{{"prompt", *prompt}}.dump() + "\n";
     ++i;
   }
-  return std::vector<evaluation_file>{{"held-out.txt", documents(**pieces, split::eval, seed, held_out_tokens)},
-                                      {"calibration.txt", documents(**pieces, split::calibration, seed, calibration_tokens)},
-                                      {"problems.jsonl", problems},
-                                      {"prompts.jsonl", prompts}};
+  return std::vector<evaluation_file>{
+      {"held-out.txt", documents(**pieces, split::eval, seed, held_out_tokens)},
+      {"calibration.txt", documents(**pieces, split::calibration, seed, calibration_tokens)},
+      {"problems.jsonl", problems},
+      {"prompts.jsonl", prompts}};
 }
 
 result<void> write_evaluation_data(const std::filesystem::path& folder, std::uint64_t seed) {
@@ -80,7 +86,9 @@ result<void> write_evaluation_data(const std::filesystem::path& folder, std::uin
   if (!files) return files.error();
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
-  if (problem) return error{errc::io, fmt::format("{}: the folder cannot be made: {}", folder.string(), problem.message())};
+  if (problem)
+    return error{errc::io, fmt::format("{}: the folder cannot be made: {}", folder.string(),
+                                       problem.message())};
   for (const auto& file : *files)
     if (auto written = write_file(folder / file.name, file.content); !written) return written;
   return {};

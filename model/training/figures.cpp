@@ -15,9 +15,12 @@ using torch::Tensor;
 
 constexpr std::int64_t longest_window = 256;
 
-std::int64_t window_of(const decoder& model) { return std::min(longest_window, static_cast<std::int64_t>(model.shape().max_context)); }
+std::int64_t window_of(const decoder& model) {
+  return std::min(longest_window, static_cast<std::int64_t>(model.shape().max_context));
+}
 
-/// For every layer a random half of the experts present, and for each missing one a random present one.
+/// For every layer a random half of the experts present, and for each missing one a random present
+/// one.
 struct outage {
   std::vector<std::vector<std::int64_t>> stand_in;  // [layer][expert]; itself where present
 };
@@ -32,7 +35,9 @@ outage draw_outage(const decoder& model, std::uint64_t seed, std::uint64_t draw)
     for (std::size_t i = n - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
     const auto present = n - n / 2;
     std::vector<std::int64_t> replaced(n);
-    for (std::size_t i = 0; i < n; ++i) replaced[static_cast<std::size_t>(order[i])] = i < present ? order[i] : order[random.below(present)];
+    for (std::size_t i = 0; i < n; ++i)
+      replaced[static_cast<std::size_t>(order[i])] =
+          i < present ? order[i] : order[random.below(present)];
     drawn.stand_in.push_back(std::move(replaced));
   }
   return drawn;
@@ -41,7 +46,8 @@ outage draw_outage(const decoder& model, std::uint64_t seed, std::uint64_t draw)
 routing_override substitute(const outage& drawn) {
   return [&drawn](std::size_t layer, const Tensor&, routing& chosen) {
     auto* expert = chosen.experts.data_ptr<std::int64_t>();
-    for (std::int64_t i = 0; i < chosen.experts.numel(); ++i) expert[i] = drawn.stand_in[layer][static_cast<std::size_t>(expert[i])];
+    for (std::int64_t i = 0; i < chosen.experts.numel(); ++i)
+      expert[i] = drawn.stand_in[layer][static_cast<std::size_t>(expert[i])];
   };
 }
 
@@ -50,7 +56,8 @@ routing_override drop(const outage& drawn) {
     const auto slots = chosen.experts.size(1);
     auto* expert = chosen.experts.data_ptr<std::int64_t>();
     auto* gate = chosen.gates.data_ptr<float>();
-    for (std::int64_t row = 0; row < chosen.experts.size(0); ++row, expert += slots, gate += slots) {
+    for (std::int64_t row = 0; row < chosen.experts.size(0);
+         ++row, expert += slots, gate += slots) {
       float left = 0;
       for (std::int64_t s = 0; s < slots; ++s) {
         if (drawn.stand_in[layer][static_cast<std::size_t>(expert[s])] != expert[s]) expert[s] = -1;
@@ -67,7 +74,8 @@ routing_override restrict_router(const outage& drawn) {
   return [&drawn](std::size_t layer, const Tensor& logits, routing& chosen) {
     auto open = logits.clone();
     for (std::size_t e = 0; e < drawn.stand_in[layer].size(); ++e)
-      if (drawn.stand_in[layer][e] != static_cast<std::int64_t>(e)) open.select(1, static_cast<std::int64_t>(e)).fill_(-1e9);
+      if (drawn.stand_in[layer][e] != static_cast<std::int64_t>(e))
+        open.select(1, static_cast<std::int64_t>(e)).fill_(-1e9);
     const auto [best, which] = open.topk(chosen.gates.size(1), 1, true, true);
     chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
   };
@@ -124,7 +132,8 @@ void round_to_bf16(decoder& model) {
   model.parameters().copy_(model.parameters().to(torch::kBFloat16).to(torch::kFloat32));
 }
 
-double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const routing_override& override_routing) {
+double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
+                  const routing_override& override_routing) {
   torch::NoGradGuard no_gradients;
   double total = 0;
   std::size_t counted = 0;
@@ -133,8 +142,11 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const ro
   const auto n = all.numel();
   const auto score = [&](const Tensor& rows) {
     const auto length = rows.size(1) - 1;
-    const auto logits = model.forward(rows.narrow(1, 0, length), {0, 0, override_routing, nullptr}).logits;
-    const auto losses = torch::nll_loss(torch::log_softmax(logits, 1), rows.narrow(1, 1, length).reshape({-1}), {}, at::Reduction::Sum);
+    const auto logits =
+        model.forward(rows.narrow(1, 0, length), {0, 0, override_routing, nullptr}).logits;
+    const auto losses =
+        torch::nll_loss(torch::log_softmax(logits, 1), rows.narrow(1, 1, length).reshape({-1}), {},
+                        at::Reduction::Sum);
     total += losses.item<double>();
     counted += static_cast<std::size_t>(rows.size(0) * length);
   };
@@ -152,7 +164,8 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const ro
   return counted ? std::exp(total / static_cast<double>(counted)) : 0;
 }
 
-double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::uint64_t seed, std::size_t n_problems) {
+double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::uint64_t seed,
+                              std::size_t n_problems) {
   torch::NoGradGuard no_gradients;
   constexpr std::size_t longest = 96, at_once = 64;
   random_stream random(seed, 1);
@@ -169,7 +182,8 @@ double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::
       for (const auto id : pieces.encode(problems.back().prompt)) rows.back().push_back(id);
       prompt_size.push_back(rows.back().size());
     }
-    for (std::size_t step = 0; step < longest && std::count(done.begin(), done.end(), false) > 0; ++step) {
+    for (std::size_t step = 0; step < longest && std::count(done.begin(), done.end(), false) > 0;
+         ++step) {
       std::size_t width = 0;
       std::vector<std::size_t> open;
       for (std::size_t i = 0; i < n; ++i)
@@ -177,26 +191,34 @@ double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::
           open.push_back(i);
           width = std::max(width, rows[i].size());
         }
-      // Rows are padded on the right: a causal model's answer at a row's own end does not see the padding.
-      auto batch = torch::full({static_cast<std::int64_t>(open.size()), static_cast<std::int64_t>(width)}, static_cast<std::int64_t>(eos_id), torch::kInt64);
+      // Rows are padded on the right: a causal model's answer at a row's own end does not see the
+      // padding.
+      auto batch =
+          torch::full({static_cast<std::int64_t>(open.size()), static_cast<std::int64_t>(width)},
+                      static_cast<std::int64_t>(eos_id), torch::kInt64);
       for (std::size_t r = 0; r < open.size(); ++r)
-        std::copy(rows[open[r]].begin(), rows[open[r]].end(), batch.data_ptr<std::int64_t>() + r * width);
+        std::copy(rows[open[r]].begin(), rows[open[r]].end(),
+                  batch.data_ptr<std::int64_t>() + r * width);
       const auto best = model.forward(batch).logits.argmax(1);
       for (std::size_t r = 0; r < open.size(); ++r) {
         auto& row = rows[open[r]];
-        const auto id = static_cast<std::int32_t>(best[static_cast<std::int64_t>(r * width + row.size() - 1)].item<std::int64_t>());
+        const auto id = static_cast<std::int32_t>(
+            best[static_cast<std::int64_t>(r * width + row.size() - 1)].item<std::int64_t>());
         row.push_back(id);
         const auto written = pieces.decode(std::span(row).subspan(prompt_size[open[r]]));
         if (id == eos_id || written.find('\n') != std::string::npos) done[open[r]] = true;
       }
     }
     for (std::size_t i = 0; i < n; ++i)
-      if (final_answer(pieces.decode(std::span(rows[i]).subspan(prompt_size[i]))) == problems[i].answer) ++right;
+      if (final_answer(pieces.decode(std::span(rows[i]).subspan(prompt_size[i]))) ==
+          problems[i].answer)
+        ++right;
   }
   return static_cast<double>(right) / static_cast<double>(n_problems);
 }
 
-model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out, const piece_encoder* pieces, std::uint64_t seed, bool siblings) {
+model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
+                      const piece_encoder* pieces, std::uint64_t seed, bool siblings) {
   model_figures figures;
   figures.n_tokens = held_out.size();
   figures.perplexity = perplexity(model, held_out);
@@ -213,12 +235,14 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
         siblings_only.push_back(perplexity(model, held_out, substitute(pairs)));
       }
     }
-    const auto summary = [](const std::vector<double>& values, double& mean, double& lowest, double& highest) {
+    const auto summary = [](const std::vector<double>& values, double& mean, double& lowest,
+                            double& highest) {
       for (const double v : values) mean += v / static_cast<double>(values.size());
       lowest = *std::min_element(values.begin(), values.end());
       highest = *std::max_element(values.begin(), values.end());
     };
-    summary(stood_in, figures.stand_in_perplexity, figures.stand_in_lowest, figures.stand_in_highest);
+    summary(stood_in, figures.stand_in_perplexity, figures.stand_in_lowest,
+            figures.stand_in_highest);
     summary(routed, figures.router_perplexity, figures.router_lowest, figures.router_highest);
     if (siblings) {
       double mean = 0, lowest = 0, highest = 0;
@@ -230,9 +254,12 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
     torch::NoGradGuard no_gradients;
     std::vector<Tensor> logits;
     const auto window = window_of(model);
-    const auto rows = std::min<std::int64_t>(static_cast<std::int64_t>(held_out.size()) / window, 16);
+    const auto rows =
+        std::min<std::int64_t>(static_cast<std::int64_t>(held_out.size()) / window, 16);
     if (rows > 0) {
-      const auto ids = torch::tensor(std::vector<std::int64_t>(held_out.begin(), held_out.begin() + rows * window)).view({rows, window});
+      const auto ids = torch::tensor(std::vector<std::int64_t>(held_out.begin(),
+                                                               held_out.begin() + rows * window))
+                           .view({rows, window});
       model.forward(ids, {0, 0, {}, &logits});
       const auto raw = router_cosines(logits, false), centred = router_cosines(logits, true);
       figures.cosine_median = median(raw.all);

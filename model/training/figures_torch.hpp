@@ -9,16 +9,21 @@
 
 namespace ordermoe::training {
 
-/// Rounds every parameter to bf16, as the model folder stores it, so that figures belong to the folder.
+/// Rounds every parameter to bf16, as the model folder stores it, so that figures belong to the
+/// folder.
 void round_to_bf16(decoder& model);
 
-/// Perplexity over rows of up to 256 ids (or the context, where that is shorter), teacher-forced, every id but the first of each row predicted.
-double perplexity(decoder& model, const std::vector<std::int32_t>& ids, const routing_override& override_routing = {});
+/// Perplexity over rows of up to 256 ids (or the context, where that is shorter), teacher-forced,
+/// every id but the first of each row predicted.
+double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
+                  const routing_override& override_routing = {});
 
 /// Greedy exact match on held-out arithmetic problems.
-double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::uint64_t seed, std::size_t n_problems);
+double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::uint64_t seed,
+                              std::size_t n_problems);
 
 /// All figures of a card. `pieces` is null where there are no arithmetic problems (a user's text).
-model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out, const piece_encoder* pieces, std::uint64_t seed, bool siblings);
+model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
+                      const piece_encoder* pieces, std::uint64_t seed, bool siblings);
 
 }  // namespace ordermoe::training

@@ -56,15 +56,20 @@ result<stored_file> read_stored_file(const std::filesystem::path& path) {
   auto bytes = read_file(path);
   if (!bytes) return bytes.error();
   const auto broken = [&](const std::string& what) {
-    return error{errc::malformed, fmt::format("{}: {}; expected a file that training wrote; remove it to start over", path.string(), what)};
+    return error{errc::malformed,
+                 fmt::format("{}: {}; expected a file that training wrote; remove it to start over",
+                             path.string(), what)};
   };
-  if (bytes->size() < 8) return broken(fmt::format("{} bytes are too few for a header", bytes->size()));
+  if (bytes->size() < 8)
+    return broken(fmt::format("{} bytes are too few for a header", bytes->size()));
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < 8; ++i)
     length |= static_cast<std::uint64_t>(static_cast<unsigned char>((*bytes)[i])) << (8 * i);
   const std::uint64_t room = bytes->size() - 8;
-  if (length > room) return broken(fmt::format("a header of {} bytes in a file of {}", length, bytes->size()));
-  const auto header = nlohmann::ordered_json::parse(bytes->begin() + 8, bytes->begin() + 8 + static_cast<std::ptrdiff_t>(length), nullptr, false);
+  if (length > room)
+    return broken(fmt::format("a header of {} bytes in a file of {}", length, bytes->size()));
+  const auto header = nlohmann::ordered_json::parse(
+      bytes->begin() + 8, bytes->begin() + 8 + static_cast<std::ptrdiff_t>(length), nullptr, false);
   if (!header.is_object()) return broken("the header is not a JSON object");
   const std::string_view data = std::string_view(*bytes).substr(8 + length);
   stored_file content;
@@ -74,17 +79,24 @@ result<stored_file> read_stored_file(const std::filesystem::path& path) {
         content.metadata = entry.get<std::map<std::string, std::string>>();
         continue;
       }
-      stored_tensor tensor{name, entry.at("dtype").get<std::string>(), entry.at("shape").get<std::vector<std::int64_t>>(), {}};
-      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>(), end = entry.at("data_offsets").at(1).get<std::uint64_t>();
+      stored_tensor tensor{name,
+                           entry.at("dtype").get<std::string>(),
+                           entry.at("shape").get<std::vector<std::int64_t>>(),
+                           {}};
+      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>(),
+                 end = entry.at("data_offsets").at(1).get<std::uint64_t>();
       std::uint64_t size = tensor.dtype == "F32" ? 4 : tensor.dtype == "BF16" ? 2 : 0;
       if (size == 0) return broken(fmt::format("tensor {} has dtype {}", name, tensor.dtype));
       for (const auto extent : tensor.shape) {
-        if (extent < 0 || (extent > 0 && size > data.size() / static_cast<std::uint64_t>(extent) + 1))
+        if (extent < 0 ||
+            (extent > 0 && size > data.size() / static_cast<std::uint64_t>(extent) + 1))
           return broken(fmt::format("tensor {} is larger than the file", name));
         size *= static_cast<std::uint64_t>(extent);
       }
       if (begin > end || end > data.size() || end - begin != size)
-        return broken(fmt::format("tensor {} claims bytes {} to {} for {} bytes of shape in {} bytes of data", name, begin, end, size, data.size()));
+        return broken(
+            fmt::format("tensor {} claims bytes {} to {} for {} bytes of shape in {} bytes of data",
+                        name, begin, end, size, data.size()));
       tensor.bytes = data.substr(begin, size);
       content.tensors.push_back(std::move(tensor));
     }
@@ -107,7 +119,8 @@ stored_tensor store_bf16(std::string name, std::vector<std::int64_t> shape, cons
   tensor.bytes.resize(n * 2);
   for (std::size_t i = 0; i < n; ++i) {
     auto bits = std::bit_cast<std::uint32_t>(values[i]);
-    const std::uint32_t upper = std::isnan(values[i]) ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const std::uint32_t upper =
+        std::isnan(values[i]) ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     tensor.bytes[2 * i] = static_cast<char>(upper & 0xff);
     tensor.bytes[2 * i + 1] = static_cast<char>(upper >> 8);
   }

@@ -9,7 +9,8 @@
 
 #include "config/error.hpp"
 
-/// Writes tensors in the safetensors format, and reads back the files that training wrote (its checkpoints).
+/// Writes tensors in the safetensors format, and reads back the files that training wrote (its
+/// checkpoints).
 namespace ordermoe::training {
 
 struct stored_tensor {

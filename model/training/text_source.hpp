@@ -25,8 +25,8 @@ class piece_encoder {
 inline constexpr std::int32_t bos_id = 1;
 inline constexpr std::int32_t eos_id = 2;
 
-/// Where training rows come from. Row (step, index) is a function of the seed, the step and the index alone, so a run
-/// resumes without any position to remember.
+/// Where training rows come from. Row (step, index) is a function of the seed, the step and the
+/// index alone, so a run resumes without any position to remember.
 class text_source {
  public:
   virtual ~text_source() = default;
@@ -37,14 +37,18 @@ class text_source {
 };
 
 /// Rows of whole synthetic documents (the last one cut): <bos> document <eos> <bos> document ...
-std::unique_ptr<text_source> synthetic_source(std::shared_ptr<const piece_encoder> pieces, std::uint64_t seed);
+std::unique_ptr<text_source> synthetic_source(std::shared_ptr<const piece_encoder> pieces,
+                                              std::uint64_t seed);
 
 /// Rows at random places of a user's text. The last tenth of its lines is held out.
-/// Error: out_of_range where the text is too short to hold one row of `row_length` and as much again.
-result<std::unique_ptr<text_source>> user_source(std::shared_ptr<const piece_encoder> pieces, const std::string& text,
-                                                 std::size_t row_length, std::uint64_t seed);
+/// Error: out_of_range where the text is too short to hold one row of `row_length` and as much
+/// again.
+result<std::unique_ptr<text_source>> user_source(std::shared_ptr<const piece_encoder> pieces,
+                                                 const std::string& text, std::size_t row_length,
+                                                 std::uint64_t seed);
 
 /// Ids of a split's documents in order, at most `limit`.
-std::vector<std::int32_t> corpus_ids(const piece_encoder& pieces, split part, std::uint64_t seed, std::size_t limit);
+std::vector<std::int32_t> corpus_ids(const piece_encoder& pieces, split part, std::uint64_t seed,
+                                     std::size_t limit);
 
 }  // namespace ordermoe::training

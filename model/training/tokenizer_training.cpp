@@ -22,14 +22,20 @@ struct character {
   sign kind;
 };
 
-/// UTF-8 characters of a line, spaces as U+2581. A byte that begins no character is left out: byte fallback has it.
+/// UTF-8 characters of a line, spaces as U+2581. A byte that begins no character is left out: byte
+/// fallback has it.
 std::vector<character> characters_of(const std::string& line) {
   std::vector<character> all;
   for (std::size_t at = 0; at < line.size();) {
     const auto first = static_cast<unsigned char>(line[at]);
-    const std::size_t n = first < 0x80 ? 1 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 0;
+    const std::size_t n = first < 0x80    ? 1
+                          : first >= 0xf0 ? 4
+                          : first >= 0xe0 ? 3
+                          : first >= 0xc2 ? 2
+                                          : 0;
     bool whole = n > 0 && at + n <= line.size();
-    for (std::size_t i = 1; whole && i < n; ++i) whole = (static_cast<unsigned char>(line[at + i]) & 0xc0) == 0x80;
+    for (std::size_t i = 1; whole && i < n; ++i)
+      whole = (static_cast<unsigned char>(line[at + i]) & 0xc0) == 0x80;
     if (!whole) {
       ++at;
       continue;
@@ -47,12 +53,13 @@ std::vector<character> characters_of(const std::string& line) {
   return all;
 }
 
-/// Whether a piece may span the place between two neighbouring characters. A space joins what follows it; a run of
-/// spaces stays together but for its last.
+/// Whether a piece may span the place between two neighbouring characters. A space joins what
+/// follows it; a run of spaces stays together but for its last.
 bool joined(const std::vector<character>& all, std::size_t i) {
   const auto left = all[i].kind, right = all[i + 1].kind;
   if (left == sign::digit || right == sign::digit) return false;
-  if (right == sign::space) return left == sign::space && i + 2 < all.size() && all[i + 2].kind == sign::space;
+  if (right == sign::space)
+    return left == sign::space && i + 2 < all.size() && all[i + 2].kind == sign::space;
   if (left == sign::space) return true;
   return left == right;
 }
@@ -89,11 +96,11 @@ class model_file {
     std::string trainer, normalizer;
     put_number(trainer, 3, 2);  // model_type: BPE
     put_number(trainer, 4, n_);
-    put_number(trainer, 25, 1);  // split_digits
-    put_number(trainer, 35, 1);  // byte_fallback
-    put_number(trainer, 40, 0);  // unk_id
-    put_number(trainer, 41, 1);  // bos_id
-    put_number(trainer, 42, 2);  // eos_id
+    put_number(trainer, 25, 1);                                             // split_digits
+    put_number(trainer, 35, 1);                                             // byte_fallback
+    put_number(trainer, 40, 0);                                             // unk_id
+    put_number(trainer, 41, 1);                                             // bos_id
+    put_number(trainer, 42, 2);                                             // eos_id
     put_number(trainer, 43, static_cast<std::uint64_t>(std::int64_t{-1}));  // pad_id
     put_bytes(normalizer, 1, "identity");
     put_number(normalizer, 3, 0);  // add_dummy_prefix
@@ -112,13 +119,15 @@ class model_file {
 
 }  // namespace
 
-result<std::string> train_tokenizer(const std::vector<std::string>& lines, const tokenizer_options& options) {
+result<std::string> train_tokenizer(const std::vector<std::string>& lines,
+                                    const tokenizer_options& options) {
   // Words in text order of first appearance, as lists of symbols with a count.
   std::vector<std::string> symbols;
   std::unordered_map<std::string, std::uint32_t> symbol_ids;
   std::vector<std::uint64_t> frequency;
   const auto symbol = [&](const std::string& text) {
-    const auto [found, fresh] = symbol_ids.emplace(text, static_cast<std::uint32_t>(symbols.size()));
+    const auto [found, fresh] =
+        symbol_ids.emplace(text, static_cast<std::uint32_t>(symbols.size()));
     if (fresh) {
       symbols.push_back(text);
       frequency.push_back(0);
@@ -139,34 +148,42 @@ result<std::string> train_tokenizer(const std::vector<std::string>& lines, const
     }
   }
   if (counted.empty())
-    return error{errc::out_of_range, "the training text has no characters; give a text of at least a few kilobytes"};
+    return error{errc::out_of_range,
+                 "the training text has no characters; give a text of at least a few kilobytes"};
 
   constexpr std::size_t fixed_pieces = 3 + 256;
-  const std::size_t room = options.vocab_size > fixed_pieces ? options.vocab_size - fixed_pieces : 0;
+  const std::size_t room =
+      options.vocab_size > fixed_pieces ? options.vocab_size - fixed_pieces : 0;
   // The commonest characters become pieces, up to half of the room; the rest goes by bytes.
   std::vector<std::uint32_t> characters(symbols.size());
   for (std::size_t i = 0; i < characters.size(); ++i) characters[i] = static_cast<std::uint32_t>(i);
   std::sort(characters.begin(), characters.end(), [&](auto a, auto b) {
     return frequency[a] != frequency[b] ? frequency[a] > frequency[b] : symbols[a] < symbols[b];
   });
-  const std::size_t n_characters = std::min(characters.size(), std::max<std::size_t>(room / 2, std::min<std::size_t>(room, 64)));
+  const std::size_t n_characters =
+      std::min(characters.size(), std::max<std::size_t>(room / 2, std::min<std::size_t>(room, 64)));
   std::vector<bool> known(symbols.size(), false);
   for (std::size_t i = 0; i < n_characters; ++i) known[characters[i]] = true;
 
-  std::vector<std::pair<std::vector<std::uint32_t>, std::uint64_t>> words(counted.begin(), counted.end());
+  std::vector<std::pair<std::vector<std::uint32_t>, std::uint64_t>> words(counted.begin(),
+                                                                          counted.end());
   std::vector<std::string> merges;
   while (merges.size() + n_characters < room) {
     std::unordered_map<std::uint64_t, std::uint64_t> pairs;
     for (const auto& [word, count] : words)
       for (std::size_t i = 0; i + 1 < word.size(); ++i)
-        if (known[word[i]] && known[word[i + 1]]) pairs[std::uint64_t{word[i]} << 32 | word[i + 1]] += count;
+        if (known[word[i]] && known[word[i + 1]])
+          pairs[std::uint64_t{word[i]} << 32 | word[i + 1]] += count;
     std::uint64_t best = 0, most = 1;
     std::string best_text;
     for (const auto& [pair, count] : pairs) {
       if (count < most || count < 2) continue;
       const auto text = symbols[pair >> 32] + symbols[pair & 0xffffffff];
-      // Ties: the shorter piece, then the alphabet, then the split; so the order of the table does not matter.
-      if (count > most || text.size() < best_text.size() || (text.size() == best_text.size() && (text < best_text || (text == best_text && pair < best)))) {
+      // Ties: the shorter piece, then the alphabet, then the split; so the order of the table does
+      // not matter.
+      if (count > most || text.size() < best_text.size() ||
+          (text.size() == best_text.size() &&
+           (text < best_text || (text == best_text && pair < best)))) {
         best = pair;
         most = count;
         best_text = text;
@@ -179,7 +196,8 @@ result<std::string> train_tokenizer(const std::vector<std::string>& lines, const
       known.push_back(true);
       merges.push_back(best_text);
     }
-    const auto left = static_cast<std::uint32_t>(best >> 32), right = static_cast<std::uint32_t>(best & 0xffffffff);
+    const auto left = static_cast<std::uint32_t>(best >> 32),
+               right = static_cast<std::uint32_t>(best & 0xffffffff);
     for (auto& [word, count] : words) {
       std::size_t to = 0;
       for (std::size_t i = 0; i < word.size(); ++i) {
@@ -201,7 +219,8 @@ result<std::string> train_tokenizer(const std::vector<std::string>& lines, const
   for (int b = 0; b < 256; ++b) file.add(fmt::format("<0x{:02X}>", b), 0, model_file::kind::byte);
   float score = 0;
   for (const auto& text : merges) file.add(text, score--, model_file::kind::normal);
-  for (std::size_t i = 0; i < n_characters; ++i) file.add(symbols[characters[i]], score--, model_file::kind::normal);
+  for (std::size_t i = 0; i < n_characters; ++i)
+    file.add(symbols[characters[i]], score--, model_file::kind::normal);
   return file.bytes();
 }
 

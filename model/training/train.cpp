@@ -30,13 +30,17 @@ constexpr std::uint64_t tokenizer_seed = 7;
 struct stage_plan {
   std::string name;
   std::size_t n_experts, top_k;
-  double end;            ///< Share at which the stage is over; see whole_recipe.
+  double end;  ///< Share at which the stage is over; see whole_recipe.
   bool outages = false;
 };
 
 std::vector<stage_plan> stages_of(const train_options& o) {
-  if (o.recipe == "dense") return {{"dense", 1, 1, 0.25}, {"continued", 1, 1, 1.0}, {"afterwards", 1, 1, whole_recipe}};
-  if (o.recipe == "upcycled") return {{"dense", 1, 1, 0.25}, {"experts", o.n_experts, o.top_k, 1.0}, {"outages", o.n_experts, o.top_k, whole_recipe, true}};
+  if (o.recipe == "dense")
+    return {{"dense", 1, 1, 0.25}, {"continued", 1, 1, 1.0}, {"afterwards", 1, 1, whole_recipe}};
+  if (o.recipe == "upcycled")
+    return {{"dense", 1, 1, 0.25},
+            {"experts", o.n_experts, o.top_k, 1.0},
+            {"outages", o.n_experts, o.top_k, whole_recipe, true}};
   if (o.recipe == "lineage")
     return {{"dense", 1, 1, 0.25},
             {"parents", o.n_experts / 2, o.top_k, 0.5},
@@ -47,21 +51,32 @@ std::vector<stage_plan> stages_of(const train_options& o) {
 
 result<void> check(const train_options& o) {
   const auto refuse = [](std::string what) { return error{errc::usage, std::move(what)}; };
-  if (stages_of(o).empty()) return refuse(fmt::format("recipe \"{}\" is not known; use upcycled, lineage or dense", o.recipe));
+  if (stages_of(o).empty())
+    return refuse(
+        fmt::format("recipe \"{}\" is not known; use upcycled, lineage or dense", o.recipe));
   if (o.out.empty()) return refuse("no folder for the model was given");
   if (o.n_heads == 0 || o.hidden_size % o.n_heads != 0 || (o.hidden_size / o.n_heads) % 2 != 0)
-    return refuse(fmt::format("hidden size {} does not divide into {} heads of even width", o.hidden_size, o.n_heads));
+    return refuse(fmt::format("hidden size {} does not divide into {} heads of even width",
+                              o.hidden_size, o.n_heads));
   if (o.n_kv_heads == 0 || o.n_heads % o.n_kv_heads != 0)
-    return refuse(fmt::format("{} heads do not share {} key-value heads evenly", o.n_heads, o.n_kv_heads));
+    return refuse(
+        fmt::format("{} heads do not share {} key-value heads evenly", o.n_heads, o.n_kv_heads));
   if (o.n_experts < 2 || o.n_experts % 2 != 0 || o.top_k == 0 || o.top_k > o.n_experts / 2)
-    return refuse(fmt::format("{} experts with top {}: an even number of experts is needed, and top-k at most half of it", o.n_experts, o.top_k));
-  if (o.n_layers == 0 || o.intermediate_size == 0 || o.sequence_length < 2 || o.sequences_per_step == 0 || o.sequence_length > o.max_context)
-    return refuse("layers, intermediate size and batch must be positive, and rows no longer than the context");
-  if (o.tokens == 0 && !(o.minutes > 0)) return refuse(fmt::format("{} minutes are no time to train in", o.minutes));
+    return refuse(fmt::format(
+        "{} experts with top {}: an even number of experts is needed, and top-k at most half of it",
+        o.n_experts, o.top_k));
+  if (o.n_layers == 0 || o.intermediate_size == 0 || o.sequence_length < 2 ||
+      o.sequences_per_step == 0 || o.sequence_length > o.max_context)
+    return refuse(
+        "layers, intermediate size and batch must be positive, and rows no longer than the "
+        "context");
+  if (o.tokens == 0 && !(o.minutes > 0))
+    return refuse(fmt::format("{} minutes are no time to train in", o.minutes));
   return {};
 }
 
-model::model_config shape_of(const train_options& o, std::size_t vocab_size, std::size_t n_experts, std::size_t top_k) {
+model::model_config shape_of(const train_options& o, std::size_t vocab_size, std::size_t n_experts,
+                             std::size_t top_k) {
   model::model_config shape;
   shape.hidden_size = o.hidden_size;
   shape.intermediate_size = o.intermediate_size;
@@ -76,15 +91,24 @@ model::model_config shape_of(const train_options& o, std::size_t vocab_size, std
   return shape;
 }
 
-/// What must be equal for a checkpoint to be continued: everything that shapes the weights up to the end of `stage`.
-std::string fingerprint_of(const train_options& o, const std::vector<stage_plan>& stages, std::size_t stage, const std::string& text_hash) {
-  auto print = fmt::format("seed {} {} text {} shape {}x{}x{} heads {}/{} rows {}x{} rate {} stages", o.seed,
-                           o.tokens > 0 ? fmt::format("tokens {:.0f}", static_cast<double>(o.tokens) / whole_recipe) : fmt::format("minutes {}", o.minutes), text_hash.substr(0, 16), o.n_layers, o.hidden_size,
-                           o.intermediate_size, o.n_heads, o.n_kv_heads, o.sequences_per_step, o.sequence_length, o.learning_rate);
-  for (std::size_t i = 0; i <= stage; ++i) print += fmt::format(" {}:{}:{}", stages[i].name, stages[i].n_experts, stages[i].end);
+/// What must be equal for a checkpoint to be continued: everything that shapes the weights up to
+/// the end of `stage`.
+std::string fingerprint_of(const train_options& o, const std::vector<stage_plan>& stages,
+                           std::size_t stage, const std::string& text_hash) {
+  auto print = fmt::format(
+      "seed {} {} text {} shape {}x{}x{} heads {}/{} rows {}x{} rate {} stages", o.seed,
+      o.tokens > 0 ? fmt::format("tokens {:.0f}", static_cast<double>(o.tokens) / whole_recipe)
+                   : fmt::format("minutes {}", o.minutes),
+      text_hash.substr(0, 16), o.n_layers, o.hidden_size, o.intermediate_size, o.n_heads,
+      o.n_kv_heads, o.sequences_per_step, o.sequence_length, o.learning_rate);
+  for (std::size_t i = 0; i <= stage; ++i)
+    print += fmt::format(" {}:{}:{}", stages[i].name, stages[i].n_experts, stages[i].end);
   if (stages[stage].n_experts > 1)
-    print += fmt::format(" top {} noise {} redrawn {} router {} balance {} z {}", stages[stage].top_k, o.weight_noise, o.redrawn_share, o.router_noise, o.balance_weight, o.z_weight);
-  if (o.recipe == "lineage" && stage > 1) print += fmt::format(" siblings redrawn {}", o.sibling_redrawn_share);
+    print +=
+        fmt::format(" top {} noise {} redrawn {} router {} balance {} z {}", stages[stage].top_k,
+                    o.weight_noise, o.redrawn_share, o.router_noise, o.balance_weight, o.z_weight);
+  if (o.recipe == "lineage" && stage > 1)
+    print += fmt::format(" siblings redrawn {}", o.sibling_redrawn_share);
   return print;
 }
 
@@ -98,13 +122,17 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-result<void> write_folder(const fs::path& folder, const decoder& model, const std::string& tokenizer) {
+result<void> write_folder(const fs::path& folder, const decoder& model,
+                          const std::string& tokenizer) {
   std::error_code problem;
   fs::create_directories(folder, problem);
-  if (problem) return error{errc::io, fmt::format("{}: the folder cannot be made: {}", folder.string(), problem.message())};
+  if (problem)
+    return error{errc::io, fmt::format("{}: the folder cannot be made: {}", folder.string(),
+                                       problem.message())};
   stored_file content;
   content.metadata["format"] = "pt";
-  for (const auto& [name, tensor] : model.export_tensors()) content.tensors.push_back(store_bf16(name, tensor.sizes().vec(), tensor.data_ptr<float>()));
+  for (const auto& [name, tensor] : model.export_tensors())
+    content.tensors.push_back(store_bf16(name, tensor.sizes().vec(), tensor.data_ptr<float>()));
   if (auto done = write_file(folder / "tokenizer.model", tokenizer); !done) return done;
   if (auto done = write_safetensors(folder / "model.safetensors", content); !done) return done;
   return write_file(folder / "config.json", model::model_config_json(model.shape()));
@@ -142,7 +170,9 @@ result<train_report> train_checked(const train_options& options) {
   const auto state = options.state.empty() ? options.out / ".training" : options.state;
   std::error_code problem;
   fs::create_directories(state, problem);
-  if (problem) return error{errc::io, fmt::format("{}: the folder cannot be made: {}", state.string(), problem.message())};
+  if (problem)
+    return error{errc::io, fmt::format("{}: the folder cannot be made: {}", state.string(),
+                                       problem.message())};
 
   const auto stages = stages_of(options);
   stage_progress progress;
@@ -154,26 +184,38 @@ result<train_report> train_checked(const train_options& options) {
     const bool grows = i > 0 && stage.n_experts != stages[i - 1].n_experts;
     if (i == 0 || grows) {
       auto next = std::make_unique<decoder>(shape, options.seed + i);
-      if (grows) grow(*model, *next, {options.weight_noise, stages[i - 1].n_experts > 1 ? options.sibling_redrawn_share : options.redrawn_share, options.router_noise}, mix64(options.seed) + i);
+      if (grows)
+        grow(*model, *next,
+             {options.weight_noise,
+              stages[i - 1].n_experts > 1 ? options.sibling_redrawn_share : options.redrawn_share,
+              options.router_noise},
+             mix64(options.seed) + i);
       model = std::move(next);
       optimizer = std::make_unique<optimizer_state>(*model);
     }
     progress.steps = 0;
     const auto print = fingerprint_of(options, stages, i, text_hash);
-    const auto finished = state / (stage.name + ".safetensors"), running = state / (stage.name + ".part.safetensors");
+    const auto finished = state / (stage.name + ".safetensors"),
+               running = state / (stage.name + ".part.safetensors");
     if (fs::exists(finished)) {
-      if (auto loaded = load_checkpoint(finished, *model, *optimizer, progress, print); !loaded) return loaded.error();
+      if (auto loaded = load_checkpoint(finished, *model, *optimizer, progress, print); !loaded)
+        return loaded.error();
       continue;
     }
     if (fs::exists(running))
-      if (auto loaded = load_checkpoint(running, *model, *optimizer, progress, print); !loaded) return loaded.error();
+      if (auto loaded = load_checkpoint(running, *model, *optimizer, progress, print); !loaded)
+        return loaded.error();
     const auto save = [&]() -> result<void> {
-      if (auto saved = save_checkpoint(running, *model, *optimizer, progress, print); !saved) return saved;
+      if (auto saved = save_checkpoint(running, *model, *optimizer, progress, print); !saved)
+        return saved;
       return write_folder(options.out, *model, tokenizer);
     };
-    const stage_limits limits{stage.name, stage.end, stage.outages, options.recipe == "lineage", i == 0 || grows};
-    if (auto ran = run_stage(*model, *optimizer, progress, *source, options, limits, save); !ran) return ran.error();
-    if (auto saved = save_checkpoint(finished, *model, *optimizer, progress, print); !saved) return saved.error();
+    const stage_limits limits{stage.name, stage.end, stage.outages, options.recipe == "lineage",
+                              i == 0 || grows};
+    if (auto ran = run_stage(*model, *optimizer, progress, *source, options, limits, save); !ran)
+      return ran.error();
+    if (auto saved = save_checkpoint(finished, *model, *optimizer, progress, print); !saved)
+      return saved.error();
     fs::remove(running, problem);
   }
 
@@ -187,7 +229,8 @@ result<train_report> train_checked(const train_options& options) {
   const auto held_out = source->held_out(options.text.empty() ? 16384 : 8192);
   report.held_out_perplexity = perplexity(*model, held_out);
   if (options.measure) {
-    report.figures = measure(*model, held_out, options.text.empty() ? pieces->get() : nullptr, options.seed, options.recipe == "lineage");
+    report.figures = measure(*model, held_out, options.text.empty() ? pieces->get() : nullptr,
+                             options.seed, options.recipe == "lineage");
     if (!options.dense_state.empty()) {
       auto dense_options = options;
       dense_options.recipe = "dense";
@@ -195,13 +238,18 @@ result<train_report> train_checked(const train_options& options) {
       decoder dense(shape_of(options, (*pieces)->vocab_size(), 1, 1), options.seed);
       optimizer_state unused(dense);
       stage_progress reached;
-      if (auto loaded = load_checkpoint(options.dense_state, dense, unused, reached, fingerprint_of(dense_options, dense_stages, dense_stages.size() - 1, text_hash)); !loaded) return loaded.error();
+      if (auto loaded = load_checkpoint(
+              options.dense_state, dense, unused, reached,
+              fingerprint_of(dense_options, dense_stages, dense_stages.size() - 1, text_hash));
+          !loaded)
+        return loaded.error();
       round_to_bf16(dense);
       report.figures->dense_perplexity = perplexity(dense, held_out);
     }
   }
   if (auto written = write_folder(options.out, *model, tokenizer); !written) return written.error();
-  if (auto written = write_file(options.out / "CARD.md", card_text(options, report)); !written) return written.error();
+  if (auto written = write_file(options.out / "CARD.md", card_text(options, report)); !written)
+    return written.error();
   if (options.state.empty()) fs::remove_all(state, problem);
   return report;
 }
@@ -211,7 +259,8 @@ result<train_report> train_checked(const train_options& options) {
 result<std::string> synthetic_tokenizer(std::size_t vocab_size) {
   std::vector<std::string> lines;
   for (std::uint64_t d = 0; d < 6000; ++d)
-    for (auto& line : lines_of(make_document(split::train, tokenizer_seed, d).text())) lines.push_back(std::move(line));
+    for (auto& line : lines_of(make_document(split::train, tokenizer_seed, d).text()))
+      lines.push_back(std::move(line));
   return train_tokenizer(lines, {vocab_size});
 }
 
@@ -220,7 +269,8 @@ result<train_report> train(const train_options& options) {
   try {
     return train_checked(options);
   } catch (const c10::Error& problem) {
-    return error{errc::failed, fmt::format("LibTorch refused while training: {}", problem.what_without_backtrace())};
+    return error{errc::failed, fmt::format("LibTorch refused while training: {}",
+                                           problem.what_without_backtrace())};
   }
 }
 

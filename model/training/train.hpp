@@ -10,25 +10,27 @@
 
 #include "config/error.hpp"
 
-/// Training of small Mixture-of-Experts models of Mixtral's architecture, from a user's text or from the synthetic
-/// corpus (corpus.hpp), by recipes that leave experts which can partly stand in for each other.
+/// Training of small Mixture-of-Experts models of Mixtral's architecture, from a user's text or
+/// from the synthetic corpus (corpus.hpp), by recipes that leave experts which can partly stand in
+/// for each other.
 ///
 /// Recipes, with their stages in twenty-fourths of the work:
-///   dense     one expert throughout: "dense" 5, "continued" 15, "afterwards" 4. What a mixture is compared with.
-///   upcycled  "dense" 5, then its feed-forward block copied into every expert with noise, "experts" 15, "outages" 4.
-///   lineage   "dense" 5, copied into half as many "parents" 5, each copied into two "children" 10, "outages" 4.
-/// While "outages" lasts, half of the rows do without half of the experts of every layer and the router chooses among
-/// the rest; in a lineage, half of these rows lose siblings only and the other sibling stands in. So the experts learn
-/// to replace each other. The learning rate is one schedule for all recipes, so those with the same seed and tokens
-/// share their dense stage to the bit.
+///   dense     one expert throughout: "dense" 5, "continued" 15, "afterwards" 4. What a mixture is
+///   compared with. upcycled  "dense" 5, then its feed-forward block copied into every expert with
+///   noise, "experts" 15, "outages" 4. lineage   "dense" 5, copied into half as many "parents" 5,
+///   each copied into two "children" 10, "outages" 4.
+/// While "outages" lasts, half of the rows do without half of the experts of every layer and the
+/// router chooses among the rest; in a lineage, half of these rows lose siblings only and the other
+/// sibling stands in. So the experts learn to replace each other. The learning rate is one schedule
+/// for all recipes, so those with the same seed and tokens share their dense stage to the bit.
 namespace ordermoe::training {
 
 struct train_progress {
   std::string stage;
-  std::size_t step = 0;       ///< In this stage.
-  std::uint64_t tokens = 0;   ///< In all stages so far.
-  double share_done = 0;      ///< Of the whole recipe, 0 to 1.
-  double loss = 0;            ///< Nats a token, averaged over the last steps.
+  std::size_t step = 0;      ///< In this stage.
+  std::uint64_t tokens = 0;  ///< In all stages so far.
+  double share_done = 0;     ///< Of the whole recipe, 0 to 1.
+  double loss = 0;           ///< Nats a token, averaged over the last steps.
   double tokens_per_s = 0;
 };
 
@@ -37,8 +39,8 @@ struct train_options {
   std::filesystem::path out;   ///< Folder of the finished model.
   std::string recipe = "upcycled";
   std::uint64_t seed = 1;
-  double minutes = 5;          ///< Ends after this long, where `tokens` is 0.
-  std::uint64_t tokens = 0;    ///< Trains on this many tokens, whatever time it takes.
+  double minutes = 5;        ///< Ends after this long, where `tokens` is 0.
+  std::uint64_t tokens = 0;  ///< Trains on this many tokens, whatever time it takes.
 
   std::size_t vocab_size = 768;
   std::size_t hidden_size = 128;
@@ -54,17 +56,21 @@ struct train_options {
   double learning_rate = 3e-3;
   double balance_weight = 0.01;
   double z_weight = 0;
-  double weight_noise = 0.1;    ///< Of copied experts, over the deviation of the weights.
-  double redrawn_share = 0.25;  ///< Of an expert's inner units drawn anew when a dense model becomes a mixture.
+  double weight_noise = 0.1;  ///< Of copied experts, over the deviation of the weights.
+  double redrawn_share =
+      0.25;  ///< Of an expert's inner units drawn anew when a dense model becomes a mixture.
   double sibling_redrawn_share = 0.1;  ///< The same when parents become children.
-  double router_noise = 0.5;    ///< Of children's router rows, over the deviation of the parents' rows.
-  int threads = 1;              ///< More than one makes the weights depend on their number.
+  double router_noise =
+      0.5;          ///< Of children's router rows, over the deviation of the parents' rows.
+  int threads = 1;  ///< More than one makes the weights depend on their number.
 
   std::filesystem::path state;  ///< Checkpoints; empty: OUT/.training, removed at the end.
   bool measure = true;          ///< Measure the figures of the card at the end.
-  std::filesystem::path dense_state;  ///< Checkpoint of a dense run's last stage to compare with; may be empty.
-  std::string notes;            ///< Added to the card as it stands.
-  std::function<bool()> should_stop;  ///< Asked once a step; true: save, leave with errc::interrupted.
+  std::filesystem::path
+      dense_state;    ///< Checkpoint of a dense run's last stage to compare with; may be empty.
+  std::string notes;  ///< Added to the card as it stands.
+  std::function<bool()>
+      should_stop;  ///< Asked once a step; true: save, leave with errc::interrupted.
   std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
 };
 
@@ -78,17 +84,23 @@ struct loss_point {
 struct model_figures {
   double perplexity = 0;
   std::optional<double> dense_perplexity;  ///< Of the dense model trained on as many tokens.
-  double stand_in_perplexity = 0;          ///< Half of every layer's experts gone, each replaced by a random present one; mean over draws.
+  double stand_in_perplexity = 0;  ///< Half of every layer's experts gone, each replaced by a
+                                   ///< random present one; mean over draws.
   double stand_in_lowest = 0, stand_in_highest = 0;
-  double drop_perplexity = 0;              ///< The same experts gone, their slots left out and gates renormalised; mean over draws.
+  double drop_perplexity =
+      0;  ///< The same experts gone, their slots left out and gates renormalised; mean over draws.
   double drop_lowest = 0, drop_highest = 0;
-  double router_perplexity = 0;            ///< The same experts gone, the router choosing among those present; mean over draws.
+  double router_perplexity =
+      0;  ///< The same experts gone, the router choosing among those present; mean over draws.
   double router_lowest = 0, router_highest = 0;
-  std::optional<double> sibling_perplexity;  ///< One of every pair of siblings gone, the other standing in; mean over draws.
-  std::optional<double> exact_match;       ///< Greedy, on held-out arithmetic; only for the synthetic corpus.
+  std::optional<double> sibling_perplexity;  ///< One of every pair of siblings gone, the other
+                                             ///< standing in; mean over draws.
+  std::optional<double>
+      exact_match;  ///< Greedy, on held-out arithmetic; only for the synthetic corpus.
   std::size_t n_tokens = 0, n_draws = 0, n_problems = 0;
-  /// Cosines of router logits between experts over tokens (eq. (4)), median over layers and pairs, and for pairs of
-  /// siblings in a lineage; then the same after each token's mean logit is subtracted.
+  /// Cosines of router logits between experts over tokens (eq. (4)), median over layers and pairs,
+  /// and for pairs of siblings in a lineage; then the same after each token's mean logit is
+  /// subtracted.
   double cosine_median = 0, centred_median = 0;
   std::optional<double> sibling_cosine, stranger_cosine, sibling_centred, stranger_centred;
 };
@@ -103,14 +115,16 @@ struct train_report {
   std::optional<model_figures> figures;
 };
 
-/// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md). Called again with the
-/// same options after an interruption it goes on where it stopped. From the first minute on OUT holds the model as far
-/// as it is, without a card. Of `minutes`, nine tenths go into training and the rest into what surrounds it.
-/// Errors: not_found, io, usage (unknown recipe, impossible shape), out_of_range (text too short), mismatch (OUT holds
-/// the state of another run), interrupted.
+/// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md). Called
+/// again with the same options after an interruption it goes on where it stopped. From the first
+/// minute on OUT holds the model as far as it is, without a card. Of `minutes`, nine tenths go into
+/// training and the rest into what surrounds it. Errors: not_found, io, usage (unknown recipe,
+/// impossible shape), out_of_range (text too short), mismatch (OUT holds the state of another run),
+/// interrupted.
 result<train_report> train(const train_options& options);
 
-/// Trains only the tokenizer of the synthetic corpus; the same bytes as in a model folder of that vocabulary.
+/// Trains only the tokenizer of the synthetic corpus; the same bytes as in a model folder of that
+/// vocabulary.
 result<std::string> synthetic_tokenizer(std::size_t vocab_size);
 
 }  // namespace ordermoe::training

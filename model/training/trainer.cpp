@@ -13,14 +13,16 @@
 namespace ordermoe::training {
 namespace {
 
-constexpr double first_decay = 0.9, second_decay = 0.95, epsilon = 1e-8, weight_decay = 0.05, largest_norm = 1.0;
+constexpr double first_decay = 0.9, second_decay = 0.95, epsilon = 1e-8, weight_decay = 0.05,
+                 largest_norm = 1.0;
 constexpr std::uint64_t steps_per_report = 20;
 
 /// One AdamW step over the flat parameters; gradients are zeroed. `rate` is the learning rate.
 void step(decoder& model, optimizer_state& optimizer, double rate) {
   ++optimizer.steps;
   const auto n = model.parameters().numel();
-  float *p = model.parameters().data_ptr<float>(), *g = model.gradients().data_ptr<float>(), *m = optimizer.first.data_ptr<float>(), *v = optimizer.second.data_ptr<float>();
+  float *p = model.parameters().data_ptr<float>(), *g = model.gradients().data_ptr<float>(),
+        *m = optimizer.first.data_ptr<float>(), *v = optimizer.second.data_ptr<float>();
   const float* decays = model.decay_mask().data_ptr<float>();
   const double norm = model.gradients().norm().item<double>();
   const auto clip = static_cast<float>(norm > largest_norm ? largest_norm / norm : 1.0);
@@ -40,11 +42,14 @@ void step(decoder& model, optimizer_state& optimizer, double rate) {
 
 }  // namespace
 
-std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_experts, std::int64_t rows, std::int64_t row_length, bool siblings, random_stream& random) {
+std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_experts,
+                                       std::int64_t rows, std::int64_t row_length, bool siblings,
+                                       random_stream& random) {
   std::vector<layer_outage> drawn;
   for (std::size_t l = 0; l < n_layers; ++l) {
     auto blocked = torch::zeros({rows, static_cast<std::int64_t>(n_experts)}, torch::kBool);
-    auto stand_in = torch::arange(static_cast<std::int64_t>(n_experts), torch::kInt64).repeat({rows, 1});
+    auto stand_in =
+        torch::arange(static_cast<std::int64_t>(n_experts), torch::kInt64).repeat({rows, 1});
     for (std::int64_t r = 0; r < rows; ++r) {
       auto* lost = blocked.data_ptr<bool>() + r * static_cast<std::int64_t>(n_experts);
       auto* who = stand_in.data_ptr<std::int64_t>() + r * static_cast<std::int64_t>(n_experts);
@@ -58,10 +63,12 @@ std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_exper
       }
       std::vector<std::size_t> order(n_experts);
       for (std::size_t e = 0; e < n_experts; ++e) order[e] = e;
-      for (std::size_t i = n_experts - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+      for (std::size_t i = n_experts - 1; i > 0; --i)
+        std::swap(order[i], order[random.below(i + 1)]);
       for (std::size_t i = 0; i < n_experts / 2; ++i) lost[order[i]] = true;
     }
-    drawn.push_back({blocked.repeat_interleave(row_length, 0), stand_in.repeat_interleave(row_length, 0)});
+    drawn.push_back(
+        {blocked.repeat_interleave(row_length, 0), stand_in.repeat_interleave(row_length, 0)});
   }
   return drawn;
 }
@@ -80,11 +87,13 @@ double schedule(double share_done, std::uint64_t stage_step, bool warm_up) {
   return rise * fall;
 }
 
-result<void> save_checkpoint(const std::filesystem::path& path, decoder& model, const optimizer_state& optimizer, const stage_progress& progress,
+result<void> save_checkpoint(const std::filesystem::path& path, decoder& model,
+                             const optimizer_state& optimizer, const stage_progress& progress,
                              const std::string& fingerprint) {
   nlohmann::json curve = nlohmann::json::array();
   for (const auto& point : progress.curve) curve.push_back({point.stage, point.tokens, point.loss});
-  const nlohmann::json state = {{"fingerprint", fingerprint}, {"steps", progress.steps}, {"tokens", progress.tokens}, {"seconds", progress.seconds},
+  const nlohmann::json state = {{"fingerprint", fingerprint},         {"steps", progress.steps},
+                                {"tokens", progress.tokens},          {"seconds", progress.seconds},
                                 {"optimizer_steps", optimizer.steps}, {"curve", curve}};
   const std::vector<std::int64_t> shape = {model.parameters().numel()};
   stored_file content;
@@ -95,61 +104,91 @@ result<void> save_checkpoint(const std::filesystem::path& path, decoder& model, 
   return write_safetensors(path, content);
 }
 
-result<void> load_checkpoint(const std::filesystem::path& path, decoder& model, optimizer_state& optimizer, stage_progress& progress, const std::string& fingerprint) {
+result<void> load_checkpoint(const std::filesystem::path& path, decoder& model,
+                             optimizer_state& optimizer, stage_progress& progress,
+                             const std::string& fingerprint) {
   const auto content = read_stored_file(path);
   if (!content) return content.error();
-  const auto broken = [&](const std::string& what) { return error{errc::malformed, fmt::format("{}: {}; remove it to start over", path.string(), what)}; };
+  const auto broken = [&](const std::string& what) {
+    return error{errc::malformed,
+                 fmt::format("{}: {}; remove it to start over", path.string(), what)};
+  };
   const auto found = content->metadata.find("state");
   if (found == content->metadata.end()) return broken("there is no training state in the file");
   try {
     const auto state = nlohmann::json::parse(found->second);
     if (state.at("fingerprint").get<std::string>() != fingerprint)
-      return error{errc::mismatch, fmt::format("{}: this is the state of a run with other options ({}); this run is ({}); remove the file or give the same options", path.string(),
-                                               state.at("fingerprint").get<std::string>(), fingerprint)};
-    progress = {state.at("steps").get<std::uint64_t>(), state.at("tokens").get<std::uint64_t>(), state.at("seconds").get<double>(), {}};
-    for (const auto& point : state.at("curve")) progress.curve.push_back({point.at(0).get<std::string>(), point.at(1).get<std::uint64_t>(), point.at(2).get<double>()});
+      return error{
+          errc::mismatch,
+          fmt::format("{}: this is the state of a run with other options ({}); this run is ({}); "
+                      "remove the file or give the same options",
+                      path.string(), state.at("fingerprint").get<std::string>(), fingerprint)};
+    progress = {state.at("steps").get<std::uint64_t>(),
+                state.at("tokens").get<std::uint64_t>(),
+                state.at("seconds").get<double>(),
+                {}};
+    for (const auto& point : state.at("curve"))
+      progress.curve.push_back({point.at(0).get<std::string>(), point.at(1).get<std::uint64_t>(),
+                                point.at(2).get<double>()});
     optimizer.steps = state.at("optimizer_steps").get<std::uint64_t>();
   } catch (const nlohmann::json::exception& problem) {
     return broken(problem.what());
   }
   const auto size = static_cast<std::size_t>(model.parameters().numel()) * sizeof(float);
-  const std::pair<const char*, torch::Tensor*> parts[] = {{"parameters", &model.parameters()}, {"first_moments", &optimizer.first}, {"second_moments", &optimizer.second}};
+  const std::pair<const char*, torch::Tensor*> parts[] = {{"parameters", &model.parameters()},
+                                                          {"first_moments", &optimizer.first},
+                                                          {"second_moments", &optimizer.second}};
   for (const auto& [name, into] : parts) {
     const auto* tensor = content->find(name);
-    if (!tensor || tensor->bytes.size() != size) return broken(fmt::format("tensor {} is missing or has another size", name));
+    if (!tensor || tensor->bytes.size() != size)
+      return broken(fmt::format("tensor {} is missing or has another size", name));
     std::memcpy(into->data_ptr<float>(), tensor->bytes.data(), size);
   }
   return {};
 }
 
-result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress, const text_source& source, const train_options& options, const stage_limits& limits,
-                       const std::function<result<void>()>& save) {
+result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress,
+                       const text_source& source, const train_options& options,
+                       const stage_limits& limits, const std::function<result<void>()>& save) {
   using clock = std::chrono::steady_clock;
   const auto length = static_cast<std::int64_t>(options.sequence_length);
   auto last = clock::now(), saved = last;
   double loss_sum = 0, seconds_at_report = progress.seconds;
   std::uint64_t tokens_at_report = progress.tokens, n_losses = 0;
   for (;;) {
-    const double done = whole_recipe * (options.tokens > 0 ? static_cast<double>(progress.tokens) / static_cast<double>(options.tokens) : progress.seconds / (54.0 * options.minutes));
+    const double done =
+        whole_recipe * (options.tokens > 0 ? static_cast<double>(progress.tokens) /
+                                                 static_cast<double>(options.tokens)
+                                           : progress.seconds / (54.0 * options.minutes));
     if (done >= limits.end) break;
     if (options.should_stop && options.should_stop()) {
       if (auto kept = save(); !kept) return kept;
-      return error{errc::interrupted, fmt::format("stopped in stage {} after {} tokens; the same command goes on from there", limits.name, progress.tokens)};
+      return error{
+          errc::interrupted,
+          fmt::format("stopped in stage {} after {} tokens; the same command goes on from there",
+                      limits.name, progress.tokens)};
     }
-    // Every eighth step has rows twice as long and half as many, so that late positions are trained too.
-    const bool doubled = optimizer.steps % 8 == 7 && options.max_context >= 2 * options.sequence_length && options.sequences_per_step % 2 == 0;
+    // Every eighth step has rows twice as long and half as many, so that late positions are trained
+    // too.
+    const bool doubled = optimizer.steps % 8 == 7 &&
+                         options.max_context >= 2 * options.sequence_length &&
+                         options.sequences_per_step % 2 == 0;
     const auto row_length = doubled ? 2 * length : length;
     const auto rows = static_cast<std::int64_t>(options.sequences_per_step) / (doubled ? 2 : 1);
     auto batch = torch::empty({rows, row_length + 1}, torch::kInt64);
     for (std::int64_t r = 0; r < rows; ++r)
-      source.fill(progress.tokens, static_cast<std::uint64_t>(r), {batch.data_ptr<std::int64_t>() + r * (row_length + 1), static_cast<std::size_t>(row_length + 1)});
+      source.fill(progress.tokens, static_cast<std::uint64_t>(r),
+                  {batch.data_ptr<std::int64_t>() + r * (row_length + 1),
+                   static_cast<std::size_t>(row_length + 1)});
     forward_options how{options.balance_weight, options.z_weight, {}, nullptr, {}};
     if (limits.outages) {
       random_stream random(mix64(options.seed) + 1, progress.tokens);
-      how.outages = draw_outages(model.shape().n_layers, model.shape().n_experts, rows, row_length, limits.siblings, random);
+      how.outages = draw_outages(model.shape().n_layers, model.shape().n_experts, rows, row_length,
+                                 limits.siblings, random);
     }
     const auto outcome = model.forward(batch.narrow(1, 0, row_length), how);
-    const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1), batch.narrow(1, 1, row_length).reshape({-1}));
+    const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1),
+                                      batch.narrow(1, 1, row_length).reshape({-1}));
     (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
     step(model, optimizer, options.learning_rate * schedule(done, progress.steps, limits.warm_up));
     loss_sum += loss.item<double>();
@@ -161,9 +200,13 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
     last = now;
     if (progress.steps % steps_per_report == 0) {
       const double mean = loss_sum / static_cast<double>(n_losses);
-      const double speed = static_cast<double>(progress.tokens - tokens_at_report) / std::max(1e-9, progress.seconds - seconds_at_report);
-      if (progress.steps % (5 * steps_per_report) == 0) progress.curve.push_back({limits.name, progress.tokens, mean});
-      if (options.on_progress) options.on_progress({limits.name, progress.steps, progress.tokens, done / whole_recipe, mean, speed});
+      const double speed = static_cast<double>(progress.tokens - tokens_at_report) /
+                           std::max(1e-9, progress.seconds - seconds_at_report);
+      if (progress.steps % (5 * steps_per_report) == 0)
+        progress.curve.push_back({limits.name, progress.tokens, mean});
+      if (options.on_progress)
+        options.on_progress(
+            {limits.name, progress.steps, progress.tokens, done / whole_recipe, mean, speed});
       loss_sum = 0;
       n_losses = 0;
       tokens_at_report = progress.tokens;

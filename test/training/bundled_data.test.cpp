@@ -44,7 +44,8 @@ BOOST_AUTO_TEST_CASE(the_evaluation_files_are_what_the_generator_writes) {
   const auto files = evaluation_files(1);
   BOOST_TEST_REQUIRE(files.has_value());
   BOOST_TEST(files->size() == 4u);
-  for (const auto& file : *files) BOOST_TEST((bytes_of(data / "eval" / file.name) == file.content), file.name);
+  for (const auto& file : *files)
+    BOOST_TEST((bytes_of(data / "eval" / file.name) == file.content), file.name);
 }
 
 BOOST_AUTO_TEST_CASE(the_evaluation_files_are_large_enough) {
@@ -56,17 +57,20 @@ BOOST_AUTO_TEST_CASE(the_evaluation_files_are_large_enough) {
   const auto prompts = lines_of(bytes_of(data / "eval" / "prompts.jsonl"));
   BOOST_TEST(prompts.size() >= 64u);
   for (const auto& line : prompts) {
-    const auto n = (*tokens)->encode(nlohmann::json::parse(line).at("prompt").get<std::string>()).size();
+    const auto n =
+        (*tokens)->encode(nlohmann::json::parse(line).at("prompt").get<std::string>()).size();
     BOOST_TEST(n >= 20u);
     BOOST_TEST(n <= 60u);
   }
 }
 
 BOOST_AUTO_TEST_CASE(held_out_and_calibration_text_share_no_document_line_of_facts_or_problems) {
-  // Lines of code repeat on their own ("import x"); what no split shares is a whole item. Lines of the atlas are items.
+  // Lines of code repeat on their own ("import x"); what no split shares is a whole item. Lines of
+  // the atlas are items.
   const auto held_out = bytes_of(data / "eval" / "held-out.txt");
   for (const auto& line : lines_of(bytes_of(data / "eval" / "calibration.txt")))
-    if (line.find(" word for ") != std::string::npos || line.starts_with("Q: ")) BOOST_TEST(held_out.find(line + "\n") == std::string::npos, line);
+    if (line.find(" word for ") != std::string::npos || line.starts_with("Q: "))
+      BOOST_TEST(held_out.find(line + "\n") == std::string::npos, line);
 }
 
 BOOST_AUTO_TEST_CASE(both_models_carry_the_tokenizer_of_the_corpus_and_stay_small) {

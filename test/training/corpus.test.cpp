@@ -62,7 +62,8 @@ BOOST_AUTO_TEST_CASE(the_final_answer_is_read_from_the_first_line_only) {
 BOOST_AUTO_TEST_CASE(documents_are_a_function_of_seed_and_index) {
   std::set<std::string> seen;
   for (std::uint64_t d = 0; d < 100; ++d) {
-    BOOST_TEST(make_document(split::train, 1, d).text() == make_document(split::train, 1, d).text());
+    BOOST_TEST(make_document(split::train, 1, d).text() ==
+               make_document(split::train, 1, d).text());
     seen.insert(make_document(split::train, 1, d).text());
     seen.insert(make_document(split::train, 2, d).text());
   }
@@ -71,7 +72,8 @@ BOOST_AUTO_TEST_CASE(documents_are_a_function_of_seed_and_index) {
 
 BOOST_AUTO_TEST_CASE(every_domain_occurs) {
   std::array<int, n_domains> n{};
-  for (std::uint64_t d = 0; d < 400; ++d) ++n[static_cast<std::size_t>(make_document(split::train, 1, d).what)];
+  for (std::uint64_t d = 0; d < 400; ++d)
+    ++n[static_cast<std::size_t>(make_document(split::train, 1, d).what)];
   for (const int count : n) BOOST_TEST(count > 10);
 }
 

@@ -18,7 +18,8 @@ BOOST_AUTO_TEST_SUITE(safetensors_file)
 namespace {
 
 struct folder {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("ordermoe_safetensors_file_" + std::to_string(::getpid()));
+  std::filesystem::path path = std::filesystem::temp_directory_path() /
+                               ("ordermoe_safetensors_file_" + std::to_string(::getpid()));
   folder() { std::filesystem::create_directories(path); }
   ~folder() { std::filesystem::remove_all(path); }
 };
@@ -62,7 +63,8 @@ BOOST_AUTO_TEST_CASE(the_model_reader_accepts_the_file) {
 }
 
 BOOST_AUTO_TEST_CASE(bf16_rounds_to_nearest_even) {
-  const float values[] = {1.0f, std::bit_cast<float>(0x3f808000u), std::bit_cast<float>(0x3f818000u), std::bit_cast<float>(0x3f808001u)};
+  const float values[] = {1.0f, std::bit_cast<float>(0x3f808000u),
+                          std::bit_cast<float>(0x3f818000u), std::bit_cast<float>(0x3f808001u)};
   const auto tensor = store_bf16("x", {4}, values);
   std::uint16_t bits[4];
   std::memcpy(bits, tensor.bytes.data(), sizeof bits);
@@ -99,7 +101,8 @@ BOOST_AUTO_TEST_CASE(ranges_and_sizes_are_checked) {
   BOOST_TEST(refused(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[16,0]}})"));
   BOOST_TEST(refused(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[4,20]}})"));
   BOOST_TEST(refused(R"({"a":{"dtype":"I8","shape":[16],"data_offsets":[0,16]}})"));
-  BOOST_TEST(refused(R"({"a":{"dtype":"F32","shape":[4294967296,4294967297],"data_offsets":[0,16]}})"));
+  BOOST_TEST(
+      refused(R"({"a":{"dtype":"F32","shape":[4294967296,4294967297],"data_offsets":[0,16]}})"));
   BOOST_TEST(refused("[1,2]"));
 }
 
