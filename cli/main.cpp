@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
   cli::add_calibrate(app);
   cli::add_plan(app);
   cli::add_cluster(app);
+  cli::add_testbed(app);
   cli::add_trace(app);
   cli::add_model(app);
   try {
