@@ -162,21 +162,28 @@ struct request_data {
     if (report.id == run().shape().eos_id && !spec.ignore_end_of_text) return finish("end_of_text");
     outcome.token_ids.push_back(report.id);
     if (decoder) outcome.text += decoder->push(report.id);
-    for (const auto& stop : spec.stop_strings) {
-      const auto found = outcome.text.find(stop);
-      if (found == std::string::npos) continue;
-      outcome.text.resize(found);
-      return finish("stop_string");
-    }
+    if (cut_at_stop_string()) return finish("stop_string");
     if (report.last) return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
     auto next = successor(terms(), report.id, report.position, report.pool, report.spent, run().allowance_factor);
     start_at(view->start_server(view->id, view->id), std::move(next));
   }
 
+  /// Ends the text before the first stop string in it.
+  bool cut_at_stop_string() {
+    auto first = std::string::npos;
+    for (const auto& stop : spec.stop_strings) first = std::min(first, outcome.text.find(stop));
+    if (first == std::string::npos) return false;
+    outcome.text.resize(first);
+    return true;
+  }
+
   void finish(std::string reason) {
     done = true;
-    if (decoder && reason != "stop_string") outcome.text += decoder->finish();
+    if (decoder && reason != "stop_string") {
+      outcome.text += decoder->finish();
+      if (cut_at_stop_string()) reason = "stop_string";
+    }
     outcome.finish = std::move(reason);
     outcome.done_ns = now();
     if (chunks_running == 0) settle();

@@ -6,6 +6,7 @@
 
 #include "actors/runtime.hpp"
 #include "config/cluster.hpp"
+#include "config/files.hpp"
 #include "config/random.hpp"
 #include "model/reference.hpp"
 #include "planning/profile.hpp"
@@ -66,5 +67,43 @@ struct world {
     actors::draw_arrivals(setup.requests, setup.servers, 20, setup.seed);
   }
 };
+
+/// The bundled model on the bundled cluster with held-out prompts, budget zero.
+inline world bundled_world(const std::string& name, const std::string& strategy, std::size_t n_prompts,
+                           std::uint32_t new_tokens, double temperature) {
+  world made(strategy);
+  auto& setup = made.setup;
+  const std::string folder = ORDERMOE_DATA "/models/" + name;
+  const auto model = model::transformer::load(folder);
+  const auto tokens = model::tokenizer::load(folder);
+  const auto servers = read_cluster(ORDERMOE_DATA "/clusters/edge8.toml");
+  const auto experts = planning::read_profile(folder + "/profile.json");
+  ORDERMOE_CHECK(model && tokens && servers && experts, "the bundled model, cluster and profile can be read");
+  setup.model = *model;
+  setup.servers = *servers;
+  setup.experts = *experts;
+  actors::strategy_options options;
+  options.search_steps = 2000;
+  auto chosen = actors::make_strategy(strategy, setup.experts, setup.servers, setup.costs, options);
+  ORDERMOE_CHECK(chosen.has_value(), chosen ? "" : chosen.error().message);
+  setup.chosen = std::move(*chosen);
+  const auto text = read_file(ORDERMOE_DATA "/eval/held-out.txt");
+  ORDERMOE_CHECK(text.has_value(), "the held-out text can be read");
+  const auto ids = (*tokens)->encode(*text);
+  constexpr std::size_t stride = 200, length = 40;
+  ORDERMOE_CHECK(ids.size() >= n_prompts * stride, "the held-out text is long enough");
+  for (std::size_t i = 0; i < n_prompts; ++i) {
+    actors::request_spec spec;
+    spec.number = i;
+    spec.prompt.assign(ids.begin() + static_cast<std::ptrdiff_t>(i * stride),
+                       ids.begin() + static_cast<std::ptrdiff_t>(i * stride + length));
+    spec.max_new_tokens = new_tokens;
+    spec.temperature = temperature;
+    spec.sampling_seed = 11;
+    setup.requests.push_back(std::move(spec));
+  }
+  actors::draw_arrivals(setup.requests, setup.servers, 8, 1);
+  return made;
+}
 
 }  // namespace ordermoe::test
