@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The command line as users meet it: exit codes, messages, JSON, files left behind.
+# commands.sh ORDERMOE DATA
+set -uo pipefail
+ordermoe=$1
+data=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
+failures=0
+model=$data/models/lineage
+cluster=$data/clusters/edge8.toml
+
+# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
+expect() {
+  local name=$1 code=$2 pattern=$3
+  shift 3
+  local output
+  output=$("$@" 2>&1 </dev/null)
+  local got=$?
+  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
+    echo "FAILED: $name: exit code $got, expected $code; expected output like '$pattern', got:"
+    head -n 5 <<<"$output"
+    failures=$((failures + 1))
+  fi
+}
+
+printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\n' >prompts.jsonl
+
+expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+$' "$ordermoe" --version
+expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
+expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
+for command in demo run eval calibrate plan "cluster draw" "trace verify" "model train" "model inspect" "model logits" "testbed frontier"; do
+  # shellcheck disable=SC2086
+  expect "help of $command has an example" 0 'Example:' "$ordermoe" $command --help
+  # shellcheck disable=SC2086
+  expect "help of $command offers --json" 0 '--json' "$ordermoe" $command --help
+done
+
+expect "a cluster is drawn" 0 'seed 3' "$ordermoe" cluster draw --seed 3 --out drawn.toml
+expect "zero servers are refused" 2 'servers' "$ordermoe" cluster draw --servers 0
+expect "the model is described" 0 'experts 8 \(top 2\)' "$ordermoe" model inspect --model "$model"
+expect "logits are written" 0 '"vocabulary": 768' "$ordermoe" model logits --model "$model" --ids 1,2,3 --out logits.npy --json
+[[ $(head -c 6 logits.npy | tail -c 5) == NUMPY ]] || { echo "FAILED: logits.npy is no NumPy file"; failures=$((failures + 1)); }
+expect "ids outside the vocabulary are refused" 2 'vocabulary|id' "$ordermoe" model logits --model "$model" --ids 1,99999 --out x.npy
+expect "a bad id is refused" 2 "found 'two'" "$ordermoe" model logits --model "$model" --ids 1,two --out x.npy
+expect "a missing model folder is named" 2 '/nowhere' "$ordermoe" model inspect --model /nowhere
+
+expect "the reference answers" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --max-new-tokens 8 --json
+expect "a run without a cluster says what is missing" 2 'cluster' "$ordermoe" run --model "$model" --prompts prompts.jsonl
+expect "an emulated run answers and leaves a trace" 0 '"strategies"' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl \
+  --strategy layer-shards --max-new-tokens 8 --trace trace.jsonl --json
+expect "the trace holds" 0 'valid' "$ordermoe" trace verify trace.jsonl
+sed '5d' trace.jsonl >shorter.jsonl
+expect "a trace with a line removed is refused" 2 'shorter.jsonl' "$ordermoe" trace verify shorter.jsonl
+expect "a local run answers" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --max-new-tokens 8
+expect "plans are written and used" 0 'copies of 48 experts' "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 500 --out plan.json
+expect "a written plan is used" 0 'ordermoe' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --plan plan.json --max-new-tokens 8
+expect "a budget below zero is refused" 2 'quality-budget' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --quality-budget=-3
+: >empty.jsonl
+expect "an empty prompt file is refused" 2 'no prompts' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts empty.jsonl
+printf '{"prompt": 7}\n' >wrong.jsonl
+expect "a prompt of the wrong type is refused with its line" 2 'wrong.jsonl:1' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts wrong.jsonl
+head -c 20000 /dev/zero | tr '\0' 'x' >long.txt
+expect "a prompt beyond the context is refused" 2 'context' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts long.txt --strategy exact
+sed 's/memory_gb *= *.*/memory_gb = "much"/' "$cluster" >broken.toml
+expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
+expect "a cluster that is too small is infeasible, with the missing bytes" 3 'bytes' bash -c \
+  "'$ordermoe' cluster draw --seed 1 --memory-ratio 0.5 --out small.toml >/dev/null && '$ordermoe' plan --model '$model' --cluster small.toml --strategy paper"
+expect "a full disk leaves an error" 1 '/dev/full' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy exact --out /dev/full
+mkdir -p locked && cp "$model"/* locked/ && head -c 100000 "$model/model.safetensors" >locked/model.safetensors
+expect "a truncated checkpoint is refused by name" 2 'model.safetensors' "$ordermoe" model inspect --model locked
+printf '{"format": 1' >bad-profile.json
+expect "a broken profile is refused by name" 2 'bad-profile.json' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --profile bad-profile.json
+
+# An interrupt ends a long command and leaves no half-written file.
+"$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json >/dev/null 2>&1 &
+sleep 1
+kill -INT $! && wait $!
+if [[ $? -ne 1 || -e interrupted.json ]]; then
+  echo "FAILED: an interrupted calibration left a file or the wrong exit code"
+  failures=$((failures + 1))
+fi
+leftovers=$(find . -name '*.partial' -o -name '*.json.??????' | head -n 1)
+[[ -z $leftovers ]] || { echo "FAILED: left behind: $leftovers"; failures=$((failures + 1)); }
+
+echo "$failures failures"
+[[ $failures -eq 0 ]]
