@@ -23,17 +23,23 @@ traffic& traffic::operator+=(const traffic& more) {
 
 const char* to_string(execution_kind kind) {
   switch (kind) {
-    case execution_kind::local_exact: return "local_exact";
-    case execution_kind::local_substitute: return "local_substitute";
-    case execution_kind::remote_exact: return "remote_exact";
-    case execution_kind::remote_substitute: return "remote_substitute";
+    case execution_kind::local_exact:
+      return "local_exact";
+    case execution_kind::local_substitute:
+      return "local_substitute";
+    case execution_kind::remote_exact:
+      return "remote_exact";
+    case execution_kind::remote_substitute:
+      return "remote_substitute";
   }
   return "unknown";
 }
 
-execution_kind classify(std::uint32_t server, std::uint32_t target, const planning::slot_choice& slot) {
+execution_kind classify(std::uint32_t server, std::uint32_t target,
+                        const planning::slot_choice& slot) {
   const bool local = slot.server == server;
-  if (slot.expert == target) return local ? execution_kind::local_exact : execution_kind::remote_exact;
+  if (slot.expert == target)
+    return local ? execution_kind::local_exact : execution_kind::remote_exact;
   return local ? execution_kind::local_substitute : execution_kind::remote_substitute;
 }
 
@@ -49,7 +55,8 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::filesyst
   recorder->partial_ = path.string() + ".partial";
   recorder->file_ = std::fopen(recorder->partial_.c_str(), "wb");
   if (recorder->file_ == nullptr)
-    return error{errc::io, fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno))};
+    return error{errc::io,
+                 fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno))};
   recorder->hash_ = std::make_unique<hash_state>();
   return recorder;
 }
@@ -82,19 +89,22 @@ result<void> trace_recorder::close() {
   EVP_DigestFinal_ex(hash_->context, digest, &size);
   std::string hex;
   for (unsigned int i = 0; i < size; ++i) hex += fmt::format("{:02x}", digest[i]);
-  const auto last = fmt::format("{{\"type\":\"end\",\"lines\":{},\"sha256\":\"{}\"}}\n", lines_, hex);
+  const auto last =
+      fmt::format("{{\"type\":\"end\",\"lines\":{},\"sha256\":\"{}\"}}\n", lines_, hex);
   if (std::fwrite(last.data(), 1, last.size(), file_) != last.size()) failed_ = true;
   if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) failed_ = true;
   std::fclose(file_);
   file_ = nullptr;
   if (failed_) {
     ::unlink(partial_.c_str());
-    return error{errc::io, fmt::format("{}: writing failed (is the disk full?); no trace was left", path_.string())};
+    return error{errc::io, fmt::format("{}: writing failed (is the disk full?); no trace was left",
+                                       path_.string())};
   }
   if (::rename(partial_.c_str(), path_.c_str()) != 0) {
     const auto code = errno;
     ::unlink(partial_.c_str());
-    return error{errc::io, fmt::format("{}: renaming failed: {}", path_.string(), std::strerror(code))};
+    return error{errc::io,
+                 fmt::format("{}: renaming failed: {}", path_.string(), std::strerror(code))};
   }
   return {};
 }
@@ -153,9 +163,11 @@ std::int64_t run_books::kv_peak(std::uint32_t server) const {
   return found == kv_peak_.end() ? 0 : found->second;
 }
 
-void run_books::wait_for_ledgers(std::size_t n_servers, std::size_t n_links, std::chrono::nanoseconds limit) {
+void run_books::wait_for_ledgers(std::size_t n_servers, std::size_t n_links,
+                                 std::chrono::nanoseconds limit) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, limit, [&] { return servers.size() >= n_servers && links.size() >= n_links; });
+  changed_.wait_for(lock, limit,
+                    [&] { return servers.size() >= n_servers && links.size() >= n_links; });
 }
 
 std::size_t run_books::outstanding() const {

@@ -15,11 +15,13 @@
 #include "actors/books_types.hpp"
 #include "config/error.hpp"
 
-/// What a run writes down: the outcome of each request, the ledgers of servers and links, and the trace.
+/// What a run writes down: the outcome of each request, the ledgers of servers and links, and the
+/// trace.
 namespace ordermoe::actors {
 
-/// One line per event, in the order in which they happened. Writes to a file beside its final name and renames it at
-/// the end, so that no half-written trace is left under the name asked for. Thread-safe.
+/// One line per event, in the order in which they happened. Writes to a file beside its final name
+/// and renames it at the end, so that no half-written trace is left under the name asked for.
+/// Thread-safe.
 class trace_recorder {
  public:
   static result<std::unique_ptr<trace_recorder>> open(const std::filesystem::path& path);
@@ -62,12 +64,13 @@ class run_books {
 
   std::size_t outstanding() const;
   bool failed() const;
-  /// Waits until no request is outstanding, the run failed, or the limit passed; true where it is done or failed.
+  /// Waits until no request is outstanding, the run failed, or the limit passed; true where it is
+  /// done or failed.
   bool wait(std::chrono::nanoseconds limit);
   void wait_for_ledgers(std::size_t n_servers, std::size_t n_links, std::chrono::nanoseconds limit);
 
-  std::vector<request_outcome> outcomes;                 ///< By request number, after the run.
-  std::array<std::int64_t, 4> executions{};              ///< By execution_kind.
+  std::vector<request_outcome> outcomes;     ///< By request number, after the run.
+  std::array<std::int64_t, 4> executions{};  ///< By execution_kind.
   std::vector<link_ledger> links;
   std::vector<server_ledger> servers;
   std::optional<error> problem;

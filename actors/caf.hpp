@@ -1,8 +1,8 @@
 #pragma once
 
+#include <caf/actor_clock.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
-#include <caf/actor_clock.hpp>
 #include <caf/event_based_actor.hpp>
 #include <caf/scheduled_actor.hpp>
 #include <caf/send.hpp>
@@ -15,19 +15,22 @@
 
 /// What this project uses of CAF 0.17, in one place. A port to another CAF release starts here.
 ///
-/// Two rules keep clear of that release's traps. Floating point never passes through CAF's serialisers: what crosses
-/// between servers is a `frame` of bytes from wire.hpp. Messages inside a process carry plain structs that are
-/// declared unsafe to serialise.
+/// Two rules keep clear of that release's traps. Floating point never passes through CAF's
+/// serialisers: what crosses between servers is a `frame` of bytes from wire.hpp. Messages inside a
+/// process carry plain structs that are declared unsafe to serialise.
 namespace ordermoe::actors {
 
 /// Nanoseconds on the system's clock: virtual in emulated mode, steady wall clock otherwise.
 inline std::int64_t now_ns(caf::scheduled_actor* self) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(self->clock().now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             self->clock().now().time_since_epoch())
+      .count();
 }
 
 /// Delivers a message `delay_ns` from now.
 template <class Handle, class Message>
-void send_later(caf::scheduled_actor* self, const Handle& to, std::int64_t delay_ns, Message&& message) {
+void send_later(caf::scheduled_actor* self, const Handle& to, std::int64_t delay_ns,
+                Message&& message) {
   caf::delayed_anon_send(to, std::chrono::nanoseconds(delay_ns), std::forward<Message>(message));
 }
 

@@ -13,7 +13,9 @@ planning::matrix cosine(const std::vector<double>& gram, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < n; ++j) {
       const auto norm = std::sqrt(gram[i * n + i] * gram[j * n + j]);
-      similarity(i, j) = i == j ? 1.0 : norm > 0 ? std::clamp(gram[i * n + j] / norm, -1.0, 1.0) : 0.0;
+      similarity(i, j) = i == j     ? 1.0
+                         : norm > 0 ? std::clamp(gram[i * n + j] / norm, -1.0, 1.0)
+                                    : 0.0;
     }
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < i; ++j) similarity(i, j) = similarity(j, i);
@@ -32,15 +34,17 @@ planning::matrix normalised(planning::matrix counts, const std::vector<double>& 
   for (std::size_t r = 0; r < counts.rows; ++r) {
     double sum = 0;
     for (std::size_t c = 0; c < counts.columns; ++c) sum += counts(r, c);
-    for (std::size_t c = 0; c < counts.columns; ++c) counts(r, c) = sum > 0 ? counts(r, c) / sum : fallback[c];
+    for (std::size_t c = 0; c < counts.columns; ++c)
+      counts(r, c) = sum > 0 ? counts(r, c) / sum : fallback[c];
   }
   return counts;
 }
 
 }  // namespace
 
-planning::profile make_profile(const model::calibration_statistics& statistics, std::string model_name,
-                               std::string model_digest, std::uint64_t seed) {
+planning::profile make_profile(const model::calibration_statistics& statistics,
+                               std::string model_name, std::string model_digest,
+                               std::uint64_t seed) {
   planning::profile made;
   made.model_name = std::move(model_name);
   made.model_digest = std::move(model_digest);
@@ -55,7 +59,8 @@ planning::profile make_profile(const model::calibration_statistics& statistics, 
     planning::layer_profile layer;
     double activations = 0;
     for (const auto count : from.activations) activations += static_cast<double>(count);
-    for (const auto count : from.activations) layer.activation.push_back(static_cast<double>(count) / activations);
+    for (const auto count : from.activations)
+      layer.activation.push_back(static_cast<double>(count) / activations);
     layer.router_logit = cosine(from.logit_gram, n);
     layer.router_logit_centred = cosine(from.centred_gram, n);
     layer.output_distance = square(from.output_distance, n);
@@ -80,10 +85,12 @@ planning::profile make_profile(const model::calibration_statistics& statistics, 
     auto& layer = made.layers[l];
     const auto& next = made.layers[l + 1];
     planning::matrix counts(n, n);
-    for (std::size_t i = 0; i < n * n; ++i) counts.values[i] = static_cast<double>(statistics.layers[l].transitions[i]);
+    for (std::size_t i = 0; i < n * n; ++i)
+      counts.values[i] = static_cast<double>(statistics.layers[l].transitions[i]);
     layer.transition = normalised(std::move(counts), next.activation);
     planning::matrix sets(layer.sets.size(), next.sets.size());
-    for (const auto& step : statistics.layers[l].set_transitions) sets(step.from, step.to) = static_cast<double>(step.count);
+    for (const auto& step : statistics.layers[l].set_transitions)
+      sets(step.from, step.to) = static_cast<double>(step.count);
     std::vector<double> frequency;
     for (const auto& set : next.sets) frequency.push_back(set.probability);
     layer.set_transition = normalised(std::move(sets), frequency);

@@ -9,13 +9,14 @@
 
 namespace ordermoe::actors {
 
-/// The least damage that a unit of predicted loss is taken to do, in nats: a measured coefficient below it, negative
-/// ones included, is noise and must not make substitution free.
+/// The least damage that a unit of predicted loss is taken to do, in nats: a measured coefficient
+/// below it, negative ones included, is noise and must not make substitution free.
 inline constexpr double least_damage = 1e-4;
 
-/// Turns the model's raw statistics into the profile that planning reads: eqs. (4), (5) and (41), distances, gates,
-/// target sets and damage coefficients.
-planning::profile make_profile(const model::calibration_statistics& statistics, std::string model_name,
-                               std::string model_digest, std::uint64_t seed);
+/// Turns the model's raw statistics into the profile that planning reads: eqs. (4), (5) and (41),
+/// distances, gates, target sets and damage coefficients.
+planning::profile make_profile(const model::calibration_statistics& statistics,
+                               std::string model_name, std::string model_digest,
+                               std::uint64_t seed);
 
 }  // namespace ordermoe::actors

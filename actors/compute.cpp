@@ -63,11 +63,12 @@ struct compute_state {
   compute_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   std::unique_ptr<device> tensors;
-  std::unique_ptr<device_thread> thread;      ///< Wall clock only.
-  std::deque<std::shared_ptr<batch>> queue;   ///< Oldest first.
-  std::map<batch_key, std::shared_ptr<batch>> open;  ///< Those of the queue, by the weights that they need.
+  std::unique_ptr<device_thread> thread;     ///< Wall clock only.
+  std::deque<std::shared_ptr<batch>> queue;  ///< Oldest first.
+  std::map<batch_key, std::shared_ptr<batch>>
+      open;  ///< Those of the queue, by the weights that they need.
   std::shared_ptr<batch> running;
-  std::int64_t running_until_ns = 0;          ///< Expected end of `running`.
+  std::int64_t running_until_ns = 0;  ///< Expected end of `running`.
   server_ledger ledger;
 
   const run_context& run() const { return *view->run; }
@@ -96,10 +97,12 @@ struct compute_state {
     const auto& call = running_here->work.call;
     running_here->outputs.resize(call.items.size() * run().shape().hidden_size);
     std::map<std::uint32_t, std::vector<std::size_t>> by_expert;
-    for (std::size_t i = 0; i < call.items.size(); ++i) by_expert[call.items[i].expert].push_back(i);
+    for (std::size_t i = 0; i < call.items.size(); ++i)
+      by_expert[call.items[i].expert].push_back(i);
     running_here->batches_left = by_expert.size();
     for (auto& [expert, items] : by_expert)
-      waiting_batch(work_kind::expert, call.layer, expert).experts.push_back({running_here, std::move(items)});
+      waiting_batch(work_kind::expert, call.layer, expert)
+          .experts.push_back({running_here, std::move(items)});
     start_next();
   }
 
@@ -110,7 +113,8 @@ struct compute_state {
 
   void store(store_kv& content) {
     if (!thread) return tensors->store(content);
-    thread->post([tensors = tensors.get(), content = std::move(content)] { tensors->store(content); });
+    thread->post(
+        [tensors = tensors.get(), content = std::move(content)] { tensors->store(content); });
   }
 
   void drop(std::uint64_t request) {
@@ -135,10 +139,11 @@ struct compute_state {
       tensors->run(*running);
       send_later(self, caf::actor_cast<compute_actor>(self), cost, batch_done{running});
     } else {
-      thread->post([tensors = tensors.get(), content = running, me = caf::actor_cast<compute_actor>(self)] {
-        tensors->run(*content);
-        caf::anon_send(me, batch_done{content});
-      });
+      thread->post(
+          [tensors = tensors.get(), content = running, me = caf::actor_cast<compute_actor>(self)] {
+            tensors->run(*content);
+            caf::anon_send(me, batch_done{content});
+          });
     }
   }
 
@@ -153,12 +158,14 @@ struct compute_state {
     if (run().books->tracing())
       run().books->trace(fmt::format(
           R"({{"type":"batch","server":{},"work":"{}","layer":{},"expert":{},"rows":{},"flops":{},"bytes":{},"start_ns":{},"end_ns":{}}})",
-          view->id, to_string(content.kind), content.layer, content.expert, content.rows, content.flops,
-          content.bytes_read, content.start_ns - run().start_ns, end_ns - run().start_ns));
+          view->id, to_string(content.kind), content.layer, content.expert, content.rows,
+          content.flops, content.bytes_read, content.start_ns - run().start_ns,
+          end_ns - run().start_ns));
     running.reset();
     for (std::size_t i = 0; i < content.attends.size(); ++i)
       self->send(content.attends[i].token, std::move(content.attention_results[i]));
-    if (!content.streamed.content.blocks.empty()) self->send(view->server, std::move(content.streamed));
+    if (!content.streamed.content.blocks.empty())
+      self->send(view->server, std::move(content.streamed));
     for (std::size_t i = 0; i < content.heads.size(); ++i)
       self->send(content.heads[i].token, std::move(content.head_results[i]));
     for (auto& share : content.experts)
@@ -181,7 +188,8 @@ struct compute_state {
     self->send(view->server, load_report{view->id, now_ns(self) - run().start_ns, wait_ns()});
   }
 
-  /// Time until work that arrives now could start: the rest of the running batch and what waits before it.
+  /// Time until work that arrives now could start: the rest of the running batch and what waits
+  /// before it.
   std::int64_t wait_ns() const {
     if (!running) return 0;
     auto wait = std::max<std::int64_t>(0, running_until_ns - now_ns(self));
@@ -195,25 +203,28 @@ struct compute_state {
 
 }  // namespace
 
-compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run, std::uint32_t id) {
-  return system.spawn([run, id](compute_actor::stateful_pointer<compute_state> self) -> compute_actor::behavior_type {
-    auto& state = self->state;
-    state.self = self;
-    state.ledger.server = id;
-    state.tensors = std::make_unique<device>(run->model);
-    if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
-    return {
-        [&state](attach_view& message) { state.view = std::move(message.view); },
-        [&state](attend_work& work) { state.attend(work); },
-        [&state](expert_work& work) { state.run_experts(work); },
-        [&state](head_work& work) { state.head(work); },
-        [&state](store_kv& content) { state.store(content); },
-        [&state](drop_sequence content) { state.drop(content.request); },
-        [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
-        [&state](tell_load) { state.report_load(); },
-        [&state](tell_ledger) { state.run().books->add(state.ledger); },
-    };
-  });
+compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run,
+                            std::uint32_t id) {
+  return system.spawn(
+      [run,
+       id](compute_actor::stateful_pointer<compute_state> self) -> compute_actor::behavior_type {
+        auto& state = self->state;
+        state.self = self;
+        state.ledger.server = id;
+        state.tensors = std::make_unique<device>(run->model);
+        if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
+        return {
+            [&state](attach_view& message) { state.view = std::move(message.view); },
+            [&state](attend_work& work) { state.attend(work); },
+            [&state](expert_work& work) { state.run_experts(work); },
+            [&state](head_work& work) { state.head(work); },
+            [&state](store_kv& content) { state.store(content); },
+            [&state](drop_sequence content) { state.drop(content.request); },
+            [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
+            [&state](tell_load) { state.report_load(); },
+            [&state](tell_ledger) { state.run().books->add(state.ledger); },
+        };
+      });
 }
 
 }  // namespace ordermoe::actors

@@ -7,12 +7,14 @@
 
 namespace ordermoe::actors {
 
-/// The one place of a server where tensor work runs. Batches wait in FIFO order of their first arrival; what needs the
-/// same weights (the attention of a layer, one expert, the head) joins the batch that still waits. A batch keeps the
-/// server busy for max(FLOPs / F, bytes read / memory bandwidth), weights read once.
+/// The one place of a server where tensor work runs. Batches wait in FIFO order of their first
+/// arrival; what needs the same weights (the attention of a layer, one expert, the head) joins the
+/// batch that still waits. A batch keeps the server busy for max(FLOPs / F, bytes read / memory
+/// bandwidth), weights read once.
 ///
-/// Virtual time: tensors are computed when the batch starts, results are sent when its charged time has passed. Wall
-/// clock: a private thread computes, results are sent when it is done.
-compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run, std::uint32_t id);
+/// Virtual time: tensors are computed when the batch starts, results are sent when its charged time
+/// has passed. Wall clock: a private thread computes, results are sent when it is done.
+compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run,
+                            std::uint32_t id);
 
 }  // namespace ordermoe::actors

@@ -24,14 +24,16 @@ void router_probabilities(std::span<const float> logits, std::vector<float>& out
 
 struct row_query {
   std::vector<float> probabilities;  // [n_experts]
-  std::vector<loss_units> losses;  // [k, n_experts]
+  std::vector<loss_units> losses;    // [k, n_experts]
   std::vector<planning::slot_query> slots;
 };
 
 void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule) {
   for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
     const auto& slot = row.choice.slots[j];
-    const auto same = [&](const executed_slot& e) { return e.server == slot.server && e.expert == slot.expert; };
+    const auto same = [&](const executed_slot& e) {
+      return e.server == slot.server && e.expert == slot.expert;
+    };
     const auto found = std::find_if(row.executed.begin(), row.executed.end(), same);
     if (found == row.executed.end())
       row.executed.push_back({slot.server, slot.expert, row.target_gates[j]});
@@ -65,7 +67,8 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     query.losses.resize(row.targets.size() * n_experts);
     for (std::size_t j = 0; j < row.targets.size(); ++j) {
       const auto losses = std::span(query.losses).subspan(j * n_experts, n_experts);
-      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], query.probabilities, losses);
+      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], query.probabilities,
+                         losses);
       query.slots.push_back({row.targets[j], row.target_gates[j], losses});
     }
   }

@@ -8,16 +8,18 @@
 #include "planning/plan.hpp"
 #include "planning/selector.hpp"
 
-/// From a token's router scores to what runs where. Pure: the selector actor and the trace verifier call the same
-/// function, so that a decision in a trace can be recomputed from what the trace records.
+/// From a token's router scores to what runs where. Pure: the selector actor and the trace verifier
+/// call the same function, so that a decision in a trace can be recomputed from what the trace
+/// records.
 namespace ordermoe::actors {
 
 struct row_decision {
-  std::vector<std::uint32_t> targets;     ///< [k], rank order
-  std::vector<float> target_gates;        ///< [k]
-  planning::decision choice;              ///< slots in rank order of the targets
-  std::vector<executed_slot> executed;    ///< Distinct (server, expert), by first slot that they serve.
-  loss_units loss = 0;                    ///< Sum over the slots.
+  std::vector<std::uint32_t> targets;  ///< [k], rank order
+  std::vector<float> target_gates;     ///< [k]
+  planning::decision choice;           ///< slots in rank order of the targets
+  std::vector<executed_slot>
+      executed;         ///< Distinct (server, expert), by first slot that they serve.
+  loss_units loss = 0;  ///< Sum over the slots.
 };
 
 struct chunk_decision {
@@ -32,15 +34,15 @@ struct decide_input {
   std::size_t access = 0;
   std::size_t n_experts = 0;
   std::size_t top_k = 0;
-  std::span<const float> logits;               ///< [n, n_experts]
-  std::span<const loss_units> allowance;       ///< [n]
+  std::span<const float> logits;          ///< [n, n_experts]
+  std::span<const loss_units> allowance;  ///< [n]
   loss_units pool = 0;
-  std::span<const std::int64_t> wait_ns;       ///< [n_servers] or empty
+  std::span<const std::int64_t> wait_ns;  ///< [n_servers] or empty
 };
 
-/// One residence for the whole chunk: the rows first choose freely, the residence with most rows wins (ties: the
-/// lower server), then every row chooses its slots with that residence given. A row spends at most its allowance and
-/// what the rows before it left in the pool.
+/// One residence for the whole chunk: the rows first choose freely, the residence with most rows
+/// wins (ties: the lower server), then every row chooses its slots with that residence given. A row
+/// spends at most its allowance and what the rows before it left in the pool.
 chunk_decision decide(const planning::selection_tables& tables, const decide_input& input);
 
 }  // namespace ordermoe::actors

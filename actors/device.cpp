@@ -7,9 +7,12 @@ namespace ordermoe::actors {
 
 const char* to_string(work_kind kind) {
   switch (kind) {
-    case work_kind::attend: return "attend";
-    case work_kind::expert: return "expert";
-    case work_kind::head: return "head";
+    case work_kind::attend:
+      return "attend";
+    case work_kind::expert:
+      return "expert";
+    case work_kind::head:
+      return "head";
   }
   return "unknown";
 }
@@ -34,7 +37,8 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
       bytes_read = costs.expert_bytes;
       break;
     case work_kind::head:
-      for (const auto& work : heads) rows += static_cast<std::int64_t>(work.hidden.size() / hidden_size);
+      for (const auto& work : heads)
+        rows += static_cast<std::int64_t>(work.hidden.size() / hidden_size);
       flops = rows * costs.head_flops;
       bytes_read = costs.head_bytes;
       break;
@@ -44,12 +48,19 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
 void device::run(batch& content) {
   const auto begin = std::chrono::steady_clock::now();
   switch (content.kind) {
-    case work_kind::attend: run_attention(content); break;
-    case work_kind::expert: run_experts(content); break;
-    case work_kind::head: run_heads(content); break;
+    case work_kind::attend:
+      run_attention(content);
+      break;
+    case work_kind::expert:
+      run_experts(content);
+      break;
+    case work_kind::head:
+      run_heads(content);
+      break;
   }
   content.tensor_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
+          .count();
 }
 
 void device::store(const store_kv& content) {
@@ -88,7 +99,8 @@ void device::run_attention(batch& content) {
     } else {
       hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
     }
-    auto& store = cache(work.terms.request, content.layer, work.terms.prompt_tokens + work.terms.max_new_tokens);
+    auto& store = cache(work.terms.request, content.layer,
+                        work.terms.prompt_tokens + work.terms.max_new_tokens);
     for (std::size_t i = 0; i < n; ++i) rows.push_back({&store, work.first + i});
   }
   const auto total = rows.size();
@@ -108,7 +120,8 @@ void device::run_attention(batch& content) {
     content.attention_results.push_back(
         {slice(hidden, width), slice(normed, width), slice(logits, shape.n_experts)});
     if (work.stream) {
-      kv_block block{work.terms.request, work.terms.attempt, work.first, static_cast<std::uint32_t>(n), {}};
+      kv_block block{
+          work.terms.request, work.terms.attempt, work.first, static_cast<std::uint32_t>(n), {}};
       for (std::size_t i = 0; i < n; ++i) {
         const auto stored = rows[row + i].cache->row(work.first + i);
         block.rows.insert(block.rows.end(), stored.begin(), stored.end());
@@ -127,7 +140,8 @@ void device::run_experts(batch& content) {
   for (const auto& share : content.experts) {
     const auto& call = share.call->work.call;
     for (const auto item : share.items) {
-      const auto begin = call.x.begin() + static_cast<std::ptrdiff_t>(call.items[item].x_row * width);
+      const auto begin =
+          call.x.begin() + static_cast<std::ptrdiff_t>(call.items[item].x_row * width);
       x.insert(x.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
     }
   }
@@ -146,7 +160,8 @@ void device::run_heads(batch& content) {
   const auto width = model_->config().hidden_size;
   const auto vocabulary = model_->config().vocab_size;
   std::vector<float> hidden;
-  for (const auto& work : content.heads) hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
+  for (const auto& work : content.heads)
+    hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
   std::vector<float> logits(hidden.size() / width * vocabulary);
   model_->head(hidden, logits);
   auto from = logits.begin();

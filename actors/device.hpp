@@ -12,7 +12,8 @@
 #include "model/kv_cache.hpp"
 #include "model/transformer.hpp"
 
-/// The tensor side of a server: KV caches and the model's pieces on batches. No actor in here; one thread at a time.
+/// The tensor side of a server: KV caches and the model's pieces on batches. No actor in here; one
+/// thread at a time.
 namespace ordermoe::actors {
 
 enum class work_kind : std::uint8_t { attend, expert, head };
@@ -21,7 +22,7 @@ const char* to_string(work_kind kind);
 /// One expert call while its batches run.
 struct running_call {
   expert_work work;
-  std::vector<float> outputs;   ///< [items, hidden_size]
+  std::vector<float> outputs;  ///< [items, hidden_size]
   std::size_t batches_left = 0;
 };
 
@@ -67,8 +68,8 @@ class device {
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::unique_ptr<model::kv_cache>> caches_;
 };
 
-/// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and summed in rank
-/// order into one row.
+/// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and
+/// summed in rank order into one row.
 expert_output assemble_output(const running_call& call, std::size_t hidden_size);
 
 }  // namespace ordermoe::actors

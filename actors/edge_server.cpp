@@ -11,7 +11,9 @@
 
 namespace ordermoe::actors {
 
-void server_view::send(std::uint32_t to, frame content) const { caf::anon_send(links[to], std::move(content)); }
+void server_view::send(std::uint32_t to, frame content) const {
+  caf::anon_send(links[to], std::move(content));
+}
 
 std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from) const {
   const auto members = placed->plan.residence[access].layers[0];
@@ -32,9 +34,9 @@ namespace {
 
 /// Which KV rows of one sequence at one layer are here, and who waits for the rest.
 struct kv_presence {
-  std::uint32_t contiguous = 0;          ///< Rows 0 .. contiguous - 1 are here.
-  std::set<std::uint32_t> later;         ///< Rows beyond the gap.
-  std::vector<attend_request> waiting;   ///< Tokens whose earlier rows are not all here.
+  std::uint32_t contiguous = 0;         ///< Rows 0 .. contiguous - 1 are here.
+  std::set<std::uint32_t> later;        ///< Rows beyond the gap.
+  std::vector<attend_request> waiting;  ///< Tokens whose earlier rows are not all here.
 
   void add(std::uint32_t first, std::uint32_t n) {
     for (std::uint32_t i = first; i < first + n; ++i)
@@ -51,10 +53,10 @@ struct edge_server_state {
   std::uint32_t id = 0;
   std::shared_ptr<const server_view> view;
   std::map<token_key, token_actor> tokens;
-  std::map<token_key, std::vector<expert_output>> early;   ///< Outputs that came before their token.
-  std::map<std::uint64_t, request_actor> requests;         ///< Those whose user is connected here.
-  std::map<std::pair<std::uint64_t, std::uint32_t>, kv_presence> kv;   ///< By request and layer.
-  std::map<std::uint64_t, std::int64_t> reserved;          ///< Bytes by request.
+  std::map<token_key, std::vector<expert_output>> early;  ///< Outputs that came before their token.
+  std::map<std::uint64_t, request_actor> requests;        ///< Those whose user is connected here.
+  std::map<std::pair<std::uint64_t, std::uint32_t>, kv_presence> kv;  ///< By request and layer.
+  std::map<std::uint64_t, std::int64_t> reserved;                     ///< Bytes by request.
   std::deque<reservation> reservation_queue;
   std::int64_t reserved_bytes = 0;
 
@@ -76,7 +78,8 @@ struct edge_server_state {
     self->send(view->selector, attach_view{view});
   }
 
-  // ------------------------------------------------------------------------------------------------- arrivals
+  // -------------------------------------------------------------------------------------------------
+  // arrivals
 
   void receive(const frame& content) {
     const auto shape = run().wire();
@@ -90,8 +93,10 @@ struct edge_server_state {
         auto call = decode_call(content, shape);
         if (!call) return broken(content, call.error());
         if (call->layer >= view->shards.size() || !view->shards[call->layer])
-          return run().books->fail({errc::mismatch, fmt::format("server {} hosts no expert of layer {} and was sent a "
-                                                                "call for one", id, call->layer)});
+          return run().books->fail(
+              {errc::mismatch, fmt::format("server {} hosts no expert of layer {} and was sent a "
+                                           "call for one",
+                                           id, call->layer)});
         return self->send(view->shards[call->layer], expert_work{std::move(*call), token_actor{}});
       }
       case frame_kind::output: {
@@ -139,7 +144,8 @@ struct edge_server_state {
 
   void admit(const start_request& message) {
     const auto& spec = *message.spec;
-    auto request = spawn_request(self->system(), view, spec, message.token_budget, message.continue_in_place);
+    auto request =
+        spawn_request(self->system(), view, spec, message.token_budget, message.continue_in_place);
     requests[spec.number] = request;
     send_later(self, request, spec.arrival_ns, begin_request{});
   }
@@ -158,7 +164,8 @@ struct edge_server_state {
     if (found != requests.end()) self->send(found->second, std::move(report));
   }
 
-  // ------------------------------------------------------------------------------------------------------- KV
+  // -------------------------------------------------------------------------------------------------------
+  // KV
 
   void attend(attend_request& work) {
     auto& presence = kv[{work.terms.request, work.layer}];
@@ -205,7 +212,8 @@ struct edge_server_state {
     std::vector<kv_presence*> changed;
     message.content.layer = rows.layer;
     for (auto& block : rows.blocks) {
-      if (!reserved.contains(block.request)) continue;  // The request is over; its last rows were still on the way.
+      if (!reserved.contains(block.request))
+        continue;  // The request is over; its last rows were still on the way.
       auto& presence = kv[{block.request, rows.layer}];
       presence.add(block.first, block.n);
       changed.push_back(&presence);
@@ -216,10 +224,12 @@ struct edge_server_state {
     for (auto* presence : changed) wake(*presence);
   }
 
-  // -------------------------------------------------------------------------------------------- reservations
+  // --------------------------------------------------------------------------------------------
+  // reservations
 
   void reserve(const reservation& message) {
-    const bool answer = message.step == reserve_step::granted || message.step == reserve_step::refused;
+    const bool answer =
+        message.step == reserve_step::granted || message.step == reserve_step::refused;
     const auto addressee = answer ? message.access : message.server;
     if (addressee != id) return view->send(addressee, encode(message));
     switch (message.step) {
@@ -230,7 +240,8 @@ struct edge_server_state {
         return;
       }
       case reserve_step::attempt:
-        if (!reservation_queue.empty() || !fits(message)) return reply(message, reserve_step::refused);
+        if (!reservation_queue.empty() || !fits(message))
+          return reply(message, reserve_step::refused);
         return grant(message);
       case reserve_step::wait:
         reservation_queue.push_back(message);
@@ -275,11 +286,13 @@ struct edge_server_state {
 
   void trace_memory(std::uint64_t request, std::int64_t change) {
     if (run().books->tracing())
-      run().books->trace(fmt::format(R"({{"type":"kv","server":{},"request":{},"change_bytes":{},"reserved_bytes":{},"time_ns":{}}})",
-                                     id, request, change, reserved_bytes, now_ns(self) - run().start_ns));
+      run().books->trace(fmt::format(
+          R"({{"type":"kv","server":{},"request":{},"change_bytes":{},"reserved_bytes":{},"time_ns":{}}})",
+          id, request, change, reserved_bytes, now_ns(self) - run().start_ns));
   }
 
-  // ---------------------------------------------------------------------------------------------------- load
+  // ----------------------------------------------------------------------------------------------------
+  // load
 
   void tick() {
     if (run().books->outstanding() == 0) return;
@@ -310,30 +323,30 @@ struct edge_server_state {
 }  // namespace
 
 edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id) {
-  return system.spawn(
-      [id](edge_server_actor::stateful_pointer<edge_server_state> self) -> edge_server_actor::behavior_type {
-        auto& state = self->state;
-        state.self = self;
-        state.id = id;
-        return {
-            [&state](attach_view& message) { state.view = std::move(message.view); },
-            [&state](frame& content) { state.receive(content); },
-            [&state](attend_request& work) { state.attend(work); },
-            [&state](const kv_written& written) { state.stream(written); },
-            [&state](const token_departed& message) { state.tokens.erase(message.key); },
-            [&state](start_token& message) { state.start(std::move(message.state)); },
-            [&state](const start_request& message) { state.admit(message); },
-            [&state](progress_report& report) { state.forward(std::move(report)); },
-            [&state](const reservation& message) { state.reserve(message); },
-            [&state](const load_report& report) { state.tell_everyone(report); },
-            [&state](load_tick) { state.tick(); },
-            [&state](stop_server) { state.stop(); },
-            [&state](const install_plan& message) {
-              state.install(message);
-              return caf::ok_atom::value;
-            },
-        };
-      });
+  return system.spawn([id](edge_server_actor::stateful_pointer<edge_server_state> self)
+                          -> edge_server_actor::behavior_type {
+    auto& state = self->state;
+    state.self = self;
+    state.id = id;
+    return {
+        [&state](attach_view& message) { state.view = std::move(message.view); },
+        [&state](frame& content) { state.receive(content); },
+        [&state](attend_request& work) { state.attend(work); },
+        [&state](const kv_written& written) { state.stream(written); },
+        [&state](const token_departed& message) { state.tokens.erase(message.key); },
+        [&state](start_token& message) { state.start(std::move(message.state)); },
+        [&state](const start_request& message) { state.admit(message); },
+        [&state](progress_report& report) { state.forward(std::move(report)); },
+        [&state](const reservation& message) { state.reserve(message); },
+        [&state](const load_report& report) { state.tell_everyone(report); },
+        [&state](load_tick) { state.tick(); },
+        [&state](stop_server) { state.stop(); },
+        [&state](const install_plan& message) {
+          state.install(message);
+          return caf::ok_atom::value;
+        },
+    };
+  });
 }
 
 }  // namespace ordermoe::actors

@@ -13,7 +13,9 @@ namespace ordermoe::actors {
 
 namespace {
 
-double milliseconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-6; }
+double milliseconds(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-6;
+}
 
 traffic sum_of(const std::vector<link_ledger>& links) {
   traffic total;
@@ -21,7 +23,8 @@ traffic sum_of(const std::vector<link_ledger>& links) {
   return total;
 }
 
-std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::int32_t>>& documents) {
+std::vector<request_spec> scoring_requests(
+    const std::vector<std::vector<std::int32_t>>& documents) {
   std::vector<request_spec> requests;
   for (const auto& document : documents) {
     request_spec spec;
@@ -34,16 +37,19 @@ std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::in
 }
 
 /// What a scored or answered run spent of what it was allowed.
-void account_budget(const run_setup& setup, const run_result& outcome, std::size_t tokens, strategy_report& report) {
+void account_budget(const run_setup& setup, const run_result& outcome, std::size_t tokens,
+                    strategy_report& report) {
   std::int64_t spent = 0, allowed = 0;
   for (const auto& answer : outcome.outcomes) {
     spent += answer.spent;
     if (answer.budget < planning::unbounded_budget) allowed += answer.budget;
   }
-  if (allowed > 0) report.budget_spent_ratio = static_cast<double>(spent) / static_cast<double>(allowed);
+  if (allowed > 0)
+    report.budget_spent_ratio = static_cast<double>(spent) / static_cast<double>(allowed);
   if (setup.chosen.policy.calibrated && tokens > 0)
     report.predicted_increase_percent =
-        100 * std::expm1(static_cast<double>(spent) / planning::units_per_loss / static_cast<double>(tokens));
+        100 * std::expm1(static_cast<double>(spent) / planning::units_per_loss /
+                         static_cast<double>(tokens));
 }
 
 }  // namespace
@@ -54,7 +60,8 @@ spread spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   for (const auto value : values) found.mean += value / static_cast<double>(values.size());
   const auto at = [&](double share) {
-    return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
+    return values[std::min(values.size() - 1,
+                           static_cast<std::size_t>(share * static_cast<double>(values.size())))];
   };
   found.p50 = at(0.50);
   found.p95 = at(0.95);
@@ -96,9 +103,11 @@ struct tuned_price {
   double measured_over_predicted = 1;
 };
 
-/// Bisects the price on a logarithmic scale until the documents cost `nats` more per token than without substitution.
-result<tuned_price> tune_price(const run_setup& setup, const std::vector<std::vector<std::int32_t>>& documents,
-                               double nats, int steps) {
+/// Bisects the price on a logarithmic scale until the documents cost `nats` more per token than
+/// without substitution.
+result<tuned_price> tune_price(const run_setup& setup,
+                               const std::vector<std::vector<std::int32_t>>& documents, double nats,
+                               int steps) {
   auto trial = setup;
   trial.mode = run_mode::emulated;
   trial.trace.clear();
@@ -108,7 +117,8 @@ result<tuned_price> tune_price(const run_setup& setup, const std::vector<std::ve
   trial.keep_final_hidden = false;
   trial.chosen.token_budget = planning::unbounded_budget;
   draw_arrivals(trial.requests, trial.servers, 4, setup.seed + 2);
-  constexpr double least_price = 1e5, highest_price = 1e13;  // ns per nat: next to nothing, next to never
+  constexpr double least_price = 1e5,
+                   highest_price = 1e13;  // ns per nat: next to nothing, next to never
   const auto exact = score_at_price(trial, highest_price * 1e3);
   if (!exact) return exact.error();
   double low = std::log(least_price), high = std::log(highest_price);
@@ -124,14 +134,16 @@ result<tuned_price> tune_price(const run_setup& setup, const std::vector<std::ve
     }
     high = middle;
     best.ns_per_nat = std::exp(middle);
-    if (increase > 0 && found->predicted > 0) best.measured_over_predicted = increase / found->predicted;
+    if (increase > 0 && found->predicted > 0)
+      best.measured_over_predicted = increase / found->predicted;
   }
   return best;
 }
 
 }  // namespace
 
-result<void> prepare_strategy(run_setup& setup, std::string_view name, const strategy_options& options,
+result<void> prepare_strategy(run_setup& setup, std::string_view name,
+                              const strategy_options& options,
                               const std::vector<std::vector<std::int32_t>>& documents) {
   const auto make = [&]() -> result<void> {
     auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
@@ -175,16 +187,20 @@ result<strategy_report> measure(const experiment& content) {
       report.new_tokens += n;
       latency.push_back(milliseconds(answer.done_ns - answer.arrival_ns));
       if (n > 0) ttft.push_back(milliseconds(answer.first_token_ns - answer.arrival_ns));
-      if (n > 1) tpot.push_back(milliseconds(answer.done_ns - answer.first_token_ns) / static_cast<double>(n - 1));
+      if (n > 1)
+        tpot.push_back(milliseconds(answer.done_ns - answer.first_token_ns) /
+                       static_cast<double>(n - 1));
       first_arrival = std::min(first_arrival, answer.arrival_ns);
       last_done = std::max(last_done, answer.done_ns);
     }
-    for (const auto& spec : setup.requests) report.prompt_tokens += static_cast<std::int64_t>(spec.prompt.size());
+    for (const auto& spec : setup.requests)
+      report.prompt_tokens += static_cast<std::int64_t>(spec.prompt.size());
     report.latency_ms = spread_of(std::move(latency));
     report.ttft_ms = spread_of(std::move(ttft));
     report.tpot_ms = spread_of(std::move(tpot));
     const auto span_s = static_cast<double>(last_done - first_arrival) * 1e-9;
-    if (span_s > 0) report.throughput_tokens_per_s = static_cast<double>(report.new_tokens) / span_s;
+    if (span_s > 0)
+      report.throughput_tokens_per_s = static_cast<double>(report.new_tokens) / span_s;
     report.charged = sum_of(outcome->links);
     const auto& shape = setup.model->config();
     if (setup.costs.hidden_bytes > 0)
@@ -201,11 +217,13 @@ result<strategy_report> measure(const experiment& content) {
       report.execution[i] = slots > 0 ? static_cast<double>(outcome->executions[i]) / slots : 0;
     if (last_done > 0)
       for (const auto& server : outcome->servers)
-        report.busiest_server = std::max(report.busiest_server,
-                                         static_cast<double>(server.busy_ns) / static_cast<double>(last_done - first_arrival));
+        report.busiest_server =
+            std::max(report.busiest_server, static_cast<double>(server.busy_ns) /
+                                                static_cast<double>(last_done - first_arrival));
     report.host_seconds += outcome->host_seconds;
     report.tensor_seconds += outcome->tensor_seconds;
-    account_budget(setup, *outcome, static_cast<std::size_t>(report.prompt_tokens + report.new_tokens), report);
+    account_budget(setup, *outcome,
+                   static_cast<std::size_t>(report.prompt_tokens + report.new_tokens), report);
     report.outcomes = std::move(outcome->outcomes);
   }
 
@@ -244,7 +262,8 @@ result<strategy_report> measure(const experiment& content) {
     if (!outcome) return outcome.error();
     std::size_t right = 0;
     for (std::size_t i = 0; i < content.problems.size(); ++i)
-      right += model::answer_line(outcome->outcomes[i].text) == model::answer_line(content.problems[i].answer);
+      right += model::answer_line(outcome->outcomes[i].text) ==
+               model::answer_line(content.problems[i].answer);
     report.n_problems = content.problems.size();
     report.exact_match = static_cast<double>(right) / static_cast<double>(content.problems.size());
     report.host_seconds += outcome->host_seconds;
@@ -253,14 +272,17 @@ result<strategy_report> measure(const experiment& content) {
   return report;
 }
 
-std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies, bool with_answers) {
+std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies,
+                        bool with_answers) {
   using json = nlohmann::ordered_json;
   const auto spread_json = [](const spread& s) {
     json j{{"mean", s.mean}, {"p50", s.p50}, {"p95", s.p95}};
     j["p99"] = s.p99 ? json(*s.p99) : json(nullptr);
     return j;
   };
-  const auto maybe = [](const std::optional<double>& value) { return value ? json(*value) : json(nullptr); };
+  const auto maybe = [](const std::optional<double>& value) {
+    return value ? json(*value) : json(nullptr);
+  };
   json out;
   out["version"] = version_string;
   out["model"] = header.model;
@@ -307,13 +329,14 @@ std::string report_json(const report_header& header, const std::vector<strategy_
     if (with_answers) {
       j["answers"] = json::array();
       for (const auto& answer : s.outcomes)
-        j["answers"].push_back({{"request", answer.request},
-                                {"access_server", answer.access},
-                                {"text", answer.text},
-                                {"token_ids", answer.token_ids},
-                                {"finish", answer.finish},
-                                {"latency_ms", milliseconds(answer.done_ns - answer.arrival_ns)},
-                                {"ttft_ms", milliseconds(answer.first_token_ns - answer.arrival_ns)}});
+        j["answers"].push_back(
+            {{"request", answer.request},
+             {"access_server", answer.access},
+             {"text", answer.text},
+             {"token_ids", answer.token_ids},
+             {"finish", answer.finish},
+             {"latency_ms", milliseconds(answer.done_ns - answer.arrival_ns)},
+             {"ttft_ms", milliseconds(answer.first_token_ns - answer.arrival_ns)}});
     }
     out["strategies"].push_back(std::move(j));
   }

@@ -21,24 +21,28 @@ spread spread_of(std::vector<double> values);
 
 struct strategy_report {
   std::string name;
-  std::optional<double> quality_budget_percent;  ///< Negative: unbounded. Empty where no budget applies.
+  std::optional<double>
+      quality_budget_percent;  ///< Negative: unbounded. Empty where no budget applies.
   std::size_t n_requests = 0;
   std::int64_t prompt_tokens = 0, new_tokens = 0;
   spread latency_ms, ttft_ms, tpot_ms;
-  double throughput_tokens_per_s = 0;            ///< New tokens over the time from first arrival to last answer.
-  traffic charged;                               ///< Sum over links, of the requests; busy time included.
+  double throughput_tokens_per_s =
+      0;            ///< New tokens over the time from first arrival to last answer.
+  traffic charged;  ///< Sum over links, of the requests; busy time included.
   double serialised_hidden_bytes = 0, serialised_kv_bytes = 0;  ///< Bytes of our own model's rows.
-  std::array<double, 4> execution{};             ///< Shares of slots by execution_kind, of the requests.
-  double busiest_server = 0;                     ///< Largest share of the time that a server computed.
-  std::optional<double> perplexity;              ///< Teacher-forced through the same actors.
-  std::vector<double> losses;                    ///< Of every scored token in order.
+  std::array<double, 4> execution{};  ///< Shares of slots by execution_kind, of the requests.
+  double busiest_server = 0;          ///< Largest share of the time that a server computed.
+  std::optional<double> perplexity;   ///< Teacher-forced through the same actors.
+  std::vector<double> losses;         ///< Of every scored token in order.
   std::optional<double> exact_match;
   std::size_t n_problems = 0;
-  std::optional<double> budget_spent_ratio;      ///< Spent over allowed, of the scored texts or else the requests.
-  std::optional<double> predicted_increase_percent;  ///< Perplexity increase that the spent budget predicts.
-  double plan_estimate_ms = 0;                   ///< The planner's own estimate of one decoded token.
+  std::optional<double>
+      budget_spent_ratio;  ///< Spent over allowed, of the scored texts or else the requests.
+  std::optional<double>
+      predicted_increase_percent;  ///< Perplexity increase that the spent budget predicts.
+  double plan_estimate_ms = 0;     ///< The planner's own estimate of one decoded token.
   double host_seconds = 0, tensor_seconds = 0;
-  std::vector<request_outcome> outcomes;         ///< Of the requests.
+  std::vector<request_outcome> outcomes;  ///< Of the requests.
 
   /// Charged bytes per 1,000 tokens processed, prompt and new.
   double per_1k(std::int64_t bytes) const;
@@ -51,17 +55,21 @@ struct experiment {
   std::uint32_t answer_tokens = 48;
 };
 
-/// Makes setup.chosen for a strategy and, where its budget is met by a price of loss, calibrates that budget against
-/// execution. Predicted losses are measured layer by layer and underestimate what substitution in many layers at once
-/// costs; so the documents (calibration texts, never the ones that are scored) run teacher-forced through the actors,
-/// the price is bisected until the measured increase of negative log-likelihood meets the budget, and every damage
-/// coefficient in setup.experts is multiplied by measured over predicted. Then the plan is made anew with the
-/// corrected profile and the price tuned once more. Errors: those of make_strategy and run_requests.
-result<void> prepare_strategy(run_setup& setup, std::string_view name, const strategy_options& options,
+/// Makes setup.chosen for a strategy and, where its budget is met by a price of loss, calibrates
+/// that budget against execution. Predicted losses are measured layer by layer and underestimate
+/// what substitution in many layers at once costs; so the documents (calibration texts, never the
+/// ones that are scored) run teacher-forced through the actors, the price is bisected until the
+/// measured increase of negative log-likelihood meets the budget, and every damage coefficient in
+/// setup.experts is multiplied by measured over predicted. Then the plan is made anew with the
+/// corrected profile and the price tuned once more. Errors: those of make_strategy and
+/// run_requests.
+result<void> prepare_strategy(run_setup& setup, std::string_view name,
+                              const strategy_options& options,
                               const std::vector<std::vector<std::int32_t>>& documents);
 
-/// Runs the requests; then the documents teacher-forced, every position deciding for itself as in decoding; then the
-/// problems as greedy requests. All on the same actors, plan and policy. Errors: those of run_requests.
+/// Runs the requests; then the documents teacher-forced, every position deciding for itself as in
+/// decoding; then the problems as greedy requests. All on the same actors, plan and policy. Errors:
+/// those of run_requests.
 result<strategy_report> measure(const experiment& content);
 
 /// The report as JSON text: docs/REPORT.md states the fields.
@@ -69,6 +77,7 @@ struct report_header {
   std::string model, cluster, cost_profile, clock;
   std::uint64_t seed = 0;
 };
-std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies, bool with_answers);
+std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies,
+                        bool with_answers);
 
 }  // namespace ordermoe::actors

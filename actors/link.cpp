@@ -18,9 +18,10 @@ struct link_state {
 
 }  // namespace
 
-link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_context> run, std::uint32_t from,
-                      std::uint32_t to) {
-  return system.spawn([=](link_actor::stateful_pointer<link_state> self) -> link_actor::behavior_type {
+link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_context> run,
+                      std::uint32_t from, std::uint32_t to) {
+  return system.spawn([=](link_actor::stateful_pointer<link_state> self)
+                          -> link_actor::behavior_type {
     auto& state = self->state;
     state.run = run;
     state.ledger.from = from;
@@ -45,8 +46,9 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
           if (run.books->tracing())
             run.books->trace(fmt::format(
                 R"({{"type":"transfer","from":{},"to":{},"frame":"{}","hidden_bytes":{},"kv_bytes":{},"other_bytes":{},"serialised_bytes":{},"sent_ns":{},"start_ns":{},"end_ns":{},"arrival_ns":{}}})",
-                from, to, to_string(content.kind), hidden, kv, other, serialised, now - run.start_ns,
-                start - run.start_ns, end - run.start_ns, arrival - run.start_ns));
+                from, to, to_string(content.kind), hidden, kv, other, serialised,
+                now - run.start_ns, start - run.start_ns, end - run.start_ns,
+                arrival - run.start_ns));
           content.from = from;
           content.to = to;
           if (emulated)

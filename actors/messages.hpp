@@ -9,18 +9,19 @@
 #include "actors/decide.hpp"
 #include "actors/wire.hpp"
 
-/// The protocol between the actors: every message inside a process and every typed interface. What crosses between
-/// servers is in wire.hpp and travels as a `frame` through a link.
+/// The protocol between the actors: every message inside a process and every typed interface. What
+/// crosses between servers is in wire.hpp and travels as a `frame` through a link.
 ///
-/// Inside one process a message cannot be lost. What can be lost, a frame on a link or a whole server, is covered by
-/// the deadline that each request actor holds.
+/// Inside one process a message cannot be lost. What can be lost, a frame on a link or a whole
+/// server, is covered by the deadline that each request actor holds.
 namespace ordermoe::actors {
 
 struct deployment;
 struct server_view;
 struct request_spec;
 
-// ---------------------------------------------------------------------------------------------------- to a token
+// ----------------------------------------------------------------------------------------------------
+// to a token
 
 /// From compute: attention, norm and router of this token's rows are done.
 struct attended {
@@ -39,11 +40,13 @@ struct head_done {
   std::vector<float> logits;
 };
 
-/// expert_output (wire.hpp) comes from compute where the experts ran here, from the edge server otherwise.
-using token_actor = caf::typed_actor<caf::reacts_to<attended>, caf::reacts_to<decided>, caf::reacts_to<expert_output>,
-                                     caf::reacts_to<head_done>>;
+/// expert_output (wire.hpp) comes from compute where the experts ran here, from the edge server
+/// otherwise.
+using token_actor = caf::typed_actor<caf::reacts_to<attended>, caf::reacts_to<decided>,
+                                     caf::reacts_to<expert_output>, caf::reacts_to<head_done>>;
 
-// -------------------------------------------------------------------------------------------------- to a compute
+// --------------------------------------------------------------------------------------------------
+// to a compute
 
 struct attend_work {
   token_actor token;
@@ -52,12 +55,12 @@ struct attend_work {
   std::uint32_t first = 0;
   std::vector<std::int32_t> ids;  ///< Embedded first where `hidden` is empty.
   std::vector<float> hidden;
-  bool stream = false;            ///< Hand the new KV rows to the edge server for the other members of R_l.
+  bool stream = false;  ///< Hand the new KV rows to the edge server for the other members of R_l.
 };
 
 struct expert_work {
   expert_call call;
-  token_actor token;              ///< Set where the outputs go to a token on this server.
+  token_actor token;  ///< Set where the outputs go to a token on this server.
 };
 
 struct head_work {
@@ -80,7 +83,8 @@ struct batch_done {
   std::shared_ptr<batch> content;
 };
 
-/// From the run or the edge server: the server as it is now. The first message that each actor of a server gets.
+/// From the run or the edge server: the server as it is now. The first message that each actor of a
+/// server gets.
 struct attach_view {
   std::shared_ptr<const server_view> view;
 };
@@ -88,47 +92,53 @@ struct attach_view {
 struct tell_load {};    ///< Ask for the present wait; answered to the edge server.
 struct tell_ledger {};  ///< Ask to write the ledger into the run's books.
 
-using compute_actor =
-    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<attend_work>, caf::reacts_to<expert_work>,
-                     caf::reacts_to<head_work>,
-                     caf::reacts_to<store_kv>, caf::reacts_to<drop_sequence>, caf::reacts_to<batch_done>,
-                     caf::reacts_to<tell_load>, caf::reacts_to<tell_ledger>>;
+using compute_actor = caf::typed_actor<
+    caf::reacts_to<attach_view>, caf::reacts_to<attend_work>, caf::reacts_to<expert_work>,
+    caf::reacts_to<head_work>, caf::reacts_to<store_kv>, caf::reacts_to<drop_sequence>,
+    caf::reacts_to<batch_done>, caf::reacts_to<tell_load>, caf::reacts_to<tell_ledger>>;
 
-// ------------------------------------------------------------------------------------------- to an expert shard
+// ------------------------------------------------------------------------------------------- to an
+// expert shard
 
-/// From a token here or from the edge server: run these rows. Experts that this shard does not host are a broken plan.
+/// From a token here or from the edge server: run these rows. Experts that this shard does not host
+/// are a broken plan.
 using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>>;
 
-// ------------------------------------------------------------------------------------------------- to a selector
+// -------------------------------------------------------------------------------------------------
+// to a selector
 
 struct select_query {
   token_actor token;
   token_key key;
   std::uint32_t access = 0;
   std::uint32_t layer = 0;
-  std::vector<float> logits;           ///< [n, n_experts]
-  std::vector<loss_units> allowance;   ///< [n]
+  std::vector<float> logits;          ///< [n, n_experts]
+  std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
 };
 
 /// load_report: what other servers say of their waits; a new snapshot each time.
-using selector_actor =
-    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_query>, caf::reacts_to<load_report>>;
+using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_query>,
+                                        caf::reacts_to<load_report>>;
 
-// ----------------------------------------------------------------------------------------------------- to a link
+// -----------------------------------------------------------------------------------------------------
+// to a link
 
 /// Frames in FIFO order, delivered to the edge server at the other end.
-using link_actor =
-    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<tell_ledger>>;
+using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
+                                    caf::reacts_to<tell_ledger>>;
 
-// --------------------------------------------------------------------------------------------------- to a request
+// ---------------------------------------------------------------------------------------------------
+// to a request
 
 struct begin_request {};     ///< From the run: the request arrives now.
 struct request_deadline {};  ///< From itself.
-using request_actor = caf::typed_actor<caf::reacts_to<begin_request>, caf::reacts_to<progress_report>,
-                                       caf::reacts_to<reservation>, caf::reacts_to<request_deadline>>;
+using request_actor =
+    caf::typed_actor<caf::reacts_to<begin_request>, caf::reacts_to<progress_report>,
+                     caf::reacts_to<reservation>, caf::reacts_to<request_deadline>>;
 
-// ----------------------------------------------------------------------------------------------- to an edge server
+// -----------------------------------------------------------------------------------------------
+// to an edge server
 
 /// From a token: attend these rows as soon as every earlier KV row of the sequence is here.
 using attend_request = attend_work;
@@ -136,7 +146,7 @@ using attend_request = attend_work;
 /// From compute: KV rows were written here; the other members of R_l get them.
 struct kv_written {
   kv_rows content;
-  std::vector<std::uint32_t> access;    ///< [blocks] access server: selects R_l
+  std::vector<std::uint32_t> access;  ///< [blocks] access server: selects R_l
 };
 
 /// From a token: it left this server or ended.
@@ -152,7 +162,7 @@ struct start_token {
 /// From the run: a user connected to this server sends a request at `spec->arrival_ns`.
 struct start_request {
   std::shared_ptr<const request_spec> spec;
-  loss_units token_budget = 0;      ///< Average units per token; unbounded_budget: no limit.
+  loss_units token_budget = 0;  ///< Average units per token; unbounded_budget: no limit.
   bool continue_in_place = true;
 };
 
@@ -166,12 +176,12 @@ struct load_tick {};
 /// From the run: end, with every actor of this server.
 struct stop_server {};
 
-using edge_server_actor =
-    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<attend_request>, caf::reacts_to<kv_written>,
-                     caf::reacts_to<token_departed>, caf::reacts_to<start_token>, caf::reacts_to<start_request>,
-                     caf::reacts_to<progress_report>, caf::reacts_to<reservation>, caf::reacts_to<load_report>,
-                     caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
-                     caf::replies_to<install_plan>::with<caf::ok_atom>>;
+using edge_server_actor = caf::typed_actor<
+    caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<attend_request>,
+    caf::reacts_to<kv_written>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
+    caf::reacts_to<start_request>, caf::reacts_to<progress_report>, caf::reacts_to<reservation>,
+    caf::reacts_to<load_report>, caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
+    caf::replies_to<install_plan>::with<caf::ok_atom>>;
 
 }  // namespace ordermoe::actors
 

@@ -9,7 +9,7 @@
 
 namespace ordermoe::actors {
 
-struct push_plan {};     ///< From the run: put the strategy's plan in force everywhere.
+struct push_plan {};  ///< From the run: put the strategy's plan in force everywhere.
 using planner_actor = caf::typed_actor<caf::reacts_to<push_plan>>;
 
 /// What a planner works on and where it says that every server is ready.
@@ -20,8 +20,10 @@ struct planner_work {
   std::shared_ptr<std::atomic<std::size_t>> servers_ready;
 };
 
-/// One per cluster. Builds the selection tables of the plan, gives the plan its epoch and pushes both to every server.
-planner_actor spawn_planner(caf::actor_system& system, std::shared_ptr<const run_context> run, planner_work work);
+/// One per cluster. Builds the selection tables of the plan, gives the plan its epoch and pushes
+/// both to every server.
+planner_actor spawn_planner(caf::actor_system& system, std::shared_ptr<const run_context> run,
+                            planner_work work);
 
 }  // namespace ordermoe::actors
 

@@ -16,13 +16,13 @@ struct request_data {
   request_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   request_spec spec;
-  loss_units token_budget = 0;     ///< Average units per token; unbounded_budget: no limit.
+  loss_units token_budget = 0;  ///< Average units per token; unbounded_budget: no limit.
   bool continue_in_place = true;
   request_outcome outcome;
   std::unique_ptr<model::streaming_decoder> decoder;
   std::vector<std::pair<std::uint32_t, std::int64_t>> members;  ///< Server and bytes, ascending.
   std::size_t answers = 0;
-  std::size_t waiting_for = 0;     ///< Index into members while waiting in order.
+  std::size_t waiting_for = 0;  ///< Index into members while waiting in order.
   bool refused = false;
   bool in_order = false;
   bool done = false;
@@ -30,7 +30,8 @@ struct request_data {
   std::map<std::uint32_t, progress_report> reports;  ///< By position, those that came early.
   std::uint32_t next_position = 0;
   loss_units total_budget = 0;
-  loss_units prompt_spent = 0;     ///< By the prompt's chunks before the last, those that have reported.
+  loss_units prompt_spent =
+      0;  ///< By the prompt's chunks before the last, those that have reported.
   loss_units chain_spent = 0;      ///< By the last chunk and the positions after it.
   std::size_t chunks_running = 0;  ///< Chunks before the last that have not reported.
   std::map<std::uint32_t, std::uint32_t> chunk_rows;  ///< First position -> rows.
@@ -58,7 +59,8 @@ struct request_data {
     outcome.arrival_ns = now();
     if (run().tokens) decoder = std::make_unique<model::streaming_decoder>(run().tokens);
     if (run().request_timeout_ns > 0)
-      send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns, request_deadline{});
+      send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns,
+                 request_deadline{});
     const auto budget_tokens = spec.prompt.size() + terms().max_new_tokens;
     total_budget = token_budget >= planning::unbounded_budget
                        ? planning::unbounded_budget
@@ -66,8 +68,8 @@ struct request_data {
     outcome.budget = total_budget;
     if (run().books->tracing())
       run().books->trace(request_line(spec, view->id, total_budget, outcome.arrival_ns));
-    const auto need = kv_need(view->placed->plan.residence[view->id], run().servers.size(), budget_tokens,
-                              run().costs.kv_row_bytes);
+    const auto need = kv_need(view->placed->plan.residence[view->id], run().servers.size(),
+                              budget_tokens, run().costs.kv_row_bytes);
     for (std::uint32_t m = 0; m < need.size(); ++m)
       if (need[m] > 0) members.emplace_back(m, need[m]);
     for (const auto& [server, bytes] : members) ask(server, bytes, reserve_step::attempt);
@@ -163,9 +165,11 @@ struct request_data {
     outcome.token_ids.push_back(report.id);
     if (decoder) outcome.text += decoder->push(report.id);
     if (cut_at_stop_string()) return finish("stop_string");
-    if (report.last) return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
+    if (report.last)
+      return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
-    auto next = successor(terms(), report.id, report.position, report.pool, report.spent, run().allowance_factor);
+    auto next = successor(terms(), report.id, report.position, report.pool, report.spent,
+                          run().allowance_factor);
     start_at(view->start_server(view->id, view->id), std::move(next));
   }
 
@@ -189,8 +193,8 @@ struct request_data {
     if (chunks_running == 0) settle();
   }
 
-  /// The answer is complete, and every chunk of the prompt has said what it spent: one that ran elsewhere may say so
-  /// after the last token is here.
+  /// The answer is complete, and every chunk of the prompt has said what it spent: one that ran
+  /// elsewhere may say so after the last token is here.
   void settle() {
     if (!spec.score) outcome.spent = prompt_spent + chain_spent;
     if (run().books->tracing()) run().books->trace(done_line(outcome));
@@ -200,34 +204,37 @@ struct request_data {
   }
 
   void deadline() {
-    run().books->fail({errc::timed_out, fmt::format("request {} was not answered within {:.1f} s", spec.number,
-                                                    static_cast<double>(run().request_timeout_ns) * 1e-9)});
+    run().books->fail(
+        {errc::timed_out, fmt::format("request {} was not answered within {:.1f} s", spec.number,
+                                      static_cast<double>(run().request_timeout_ns) * 1e-9)});
   }
 };
 
 }  // namespace
 
-request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view, request_spec spec,
-                            loss_units token_budget, bool continue_in_place) {
-  return system.spawn([view = std::move(view), spec = std::move(spec), token_budget, continue_in_place](
-                          request_actor::stateful_pointer<request_data> self) mutable -> request_actor::behavior_type {
-    auto& data = self->state;
-    data.self = self;
-    data.view = std::move(view);
-    data.spec = std::move(spec);
-    data.token_budget = token_budget;
-    data.continue_in_place = continue_in_place;
-    return {
-        [&data](begin_request) { data.arrive(); },
-        [&data](progress_report& report) { data.progress(report); },
-        [&data](const reservation& message) { data.answer(message); },
-        [&data](request_deadline) { data.deadline(); },
-    };
-  });
+request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view,
+                            request_spec spec, loss_units token_budget, bool continue_in_place) {
+  return system.spawn(
+      [view = std::move(view), spec = std::move(spec), token_budget,
+       continue_in_place](request_actor::stateful_pointer<request_data> self) mutable
+      -> request_actor::behavior_type {
+        auto& data = self->state;
+        data.self = self;
+        data.view = std::move(view);
+        data.spec = std::move(spec);
+        data.token_budget = token_budget;
+        data.continue_in_place = continue_in_place;
+        return {
+            [&data](begin_request) { data.arrive(); },
+            [&data](progress_report& report) { data.progress(report); },
+            [&data](const reservation& message) { data.answer(message); },
+            [&data](request_deadline) { data.deadline(); },
+        };
+      });
 }
 
-std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers, std::size_t positions,
-                                  std::int64_t kv_row_bytes) {
+std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers,
+                                  std::size_t positions, std::int64_t kv_row_bytes) {
   std::vector<std::int64_t> need(n_servers, 0);
   for (const auto members : residence.layers)
     for (std::size_t m = 0; m < n_servers; ++m)

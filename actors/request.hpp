@@ -10,18 +10,20 @@
 
 namespace ordermoe::actors {
 
-/// At the access server: reserves KV memory, starts the prompt's chunks, puts reports in order, streams text, ends on
-/// length, end of text, stop string or context, gives memory back and writes the outcome.
+/// At the access server: reserves KV memory, starts the prompt's chunks, puts reports in order,
+/// streams text, ends on length, end of text, stop string or context, gives memory back and writes
+/// the outcome.
 ///
-///   arriving -> reserving (attempt everywhere at once; if refused: give back, wait server by server in ascending
-///   order) -> running -> done
+///   arriving -> reserving (attempt everywhere at once; if refused: give back, wait server by
+///   server in ascending order) -> running -> done
 ///
-/// Waiting in ascending server order cannot deadlock: whoever holds the highest server needs nothing more.
-request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view, request_spec spec,
-                            loss_units token_budget, bool continue_in_place);
+/// Waiting in ascending server order cannot deadlock: whoever holds the highest server needs
+/// nothing more.
+request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view,
+                            request_spec spec, loss_units token_budget, bool continue_in_place);
 
 /// KV bytes that a request needs at each server under a residency; [n_servers].
-std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers, std::size_t positions,
-                                  std::int64_t kv_row_bytes);
+std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers,
+                                  std::size_t positions, std::int64_t kv_row_bytes);
 
 }  // namespace ordermoe::actors

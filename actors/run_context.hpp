@@ -14,7 +14,8 @@
 #include "planning/plan.hpp"
 #include "planning/selector.hpp"
 
-/// What the actors of one run share. Everything here is set before the first actor starts and does not change.
+/// What the actors of one run share. Everything here is set before the first actor starts and does
+/// not change.
 namespace ordermoe::actors {
 
 enum class clock_kind { virtual_time, wall };
@@ -26,14 +27,15 @@ struct run_context {
   cost_profile costs;
   planning::cost_model prices;
   clock_kind clock = clock_kind::virtual_time;
-  std::size_t chunk_rows = 64;         ///< Prompt rows that take one residence decision together.
-  bool stream_kv = true;               ///< Off only in tests: proves that KV streaming is needed.
+  std::size_t chunk_rows = 64;  ///< Prompt rows that take one residence decision together.
+  bool stream_kv = true;        ///< Off only in tests: proves that KV streaming is needed.
   bool keep_final_hidden = false;
-  double allowance_factor = 1;         ///< A token may spend this many even shares of what is left.
-  std::int64_t load_period_ns = 0;     ///< How often servers tell their waits; 0: never.
-  std::int64_t request_timeout_ns = 0; ///< Deadline of one request; 0: none (virtual time finds stalls by itself).
+  double allowance_factor = 1;      ///< A token may spend this many even shares of what is left.
+  std::int64_t load_period_ns = 0;  ///< How often servers tell their waits; 0: never.
+  std::int64_t request_timeout_ns =
+      0;  ///< Deadline of one request; 0: none (virtual time finds stalls by itself).
   run_books* books = nullptr;
-  std::int64_t start_ns = 0;           ///< Clock reading that the trace and outcomes count from.
+  std::int64_t start_ns = 0;  ///< Clock reading that the trace and outcomes count from.
 
   const model::model_config& shape() const { return model->config(); }
   wire_shape wire() const { return {shape().hidden_size, shape().kv_row_size()}; }
@@ -59,7 +61,8 @@ struct server_view {
 
   /// Sends a frame from here to another server.
   void send(std::uint32_t to, frame content) const;
-  /// The member of R_0 that a position of this access server's request starts at when coming from `from`.
+  /// The member of R_0 that a position of this access server's request starts at when coming from
+  /// `from`.
   std::uint32_t start_server(std::uint32_t access, std::uint32_t from) const;
 };
 

@@ -50,7 +50,8 @@ class run_of_actors {
     context_->servers = setup.servers;
     context_->costs = setup.costs;
     context_->prices = planning::make_cost_model(setup.servers, setup.costs);
-    context_->clock = setup.mode == run_mode::emulated ? clock_kind::virtual_time : clock_kind::wall;
+    context_->clock =
+        setup.mode == run_mode::emulated ? clock_kind::virtual_time : clock_kind::wall;
     context_->chunk_rows = setup.chunk_rows;
     context_->stream_kv = setup.stream_kv;
     context_->keep_final_hidden = setup.keep_final_hidden;
@@ -80,14 +81,18 @@ class run_of_actors {
     outcome.executions = books_.executions;
     outcome.links = std::move(books_.links);
     outcome.servers = std::move(books_.servers);
-    for (const auto& server : outcome.servers) outcome.tensor_seconds += static_cast<double>(server.tensor_ns) * 1e-9;
-    outcome.host_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    for (const auto& server : outcome.servers)
+      outcome.tensor_seconds += static_cast<double>(server.tensor_ns) * 1e-9;
+    outcome.host_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return outcome;
   }
 
  private:
   std::int64_t clock_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(system_.clock().now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               system_.clock().now().time_since_epoch())
+        .count();
   }
 
   void spawn_servers() {
@@ -112,7 +117,8 @@ class run_of_actors {
   }
 
   result<void> install() {
-    planner_work work{setup_.experts, setup_.chosen, {}, std::make_shared<std::atomic<std::size_t>>(0)};
+    planner_work work{
+        setup_.experts, setup_.chosen, {}, std::make_shared<std::atomic<std::size_t>>(0)};
     for (const auto& view : views_) work.servers.push_back(view->server);
     const auto ready = work.servers_ready;
     planner_ = spawn_planner(system_, context_, std::move(work));
@@ -128,20 +134,24 @@ class run_of_actors {
     }
     if (books_.failed()) return *books_.problem;
     if (*ready < views_.size())
-      return error{errc::timed_out, fmt::format("{} of {} servers confirmed the plan", ready->load(), views_.size())};
-    // The views that requests and tokens start from: the servers made them when they installed the plan.
+      return error{errc::timed_out, fmt::format("{} of {} servers confirmed the plan",
+                                                ready->load(), views_.size())};
+    // The views that requests and tokens start from: the servers made them when they installed the
+    // plan.
     return {};
   }
 
   void spawn_requests() {
     for (const auto& spec : setup_.requests) {
       const auto& view = views_[spec.access];
-      caf::anon_send(view->server, start_request{std::make_shared<const request_spec>(spec),
-                                                 setup_.chosen.token_budget, setup_.chosen.continue_in_place});
+      caf::anon_send(view->server,
+                     start_request{std::make_shared<const request_spec>(spec),
+                                   setup_.chosen.token_budget, setup_.chosen.continue_in_place});
     }
     if (context_->load_period_ns > 0)
       for (const auto& view : views_)
-        caf::delayed_anon_send(view->server, std::chrono::nanoseconds(context_->load_period_ns), load_tick{});
+        caf::delayed_anon_send(view->server, std::chrono::nanoseconds(context_->load_period_ns),
+                               load_tick{});
   }
 
   bool stop_asked() const { return setup_.should_stop && setup_.should_stop(); }
@@ -152,12 +162,10 @@ class run_of_actors {
     if (setup_.on_progress && done != told_) setup_.on_progress(told_ = done, total);
   }
 
-  result<void> drive() {
-    return scheduler_ != nullptr ? drive_virtual_time() : await_wall_clock();
-  }
+  result<void> drive() { return scheduler_ != nullptr ? drive_virtual_time() : await_wall_clock(); }
 
-  /// Runs every job that is due, then lets the next timeout come, one at a time, until nothing is outstanding; then
-  /// runs what was still on its way, so that the ledgers are complete.
+  /// Runs every job that is due, then lets the next timeout come, one at a time, until nothing is
+  /// outstanding; then runs what was still on its way, so that the ledgers are complete.
   result<void> drive_virtual_time() {
     std::size_t steps = 0;
     for (;;) {
@@ -169,10 +177,10 @@ class run_of_actors {
       }
       if (scheduler_->trigger_timeout()) continue;
       if (books_.outstanding() == 0) break;
-      return error{errc::timed_out,
-                   fmt::format("{} of {} requests wait and nothing moves any more (is KV streaming off, or a message "
-                               "lost?)",
-                               books_.outstanding(), setup_.requests.size())};
+      return error{errc::timed_out, fmt::format("{} of {} requests wait and nothing moves any more "
+                                                "(is KV streaming off, or a message "
+                                                "lost?)",
+                                                books_.outstanding(), setup_.requests.size())};
     }
     tell_progress();
     return {};
@@ -185,7 +193,8 @@ class run_of_actors {
     }
     tell_progress();
     if (books_.failed()) return *books_.problem;
-    // Memory given back and the last KV rows are still on their way when the last answer is complete.
+    // Memory given back and the last KV rows are still on their way when the last answer is
+    // complete.
     settle_wall_clock();
     return {};
   }
@@ -207,8 +216,9 @@ class run_of_actors {
     } else {
       books_.wait_for_ledgers(n, n * (n - 1), std::chrono::seconds(10));
     }
-    std::sort(books_.links.begin(), books_.links.end(),
-              [](const auto& a, const auto& b) { return std::pair(a.from, a.to) < std::pair(b.from, b.to); });
+    std::sort(books_.links.begin(), books_.links.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.from, a.to) < std::pair(b.from, b.to);
+    });
     std::sort(books_.servers.begin(), books_.servers.end(),
               [](const auto& a, const auto& b) { return a.server < b.server; });
     for (auto& ledger : books_.servers) ledger.kv_peak_bytes = books_.kv_peak(ledger.server);
@@ -244,30 +254,40 @@ result<void> check_requests(const run_setup& setup) {
     const auto place = fmt::format("request {}", spec.number);
     if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
     if (spec.access >= setup.servers.size())
-      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access, setup.servers.size())};
+      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
+                                                   setup.servers.size())};
     if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
-      return error{errc::out_of_range, fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it",
-                                                   place, spec.prompt.size(), shape.max_context)};
+      return error{
+          errc::out_of_range,
+          fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
+                      spec.prompt.size(), shape.max_context)};
     for (const auto id : spec.prompt)
       if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
-        return error{errc::out_of_range, fmt::format("{}: token id {} is outside the vocabulary of {}", place, id, shape.vocab_size)};
+        return error{errc::out_of_range,
+                     fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
+                                 shape.vocab_size)};
     const auto positions = spec.prompt.size() + (spec.score ? 0 : spec.max_new_tokens);
-    const auto need = kv_need(setup.chosen.plan.residence[spec.access], setup.servers.size(), positions, setup.costs.kv_row_bytes);
+    const auto need = kv_need(setup.chosen.plan.residence[spec.access], setup.servers.size(),
+                              positions, setup.costs.kv_row_bytes);
     for (std::size_t m = 0; m < need.size(); ++m)
       if (need[m] > setup.servers.servers[m].kv_bytes)
-        return error{errc::infeasible,
-                     fmt::format("{}: its KV rows need {} bytes on server {} ({}), which keeps {} for KV; raise kv memory "
-                                 "in the cluster file or shorten the request",
-                                 place, need[m], m, setup.servers.servers[m].name, setup.servers.servers[m].kv_bytes)};
+        return error{errc::infeasible, fmt::format("{}: its KV rows need {} bytes on server {} "
+                                                   "({}), which keeps {} for KV; raise kv memory "
+                                                   "in the cluster file or shorten the request",
+                                                   place, need[m], m, setup.servers.servers[m].name,
+                                                   setup.servers.servers[m].kv_bytes)};
   }
   return {};
 }
 
 }  // namespace
 
-const char* to_string(run_mode mode) { return mode == run_mode::emulated ? "emulated" : "local"; }
+const char* to_string(run_mode mode) {
+  return mode == run_mode::emulated ? "emulated" : "local";
+}
 
-void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, double rate, std::uint64_t seed) {
+void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, double rate,
+                   std::uint64_t seed) {
   random_stream draws(seed, 0x617272697665);
   double time_s = 0;
   for (auto& spec : requests) {
@@ -277,7 +297,8 @@ void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, 
     }
     auto share = draws.unit();
     spec.access = 0;
-    while (spec.access + 1 < servers.size() && share >= servers.servers[spec.access].arrival_share) {
+    while (spec.access + 1 < servers.size() &&
+           share >= servers.servers[spec.access].arrival_share) {
       share -= servers.servers[spec.access].arrival_share;
       ++spec.access;
     }

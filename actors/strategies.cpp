@@ -28,12 +28,14 @@ planning::loss_units units_of_nats(double nats) {
   return static_cast<planning::loss_units>(std::floor(nats * planning::units_per_loss));
 }
 
-/// Nats in the paper's own loss units: divided by the mean measured damage of one unit of eq. (18)'s loss.
+/// Nats in the paper's own loss units: divided by the mean measured damage of one unit of eq.
+/// (18)'s loss.
 double paper_units_of_nats(const planning::profile& experts, double nats) {
   if (std::isinf(nats)) return nats;
   double damage = 0;
   for (const auto& layer : experts.layers)
-    damage += layer.damage[static_cast<std::size_t>(loss_metric::router_logit)] / static_cast<double>(experts.n_layers);
+    damage += layer.damage[static_cast<std::size_t>(loss_metric::router_logit)] /
+              static_cast<double>(experts.n_layers);
   return damage > 0 ? nats / damage : 0;
 }
 
@@ -65,8 +67,8 @@ std::vector<std::string> strategy_names() {
   return {"exact", "layer-shards", "local-only", "router-restricted", "paper", "ordermoe"};
 }
 
-double expected_dispatch_ns(const planning::profile& experts, const planning::plan& placed, const cluster& servers,
-                            const cost_profile& costs) {
+double expected_dispatch_ns(const planning::profile& experts, const planning::plan& placed,
+                            const cluster& servers, const cost_profile& costs) {
   const auto prices = planning::make_cost_model(servers, costs);
   const planning::placement_index index(placed);
   double total = 0;
@@ -88,7 +90,8 @@ double expected_dispatch_ns(const planning::profile& experts, const planning::pl
           busy[best] += prices.expert_ns[best];
         }
         double step = 0;
-        for (const auto& [m, ns] : busy) step = std::max(step, prices.hidden(a, m) + ns + prices.hidden(m, a));
+        for (const auto& [m, ns] : busy)
+          step = std::max(step, prices.hidden(a, m) + ns + prices.hidden(m, a));
         position += set.probability * step;
       }
       position += prices.attention_ns[a];
@@ -98,8 +101,9 @@ double expected_dispatch_ns(const planning::profile& experts, const planning::pl
   return total;
 }
 
-result<strategy> make_strategy(std::string_view name, const planning::profile& experts, const cluster& servers,
-                               const cost_profile& costs, const strategy_options& options) {
+result<strategy> make_strategy(std::string_view name, const planning::profile& experts,
+                               const cluster& servers, const cost_profile& costs,
+                               const strategy_options& options) {
   strategy made;
   made.name = std::string(name);
   const auto n_servers = servers.size();
@@ -150,8 +154,8 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
     made.token_budget = planning::unbounded_budget;
   } else if (name == "paper") {
     made.policy.name = made.name;
-    made.policy.residence =
-        experts.top_k == 1 ? planning::residence_choice::with_slot : planning::residence_choice::free;
+    made.policy.residence = experts.top_k == 1 ? planning::residence_choice::with_slot
+                                               : planning::residence_choice::free;
     made.token_budget = units_of_nats(paper_units_of_nats(experts, nats));
     made.continue_in_place = false;
     made.has_budget = true;
@@ -176,7 +180,9 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
     else if (*options.residency == "roaming")
       made.plan.residence = planning::roaming_residency(n_servers, n_layers);
     else
-      return error{errc::usage, fmt::format("residency '{}' is not known; expected access or roaming", *options.residency)};
+      return error{errc::usage,
+                   fmt::format("residency '{}' is not known; expected access or roaming",
+                               *options.residency)};
   }
   if (auto valid = planning::validate(made.plan, servers, costs); !valid) return valid.error();
   return made;

@@ -10,41 +10,44 @@
 #include "planning/profile.hpp"
 #include "planning/selector.hpp"
 
-/// The strategies that a run can select: a placement, a selection policy, and what a budget means to it. All price
-/// links, queues, KV and memory by the same estimates and run on the same actors.
+/// The strategies that a run can select: a placement, a selection policy, and what a budget means
+/// to it. All price links, queues, KV and memory by the same estimates and run on the same actors.
 namespace ordermoe::actors {
 
 struct strategy_options {
-  double quality_percent = 0;              ///< Predicted perplexity increase allowed; negative: unbounded.
-  std::optional<std::size_t> horizon;      ///< Overrides the strategy's own.
+  double quality_percent = 0;  ///< Predicted perplexity increase allowed; negative: unbounded.
+  std::optional<std::size_t> horizon;  ///< Overrides the strategy's own.
   std::uint64_t seed = 1;
   std::size_t search_steps = 20000;
-  double concurrency = 1;                  ///< Requests in flight that a searching planner expects.
-  std::optional<planning::plan> plan;      ///< Use this placement and residency instead of the strategy's own.
-  std::optional<std::string> residency;    ///< access, roaming; overrides that of the plan.
+  double concurrency = 1;  ///< Requests in flight that a searching planner expects.
+  std::optional<planning::plan>
+      plan;  ///< Use this placement and residency instead of the strategy's own.
+  std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
 };
 
 struct strategy {
   std::string name;
   planning::plan plan;
   planning::selection_policy policy;
-  planning::loss_units token_budget = 0;   ///< Average units per token.
+  planning::loss_units token_budget = 0;  ///< Average units per token.
   bool continue_in_place = true;
   double allowance_factor = 1;
-  bool tunes_price = false;                ///< Its budget is met by a tuned price of loss (experiment.hpp).
-  bool has_budget = false;                 ///< Whether a quality budget changes what it does.
+  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (experiment.hpp).
+  bool has_budget = false;   ///< Whether a quality budget changes what it does.
 };
 
 /// Names in the order in which reports list them.
 std::vector<std::string> strategy_names();
 
-/// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan of other shape.
-result<strategy> make_strategy(std::string_view name, const planning::profile& experts, const cluster& servers,
-                               const cost_profile& costs, const strategy_options& options);
+/// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
+/// of other shape.
+result<strategy> make_strategy(std::string_view name, const planning::profile& experts,
+                               const cluster& servers, const cost_profile& costs,
+                               const strategy_options& options);
 
-/// Expected time of one decoded position with every slot sent out from the access server and back, averaged over
-/// arrivals; what `exact` picks its placement by.
-double expected_dispatch_ns(const planning::profile& experts, const planning::plan& placed, const cluster& servers,
-                            const cost_profile& costs);
+/// Expected time of one decoded position with every slot sent out from the access server and back,
+/// averaged over arrivals; what `exact` picks its placement by.
+double expected_dispatch_ns(const planning::profile& experts, const planning::plan& placed,
+                            const cluster& servers, const cost_profile& costs);
 
 }  // namespace ordermoe::actors

@@ -16,8 +16,8 @@ struct token_data {
   token_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   token_state state;
-  std::vector<float> normed;                       ///< [n, hidden_size] while choosing and dispatching
-  std::vector<expert_output> outputs;              ///< Collected so far.
+  std::vector<float> normed;           ///< [n, hidden_size] while choosing and dispatching
+  std::vector<expert_output> outputs;  ///< Collected so far.
 
   const run_context& run() const { return *view->run; }
   std::size_t n() const { return state.ids.size(); }
@@ -49,8 +49,8 @@ struct token_data {
   void select(attended& result) {
     state.hidden = std::move(result.hidden);
     normed = std::move(result.normed);
-    self->send(view->selector, select_query{handle(), key(), state.terms.access, state.layer, std::move(result.logits),
-                                            state.allowance, state.pool});
+    self->send(view->selector, select_query{handle(), key(), state.terms.access, state.layer,
+                                            std::move(result.logits), state.allowance, state.pool});
   }
 
   void execute(const chunk_decision& choice) {
@@ -63,8 +63,9 @@ struct token_data {
       const auto& row = choice.rows[i];
       state.allowance[i] -= row.loss;
       state.slots_of_row.push_back(static_cast<std::uint32_t>(row.executed.size()));
-      const bool whole = std::all_of(row.executed.begin(), row.executed.end(),
-                                     [&](const executed_slot& e) { return e.server == row.executed[0].server; });
+      const bool whole =
+          std::all_of(row.executed.begin(), row.executed.end(),
+                      [&](const executed_slot& e) { return e.server == row.executed[0].server; });
       for (std::uint32_t j = 0; j < row.executed.size(); ++j) {
         const auto& slot = row.executed[j];
         state.slots.push_back(slot);
@@ -75,7 +76,8 @@ struct token_data {
           const auto x = normed.begin() + static_cast<std::ptrdiff_t>(i * width());
           call.x.insert(call.x.end(), x, x + static_cast<std::ptrdiff_t>(width()));
         }
-        call.items.push_back({static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
+        call.items.push_back(
+            {static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
       }
     }
     normed.clear();
@@ -87,7 +89,8 @@ struct token_data {
       call.layer = state.layer;
       call.reply_to = choice.residence;
       if (server == view->id)
-        self->send(view->shards[state.layer], expert_work{std::move(call), stays ? handle() : token_actor{}});
+        self->send(view->shards[state.layer],
+                   expert_work{std::move(call), stays ? handle() : token_actor{}});
       else
         view->send(server, encode(call));
     }
@@ -101,7 +104,8 @@ struct token_data {
 
   void combine() {
     std::vector<std::uint32_t> first_slot(n(), 0);
-    for (std::size_t i = 1; i < n(); ++i) first_slot[i] = first_slot[i - 1] + state.slots_of_row[i - 1];
+    for (std::size_t i = 1; i < n(); ++i)
+      first_slot[i] = first_slot[i - 1] + state.slots_of_row[i - 1];
     std::vector<const float*> part(state.slots.size(), nullptr);
     std::vector<const float*> whole(n(), nullptr);
     for (const auto& output : outputs)
@@ -121,8 +125,10 @@ struct token_data {
         continue;
       }
       gates.clear();
-      for (std::uint32_t j = 0; j < state.slots_of_row[i]; ++j) gates.push_back(state.slots[first_slot[i] + j].gate);
-      model::add_slots(hidden, gates, std::span(part).subspan(first_slot[i], state.slots_of_row[i]));
+      for (std::uint32_t j = 0; j < state.slots_of_row[i]; ++j)
+        gates.push_back(state.slots[first_slot[i] + j].gate);
+      model::add_slots(hidden, gates,
+                       std::span(part).subspan(first_slot[i], state.slots_of_row[i]));
     }
     outputs.clear();
     state.slots.clear();
@@ -133,7 +139,8 @@ struct token_data {
     attend();
   }
 
-  /// The rows whose logits are needed: all that are scored, or the last of the prompt, or the decoding position.
+  /// The rows whose logits are needed: all that are scored, or the last of the prompt, or the
+  /// decoding position.
   void head() {
     const bool whole_prompt_done = state.first + n() >= state.terms.prompt_tokens;
     if (state.terms.score) {
@@ -163,8 +170,8 @@ struct token_data {
     if (state.terms.score) {
       for (std::size_t i = 0; i < n(); ++i)
         if (state.targets[i] >= 0)
-          report.losses.push_back(
-              model::negative_log_likelihood(std::span(result.logits).subspan(i * vocabulary, vocabulary), state.targets[i]));
+          report.losses.push_back(model::negative_log_likelihood(
+              std::span(result.logits).subspan(i * vocabulary, vocabulary), state.targets[i]));
       report.last = state.first + n() >= state.terms.prompt_tokens;
       report.spent = state.spent;
       leave();
@@ -173,16 +180,18 @@ struct token_data {
     }
     const auto position = state.first + static_cast<std::uint32_t>(n());
     report.position = position;
-    report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed}, state.terms.request,
-                              position);
+    report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed},
+                              state.terms.request, position);
     const auto generated = position + 1 - state.terms.prompt_tokens;
     const bool end_of_text = report.id == run().shape().eos_id && !state.terms.ignore_end_of_text;
-    report.last = end_of_text || generated >= state.terms.max_new_tokens || position + 1 >= run().shape().max_context;
+    report.last = end_of_text || generated >= state.terms.max_new_tokens ||
+                  position + 1 >= run().shape().max_context;
     report.pool = state.pool;
     report.spent = state.spent;
     if (run().keep_final_hidden)
-      run().books->keep_final_hidden(state.terms.request,
-                                     {state.hidden.end() - static_cast<std::ptrdiff_t>(width()), state.hidden.end()});
+      run().books->keep_final_hidden(
+          state.terms.request,
+          {state.hidden.end() - static_cast<std::ptrdiff_t>(width()), state.hidden.end()});
     if (run().books->tracing())
       run().books->trace(token_line(report, view->id, now_ns(self) - run().start_ns));
     leave();
@@ -191,7 +200,8 @@ struct token_data {
   }
 
   void start_successor(std::int32_t id, std::uint32_t position) {
-    auto next = successor(state.terms, id, position, state.pool, state.spent, run().allowance_factor);
+    auto next =
+        successor(state.terms, id, position, state.pool, state.spent, run().allowance_factor);
     const auto to = view->start_server(state.terms.access, view->id);
     if (to == view->id)
       self->send(view->server, start_token{std::move(next)});
@@ -199,7 +209,8 @@ struct token_data {
       view->send(to, encode(next));
   }
 
-  /// Said before anything else is sent: whatever the departure causes to arrive here comes after it.
+  /// Said before anything else is sent: whatever the departure causes to arrive here comes after
+  /// it.
   void leave() {
     self->send(view->server, token_departed{key()});
     self->quit();
@@ -208,8 +219,8 @@ struct token_data {
 
 }  // namespace
 
-token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view, token_state state,
-                        std::vector<expert_output> early_outputs) {
+token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
+                        token_state state, std::vector<expert_output> early_outputs) {
   return system.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
@@ -235,8 +246,8 @@ loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor) 
   return share < static_cast<double>(pool) ? static_cast<loss_units>(share) : pool;
 }
 
-token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position, loss_units pool,
-                      loss_units spent, double allowance_factor) {
+token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
+                      loss_units pool, loss_units spent, double allowance_factor) {
   const auto generated = position + 1 - terms.prompt_tokens;
   token_state next;
   next.terms = terms;

@@ -12,25 +12,27 @@ namespace ordermoe::actors {
 ///            v                                                                               |
 ///   start -> attend -> select -> execute -> residence here?  -- yes --> collect -> combine --+
 ///                                              | no                                   |
-///                                              v                                      +-- last layer --> head -> sample
-///                                   state sent to the residence,                                              |
-///                                   this actor ends; there a new one                                          v
-///                                   starts in `collect`                                     report; the successor starts
+///                                              v                                      +-- last
+///                                              layer --> head -> sample
+///                                   state sent to the residence, | this actor ends; there a new
+///                                   one                                          v starts in
+///                                   `collect`                                     report; the
+///                                   successor starts
 ///
 /// attend: waits at the edge server until every earlier KV row of the sequence and layer is there.
 /// execute: one call to each server that runs slots; outputs go to the residence.
-/// collect: waits for the outputs of all calls. Nothing is lost inside a process; a lost frame is covered by the
-/// request's deadline.
-token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view, token_state state,
-                        std::vector<expert_output> early_outputs);
+/// collect: waits for the outputs of all calls. Nothing is lost inside a process; a lost frame is
+/// covered by the request's deadline.
+token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
+                        token_state state, std::vector<expert_output> early_outputs);
 
-/// What one of `tokens` that share `pool` may spend: `factor` even shares, eq. (39), never more than the pool. An
-/// unbounded pool stays unbounded.
+/// What one of `tokens` that share `pool` may spend: `factor` even shares, eq. (39), never more
+/// than the pool. An unbounded pool stays unbounded.
 loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor);
 
-/// The decoding position that computes a sampled id: its state before the embedding. It shares the pool with the
-/// positions that may still follow it.
-token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position, loss_units pool,
-                      loss_units spent, double allowance_factor);
+/// The decoding position that computes a sampled id: its state before the embedding. It shares the
+/// pool with the positions that may still follow it.
+token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
+                      loss_units pool, loss_units spent, double allowance_factor);
 
 }  // namespace ordermoe::actors

@@ -6,7 +6,8 @@
 
 namespace ordermoe::actors {
 
-/// The first line of a trace: everything that is needed to check the rest of it. docs/TRACE.md states every field.
+/// The first line of a trace: everything that is needed to check the rest of it. docs/TRACE.md
+/// states every field.
 std::string header_line(const run_setup& setup);
 
 struct trace_header {

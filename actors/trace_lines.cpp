@@ -7,8 +7,8 @@
 
 namespace ordermoe::actors {
 
-std::string decision_line(const select_query& query, std::uint32_t server, std::uint64_t snapshot, std::int64_t time_ns,
-                          const chunk_decision& choice) {
+std::string decision_line(const select_query& query, std::uint32_t server, std::uint64_t snapshot,
+                          std::int64_t time_ns, const chunk_decision& choice) {
   std::string text;
   auto out = std::back_inserter(text);
   const auto n_experts = query.logits.size() / choice.rows.size();
@@ -24,9 +24,10 @@ std::string decision_line(const select_query& query, std::uint32_t server, std::
       fmt::format_to(
           out,
           R"({{"type":"slot","request":{},"attempt":{},"first":{},"position":{},"layer":{},"slot":{},"access":{},"server":{},"residence":{},"target":{},"gate":{},"expert":{},"executor":{},"kind":"{}","loss":{},"allowance_left":{},"pool_left":{},"snapshot":{},"time_ns":{})",
-          query.key.request, query.key.attempt, query.key.first, query.key.first + i, query.layer, j, query.access,
-          server, choice.residence, row.targets[j], row.target_gates[j], slot.expert, slot.server,
-          to_string(classify(server, row.targets[j], slot)), slot.loss, allowance, pool, snapshot, time_ns);
+          query.key.request, query.key.attempt, query.key.first, query.key.first + i, query.layer,
+          j, query.access, server, choice.residence, row.targets[j], row.target_gates[j],
+          slot.expert, slot.server, to_string(classify(server, row.targets[j], slot)), slot.loss,
+          allowance, pool, snapshot, time_ns);
       if (j == 0) {
         const auto logits = std::span(query.logits).subspan(i * n_experts, n_experts);
         fmt::format_to(out, R"(,"logits":[{}])", fmt::join(logits, ","));
@@ -39,40 +40,46 @@ std::string decision_line(const select_query& query, std::uint32_t server, std::
 
 std::string snapshot_line(std::uint32_t server, std::uint64_t snapshot, std::int64_t time_ns,
                           std::span<const std::int64_t> wait_ns) {
-  return fmt::format(R"({{"type":"snapshot","server":{},"snapshot":{},"time_ns":{},"wait_ns":[{}]}})", server, snapshot,
-                     time_ns, fmt::join(wait_ns, ","));
+  return fmt::format(
+      R"({{"type":"snapshot","server":{},"snapshot":{},"time_ns":{},"wait_ns":[{}]}})", server,
+      snapshot, time_ns, fmt::join(wait_ns, ","));
 }
 
 std::string token_line(const progress_report& report, std::uint32_t server, std::int64_t time_ns) {
   return fmt::format(
       R"({{"type":"token","request":{},"attempt":{},"position":{},"id":{},"server":{},"pool_left":{},"spent":{},"time_ns":{}}})",
-      report.request, report.attempt, report.position, report.id, server, report.pool, report.spent, time_ns);
+      report.request, report.attempt, report.position, report.id, server, report.pool, report.spent,
+      time_ns);
 }
 
-std::string request_line(const request_spec& spec, std::uint32_t access, loss_units budget, std::int64_t time_ns) {
+std::string request_line(const request_spec& spec, std::uint32_t access, loss_units budget,
+                         std::int64_t time_ns) {
   return fmt::format(
       R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},"time_ns":{}}})",
-      spec.number, access, spec.prompt.size(), spec.max_new_tokens, spec.score, spec.stop_strings.size(), budget,
-      time_ns);
+      spec.number, access, spec.prompt.size(), spec.max_new_tokens, spec.score,
+      spec.stop_strings.size(), budget, time_ns);
 }
 
 std::string done_line(const request_outcome& outcome) {
   return fmt::format(
       R"({{"type":"done","request":{},"finish":"{}","tokens":{},"spent":{},"first_token_ns":{},"time_ns":{}}})",
-      outcome.request, outcome.finish, outcome.token_ids.size(), outcome.spent, outcome.first_token_ns, outcome.done_ns);
+      outcome.request, outcome.finish, outcome.token_ids.size(), outcome.spent,
+      outcome.first_token_ns, outcome.done_ns);
 }
 
 std::string ledger_line(const link_ledger& ledger) {
   const auto& t = ledger.total;
   return fmt::format(
       R"({{"type":"link_ledger","from":{},"to":{},"messages":{},"hidden_bytes":{},"kv_bytes":{},"other_bytes":{},"serialised_bytes":{},"busy_ns":{}}})",
-      ledger.from, ledger.to, t.messages, t.hidden_bytes, t.kv_bytes, t.other_bytes, t.serialised_bytes, t.busy_ns);
+      ledger.from, ledger.to, t.messages, t.hidden_bytes, t.kv_bytes, t.other_bytes,
+      t.serialised_bytes, t.busy_ns);
 }
 
 std::string ledger_line(const server_ledger& ledger) {
   return fmt::format(
       R"({{"type":"server_ledger","server":{},"batches":{},"rows":{},"flops":{},"bytes":{},"busy_ns":{},"kv_peak_bytes":{}}})",
-      ledger.server, ledger.batches, ledger.rows, ledger.flops, ledger.bytes_read, ledger.busy_ns, ledger.kv_peak_bytes);
+      ledger.server, ledger.batches, ledger.rows, ledger.flops, ledger.bytes_read, ledger.busy_ns,
+      ledger.kv_peak_bytes);
 }
 
 }  // namespace ordermoe::actors

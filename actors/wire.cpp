@@ -11,7 +11,8 @@ namespace ordermoe::actors {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "frames are little-endian and copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "frames are little-endian and copied as they are");
 
 template <class T>
 concept number = std::integral<T> || std::floating_point<T> || std::is_enum_v<T>;
@@ -109,8 +110,8 @@ class reader {
 
 template <class Archive>
 void fields(Archive& a, request_terms& x) {
-  a(x.request, x.attempt, x.access, x.prompt_tokens, x.max_new_tokens, x.sampling_seed, x.temperature,
-    x.continue_in_place, x.score, x.ignore_end_of_text);
+  a(x.request, x.attempt, x.access, x.prompt_tokens, x.max_new_tokens, x.sampling_seed,
+    x.temperature, x.continue_in_place, x.score, x.ignore_end_of_text);
 }
 template <class Archive>
 void fields(Archive& a, executed_slot& x) {
@@ -175,15 +176,16 @@ frame make_frame(frame_kind kind, const T& message) {
 template <class T>
 result<T> read_frame(const frame& content, frame_kind expected) {
   if (content.kind != expected)
-    return error{errc::malformed, fmt::format("frame of kind {} where {} was expected", to_string(content.kind),
-                                              to_string(expected))};
+    return error{errc::malformed, fmt::format("frame of kind {} where {} was expected",
+                                              to_string(content.kind), to_string(expected))};
   T message;
   reader in(content.bytes);
   in(message);
   if (in.failed() || !in.at_end())
-    return error{errc::malformed, fmt::format("{} frame of {} bytes stops making sense at byte {}; the sender runs "
-                                              "another version or the link corrupts data",
-                                              to_string(expected), content.bytes.size(), in.position())};
+    return error{errc::malformed,
+                 fmt::format("{} frame of {} bytes stops making sense at byte {}; the sender runs "
+                             "another version or the link corrupts data",
+                             to_string(expected), content.bytes.size(), in.position())};
   return message;
 }
 
@@ -195,13 +197,20 @@ error bad_shape(frame_kind kind, const char* what) {
 
 const char* to_string(frame_kind kind) {
   switch (kind) {
-    case frame_kind::token: return "token";
-    case frame_kind::call: return "call";
-    case frame_kind::output: return "output";
-    case frame_kind::kv: return "kv";
-    case frame_kind::progress: return "progress";
-    case frame_kind::reservation: return "reservation";
-    case frame_kind::load: return "load";
+    case frame_kind::token:
+      return "token";
+    case frame_kind::call:
+      return "call";
+    case frame_kind::output:
+      return "output";
+    case frame_kind::kv:
+      return "kv";
+    case frame_kind::progress:
+      return "progress";
+    case frame_kind::reservation:
+      return "reservation";
+    case frame_kind::load:
+      return "load";
   }
   return "unknown";
 }
@@ -236,9 +245,15 @@ frame encode(const kv_rows& message) {
   return content;
 }
 
-frame encode(const progress_report& message) { return make_frame(frame_kind::progress, message); }
-frame encode(const reservation& message) { return make_frame(frame_kind::reservation, message); }
-frame encode(const load_report& message) { return make_frame(frame_kind::load, message); }
+frame encode(const progress_report& message) {
+  return make_frame(frame_kind::progress, message);
+}
+frame encode(const reservation& message) {
+  return make_frame(frame_kind::reservation, message);
+}
+frame encode(const load_report& message) {
+  return make_frame(frame_kind::load, message);
+}
 
 result<token_state> decode_token(const frame& content, const wire_shape& shape) {
   auto message = read_frame<token_state>(content, frame_kind::token);
@@ -249,7 +264,8 @@ result<token_state> decode_token(const frame& content, const wire_shape& shape) 
   if (!state.hidden.empty() && state.hidden.size() != n * shape.hidden_size)
     return bad_shape(content.kind, "hidden state and rows disagree");
   if (state.allowance.size() != n) return bad_shape(content.kind, "allowances and rows disagree");
-  if (!state.targets.empty() && state.targets.size() != n) return bad_shape(content.kind, "targets and rows disagree");
+  if (!state.targets.empty() && state.targets.size() != n)
+    return bad_shape(content.kind, "targets and rows disagree");
   if (!state.slots_of_row.empty()) {
     std::uint64_t total = 0;
     for (const auto count : state.slots_of_row) total += count;
@@ -263,10 +279,12 @@ result<expert_call> decode_call(const frame& content, const wire_shape& shape) {
   auto message = read_frame<expert_call>(content, frame_kind::call);
   if (!message) return message;
   const auto& call = *message;
-  if (call.rows.empty() || call.x.size() != call.rows.size() * shape.hidden_size || call.whole.size() != call.rows.size())
+  if (call.rows.empty() || call.x.size() != call.rows.size() * shape.hidden_size ||
+      call.whole.size() != call.rows.size())
     return bad_shape(content.kind, "rows and hidden states disagree");
   for (const auto& item : call.items)
-    if (item.x_row >= call.rows.size()) return bad_shape(content.kind, "an item names a row that is not there");
+    if (item.x_row >= call.rows.size())
+      return bad_shape(content.kind, "an item names a row that is not there");
   return message;
 }
 
@@ -281,7 +299,8 @@ result<kv_rows> decode_kv(const frame& content, const wire_shape& shape) {
   auto message = read_frame<kv_rows>(content, frame_kind::kv);
   if (!message) return message;
   for (const auto& block : message->blocks)
-    if (block.rows.size() != block.n * shape.kv_row_size) return bad_shape(content.kind, "rows and their count disagree");
+    if (block.rows.size() != block.n * shape.kv_row_size)
+      return bad_shape(content.kind, "rows and their count disagree");
   return message;
 }
 
@@ -291,10 +310,13 @@ result<progress_report> decode_progress(const frame& content) {
 
 result<reservation> decode_reservation(const frame& content) {
   auto message = read_frame<reservation>(content, frame_kind::reservation);
-  if (message && message->step > reserve_step::release) return bad_shape(content.kind, "unknown step");
+  if (message && message->step > reserve_step::release)
+    return bad_shape(content.kind, "unknown step");
   return message;
 }
 
-result<load_report> decode_load(const frame& content) { return read_frame<load_report>(content, frame_kind::load); }
+result<load_report> decode_load(const frame& content) {
+  return read_frame<load_report>(content, frame_kind::load);
+}
 
 }  // namespace ordermoe::actors

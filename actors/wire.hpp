@@ -9,10 +9,10 @@
 
 /// What crosses between servers, and its bytes.
 ///
-/// Goals: every number has one encoding (little-endian, floating point as bit patterns, so that infinities, denormals
-/// and -0 survive), sizes are checked against what is left before anything is allocated, and a malformed frame is an
-/// error and never a crash. The same bytes are used between actors of one process (tests and emulation encode and
-/// decode every frame) and between processes.
+/// Goals: every number has one encoding (little-endian, floating point as bit patterns, so that
+/// infinities, denormals and -0 survive), sizes are checked against what is left before anything is
+/// allocated, and a malformed frame is an error and never a crash. The same bytes are used between
+/// actors of one process (tests and emulation encode and decode every frame) and between processes.
 namespace ordermoe::actors {
 
 using planning::loss_units;
@@ -20,14 +20,15 @@ using planning::loss_units;
 /// What a token needs to know of its request; travels with it.
 struct request_terms {
   std::uint64_t request = 0;
-  std::uint32_t attempt = 0;         ///< Fences copies of an earlier try.
-  std::uint32_t access = 0;          ///< Server that the user is connected to.
+  std::uint32_t attempt = 0;  ///< Fences copies of an earlier try.
+  std::uint32_t access = 0;   ///< Server that the user is connected to.
   std::uint32_t prompt_tokens = 0;
   std::uint32_t max_new_tokens = 0;
   std::uint64_t sampling_seed = 0;
   double temperature = 0;
-  std::uint8_t continue_in_place = 0;  ///< 1: the next position starts where the last one ended; 0: at the access server.
-  std::uint8_t score = 0;              ///< 1: teacher-forced, losses are reported and nothing is sampled.
+  std::uint8_t continue_in_place =
+      0;  ///< 1: the next position starts where the last one ended; 0: at the access server.
+  std::uint8_t score = 0;  ///< 1: teacher-forced, losses are reported and nothing is sampled.
   std::uint32_t ignore_end_of_text = 0;
   friend bool operator==(const request_terms&, const request_terms&) = default;
 };
@@ -43,17 +44,20 @@ struct executed_slot {
 /// A token in flight: one decoding position, or one chunk of a prompt.
 struct token_state {
   request_terms terms;
-  std::uint32_t first = 0;               ///< Position of row 0.
-  std::uint32_t layer = 0;               ///< The layer that it runs next, or whose expert outputs it awaits.
-  std::vector<std::int32_t> ids;         ///< [n] tokens at these positions.
-  std::vector<std::int32_t> targets;     ///< Teacher-forced: [n] the token after each row, -1 where none is scored.
-  loss_units pool = 0;                   ///< Exact budget left for this token and those that follow it.
-  std::vector<loss_units> allowance;     ///< [n] what each row may still spend.
-  loss_units spent = 0;                  ///< Of this request so far, along this chain.
-  std::vector<float> hidden;             ///< [n, hidden_size]; empty before the embedding.
-  std::uint32_t calls_outstanding = 0;   ///< Expert calls whose outputs come to where the token goes.
-  std::vector<std::uint32_t> slots_of_row;   ///< [n] executed slots of each row while outputs are awaited.
-  std::vector<executed_slot> slots;          ///< Of all rows, row after row.
+  std::uint32_t first = 0;  ///< Position of row 0.
+  std::uint32_t layer = 0;  ///< The layer that it runs next, or whose expert outputs it awaits.
+  std::vector<std::int32_t> ids;  ///< [n] tokens at these positions.
+  std::vector<std::int32_t>
+      targets;          ///< Teacher-forced: [n] the token after each row, -1 where none is scored.
+  loss_units pool = 0;  ///< Exact budget left for this token and those that follow it.
+  std::vector<loss_units> allowance;  ///< [n] what each row may still spend.
+  loss_units spent = 0;               ///< Of this request so far, along this chain.
+  std::vector<float> hidden;          ///< [n, hidden_size]; empty before the embedding.
+  std::uint32_t calls_outstanding =
+      0;  ///< Expert calls whose outputs come to where the token goes.
+  std::vector<std::uint32_t>
+      slots_of_row;                  ///< [n] executed slots of each row while outputs are awaited.
+  std::vector<executed_slot> slots;  ///< Of all rows, row after row.
   friend bool operator==(const token_state&, const token_state&) = default;
 };
 
@@ -66,23 +70,24 @@ struct token_key {
 };
 
 struct call_item {
-  std::uint32_t x_row = 0;   ///< Row of `x`.
-  std::uint32_t slot = 0;    ///< Executed slot of the token's row.
+  std::uint32_t x_row = 0;  ///< Row of `x`.
+  std::uint32_t slot = 0;   ///< Executed slot of the token's row.
   std::uint32_t expert = 0;
   float gate = 0;
   friend bool operator==(const call_item&, const call_item&) = default;
 };
 
-/// Rows to run through experts of one layer on one server. A row whose executed slots all run here comes back as one
-/// row, gates applied and summed in rank order; otherwise each slot comes back by itself.
+/// Rows to run through experts of one layer on one server. A row whose executed slots all run here
+/// comes back as one row, gates applied and summed in rank order; otherwise each slot comes back by
+/// itself.
 struct expert_call {
   token_key token;
   std::uint32_t layer = 0;
-  std::uint32_t reply_to = 0;            ///< Server that the outputs go to.
-  std::vector<std::uint32_t> rows;       ///< [x rows] row of the token.
-  std::vector<std::uint8_t> whole;       ///< [x rows] 1: all of the row's slots are here.
-  std::vector<call_item> items;          ///< Ordered by x_row, then slot.
-  std::vector<float> x;                  ///< [x rows, hidden_size], normed hidden states.
+  std::uint32_t reply_to = 0;       ///< Server that the outputs go to.
+  std::vector<std::uint32_t> rows;  ///< [x rows] row of the token.
+  std::vector<std::uint8_t> whole;  ///< [x rows] 1: all of the row's slots are here.
+  std::vector<call_item> items;     ///< Ordered by x_row, then slot.
+  std::vector<float> x;             ///< [x rows, hidden_size], normed hidden states.
   friend bool operator==(const expert_call&, const expert_call&) = default;
 };
 
@@ -98,7 +103,7 @@ struct expert_output {
   token_key token;
   std::uint32_t layer = 0;
   std::vector<output_row> rows;
-  std::vector<float> y;                  ///< [rows, hidden_size]
+  std::vector<float> y;  ///< [rows, hidden_size]
   friend bool operator==(const expert_output&, const expert_output&) = default;
 };
 
@@ -108,7 +113,7 @@ struct kv_block {
   std::uint32_t attempt = 0;
   std::uint32_t first = 0;
   std::uint32_t n = 0;
-  std::vector<float> rows;               ///< [n, kv_row_size]
+  std::vector<float> rows;  ///< [n, kv_row_size]
   friend bool operator==(const kv_block&, const kv_block&) = default;
 };
 
@@ -122,13 +127,14 @@ struct kv_rows {
 struct progress_report {
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
-  std::uint32_t access = 0;              ///< Where the request's actor is.
-  std::uint32_t position = 0;            ///< Position of the new token; of the chunk's first row when scoring.
-  std::int32_t id = -1;                  ///< -1: a chunk of the prompt ended, nothing was sampled.
-  std::uint8_t last = 0;                 ///< 1: the chain ends here (end of text, length or context).
-  loss_units pool = 0;                   ///< Budget left, for a chain that continues at the access server.
-  loss_units spent = 0;                  ///< By the chain so far.
-  std::vector<double> losses;            ///< Teacher-forced negative log-likelihoods in nats.
+  std::uint32_t access = 0;  ///< Where the request's actor is.
+  std::uint32_t position =
+      0;                  ///< Position of the new token; of the chunk's first row when scoring.
+  std::int32_t id = -1;   ///< -1: a chunk of the prompt ended, nothing was sampled.
+  std::uint8_t last = 0;  ///< 1: the chain ends here (end of text, length or context).
+  loss_units pool = 0;    ///< Budget left, for a chain that continues at the access server.
+  loss_units spent = 0;   ///< By the chain so far.
+  std::vector<double> losses;  ///< Teacher-forced negative log-likelihoods in nats.
   friend bool operator==(const progress_report&, const progress_report&) = default;
 };
 
@@ -138,8 +144,8 @@ struct reservation {
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
   reserve_step step = reserve_step::attempt;
-  std::uint32_t server = 0;              ///< The server whose memory it is about.
-  std::uint32_t access = 0;              ///< Where answers go.
+  std::uint32_t server = 0;  ///< The server whose memory it is about.
+  std::uint32_t access = 0;  ///< Where answers go.
   std::int64_t bytes = 0;
   friend bool operator==(const reservation&, const reservation&) = default;
 };
@@ -147,7 +153,7 @@ struct reservation {
 /// How long work that arrives now would wait, told by a server to the others' selectors.
 struct load_report {
   std::uint32_t server = 0;
-  std::int64_t time_ns = 0;              ///< When it was true.
+  std::int64_t time_ns = 0;  ///< When it was true.
   std::int64_t wait_ns = 0;
   friend bool operator==(const load_report&, const load_report&) = default;
 };
@@ -155,14 +161,14 @@ struct load_report {
 enum class frame_kind : std::uint8_t { token, call, output, kv, progress, reservation, load };
 const char* to_string(frame_kind kind);
 
-/// One encoded message between two servers. `values` counts the floats of hidden states or KV rows inside: what a
-/// cost profile charges for is told apart from the rest.
+/// One encoded message between two servers. `values` counts the floats of hidden states or KV rows
+/// inside: what a cost profile charges for is told apart from the rest.
 struct frame {
   frame_kind kind = frame_kind::token;
   std::uint32_t from = 0, to = 0;
-  std::uint32_t hidden_rows = 0;   ///< Rows of hidden state inside.
-  std::uint32_t kv_rows = 0;       ///< KV rows inside.
-  std::int64_t value_bytes = 0;    ///< Bytes of those rows as serialised.
+  std::uint32_t hidden_rows = 0;  ///< Rows of hidden state inside.
+  std::uint32_t kv_rows = 0;      ///< KV rows inside.
+  std::int64_t value_bytes = 0;   ///< Bytes of those rows as serialised.
   std::string bytes;
 };
 
@@ -174,8 +180,8 @@ frame encode(const progress_report& message);
 frame encode(const reservation& message);
 frame encode(const load_report& message);
 
-/// Error: malformed, naming the message and the byte where it stops making sense. Checks shapes against `hidden_size`
-/// and `kv_row_size`.
+/// Error: malformed, naming the message and the byte where it stops making sense. Checks shapes
+/// against `hidden_size` and `kv_row_size`.
 struct wire_shape {
   std::size_t hidden_size = 0;
   std::size_t kv_row_size = 0;

@@ -26,7 +26,9 @@ command_body chosen_body;
 
 }  // namespace
 
-bool stop_requested() { return stop_flag.load(std::memory_order_relaxed); }
+bool stop_requested() {
+  return stop_flag.load(std::memory_order_relaxed);
+}
 
 void install_signal_handlers() {
   const auto handler = [](int) { stop_flag.store(true, std::memory_order_relaxed); };
@@ -71,9 +73,14 @@ int run_chosen() {
 }
 
 void world_options::add(CLI::App& command, bool needs_cluster) {
-  command.add_option("--model", model, "Folder with config.json, safetensors and tokenizer.model")->required();
-  if (needs_cluster) command.add_option("--cluster", cluster, "Cluster file (TOML); see `cluster draw`")->required();
-  command.add_option("--costs", costs, "What the emulation charges: mixtral-8x7b, qwen1.5-moe-a2.7b, switch-base-8 or measured")
+  command.add_option("--model", model, "Folder with config.json, safetensors and tokenizer.model")
+      ->required();
+  if (needs_cluster)
+    command.add_option("--cluster", cluster, "Cluster file (TOML); see `cluster draw`")->required();
+  command
+      .add_option(
+          "--costs", costs,
+          "What the emulation charges: mixtral-8x7b, qwen1.5-moe-a2.7b, switch-base-8 or measured")
       ->capture_default_str();
   command.add_option("--profile", profile, "Calibration profile; made when missing");
   command.add_option("--seed", seed, "Seed of everything random")->capture_default_str();
@@ -89,12 +96,14 @@ result<fs::path> existing_folder(const std::string& path, const char* flag) {
 
 result<cost_profile> load_costs(const std::string& name, const model::model_config& shape) {
   if (name != "measured") return named_cost_profile(name);
-  return measured_cost_profile(shape.hidden_size, shape.intermediate_size, shape.n_heads, shape.n_kv_heads, shape.head_dim,
-                               shape.n_experts, shape.vocab_size);
+  return measured_cost_profile(shape.hidden_size, shape.intermediate_size, shape.n_heads,
+                               shape.n_kv_heads, shape.head_dim, shape.n_experts, shape.vocab_size);
 }
 
-result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& path, const model::tokenizer& tokens,
-                                                              std::size_t document_tokens, std::size_t max_tokens) {
+result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& path,
+                                                              const model::tokenizer& tokens,
+                                                              std::size_t document_tokens,
+                                                              std::size_t max_tokens) {
   const auto text = read_file(path);
   if (!text) return text.error();
   std::vector<std::vector<std::int32_t>> documents;
@@ -103,18 +112,23 @@ result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& pa
   for (std::size_t at = 0; at < ids.size() && total < max_tokens; at += document_tokens) {
     const auto n = std::min({document_tokens, ids.size() - at, max_tokens - total});
     if (n < 2) break;
-    documents.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(at), ids.begin() + static_cast<std::ptrdiff_t>(at + n));
+    documents.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(at),
+                           ids.begin() + static_cast<std::ptrdiff_t>(at + n));
     total += n;
   }
   if (documents.empty())
-    return error{errc::out_of_range, fmt::format("{}: the text is too short, it has {} tokens; give at least 2", path.string(), ids.size())};
+    return error{errc::out_of_range,
+                 fmt::format("{}: the text is too short, it has {} tokens; give at least 2",
+                             path.string(), ids.size())};
   return documents;
 }
 
-result<planning::profile> calibrate_on(const fs::path& model_folder, const model::transformer& model,
-                                       const model::tokenizer& tokens, const fs::path& text, std::size_t max_tokens,
-                                       std::uint64_t seed) {
-  const auto documents = read_documents(text, tokens, std::min<std::size_t>(256, model.config().max_context), max_tokens);
+result<planning::profile> calibrate_on(const fs::path& model_folder,
+                                       const model::transformer& model,
+                                       const model::tokenizer& tokens, const fs::path& text,
+                                       std::size_t max_tokens, std::uint64_t seed) {
+  const auto documents = read_documents(
+      text, tokens, std::min<std::size_t>(256, model.config().max_context), max_tokens);
   if (!documents) return documents.error();
   progress_line line("calibrating");
   model::calibration_options options;
@@ -125,7 +139,8 @@ result<planning::profile> calibrate_on(const fs::path& model_folder, const model
   if (!statistics) return statistics.error();
   auto digest = model::model_digest(model_folder);
   if (!digest) return digest.error();
-  return actors::make_profile(*statistics, fs::canonical(model_folder).filename().string(), std::move(*digest), seed);
+  return actors::make_profile(*statistics, fs::canonical(model_folder).filename().string(),
+                              std::move(*digest), seed);
 }
 
 result<world> load_world(const world_options& options) {
@@ -141,8 +156,11 @@ result<world> load_world(const world_options& options) {
   loaded.tokens = *tokens;
   const auto& shape = loaded.model->config();
   if (loaded.tokens->vocab_size() > shape.vocab_size)
-    return error{errc::mismatch, fmt::format("{}: the tokenizer has {} pieces, the model {} rows; they do not belong together",
-                                             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
+    return error{
+        errc::mismatch,
+        fmt::format(
+            "{}: the tokenizer has {} pieces, the model {} rows; they do not belong together",
+            folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
   auto costs = load_costs(options.costs, shape);
   if (!costs) return costs.error();
   loaded.costs = *costs;
@@ -160,14 +178,18 @@ result<world> load_world(const world_options& options) {
     auto experts = planning::read_profile(path);
     if (!experts) return experts.error();
     if (experts->model_digest != *digest)
-      return error{errc::mismatch,
-                   fmt::format("{}: made for a model with digest {}, {} has {}; run `ordermoe calibrate` for this model",
-                               path.string(), experts->model_digest.substr(0, 12), folder->string(), digest->substr(0, 12))};
+      return error{errc::mismatch, fmt::format("{}: made for a model with digest {}, {} has {}; "
+                                               "run `ordermoe calibrate` for this model",
+                                               path.string(), experts->model_digest.substr(0, 12),
+                                               folder->string(), digest->substr(0, 12))};
     loaded.experts = std::move(*experts);
     return loaded;
   }
-  fmt::print(stderr, "ordermoe: no profile given and none in the model folder; calibrating on the bundled text\n");
-  auto experts = calibrate_on(*folder, *loaded.model, *loaded.tokens, data_folder() / "eval" / "calibration.txt", 8192, options.seed);
+  fmt::print(
+      stderr,
+      "ordermoe: no profile given and none in the model folder; calibrating on the bundled text\n");
+  auto experts = calibrate_on(*folder, *loaded.model, *loaded.tokens,
+                              data_folder() / "eval" / "calibration.txt", 8192, options.seed);
   if (!experts) return experts.error();
   loaded.experts = std::move(*experts);
   return loaded;
@@ -201,11 +223,15 @@ result<std::vector<std::string>> read_prompts(const std::string& path) {
     if (!document) return document.error();
     const auto prompt = (*document)->root().at("prompt").string();
     if (const auto outcome = (*document)->outcome(); !outcome) return outcome.error();
-    if (prompt.empty()) return error{errc::out_of_range, where + ": `prompt` is empty; remove the line or give a text"};
+    if (prompt.empty())
+      return error{errc::out_of_range,
+                   where + ": `prompt` is empty; remove the line or give a text"};
     prompts.push_back(prompt);
   }
   if (prompts.empty())
-    return error{errc::out_of_range, place + ": no prompts; give one a line, as plain text or as {\"prompt\": \"...\"}"};
+    return error{
+        errc::out_of_range,
+        place + ": no prompts; give one a line, as plain text or as {\"prompt\": \"...\"}"};
   return prompts;
 }
 
@@ -218,14 +244,18 @@ result<double> parse_quality(const std::string& text) {
   } catch (const std::exception&) {
   }
   if (used != text.size() || !std::isfinite(percent) || percent < 0 || percent > 1000)
-    return error{errc::usage, fmt::format("--quality-budget '{}': expected a perplexity increase in per cent from 0 to 1000, or 'unbounded'", text)};
+    return error{errc::usage, fmt::format("--quality-budget '{}': expected a perplexity increase "
+                                          "in per cent from 0 to 1000, or 'unbounded'",
+                                          text)};
   return percent;
 }
 
-result<void> choose_strategy(actors::run_setup& setup, const std::string& name, const actors::strategy_options& options) {
+result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
+                             const actors::strategy_options& options) {
   constexpr std::size_t tuning_tokens = 4096;
   const auto context = std::min<std::size_t>(256, setup.model->config().max_context);
-  const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens, context, tuning_tokens);
+  const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens,
+                                        context, tuning_tokens);
   if (!documents) return documents.error();
   progress_line line("planning " + name);
   line.show(0);
@@ -240,18 +270,26 @@ void print_table(const std::vector<actors::strategy_report>& strategies) {
     if (!s.quality_budget_percent) return "-";
     return *s.quality_budget_percent < 0 ? "none" : fmt::format("{:g}%", *s.quality_budget_percent);
   };
-  fmt::print("{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} |{:>8}{:>6}{:>7}\n", "strategy",
-             "budget", "latency", "p50", "p95", "TTFT", "per tok", "tokens/s", "hidden", "KV", "other", "ours", "loc=", "loc~",
-             "rem=", "rem~", "ppl", "EM", "spent");
-  fmt::print("{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} |{:>8}{:>6}{:>7}\n", "", "ppl",
-             "ms mean", "ms", "ms", "ms mean", "ms mean", "", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%", "", "", "%");
+  fmt::print(
+      "{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} "
+      "|{:>8}{:>6}{:>7}\n",
+      "strategy", "budget", "latency", "p50", "p95", "TTFT", "per tok", "tokens/s", "hidden", "KV",
+      "other", "ours", "loc=", "loc~", "rem=", "rem~", "ppl", "EM", "spent");
+  fmt::print(
+      "{:<18}{:>7} |{:>9}{:>9}{:>9}{:>9}{:>9} |{:>9} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6} "
+      "|{:>8}{:>6}{:>7}\n",
+      "", "ppl", "ms mean", "ms", "ms", "ms mean", "ms mean", "", "MB/1k", "MB/1k", "MB/1k",
+      "MB/1k", "%", "%", "%", "%", "", "", "%");
   for (const auto& s : strategies)
-    fmt::print("{:<18}{:>7} |{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.2f} |{:>9.1f} |{:>8.2f}{:>8.2f}{:>7.2f}{:>8.2f} |{:>6.1f}{:>6.1f}{:>6.1f}{:>6.1f} |{:>8}{:>6}{:>7}\n",
-               s.name, budget(s), s.latency_ms.mean, s.latency_ms.p50, s.latency_ms.p95, s.ttft_ms.mean, s.tpot_ms.mean,
-               s.throughput_tokens_per_s, s.per_1k(s.charged.hidden_bytes) * 1e-6, s.per_1k(s.charged.kv_bytes) * 1e-6,
-               s.per_1k(s.charged.other_bytes) * 1e-6, s.per_1k(s.charged.serialised_bytes) * 1e-6, 100 * s.execution[0],
-               100 * s.execution[1], 100 * s.execution[2], 100 * s.execution[3], number(s.perplexity, 4), number(s.exact_match, 2),
-               number(s.budget_spent_ratio, 0, 100));
+    fmt::print(
+        "{:<18}{:>7} |{:>9.1f}{:>9.1f}{:>9.1f}{:>9.1f}{:>9.2f} |{:>9.1f} "
+        "|{:>8.2f}{:>8.2f}{:>7.2f}{:>8.2f} |{:>6.1f}{:>6.1f}{:>6.1f}{:>6.1f} |{:>8}{:>6}{:>7}\n",
+        s.name, budget(s), s.latency_ms.mean, s.latency_ms.p50, s.latency_ms.p95, s.ttft_ms.mean,
+        s.tpot_ms.mean, s.throughput_tokens_per_s, s.per_1k(s.charged.hidden_bytes) * 1e-6,
+        s.per_1k(s.charged.kv_bytes) * 1e-6, s.per_1k(s.charged.other_bytes) * 1e-6,
+        s.per_1k(s.charged.serialised_bytes) * 1e-6, 100 * s.execution[0], 100 * s.execution[1],
+        100 * s.execution[2], 100 * s.execution[3], number(s.perplexity, 4),
+        number(s.exact_match, 2), number(s.budget_spent_ratio, 0, 100));
 }
 
 }  // namespace ordermoe::cli

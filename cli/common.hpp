@@ -39,8 +39,8 @@ class progress_line {
   bool shown_ = false;
 };
 
-/// The folder with the bundled models, texts and clusters: $ORDERMOE_DATA, or data/ of the source tree that this
-/// program was built from.
+/// The folder with the bundled models, texts and clusters: $ORDERMOE_DATA, or data/ of the source
+/// tree that this program was built from.
 std::filesystem::path data_folder();
 
 /// A subcommand: parses its options in CLI11 and runs when chosen.
@@ -67,19 +67,22 @@ struct world {
 };
 
 result<std::filesystem::path> existing_folder(const std::string& path, const char* flag);
-/// Loads what the options name. Without --profile, uses MODEL/profile.json where it belongs to the model, or else
-/// calibrates on the bundled calibration text.
+/// Loads what the options name. Without --profile, uses MODEL/profile.json where it belongs to the
+/// model, or else calibrates on the bundled calibration text.
 result<world> load_world(const world_options& options);
 result<cost_profile> load_costs(const std::string& name, const model::model_config& shape);
 /// Calibrates on a text file and gives the profile.
-result<planning::profile> calibrate_on(const std::filesystem::path& model_folder, const model::transformer& model,
-                                       const model::tokenizer& tokens, const std::filesystem::path& text,
-                                       std::size_t max_tokens, std::uint64_t seed);
+result<planning::profile> calibrate_on(const std::filesystem::path& model_folder,
+                                       const model::transformer& model,
+                                       const model::tokenizer& tokens,
+                                       const std::filesystem::path& text, std::size_t max_tokens,
+                                       std::uint64_t seed);
 
 /// A text file as documents of at most `document_tokens` tokens, `max_tokens` in all.
 result<std::vector<std::vector<std::int32_t>>> read_documents(const std::filesystem::path& path,
                                                               const model::tokenizer& tokens,
-                                                              std::size_t document_tokens, std::size_t max_tokens);
+                                                              std::size_t document_tokens,
+                                                              std::size_t max_tokens);
 
 /// Prompts: a JSON object with `prompt` on each line, or plain lines; "-" reads standard input.
 result<std::vector<std::string>> read_prompts(const std::string& path);
@@ -88,7 +91,8 @@ result<std::vector<std::string>> read_prompts(const std::string& path);
 result<double> parse_quality(const std::string& text);
 
 /// prepare_strategy on the bundled calibration text.
-result<void> choose_strategy(actors::run_setup& setup, const std::string& name, const actors::strategy_options& options);
+result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
+                             const actors::strategy_options& options);
 
 /// The comparison table on stdout.
 void print_table(const std::vector<actors::strategy_report>& strategies);

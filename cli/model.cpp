@@ -14,34 +14,55 @@ namespace ordermoe::cli {
 namespace {
 
 void add_train(CLI::App& parent) {
-  auto& command = *parent.add_subcommand("train", "Train a small Mixture-of-Experts model on a text");
+  auto& command =
+      *parent.add_subcommand("train", "Train a small Mixture-of-Experts model on a text");
   auto options = std::make_shared<training::train_options>();
   auto json = std::make_shared<bool>(false);
-  command.add_option("--text", options->text, "Plain text to learn; default: the project's synthetic corpus");
+  command.add_option("--text", options->text,
+                     "Plain text to learn; default: the project's synthetic corpus");
   command.add_option("--out", options->out, "Folder of the finished model")->required();
-  command.add_option("--recipe", options->recipe, "Where the experts come from: upcycled, lineage or dense")
-      ->check(CLI::IsMember({"upcycled", "lineage", "dense"}))->capture_default_str();
-  command.add_option("--minutes", options->minutes, "Stop after this long")->check(CLI::Range(0.05, 100000.0))->capture_default_str();
-  command.add_option("--tokens", options->tokens, "Train on this many tokens instead, whatever time it takes");
-  command.add_option("--threads", options->threads, "Threads; more than one makes the weights depend on their number")->check(CLI::Range(1, 256))->capture_default_str();
-  command.add_option("--seed", options->seed, "Seed of weights, data order and noise")->capture_default_str();
+  command
+      .add_option("--recipe", options->recipe,
+                  "Where the experts come from: upcycled, lineage or dense")
+      ->check(CLI::IsMember({"upcycled", "lineage", "dense"}))
+      ->capture_default_str();
+  command.add_option("--minutes", options->minutes, "Stop after this long")
+      ->check(CLI::Range(0.05, 100000.0))
+      ->capture_default_str();
+  command.add_option("--tokens", options->tokens,
+                     "Train on this many tokens instead, whatever time it takes");
+  command
+      .add_option("--threads", options->threads,
+                  "Threads; more than one makes the weights depend on their number")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command.add_option("--seed", options->seed, "Seed of weights, data order and noise")
+      ->capture_default_str();
   command.add_flag("--json", *json, "Print JSON on standard output");
-  command.footer("Interrupted, the same command goes on where it stopped.\n"
-                 "Example:\n  ordermoe model train --text my.txt --out my-model --minutes 5");
+  command.footer(
+      "Interrupted, the same command goes on where it stopped.\n"
+      "Example:\n  ordermoe model train --text my.txt --out my-model --minutes 5");
   set_body(command, [options, json]() -> result<void> {
     progress_line line("training");
     options->should_stop = stop_requested;
     options->on_progress = [&](const training::train_progress& p) {
-      line.show(p.share_done, fmt::format("{} step {} loss {:.3f} {:.0f} tokens/s", p.stage, p.step, p.loss, p.tokens_per_s));
+      line.show(p.share_done, fmt::format("{} step {} loss {:.3f} {:.0f} tokens/s", p.stage, p.step,
+                                          p.loss, p.tokens_per_s));
     };
     const auto trained = training::train(*options);
     if (!trained) return trained.error();
     if (*json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"folder", trained->folder.string()}, {"recipe", trained->recipe}, {"tokens", trained->tokens},
-                                                {"seconds", trained->seconds}, {"held_out_perplexity", trained->held_out_perplexity}}.dump(2));
+      fmt::print("{}\n",
+                 nlohmann::ordered_json{{"folder", trained->folder.string()},
+                                        {"recipe", trained->recipe},
+                                        {"tokens", trained->tokens},
+                                        {"seconds", trained->seconds},
+                                        {"held_out_perplexity", trained->held_out_perplexity}}
+                     .dump(2));
     else
-      fmt::print("{}: {} on {} tokens in {:.0f} s, held-out perplexity {:.3f}; see CARD.md there\n", trained->folder.string(), trained->recipe,
-                 trained->tokens, trained->seconds, trained->held_out_perplexity);
+      fmt::print("{}: {} on {} tokens in {:.0f} s, held-out perplexity {:.3f}; see CARD.md there\n",
+                 trained->folder.string(), trained->recipe, trained->tokens, trained->seconds,
+                 trained->held_out_perplexity);
     return {};
   });
 }
@@ -62,23 +83,39 @@ void add_inspect(CLI::App& parent) {
     if (!checked) return checked.error();
     const auto digest = model::model_digest(*path);
     if (!digest) return digest.error();
-    const auto costs = measured_cost_profile(shape->hidden_size, shape->intermediate_size, shape->n_heads, shape->n_kv_heads, shape->head_dim,
+    const auto costs = measured_cost_profile(shape->hidden_size, shape->intermediate_size,
+                                             shape->n_heads, shape->n_kv_heads, shape->head_dim,
                                              shape->n_experts, shape->vocab_size);
-    const auto experts = costs.expert_bytes * static_cast<std::int64_t>(shape->n_layers * shape->n_experts);
+    const auto experts =
+        costs.expert_bytes * static_cast<std::int64_t>(shape->n_layers * shape->n_experts);
     if (*json) {
-      fmt::print("{}\n", nlohmann::ordered_json{{"layers", shape->n_layers}, {"experts", shape->n_experts}, {"top_k", shape->top_k},
-                                                {"hidden_size", shape->hidden_size}, {"intermediate_size", shape->intermediate_size},
-                                                {"heads", shape->n_heads}, {"kv_heads", shape->n_kv_heads}, {"head_dim", shape->head_dim},
-                                                {"vocabulary", shape->vocab_size}, {"context", shape->max_context},
-                                                {"expert_bytes", costs.expert_bytes}, {"all_experts_bytes", experts},
-                                                {"resident_bytes", costs.resident_bytes(shape->n_layers)}, {"digest", *digest}}.dump(2));
+      fmt::print("{}\n",
+                 nlohmann::ordered_json{{"layers", shape->n_layers},
+                                        {"experts", shape->n_experts},
+                                        {"top_k", shape->top_k},
+                                        {"hidden_size", shape->hidden_size},
+                                        {"intermediate_size", shape->intermediate_size},
+                                        {"heads", shape->n_heads},
+                                        {"kv_heads", shape->n_kv_heads},
+                                        {"head_dim", shape->head_dim},
+                                        {"vocabulary", shape->vocab_size},
+                                        {"context", shape->max_context},
+                                        {"expert_bytes", costs.expert_bytes},
+                                        {"all_experts_bytes", experts},
+                                        {"resident_bytes", costs.resident_bytes(shape->n_layers)},
+                                        {"digest", *digest}}
+                     .dump(2));
       return {};
     }
-    fmt::print("layers {}, experts {} (top {}), hidden {}, expert width {}, heads {} ({} for keys and values) of {}\n"
-               "vocabulary {}, context {} tokens\n"
-               "bf16 bytes: one expert {}, all experts {}, everything else {}\ndigest {}\n",
-               shape->n_layers, shape->n_experts, shape->top_k, shape->hidden_size, shape->intermediate_size, shape->n_heads, shape->n_kv_heads,
-               shape->head_dim, shape->vocab_size, shape->max_context, costs.expert_bytes, experts, costs.resident_bytes(shape->n_layers), *digest);
+    fmt::print(
+        "layers {}, experts {} (top {}), hidden {}, expert width {}, heads {} ({} for keys and "
+        "values) of {}\n"
+        "vocabulary {}, context {} tokens\n"
+        "bf16 bytes: one expert {}, all experts {}, everything else {}\ndigest {}\n",
+        shape->n_layers, shape->n_experts, shape->top_k, shape->hidden_size,
+        shape->intermediate_size, shape->n_heads, shape->n_kv_heads, shape->head_dim,
+        shape->vocab_size, shape->max_context, costs.expert_bytes, experts,
+        costs.resident_bytes(shape->n_layers), *digest);
     return {};
   });
 }
@@ -94,7 +131,10 @@ result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
     } catch (const std::exception&) {
     }
     if (part.empty() || used != part.size() || value < 0 || value > 0x7fffffffL)
-      return error{errc::usage, fmt::format("--ids '{}': expected token ids separated by commas, as in 1,2,3; found '{}'", text, part)};
+      return error{
+          errc::usage,
+          fmt::format("--ids '{}': expected token ids separated by commas, as in 1,2,3; found '{}'",
+                      text, part)};
     ids.push_back(static_cast<std::int32_t>(value));
   }
   if (ids.empty()) return error{errc::usage, "--ids: no token ids; expected something like 1,2,3"};
@@ -106,13 +146,15 @@ void add_logits(CLI::App& parent) {
     std::string model, ids, out;
     bool json = false;
   };
-  auto& command = *parent.add_subcommand("logits", "Write the reference's logits for token ids as a NumPy file");
+  auto& command = *parent.add_subcommand(
+      "logits", "Write the reference's logits for token ids as a NumPy file");
   auto options = std::make_shared<content>();
   command.add_option("--model", options->model, "Model folder")->required();
   command.add_option("--ids", options->ids, "Token ids separated by commas")->required();
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
-  command.footer("Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
+  command.footer(
+      "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
   set_body(command, [options]() -> result<void> {
     const auto ids = parse_ids(options->ids);
     if (!ids) return ids.error();
@@ -123,9 +165,13 @@ void add_logits(CLI::App& parent) {
     const auto numbers = model::logits(**loaded, *ids);
     if (!numbers) return at("--ids", numbers.error());
     const auto vocabulary = (*loaded)->config().vocab_size;
-    if (auto written = model::write_npy(options->out, *numbers, ids->size(), vocabulary); !written) return written.error();
+    if (auto written = model::write_npy(options->out, *numbers, ids->size(), vocabulary); !written)
+      return written.error();
     if (options->json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"file", options->out}, {"tokens", ids->size()}, {"vocabulary", vocabulary}}.dump(2));
+      fmt::print("{}\n",
+                 nlohmann::ordered_json{
+                     {"file", options->out}, {"tokens", ids->size()}, {"vocabulary", vocabulary}}
+                     .dump(2));
     else
       fmt::print("{}: fp32 [{}, {}]\n", options->out, ids->size(), vocabulary);
     return {};

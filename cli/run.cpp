@@ -13,14 +13,16 @@ namespace {
 
 struct run_options {
   world_options world;
-  std::string prompts, strategy = "ordermoe", mode = "emulated", trace, plan, quality = "0", residency, stop;
+  std::string prompts, strategy = "ordermoe", mode = "emulated", trace, plan, quality = "0",
+                       residency, stop;
   std::uint32_t max_new_tokens = 64;
   double temperature = 0, rate = 0;
   std::size_t horizon = 0, search_steps = 20000;
   bool horizon_given = false;
 };
 
-result<void> run_reference(const run_options& options, const world& loaded, const std::vector<std::string>& prompts) {
+result<void> run_reference(const run_options& options, const world& loaded,
+                           const std::vector<std::string>& prompts) {
   nlohmann::ordered_json answers = nlohmann::json::array();
   progress_line line("generating");
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -31,14 +33,20 @@ result<void> run_reference(const run_options& options, const world& loaded, cons
     generate.sampling = {options.temperature, options.world.seed};
     generate.request = i;
     if (!options.stop.empty()) generate.stop_strings = {options.stop};
-    const auto answer = model::generate(*loaded.model, loaded.tokens.get(), loaded.tokens->encode(prompts[i]), generate);
+    const auto answer = model::generate(*loaded.model, loaded.tokens.get(),
+                                        loaded.tokens->encode(prompts[i]), generate);
     if (!answer) return at(fmt::format("prompt {}", i + 1), answer.error());
-    answers.push_back({{"request", i}, {"text", answer->text}, {"token_ids", answer->token_ids}, {"finish", to_string(answer->reason)}});
+    answers.push_back({{"request", i},
+                       {"text", answer->text},
+                       {"token_ids", answer->token_ids},
+                       {"finish", to_string(answer->reason)}});
     if (!options.world.json) fmt::print("> {}\n{}\n\n", prompts[i], answer->text);
   }
   if (options.world.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"}, {"seed", options.world.seed}, {"answers", answers}}.dump(
-                           2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n",
+               nlohmann::ordered_json{
+                   {"mode", "reference"}, {"seed", options.world.seed}, {"answers", answers}}
+                   .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return {};
 }
 
@@ -48,7 +56,10 @@ result<void> run(const run_options& options) {
   auto prompts = read_prompts(options.prompts);
   if (!prompts) return prompts.error();
   if (options.mode != "reference" && options.world.cluster.empty())
-    return error{errc::usage, fmt::format("--mode {} needs --cluster FILE; draw one with `ordermoe cluster draw`", options.mode)};
+    return error{
+        errc::usage,
+        fmt::format("--mode {} needs --cluster FILE; draw one with `ordermoe cluster draw`",
+                    options.mode)};
   auto world_wanted = options.world;
   if (options.mode == "reference") world_wanted.cluster.clear();
   auto loaded = load_world(world_wanted);
@@ -100,14 +111,16 @@ result<void> run(const run_options& options) {
   }
   if (!measured) return measured.error();
   const actors::report_header header{loaded->model_name, loaded->servers.name, loaded->costs.name,
-                                     setup.mode == actors::run_mode::local ? "wall" : "virtual", options.world.seed};
+                                     setup.mode == actors::run_mode::local ? "wall" : "virtual",
+                                     options.world.seed};
   if (options.world.json) {
     fmt::print("{}", actors::report_json(header, {*measured}, true));
     return {};
   }
-  for (const auto& answer : measured->outcomes) fmt::print("> {}\n{}\n\n", (*prompts)[answer.request], answer.text);
-  fmt::print("{} requests on {} ({} clock, charged as {}, seed {})\n", prompts->size(), header.cluster, header.clock,
-             header.cost_profile, header.seed);
+  for (const auto& answer : measured->outcomes)
+    fmt::print("> {}\n{}\n\n", (*prompts)[answer.request], answer.text);
+  fmt::print("{} requests on {} ({} clock, charged as {}, seed {})\n", prompts->size(),
+             header.cluster, header.clock, header.cost_profile, header.seed);
   print_table({*measured});
   return {};
 }
@@ -118,26 +131,51 @@ void add_run(CLI::App& app) {
   auto& command = *app.add_subcommand("run", "Answer prompts on a cluster");
   auto options = std::make_shared<run_options>();
   options->world.add(command, false);
-  command.add_option("--cluster", options->world.cluster, "Cluster file (TOML); not needed for --mode reference");
-  command.add_option("--prompts", options->prompts, "A prompt a line, plain or {\"prompt\": ...}; - for standard input")->required();
+  command.add_option("--cluster", options->world.cluster,
+                     "Cluster file (TOML); not needed for --mode reference");
+  command
+      .add_option("--prompts", options->prompts,
+                  "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
+      ->required();
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
-      ->check(CLI::IsMember(actors::strategy_names()))->capture_default_str();
-  command.add_option("--mode", options->mode, "emulated (virtual time), local (wall clock) or reference (one process)")
-      ->check(CLI::IsMember({"emulated", "local", "reference"}))->capture_default_str();
-  command.add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each prompt at most")
-      ->check(CLI::Range(1u, 1u << 20))->capture_default_str();
-  command.add_option("--temperature", options->temperature, "0 is greedy")->check(CLI::Range(0.0, 100.0))->capture_default_str();
+      ->check(CLI::IsMember(actors::strategy_names()))
+      ->capture_default_str();
+  command
+      .add_option("--mode", options->mode,
+                  "emulated (virtual time), local (wall clock) or reference (one process)")
+      ->check(CLI::IsMember({"emulated", "local", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each prompt at most")
+      ->check(CLI::Range(1u, 1u << 20))
+      ->capture_default_str();
+  command.add_option("--temperature", options->temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
   command.add_option("--stop", options->stop, "End an answer before this text");
-  command.add_option("--trace", options->trace, "Write every decision, transfer and batch to this file");
+  command.add_option("--trace", options->trace,
+                     "Write every decision, transfer and batch to this file");
   command.add_option("--plan", options->plan, "Use this plan.json instead of making one");
-  command.add_option("--quality-budget", options->quality, "Perplexity increase allowed, in per cent, or unbounded")->capture_default_str();
-  auto* horizon = command.add_option("--horizon", options->horizon, "Look-ahead depth in layers; 0: the whole model");
-  command.add_option("--residency", options->residency, "Where attention may run: access or roaming; default: the plan's")
+  command
+      .add_option("--quality-budget", options->quality,
+                  "Perplexity increase allowed, in per cent, or unbounded")
+      ->capture_default_str();
+  auto* horizon = command.add_option("--horizon", options->horizon,
+                                     "Look-ahead depth in layers; 0: the whole model");
+  command
+      .add_option("--residency", options->residency,
+                  "Where attention may run: access or roaming; default: the plan's")
       ->check(CLI::IsMember({"access", "roaming"}));
-  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")->check(CLI::Range(0.0, 1e6))->capture_default_str();
-  command.add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")->capture_default_str();
-  command.footer("Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"
-                 "    --prompts data/eval/prompts.jsonl --strategy ordermoe --quality-budget 1 --trace trace.jsonl");
+  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
+      ->capture_default_str();
+  command.footer(
+      "Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"
+      "    --prompts data/eval/prompts.jsonl --strategy ordermoe --quality-budget 1 --trace "
+      "trace.jsonl");
   set_body(command, [options, horizon] {
     options->horizon_given = horizon->count() > 0;
     return run(*options);

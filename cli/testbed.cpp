@@ -15,7 +15,8 @@ namespace {
 struct frontier_options {
   world_options world;
   std::string out;
-  std::size_t seeds = 10, first_seed = 1, requests = 48, scored_tokens = 10240, problems = 48, search_steps = 20000;
+  std::size_t seeds = 10, first_seed = 1, requests = 48, scored_tokens = 10240, problems = 48,
+              search_steps = 20000;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4, memory_ratio = 2;
 };
@@ -25,18 +26,22 @@ struct point {
   double percent;  ///< Negative: unbounded.
 };
 
-constexpr point points[] = {{"exact", 0},          {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0},
-                            {"paper", 0},          {"paper", 1},        {"paper", 7},      {"paper", -1},
-                            {"ordermoe", 0},       {"ordermoe", 0.5},   {"ordermoe", 1},   {"ordermoe", 3},
-                            {"ordermoe", 7},       {"ordermoe", 20},    {"ordermoe", -1}};
+constexpr point points[] = {
+    {"exact", 0},    {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0},
+    {"paper", 0},    {"paper", 1},        {"paper", 7},      {"paper", -1},
+    {"ordermoe", 0}, {"ordermoe", 0.5},   {"ordermoe", 1},   {"ordermoe", 3},
+    {"ordermoe", 7}, {"ordermoe", 20},    {"ordermoe", -1}};
 
 std::string label(const point& p) {
-  if (std::string(p.strategy) == "paper" || std::string(p.strategy) == "ordermoe" || std::string(p.strategy) == "local-only")
-    return p.percent < 0 ? fmt::format("{} unbounded", p.strategy) : fmt::format("{} {:g} %", p.strategy, p.percent);
+  if (std::string(p.strategy) == "paper" || std::string(p.strategy) == "ordermoe" ||
+      std::string(p.strategy) == "local-only")
+    return p.percent < 0 ? fmt::format("{} unbounded", p.strategy)
+                         : fmt::format("{} {:g} %", p.strategy, p.percent);
   return p.strategy;
 }
 
-/// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of the same tokens.
+/// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of
+/// the same tokens.
 struct paired_increase {
   double percent = 0, low = 0, high = 0;
 };
@@ -44,7 +49,8 @@ paired_increase compare(const std::vector<double>& losses, const std::vector<dou
   const auto n = static_cast<double>(losses.size());
   double mean = 0, square = 0;
   for (std::size_t i = 0; i < losses.size(); ++i) mean += (losses[i] - exact[i]) / n;
-  for (std::size_t i = 0; i < losses.size(); ++i) square += std::pow(losses[i] - exact[i] - mean, 2);
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    square += std::pow(losses[i] - exact[i] - mean, 2);
   const auto half = 1.96 * std::sqrt(square / (n - 1) / n);
   return {100 * std::expm1(mean), 100 * std::expm1(mean - half), 100 * std::expm1(mean + half)};
 }
@@ -56,7 +62,8 @@ double median(std::vector<double> values) {
 }
 
 struct series {
-  std::vector<double> latency, tpot, ttft, megabytes, increase, low, high, match, against_exact, against_shards;
+  std::vector<double> latency, tpot, ttft, megabytes, increase, low, high, match, against_exact,
+      against_shards;
 };
 
 result<void> frontier(const frontier_options& options) {
@@ -65,8 +72,9 @@ result<void> frontier(const frontier_options& options) {
   const auto data = data_folder() / "eval";
   const auto prompts = read_prompts((data / "prompts.jsonl").string());
   if (!prompts) return prompts.error();
-  const auto documents = read_documents(data / "held-out.txt", *loaded->tokens,
-                                        std::min<std::size_t>(256, loaded->model->config().max_context), options.scored_tokens);
+  const auto documents = read_documents(
+      data / "held-out.txt", *loaded->tokens,
+      std::min<std::size_t>(256, loaded->model->config().max_context), options.scored_tokens);
   if (!documents) return documents.error();
   auto problems = model::read_problems(data / "problems.jsonl");
   if (!problems) return problems.error();
@@ -104,7 +112,9 @@ result<void> frontier(const frontier_options& options) {
     content.problems = *problems;
     std::optional<actors::strategy_report> exact, shards;
     for (const auto& p : points) {
-      line.show(static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)), label(p));
+      line.show(
+          static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)),
+          label(p));
       actors::strategy_options choice;
       choice.quality_percent = p.percent;
       choice.seed = seed;
@@ -112,8 +122,10 @@ result<void> frontier(const frontier_options& options) {
       choice.concurrency = options.concurrency;
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
-        if (ready.error().code != errc::infeasible) return at(fmt::format("seed {}, {}", seed, label(p)), ready.error());
-        fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p), ready.error().message);
+        if (ready.error().code != errc::infeasible)
+          return at(fmt::format("seed {}, {}", seed, label(p)), ready.error());
+        fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p),
+                   ready.error().message);
         continue;
       }
       auto measured = actors::measure(content);
@@ -131,36 +143,61 @@ result<void> frontier(const frontier_options& options) {
       r.high.push_back(increase.high);
       r.match.push_back(measured->exact_match.value_or(0));
       r.against_exact.push_back(100 * (measured->latency_ms.mean / exact->latency_ms.mean - 1));
-      if (shards) r.against_shards.push_back(100 * (measured->latency_ms.mean / shards->latency_ms.mean - 1));
-      all.push_back({{"seed", seed}, {"strategy", label(p)}, {"latency_ms", measured->latency_ms.mean}, {"tpot_ms", measured->tpot_ms.mean},
-                     {"ttft_ms", measured->ttft_ms.mean}, {"megabytes_per_1k_tokens", measured->per_1k(measured->charged.charged()) * 1e-6},
-                     {"perplexity", *measured->perplexity}, {"increase_percent", increase.percent}, {"increase_low", increase.low},
-                     {"increase_high", increase.high}, {"exact_match", measured->exact_match.value_or(0)},
-                     {"budget_spent_ratio", measured->budget_spent_ratio.value_or(0)}, {"plan_estimate_token_ms", measured->plan_estimate_ms}});
+      if (shards)
+        r.against_shards.push_back(100 * (measured->latency_ms.mean / shards->latency_ms.mean - 1));
+      all.push_back(
+          {{"seed", seed},
+           {"strategy", label(p)},
+           {"latency_ms", measured->latency_ms.mean},
+           {"tpot_ms", measured->tpot_ms.mean},
+           {"ttft_ms", measured->ttft_ms.mean},
+           {"megabytes_per_1k_tokens", measured->per_1k(measured->charged.charged()) * 1e-6},
+           {"perplexity", *measured->perplexity},
+           {"increase_percent", increase.percent},
+           {"increase_low", increase.low},
+           {"increase_high", increase.high},
+           {"exact_match", measured->exact_match.value_or(0)},
+           {"budget_spent_ratio", measured->budget_spent_ratio.value_or(0)},
+           {"plan_estimate_token_ms", measured->plan_estimate_ms}});
     }
   }
   if (!options.out.empty())
-    if (auto written = write_file(options.out, all.dump(1) + "\n"); !written) return written.error();
+    if (auto written = write_file(options.out, all.dump(1) + "\n"); !written)
+      return written.error();
   if (options.world.json) {
     fmt::print("{}\n", all.dump(1));
     return {};
   }
-  fmt::print("Model {}, clusters drawn with seeds {} to {}, memory ratio {:g}, virtual clock, charged as {}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
-             "Median over clusters, the worst in brackets; change of perplexity against exact with the median paired 95 % interval.\n\n",
-             loaded->model_name, options.first_seed, options.first_seed + options.seeds - 1, options.memory_ratio, loaded->costs.name,
-             options.requests, options.rate, options.scored_tokens, problems->size());
-  fmt::print("| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per 1k tokens | perplexity % | exact match |\n"
-             "|---|---|---|---|---|---|---|---|---|\n");
+  fmt::print(
+      "Model {}, clusters drawn with seeds {} to {}, memory ratio {:g}, virtual clock, charged as "
+      "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
+      "Median over clusters, the worst in brackets; change of perplexity against exact with the "
+      "median paired 95 % interval.\n\n",
+      loaded->model_name, options.first_seed, options.first_seed + options.seeds - 1,
+      options.memory_ratio, loaded->costs.name, options.requests, options.rate,
+      options.scored_tokens, problems->size());
+  fmt::print(
+      "| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per "
+      "1k tokens | perplexity % | exact match |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
   for (const auto& p : points) {
     const auto found = results.find(label(p));
     if (found == results.end()) continue;
     const auto& r = found->second;
-    const auto worst = [](const std::vector<double>& v) { return v.empty() ? 0.0 : *std::max_element(v.begin(), v.end()); };
-    fmt::print("| {} | {:.0f} ({:.0f}) | {:+.1f} ({:+.1f}) | {} | {:.1f} ({:.1f}) | {:.0f} ({:.0f}) | {:.1f} ({:.1f}) | {:+.2f} [{:+.2f}, {:+.2f}] ({:+.2f}) | {:.2f} ({:.2f}) |\n",
-               label(p), median(r.latency), worst(r.latency), median(r.against_exact), worst(r.against_exact),
-               r.against_shards.empty() ? std::string("-") : fmt::format("{:+.1f} ({:+.1f})", median(r.against_shards), worst(r.against_shards)),
-               median(r.tpot), worst(r.tpot), median(r.ttft), worst(r.ttft), median(r.megabytes), worst(r.megabytes), median(r.increase),
-               median(r.low), median(r.high), worst(r.increase), median(r.match), *std::min_element(r.match.begin(), r.match.end()));
+    const auto worst = [](const std::vector<double>& v) {
+      return v.empty() ? 0.0 : *std::max_element(v.begin(), v.end());
+    };
+    fmt::print(
+        "| {} | {:.0f} ({:.0f}) | {:+.1f} ({:+.1f}) | {} | {:.1f} ({:.1f}) | {:.0f} ({:.0f}) | "
+        "{:.1f} ({:.1f}) | {:+.2f} [{:+.2f}, {:+.2f}] ({:+.2f}) | {:.2f} ({:.2f}) |\n",
+        label(p), median(r.latency), worst(r.latency), median(r.against_exact),
+        worst(r.against_exact),
+        r.against_shards.empty()
+            ? std::string("-")
+            : fmt::format("{:+.1f} ({:+.1f})", median(r.against_shards), worst(r.against_shards)),
+        median(r.tpot), worst(r.tpot), median(r.ttft), worst(r.ttft), median(r.megabytes),
+        worst(r.megabytes), median(r.increase), median(r.low), median(r.high), worst(r.increase),
+        median(r.match), *std::min_element(r.match.begin(), r.match.end()));
   }
   return {};
 }
@@ -170,21 +207,49 @@ result<void> frontier(const frontier_options& options) {
 void add_testbed(CLI::App& app) {
   auto& parent = *app.add_subcommand("testbed", "Experiments over many drawn clusters");
   parent.require_subcommand(1);
-  auto& command = *parent.add_subcommand("frontier", "Latency and traffic against executed quality, every strategy and budget");
+  auto& command = *parent.add_subcommand(
+      "frontier", "Latency and traffic against executed quality, every strategy and budget");
   auto options = std::make_shared<frontier_options>();
   options->world.add(command, false);
-  command.add_option("--seeds", options->seeds, "Clusters to draw")->check(CLI::Range(1u, 1000u))->capture_default_str();
-  command.add_option("--first-seed", options->first_seed, "Seed of the first cluster")->capture_default_str();
-  command.add_option("--requests", options->requests, "Requests for each strategy")->check(CLI::Range(1u, 100000u))->capture_default_str();
-  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")->check(CLI::Range(0.0, 1e6))->capture_default_str();
-  command.add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each request at most")->check(CLI::Range(1u, 4096u))->capture_default_str();
-  command.add_option("--scored-tokens", options->scored_tokens, "Held-out tokens that perplexity is measured on")->check(CLI::Range(16u, 10'000'000u))->capture_default_str();
-  command.add_option("--problems", options->problems, "Arithmetic problems for exact match")->check(CLI::Range(1u, 100000u))->capture_default_str();
-  command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")->check(CLI::Range(1.0, 100.0))->capture_default_str();
-  command.add_option("--concurrency", options->concurrency, "Requests in flight that the ordermoe planner expects")->check(CLI::Range(1.0, 1e4))->capture_default_str();
-  command.add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")->capture_default_str();
+  command.add_option("--seeds", options->seeds, "Clusters to draw")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  command.add_option("--first-seed", options->first_seed, "Seed of the first cluster")
+      ->capture_default_str();
+  command.add_option("--requests", options->requests, "Requests for each strategy")
+      ->check(CLI::Range(1u, 100000u))
+      ->capture_default_str();
+  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")
+      ->check(CLI::Range(0.0, 1e6))
+      ->capture_default_str();
+  command
+      .add_option("--max-new-tokens", options->max_new_tokens,
+                  "New tokens for each request at most")
+      ->check(CLI::Range(1u, 4096u))
+      ->capture_default_str();
+  command
+      .add_option("--scored-tokens", options->scored_tokens,
+                  "Held-out tokens that perplexity is measured on")
+      ->check(CLI::Range(16u, 10'000'000u))
+      ->capture_default_str();
+  command.add_option("--problems", options->problems, "Arithmetic problems for exact match")
+      ->check(CLI::Range(1u, 100000u))
+      ->capture_default_str();
+  command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")
+      ->check(CLI::Range(1.0, 100.0))
+      ->capture_default_str();
+  command
+      .add_option("--concurrency", options->concurrency,
+                  "Requests in flight that the ordermoe planner expects")
+      ->check(CLI::Range(1.0, 1e4))
+      ->capture_default_str();
+  command
+      .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
+      ->capture_default_str();
   command.add_option("--out", options->out, "Write every measurement as JSON to this file");
-  command.footer("Example:\n  ordermoe testbed frontier --model data/models/lineage --seeds 3 --out frontier.json");
+  command.footer(
+      "Example:\n  ordermoe testbed frontier --model data/models/lineage --seeds 3 --out "
+      "frontier.json");
   set_body(command, [options] { return frontier(*options); });
 }
 

@@ -110,7 +110,8 @@ std::string answer_line(std::string_view text) {
   text = text.substr(0, text.find('\n'));
   constexpr std::string_view worked = "answer ";
   if (const std::size_t stated = text.rfind(worked); stated != std::string_view::npos)
-    text.remove_prefix(std::min(text.size(), text.find_first_not_of(white, stated + worked.size())));
+    text.remove_prefix(
+        std::min(text.size(), text.find_first_not_of(white, stated + worked.size())));
   return std::string(text.substr(0, text.find_last_not_of(white) + 1));
 }
 

@@ -66,7 +66,8 @@ struct match_score {
   }
 };
 
-/// What is compared: the text up to the first line break, without white space at both ends; of a worked answer
+/// What is compared: the text up to the first line break, without white space at both ends; of a
+/// worked answer
 /// ("6*4=24; 60*4=240; 24+240=264; answer 264") what follows the last "answer ".
 std::string answer_line(std::string_view text);
 

@@ -243,9 +243,10 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
         "found a reference delay of {} ns, expected at least 0; 0 takes the mean expert time",
         policy.reference_ns));
   if (!(policy.price_ns_per_loss >= 0) || std::isinf(policy.price_ns_per_loss))
-    return usage(fmt::format("found a price of {} ns per loss, expected a finite number of at "
-                             "least 0; 0 keeps the budget index",
-                             policy.price_ns_per_loss));
+    return usage(
+        fmt::format("found a price of {} ns per loss, expected a finite number of at "
+                    "least 0; 0 keeps the budget index",
+                    policy.price_ns_per_loss));
   if (token_budget < 0 || token_budget > unbounded_budget)
     return usage(fmt::format("found a token budget of {} units, expected 0 to {}; state it again",
                              token_budget, unbounded_budget));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <deque>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,7 +16,8 @@ namespace {
 
 constexpr double first_decay = 0.9, second_decay = 0.95, epsilon = 1e-8, weight_decay = 0.05,
                  largest_norm = 1.0;
-constexpr std::uint64_t steps_per_report = 20;
+constexpr std::uint64_t steps_per_report = 5, steps_per_point = 100;
+constexpr std::size_t steps_in_mean = 20;
 
 /// One AdamW step over the flat parameters; gradients are zeroed. `rate` is the learning rate.
 void step(decoder& model, optimizer_state& optimizer, double rate) {
@@ -153,14 +155,23 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
   using clock = std::chrono::steady_clock;
   const auto length = static_cast<std::int64_t>(options.sequence_length);
   auto last = clock::now(), saved = last;
-  double loss_sum = 0, seconds_at_report = progress.seconds;
-  std::uint64_t tokens_at_report = progress.tokens, n_losses = 0;
+  std::deque<double> losses;
+  const auto mean = [&] {
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum / static_cast<double>(losses.size());
+  };
+  double seconds_at_report = progress.seconds;
+  std::uint64_t tokens_at_report = progress.tokens;
   for (;;) {
     const double done =
         whole_recipe * (options.tokens > 0 ? static_cast<double>(progress.tokens) /
                                                  static_cast<double>(options.tokens)
                                            : progress.seconds / (54.0 * options.minutes));
-    if (done >= limits.end) break;
+    if (done >= limits.end) {
+      if (!losses.empty()) progress.curve.push_back({limits.name, progress.tokens, mean()});
+      break;
+    }
     if (options.should_stop && options.should_stop()) {
       if (auto kept = save(); !kept) return kept;
       return error{
@@ -191,24 +202,21 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
                                       batch.narrow(1, 1, row_length).reshape({-1}));
     (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
     step(model, optimizer, options.learning_rate * schedule(done, progress.steps, limits.warm_up));
-    loss_sum += loss.item<double>();
-    ++n_losses;
+    losses.push_back(loss.item<double>());
+    if (losses.size() > steps_in_mean) losses.pop_front();
     ++progress.steps;
     progress.tokens += static_cast<std::uint64_t>(rows * row_length);
     const auto now = clock::now();
     progress.seconds += std::chrono::duration<double>(now - last).count();
     last = now;
     if (progress.steps % steps_per_report == 0) {
-      const double mean = loss_sum / static_cast<double>(n_losses);
       const double speed = static_cast<double>(progress.tokens - tokens_at_report) /
                            std::max(1e-9, progress.seconds - seconds_at_report);
-      if (progress.steps % (5 * steps_per_report) == 0)
-        progress.curve.push_back({limits.name, progress.tokens, mean});
+      if (progress.steps % steps_per_point == 0)
+        progress.curve.push_back({limits.name, progress.tokens, mean()});
       if (options.on_progress)
         options.on_progress(
-            {limits.name, progress.steps, progress.tokens, done / whole_recipe, mean, speed});
-      loss_sum = 0;
-      n_losses = 0;
+            {limits.name, progress.steps, progress.tokens, done / whole_recipe, mean(), speed});
       tokens_at_report = progress.tokens;
       seconds_at_report = progress.seconds;
     }

@@ -53,7 +53,8 @@ BOOST_AUTO_TEST_CASE(fifty_held_out_prompts_on_the_bundled_model_and_cluster_equ
   for (const std::string strategy : {"exact", "layer-shards", "ordermoe"})
     for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local})
       for (const double temperature : {0.0, 0.9}) {
-        BOOST_TEST_CONTEXT(strategy << ", " << to_string(mode) << " at temperature " << temperature) {
+        BOOST_TEST_CONTEXT(strategy << ", " << to_string(mode) << " at temperature "
+                                    << temperature) {
           auto world = test::bundled_world("lineage", strategy, 50, 64, temperature);
           world.setup.mode = mode;
           check_equals_reference(world);
@@ -66,7 +67,8 @@ BOOST_AUTO_TEST_CASE(chunked_prompts_equal_the_reference_bit_for_bit) {
     BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy, 0, 3);
       world.setup.chosen.plan.residence =
-          strategy == "exact" ? planning::roaming_residency(world.setup.servers.size(), world.setup.experts.n_layers)
+          strategy == "exact" ? planning::roaming_residency(world.setup.servers.size(),
+                                                            world.setup.experts.n_layers)
                               : world.setup.chosen.plan.residence;
       world.setup.chunk_rows = 4;
       world.add_requests(10, 12, 0.7, 30);
@@ -88,7 +90,8 @@ BOOST_AUTO_TEST_CASE(teacher_forced_losses_of_an_exact_strategy_equal_the_refere
   for (const auto& spec : world.setup.requests) {
     const auto expected = model::token_losses(*world.setup.model, spec.prompt);
     BOOST_REQUIRE(expected.has_value());
-    BOOST_TEST(outcome->outcomes[spec.number].losses == *expected, boost::test_tools::per_element());
+    BOOST_TEST(outcome->outcomes[spec.number].losses == *expected,
+               boost::test_tools::per_element());
   }
 }
 

@@ -22,7 +22,8 @@ inline std::shared_ptr<const model::transformer> tiny_model() {
   return loaded;
 }
 
-/// A small world around the tiny model: a drawn cluster, a random profile of the right shape, one strategy.
+/// A small world around the tiny model: a drawn cluster, a random profile of the right shape, one
+/// strategy.
 struct world {
   actors::run_setup setup;
 
@@ -50,7 +51,8 @@ struct world {
     setup.seed = seed;
   }
 
-  void add_requests(std::size_t n, std::uint32_t new_tokens, double temperature, std::size_t prompt_tokens = 9) {
+  void add_requests(std::size_t n, std::uint32_t new_tokens, double temperature,
+                    std::size_t prompt_tokens = 9) {
     const auto& shape = tiny_model()->config();
     random_stream draws(setup.seed, 77);
     for (std::size_t i = 0; i < n; ++i) {
@@ -69,8 +71,8 @@ struct world {
 };
 
 /// The bundled model on the bundled cluster with held-out prompts, budget zero.
-inline world bundled_world(const std::string& name, const std::string& strategy, std::size_t n_prompts,
-                           std::uint32_t new_tokens, double temperature) {
+inline world bundled_world(const std::string& name, const std::string& strategy,
+                           std::size_t n_prompts, std::uint32_t new_tokens, double temperature) {
   world made(strategy);
   auto& setup = made.setup;
   const std::string folder = ORDERMOE_DATA "/models/" + name;
@@ -78,7 +80,8 @@ inline world bundled_world(const std::string& name, const std::string& strategy,
   const auto tokens = model::tokenizer::load(folder);
   const auto servers = read_cluster(ORDERMOE_DATA "/clusters/edge8.toml");
   const auto experts = planning::read_profile(folder + "/profile.json");
-  ORDERMOE_CHECK(model && tokens && servers && experts, "the bundled model, cluster and profile can be read");
+  ORDERMOE_CHECK(model && tokens && servers && experts,
+                 "the bundled model, cluster and profile can be read");
   setup.model = *model;
   setup.servers = *servers;
   setup.experts = *experts;

@@ -11,14 +11,16 @@ std::int64_t largest_need(const test::world& world) {
   std::size_t positions = 0;
   for (const auto& spec : world.setup.requests)
     positions = std::max(positions, spec.prompt.size() + spec.max_new_tokens);
-  return static_cast<std::int64_t>(positions * world.setup.experts.n_layers) * world.setup.costs.kv_row_bytes;
+  return static_cast<std::int64_t>(positions * world.setup.experts.n_layers) *
+         world.setup.costs.kv_row_bytes;
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(liveness)
 
-BOOST_AUTO_TEST_CASE(with_kv_memory_for_one_request_every_request_is_answered_in_any_order_of_arrival) {
+BOOST_AUTO_TEST_CASE(
+    with_kv_memory_for_one_request_every_request_is_answered_in_any_order_of_arrival) {
   for (const std::string strategy : {"exact", "layer-shards", "paper", "ordermoe"})
     for (std::uint64_t order = 1; order <= 3; ++order) {
       BOOST_TEST_CONTEXT(strategy << ", order " << order) {
@@ -97,9 +99,9 @@ BOOST_AUTO_TEST_CASE(stop_strings_end_an_answer_and_keep_the_budget_exact) {
   world.setup.tokens = *tokens;
   const auto free = actors::run_requests(world.setup);
   BOOST_REQUIRE(free.has_value());
-  const auto longest = std::max_element(free->outcomes.begin(), free->outcomes.end(), [](const auto& a, const auto& b) {
-    return a.text.size() < b.text.size();
-  });
+  const auto longest =
+      std::max_element(free->outcomes.begin(), free->outcomes.end(),
+                       [](const auto& a, const auto& b) { return a.text.size() < b.text.size(); });
   BOOST_REQUIRE_GE(longest->text.size(), 2u);
   const auto stop = longest->text.substr(longest->text.size() / 2, 1);
   for (auto& spec : world.setup.requests) spec.stop_strings = {stop};

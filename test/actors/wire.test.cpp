@@ -24,7 +24,14 @@ token_state some_token() {
   state.pool = 1'000'000'007;
   state.allowance = {5, -1};
   state.spent = 13;
-  state.hidden = {1.5f, -0.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::denorm_min(), 0, 1, 2, 3};
+  state.hidden = {1.5f,
+                  -0.0f,
+                  std::numeric_limits<float>::infinity(),
+                  std::numeric_limits<float>::denorm_min(),
+                  0,
+                  1,
+                  2,
+                  3};
   state.calls_outstanding = 2;
   state.slots_of_row = {1, 2};
   state.slots = {{1, 2, 0.25f}, {0, 1, 0.5f}, {3, 0, 0.5f}};
@@ -32,10 +39,17 @@ token_state some_token() {
 }
 
 expert_call some_call() {
-  return {{7, 1, 4}, 2, 3, {0, 1}, {1, 0}, {{0, 0, 5, 0.5f}, {0, 1, 6, 0.5f}, {1, 0, 5, 1.0f}}, {1, 2, 3, 4, 5, 6, 7, 8}};
+  return {{7, 1, 4},
+          2,
+          3,
+          {0, 1},
+          {1, 0},
+          {{0, 0, 5, 0.5f}, {0, 1, 6, 0.5f}, {1, 0, 5, 1.0f}},
+          {1, 2, 3, 4, 5, 6, 7, 8}};
 }
 
-/// Every prefix of a frame is refused, and random corruption never does worse than be refused or read as other values.
+/// Every prefix of a frame is refused, and random corruption never does worse than be refused or
+/// read as other values.
 template <class Decode>
 void check_hostile(const frame& good, Decode decode) {
   for (std::size_t n = 0; n < good.bytes.size(); ++n) {
@@ -85,7 +99,8 @@ BOOST_AUTO_TEST_CASE(calls_outputs_and_kv_rows_round_trip) {
   BOOST_TEST((*decode_output(encode(output), shape) == output));
   check_hostile(encode(output), [](const frame& f) { return decode_output(f, shape); });
 
-  const kv_rows rows{3, {{7, 0, 2, 1, {1, 2, 3, 4, 5, 6}}, {8, 0, 0, 2, std::vector<float>(12, 0.5f)}}};
+  const kv_rows rows{
+      3, {{7, 0, 2, 1, {1, 2, 3, 4, 5, 6}}, {8, 0, 0, 2, std::vector<float>(12, 0.5f)}}};
   BOOST_TEST((*decode_kv(encode(rows), shape) == rows));
   BOOST_TEST(encode(rows).kv_rows == 3u);
   check_hostile(encode(rows), [](const frame& f) { return decode_kv(f, shape); });

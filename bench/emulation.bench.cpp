@@ -1,0 +1,84 @@
+// How fast the emulation runs: token-layer steps a second besides tensor work, and the share of
+// tensor work.
+//
+// bench_emulation [runs]: the bundled model on the bundled cluster, 64 requests of 64 prompt and 64
+// new tokens, for the strategies that stress different parts. A step is one token at one layer.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "actors/runtime.hpp"
+#include "config/files.hpp"
+
+namespace {
+
+using namespace ordermoe;
+
+template <class T>
+T take(result<T> value) {
+  if (value) return std::move(*value);
+  fmt::print(stderr, "bench_emulation: {}\n", value.error().message);
+  std::exit(1);
+}
+
+struct spread {
+  double low, middle, high;
+};
+spread spread_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values.front(), values[values.size() / 2], values.back()};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int runs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
+  const std::string folder = ORDERMOE_DATA "/models/lineage";
+  actors::run_setup setup;
+  setup.model = take(model::transformer::load(folder));
+  setup.servers = take(read_cluster(ORDERMOE_DATA "/clusters/edge8.toml"));
+  setup.costs = take(named_cost_profile("mixtral-8x7b"));
+  setup.experts = take(planning::read_profile(folder + "/profile.json"));
+  const auto tokens = take(model::tokenizer::load(folder));
+  const auto ids = tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
+  constexpr std::size_t n_requests = 64, prompt = 64;
+  constexpr std::uint32_t new_tokens = 64;
+  for (std::size_t i = 0; i < n_requests; ++i) {
+    actors::request_spec spec;
+    spec.number = i;
+    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt);
+    spec.prompt.assign(at, at + prompt);
+    spec.max_new_tokens = new_tokens;
+    spec.ignore_end_of_text = true;
+    setup.requests.push_back(std::move(spec));
+  }
+  actors::draw_arrivals(setup.requests, setup.servers, 8, 1);
+  const auto steps =
+      static_cast<double>(n_requests * (prompt + new_tokens - 1) * setup.experts.n_layers);
+  fmt::print("{} requests, {} token-layer steps, {} runs: least, median, most\n", n_requests, steps,
+             runs);
+  fmt::print("{:<16}{:>38}{:>34}{:>26}\n", "strategy", "steps/s besides tensor work",
+             "steps/s in all", "tensor share %");
+  for (const std::string name : {"exact", "layer-shards", "paper", "ordermoe"}) {
+    actors::strategy_options options;
+    options.search_steps = 2000;
+    setup.chosen =
+        take(actors::make_strategy(name, setup.experts, setup.servers, setup.costs, options));
+    std::vector<double> besides, all, share;
+    for (int run = 0; run <= runs; ++run) {
+      const auto outcome = take(actors::run_requests(setup));
+      if (run == 0) continue;
+      besides.push_back(steps / (outcome.host_seconds - outcome.tensor_seconds));
+      all.push_back(steps / outcome.host_seconds);
+      share.push_back(100 * outcome.tensor_seconds / outcome.host_seconds);
+    }
+    const auto b = spread_of(besides), a = spread_of(all), s = spread_of(share);
+    fmt::print(
+        "{:<16}{:>14.0f}{:>12.0f}{:>12.0f}{:>12.0f}{:>11.0f}{:>11.0f}{:>10.1f}{:>8.1f}{:>8.1f}\n",
+        name, b.low, b.middle, b.high, a.low, a.middle, a.high, s.low, s.middle, s.high);
+  }
+}
