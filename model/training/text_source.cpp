@@ -52,6 +52,7 @@ class user final : public text_source {
  public:
   std::vector<std::int32_t> training, kept_back;
   std::uint64_t seed = 0;
+  std::uint64_t size() const override { return training.size(); }
   void fill(std::uint64_t step, std::uint64_t index, std::span<std::int64_t> row) const override {
     const auto begin = random_bits(seed, step, index) % (training.size() - row.size() + 1);
     std::copy_n(training.begin() + static_cast<std::ptrdiff_t>(begin), row.size(), row.begin());

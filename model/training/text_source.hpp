@@ -32,6 +32,8 @@ class text_source {
   virtual ~text_source() = default;
   /// Fills `row` with ids of training text.
   virtual void fill(std::uint64_t step, std::uint64_t index, std::span<std::int64_t> row) const = 0;
+  /// Ids of training text there are; 0 where it has no end.
+  virtual std::uint64_t size() const { return 0; }
   /// Held-out ids, documents with their beginning and end, at most `limit`.
   virtual std::vector<std::int32_t> held_out(std::size_t limit) const = 0;
 };

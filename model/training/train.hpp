@@ -39,7 +39,8 @@ struct train_options {
   std::filesystem::path out;   ///< Folder of the finished model.
   std::string recipe = "upcycled";
   std::uint64_t seed = 1;
-  double minutes = 5;        ///< Ends after this long, where `tokens` is 0.
+  double minutes = 5;  ///< Ends after this long, where `tokens` is 0; sooner where a short text
+                       ///< was read sixteen times, since more makes held-out text worse.
   std::uint64_t tokens = 0;  ///< Trains on this many tokens, whatever time it takes.
 
   std::size_t vocab_size = 768;

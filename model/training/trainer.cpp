@@ -18,6 +18,8 @@ constexpr double first_decay = 0.9, second_decay = 0.95, epsilon = 1e-8, weight_
                  largest_norm = 1.0;
 constexpr std::uint64_t steps_per_report = 5, steps_per_point = 100;
 constexpr std::size_t steps_in_mean = 20;
+/// Of a 95 KB text, 17 readings left a held-out perplexity of 31, and 72 one of 115.
+constexpr double most_passes = 16;
 
 /// One AdamW step over the flat parameters; gradients are zeroed. `rate` is the learning rate.
 void step(decoder& model, optimizer_state& optimizer, double rate) {
@@ -40,6 +42,17 @@ void step(decoder& model, optimizer_state& optimizer, double rate) {
     p[i] -= shrink * decays[i] * p[i] + scaled * m[i] / (std::sqrt(v[i]) * unbias + tiny);
     g[i] = 0;
   }
+}
+
+/// How much of the whole is done: by tokens where they are given, else by time, or by how often a
+/// short text has been read.
+double share_done(const stage_progress& progress, const text_source& source,
+                  const train_options& options) {
+  const auto tokens = static_cast<double>(progress.tokens);
+  if (options.tokens > 0) return tokens / static_cast<double>(options.tokens);
+  const double by_time = progress.seconds / (54.0 * options.minutes);
+  if (source.size() == 0) return by_time;
+  return std::max(by_time, tokens / (most_passes * static_cast<double>(source.size())));
 }
 
 }  // namespace
@@ -164,10 +177,7 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
   double seconds_at_report = progress.seconds;
   std::uint64_t tokens_at_report = progress.tokens;
   for (;;) {
-    const double done =
-        whole_recipe * (options.tokens > 0 ? static_cast<double>(progress.tokens) /
-                                                 static_cast<double>(options.tokens)
-                                           : progress.seconds / (54.0 * options.minutes));
+    const double done = whole_recipe * share_done(progress, source, options);
     if (done >= limits.end) {
       if (!losses.empty()) progress.curve.push_back({limits.name, progress.tokens, mean()});
       break;

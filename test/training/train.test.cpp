@@ -139,6 +139,21 @@ BOOST_AUTO_TEST_CASE(recipes_share_their_dense_stage) {
   BOOST_TEST((upcycled.substr(upcycled.size() - tail) == dense.substr(dense.size() - tail)));
 }
 
+BOOST_AUTO_TEST_CASE(a_short_text_is_not_read_more_than_sixteen_times) {
+  const folder here;
+  auto options = tiny(here.path);
+  const auto text = bytes_of(options.text).substr(0, 6000);
+  BOOST_REQUIRE(write_file(options.text, text).has_value());
+  options.tokens = 0;
+  options.minutes = 1000;
+  options.measure = false;
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(report.has_value());
+  // No token is shorter than a byte.
+  BOOST_TEST(report->tokens < 16 * text.size() + 1024);
+  BOOST_TEST(report->tokens > text.size());
+}
+
 BOOST_AUTO_TEST_CASE(the_state_of_another_run_is_not_continued) {
   const folder here;
   auto options = tiny(here.path);
