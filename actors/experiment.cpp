@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ordermoe_version.hpp"
+#include "planning/placement.hpp"
 
 namespace ordermoe::actors {
 
@@ -140,33 +141,103 @@ result<tuned_price> tune_price(const run_setup& setup,
   return best;
 }
 
+/// Mean latency of a load like the expected one, with calibration texts as prompts.
+result<double> dry_run_ms(const run_setup& setup, const strategy_options& options,
+                          const std::vector<std::vector<std::int32_t>>& documents) {
+  auto trial = setup;
+  trial.mode = run_mode::emulated;
+  trial.trace.clear();
+  trial.on_progress = nullptr;
+  trial.keep_final_hidden = false;
+  trial.requests.clear();
+  constexpr std::size_t prompt_tokens = 32;
+  constexpr std::uint32_t new_tokens = 32;
+  for (std::size_t i = 0; i < options.dry_run_requests; ++i) {
+    const auto& document = documents[i % documents.size()];
+    const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
+    request_spec spec;
+    spec.number = i;
+    spec.prompt.assign(document.begin(), document.begin() + n);
+    spec.max_new_tokens = new_tokens;
+    spec.ignore_end_of_text = true;
+    trial.requests.push_back(std::move(spec));
+  }
+  draw_arrivals(trial.requests, trial.servers, options.expected_rate, setup.seed + 3);
+  const auto outcome = run_requests(trial);
+  if (!outcome) return outcome.error();
+  double sum = 0;
+  for (const auto& answer : outcome->outcomes)
+    sum += milliseconds(answer.done_ns - answer.arrival_ns);
+  return sum / static_cast<double>(outcome->outcomes.size());
+}
+
+/// Plans for several loads around the expected one and the layer shards, tried on the emulation;
+/// the fastest stays in setup.chosen. The price in force is kept.
+result<void> choose_by_dry_run(run_setup& setup, const strategy_options& options,
+                               const std::vector<std::vector<std::int32_t>>& documents) {
+  const auto name = setup.chosen.name;
+  std::vector<strategy_options> candidates;
+  for (const double scale : {0.5, 1.0, 2.0}) {
+    candidates.push_back(options);
+    candidates.back().concurrency = std::max(1.0, scale * options.concurrency);
+  }
+  if (auto shards = planning::place_layer_shards(setup.experts, setup.servers, setup.costs)) {
+    candidates.push_back(options);
+    candidates.back().plan = std::move(*shards);
+  }
+  std::optional<strategy> best;
+  double best_ms = std::numeric_limits<double>::infinity();
+  for (const auto& candidate : candidates) {
+    auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, candidate);
+    if (!made) return made.error();
+    setup.chosen = *made;
+    const auto mean_ms = dry_run_ms(setup, options, documents);
+    if (!mean_ms) return mean_ms.error();
+    if (*mean_ms < best_ms) {
+      best_ms = *mean_ms;
+      best = std::move(*made);
+    }
+  }
+  setup.chosen = std::move(*best);
+  return {};
+}
+
+/// One round of calibrating the budget against execution: the price, and the damage corrected by
+/// measured over predicted.
+result<void> calibrate_budget(run_setup& setup,
+                              const std::vector<std::vector<std::int32_t>>& documents, int steps) {
+  const auto nats = static_cast<double>(setup.chosen.token_budget) / planning::units_per_loss;
+  const auto tuned = tune_price(setup, documents, nats, steps);
+  if (!tuned) return tuned.error();
+  const auto factor = std::max(1.0, tuned->measured_over_predicted);
+  const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
+  for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
+  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
+  return {};
+}
+
 }  // namespace
 
 result<void> prepare_strategy(run_setup& setup, std::string_view name,
                               const strategy_options& options,
                               const std::vector<std::vector<std::int32_t>>& documents) {
-  const auto make = [&]() -> result<void> {
-    auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
-    if (!made) return made.error();
-    setup.chosen = std::move(*made);
-    setup.quality_percent = options.quality_percent;
-    return {};
-  };
-  if (auto made = make(); !made) return made;
+  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+  if (!made) return made.error();
+  setup.chosen = std::move(*made);
+  setup.quality_percent = options.quality_percent;
+  if (!setup.chosen.tunes_price) return {};
   const auto budget = setup.chosen.token_budget;
-  if (!setup.chosen.tunes_price || budget <= 0 || budget >= planning::unbounded_budget) return {};
-  const auto nats = static_cast<double>(budget) / planning::units_per_loss;
-  for (const int steps : {6, 9}) {
-    if (steps == 9)
-      if (auto made = make(); !made) return made;
-    const auto tuned = tune_price(setup, documents, nats, steps);
-    if (!tuned) return tuned.error();
-    const auto factor = std::max(1.0, tuned->measured_over_predicted);
-    const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
-    for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
-    setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
+  const bool priced = budget > 0 && budget < planning::unbounded_budget;
+  if (!priced) {
+    if (options.plan || options.dry_run_requests == 0) return {};
+    return choose_by_dry_run(setup, options, documents);
   }
-  return {};
+  constexpr int rough_steps = 6, fine_steps = 9;
+  if (auto done = calibrate_budget(setup, documents, rough_steps); !done) return done;
+  made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+  if (!made) return made.error();
+  setup.chosen = std::move(*made);
+  return calibrate_budget(setup, documents, fine_steps);
 }
 
 result<strategy_report> measure(const experiment& content) {

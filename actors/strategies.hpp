@@ -19,7 +19,9 @@ struct strategy_options {
   std::optional<std::size_t> horizon;  ///< Overrides the strategy's own.
   std::uint64_t seed = 1;
   std::size_t search_steps = 20000;
-  double concurrency = 1;  ///< Requests in flight that a searching planner expects.
+  double concurrency = 1;             ///< Requests in flight that a searching planner expects.
+  double expected_rate = 4;           ///< Requests per second of a dry run; 0: all at once.
+  std::size_t dry_run_requests = 64;  ///< Of a dry run between candidate plans; 0: none.
   std::optional<planning::plan>
       plan;  ///< Use this placement and residency instead of the strategy's own.
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.

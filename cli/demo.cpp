@@ -77,6 +77,7 @@ result<void> demo(const demo_options& options) {
       choice.seed = options.seed;
       choice.search_steps = options.search_steps;
       choice.concurrency = options.concurrency;
+      choice.expected_rate = options.rate;
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, rows[i].strategy, choice); !ready)
         return at(rows[i].strategy, ready.error());

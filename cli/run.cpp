@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -70,6 +71,8 @@ result<void> run(const run_options& options) {
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
+  choice.expected_rate = options.rate;
+  choice.concurrency = std::clamp(static_cast<double>(prompts->size()), 1.0, 4.0);
   if (options.horizon_given) choice.horizon = options.horizon;
   if (!options.residency.empty()) choice.residency = options.residency;
   if (!options.plan.empty()) {

@@ -120,6 +120,7 @@ result<void> frontier(const frontier_options& options) {
       choice.seed = seed;
       choice.search_steps = options.search_steps;
       choice.concurrency = options.concurrency;
+      choice.expected_rate = options.rate;
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
         if (ready.error().code != errc::infeasible)
