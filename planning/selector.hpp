@@ -75,8 +75,8 @@ enum class candidate_rule {
   router_restricted,  ///< The router's best k among the experts at the token's server; where it
                       ///< hosts none of this layer, the target on another server. Ignores the
                       ///< budget; its loss is only reported.
-  group,  ///< V_{l,r} of eq. (8): the target and its group members with Sim >= theta_l.
-  any,    ///< Every expert of the layer.
+  group,              ///< V_{l,r} of eq. (8): the target and its group members with Sim >= theta_l.
+  any,                ///< Every expert of the layer.
 };
 
 /// Where a token may be after a layer.
