@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "planning/cost_model.hpp"
 #include "planning/deployment.hpp"
@@ -19,15 +21,24 @@ struct shard_costs {
   std::size_t n_servers = 0, n_layers = 0;
   std::vector<std::size_t> capacity;  ///< Whole layers that fit, [n_servers], at most n_layers.
   std::vector<double> layer;          ///< One position through one layer, [n_servers].
-  std::vector<double> enter;  ///< From the access servers to the first holder, mean, [n_servers].
-  std::vector<double> leave;  ///< Projection and the way back to the access servers, [n_servers].
-  std::vector<double> head;   ///< The projection alone, [n_servers].
-  std::vector<double> hop;    ///< Hidden state between holders, [from][to].
+  std::vector<double> enter;  ///< To the first holder, [n_servers]; infinite where it may not be.
+  std::vector<double>
+      leave;                 ///< Projection and the way back to where positions start, [n_servers].
+  std::vector<double> head;  ///< The projection alone, [n_servers].
+  std::vector<double> hop;   ///< Hidden state between holders, [from][to].
   std::vector<double> hop_stage;  ///< The part of it that keeps the link busy, [from][to].
 
   double hop_between(std::size_t from, std::size_t to) const { return hop[from * n_servers + to]; }
   double link_stage(std::size_t from, std::size_t to) const {
     return hop_stage[from * n_servers + to];
+  }
+  /// The same, where every position starts at `first` and the next one straight after it.
+  shard_costs closed_at(std::size_t first, const cost_model& model) const {
+    auto closed = *this;
+    closed.enter.assign(n_servers, infinity);
+    closed.enter[first] = 0;
+    for (std::size_t m = 0; m < n_servers; ++m) closed.leave[m] = head[m] + model.message(m, first);
+    return closed;
   }
 };
 
@@ -116,7 +127,8 @@ class shard_search {
   /// Minimum over all chains; infinite where none meets the stage limit.
   double run() {
     for (std::size_t t = 0; t < costs_.n_servers; ++t)
-      extend(0, 0, shard_state{}, t, how_ == combine::sum ? costs_.enter[t] : 0, 0);
+      if (costs_.enter[t] < infinity)
+        extend(0, 0, shard_state{}, t, how_ == combine::sum ? costs_.enter[t] : 0, 0);
     for (std::size_t l = 1; l < costs_.n_layers; ++l) {
       cut(l);
       for (std::size_t i = 0; i < levels_[l].size(); ++i) {
@@ -273,6 +285,34 @@ double chain_latency(const shard_costs& costs, const std::vector<std::size_t>& h
   return latency;
 }
 
+struct chain {
+  std::vector<std::size_t> holder;  ///< [n_layers]
+  double slowest = 0;               ///< Stage; 0 where it was not looked at.
+  double latency = 0;
+
+  friend bool operator<(const chain& a, const chain& b) {
+    return std::pair(a.slowest, a.latency) < std::pair(b.slowest, b.latency);
+  }
+};
+
+std::optional<chain> best_chain(const shard_costs& costs, const layer_shard_options& options) {
+  // A narrow beam first: its chain bounds what the wide one needs to keep.
+  using combine = shard_search::combine;
+  const auto narrow = std::min<std::size_t>(options.beam, 256);
+  double stage_limit = infinity;
+  if (options.objective == shard_objective::throughput) {
+    const double bound = shard_search(costs, combine::maximum, infinity, infinity, narrow).run();
+    stage_limit = shard_search(costs, combine::maximum, infinity, bound, options.beam).run();
+    if (stage_limit == infinity) return std::nullopt;
+  }
+  const double bound = shard_search(costs, combine::sum, stage_limit, infinity, narrow).run();
+  shard_search search(costs, combine::sum, stage_limit, bound, options.beam);
+  if (search.run() == infinity) return std::nullopt;
+  chain found{search.holders(), stage_limit < infinity ? stage_limit : 0, 0};
+  found.latency = chain_latency(costs, found.holder);
+  return found;
+}
+
 }  // namespace
 
 result<plan> place_layer_shards(const profile& experts, const cluster& servers,
@@ -286,23 +326,23 @@ result<plan> place_layer_shards(const profile& experts, const cluster& servers,
   const auto shard = make_shard_costs(experts, servers, costs, *problem);
   if (auto checked = check_capacity(shard, *problem, layer_bytes); !checked) return checked.error();
 
-  // A narrow beam first: its chain bounds what the wide one needs to keep.
-  using combine = shard_search::combine;
-  const auto narrow = std::min<std::size_t>(options.beam, 256);
-  double stage_limit = infinity;
-  if (options.objective == shard_objective::throughput) {
-    const double bound = shard_search(shard, combine::maximum, infinity, infinity, narrow).run();
-    stage_limit = shard_search(shard, combine::maximum, infinity, bound, options.beam).run();
+  std::optional<chain> best;
+  if (options.way_back == shard_return::by_access) {
+    best = best_chain(shard, options);
+  } else {
+    const auto model = make_cost_model(servers, costs);
+    for (std::size_t first = 0; first < servers.size(); ++first) {
+      auto found = best_chain(shard.closed_at(first, model), options);
+      if (found && (!best || *found < *best)) best = std::move(found);
+    }
   }
-  const double bound = shard_search(shard, combine::sum, stage_limit, infinity, narrow).run();
-  shard_search search(shard, combine::sum, stage_limit, bound, options.beam);
-  if (search.run() == infinity)
+  if (!best)
     return error{
         errc::timed_out,
         fmt::format("found no chain of layers within {} states a layer, expected one; allow "
                     "a wider beam",
                     options.beam)};
-  const auto holder = search.holders();
+  const auto& holder = best->holder;
 
   plan made;
   made.strategy = "layer-shards";
@@ -311,16 +351,16 @@ result<plan> place_layer_shards(const profile& experts, const cluster& servers,
   made.n_experts = experts.n_experts;
   made.expert_bytes_limit = problem->limit_bytes;
   made.expert_bytes_used.assign(servers.size(), 0);
-  made.estimated_token_ns = chain_latency(shard, holder);
-  residency chain;
+  made.estimated_token_ns = best->latency;
+  residency homes;
   for (std::size_t l = 0; l < experts.n_layers; ++l) {
-    chain.layers.push_back(server_mask{1} << holder[l]);
+    homes.layers.push_back(server_mask{1} << holder[l]);
     made.expert_bytes_used[holder[l]] += layer_bytes;
     for (std::size_t j = 0; j < experts.n_experts; ++j)
       made.experts.push_back({server_id{holder[l]}, layer_id{l}, expert_id{j},
                               placement_reason::layer_shard, shard.layer[holder[l]]});
   }
-  made.residence.assign(servers.size(), chain);
+  made.residence.assign(servers.size(), homes);
   return made;
 }
 

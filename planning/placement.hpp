@@ -54,8 +54,14 @@ enum class shard_objective {
   throughput,  ///< The slowest stage (a server's layers, or one hand-over on a link) first, then
                ///< latency.
 };
+/// How the sampled id of one position reaches the first holder for the next.
+enum class shard_return {
+  by_access,  ///< Through the access server, as EdgeShard has it.
+  direct,     ///< Straight from the last holder, as our runs do it.
+};
 struct layer_shard_options {
   shard_objective objective = shard_objective::latency;
+  shard_return way_back = shard_return::by_access;
   std::size_t beam = 24576;
 };
 
@@ -65,9 +71,11 @@ struct layer_shard_options {
 ///
 /// One decoded position costs: a small message from the access server to the first holder, at each
 /// layer attention and top_k experts one after another on the holder, one hidden state between
-/// holders, the output projection on the last holder, and a small message back. Exact up to 12
-/// servers; beyond, each layer keeps the `beam` cheapest states. Complexity of the exact case:
-/// O(2^M M^2 N c), c the most layers that one server can hold. Error: infeasible, with the bytes
+/// holders, the output projection on the last holder, and a small message back; with
+/// shard_return::direct the small message goes from the last holder to the first, and nothing else
+/// is charged to the access servers. Exact up to 12 servers; beyond, each layer keeps the `beam`
+/// cheapest states. Complexity of the exact case: O(2^M M^2 N c), c the most layers that one server
+/// can hold; M times that with shard_return::direct. Error: infeasible, with the bytes
 /// that each server lacks.
 result<plan> place_layer_shards(const profile& experts, const cluster& servers,
                                 const cost_profile& costs, const layer_shard_options& options = {});

@@ -21,7 +21,8 @@ struct chain_cost {
   double latency = 0, slowest = 0;
 };
 std::optional<chain_cost> evaluate(const std::vector<std::size_t>& holder,
-                                   const planning::profile& experts, const cluster& servers) {
+                                   const planning::profile& experts, const cluster& servers,
+                                   shard_return way_back = shard_return::by_access) {
   const auto model = make_cost_model(servers, costs);
   const auto layer_bytes = costs.expert_bytes * static_cast<std::int64_t>(experts.n_experts);
   chain_cost cost;
@@ -50,20 +51,23 @@ std::optional<chain_cost> evaluate(const std::vector<std::size_t>& holder,
       return std::nullopt;
   cost.latency += model.head_ns[holder.back()];
   stage[holder.back()] += model.head_ns[holder.back()];
-  for (std::size_t a = 0; a < servers.size(); ++a)
-    cost.latency += servers.servers[a].arrival_share *
-                    (model.message(a, holder.front()) + model.message(holder.back(), a));
+  if (way_back == shard_return::direct)
+    cost.latency += model.message(holder.back(), holder.front());
+  else
+    for (std::size_t a = 0; a < servers.size(); ++a)
+      cost.latency += servers.servers[a].arrival_share *
+                      (model.message(a, holder.front()) + model.message(holder.back(), a));
   for (const double time : stage) cost.slowest = std::max(cost.slowest, time);
   return cost;
 }
 
 /// The best over every assignment of layers to servers.
 std::optional<chain_cost> best_of_all(const planning::profile& experts, const cluster& servers,
-                                      shard_objective objective) {
+                                      shard_objective objective, shard_return way_back) {
   std::optional<chain_cost> best;
   std::vector<std::size_t> holder(experts.n_layers, 0);
   while (true) {
-    if (const auto cost = evaluate(holder, experts, servers)) {
+    if (const auto cost = evaluate(holder, experts, servers, way_back)) {
       const bool better = !best || (objective == shard_objective::latency
                                         ? cost->latency < best->latency
                                         : cost->slowest < best->slowest * (1 - 1e-12) ||
@@ -106,17 +110,23 @@ bool near(double a, double b) {
 BOOST_AUTO_TEST_SUITE(layer_shards)
 
 BOOST_AUTO_TEST_CASE(the_dynamic_program_equals_exhaustive_enumeration) {
+  std::vector<layer_shard_options> every_option;
+  for (const auto objective : {shard_objective::latency, shard_objective::throughput})
+    for (const auto way_back : {shard_return::by_access, shard_return::direct}) {
+      layer_shard_options options;
+      options.objective = objective;
+      options.way_back = way_back;
+      every_option.push_back(options);
+    }
   std::size_t n_feasible = 0, n_infeasible = 0, n_split = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {
       random_stream random(seed);
       const auto experts = random_profile(1 + random.below(5), 3, 1 + random.below(2), seed % 7);
       const auto servers = uneven_cluster(1 + random.below(4), experts, random, seed);
-      for (const auto objective : {shard_objective::latency, shard_objective::throughput}) {
-        layer_shard_options options;
-        options.objective = objective;
+      for (const auto& options : every_option) {
         const auto placed = place_layer_shards(experts, servers, costs, options);
-        const auto best = best_of_all(experts, servers, objective);
+        const auto best = best_of_all(experts, servers, options.objective, options.way_back);
         BOOST_REQUIRE(placed.has_value() == best.has_value());
         if (!placed) {
           ++n_infeasible;
@@ -126,11 +136,11 @@ BOOST_AUTO_TEST_CASE(the_dynamic_program_equals_exhaustive_enumeration) {
         ++n_feasible;
         const auto checked = validate(*placed, servers, costs);
         BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
-        const auto chosen = evaluate(holders(*placed), experts, servers);
+        const auto chosen = evaluate(holders(*placed), experts, servers, options.way_back);
         BOOST_REQUIRE(chosen.has_value());
         BOOST_TEST(near(chosen->latency, best->latency));
         BOOST_TEST(near(placed->estimated_token_ns, best->latency));
-        if (objective == shard_objective::throughput)
+        if (options.objective == shard_objective::throughput)
           BOOST_TEST(near(chosen->slowest, best->slowest));
         n_split += holders(*placed).front() != holders(*placed).back();
       }
