@@ -28,6 +28,7 @@ std::vector<request_spec> scoring_requests(
     const std::vector<std::vector<std::int32_t>>& documents) {
   std::vector<request_spec> requests;
   for (const auto& document : documents) {
+    if (document.size() < 2) continue;
     request_spec spec;
     spec.number = requests.size();
     spec.prompt = document;
@@ -114,7 +115,6 @@ result<tuned_price> tune_price(const run_setup& setup,
   trial.trace.clear();
   trial.on_progress = nullptr;
   trial.requests = scoring_requests(documents);
-  trial.chunk_rows = 1;
   trial.keep_final_hidden = false;
   trial.chosen.token_budget = planning::unbounded_budget;
   draw_arrivals(trial.requests, trial.servers, 4, setup.seed + 2);
@@ -303,7 +303,6 @@ result<strategy_report> measure(const experiment& content) {
   scored.keep_final_hidden = false;
   if (!content.scored_documents.empty()) {
     scored.requests = scoring_requests(content.scored_documents);
-    scored.chunk_rows = 1;
     draw_arrivals(scored.requests, scored.servers, 4, setup.seed);
     const auto outcome = run_requests(scored);
     if (!outcome) return outcome.error();
@@ -320,7 +319,6 @@ result<strategy_report> measure(const experiment& content) {
   }
   if (!content.problems.empty() && setup.tokens) {
     scored.requests.clear();
-    scored.chunk_rows = setup.chunk_rows;
     for (const auto& problem : content.problems) {
       request_spec spec;
       spec.number = scored.requests.size();

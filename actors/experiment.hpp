@@ -69,8 +69,8 @@ result<void> prepare_strategy(run_setup& setup, std::string_view name,
                               const strategy_options& options,
                               const std::vector<std::vector<std::int32_t>>& documents);
 
-/// Runs the requests; then the documents teacher-forced, every position deciding for itself as in
-/// decoding; then the problems as greedy requests. All on the same actors, plan and policy. Errors:
+/// Runs the requests; then the documents teacher-forced, decoded position by position under the same
+/// budget rule; then the problems as greedy requests. All on the same actors, plan and policy. Errors:
 /// those of run_requests.
 result<strategy_report> measure(const experiment& content);
 

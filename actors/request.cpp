@@ -34,7 +34,6 @@ struct request_data {
       0;  ///< By the prompt's chunks before the last, those that have reported.
   loss_units chain_spent = 0;      ///< By the last chunk and the positions after it.
   std::size_t chunks_running = 0;  ///< Chunks before the last that have not reported.
-  std::map<std::uint32_t, std::uint32_t> chunk_rows;  ///< First position -> rows.
 
   const run_context& run() const { return *view->run; }
   std::int64_t now() const { return now_ns(self) - run().start_ns; }
@@ -43,13 +42,13 @@ struct request_data {
     request_terms t;
     t.request = spec.number;
     t.access = view->id;
-    t.prompt_tokens = static_cast<std::uint32_t>(spec.prompt.size());
-    t.max_new_tokens = spec.score ? 0 : spec.max_new_tokens;
+    t.prompt_tokens = prompt_tokens(spec);
+    t.max_new_tokens = max_new_tokens(spec);
     t.sampling_seed = spec.sampling_seed;
     t.temperature = spec.temperature;
     t.continue_in_place = continue_in_place && spec.stop_strings.empty();
     t.score = spec.score;
-    t.ignore_end_of_text = spec.ignore_end_of_text;
+    t.ignore_end_of_text = spec.ignore_end_of_text || spec.score;
     return t;
   }
 
@@ -57,11 +56,12 @@ struct request_data {
     outcome.request = spec.number;
     outcome.access = view->id;
     outcome.arrival_ns = now();
-    if (run().tokens) decoder = std::make_unique<model::streaming_decoder>(run().tokens);
+    if (run().tokens && !spec.score)
+      decoder = std::make_unique<model::streaming_decoder>(run().tokens);
     if (run().request_timeout_ns > 0)
       send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns,
                  request_deadline{});
-    const auto budget_tokens = spec.prompt.size() + terms().max_new_tokens;
+    const std::size_t budget_tokens = terms().prompt_tokens + terms().max_new_tokens;
     total_budget = token_budget >= planning::unbounded_budget
                        ? planning::unbounded_budget
                        : token_budget * static_cast<loss_units>(budget_tokens);
@@ -100,10 +100,10 @@ struct request_data {
   }
 
   void run_prompt() {
-    const auto n = static_cast<std::uint32_t>(spec.prompt.size());
+    const auto n = terms().prompt_tokens;
     const auto chunk = static_cast<std::uint32_t>(run().chunk_rows);
     const auto start = view->start_server(view->id, view->id);
-    next_position = spec.score ? 0 : n;
+    next_position = n;
     for (std::uint32_t first = 0; first < n; first += chunk) {
       const auto rows = std::min(chunk, n - first);
       const bool last = first + rows == n;
@@ -111,18 +111,21 @@ struct request_data {
       state.terms = terms();
       state.first = first;
       state.ids.assign(spec.prompt.begin() + first, spec.prompt.begin() + first + rows);
-      if (spec.score)
-        for (std::uint32_t i = first; i < first + rows; ++i)
-          state.targets.push_back(i + 1 < n ? spec.prompt[i + 1] : -1);
+      state.forced = forced_after(first + rows);
       const auto sharers = rows + (last ? state.terms.max_new_tokens : 0);
       state.pool = total_budget >= planning::unbounded_budget
                        ? planning::unbounded_budget
                        : token_budget * static_cast<loss_units>(sharers);
       state.allowance.assign(rows, fair_allowance(state.pool, sharers, run().allowance_factor));
-      chunk_rows[first] = rows;
-      if (!last && !spec.score) ++chunks_running;
+      if (!last) ++chunks_running;
       start_at(start, std::move(state));
     }
+  }
+
+  /// The given ids from `position` on; none where ids are sampled.
+  std::vector<std::int32_t> forced_after(std::uint32_t position) const {
+    if (!spec.score) return {};
+    return {spec.prompt.begin() + position, spec.prompt.end()};
   }
 
   void start_at(std::uint32_t server, token_state state) {
@@ -133,7 +136,7 @@ struct request_data {
   }
 
   void progress(progress_report& report) {
-    if (report.id < 0 && !spec.score) {
+    if (report.id < 0) {
       prompt_spent += report.spent;
       --chunks_running;
       if (done && chunks_running == 0) settle();
@@ -151,25 +154,22 @@ struct request_data {
   }
 
   void accept(const progress_report& report) {
-    outcome.spent += spec.score ? report.spent : 0;
-    if (spec.score) {
-      outcome.losses.insert(outcome.losses.end(), report.losses.begin(), report.losses.end());
-      next_position += chunk_rows[report.position];
-      if (next_position >= spec.prompt.size()) finish("scored");
-      return;
-    }
+    outcome.losses.insert(outcome.losses.end(), report.losses.begin(), report.losses.end());
     chain_spent = report.spent;
     if (outcome.token_ids.empty()) outcome.first_token_ns = now();
     ++next_position;
-    if (report.id == run().shape().eos_id && !spec.ignore_end_of_text) return finish("end_of_text");
+    if (report.id == run().shape().eos_id && !terms().ignore_end_of_text)
+      return finish("end_of_text");
     outcome.token_ids.push_back(report.id);
     if (decoder) outcome.text += decoder->push(report.id);
     if (cut_at_stop_string()) return finish("stop_string");
+    if (report.last && spec.score) return finish("scored");
     if (report.last)
       return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
     auto next = successor(terms(), report.id, report.position, report.pool, report.spent,
                           run().allowance_factor);
+    next.forced = forced_after(report.position + 1);
     start_at(view->start_server(view->id, view->id), std::move(next));
   }
 
@@ -196,7 +196,7 @@ struct request_data {
   /// The answer is complete, and every chunk of the prompt has said what it spent: one that ran
   /// elsewhere may say so after the last token is here.
   void settle() {
-    if (!spec.score) outcome.spent = prompt_spent + chain_spent;
+    outcome.spent = prompt_spent + chain_spent;
     if (run().books->tracing()) run().books->trace(done_line(outcome));
     give_back();
     run().books->finish(std::move(outcome));
@@ -231,6 +231,14 @@ request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const ser
             [&data](request_deadline) { data.deadline(); },
         };
       });
+}
+
+std::uint32_t prompt_tokens(const request_spec& spec) {
+  return spec.score ? 1 : static_cast<std::uint32_t>(spec.prompt.size());
+}
+
+std::uint32_t max_new_tokens(const request_spec& spec) {
+  return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - 1 : spec.max_new_tokens;
 }
 
 std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers,

@@ -22,6 +22,11 @@ namespace ordermoe::actors {
 request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view,
                             request_spec spec, loss_units token_budget, bool continue_in_place);
 
+/// What a request computes as its prompt, and how many ids may follow: a scored text starts from
+/// its first token.
+std::uint32_t prompt_tokens(const request_spec& spec);
+std::uint32_t max_new_tokens(const request_spec& spec);
+
 /// KV bytes that a request needs at each server under a residency; [n_servers].
 std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers,
                                   std::size_t positions, std::int64_t kv_row_bytes);

@@ -256,6 +256,9 @@ result<void> check_requests(const run_setup& setup) {
     if (spec.access >= setup.servers.size())
       return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
                                                    setup.servers.size())};
+    if (spec.score && spec.prompt.size() < 2)
+      return error{errc::out_of_range,
+                   place + ": a text of one token cannot be scored; give two at least"};
     if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
       return error{
           errc::out_of_range,
@@ -266,7 +269,7 @@ result<void> check_requests(const run_setup& setup) {
         return error{errc::out_of_range,
                      fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
                                  shape.vocab_size)};
-    const auto positions = spec.prompt.size() + (spec.score ? 0 : spec.max_new_tokens);
+    const std::size_t positions = prompt_tokens(spec) + max_new_tokens(spec);
     const auto need = kv_need(setup.chosen.plan.residence[spec.access], setup.servers.size(),
                               positions, setup.costs.kv_row_bytes);
     for (std::size_t m = 0; m < need.size(); ++m)

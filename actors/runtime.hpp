@@ -38,7 +38,9 @@ struct request_spec {
   std::uint64_t sampling_seed = 0;
   std::vector<std::string> stop_strings;
   bool ignore_end_of_text = false;
-  bool score = false;  ///< Teacher-forced: report the loss of every token, generate nothing.
+  /// Teacher-forced: decodes `prompt` from its first token on, one position after the other, with
+  /// the next id given instead of sampled, and reports each one's loss.
+  bool score = false;
 };
 
 struct run_setup {

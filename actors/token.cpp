@@ -139,13 +139,10 @@ struct token_data {
     attend();
   }
 
-  /// The rows whose logits are needed: all that are scored, or the last of the prompt, or the
-  /// decoding position.
+  /// Only the last row of a prompt and decoding positions need logits.
   void head() {
     const bool whole_prompt_done = state.first + n() >= state.terms.prompt_tokens;
-    if (state.terms.score) {
-      self->send(view->compute, head_work{handle(), state.hidden});
-    } else if (whole_prompt_done) {
+    if (whole_prompt_done) {
       const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
       self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
     } else {
@@ -161,27 +158,20 @@ struct token_data {
   }
 
   void sample(const head_done& result) {
-    const auto vocabulary = run().shape().vocab_size;
     progress_report report;
     report.request = state.terms.request;
     report.attempt = state.terms.attempt;
     report.access = state.terms.access;
     report.position = state.first;
-    if (state.terms.score) {
-      for (std::size_t i = 0; i < n(); ++i)
-        if (state.targets[i] >= 0)
-          report.losses.push_back(model::negative_log_likelihood(
-              std::span(result.logits).subspan(i * vocabulary, vocabulary), state.targets[i]));
-      report.last = state.first + n() >= state.terms.prompt_tokens;
-      report.spent = state.spent;
-      leave();
-      self->send(view->server, std::move(report));
-      return;
-    }
     const auto position = state.first + static_cast<std::uint32_t>(n());
     report.position = position;
-    report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed},
-                              state.terms.request, position);
+    if (state.terms.score != 0) {
+      report.id = state.forced.front();
+      report.losses.push_back(model::negative_log_likelihood(result.logits, report.id));
+    } else {
+      report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed},
+                                state.terms.request, position);
+    }
     const auto generated = position + 1 - state.terms.prompt_tokens;
     const bool end_of_text = report.id == run().shape().eos_id && !state.terms.ignore_end_of_text;
     report.last = end_of_text || generated >= state.terms.max_new_tokens ||
@@ -202,6 +192,7 @@ struct token_data {
   void start_successor(std::int32_t id, std::uint32_t position) {
     auto next =
         successor(state.terms, id, position, state.pool, state.spent, run().allowance_factor);
+    if (state.terms.score != 0) next.forced.assign(state.forced.begin() + 1, state.forced.end());
     const auto to = view->start_server(state.terms.access, view->id);
     if (to == view->id)
       self->send(view->server, start_token{std::move(next)});

@@ -56,7 +56,7 @@ std::string request_line(const request_spec& spec, std::uint32_t access, loss_un
                          std::int64_t time_ns) {
   return fmt::format(
       R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},"time_ns":{}}})",
-      spec.number, access, spec.prompt.size(), spec.max_new_tokens, spec.score,
+      spec.number, access, prompt_tokens(spec), max_new_tokens(spec), spec.score,
       spec.stop_strings.size(), budget, time_ns);
 }
 

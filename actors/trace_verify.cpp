@@ -376,7 +376,8 @@ class verifier {
     if (!in_order(time, own)) return false;
     servers_[terms.access].request_ns = time;
     terms.score = score;
-    if (score) terms.max_new_tokens = 0;
+    if (score && terms.prompt_tokens != 1)
+      return refuse("prompt_tokens: found {}, expected 1 for a scored text", terms.prompt_tokens);
     terms.continue_in_place = header_.continue_in_place && !request.has_stop_strings;
 
     const auto positions = static_cast<loss_units>(terms.prompt_tokens) + terms.max_new_tokens;
@@ -445,7 +446,7 @@ class verifier {
     request->tokens.emplace_back(server, time);
     ++summary.new_tokens;
     const auto access = request->terms.access;
-    if (server != access) expect_progress(server, access, 0);
+    if (server != access) expect_progress(server, access, request->terms.score ? 1 : 0);
 
     const auto next =
         successor(request->terms, id, position, pool_left, spent, header_.allowance_factor);
@@ -475,9 +476,6 @@ class verifier {
     if (request == nullptr) return false;
     // The time is that of the last token at the access server; the line waits for the reports of
     // all chunks of the prompt.
-    std::int64_t own = 0;
-    if (request->terms.score && (!in_order(time, own) || !has_cause(request->terms.access, time)))
-      return false;
     if (!same("ledgers before the request is done", ledgers_, 0u)) return false;
     for (const auto& [first, chunk] : request->chunks) {
       const bool successor = first >= request->terms.prompt_tokens && chunk.layer == 0;
@@ -493,9 +491,7 @@ class verifier {
     if (spent > request->budget)
       return refuse("spent: found {}, expected at most {}, the request's budget", spent,
                     request->budget);
-    if (request->terms.score) {
-      if (!same("first_token_ns", first_token, 0)) return false;
-    } else if (emulated() && !check_arrivals(*request, first_token, time)) {
+    if (emulated() && !check_arrivals(*request, first_token, time)) {
       return false;
     } else if (first_token < request->tokens.front().second || time < first_token ||
                time < request->tokens.back().second) {
@@ -514,9 +510,10 @@ class verifier {
   bool check_finish(const request_state& request, std::string_view finish, std::uint64_t tokens) {
     const auto sampled = request.tokens.size();
     const auto most = std::max<std::size_t>(1, request.terms.max_new_tokens);
-    if (request.terms.score) return same("finish", finish, "scored") && same("tokens", tokens, 0u);
     if (sampled == 0) return refuse("found request done, expected a token at least");
     if (sampled > most) return refuse("found {} token lines, expected at most {}", sampled, most);
+    if (request.terms.score)
+      return same("finish", finish, "scored") && same("tokens", tokens, most);
     if (finish == "end_of_text") return same("tokens", tokens, sampled - 1);
     if (finish == "stop_string") {
       if (!request.has_stop_strings)
@@ -756,12 +753,19 @@ class verifier {
             (first + rows) * costs.kv_row_bytes, 0};
   }
 
+  /// Ids that a teacher-forced token still carries.
+  std::size_t forced_left() const {
+    const auto& terms = request_->terms;
+    if (terms.score == 0) return 0;
+    return terms.prompt_tokens + terms.max_new_tokens - (chunk_->first + chunk_->rows);
+  }
+
   void expect_attention(const slot_line& s) {
     if (s.layer == 0 && chunk_->came_from != s.server) {
       token_state state;
       state.ids.resize(chunk_->rows);
       state.allowance.resize(chunk_->rows);
-      if (request_->terms.score) state.targets.resize(chunk_->rows);
+      state.forced.resize(forced_left());
       auto& frames = expected(chunk_->came_from, s.server, frame_kind::token);
       ++frames.frames;
       frames.other_bytes += size_of(state);
@@ -852,7 +856,7 @@ class verifier {
     state.ids.resize(chunk_->rows);
     state.allowance.resize(chunk_->rows);
     state.slots_of_row.resize(chunk_->rows);
-    if (request_->terms.score) state.targets.resize(chunk_->rows);
+    state.forced.resize(forced_left());
     auto& frames = expected(s.server, residence, frame_kind::token);
     ++frames.frames;
     frames.rows += chunk_->rows;
@@ -865,11 +869,7 @@ class verifier {
     const auto end = chunk_->first + chunk_->rows;
     const auto server = chunk_->server;
     const bool prompt_ends = end >= terms.prompt_tokens;
-    if (terms.score) {
-      servers_[server].head_expected += chunk_->rows;
-      if (server != terms.access)
-        expect_progress(server, terms.access, chunk_->rows - (prompt_ends ? 1 : 0));
-    } else if (prompt_ends) {
+    if (prompt_ends) {
       servers_[server].head_expected += 1;
       request_->sampled = {end, server, chunk_->pool, chunk_->spent, chunk_->time_ns};
     } else if (server != terms.access) {

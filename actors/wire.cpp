@@ -119,7 +119,7 @@ void fields(Archive& a, executed_slot& x) {
 }
 template <class Archive>
 void fields(Archive& a, token_state& x) {
-  a(x.terms, x.first, x.layer, x.ids, x.targets, x.pool, x.allowance, x.spent, x.hidden,
+  a(x.terms, x.first, x.layer, x.ids, x.forced, x.pool, x.allowance, x.spent, x.hidden,
     x.calls_outstanding, x.slots_of_row, x.slots);
 }
 template <class Archive>
@@ -264,8 +264,7 @@ result<token_state> decode_token(const frame& content, const wire_shape& shape) 
   if (!state.hidden.empty() && state.hidden.size() != n * shape.hidden_size)
     return bad_shape(content.kind, "hidden state and rows disagree");
   if (state.allowance.size() != n) return bad_shape(content.kind, "allowances and rows disagree");
-  if (!state.targets.empty() && state.targets.size() != n)
-    return bad_shape(content.kind, "targets and rows disagree");
+  if (state.terms.score != 0 && n != 1) return bad_shape(content.kind, "more than one scored row");
   if (!state.slots_of_row.empty()) {
     std::uint64_t total = 0;
     for (const auto count : state.slots_of_row) total += count;

@@ -28,7 +28,7 @@ struct request_terms {
   double temperature = 0;
   std::uint8_t continue_in_place =
       0;  ///< 1: the next position starts where the last one ended; 0: at the access server.
-  std::uint8_t score = 0;  ///< 1: teacher-forced, losses are reported and nothing is sampled.
+  std::uint8_t score = 0;  ///< 1: teacher-forced, ids are given and their losses are reported.
   std::uint32_t ignore_end_of_text = 0;
   friend bool operator==(const request_terms&, const request_terms&) = default;
 };
@@ -46,10 +46,9 @@ struct token_state {
   request_terms terms;
   std::uint32_t first = 0;  ///< Position of row 0.
   std::uint32_t layer = 0;  ///< The layer that it runs next, or whose expert outputs it awaits.
-  std::vector<std::int32_t> ids;  ///< [n] tokens at these positions.
-  std::vector<std::int32_t>
-      targets;          ///< Teacher-forced: [n] the token after each row, -1 where none is scored.
-  loss_units pool = 0;  ///< Exact budget left for this token and those that follow it.
+  std::vector<std::int32_t> ids;     ///< [n] tokens at these positions.
+  std::vector<std::int32_t> forced;  ///< Teacher-forced: the ids that follow the rows, in order.
+  loss_units pool = 0;               ///< Exact budget left for this token and those that follow it.
   std::vector<loss_units> allowance;  ///< [n] what each row may still spend.
   loss_units spent = 0;               ///< Of this request so far, along this chain.
   std::vector<float> hidden;          ///< [n, hidden_size]; empty before the embedding.

@@ -20,7 +20,7 @@ token_state some_token() {
   state.first = 4;
   state.layer = 2;
   state.ids = {11, 12};
-  state.targets = {12, -1};
+  state.forced = {12, 7};
   state.pool = 1'000'000'007;
   state.allowance = {5, -1};
   state.spent = 13;
