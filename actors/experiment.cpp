@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "ordermoe_version.hpp"
-#include "planning/placement.hpp"
 
 namespace ordermoe::actors {
 
@@ -22,20 +21,6 @@ traffic sum_of(const std::vector<link_ledger>& links) {
   traffic total;
   for (const auto& link : links) total += link.total;
   return total;
-}
-
-std::vector<request_spec> scoring_requests(
-    const std::vector<std::vector<std::int32_t>>& documents) {
-  std::vector<request_spec> requests;
-  for (const auto& document : documents) {
-    if (document.size() < 2) continue;
-    request_spec spec;
-    spec.number = requests.size();
-    spec.prompt = document;
-    spec.score = true;
-    requests.push_back(std::move(spec));
-  }
-  return requests;
 }
 
 /// What a scored or answered run spent of what it was allowed.
@@ -56,6 +41,20 @@ void account_budget(const run_setup& setup, const run_result& outcome, std::size
 
 }  // namespace
 
+std::vector<request_spec> scoring_requests(
+    const std::vector<std::vector<std::int32_t>>& documents) {
+  std::vector<request_spec> requests;
+  for (const auto& document : documents) {
+    if (document.size() < 2) continue;
+    request_spec spec;
+    spec.number = requests.size();
+    spec.prompt = document;
+    spec.score = true;
+    requests.push_back(std::move(spec));
+  }
+  return requests;
+}
+
 spread spread_of(std::vector<double> values) {
   spread found;
   if (values.empty()) return found;
@@ -74,170 +73,6 @@ spread spread_of(std::vector<double> values) {
 double strategy_report::per_1k(std::int64_t bytes) const {
   const auto tokens = prompt_tokens + new_tokens;
   return tokens == 0 ? 0 : 1000.0 * static_cast<double>(bytes) / static_cast<double>(tokens);
-}
-
-namespace {
-
-struct scored_trial {
-  double nats = 0;       ///< Mean negative log-likelihood per scored token.
-  double predicted = 0;  ///< Mean nats that the ledger counted per token.
-};
-
-result<scored_trial> score_at_price(run_setup& trial, double price_ns_per_nat) {
-  trial.chosen.policy.price_ns_per_loss = price_ns_per_nat;
-  const auto outcome = run_requests(trial);
-  if (!outcome) return outcome.error();
-  scored_trial found;
-  double losses = 0, tokens = 0;
-  for (const auto& answer : outcome->outcomes) {
-    for (const auto loss : answer.losses) found.nats += loss;
-    losses += static_cast<double>(answer.losses.size());
-    found.predicted += static_cast<double>(answer.spent) / planning::units_per_loss;
-  }
-  for (const auto& spec : trial.requests) tokens += static_cast<double>(spec.prompt.size());
-  found.nats /= losses;
-  found.predicted /= tokens;
-  return found;
-}
-
-struct tuned_price {
-  double ns_per_nat = 0;
-  double measured_over_predicted = 1;
-};
-
-/// Bisects the price on a logarithmic scale until the documents cost `nats` more per token than
-/// without substitution.
-result<tuned_price> tune_price(const run_setup& setup,
-                               const std::vector<std::vector<std::int32_t>>& documents, double nats,
-                               int steps) {
-  auto trial = setup;
-  trial.mode = run_mode::emulated;
-  trial.trace.clear();
-  trial.on_progress = nullptr;
-  trial.requests = scoring_requests(documents);
-  trial.keep_final_hidden = false;
-  trial.chosen.token_budget = planning::unbounded_budget;
-  draw_arrivals(trial.requests, trial.servers, 4, setup.seed + 2);
-  constexpr double least_price = 1e5,
-                   highest_price = 1e13;  // ns per nat: next to nothing, next to never
-  const auto exact = score_at_price(trial, highest_price * 1e3);
-  if (!exact) return exact.error();
-  double low = std::log(least_price), high = std::log(highest_price);
-  tuned_price best{highest_price, 1};
-  for (int step = 0; step < steps; ++step) {
-    const auto middle = (low + high) / 2;
-    const auto found = score_at_price(trial, std::exp(middle));
-    if (!found) return found.error();
-    const auto increase = found->nats - exact->nats;
-    if (increase > nats) {
-      low = middle;
-      continue;
-    }
-    high = middle;
-    best.ns_per_nat = std::exp(middle);
-    if (increase > 0 && found->predicted > 0)
-      best.measured_over_predicted = increase / found->predicted;
-  }
-  return best;
-}
-
-/// Mean latency of a load like the expected one, with calibration texts as prompts.
-result<double> dry_run_ms(const run_setup& setup, const strategy_options& options,
-                          const std::vector<std::vector<std::int32_t>>& documents) {
-  auto trial = setup;
-  trial.mode = run_mode::emulated;
-  trial.trace.clear();
-  trial.on_progress = nullptr;
-  trial.keep_final_hidden = false;
-  trial.requests.clear();
-  constexpr std::size_t prompt_tokens = 32;
-  constexpr std::uint32_t new_tokens = 32;
-  for (std::size_t i = 0; i < options.dry_run_requests; ++i) {
-    const auto& document = documents[i % documents.size()];
-    const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
-    request_spec spec;
-    spec.number = i;
-    spec.prompt.assign(document.begin(), document.begin() + n);
-    spec.max_new_tokens = new_tokens;
-    spec.ignore_end_of_text = true;
-    trial.requests.push_back(std::move(spec));
-  }
-  draw_arrivals(trial.requests, trial.servers, options.expected_rate, setup.seed + 3);
-  const auto outcome = run_requests(trial);
-  if (!outcome) return outcome.error();
-  double sum = 0;
-  for (const auto& answer : outcome->outcomes)
-    sum += milliseconds(answer.done_ns - answer.arrival_ns);
-  return sum / static_cast<double>(outcome->outcomes.size());
-}
-
-/// Plans for several loads around the expected one and the layer shards, tried on the emulation;
-/// the fastest stays in setup.chosen. The price in force is kept.
-result<void> choose_by_dry_run(run_setup& setup, const strategy_options& options,
-                               const std::vector<std::vector<std::int32_t>>& documents) {
-  const auto name = setup.chosen.name;
-  std::vector<strategy_options> candidates;
-  for (const double scale : {0.5, 1.0, 2.0}) {
-    candidates.push_back(options);
-    candidates.back().concurrency = std::max(1.0, scale * options.concurrency);
-  }
-  if (auto shards = planning::place_layer_shards(setup.experts, setup.servers, setup.costs)) {
-    candidates.push_back(options);
-    candidates.back().plan = std::move(*shards);
-  }
-  std::optional<strategy> best;
-  double best_ms = std::numeric_limits<double>::infinity();
-  for (const auto& candidate : candidates) {
-    auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, candidate);
-    if (!made) return made.error();
-    setup.chosen = *made;
-    const auto mean_ms = dry_run_ms(setup, options, documents);
-    if (!mean_ms) return mean_ms.error();
-    if (*mean_ms < best_ms) {
-      best_ms = *mean_ms;
-      best = std::move(*made);
-    }
-  }
-  setup.chosen = std::move(*best);
-  return {};
-}
-
-/// One round of calibrating the budget against execution: the price, and the damage corrected by
-/// measured over predicted.
-result<void> calibrate_budget(run_setup& setup,
-                              const std::vector<std::vector<std::int32_t>>& documents, int steps) {
-  const auto nats = static_cast<double>(setup.chosen.token_budget) / planning::units_per_loss;
-  const auto tuned = tune_price(setup, documents, nats, steps);
-  if (!tuned) return tuned.error();
-  const auto factor = std::max(1.0, tuned->measured_over_predicted);
-  const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
-  for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
-  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
-  return {};
-}
-
-}  // namespace
-
-result<void> prepare_strategy(run_setup& setup, std::string_view name,
-                              const strategy_options& options,
-                              const std::vector<std::vector<std::int32_t>>& documents) {
-  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
-  if (!made) return made.error();
-  setup.chosen = std::move(*made);
-  setup.quality_percent = options.quality_percent;
-  if (!setup.chosen.tunes_price) return {};
-  const auto budget = setup.chosen.token_budget;
-  const bool priced = budget > 0 && budget < planning::unbounded_budget;
-  if (!priced) {
-    if (options.plan || options.dry_run_requests == 0) return {};
-    return choose_by_dry_run(setup, options, documents);
-  }
-  constexpr int rough_steps = 6, fine_steps = 9;
-  if (auto done = calibrate_budget(setup, documents, rough_steps); !done) return done;
-  made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
-  if (!made) return made.error();
-  setup.chosen = std::move(*made);
-  return calibrate_budget(setup, documents, fine_steps);
 }
 
 result<strategy_report> measure(const experiment& content) {

@@ -55,23 +55,12 @@ struct experiment {
   std::uint32_t answer_tokens = 48;
 };
 
-/// Makes setup.chosen for a strategy. For `ordermoe` it uses documents (calibration texts, never
-/// the ones that are scored). With a budget of zero or without limit, plans for half, once and
-/// twice the expected load, and the layer shards, answer a trial load on the emulation, and the
-/// fastest is taken. Any other budget is met by a price of loss and calibrated against execution:
-/// predicted losses are measured layer by layer and underestimate what substitution in many layers
-/// at once costs, so the documents run teacher-forced through the actors, the price is bisected
-/// until the measured increase of negative log-likelihood meets the budget, and every damage
-/// coefficient in setup.experts is multiplied by measured over predicted; then the plan is made
-/// anew with the corrected profile, and the price tuned once more. Errors: those of make_strategy
-/// and run_requests.
-result<void> prepare_strategy(run_setup& setup, std::string_view name,
-                              const strategy_options& options,
-                              const std::vector<std::vector<std::int32_t>>& documents);
+/// One teacher-forced request for each text of two tokens or more.
+std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::int32_t>>& documents);
 
-/// Runs the requests; then the documents teacher-forced, decoded position by position under the same
-/// budget rule; then the problems as greedy requests. All on the same actors, plan and policy. Errors:
-/// those of run_requests.
+/// Runs the requests; then the documents teacher-forced, decoded position by position under the
+/// same budget rule; then the problems as greedy requests. All on the same actors, plan and policy.
+/// Errors: those of run_requests.
 result<strategy_report> measure(const experiment& content);
 
 /// The report as JSON text: docs/REPORT.md states the fields.

@@ -134,7 +134,8 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
     }
     if (name == "ordermoe") {
       planning::search_options search;
-      search.quality_nats = nats;
+      search.quality_nats =
+          options.planned_budget_scale == 0 ? 0 : nats * options.planned_budget_scale;
       search.seed = options.seed;
       search.n_steps = options.search_steps;
       search.concurrency = options.concurrency;
@@ -186,6 +187,53 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
   }
   if (auto valid = planning::validate(made.plan, servers, costs); !valid) return valid.error();
   return made;
+}
+
+std::vector<strategy_options> plan_variants(std::string_view name, const planning::profile& experts,
+                                            const cluster& servers, const cost_profile& costs,
+                                            const strategy_options& options) {
+  std::vector<strategy_options> variants{options};
+  if (options.plan) return variants;
+  const auto add_plan = [&](result<planning::plan> placed, bool at_access) {
+    if (!placed) return;
+    if (at_access) placed->residence = planning::access_residency(servers.size(), experts.n_layers);
+    variants.push_back(options);
+    variants.back().plan = std::move(*placed);
+  };
+  const auto add_shards = [&](planning::shard_objective objective,
+                              planning::shard_return way_back) {
+    planning::layer_shard_options shards;
+    shards.objective = objective;
+    shards.way_back = way_back;
+    add_plan(planning::place_layer_shards(experts, servers, costs, shards), false);
+  };
+  if (name == "exact") {
+    planning::placement_options placement;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      placement.seed = options.seed + i;
+      add_plan(planning::place_by_popularity(experts, servers, costs, placement), true);
+    }
+    add_plan(planning::place_by_similarity(experts, servers, costs, placement), true);
+  } else if (name == "layer-shards") {
+    add_shards(planning::shard_objective::latency, planning::shard_return::direct);
+    add_shards(planning::shard_objective::throughput, planning::shard_return::by_access);
+    add_shards(planning::shard_objective::throughput, planning::shard_return::direct);
+  } else if (name == "ordermoe") {
+    if (options.quality_percent > 0) {
+      for (const double scale : {0.5, 0.25, 0.1, 0.0}) {
+        variants.push_back(options);
+        variants.back().planned_budget_scale = scale;
+      }
+      return variants;
+    }
+    for (const double load : {0.5, 2.0}) {
+      variants.push_back(options);
+      variants.back().concurrency = std::max(1.0, load * options.concurrency);
+    }
+    add_shards(planning::shard_objective::latency, planning::shard_return::direct);
+    add_shards(planning::shard_objective::throughput, planning::shard_return::direct);
+  }
+  return variants;
 }
 
 }  // namespace ordermoe::actors

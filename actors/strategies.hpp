@@ -20,6 +20,7 @@ struct strategy_options {
   std::uint64_t seed = 1;
   std::size_t search_steps = 20000;
   double concurrency = 1;             ///< Requests in flight that a searching planner expects.
+  double planned_budget_scale = 1;    ///< A searching planner plans for this many budgets.
   double expected_rate = 4;           ///< Requests per second of a dry run; 0: all at once.
   std::size_t dry_run_requests = 64;  ///< Of a dry run between candidate plans; 0: none.
   std::optional<planning::plan>
@@ -46,6 +47,15 @@ std::vector<std::string> strategy_names();
 result<strategy> make_strategy(std::string_view name, const planning::profile& experts,
                                const cluster& servers, const cost_profile& costs,
                                const strategy_options& options);
+
+/// Every way of planning a strategy that is worth a trial on these servers, as options for
+/// make_strategy; the first are those given. `exact`: popularity placements of three seeds and the
+/// similarity placement. `layer-shards`: for latency and for throughput, returning through the
+/// access server or straight to the first holder. `ordermoe`: searched for several loads and
+/// budgets around those expected, and the layer shards. The others are planned as published.
+std::vector<strategy_options> plan_variants(std::string_view name, const planning::profile& experts,
+                                            const cluster& servers, const cost_profile& costs,
+                                            const strategy_options& options);
 
 /// Expected time of one decoded position with every slot sent out from the access server and back,
 /// averaged over arrivals; what `exact` picks its placement by.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/experiment.hpp"
+#include "actors/preparation.hpp"
 #include "config/cluster.hpp"
 #include "config/error.hpp"
 #include "model/tokenizer.hpp"

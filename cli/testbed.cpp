@@ -15,6 +15,7 @@ namespace {
 struct frontier_options {
   world_options world;
   std::string out;
+  std::vector<std::string> rows;
   std::size_t seeds = 10, first_seed = 1, requests = 48, scored_tokens = 10240, problems = 48,
               search_steps = 20000;
   std::uint32_t max_new_tokens = 48;
@@ -112,6 +113,11 @@ result<void> frontier(const frontier_options& options) {
     content.problems = *problems;
     std::optional<actors::strategy_report> exact, shards;
     for (const auto& p : points) {
+      const bool wanted =
+          options.rows.empty() || std::string(p.strategy) == "exact" ||
+          std::any_of(options.rows.begin(), options.rows.end(),
+                      [&](const auto& row) { return row == label(p) || row == p.strategy; });
+      if (!wanted) continue;
       line.show(
           static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)),
           label(p));
@@ -247,6 +253,11 @@ void add_testbed(CLI::App& app) {
   command
       .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
       ->capture_default_str();
+  command
+      .add_option("--rows", options->rows,
+                  "Only these rows besides exact: strategies (paper) or rows of the table "
+                  "(\"ordermoe 1 %\")")
+      ->delimiter(',');
   command.add_option("--out", options->out, "Write every measurement as JSON to this file");
   command.footer(
       "Example:\n  ordermoe testbed frontier --model data/models/lineage --seeds 3 --out "

@@ -1,0 +1,260 @@
+#include "actors/preparation.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "actors/experiment.hpp"
+#include "model/reference.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+using token_documents = std::vector<std::vector<std::int32_t>>;
+
+constexpr double least_price = 1e5,
+                 highest_price = 1e13;  // ns per nat: next to nothing, next to never
+
+/// An emulated run without anything that only the real one wants.
+run_setup trial_of(const run_setup& setup) {
+  auto trial = setup;
+  trial.mode = run_mode::emulated;
+  trial.trace.clear();
+  trial.on_progress = nullptr;
+  trial.keep_final_hidden = false;
+  return trial;
+}
+
+/// What scoring the calibration texts says of a price.
+struct trial_score {
+  double increase = 0;        ///< Mean nats per token above those without substitution.
+  double standard_error = 0;  ///< Of the increase.
+  double predicted = 0;       ///< Mean nats per position that the ledger counted.
+};
+
+/// The calibration texts, and their losses without substitution, which every exact run has.
+class calibration_texts {
+ public:
+  static result<calibration_texts> make(const run_setup& setup, const token_documents& documents) {
+    calibration_texts made;
+    made.requests_ = scoring_requests(documents);
+    for (const auto& spec : made.requests_) {
+      auto losses = model::token_losses(*setup.model, spec.prompt);
+      if (!losses) return losses.error();
+      made.exact_.push_back(std::move(*losses));
+    }
+    // As many tokens in flight as the trial load has.
+    draw_arrivals(made.requests_, setup.servers, 1, setup.seed + 2);
+    return made;
+  }
+
+  result<trial_score> score(run_setup trial) const {
+    trial.requests = requests_;
+    const auto outcome = run_requests(trial);
+    if (!outcome) return outcome.error();
+    trial_score found;
+    double n = 0, square = 0;
+    for (std::size_t i = 0; i < exact_.size(); ++i) {
+      const auto& answer = outcome->outcomes[i];
+      for (std::size_t t = 0; t < exact_[i].size(); ++t) {
+        const double difference = answer.losses[t] - exact_[i][t];
+        found.increase += difference;
+        square += difference * difference;
+      }
+      n += static_cast<double>(exact_[i].size());
+      found.predicted += static_cast<double>(answer.spent) / planning::units_per_loss;
+    }
+    found.increase /= n;
+    found.predicted /= n;
+    found.standard_error =
+        std::sqrt(std::max(0.0, square / n - found.increase * found.increase) / n);
+    return found;
+  }
+
+ private:
+  std::vector<request_spec> requests_;
+  std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
+};
+
+struct tuned_price {
+  double ns_per_nat = highest_price;
+  double measured_over_predicted = 1;
+};
+
+/// Bisects the price on a logarithmic scale for the lowest at which the texts' increase, with a
+/// standard error, stays within `nats`.
+result<tuned_price> tune_price(run_setup trial, const calibration_texts& texts, double nats,
+                               double low, double high, int steps) {
+  low = std::log(low);
+  high = std::log(high);
+  tuned_price best;
+  best.ns_per_nat = std::exp(high);
+  for (int step = 0; step < steps; ++step) {
+    const auto middle = (low + high) / 2;
+    trial.chosen.policy.price_ns_per_loss = std::exp(middle);
+    const auto found = texts.score(trial);
+    if (!found) return found.error();
+    if (found->increase + found->standard_error > nats) {
+      low = middle;
+      continue;
+    }
+    high = middle;
+    best.ns_per_nat = std::exp(middle);
+    if (found->increase > 0 && found->predicted > 0)
+      best.measured_over_predicted = found->increase / found->predicted;
+  }
+  return best;
+}
+
+double budget_nats(const strategy& chosen) {
+  return static_cast<double>(chosen.token_budget) / planning::units_per_loss;
+}
+
+void correct_damage(run_setup& setup, double factor) {
+  const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
+  for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
+}
+
+/// Tunes the price with no ledger in the way, and corrects the damage by what was measured.
+result<void> calibrate_damage(run_setup& setup, const calibration_texts& texts, double low,
+                              double high, int steps) {
+  auto trial = trial_of(setup);
+  trial.chosen.token_budget = planning::unbounded_budget;
+  const auto tuned =
+      tune_price(std::move(trial), texts, budget_nats(setup.chosen), low, high, steps);
+  if (!tuned) return tuned.error();
+  const auto factor = std::max(1.0, tuned->measured_over_predicted);
+  correct_damage(setup, factor);
+  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
+  return {};
+}
+
+/// Mean latency of a load like the expected one, with calibration texts as prompts.
+result<double> trial_load_ms(const run_setup& setup, const strategy_options& options,
+                             const token_documents& documents) {
+  auto trial = trial_of(setup);
+  trial.requests.clear();
+  constexpr std::size_t prompt_tokens = 32;
+  constexpr std::uint32_t new_tokens = 32;
+  for (std::size_t i = 0; i < options.dry_run_requests; ++i) {
+    const auto& document = documents[i % documents.size()];
+    const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
+    request_spec spec;
+    spec.number = i;
+    spec.prompt.assign(document.begin(), document.begin() + n);
+    spec.max_new_tokens = new_tokens;
+    spec.ignore_end_of_text = true;
+    trial.requests.push_back(std::move(spec));
+  }
+  draw_arrivals(trial.requests, trial.servers, options.expected_rate, setup.seed + 3);
+  const auto outcome = run_requests(trial);
+  if (!outcome) return outcome.error();
+  double sum = 0;
+  for (const auto& answer : outcome->outcomes)
+    sum += static_cast<double>(answer.done_ns - answer.arrival_ns) * 1e-6;
+  return sum / static_cast<double>(outcome->outcomes.size());
+}
+
+/// A variant made and tried.
+struct tried_variant {
+  run_setup setup;
+  double latency_ms = std::numeric_limits<double>::infinity();
+};
+
+result<tried_variant> try_variant(const run_setup& setup, std::string_view name,
+                                  const strategy_options& options, const calibration_texts* texts,
+                                  const token_documents& documents) {
+  tried_variant tried{setup};
+  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+  if (!made) return made.error();
+  const double known_price = setup.chosen.policy.price_ns_per_loss;
+  tried.setup.chosen = std::move(*made);
+  if (texts != nullptr) {
+    constexpr double bracket = 24;
+    constexpr int steps = 6;
+    if (auto done = calibrate_damage(tried.setup, *texts, known_price / bracket,
+                                     known_price * bracket, steps);
+        !done)
+      return done.error();
+  }
+  const auto latency = trial_load_ms(tried.setup, options, documents);
+  if (!latency) return latency.error();
+  tried.latency_ms = *latency;
+  return tried;
+}
+
+/// Tries every variant, two at a time where there are cores for it; the fastest one's plan, price
+/// and damage stay in setup. The result does not depend on the threads.
+result<void> choose_variant(run_setup& setup, std::string_view name,
+                            const std::vector<strategy_options>& variants,
+                            const calibration_texts* texts, const token_documents& documents) {
+  std::vector<result<tried_variant>> tried(variants.size(), error{errc::failed, "not tried"});
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < variants.size(); i = next++)
+      tried[i] = try_variant(setup, name, variants[i], texts, documents);
+  };
+  const auto n_threads =
+      std::min<std::size_t>(variants.size(), std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 1; i < n_threads; ++i) threads.emplace_back(work);
+  work();
+  threads.clear();
+  const tried_variant* best = nullptr;
+  for (const auto& one : tried) {
+    if (!one) {
+      if (one.error().code == errc::infeasible) continue;
+      return one.error();
+    }
+    if (best == nullptr || one->latency_ms < best->latency_ms) best = &*one;
+  }
+  if (best == nullptr) return tried.front().error();
+  setup.chosen = best->setup.chosen;
+  setup.experts = best->setup.experts;
+  return {};
+}
+
+}  // namespace
+
+result<void> prepare_strategy(run_setup& setup, std::string_view name,
+                              const strategy_options& options,
+                              const std::vector<std::vector<std::int32_t>>& documents) {
+  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+  if (!made) return made.error();
+  setup.chosen = std::move(*made);
+  setup.quality_percent = options.quality_percent;
+  const auto budget = setup.chosen.token_budget;
+  const bool priced = setup.chosen.tunes_price && budget > 0 && budget < planning::unbounded_budget;
+  std::optional<calibration_texts> texts;
+  if (priced) {
+    auto read = calibration_texts::make(setup, documents);
+    if (!read) return read.error();
+    texts = std::move(*read);
+    constexpr int rough_steps = 7;
+    if (auto done = calibrate_damage(setup, *texts, least_price, highest_price, rough_steps); !done)
+      return done;
+  }
+  const auto variants =
+      options.dry_run_requests == 0
+          ? std::vector{options}
+          : plan_variants(name, setup.experts, setup.servers, setup.costs, options);
+  if (variants.size() > 1 || priced)
+    if (auto done = choose_variant(setup, name, variants, texts ? &*texts : nullptr, documents);
+        !done)
+      return done;
+  if (!priced) return {};
+  const auto price = setup.chosen.policy.price_ns_per_loss;
+  constexpr double lower = 64, higher = 4;
+  constexpr int fine_steps = 8;
+  const auto tuned = tune_price(trial_of(setup), *texts, budget_nats(setup.chosen), price / lower,
+                                price * higher, fine_steps);
+  if (!tuned) return tuned.error();
+  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat;
+  return {};
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "actors/runtime.hpp"
+#include "actors/strategies.hpp"
+
+/// From the name of a strategy to one that is ready to run on given servers.
+namespace ordermoe::actors {
+
+/// Makes setup.chosen. Where a strategy can be planned in several ways (plan_variants), each
+/// answers the same trial load on the emulation and the one with the lowest mean latency is taken.
+///
+/// `ordermoe` meets a budget by a price of loss, which is calibrated against execution: losses are
+/// predicted layer by layer, which underestimates what substitution in many layers at once costs,
+/// so `documents` (calibration texts, never the ones that a report scores) are scored through the
+/// actors. First the price is bisected until the measured increase meets the budget, and every
+/// damage coefficient in setup.experts is multiplied by measured over predicted. Then every variant
+/// is planned with the corrected profile and gets its own price before it answers the trial load.
+/// At last the price of the chosen one is lowered as far as the budget, enforced by the ledger of
+/// each text, allows: the measured increase and one standard error of it stay within the budget.
+///
+/// Errors: those of make_strategy and run_requests.
+result<void> prepare_strategy(run_setup& setup, std::string_view name,
+                              const strategy_options& options,
+                              const std::vector<std::vector<std::int32_t>>& documents);
+
+}  // namespace ordermoe::actors
