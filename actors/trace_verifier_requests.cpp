@@ -3,6 +3,7 @@
 #include "actors/request.hpp"
 #include "actors/token.hpp"
 #include "actors/trace_verifier.hpp"
+#include "planning/ledger.hpp"
 
 namespace ordermoe::actors::verification {
 
@@ -55,7 +56,7 @@ bool verifier::on_request(std::string_view text) {
                      ? planning::unbounded_budget
                      : header_.token_budget * static_cast<loss_units>(sharers);
     chunk.allowance.assign(chunk.rows,
-                           fair_allowance(chunk.pool, sharers, header_.allowance_factor));
+                           planning::fair_allowance(chunk.pool, sharers, header_.allowance_factor));
     chunk.time_ns = time;
     request.chunks.emplace(first, std::move(chunk));
   }
