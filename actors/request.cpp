@@ -7,6 +7,7 @@
 
 #include "actors/token.hpp"
 #include "actors/trace_lines.hpp"
+#include "planning/ledger.hpp"
 
 namespace ordermoe::actors {
 
@@ -116,7 +117,8 @@ struct request_data {
       state.pool = total_budget >= planning::unbounded_budget
                        ? planning::unbounded_budget
                        : token_budget * static_cast<loss_units>(sharers);
-      state.allowance.assign(rows, fair_allowance(state.pool, sharers, run().allowance_factor));
+      state.allowance.assign(rows,
+                             planning::fair_allowance(state.pool, sharers, run().allowance_factor));
       if (!last) ++chunks_running;
       start_at(start, std::move(state));
     }

@@ -7,6 +7,7 @@
 
 #include "actors/trace_lines.hpp"
 #include "model/sampling.hpp"
+#include "planning/ledger.hpp"
 
 namespace ordermoe::actors {
 
@@ -230,13 +231,6 @@ token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_
       });
 }
 
-loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor) {
-  if (pool >= planning::unbounded_budget) return planning::unbounded_budget;
-  if (tokens == 0) return 0;
-  const auto share = static_cast<double>(pool) / tokens * factor;
-  return share < static_cast<double>(pool) ? static_cast<loss_units>(share) : pool;
-}
-
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
                       loss_units pool, loss_units spent, double allowance_factor) {
   const auto generated = position + 1 - terms.prompt_tokens;
@@ -245,7 +239,8 @@ token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t
   next.first = position;
   next.ids = {id};
   next.pool = pool;
-  next.allowance = {fair_allowance(pool, terms.max_new_tokens - generated, allowance_factor)};
+  next.allowance = {
+      planning::fair_allowance(pool, terms.max_new_tokens - generated, allowance_factor)};
   next.spent = spent;
   return next;
 }

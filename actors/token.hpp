@@ -26,10 +26,6 @@ namespace ordermoe::actors {
 token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs);
 
-/// What one of `tokens` that share `pool` may spend: `factor` even shares, eq. (39), never more
-/// than the pool. An unbounded pool stays unbounded.
-loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double factor);
-
 /// The decoding position that computes a sampled id: its state before the embedding. It shares the
 /// pool with the positions that may still follow it.
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,

@@ -1010,47 +1010,47 @@ BOOST_AUTO_TEST_CASE(weights_follow_the_scarcer_of_budget_and_time) {
   BOOST_TEST(adapt_weights(0.01, 1, 0, 1).omega_time == 1);
 }
 
-BOOST_AUTO_TEST_CASE(a_ledger_never_grants_more_than_its_total_whatever_the_order_of_tokens) {
-  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+BOOST_AUTO_TEST_CASE(tokens_that_share_a_pool_never_spend_more_than_it_held) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random_stream random(seed, 13);
-    quality_ledger ledger{static_cast<loss_units>(random.below(5'000'000))};
-    const std::size_t n_tokens = 1 + random.below(40);
-    std::vector<loss_units> open;
-    loss_units sum = 0;
-    for (std::size_t token = 0; token < n_tokens || !open.empty();) {
-      if (token < n_tokens && (open.empty() || random.below(2) == 0)) {
-        const auto before = ledger.remaining();
-        open.push_back(ledger.grant(n_tokens - token));
-        BOOST_TEST_REQUIRE(open.back() == before / static_cast<loss_units>(n_tokens - token));
-        ++token;
-      } else {
-        const auto at = random.below(open.size());
-        const auto loss =
-            static_cast<loss_units>(random.below(static_cast<std::uint64_t>(open[at]) + 1));
-        ledger.settle(open[at], loss);
-        sum += loss;
-        open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
-      }
-      BOOST_TEST_REQUIRE(ledger.spent + ledger.granted <= ledger.total, "seed " << seed);
-      BOOST_TEST_REQUIRE(ledger.remaining() >= 0, "seed " << seed);
+    const auto total = static_cast<loss_units>(random.below(5'000'000));
+    const auto n_tokens = static_cast<std::uint32_t>(1 + random.below(40));
+    const double factor = 0.25 * static_cast<double>(1 + random.below(16));
+    auto pool = total;
+    loss_units spent = 0;
+    for (auto left = n_tokens; left > 0; --left) {
+      const auto allowance = fair_allowance(pool, left, factor);
+      BOOST_TEST_REQUIRE(allowance >= 0, "seed " << seed);
+      BOOST_TEST_REQUIRE(allowance <= pool, "seed " << seed);
+      BOOST_TEST_REQUIRE((allowance == pool || static_cast<double>(allowance) <=
+                                                   factor * static_cast<double>(pool) / left),
+                         "seed " << seed);
+      const auto loss =
+          static_cast<loss_units>(random.below(static_cast<std::uint64_t>(allowance) + 1));
+      pool -= loss;
+      spent += loss;
     }
-    BOOST_TEST_REQUIRE(ledger.spent == sum, "seed " << seed);
-    BOOST_TEST_REQUIRE(ledger.granted == 0, "seed " << seed);
+    BOOST_TEST_REQUIRE(pool >= 0, "seed " << seed);
+    BOOST_TEST_REQUIRE(spent + pool == total, "seed " << seed);
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_a_token_leaves_returns_to_those_after_it) {
-  quality_ledger ledger{1000};
-  const auto first = ledger.grant(4);
-  BOOST_TEST(first == 250);
-  ledger.settle(first, 100);
-  BOOST_TEST(ledger.allowance(3) == 300);
-  BOOST_TEST(ledger.allowance(0) == 900);
-  quality_ledger unlimited{unbounded_budget};
-  BOOST_TEST(unlimited.grant(10) == unbounded_budget);
-  unlimited.settle(unbounded_budget, 12345);
-  BOOST_TEST(unlimited.spent == 12345);
-  BOOST_TEST(unlimited.grant(10) == unbounded_budget);
+BOOST_AUTO_TEST_CASE(tokens_that_spend_all_they_are_allowed_leave_nothing_of_an_even_share) {
+  for (const loss_units total : {0, 1, 39, 40, 41, 1'000'003}) {
+    auto pool = total;
+    for (std::uint32_t left = 40; left > 0; --left) pool -= fair_allowance(pool, left, 1);
+    BOOST_TEST(pool == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_a_token_leaves_is_shared_by_those_after_it) {
+  BOOST_TEST(fair_allowance(1000, 4, 1) == 250);
+  BOOST_TEST(fair_allowance(1000 - 100, 3, 1) == 300);
+  BOOST_TEST(fair_allowance(900, 3, 2) == 600);
+  BOOST_TEST(fair_allowance(900, 3, 4) == 900);
+  BOOST_TEST(fair_allowance(10, 4, 1) == 2);
+  BOOST_TEST(fair_allowance(900, 0, 1) == 0);
+  BOOST_TEST(fair_allowance(unbounded_budget, 10, 1) == unbounded_budget);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

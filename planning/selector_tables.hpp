@@ -1,0 +1,242 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "planning/selector.hpp"
+
+/// How selection is done behind selector.hpp; nothing outside planning/selector*.cpp includes this.
+///
+///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
+///   selector_lookahead.cpp  fills W backwards, eq. (42)
+///   selector_decisions.cpp  makes one decision, eq. (43)
+///
+/// What a decision calls in its inner loops is defined here, so that it is inlined there.
+namespace ordermoe::planning::selection {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Predicted losses end here, so that the sum over all slots stays far from overflow.
+inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
+/// Options of all slots of one decision, on the stack.
+inline constexpr std::size_t max_options = 2048;
+
+inline loss_units to_units(double loss) {
+  const double units = loss * units_per_loss;
+  if (!(units > 0)) return 0;
+  if (units >= static_cast<double>(largest_loss)) return largest_loss;
+  const auto whole = static_cast<loss_units>(units);
+  return whole + (static_cast<double>(whole) < units ? 1 : 0);
+}
+
+/// Calls visit(server) for each member, ascending.
+template <class Visit>
+inline void for_each_server(server_mask servers, Visit&& visit) {
+  for (; servers != 0; servers &= servers - 1)
+    visit(static_cast<std::size_t>(std::countr_zero(servers)));
+}
+
+/// A way to run one slot: an expert and the servers where it may run.
+struct option {
+  loss_units loss;
+  server_mask hosts;
+  std::uint32_t expert;
+  std::uint32_t leaves;  ///< 1 where local_only or router_restricted had to leave the server.
+};
+
+/// A way to run all slots, with calibration means in place of gates.
+struct combination {
+  double quality = 0;  ///< omega_Q / budget * loss
+  std::uint32_t key = 0;
+  std::uint32_t bin = 0;  ///< ceil(loss / width)
+  std::uint32_t leaves = 0;
+};
+
+/// What a layer's decisions need, whatever the residency.
+struct layer_facts {
+  std::vector<server_mask> hosts;     ///< [E]
+  std::vector<double> distance;       ///< [E, E] from target to substitute
+  std::vector<std::uint8_t> allowed;  ///< [E, E] by the candidate rule
+  double damage = 1;
+  std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
+  std::vector<std::uint32_t> set_key;            ///< [sets]
+  std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
+  std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
+};
+
+/// W of one layer and residency.
+struct layer_table {
+  std::vector<std::uint32_t> next;  ///< Residences after the layer, ascending.
+  server_mask next_mask = 0;
+  std::vector<double> later;   ///< [next] attention at n, where it is priced.
+  std::size_t key_stride = 0;  ///< 0 where W does not depend on the target set.
+  std::vector<double> w;       ///< [keys or 1, next, bins]
+  std::vector<double> low;     ///< [next, bins] minimum of w over the keys
+};
+
+/// Access servers with the same residency share tables.
+struct residency_tables {
+  residency members;
+  std::vector<layer_table> layers;
+};
+
+class tables final : public selection_tables {
+ public:
+  static result<std::shared_ptr<const selection_tables>> make(const profile& experts,
+                                                              const plan& placed,
+                                                              const cost_model& costs,
+                                                              const selection_policy& policy,
+                                                              loss_units token_budget);
+
+  void slot_losses(std::size_t layer, std::uint32_t target, float gate,
+                   std::span<const float> probabilities,
+                   std::span<loss_units> losses) const override;
+  decision select(const decision_query& query) const override;
+  double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
+               std::size_t bin) const override;
+  std::size_t bins() const override { return n_bins_; }
+  loss_units bin_width() const override { return width_; }
+  const selection_policy& policy() const override { return policy_; }
+
+ private:
+  /// One decision while it is made.
+  struct step_query {
+    const decision_query& query;
+    const layer_facts& facts;
+    const layer_table& table;
+    std::size_t count;      ///< Slots.
+    const option* options;  ///< [slot, n_experts], counts[slot] of them, by ascending loss
+    const std::size_t* counts;
+    loss_units left;
+    const double*
+        row;  ///< [next, bins]: W where it does not depend on the choice, else its minimum.
+    std::size_t full;     ///< The bin of all that is left.
+    const double* ready;  ///< [server] d(s, m) + wait(m)
+
+    const option& at(std::size_t slot, std::size_t index, std::size_t n_experts) const {
+      return options[slot * n_experts + index];
+    }
+  };
+  struct outcome {
+    double cost = std::numeric_limits<double>::infinity();
+    loss_units loss = 0;
+    double time = 0;
+    double work = 0;
+    std::uint32_t leaves = ~std::uint32_t{0};
+    std::uint32_t position = 0;
+    bool placed = false;
+    std::array<std::uint16_t, max_slots> choice;
+    std::array<std::uint8_t, max_slots> servers;
+  };
+
+  void set_budget(loss_units token_budget);
+  /// Whether losses cost time instead of a share of an indexed budget.
+  bool is_priced() const {
+    return policy_.price_ns_per_loss > 0 && token_budget_ > 0 &&
+           policy_.candidates != candidate_rule::router_restricted;
+  }
+  result<void> set_costs(const cost_model& costs);
+  result<void> set_layers(const profile& experts, const plan& placed);
+  result<void> set_residencies(const plan& placed);
+  void set_keys();
+  std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
+  void fill_transition(const layer_profile& here, const layer_profile* next, layer_facts& facts);
+  double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
+                        double gate) const;
+
+  bool is_local_rule() const {
+    return policy_.candidates == candidate_rule::local_only ||
+           policy_.candidates == candidate_rule::router_restricted;
+  }
+  bool is_executed() const { return policy_.condition == transition_condition::executed; }
+  /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
+  /// there it may.
+  bool is_monotone() const { return policy_.candidates != candidate_rule::local_only; }
+  double hidden(std::size_t from, std::size_t to) const {
+    return hidden_to_[to * n_servers_ + from];
+  }
+  server_mask hosts_from(const layer_facts& facts, std::size_t expert, std::size_t server) const {
+    const auto hosts = facts.hosts[expert];
+    return is_local_rule() && ((hosts >> server) & 1u) ? server_mask{1} << server : hosts;
+  }
+
+  // Look-ahead tables.
+  void build_residency(residency_tables& content) const;
+  std::vector<combination> combinations(const layer_facts& facts, std::size_t set,
+                                        std::size_t server) const;
+  std::vector<std::vector<option>> mean_options(const layer_facts& facts, std::size_t set,
+                                                std::size_t server) const;
+  void fill_steps(const layer_facts& facts, std::size_t server, std::size_t residence, double later,
+                  std::vector<double>& steps) const;
+  double shortest(const layer_facts& facts, const std::uint32_t* experts, std::size_t count,
+                  std::size_t server, std::size_t residence) const;
+  void relax(const std::vector<combination>& choices, const std::vector<double>& steps,
+             const double* onward, std::size_t key_stride, std::size_t set_key,
+             double* values) const;
+  void settle(const double* levels, double* values) const;
+
+  // Decisions.
+  std::size_t bin_of(loss_units left) const;
+  void fill_options(const decision_query& query, const layer_facts& facts, loss_units left,
+                    option* options, std::size_t* counts) const;
+  void restrict_options(const decision_query& query, const layer_facts& facts, option* options,
+                        std::size_t* counts) const;
+  const double* onward_row(const layer_table& table, const std::uint32_t* experts,
+                           std::size_t count) const;
+  void search(const step_query& step, server_mask residences, outcome& best) const;
+  void search_one(const step_query& step, std::size_t position, outcome& best) const;
+  void search_two(const step_query& step, std::size_t position, outcome& best) const;
+  void search_many(const step_query& step, std::size_t position, outcome& best) const;
+  /// When slot work that is run as the q-th and last expert at m is back at the residence n.
+  double back(const step_query& step, std::size_t m, std::size_t n, double q) const {
+    return step.ready[m] + q * costs_.expert_ns[m] + hidden_to_[n * n_servers_ + m];
+  }
+  void place(const step_query& step, outcome& candidate) const;
+  void offer(const step_query& step, outcome& candidate, outcome& best) const;
+
+  selection_policy policy_;
+  loss_units token_budget_ = 0;
+  loss_units width_ = 1;
+  std::size_t n_bins_ = 1;
+  double per_ns_ = 0;    ///< omega_T / d_ref
+  double per_unit_ = 0;  ///< omega_Q / budget; 0 where the budget is none or without limit
+
+  std::size_t n_layers_ = 0, n_experts_ = 0, n_servers_ = 0, top_k_ = 0;
+  cost_model costs_;
+  std::vector<double> hidden_to_;                 ///< [to, from]
+  std::vector<std::vector<std::uint32_t>> keys_;  ///< Sets of 1 to top_k experts, ascending.
+  std::vector<std::uint32_t> pair_key_;           ///< [E, E], where top_k is 2
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> mask_key_;  ///< Sorted, where top_k >= 3
+  std::vector<layer_facts> layers_;
+  std::vector<double> start_probability_;  ///< [sets of the first layer]
+  std::vector<residency_tables> residencies_;
+  std::vector<std::uint32_t> residency_of_;  ///< [n_servers], by access server
+};
+
+/// The key of the set of these experts; an expert may be named twice.
+inline std::uint32_t tables::key_of(const std::uint32_t* experts, std::size_t count) const {
+  if (count == 1) return experts[0];
+  if (top_k_ == 2) return pair_key_[experts[0] * n_experts_ + experts[1]];
+  std::uint64_t mask = 0;
+  for (std::size_t i = 0; i < count; ++i) mask |= std::uint64_t{1} << experts[i];
+  return std::lower_bound(mask_key_.begin(), mask_key_.end(), std::pair{mask, std::uint32_t{0}})
+      ->second;
+}
+
+inline double tables::predicted_loss(const layer_facts& facts, std::size_t target,
+                                     std::size_t expert, double gate) const {
+  const double distance = facts.distance[target * n_experts_ + expert];
+  double weight = 1;
+  if (policy_.metric == loss_metric::output)
+    weight = gate * gate;
+  else if (policy_.metric != loss_metric::token_gate && top_k_ > 1)
+    weight = gate;
+  return weight * distance * facts.damage;
+}
+
+}  // namespace ordermoe::planning::selection
