@@ -37,6 +37,7 @@ struct decide_input {
   std::span<const float> logits;          ///< [n, n_experts]
   std::span<const loss_units> allowance;  ///< [n]
   loss_units pool = 0;
+  double tokens_left = 1;                 ///< That share the pool, these rows' layers included.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] or empty
 };
 

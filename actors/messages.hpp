@@ -115,6 +115,7 @@ struct select_query {
   std::vector<float> logits;          ///< [n, n_experts]
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
+  double tokens_left = 1;  ///< As decide_input.
 };
 
 /// load_report: what other servers say of their waits; a new snapshot each time.

@@ -32,7 +32,7 @@ run_setup trial_of(const run_setup& setup) {
 /// What scoring the calibration texts says of a price.
 struct trial_score {
   double increase = 0;        ///< Mean nats per token above those without substitution.
-  double standard_error = 0;  ///< Of the increase.
+  double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
 };
 
@@ -52,26 +52,39 @@ class calibration_texts {
     return made;
   }
 
+  /// The first half of the texts: for trials that need not be as sure.
+  calibration_texts half() const {
+    calibration_texts made;
+    const auto n = static_cast<std::ptrdiff_t>((requests_.size() + 1) / 2);
+    made.requests_.assign(requests_.begin(), requests_.begin() + n);
+    made.exact_.assign(exact_.begin(), exact_.begin() + n);
+    return made;
+  }
+
   result<trial_score> score(run_setup trial) const {
     trial.requests = requests_;
     const auto outcome = run_requests(trial);
     if (!outcome) return outcome.error();
     trial_score found;
-    double n = 0, square = 0;
-    for (std::size_t i = 0; i < exact_.size(); ++i) {
+    double n = 0;
+    std::vector<double> of_text;
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
       const auto& answer = outcome->outcomes[i];
-      for (std::size_t t = 0; t < exact_[i].size(); ++t) {
-        const double difference = answer.losses[t] - exact_[i][t];
-        found.increase += difference;
-        square += difference * difference;
-      }
+      double difference = 0;
+      for (std::size_t t = 0; t < exact_[i].size(); ++t)
+        difference += answer.losses[t] - exact_[i][t];
+      of_text.push_back(difference);
+      found.increase += difference;
       n += static_cast<double>(exact_[i].size());
       found.predicted += static_cast<double>(answer.spent) / planning::units_per_loss;
     }
     found.increase /= n;
     found.predicted /= n;
-    found.standard_error =
-        std::sqrt(std::max(0.0, square / n - found.increase * found.increase) / n);
+    double square = 0;
+    for (std::size_t i = 0; i < of_text.size(); ++i)
+      square += std::pow(of_text[i] - found.increase * static_cast<double>(exact_[i].size()), 2);
+    const auto texts = static_cast<double>(of_text.size());
+    if (texts > 1) found.standard_error = std::sqrt(square * texts / (texts - 1)) / n;
     return found;
   }
 
@@ -85,27 +98,46 @@ struct tuned_price {
   double measured_over_predicted = 1;
 };
 
-/// Bisects the price on a logarithmic scale for the lowest at which the texts' increase, with a
-/// standard error, stays within `nats`.
+/// The lowest price at which the texts' increase stays within `nats` with 95 % confidence: a
+/// secant search on logarithmic scales, since the increase falls about as a power of the price.
+/// Ends within `tolerance` of the budget or after `most_trials`.
 result<tuned_price> tune_price(run_setup trial, const calibration_texts& texts, double nats,
-                               double low, double high, int steps) {
-  low = std::log(low);
-  high = std::log(high);
+                               double start, int most_trials, double tolerance) {
+  struct point {
+    double price, spend;  // logarithms
+  };
+  std::optional<point> over, within;
   tuned_price best;
-  best.ns_per_nat = std::exp(high);
-  for (int step = 0; step < steps; ++step) {
-    const auto middle = (low + high) / 2;
-    trial.chosen.policy.price_ns_per_loss = std::exp(middle);
+  double price = std::log(std::clamp(start, least_price, highest_price));
+  const double target = std::log(nats);
+  for (int i = 0; i < most_trials; ++i) {
+    trial.chosen.policy.price_ns_per_loss = std::exp(price);
     const auto found = texts.score(trial);
     if (!found) return found.error();
-    if (found->increase + found->standard_error > nats) {
-      low = middle;
-      continue;
+    constexpr double one_sided_95 = 1.645;
+    const double bound = found->increase + one_sided_95 * found->standard_error;
+    const point here{price, std::log(std::max(bound, 1e-3 * nats))};
+    if (bound > nats) {
+      if (!over || price > over->price) over = here;
+    } else {
+      if (!within || price < within->price) {
+        within = here;
+        best.ns_per_nat = std::exp(price);
+        if (found->increase > 0 && found->predicted > 0)
+          best.measured_over_predicted = found->increase / found->predicted;
+      }
+      if (bound >= nats * (1 - tolerance) || price <= std::log(least_price)) break;
     }
-    high = middle;
-    best.ns_per_nat = std::exp(middle);
-    if (found->increase > 0 && found->predicted > 0)
-      best.measured_over_predicted = found->increase / found->predicted;
+    if (over && within) {
+      const double width = within->price - over->price;
+      const double share = (over->spend - target) / (over->spend - within->spend);
+      price = over->price + width * std::clamp(share, 0.1, 0.9);
+    } else {
+      constexpr double elasticity = 0.7, longest = 4;  // of spend in price; steps of e^4 at most
+      price +=
+          std::clamp((here.spend - target) / elasticity + (over ? 0.1 : -0.1), -longest, longest);
+      price = std::clamp(price, std::log(least_price), std::log(highest_price));
+    }
   }
   return best;
 }
@@ -120,12 +152,13 @@ void correct_damage(run_setup& setup, double factor) {
 }
 
 /// Tunes the price with no ledger in the way, and corrects the damage by what was measured.
-result<void> calibrate_damage(run_setup& setup, const calibration_texts& texts, double low,
-                              double high, int steps) {
+result<void> calibrate_damage(run_setup& setup, const calibration_texts& texts, double start,
+                              int most_trials) {
   auto trial = trial_of(setup);
   trial.chosen.token_budget = planning::unbounded_budget;
+  constexpr double tolerance = 0.1;
   const auto tuned =
-      tune_price(std::move(trial), texts, budget_nats(setup.chosen), low, high, steps);
+      tune_price(std::move(trial), texts, budget_nats(setup.chosen), start, most_trials, tolerance);
   if (!tuned) return tuned.error();
   const auto factor = std::max(1.0, tuned->measured_over_predicted);
   correct_damage(setup, factor);
@@ -174,11 +207,8 @@ result<tried_variant> try_variant(const run_setup& setup, std::string_view name,
   const double known_price = setup.chosen.policy.price_ns_per_loss;
   tried.setup.chosen = std::move(*made);
   if (texts != nullptr) {
-    constexpr double bracket = 24;
-    constexpr int steps = 6;
-    if (auto done = calibrate_damage(tried.setup, *texts, known_price / bracket,
-                                     known_price * bracket, steps);
-        !done)
+    constexpr int most_trials = 5;
+    if (auto done = calibrate_damage(tried.setup, *texts, known_price, most_trials); !done)
       return done.error();
   }
   const auto latency = trial_load_ms(tried.setup, options, documents);
@@ -234,24 +264,26 @@ result<void> prepare_strategy(run_setup& setup, std::string_view name,
     auto read = calibration_texts::make(setup, documents);
     if (!read) return read.error();
     texts = std::move(*read);
-    constexpr int rough_steps = 7;
-    if (auto done = calibrate_damage(setup, *texts, least_price, highest_price, rough_steps); !done)
+    constexpr double usual_price = 1e9;  // ns per nat
+    constexpr int most_trials = 6;
+    if (auto done = calibrate_damage(setup, texts->half(), usual_price, most_trials); !done)
       return done;
   }
   const auto variants =
       options.dry_run_requests == 0
           ? std::vector{options}
           : plan_variants(name, setup.experts, setup.servers, setup.costs, options);
-  if (variants.size() > 1 || priced)
-    if (auto done = choose_variant(setup, name, variants, texts ? &*texts : nullptr, documents);
+  if (variants.size() > 1 || priced) {
+    const auto some = texts ? std::optional(texts->half()) : std::nullopt;
+    if (auto done = choose_variant(setup, name, variants, some ? &*some : nullptr, documents);
         !done)
       return done;
+  }
   if (!priced) return {};
-  const auto price = setup.chosen.policy.price_ns_per_loss;
-  constexpr double lower = 64, higher = 4;
-  constexpr int fine_steps = 8;
-  const auto tuned = tune_price(trial_of(setup), *texts, budget_nats(setup.chosen), price / lower,
-                                price * higher, fine_steps);
+  constexpr int most_trials = 6;
+  constexpr double tolerance = 0.03;
+  const auto tuned = tune_price(trial_of(setup), *texts, budget_nats(setup.chosen),
+                                setup.chosen.policy.price_ns_per_loss, most_trials, tolerance);
   if (!tuned) return tuned.error();
   setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat;
   return {};

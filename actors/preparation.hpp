@@ -19,8 +19,8 @@ namespace ordermoe::actors {
 /// actors. First the price is bisected until the measured increase meets the budget, and every
 /// damage coefficient in setup.experts is multiplied by measured over predicted. Then every variant
 /// is planned with the corrected profile and gets its own price before it answers the trial load.
-/// At last the price of the chosen one is lowered as far as the budget, enforced by the ledger of
-/// each text, allows: the measured increase and one standard error of it stay within the budget.
+/// At last the price of the chosen one is tuned once more on all the texts, with each text's budget
+/// enforced: the lowest at which the measured increase keeps the budget with 95 % confidence.
 ///
 /// Errors: those of make_strategy and run_requests.
 result<void> prepare_strategy(run_setup& setup, std::string_view name,

@@ -40,6 +40,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
               input.logits = query.logits;
               input.allowance = query.allowance;
               input.pool = query.pool;
+              input.tokens_left = query.tokens_left;
               input.wait_ns = state.wait_ns;
               auto choice = decide(*view.placed->tables, input);
               std::array<std::int64_t, 4> kinds{};

@@ -165,6 +165,7 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
     made.policy.horizon = 0;
     made.token_budget = units_of_nats(nats);
     made.allowance_factor = 16;
+    made.policy.price_follows_budget = true;
     made.tunes_price = true;
     made.has_budget = true;
   } else {

@@ -50,8 +50,11 @@ struct token_data {
   void select(attended& result) {
     state.hidden = std::move(result.hidden);
     normed = std::move(result.normed);
-    self->send(view->selector, select_query{handle(), key(), state.terms.access, state.layer,
-                                            std::move(result.logits), state.allowance, state.pool});
+    self->send(view->selector,
+               select_query{handle(), key(), state.terms.access, state.layer,
+                            std::move(result.logits), state.allowance, state.pool,
+                            tokens_left(state.terms, state.first, static_cast<std::uint32_t>(n()),
+                                        state.layer, run().shape().n_layers)});
   }
 
   void execute(const chunk_decision& choice) {
@@ -229,6 +232,15 @@ token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_
             [&data](head_done& result) { data.sample(result); },
         };
       });
+}
+
+double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_t rows,
+                   std::size_t layer, std::size_t n_layers) {
+  const auto end = first + rows;
+  const double following = end < terms.prompt_tokens ? 0
+                                                     : static_cast<double>(terms.prompt_tokens) +
+                                                           terms.max_new_tokens - end;
+  return following + rows * (1 - static_cast<double>(layer) / static_cast<double>(n_layers));
 }
 
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,

@@ -26,6 +26,11 @@ namespace ordermoe::actors {
 token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs);
 
+/// Tokens that share the pool of the rows [first, first + rows) before layer `layer` of `n_layers`:
+/// those rows, less the layers that they have behind them, and the positions that may follow them.
+double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_t rows,
+                   std::size_t layer, std::size_t n_layers);
+
 /// The decoding position that computes a sampled id: its state before the embedding. It shares the
 /// pool with the positions that may still follow it.
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,

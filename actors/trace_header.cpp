@@ -29,6 +29,7 @@ void policy_fields(Policy& p, Visit visit) {
   visit("price_attention", p.price_attention);
   visit("price_waits", p.price_waits);
   visit("price_ns_per_loss", p.price_ns_per_loss);
+  visit("price_follows_budget", p.price_follows_budget);
   visit("budget_bins", p.budget_bins);
 }
 

@@ -132,9 +132,10 @@ result<void> verifier::check_header(const std::string& text) {
   policy.at("gates").integer(0, 1);
   policy.at("horizon").integer(0, 1 << 16);
   policy.at("budget_bins").integer(1, 1 << 16);
-  for (const auto* name : {"omega_time", "omega_quality", "reference_ns"})
+  for (const auto* name : {"omega_time", "omega_quality", "reference_ns", "price_ns_per_loss"})
     policy.at(name).number(0);
-  for (const auto* name : {"calibrated", "distinct", "price_attention", "price_waits"})
+  for (const auto* name :
+       {"calibrated", "distinct", "price_attention", "price_waits", "price_follows_budget"})
     policy.at(name).boolean();
   return document.outcome();
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "actors/token.hpp"
 #include "actors/trace_verifier.hpp"
 
 namespace ordermoe::actors::verification {
@@ -138,6 +139,8 @@ bool verifier::end_decision() {
   input.logits = logits_;
   input.allowance = chunk_->allowance;
   input.pool = chunk_->pool;
+  input.tokens_left =
+      tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].wait_ns;
   const auto choice = decide(*view_.placed->tables, input);
   const auto last = number_;

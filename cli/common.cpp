@@ -252,7 +252,7 @@ result<double> parse_quality(const std::string& text) {
 
 result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
                              const actors::strategy_options& options) {
-  constexpr std::size_t tuning_tokens = 4096;
+  constexpr std::size_t tuning_tokens = 8192;
   const auto context = std::min<std::size_t>(256, setup.model->config().max_context);
   const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens,
                                         context, tuning_tokens);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "planning/selector.hpp"
@@ -21,6 +22,18 @@ inline loss_units fair_allowance(loss_units pool, std::uint32_t tokens, double f
   if (tokens == 0) return 0;
   const auto share = static_cast<double>(pool) / tokens * factor;
   return share < static_cast<double>(pool) ? static_cast<loss_units>(share) : pool;
+}
+
+/// How much dearer a unit of loss is to a request that has `pool` left for `tokens` more tokens
+/// than to one that has spent evenly from `token_budget` each: the square of even over actual, from
+/// 1/16 to 16. Spares what is left where a request spent early, and spends it where it did not. 1
+/// without a budget.
+inline double price_scale(loss_units pool, double tokens, loss_units token_budget) {
+  constexpr double most = 16;
+  if (pool >= unbounded_budget || token_budget <= 0 || token_budget >= unbounded_budget) return 1;
+  if (pool <= 0) return most;
+  const double ratio = tokens * static_cast<double>(token_budget) / static_cast<double>(pool);
+  return std::clamp(ratio * ratio, 1 / most, most);
 }
 
 }  // namespace ordermoe::planning

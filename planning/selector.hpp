@@ -114,6 +114,9 @@ struct selection_policy {
   double price_ns_per_loss = 0;
   std::size_t budget_bins = 16;  ///< Budget index of the look-ahead runs from 0 to budget_bins - 1.
 
+  /// Scale the price of loss with what is left of a request's budget: price_scale of ledger.hpp.
+  bool price_follows_budget = false;
+
   friend bool operator==(const selection_policy&, const selection_policy&) = default;
 };
 
@@ -132,6 +135,8 @@ struct decision_query {
       0;  ///< a(i): selects the residency sets and the value at the end of a position.
   std::span<const slot_query> slots;  ///< Rank order; 1 to max_slots.
   loss_units budget_left = 0;  ///< Exact; no decision spends more (router_restricted excepted).
+  double price_scale = 1;      ///< Times the policy's weight of loss, in this decision alone: the
+                               ///< look-ahead keeps its own. Above 0.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] queue waits of the snapshot; empty: none.
   /// [n_experts] the router's softmax for this token; router_restricted ranks by it. Empty: by the
   /// first slot's losses.
@@ -193,6 +198,8 @@ class selection_tables {
   virtual loss_units bin_width() const = 0;
 
   virtual const selection_policy& policy() const = 0;
+  /// The budget class that they were built for.
+  virtual loss_units token_budget() const = 0;
 };
 
 struct selection_weights {

@@ -205,7 +205,7 @@ void tables::search_one(const step_query& step, std::size_t position, outcome& b
                     [&](std::size_t m) { time = std::min(time, back(step, m, n, 1)); });
     if (time == infinity) continue;
     time = std::max(stays, time);
-    const double cost = per_ns_ * (time + later) + per_unit_ * static_cast<double>(choice.loss);
+    const double cost = per_ns_ * (time + later) + step.per_unit * static_cast<double>(choice.loss);
     if (is_monotone() && cost + lowest > best.cost) continue;
     const double* onward =
         executed ? onward_row(step.table, &choice.expert, 1) + position * n_bins_ : row;
@@ -293,7 +293,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
     const timed& a = ways[i];
     if (prune) {
       const double bound = per_ns_ * (std::max(stays, std::max(a.first, soonest)) + later) +
-                           per_unit_ * static_cast<double>(a.loss + others[0].loss) + lowest;
+                           step.per_unit * static_cast<double>(a.loss + others[0].loss) + lowest;
       if (bound > best.cost) continue;
     }
     for (std::size_t k = 0; k < counts[1]; ++k) {
@@ -310,7 +310,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
         time = std::min(a.both, std::min(a.second, b.second));
       }
       time = std::max(stays, time);
-      const double cost = per_ns_ * (time + later) + per_unit_ * static_cast<double>(loss);
+      const double cost = per_ns_ * (time + later) + step.per_unit * static_cast<double>(loss);
       if (prune && cost + lowest > best.cost) continue;
       const double* onward = row;
       if (executed) {
@@ -341,7 +341,7 @@ void tables::search_many(const step_query& step, std::size_t position, outcome& 
   std::array<std::uint32_t, max_slots> experts{};
   const auto fill = [&](auto&& self, std::size_t slot, loss_units loss, double time,
                         std::uint32_t leaves) -> void {
-    const double partial = per_ns_ * (time + later) + per_unit_ * static_cast<double>(loss);
+    const double partial = per_ns_ * (time + later) + step.per_unit * static_cast<double>(loss);
     if (is_monotone() && partial + lowest > best.cost) return;
     if (slot == step.count) {
       outcome whole = candidate;
@@ -350,7 +350,7 @@ void tables::search_many(const step_query& step, std::size_t position, outcome& 
       place(step, whole);
       const double* onward =
           executed ? onward_row(step.table, experts.data(), step.count) + position * n_bins_ : row;
-      whole.cost = per_ns_ * (whole.time + later) + per_unit_ * static_cast<double>(loss) +
+      whole.cost = per_ns_ * (whole.time + later) + step.per_unit * static_cast<double>(loss) +
                    onward[bin_of(step.left - loss)];
       offer(step, whole, best);
       return;
@@ -440,8 +440,17 @@ decision tables::select(const decision_query& query) const {
   const bool waits = policy_.price_waits && !query.wait_ns.empty();
   for (std::size_t m = 0; m < n_servers_; ++m)
     ready[m] = hidden(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
-  const step_query step{query,         facts, table, count,        options,
-                        counts.data(), left,  row,   bin_of(left), ready.data()};
+  const step_query step{query,
+                        facts,
+                        table,
+                        count,
+                        options,
+                        counts.data(),
+                        left,
+                        row,
+                        bin_of(left),
+                        ready.data(),
+                        per_unit_ * query.price_scale};
 
   outcome best;
   const auto asked = table.next_mask & query.residences;

@@ -101,6 +101,7 @@ class tables final : public selection_tables {
                std::size_t bin) const override;
   std::size_t bins() const override { return n_bins_; }
   loss_units bin_width() const override { return width_; }
+  loss_units token_budget() const override { return token_budget_; }
   const selection_policy& policy() const override { return policy_; }
 
  private:
@@ -117,6 +118,7 @@ class tables final : public selection_tables {
         row;  ///< [next, bins]: W where it does not depend on the choice, else its minimum.
     std::size_t full;     ///< The bin of all that is left.
     const double* ready;  ///< [server] d(s, m) + wait(m)
+    double per_unit;      ///< Cost of a unit of loss in this decision.
 
     const option& at(std::size_t slot, std::size_t index, std::size_t n_experts) const {
       return options[slot * n_experts + index];

@@ -311,6 +311,7 @@ struct asked {
     query.slots = of.slots;
     query.probabilities = of.probabilities;
     query.budget_left = budget_left;
+    query.price_scale = std::array{1.0, 0.25, 3.0}[random.below(3)];
   }
   asked(const asked&) = delete;
 };
@@ -544,6 +545,7 @@ BOOST_AUTO_TEST_CASE(at_one_slot_that_moves_the_token_the_choice_is_equation_43)
     for (std::size_t trial = 0; trial < 5; ++trial) {
       const auto left = static_cast<loss_units>(random.below(16));
       asked a(random, w, *tables, of, left * unit);
+      a.query.price_scale = 1;
       const auto made = tables->select(a.query);
       const auto l = a.query.layer;
       const std::size_t r = a.of.targets[0];

@@ -93,7 +93,7 @@ class selection_oracle {
         if (bins_ > 1)
           bin = std::min<std::size_t>(
               bins_ - 1, static_cast<std::size_t>((query.budget_left - choice.loss) / width_));
-        made.cost = step_cost(query.layer, choice.residence, time, choice.loss) +
+        made.cost = step_cost(query.layer, choice.residence, time, choice.loss, query.price_scale) +
                     ahead(query.access, query.layer, choice.residence, condition(choice, targets),
                           bin, steps_to_go(query.layer) - 1);
         order rank(choice.leaves, made.cost, choice.loss, time, work, choice.residence,
@@ -346,10 +346,11 @@ class selection_oracle {
     durations(query.server, made, waits, time, work);
   }
 
-  double step_cost(std::size_t layer, std::size_t n, double time, loss_units loss) const {
+  double step_cost(std::size_t layer, std::size_t n, double time, loss_units loss,
+                   double price_scale = 1) const {
     const double later =
         policy_.price_attention && layer + 1 < profile_.n_layers ? costs_.attention_ns[n] : 0.0;
-    return time_weight_ * (time + later) + loss_weight_ * static_cast<double>(loss);
+    return time_weight_ * (time + later) + price_scale * loss_weight_ * static_cast<double>(loss);
   }
 
   std::vector<std::size_t> condition(const choice& made,
