@@ -70,6 +70,7 @@ struct compute_state {
   std::shared_ptr<batch> running;
   std::int64_t running_until_ns = 0;  ///< Expected end of `running`.
   server_ledger ledger;
+  std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
 
   const run_context& run() const { return *view->run; }
   const server_spec& server() const { return run().servers.servers[view->id]; }
@@ -96,13 +97,12 @@ struct compute_state {
     running_here->work = std::move(work);
     const auto& call = running_here->work.call;
     running_here->outputs.resize(call.items.size() * run().shape().hidden_size);
-    std::map<std::uint32_t, std::vector<std::size_t>> by_expert;
-    for (std::size_t i = 0; i < call.items.size(); ++i)
-      by_expert[call.items[i].expert].push_back(i);
-    running_here->batches_left = by_expert.size();
-    for (auto& [expert, items] : by_expert)
-      waiting_batch(work_kind::expert, call.layer, expert)
-          .experts.push_back({running_here, std::move(items)});
+    items_of_expert.assign(run().shape().n_experts, 0);
+    for (const auto& item : call.items)
+      if (items_of_expert[item.expert]++ == 0) ++running_here->batches_left;
+    for (std::uint32_t expert = 0; expert < items_of_expert.size(); ++expert)
+      if (const auto n = items_of_expert[expert]; n > 0)
+        waiting_batch(work_kind::expert, call.layer, expert).experts.push_back({running_here, n});
     start_next();
   }
 
@@ -214,13 +214,14 @@ compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run
         state.tensors = std::make_unique<device>(run->model);
         if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
         return {
-            [&state](attach_view& message) { state.view = std::move(message.view); },
-            [&state](attend_work& work) { state.attend(work); },
-            [&state](expert_work& work) { state.run_experts(work); },
-            [&state](head_work& work) { state.head(work); },
-            [&state](store_kv& content) { state.store(content); },
-            [&state](drop_sequence content) { state.drop(content.request); },
+            // CAF tries one after the other, so the most frequent come first.
             [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
+            [&state](expert_work& work) { state.run_experts(work); },
+            [&state](attend_work& work) { state.attend(work); },
+            [&state](store_kv& content) { state.store(content); },
+            [&state](head_work& work) { state.head(work); },
+            [&state](drop_sequence content) { state.drop(content.request); },
+            [&state](attach_view& message) { state.view = std::move(message.view); },
             [&state](tell_load) { state.report_load(); },
             [&state](tell_ledger) { state.run().books->add(state.ledger); },
         };
