@@ -5,10 +5,9 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <thread>
-#include <tuple>
+#include <utility>
 
 #include "actors/device.hpp"
 #include "config/cluster.hpp"
@@ -57,16 +56,14 @@ class device_thread {
   std::thread thread_;
 };
 
-using batch_key = std::tuple<work_kind, std::uint32_t, std::uint32_t>;
-
 struct compute_state {
   compute_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   std::unique_ptr<device> tensors;
   std::unique_ptr<device_thread> thread;     ///< Wall clock only.
   std::deque<std::shared_ptr<batch>> queue;  ///< Oldest first.
-  std::map<batch_key, std::shared_ptr<batch>>
-      open;  ///< Those of the queue, by the weights that they need.
+  std::vector<batch*> open;  ///< Those of the queue, by the weights that they need (weights_index).
+  std::vector<std::shared_ptr<batch>> spare;  ///< Done, kept for their memory.
   std::shared_ptr<batch> running;
   std::int64_t running_until_ns = 0;  ///< Expected end of `running`.
   server_ledger ledger;
@@ -75,16 +72,40 @@ struct compute_state {
   const run_context& run() const { return *view->run; }
   const server_spec& server() const { return run().servers.servers[view->id]; }
 
+  /// Each layer has one attention and its experts; the head comes last.
+  std::size_t weights_index(work_kind kind, std::uint32_t layer, std::uint32_t expert) const {
+    const auto& shape = run().shape();
+    if (kind == work_kind::head) return shape.n_layers * (shape.n_experts + 1);
+    return layer * (shape.n_experts + 1) + (kind == work_kind::expert ? expert + 1 : 0);
+  }
+
   batch& waiting_batch(work_kind kind, std::uint32_t layer, std::uint32_t expert) {
-    auto& found = open[{kind, layer, expert}];
-    if (!found) {
-      found = std::make_shared<batch>();
-      found->kind = kind;
-      found->layer = layer;
-      found->expert = expert;
-      queue.push_back(found);
+    const auto index = weights_index(kind, layer, expert);
+    if (index >= open.size()) open.resize(weights_index(work_kind::head, 0, 0) + 1, nullptr);
+    auto& found = open[index];
+    if (found == nullptr) {
+      auto next = new_batch();
+      next->kind = kind;
+      next->layer = layer;
+      next->expert = expert;
+      found = next.get();
+      queue.push_back(std::move(next));
     }
     return *found;
+  }
+
+  std::shared_ptr<batch> new_batch() {
+    if (spare.empty()) return std::make_shared<batch>();
+    auto next = std::move(spare.back());
+    spare.pop_back();
+    return next;
+  }
+
+  void keep(std::shared_ptr<batch> done) {
+    constexpr std::size_t most_spare = 16;
+    if (done.use_count() > 1 || spare.size() >= most_spare) return;
+    done->clear();
+    spare.push_back(std::move(done));
   }
 
   void attend(attend_work& work) {
@@ -130,7 +151,7 @@ struct compute_state {
     if (running || queue.empty()) return;
     running = std::move(queue.front());
     queue.pop_front();
-    open.erase({running->kind, running->layer, running->expert});
+    open[weights_index(running->kind, running->layer, running->expert)] = nullptr;
     running->start_ns = now_ns(self);
     running->count_cost(run().costs, run().shape().hidden_size);
     const auto cost = cost_ns(*running);
@@ -147,7 +168,8 @@ struct compute_state {
     }
   }
 
-  void finish(batch& content) {
+  void finish(std::shared_ptr<batch> done) {
+    auto& content = *done;
     const auto end_ns = now_ns(self);
     ledger.batches += 1;
     ledger.rows += content.rows;
@@ -170,6 +192,7 @@ struct compute_state {
       self->send(content.heads[i].token, std::move(content.head_results[i]));
     for (auto& share : content.experts)
       if (--share.call->batches_left == 0) answer(*share.call);
+    keep(std::move(done));
     start_next();
   }
 
@@ -215,7 +238,7 @@ compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run
         if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
         return {
             // CAF tries one after the other, so the most frequent come first.
-            [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
+            [&state](batch_done& done) { state.finish(std::exchange(done.content, nullptr)); },
             [&state](expert_work& work) { state.run_experts(work); },
             [&state](attend_work& work) { state.attend(work); },
             [&state](store_kv& content) { state.store(content); },

@@ -45,6 +45,16 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
   }
 }
 
+void batch::clear() {
+  attends.clear();
+  experts.clear();
+  heads.clear();
+  attention_results.clear();
+  head_results.clear();
+  streamed.content.blocks.clear();
+  streamed.access.clear();
+}
+
 void device::run(batch& content) {
   const auto begin = std::chrono::steady_clock::now();
   switch (content.kind) {

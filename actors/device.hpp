@@ -48,6 +48,8 @@ struct batch {
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
 
   void count_cost(const cost_profile& costs, std::size_t hidden_size);
+  /// Back to no work, with the memory of what it had.
+  void clear();
 };
 
 class device {
