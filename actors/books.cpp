@@ -148,6 +148,7 @@ void run_books::add(const server_ledger& ledger) {
 void run_books::fail(error problem_found) {
   const std::lock_guard lock(mutex_);
   if (!problem) problem = std::move(problem_found);
+  failed_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -173,11 +174,6 @@ void run_books::wait_for_ledgers(std::size_t n_servers, std::size_t n_links,
 std::size_t run_books::outstanding() const {
   const std::lock_guard lock(mutex_);
   return outstanding_;
-}
-
-bool run_books::failed() const {
-  const std::lock_guard lock(mutex_);
-  return problem.has_value();
 }
 
 bool run_books::wait(std::chrono::nanoseconds limit) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -63,7 +64,7 @@ class run_books {
   void fail(error problem);
 
   std::size_t outstanding() const;
-  bool failed() const;
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// Waits until no request is outstanding, the run failed, or the limit passed; true where it is
   /// done or failed.
   bool wait(std::chrono::nanoseconds limit);
@@ -77,6 +78,7 @@ class run_books {
 
  private:
   mutable std::mutex mutex_;
+  std::atomic<bool> failed_ = false;  ///< Whether there is a problem; asked before every job.
   std::condition_variable changed_;
   std::size_t outstanding_ = 0;
   std::map<std::uint64_t, std::vector<float>> final_hidden_;

@@ -5,10 +5,9 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <thread>
-#include <tuple>
+#include <utility>
 
 #include "actors/device.hpp"
 #include "config/cluster.hpp"
@@ -57,33 +56,56 @@ class device_thread {
   std::thread thread_;
 };
 
-using batch_key = std::tuple<work_kind, std::uint32_t, std::uint32_t>;
-
 struct compute_state {
   compute_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   std::unique_ptr<device> tensors;
   std::unique_ptr<device_thread> thread;     ///< Wall clock only.
   std::deque<std::shared_ptr<batch>> queue;  ///< Oldest first.
-  std::map<batch_key, std::shared_ptr<batch>>
-      open;  ///< Those of the queue, by the weights that they need.
+  std::vector<batch*> open;  ///< Those of the queue, by the weights that they need (weights_index).
+  std::vector<std::shared_ptr<batch>> spare;  ///< Done, kept for their memory.
   std::shared_ptr<batch> running;
   std::int64_t running_until_ns = 0;  ///< Expected end of `running`.
   server_ledger ledger;
+  std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
 
   const run_context& run() const { return *view->run; }
   const server_spec& server() const { return run().servers.servers[view->id]; }
 
+  /// Each layer has one attention and its experts; the head comes last.
+  std::size_t weights_index(work_kind kind, std::uint32_t layer, std::uint32_t expert) const {
+    const auto& shape = run().shape();
+    if (kind == work_kind::head) return shape.n_layers * (shape.n_experts + 1);
+    return layer * (shape.n_experts + 1) + (kind == work_kind::expert ? expert + 1 : 0);
+  }
+
   batch& waiting_batch(work_kind kind, std::uint32_t layer, std::uint32_t expert) {
-    auto& found = open[{kind, layer, expert}];
-    if (!found) {
-      found = std::make_shared<batch>();
-      found->kind = kind;
-      found->layer = layer;
-      found->expert = expert;
-      queue.push_back(found);
+    const auto index = weights_index(kind, layer, expert);
+    if (index >= open.size()) open.resize(weights_index(work_kind::head, 0, 0) + 1, nullptr);
+    auto& found = open[index];
+    if (found == nullptr) {
+      auto next = new_batch();
+      next->kind = kind;
+      next->layer = layer;
+      next->expert = expert;
+      found = next.get();
+      queue.push_back(std::move(next));
     }
     return *found;
+  }
+
+  std::shared_ptr<batch> new_batch() {
+    if (spare.empty()) return std::make_shared<batch>();
+    auto next = std::move(spare.back());
+    spare.pop_back();
+    return next;
+  }
+
+  void keep(std::shared_ptr<batch> done) {
+    constexpr std::size_t most_spare = 16;
+    if (done.use_count() > 1 || spare.size() >= most_spare) return;
+    done->clear();
+    spare.push_back(std::move(done));
   }
 
   void attend(attend_work& work) {
@@ -96,13 +118,12 @@ struct compute_state {
     running_here->work = std::move(work);
     const auto& call = running_here->work.call;
     running_here->outputs.resize(call.items.size() * run().shape().hidden_size);
-    std::map<std::uint32_t, std::vector<std::size_t>> by_expert;
-    for (std::size_t i = 0; i < call.items.size(); ++i)
-      by_expert[call.items[i].expert].push_back(i);
-    running_here->batches_left = by_expert.size();
-    for (auto& [expert, items] : by_expert)
-      waiting_batch(work_kind::expert, call.layer, expert)
-          .experts.push_back({running_here, std::move(items)});
+    items_of_expert.assign(run().shape().n_experts, 0);
+    for (const auto& item : call.items)
+      if (items_of_expert[item.expert]++ == 0) ++running_here->batches_left;
+    for (std::uint32_t expert = 0; expert < items_of_expert.size(); ++expert)
+      if (const auto n = items_of_expert[expert]; n > 0)
+        waiting_batch(work_kind::expert, call.layer, expert).experts.push_back({running_here, n});
     start_next();
   }
 
@@ -130,7 +151,7 @@ struct compute_state {
     if (running || queue.empty()) return;
     running = std::move(queue.front());
     queue.pop_front();
-    open.erase({running->kind, running->layer, running->expert});
+    open[weights_index(running->kind, running->layer, running->expert)] = nullptr;
     running->start_ns = now_ns(self);
     running->count_cost(run().costs, run().shape().hidden_size);
     const auto cost = cost_ns(*running);
@@ -147,7 +168,8 @@ struct compute_state {
     }
   }
 
-  void finish(batch& content) {
+  void finish(std::shared_ptr<batch> done) {
+    auto& content = *done;
     const auto end_ns = now_ns(self);
     ledger.batches += 1;
     ledger.rows += content.rows;
@@ -170,6 +192,7 @@ struct compute_state {
       self->send(content.heads[i].token, std::move(content.head_results[i]));
     for (auto& share : content.experts)
       if (--share.call->batches_left == 0) answer(*share.call);
+    keep(std::move(done));
     start_next();
   }
 
@@ -214,13 +237,14 @@ compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run
         state.tensors = std::make_unique<device>(run->model);
         if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
         return {
-            [&state](attach_view& message) { state.view = std::move(message.view); },
-            [&state](attend_work& work) { state.attend(work); },
+            // CAF tries one after the other, so the most frequent come first.
+            [&state](batch_done& done) { state.finish(std::exchange(done.content, nullptr)); },
             [&state](expert_work& work) { state.run_experts(work); },
-            [&state](head_work& work) { state.head(work); },
+            [&state](attend_work& work) { state.attend(work); },
             [&state](store_kv& content) { state.store(content); },
+            [&state](head_work& work) { state.head(work); },
             [&state](drop_sequence content) { state.drop(content.request); },
-            [&state](batch_done& done) { state.finish(*std::exchange(done.content, nullptr)); },
+            [&state](attach_view& message) { state.view = std::move(message.view); },
             [&state](tell_load) { state.report_load(); },
             [&state](tell_ledger) { state.run().books->add(state.ledger); },
         };

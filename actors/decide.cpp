@@ -10,24 +10,17 @@ namespace ordermoe::actors {
 
 namespace {
 
-/// Softmax over all experts of one row, in double, rounded once.
-void router_probabilities(std::span<const float> logits, std::vector<float>& out) {
+/// Softmax over all experts of one row, in double, rounded once. weights [n_experts]: overwritten.
+void router_probabilities(std::span<const float> logits, std::span<double> weights,
+                          std::span<float> out) {
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  std::vector<double> weights(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     weights[i] = std::exp(static_cast<double>(logits[i]) - static_cast<double>(largest));
     sum += weights[i];
   }
-  out.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i] / sum);
 }
-
-struct row_query {
-  std::vector<float> probabilities;  // [n_experts]
-  std::vector<loss_units> losses;    // [k, n_experts]
-  std::vector<planning::slot_query> slots;
-};
 
 void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule) {
   for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
@@ -55,22 +48,30 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   const auto n_experts = input.n_experts;
   chunk_decision chunk;
   chunk.rows.resize(n);
-  std::vector<row_query> queries(n);
+  const auto k = input.top_k;
+  std::vector<float> probabilities(n * n_experts);
+  std::vector<double> weights(n_experts);
+  std::vector<loss_units> losses(n * k * n_experts);
+  std::vector<planning::slot_query> slots(n * k);
+  const auto probabilities_of = [&](std::size_t i) {
+    return std::span(probabilities).subspan(i * n_experts, n_experts);
+  };
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
     auto& row = chunk.rows[i];
-    for (const auto& slot : model::choose_experts(logits, input.top_k)) {
+    row.targets.reserve(k);
+    row.target_gates.reserve(k);
+    row.executed.reserve(k);
+    for (const auto& slot : model::choose_experts(logits, k)) {
       row.targets.push_back(slot.expert.value);
       row.target_gates.push_back(slot.gate);
     }
-    auto& query = queries[i];
-    router_probabilities(logits, query.probabilities);
-    query.losses.resize(row.targets.size() * n_experts);
-    for (std::size_t j = 0; j < row.targets.size(); ++j) {
-      const auto losses = std::span(query.losses).subspan(j * n_experts, n_experts);
-      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], query.probabilities,
-                         losses);
-      query.slots.push_back({row.targets[j], row.target_gates[j], losses});
+    router_probabilities(logits, weights, probabilities_of(i));
+    for (std::size_t j = 0; j < k; ++j) {
+      const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
+      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities_of(i),
+                         loss);
+      slots[i * k + j] = {row.targets[j], row.target_gates[j], loss};
     }
   }
 
@@ -82,8 +83,8 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   if (tables.policy().price_follows_budget)
     query.price_scale = planning::price_scale(input.pool, input.tokens_left, tables.token_budget());
   const auto choose = [&](std::size_t i, loss_units pool) {
-    query.slots = queries[i].slots;
-    query.probabilities = queries[i].probabilities;
+    query.slots = std::span(slots).subspan(i * k, k);
+    query.probabilities = probabilities_of(i);
     query.budget_left = std::min(input.allowance[i], pool);
     return tables.select(query);
   };

@@ -23,7 +23,7 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
     case work_kind::attend:
       bytes_read = costs.attention_bytes;
       for (const auto& work : attends) {
-        const auto n = static_cast<std::int64_t>(work.ids.size());
+        const auto n = static_cast<std::int64_t>(work.n);
         const auto first = static_cast<std::int64_t>(work.first);
         rows += n;
         flops += n * costs.attention_flops;
@@ -32,7 +32,7 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
       }
       break;
     case work_kind::expert:
-      for (const auto& share : experts) rows += static_cast<std::int64_t>(share.items.size());
+      for (const auto& share : experts) rows += share.n;
       flops = rows * costs.expert_flops;
       bytes_read = costs.expert_bytes;
       break;
@@ -43,6 +43,16 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
       bytes_read = costs.head_bytes;
       break;
   }
+}
+
+void batch::clear() {
+  attends.clear();
+  experts.clear();
+  heads.clear();
+  attention_results.clear();
+  head_results.clear();
+  streamed.content.blocks.clear();
+  streamed.access.clear();
 }
 
 void device::run(batch& content) {
@@ -64,9 +74,8 @@ void device::run(batch& content) {
 }
 
 void device::store(const store_kv& content) {
-  for (std::size_t i = 0; i < content.content.blocks.size(); ++i) {
-    const auto& block = content.content.blocks[i];
-    auto& target = cache(block.request, content.content.layer, content.capacity[i]);
+  for (const auto& block : content.content.blocks) {
+    auto& target = cache(block.request, content.content.layer, content.capacity);
     const auto width = target.row_size();
     for (std::size_t row = 0; row < block.n; ++row)
       target.put(block.first + row, std::span(block.rows).subspan(row * width, width));
@@ -74,13 +83,13 @@ void device::store(const store_kv& content) {
 }
 
 void device::drop(std::uint64_t request) {
-  const auto begin = caches_.lower_bound({request, 0});
-  const auto end = caches_.lower_bound({request + 1, 0});
-  caches_.erase(begin, end);
+  caches_.erase(request);
 }
 
 model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
-  auto& found = caches_[{request, layer}];
+  auto& layers = caches_[request];
+  if (layers.empty()) layers.resize(model_->config().n_layers);
+  auto& found = layers[layer];
   if (!found) found = std::make_unique<model::kv_cache>(capacity, model_->config().kv_row_size());
   return *found;
 }
@@ -91,7 +100,7 @@ void device::run_attention(batch& content) {
   std::vector<float> hidden;
   std::vector<model::attention_row> rows;
   for (auto& work : content.attends) {
-    const auto n = work.ids.size();
+    const std::size_t n = work.n;
     const auto offset = hidden.size();
     if (work.hidden.empty()) {
       hidden.resize(offset + n * width);
@@ -112,7 +121,7 @@ void device::run_attention(batch& content) {
 
   std::size_t row = 0;
   for (const auto& work : content.attends) {
-    const auto n = work.ids.size();
+    const std::size_t n = work.n;
     const auto slice = [&](const std::vector<float>& from, std::size_t columns) {
       const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
@@ -120,8 +129,8 @@ void device::run_attention(batch& content) {
     content.attention_results.push_back(
         {slice(hidden, width), slice(normed, width), slice(logits, shape.n_experts)});
     if (work.stream) {
-      kv_block block{
-          work.terms.request, work.terms.attempt, work.first, static_cast<std::uint32_t>(n), {}};
+      kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
+      block.rows.reserve(n * shape.kv_row_size());
       for (std::size_t i = 0; i < n; ++i) {
         const auto stored = rows[row + i].cache->row(work.first + i);
         block.rows.insert(block.rows.end(), stored.begin(), stored.end());
@@ -137,23 +146,27 @@ void device::run_attention(batch& content) {
 void device::run_experts(batch& content) {
   const auto width = model_->config().hidden_size;
   std::vector<float> x, y;
+  x.reserve(static_cast<std::size_t>(content.rows) * width);
   for (const auto& share : content.experts) {
     const auto& call = share.call->work.call;
-    for (const auto item : share.items) {
-      const auto begin =
-          call.x.begin() + static_cast<std::ptrdiff_t>(call.items[item].x_row * width);
+    for (const auto& item : call.items) {
+      if (item.expert != content.expert) continue;
+      const auto begin = call.x.begin() + static_cast<std::ptrdiff_t>(item.x_row * width);
       x.insert(x.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
     }
   }
   y.resize(x.size());
   model_->run_expert(layer_id{content.layer}, expert_id{content.expert}, x, y);
   std::size_t row = 0;
-  for (const auto& share : content.experts)
-    for (const auto item : share.items) {
+  for (const auto& share : content.experts) {
+    const auto& items = share.call->work.call.items;
+    for (std::size_t item = 0; item < items.size(); ++item) {
+      if (items[item].expert != content.expert) continue;
       std::copy_n(y.begin() + static_cast<std::ptrdiff_t>(row * width), width,
                   share.call->outputs.begin() + static_cast<std::ptrdiff_t>(item * width));
       ++row;
     }
+  }
 }
 
 void device::run_heads(batch& content) {
@@ -177,6 +190,12 @@ expert_output assemble_output(const running_call& running, std::size_t hidden_si
   expert_output output;
   output.token = call.token;
   output.layer = call.layer;
+  // A row comes back whole, or once for each of its items.
+  std::size_t n_rows = 0;
+  for (const auto& each : call.items) n_rows += call.whole[each.x_row] ? 0 : 1;
+  for (const auto whole : call.whole) n_rows += whole ? 1 : 0;
+  output.rows.reserve(n_rows);
+  output.y.reserve(n_rows * hidden_size);
   std::size_t item = 0;
   std::vector<float> gates;
   std::vector<const float*> parts;

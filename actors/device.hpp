@@ -1,10 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "actors/messages.hpp"
@@ -28,7 +27,7 @@ struct running_call {
 
 struct expert_share {
   std::shared_ptr<running_call> call;
-  std::vector<std::size_t> items;  ///< Of call->work.call.items, those of this batch's expert.
+  std::uint32_t n = 0;  ///< Of call->work.call.items, how many are for this batch's expert.
 };
 
 /// Work of one kind that runs as one: all rows that waited for the same weights.
@@ -49,6 +48,8 @@ struct batch {
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
 
   void count_cost(const cost_profile& costs, std::size_t hidden_size);
+  /// Back to no work, with the memory of what it had.
+  void clear();
 };
 
 class device {
@@ -65,7 +66,8 @@ class device {
   void run_heads(batch& content);
 
   std::shared_ptr<const model::transformer> model_;
-  std::map<std::pair<std::uint64_t, std::uint32_t>, std::unique_ptr<model::kv_cache>> caches_;
+  /// By request, then layer.
+  std::unordered_map<std::uint64_t, std::vector<std::unique_ptr<model::kv_cache>>> caches_;
 };
 
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "actors/request.hpp"
 #include "actors/server_actors.hpp"
@@ -39,8 +41,11 @@ struct kv_presence {
   std::vector<attend_request> waiting;  ///< Tokens whose earlier rows are not all here.
 
   void add(std::uint32_t first, std::uint32_t n) {
-    for (std::uint32_t i = first; i < first + n; ++i)
-      if (i >= contiguous) later.insert(i);
+    if (first <= contiguous)
+      contiguous = std::max(contiguous, first + n);
+    else
+      for (std::uint32_t i = first; i < first + n; ++i) later.insert(i);
+    later.erase(later.begin(), later.lower_bound(contiguous));
     while (!later.empty() && *later.begin() == contiguous) {
       later.erase(later.begin());
       ++contiguous;
@@ -48,15 +53,22 @@ struct kv_presence {
   }
 };
 
+struct hash_of_key {
+  std::size_t operator()(const token_key& key) const {
+    return std::hash<std::uint64_t>{}(key.request * 0x9e3779b97f4a7c15u ^
+                                      (std::uint64_t{key.attempt} << 32 | key.first));
+  }
+};
+
 struct edge_server_state {
   edge_server_actor::pointer self = nullptr;
   std::uint32_t id = 0;
   std::shared_ptr<const server_view> view;
-  std::map<token_key, token_actor> tokens;
+  std::unordered_map<token_key, token_actor, hash_of_key> tokens;
   std::map<token_key, std::vector<expert_output>> early;  ///< Outputs that came before their token.
   std::map<std::uint64_t, request_actor> requests;        ///< Those whose user is connected here.
-  std::map<std::pair<std::uint64_t, std::uint32_t>, kv_presence> kv;  ///< By request and layer.
-  std::map<std::uint64_t, std::int64_t> reserved;                     ///< Bytes by request.
+  std::unordered_map<std::uint64_t, std::vector<kv_presence>> kv;  ///< By request, then layer.
+  std::map<std::uint64_t, std::int64_t> reserved;                  ///< Bytes by request.
   std::deque<reservation> reservation_queue;
   std::int64_t reserved_bytes = 0;
 
@@ -107,6 +119,10 @@ struct edge_server_state {
       case frame_kind::kv: {
         auto rows = decode_kv(content, shape);
         if (!rows) return broken(content, rows.error());
+        if (rows->layer >= run().shape().n_layers)
+          return broken(content,
+                        {errc::malformed, fmt::format("KV rows of layer {} of {}", rows->layer,
+                                                      run().shape().n_layers)});
         return store(std::move(*rows));
       }
       case frame_kind::progress: {
@@ -167,13 +183,19 @@ struct edge_server_state {
   // -------------------------------------------------------------------------------------------------------
   // KV
 
+  kv_presence& presence_of(std::uint64_t request, std::uint32_t layer) {
+    auto& layers = kv[request];
+    if (layers.empty()) layers.resize(run().shape().n_layers);
+    return layers[layer];
+  }
+
   void attend(attend_request& work) {
-    auto& presence = kv[{work.terms.request, work.layer}];
+    auto& presence = presence_of(work.terms.request, work.layer);
     if (presence.contiguous < work.first) {
       presence.waiting.push_back(std::move(work));
       return;
     }
-    presence.add(work.first, static_cast<std::uint32_t>(work.ids.size()));
+    presence.add(work.first, work.n);
     self->send(view->compute, std::move(work));
     wake(presence);
   }
@@ -186,17 +208,28 @@ struct edge_server_state {
       }
       auto work = std::move(presence.waiting[i]);
       presence.waiting.erase(presence.waiting.begin() + static_cast<std::ptrdiff_t>(i));
-      presence.add(work.first, static_cast<std::uint32_t>(work.ids.size()));
+      presence.add(work.first, work.n);
       self->send(view->compute, std::move(work));
       i = 0;
     }
   }
 
   void stream(const kv_written& written) {
-    std::map<std::uint32_t, kv_rows> by_peer;
     const auto layer = written.content.layer;
+    const auto members_of = [&](std::uint32_t access) {
+      return view->placed->plan.residence[access].layers[layer];
+    };
+    const auto first = members_of(written.access.front());
+    if (std::all_of(written.access.begin(), written.access.end(),
+                    [&](std::uint32_t access) { return members_of(access) == first; })) {
+      const auto content = encode(written.content);
+      for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer)
+        if (peer != id && ((first >> peer) & 1u)) view->send(peer, content);
+      return;
+    }
+    std::map<std::uint32_t, kv_rows> by_peer;
     for (std::size_t i = 0; i < written.content.blocks.size(); ++i) {
-      const auto members = view->placed->plan.residence[written.access[i]].layers[layer];
+      const auto members = members_of(written.access[i]);
       for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer) {
         if (peer == id || !((members >> peer) & 1u)) continue;
         auto& rows = by_peer[peer];
@@ -208,19 +241,18 @@ struct edge_server_state {
   }
 
   void store(kv_rows rows) {
-    store_kv message;
+    // Where a request is over, its last rows were still on the way.
+    std::erase_if(rows.blocks,
+                  [&](const kv_block& block) { return !reserved.contains(block.request); });
     std::vector<kv_presence*> changed;
-    message.content.layer = rows.layer;
-    for (auto& block : rows.blocks) {
-      if (!reserved.contains(block.request))
-        continue;  // The request is over; its last rows were still on the way.
-      auto& presence = kv[{block.request, rows.layer}];
+    changed.reserve(rows.blocks.size());
+    for (const auto& block : rows.blocks) {
+      auto& presence = presence_of(block.request, rows.layer);
       presence.add(block.first, block.n);
       changed.push_back(&presence);
-      message.capacity.push_back(static_cast<std::uint32_t>(run().shape().max_context));
-      message.content.blocks.push_back(std::move(block));
     }
-    self->send(view->compute, std::move(message));
+    self->send(view->compute,
+               store_kv{std::move(rows), static_cast<std::uint32_t>(run().shape().max_context)});
     for (auto* presence : changed) wake(*presence);
   }
 
@@ -252,7 +284,7 @@ struct edge_server_state {
         reserved_bytes -= held->second;
         trace_memory(message.request, -held->second);
         reserved.erase(held);
-        kv.erase(kv.lower_bound({message.request, 0}), kv.lower_bound({message.request + 1, 0}));
+        kv.erase(message.request);
         self->send(view->compute, drop_sequence{message.request});
         return serve_queue();
       }
@@ -329,7 +361,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id)
     state.self = self;
     state.id = id;
     return {
-        [&state](attach_view& message) { state.view = std::move(message.view); },
+        // CAF tries one after the other, so the most frequent come first.
         [&state](frame& content) { state.receive(content); },
         [&state](attend_request& work) { state.attend(work); },
         [&state](const kv_written& written) { state.stream(written); },
@@ -340,6 +372,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id)
         [&state](const reservation& message) { state.reserve(message); },
         [&state](const load_report& report) { state.tell_everyone(report); },
         [&state](load_tick) { state.tick(); },
+        [&state](attach_view& message) { state.view = std::move(message.view); },
         [&state](stop_server) { state.stop(); },
         [&state](const install_plan& message) {
           state.install(message);

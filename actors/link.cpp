@@ -27,7 +27,6 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
     state.ledger.from = from;
     state.ledger.to = to;
     return {
-        [&state](attach_view& message) { state.far_end = message.view->server; },
         [self, &state, from, to](frame& content) {
           const auto& run = *state.run;
           const auto hidden = content.hidden_rows * run.costs.hidden_bytes;
@@ -56,6 +55,7 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
           else
             self->send(state.far_end, std::move(content));
         },
+        [&state](attach_view& message) { state.far_end = message.view->server; },
         [&state](tell_ledger) { state.run->books->add(state.ledger); },
     };
   });

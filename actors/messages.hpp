@@ -53,8 +53,9 @@ struct attend_work {
   request_terms terms;
   std::uint32_t layer = 0;
   std::uint32_t first = 0;
-  std::vector<std::int32_t> ids;  ///< Embedded first where `hidden` is empty.
-  std::vector<float> hidden;
+  std::uint32_t n = 0;            ///< Rows.
+  std::vector<std::int32_t> ids;  ///< [n] embedded first; empty where there are hidden states.
+  std::vector<float> hidden;      ///< [n, hidden_size], or empty
   bool stream = false;  ///< Hand the new KV rows to the edge server for the other members of R_l.
 };
 
@@ -71,7 +72,7 @@ struct head_work {
 /// KV rows that arrived from another member of R_l: stored before any later attention runs.
 struct store_kv {
   kv_rows content;
-  std::vector<std::uint32_t> capacity;  ///< [blocks] positions that the sequence may have
+  std::uint32_t capacity = 0;  ///< Positions that a sequence may have.
 };
 
 struct drop_sequence {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
 #include "actors/trace_lines.hpp"
 #include "model/sampling.hpp"
@@ -19,6 +19,11 @@ struct token_data {
   token_state state;
   std::vector<float> normed;           ///< [n, hidden_size] while choosing and dispatching
   std::vector<expert_output> outputs;  ///< Collected so far.
+  // While outputs are combined; kept from layer to layer for their memory.
+  std::vector<std::uint32_t> first_slot;  ///< [n] index of each row's first executed slot
+  std::vector<const float*> part;         ///< [slots] where each slot's output is
+  std::vector<const float*> whole;        ///< [n] where the sum over a row's slots is
+  std::vector<float> gates;
 
   const run_context& run() const { return *view->run; }
   std::size_t n() const { return state.ids.size(); }
@@ -41,7 +46,8 @@ struct token_data {
     work.terms = state.terms;
     work.layer = state.layer;
     work.first = state.first;
-    work.ids = state.ids;
+    work.n = static_cast<std::uint32_t>(n());
+    if (state.hidden.empty()) work.ids = state.ids;
     work.hidden = std::move(state.hidden);
     work.stream = run().stream_kv && (members & (members - 1)) != 0;
     self->send(view->server, std::move(work));
@@ -62,7 +68,14 @@ struct token_data {
     state.pool = choice.pool_left;
     state.slots_of_row.clear();
     state.slots.clear();
-    std::map<std::uint32_t, expert_call> calls;
+    // By server, ascending: a decision names few.
+    std::vector<std::pair<std::uint32_t, expert_call>> calls;
+    const auto call_to = [&](std::uint32_t server) -> expert_call& {
+      auto at = calls.begin();
+      while (at != calls.end() && at->first < server) ++at;
+      if (at == calls.end() || at->first != server) at = calls.insert(at, {server, {}});
+      return at->second;
+    };
     for (std::uint32_t i = 0; i < n(); ++i) {
       const auto& row = choice.rows[i];
       state.allowance[i] -= row.loss;
@@ -73,7 +86,7 @@ struct token_data {
       for (std::uint32_t j = 0; j < row.executed.size(); ++j) {
         const auto& slot = row.executed[j];
         state.slots.push_back(slot);
-        auto& call = calls[slot.server];
+        auto& call = call_to(slot.server);
         if (call.rows.empty() || call.rows.back() != i) {
           call.rows.push_back(i);
           call.whole.push_back(whole ? 1 : 0);
@@ -107,11 +120,11 @@ struct token_data {
   }
 
   void combine() {
-    std::vector<std::uint32_t> first_slot(n(), 0);
+    first_slot.assign(n(), 0);
     for (std::size_t i = 1; i < n(); ++i)
       first_slot[i] = first_slot[i - 1] + state.slots_of_row[i - 1];
-    std::vector<const float*> part(state.slots.size(), nullptr);
-    std::vector<const float*> whole(n(), nullptr);
+    part.assign(state.slots.size(), nullptr);
+    whole.assign(n(), nullptr);
     for (const auto& output : outputs)
       for (std::size_t r = 0; r < output.rows.size(); ++r) {
         const float* y = output.y.data() + r * width();
@@ -121,7 +134,6 @@ struct token_data {
         else
           part[first_slot[row.row] + row.slot] = y;
       }
-    std::vector<float> gates;
     for (std::size_t i = 0; i < n(); ++i) {
       const auto hidden = std::span(state.hidden).subspan(i * width(), width());
       if (whole[i] != nullptr) {

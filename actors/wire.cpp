@@ -17,8 +17,40 @@ static_assert(std::endian::native == std::endian::little,
 template <class T>
 concept number = std::integral<T> || std::floating_point<T> || std::is_enum_v<T>;
 
+/// Counts the bytes that a writer would write, so that a frame is allocated once.
+class sizer {
+ public:
+  template <class... Fields>
+  void operator()(const Fields&... fields) {
+    (add(fields), ...);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  template <number T>
+  void add(const T&) {
+    bytes_ += sizeof(T);
+  }
+  template <number T>
+  void add(const std::vector<T>& values) {
+    bytes_ += sizeof(std::uint32_t) + values.size() * sizeof(T);
+  }
+  template <class T>
+  void add(const std::vector<T>& values) {
+    bytes_ += sizeof(std::uint32_t);
+    for (const auto& value : values) add(value);
+  }
+  template <class T>
+  void add(const T& value) {
+    fields(*this, const_cast<T&>(value));
+  }
+  std::size_t bytes_ = 0;
+};
+
 class writer {
  public:
+  explicit writer(std::size_t size) { bytes_.reserve(size); }
+
   template <class... Fields>
   void operator()(const Fields&... fields) {
     (write(fields), ...);
@@ -165,7 +197,9 @@ void fields(Archive& a, load_report& x) {
 
 template <class T>
 frame make_frame(frame_kind kind, const T& message) {
-  writer out;
+  sizer size;
+  size(message);
+  writer out(size.bytes());
   out(message);
   frame content;
   content.kind = kind;

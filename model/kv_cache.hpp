@@ -30,7 +30,7 @@ class kv_cache {
  private:
   std::size_t row_size_;
   std::size_t contiguous_ = 0;
-  std::vector<float> rows_;
+  std::vector<float> rows_;  ///< Up to the last row stored; has room for all, so rows stay put.
   std::vector<unsigned char> present_;
 };
 
