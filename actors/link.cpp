@@ -12,6 +12,7 @@ struct link_state {
   std::shared_ptr<const run_context> run;
   std::uint32_t from = 0, to = 0;
   edge_server_actor far_end;
+  monitor_actor monitor;
   std::int64_t free_ns = 0;  ///< When the sender's side is free again.
   link_ledger ledger;
 };
@@ -27,7 +28,10 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
     state.ledger.from = from;
     state.ledger.to = to;
     return {
-        [&state](attach_view& message) { state.far_end = message.view->server; },
+        [&state](attach_view& message) {
+          state.far_end = message.view->server;
+          state.monitor = message.view->monitor;
+        },
         [self, &state, from, to](frame& content) {
           const auto& run = *state.run;
           const auto hidden = content.hidden_rows * run.costs.hidden_bytes;
@@ -55,6 +59,12 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
             send_later(self, state.far_end, arrival - now, std::move(content));
           else
             self->send(state.far_end, std::move(content));
+        },
+        [self, &state, from, to](tell_load) {
+          const auto now = now_ns(self);
+          self->send(state.monitor,
+                     link_load{from, to, now - state.run->start_ns, state.ledger.total.busy_ns,
+                               std::max<std::int64_t>(0, state.free_ns - now)});
         },
         [&state](tell_ledger) { state.run->books->add(state.ledger); },
     };
