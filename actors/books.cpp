@@ -145,6 +145,38 @@ void run_books::add(const server_ledger& ledger) {
   changed_.notify_all();
 }
 
+void run_books::add(plan_change change) {
+  const std::lock_guard lock(mutex_);
+  plan_changes.push_back(std::move(change));
+}
+
+void run_books::add(weight_change change) {
+  const std::lock_guard lock(mutex_);
+  weight_changes.push_back(std::move(change));
+}
+
+void run_books::keep(observations seen) {
+  const std::lock_guard lock(mutex_);
+  observed = std::move(seen);
+  changed_.notify_all();
+}
+
+void run_books::wait_for_observations(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, limit, [&] { return observed.has_value(); });
+}
+
+void run_books::close_planner() {
+  const std::lock_guard lock(mutex_);
+  planner_closed_ = true;
+  changed_.notify_all();
+}
+
+void run_books::wait_for_planner(std::chrono::nanoseconds limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, limit, [&] { return planner_closed_; });
+}
+
 void run_books::fail(error problem_found) {
   const std::lock_guard lock(mutex_);
   if (!problem) problem = std::move(problem_found);

@@ -58,6 +58,9 @@ class run_books {
   void count(const std::array<std::int64_t, 4>& by_kind);
   void add(const link_ledger& ledger);
   void add(const server_ledger& ledger);
+  void add(plan_change change);
+  void add(weight_change change);
+  void keep(observations seen);
   void keep_kv_peak(std::uint32_t server, std::int64_t reserved_bytes);
   std::int64_t kv_peak(std::uint32_t server) const;
   /// A broken invariant inside an actor: remembered, and the run ends with it.
@@ -68,12 +71,20 @@ class run_books {
   /// Waits until no request is outstanding, the run failed, or the limit passed; true where it is
   /// done or failed.
   bool wait(std::chrono::nanoseconds limit);
+  /// From the planner: it changes nothing any more.
+  void close_planner();
+  /// Waits for what the monitor keeps; for the planner to be closed.
+  void wait_for_observations(std::chrono::nanoseconds limit);
+  void wait_for_planner(std::chrono::nanoseconds limit);
   void wait_for_ledgers(std::size_t n_servers, std::size_t n_links, std::chrono::nanoseconds limit);
 
   std::vector<request_outcome> outcomes;     ///< By request number, after the run.
   std::array<std::int64_t, 4> executions{};  ///< By execution_kind.
   std::vector<link_ledger> links;
   std::vector<server_ledger> servers;
+  std::vector<plan_change> plan_changes;
+  std::vector<weight_change> weight_changes;
+  std::optional<observations> observed;
   std::optional<error> problem;
 
  private:
@@ -83,6 +94,7 @@ class run_books {
   std::size_t outstanding_ = 0;
   std::map<std::uint64_t, std::vector<float>> final_hidden_;
   std::map<std::uint32_t, std::int64_t> kv_peak_;
+  bool planner_closed_ = false;
   trace_recorder* trace_;
 };
 

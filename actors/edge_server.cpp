@@ -71,12 +71,26 @@ struct edge_server_state {
   std::map<std::uint64_t, std::int64_t> reserved;                  ///< Bytes by request.
   std::deque<reservation> reservation_queue;
   std::int64_t reserved_bytes = 0;
+  caf::typed_response_promise<caf::ok_atom> drained;  ///< To the planner that holds admission.
+  std::size_t n_answers_missing = 0;                  ///< Of requests, until it is.
 
   const run_context& run() const { return *view->run; }
 
   void install(const install_plan& message) {
     auto next = std::make_shared<server_view>(*view);
+    const bool same_plan = view->placed && view->placed->plan.epoch == message.content->plan.epoch;
     next->placed = message.content;
+    if (!same_plan) host_experts(next);
+    view = next;
+    self->send(view->compute, attach_view{view});
+    self->send(view->selector, attach_view{view});
+  }
+
+  /// Shards of the plan in place of those before it, which nobody calls any more: a new plan comes
+  /// while no request is in flight.
+  void host_experts(const std::shared_ptr<server_view>& next) {
+    for (const auto& shard : next->shards)
+      if (shard) self->send_exit(shard, caf::exit_reason::user_shutdown);
     const auto n_layers = run().shape().n_layers;
     next->shards.assign(n_layers, shard_actor{});
     for (std::uint32_t layer = 0; layer < n_layers; ++layer)
@@ -85,9 +99,32 @@ struct edge_server_state {
           next->shards[layer] = spawn_shard(self->system(), next, layer);
           break;
         }
-    view = next;
-    self->send(view->compute, attach_view{view});
-    self->send(view->selector, attach_view{view});
+  }
+
+  // -------------------------------------------------------------------------------------------------
+  // changes of plan
+
+  /// Answers when no request of a user of this server is in flight; none begins until resume().
+  caf::typed_response_promise<caf::ok_atom> hold() {
+    drained = self->make_response_promise<caf::ok_atom>();
+    n_answers_missing = requests.size();
+    if (requests.empty()) drained.deliver(caf::ok_atom::value);
+    for (const auto& [number, request] : requests)
+      self->request(request, caf::infinite, hold_admission{})
+          .then([this](caf::ok_atom) { count_answer(); },
+                [this, n = number](const caf::error&) {  // It was done before it was asked.
+                  requests.erase(n);
+                  count_answer();
+                });
+    return drained;
+  }
+
+  void count_answer() {
+    if (--n_answers_missing == 0) drained.deliver(caf::ok_atom::value);
+  }
+
+  void resume() {
+    for (const auto& [number, request] : requests) self->send(request, resume_request{view});
   }
 
   // -------------------------------------------------------------------------------------------------
@@ -329,6 +366,9 @@ struct edge_server_state {
   void tick() {
     if (run().books->outstanding() == 0) return;
     self->send(view->compute, tell_load{});
+    if (view->monitor)
+      for (const auto& link : view->links)
+        if (link) self->send(link, tell_load{});
     send_later(self, view->server, run().load_period_ns, load_tick{});
   }
 
@@ -347,6 +387,7 @@ struct edge_server_state {
 
   void tell_everyone(const load_report& report) {
     self->send(view->selector, report);
+    if (view->monitor) self->send(view->monitor, report);
     for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer)
       if (peer != id) view->send(peer, encode(report));
   }
@@ -378,6 +419,8 @@ edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id)
           state.install(message);
           return caf::ok_atom::value;
         },
+        [&state](hold_admission) { return state.hold(); },
+        [&state](resume_admission) { state.resume(); },
     };
   });
 }

@@ -12,6 +12,7 @@ struct link_state {
   std::shared_ptr<const run_context> run;
   std::uint32_t from = 0, to = 0;
   edge_server_actor far_end;
+  monitor_actor monitor;
   std::int64_t free_ns = 0;  ///< When the sender's side is free again.
   link_ledger ledger;
 };
@@ -55,7 +56,16 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_conte
           else
             self->send(state.far_end, std::move(content));
         },
-        [&state](attach_view& message) { state.far_end = message.view->server; },
+        [&state](attach_view& message) {
+          state.far_end = message.view->server;
+          state.monitor = message.view->monitor;
+        },
+        [self, &state, from, to](tell_load) {
+          const auto now = now_ns(self);
+          self->send(state.monitor,
+                     link_load{from, to, now - state.run->start_ns, state.ledger.total.busy_ns,
+                               std::max<std::int64_t>(0, state.free_ns - now)});
+        },
         [&state](tell_ledger) { state.run->books->add(state.ledger); },
     };
   });

@@ -19,6 +19,83 @@ namespace ordermoe::actors {
 struct deployment;
 struct server_view;
 struct request_spec;
+struct replan_order;
+struct answered_request;
+
+struct tell_load {};    ///< Ask for the present load; a compute answers its edge server, a link the
+                        ///< monitor.
+struct tell_ledger {};  ///< Ask to write what was counted into the run's books.
+
+// ----------------------------------------------------------------------------------------------------
+// to a planner
+
+struct push_plan {};  ///< From the run: put the first plan in force everywhere.
+
+/// From the run (an operator's order): plan anew and switch once no request is in flight.
+struct replan {
+  std::shared_ptr<const replan_order> order;
+};
+
+/// From the monitor: activation drifted from the profile, so that the plan's expected cost is
+/// `cost_ratio` times what the profile in force says. Answered by plan_in_force or plan_kept.
+struct propose_replan {
+  std::shared_ptr<const planning::profile> experts;  ///< With the measured activation.
+  double cost_ratio = 1;
+};
+
+/// From the monitor: eq. (45) moved the weights after one window of requests.
+struct change_weights {
+  planning::selection_weights weights;
+  double kappa = 0;
+  std::vector<std::uint64_t> requests;  ///< The window, in the order in which they count.
+};
+
+/// From itself: the weights of the next plan are where they will be needed.
+struct weights_moved {};
+
+/// tell_ledger: from the run, when every request is answered; nothing changes any more.
+
+using planner_actor =
+    caf::typed_actor<caf::reacts_to<push_plan>, caf::reacts_to<replan>,
+                     caf::reacts_to<propose_replan>, caf::reacts_to<change_weights>,
+                     caf::reacts_to<weights_moved>, caf::reacts_to<tell_ledger>>;
+
+// ----------------------------------------------------------------------------------------------------
+// to a monitor. Nobody sends these where no monitor runs.
+
+/// From the planner: what measurements are compared with from now on.
+struct plan_in_force {
+  std::shared_ptr<const deployment> content;
+  planner_actor planner;
+};
+
+/// From the planner: a proposal changed nothing.
+struct plan_kept {};
+
+/// From a selector: how often the router chose each expert since its last report.
+struct activation_report {
+  std::vector<std::uint32_t> counts;  ///< [n_layers, n_experts]
+  std::vector<std::uint32_t> rows;    ///< [n_layers]
+};
+
+/// From a link, when its edge server tells its load.
+struct link_load {
+  std::uint32_t from = 0, to = 0;
+  std::int64_t time_ns = 0;
+  std::int64_t busy_ns = 0;  ///< Since the start of the run.
+  std::int64_t wait_ns = 0;  ///< Until a frame sent now could start.
+};
+
+/// From a request that is answered.
+struct request_report {
+  std::shared_ptr<const answered_request> content;
+};
+
+/// load_report: from each edge server, of itself.
+using monitor_actor = caf::typed_actor<caf::reacts_to<plan_in_force>, caf::reacts_to<plan_kept>,
+                                       caf::reacts_to<activation_report>,
+                                       caf::reacts_to<load_report>, caf::reacts_to<link_load>,
+                                       caf::reacts_to<request_report>, caf::reacts_to<tell_ledger>>;
 
 // ----------------------------------------------------------------------------------------------------
 // to a token
@@ -90,9 +167,6 @@ struct attach_view {
   std::shared_ptr<const server_view> view;
 };
 
-struct tell_load {};    ///< Ask for the present wait; answered to the edge server.
-struct tell_ledger {};  ///< Ask to write the ledger into the run's books.
-
 using compute_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<attend_work>, caf::reacts_to<expert_work>,
     caf::reacts_to<head_work>, caf::reacts_to<store_kv>, caf::reacts_to<drop_sequence>,
@@ -128,16 +202,32 @@ using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts
 
 /// Frames in FIFO order, delivered to the edge server at the other end.
 using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
-                                    caf::reacts_to<tell_ledger>>;
+                                    caf::reacts_to<tell_load>, caf::reacts_to<tell_ledger>>;
 
 // ---------------------------------------------------------------------------------------------------
 // to a request
 
 struct begin_request {};     ///< From the run: the request arrives now.
 struct request_deadline {};  ///< From itself.
+
+/// From the planner to every edge server, and from there to its users' requests: let no request
+/// begin. A request answers at once where it has not begun, otherwise when it is done; a server
+/// when all of its requests have answered.
+struct hold_admission {};
+
+/// From the planner to every edge server once all of them confirmed the plan: requests may begin.
+struct resume_admission {};
+
+/// From the edge server to its users' requests: begin, if you arrived, under this view.
+struct resume_request {
+  std::shared_ptr<const server_view> view;
+};
+
 using request_actor =
     caf::typed_actor<caf::reacts_to<begin_request>, caf::reacts_to<progress_report>,
-                     caf::reacts_to<reservation>, caf::reacts_to<request_deadline>>;
+                     caf::reacts_to<reservation>, caf::reacts_to<request_deadline>,
+                     caf::replies_to<hold_admission>::with<caf::ok_atom>,
+                     caf::reacts_to<resume_request>>;
 
 // -----------------------------------------------------------------------------------------------
 // to an edge server
@@ -169,6 +259,8 @@ struct start_request {
 };
 
 /// From the planner: host these experts from now on. Answered when shards and selector are ready.
+/// A plan of another epoch comes only while no request is in flight; within an epoch only the
+/// selection tables change.
 struct install_plan {
   std::shared_ptr<const deployment> content;
 };
@@ -183,7 +275,8 @@ using edge_server_actor = caf::typed_actor<
     caf::reacts_to<kv_written>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
     caf::reacts_to<start_request>, caf::reacts_to<progress_report>, caf::reacts_to<reservation>,
     caf::reacts_to<load_report>, caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
-    caf::replies_to<install_plan>::with<caf::ok_atom>>;
+    caf::replies_to<install_plan>::with<caf::ok_atom>,
+    caf::replies_to<hold_admission>::with<caf::ok_atom>, caf::reacts_to<resume_admission>>;
 
 }  // namespace ordermoe::actors
 
@@ -214,3 +307,16 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::start_request)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::install_plan)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::load_tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::stop_server)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::push_plan)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::replan)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::propose_replan)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::change_weights)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::weights_moved)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::plan_in_force)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::plan_kept)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::activation_report)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::link_load)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::request_report)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::hold_admission)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::resume_admission)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::resume_request)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "actors/observation.hpp"
 #include "actors/token.hpp"
 #include "actors/trace_lines.hpp"
 #include "planning/ledger.hpp"
@@ -27,6 +28,11 @@ struct request_data {
   bool refused = false;
   bool in_order = false;
   bool done = false;
+  bool held = false;      ///< Between hold_admission and resume_request.
+  bool admitted = false;  ///< Left `arriving`.
+  std::int64_t admitted_ns = 0;
+  bool arrived = false;
+  caf::typed_response_promise<caf::ok_atom> drained;  ///< Answered when the request is done.
   std::vector<std::uint32_t> granted;
   std::map<std::uint32_t, progress_report> reports;  ///< By position, those that came early.
   std::uint32_t next_position = 0;
@@ -53,6 +59,8 @@ struct request_data {
     return t;
   }
 
+  std::size_t positions() const { return prompt_tokens(spec) + max_new_tokens(spec); }
+
   void arrive() {
     outcome.request = spec.number;
     outcome.access = view->id;
@@ -62,18 +70,42 @@ struct request_data {
     if (run().request_timeout_ns > 0)
       send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns,
                  request_deadline{});
-    const std::size_t budget_tokens = terms().prompt_tokens + terms().max_new_tokens;
     total_budget = token_budget >= planning::unbounded_budget
                        ? planning::unbounded_budget
-                       : token_budget * static_cast<loss_units>(budget_tokens);
+                       : token_budget * static_cast<loss_units>(positions());
     outcome.budget = total_budget;
+    arrived = true;
+    if (!held) admit();
+  }
+
+  void admit() {
+    admitted = true;
+    admitted_ns = now();
     if (run().books->tracing())
-      run().books->trace(request_line(spec, view->id, total_budget, outcome.arrival_ns));
+      run().books->trace(request_line(spec, view->id, total_budget, admitted_ns));
     const auto need = kv_need(view->placed->plan.residence[view->id], run().servers.size(),
-                              budget_tokens, run().costs.kv_row_bytes);
+                              positions(), run().costs.kv_row_bytes);
     for (std::uint32_t m = 0; m < need.size(); ++m)
       if (need[m] > 0) members.emplace_back(m, need[m]);
     for (const auto& [server, bytes] : members) ask(server, bytes, reserve_step::attempt);
+  }
+
+  /// From the edge server: begin under no plan before resume() names it.
+  caf::typed_response_promise<caf::ok_atom> hold() {
+    held = true;
+    auto answer = self->make_response_promise<caf::ok_atom>();
+    if (admitted)
+      drained = answer;
+    else
+      answer.deliver(caf::ok_atom::value);
+    return answer;
+  }
+
+  void resume(std::shared_ptr<const server_view> current) {
+    held = false;
+    if (admitted) return;
+    view = std::move(current);
+    if (arrived) admit();
   }
 
   void ask(std::uint32_t server, std::int64_t bytes, reserve_step step) {
@@ -201,8 +233,24 @@ struct request_data {
     outcome.spent = prompt_spent + chain_spent;
     if (run().books->tracing()) run().books->trace(done_line(outcome));
     give_back();
+    tell_monitor();
     run().books->finish(std::move(outcome));
+    if (drained.pending()) drained.deliver(caf::ok_atom::value);
     self->quit();
+  }
+
+  void tell_monitor() {
+    if (!view->monitor) return;
+    auto report = std::make_shared<answered_request>();
+    report->request = spec.number;
+    report->access = view->id;
+    report->prompt_tokens = prompt_tokens(spec);
+    report->new_tokens = static_cast<std::uint32_t>(outcome.token_ids.size());
+    report->budget = outcome.budget;
+    report->spent = outcome.spent;
+    report->admitted_ns = admitted_ns;
+    report->done_ns = outcome.done_ns;
+    self->send(view->monitor, request_report{std::move(report)});
   }
 
   void deadline() {
@@ -231,6 +279,8 @@ request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const ser
             [&data](progress_report& report) { data.progress(report); },
             [&data](const reservation& message) { data.answer(message); },
             [&data](request_deadline) { data.deadline(); },
+            [&data](hold_admission) { return data.hold(); },
+            [&data](resume_request& message) { data.resume(std::move(message.view)); },
         };
       });
 }

@@ -14,8 +14,8 @@ namespace ordermoe::actors {
 /// streams text, ends on length, end of text, stop string or context, gives memory back and writes
 /// the outcome.
 ///
-///   arriving -> reserving (attempt everywhere at once; if refused: give back, wait server by
-///   server in ascending order) -> running -> done
+///   arriving (held back while plans change) -> reserving (attempt everywhere at once; if refused:
+///   give back, wait server by server in ascending order) -> running -> done
 ///
 /// Waiting in ascending server order cannot deadlock: whoever holds the highest server needs
 /// nothing more.

@@ -14,8 +14,8 @@
 #include "planning/plan.hpp"
 #include "planning/selector.hpp"
 
-/// What the actors of one run share. Everything here is set before the first actor starts and does
-/// not change.
+/// What the actors of one run share. Everything here is set before the first plan is pushed and
+/// does not change.
 namespace ordermoe::actors {
 
 enum class clock_kind { virtual_time, wall };
@@ -35,17 +35,20 @@ struct run_context {
   std::int64_t request_timeout_ns =
       0;  ///< Deadline of one request; 0: none (virtual time finds stalls by itself).
   run_books* books = nullptr;
+  std::uint32_t activation_report_rows = 256;  ///< A selector reports after this many rows.
   std::int64_t start_ns = 0;  ///< Clock reading that the trace and outcomes count from.
 
   const model::model_config& shape() const { return model->config(); }
   wire_shape wire() const { return {shape().hidden_size, shape().kv_row_size()}; }
 };
 
-/// A plan in force: what servers need of it.
+/// A plan in force: what servers need of it. Named by the plan's epoch and `weights`.
 struct deployment {
   planning::plan plan;
   planning::placement_index index;
   std::shared_ptr<const planning::selection_tables> tables;
+  std::uint64_t weights = 0;                         ///< Counts the changes of omega in the run.
+  std::shared_ptr<const planning::profile> experts;  ///< What the tables were built from.
 };
 
 /// One server as the actors on it see it; replaced as a whole when a plan is installed.
@@ -56,6 +59,7 @@ struct server_view {
   edge_server_actor server;
   compute_actor compute;
   selector_actor selector;
+  monitor_actor monitor;            ///< Empty where none runs.
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 

@@ -12,6 +12,7 @@
 
 #include "actors/books.hpp"
 #include "actors/compute.hpp"
+#include "actors/monitor.hpp"
 #include "actors/planner.hpp"
 #include "actors/request.hpp"
 #include "actors/run_context.hpp"
@@ -32,6 +33,40 @@ caf::actor_system_config& configure(caf::actor_system_config& config, run_mode m
     config.set("work-stealing.moderate-poll-attempts", 0);
   }
   return config;
+}
+
+/// [n_servers] positions of the longest request of each access server.
+std::vector<std::size_t> most_positions(const run_setup& setup) {
+  std::vector<std::size_t> most(setup.servers.size(), 0);
+  for (const auto& spec : setup.requests)
+    most[spec.access] =
+        std::max<std::size_t>(most[spec.access], prompt_tokens(spec) + max_new_tokens(spec));
+  return most;
+}
+
+result<void> check_prompts(const run_setup& setup) {
+  const auto& shape = setup.model->config();
+  for (const auto& spec : setup.requests) {
+    const auto place = fmt::format("request {}", spec.number);
+    if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
+    if (spec.access >= setup.servers.size())
+      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
+                                                   setup.servers.size())};
+    if (spec.score && spec.prompt.size() < 2)
+      return error{errc::out_of_range,
+                   place + ": a text of one token cannot be scored; give two at least"};
+    if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
+      return error{
+          errc::out_of_range,
+          fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
+                      spec.prompt.size(), shape.max_context)};
+    for (const auto id : spec.prompt)
+      if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
+        return error{errc::out_of_range,
+                     fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
+                                 shape.vocab_size)};
+  }
+  return {};
 }
 
 /// All actors of one run, their scheduler, and the loop that drives or awaits them.
@@ -56,7 +91,6 @@ class run_of_actors {
     context_->chunk_rows = setup.chunk_rows;
     context_->stream_kv = setup.stream_kv;
     context_->keep_final_hidden = setup.keep_final_hidden;
-    context_->allowance_factor = setup.chosen.allowance_factor;
     context_->load_period_ns = setup.load_period_ns;
     context_->request_timeout_ns = setup.mode == run_mode::local ? setup.request_timeout_ns : 0;
     context_->books = &books_;
@@ -67,7 +101,7 @@ class run_of_actors {
 
   result<run_result> run() {
     const auto begin = std::chrono::steady_clock::now();
-    if (books_.tracing()) books_.trace(header_line(setup_));
+    if (setup_.monitor.on) monitor_ = spawn_monitor(system_, context_, setup_.monitor);
     spawn_servers();
     if (auto ready = install(); !ready) return ready.error();
     books_.expect_requests(setup_.requests.size());
@@ -82,6 +116,10 @@ class run_of_actors {
     outcome.executions = books_.executions;
     outcome.links = std::move(books_.links);
     outcome.servers = std::move(books_.servers);
+    outcome.chosen = std::move(chosen_);
+    outcome.plan_changes = std::move(books_.plan_changes);
+    outcome.weight_changes = std::move(books_.weight_changes);
+    outcome.observed = std::move(books_.observed);
     for (const auto& server : outcome.servers)
       outcome.tensor_seconds += static_cast<double>(server.tensor_ns) * 1e-9;
     outcome.host_seconds =
@@ -105,6 +143,7 @@ class run_of_actors {
       view->server = spawn_edge_server(system_, id);
       view->compute = spawn_compute(system_, context_, id);
       view->selector = spawn_selector(system_, id);
+      view->monitor = monitor_;
       view->links.resize(n);
       for (std::uint32_t to = 0; to < n; ++to)
         if (to != id) view->links[to] = spawn_link(system_, context_, id, to);
@@ -117,9 +156,27 @@ class run_of_actors {
     }
   }
 
+  /// What the run begins with is known: the trace opens, and requests can be checked against it.
+  result<void> begin(const strategy& chosen) {
+    chosen_ = chosen;
+    context_->allowance_factor = chosen.allowance_factor;
+    if (auto fits = check_kv_fits(chosen.plan.residence, most_positions(setup_), setup_.servers,
+                                  setup_.costs);
+        !fits)
+      return fits;
+    if (books_.tracing()) books_.trace(header_line(setup_, chosen));
+    return {};
+  }
+
   result<void> install() {
-    planner_work work{
-        setup_.experts, setup_.chosen, {}, std::make_shared<std::atomic<std::size_t>>(0)};
+    planner_work work;
+    work.experts = setup_.experts;
+    work.chosen = setup_.chosen;
+    work.options = setup_.planner;
+    work.monitor = monitor_;
+    work.most_positions = most_positions(setup_);
+    work.servers_ready = std::make_shared<std::atomic<std::size_t>>(0);
+    work.announce = [this](const strategy& chosen) { return begin(chosen); };
     for (const auto& view : views_) work.servers.push_back(view->server);
     const auto ready = work.servers_ready;
     planner_ = spawn_planner(system_, context_, std::move(work));
@@ -137,18 +194,18 @@ class run_of_actors {
     if (*ready < views_.size())
       return error{errc::timed_out, fmt::format("{} of {} servers confirmed the plan",
                                                 ready->load(), views_.size())};
-    // The views that requests and tokens start from: the servers made them when they installed the
-    // plan.
     return {};
   }
 
   void spawn_requests() {
     for (const auto& spec : setup_.requests) {
       const auto& view = views_[spec.access];
-      caf::anon_send(view->server,
-                     start_request{std::make_shared<const request_spec>(spec),
-                                   setup_.chosen.token_budget, setup_.chosen.continue_in_place});
+      caf::anon_send(view->server, start_request{std::make_shared<const request_spec>(spec),
+                                                 chosen_.token_budget, chosen_.continue_in_place});
     }
+    for (const auto& order : setup_.replans)
+      caf::delayed_anon_send(planner_, std::chrono::nanoseconds(order.at_ns),
+                             replan{std::make_shared<const replan_order>(order)});
     if (context_->load_period_ns > 0)
       for (const auto& view : views_)
         caf::delayed_anon_send(view->server, std::chrono::nanoseconds(context_->load_period_ns),
@@ -194,11 +251,17 @@ class run_of_actors {
     }
     tell_progress();
     if (books_.failed()) return *books_.problem;
+    if (changes_plans()) {
+      caf::anon_send(planner_, tell_ledger{});
+      books_.wait_for_planner(std::chrono::seconds(60));
+    }
     // Memory given back and the last KV rows are still on their way when the last answer is
     // complete.
     settle_wall_clock();
     return {};
   }
+
+  bool changes_plans() const { return setup_.monitor.on || !setup_.replans.empty(); }
 
   void settle_wall_clock() {
     for (int i = 0; i < 50; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -211,11 +274,13 @@ class run_of_actors {
       for (std::size_t to = 0; to < n; ++to)
         if (to != view->id) caf::anon_send(view->links[to], tell_ledger{});
     }
+    if (monitor_) caf::anon_send(monitor_, tell_ledger{});
     if (scheduler_ != nullptr) {
       while (scheduler_->try_run_once()) {
       }
     } else {
       books_.wait_for_ledgers(n, n * (n - 1), std::chrono::seconds(10));
+      if (monitor_) books_.wait_for_observations(std::chrono::seconds(60));
     }
     std::sort(books_.links.begin(), books_.links.end(), [](const auto& a, const auto& b) {
       return std::pair(a.from, a.to) < std::pair(b.from, b.to);
@@ -231,11 +296,13 @@ class run_of_actors {
   void stop() {
     for (const auto& view : views_) caf::anon_send(view->server, stop_server{});
     if (planner_) caf::anon_send_exit(planner_, caf::exit_reason::user_shutdown);
+    if (monitor_) caf::anon_send_exit(monitor_, caf::exit_reason::user_shutdown);
     if (scheduler_ != nullptr)
       while (scheduler_->try_run_once()) {
       }
     views_.clear();
     planner_ = nullptr;
+    monitor_ = nullptr;
   }
 
   const run_setup& setup_;
@@ -246,43 +313,10 @@ class run_of_actors {
   std::shared_ptr<run_context> context_;
   std::vector<std::shared_ptr<server_view>> views_;
   planner_actor planner_;
+  monitor_actor monitor_;
+  strategy chosen_;
   std::size_t told_ = 0;
 };
-
-result<void> check_requests(const run_setup& setup) {
-  const auto& shape = setup.model->config();
-  for (const auto& spec : setup.requests) {
-    const auto place = fmt::format("request {}", spec.number);
-    if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
-    if (spec.access >= setup.servers.size())
-      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
-                                                   setup.servers.size())};
-    if (spec.score && spec.prompt.size() < 2)
-      return error{errc::out_of_range,
-                   place + ": a text of one token cannot be scored; give two at least"};
-    if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
-      return error{
-          errc::out_of_range,
-          fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
-                      spec.prompt.size(), shape.max_context)};
-    for (const auto id : spec.prompt)
-      if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
-        return error{errc::out_of_range,
-                     fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
-                                 shape.vocab_size)};
-    const std::size_t positions = prompt_tokens(spec) + max_new_tokens(spec);
-    const auto need = kv_need(setup.chosen.plan.residence[spec.access], setup.servers.size(),
-                              positions, setup.costs.kv_row_bytes);
-    for (std::size_t m = 0; m < need.size(); ++m)
-      if (need[m] > setup.servers.servers[m].kv_bytes)
-        return error{errc::infeasible, fmt::format("{}: its KV rows need {} bytes on server {} "
-                                                   "({}), which keeps {} for KV; raise kv memory "
-                                                   "in the cluster file or shorten the request",
-                                                   place, need[m], m, setup.servers.servers[m].name,
-                                                   setup.servers.servers[m].kv_bytes)};
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -310,7 +344,7 @@ void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, 
 }
 
 result<run_result> run_requests(const run_setup& setup) {
-  if (auto checked = check_requests(setup); !checked) return checked.error();
+  if (auto checked = check_prompts(setup); !checked) return checked.error();
   std::unique_ptr<trace_recorder> trace;
   if (!setup.trace.empty()) {
     auto opened = trace_recorder::open(setup.trace);

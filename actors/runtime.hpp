@@ -43,6 +43,35 @@ struct request_spec {
   bool score = false;
 };
 
+/// What is measured while a run goes on, and what follows from it. Off, no monitor runs and a trace
+/// is what it would be without one.
+struct monitor_options {
+  bool on = false;
+  double kappa = 0;  ///< Step size of eq. (45); 0: weights stay. Moves them where requests have a
+                     ///< finite budget above 0 and the policy weighs by omega.
+  std::size_t window_requests = 8;  ///< Observation window of eq. (45).
+  /// A new plan is proposed where the expected cost of the one in force under the measured
+  /// activation is off by more than this share of its cost under the profile; 0: never.
+  double drift_margin = 0;
+  double half_life_rows = 4096;     ///< How fast counts of activation fade, in rows of a layer.
+  std::uint64_t least_rows = 1024;  ///< Of each layer before drift is judged, and from one
+                                    ///< judgement to the next.
+};
+
+/// How the planner plans by itself.
+struct planner_options {
+  bool makes_first_plan = false;  ///< From `chosen.name`; the rest of `chosen` is not read.
+  strategy_options planning;      ///< Of the first plan and of plans that the monitor proposes.
+};
+
+/// An operator's order to plan anew: experts and residency as this strategy would choose them. The
+/// selection policy and the budget stay those of the run.
+struct replan_order {
+  std::int64_t at_ns = 0;  ///< After the start of the run.
+  std::string strategy;
+  strategy_options planning;
+};
+
 struct run_setup {
   std::shared_ptr<const model::transformer> model;
   std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
@@ -60,6 +89,9 @@ struct run_setup {
   bool keep_final_hidden = false;
   std::int64_t load_period_ns = 0;  ///< How often servers tell their queue waits; 0: never.
   std::int64_t request_timeout_ns = 120'000'000'000;  ///< Wall clock only.
+  monitor_options monitor;
+  planner_options planner;
+  std::vector<replan_order> replans;
   std::function<bool()> should_stop;
   std::function<void(std::size_t done, std::size_t total)> on_progress;
 };
@@ -69,8 +101,12 @@ struct run_result {
   std::array<std::int64_t, 4> executions{};  ///< Slots by execution_kind.
   std::vector<link_ledger> links;
   std::vector<server_ledger> servers;
-  double host_seconds = 0;    ///< Wall clock of this process, start to end.
-  double tensor_seconds = 0;  ///< Of it inside tensor kernels (sum over servers).
+  strategy chosen;                            ///< What the run began with, the plan included.
+  std::vector<plan_change> plan_changes;      ///< Each order and proposal, in order.
+  std::vector<weight_change> weight_changes;  ///< In order.
+  std::optional<observations> observed;       ///< Where a monitor ran.
+  double host_seconds = 0;                    ///< Wall clock of this process, start to end.
+  double tensor_seconds = 0;                  ///< Of it inside tensor kernels (sum over servers).
 };
 
 /// Spreads requests over access servers by arrival share and over time as a Poisson process of

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "actors/server_actors.hpp"
 #include "actors/trace_lines.hpp"
 
@@ -11,7 +13,41 @@ struct selector_state {
   std::shared_ptr<const server_view> view;
   std::vector<std::int64_t> wait_ns;  ///< As last reported by each server.
   std::uint64_t snapshot =
-      0;  ///< Counts the load reports taken in; names the snapshot with the server.
+      0;  ///< Counts the load reports and tables taken in; names the snapshot with the server.
+  activation_report seen;  ///< Where a monitor runs.
+  std::uint32_t seen_rows = 0;
+
+  void take_in(std::uint32_t id, std::int64_t time_ns) {
+    const auto& run = *view->run;
+    ++snapshot;
+    if (snapshot == 1) {
+      wait_ns.assign(run.servers.size(), 0);
+      if (run.books->tracing()) run.books->trace(snapshot_line(id, snapshot, 0, wait_ns));
+    } else if (run.books->tracing()) {
+      run.books->trace(install_line(id, snapshot, *view->placed, time_ns));
+    }
+  }
+
+  /// Targets of the rows decided on, told to the monitor when they are many and with each load
+  /// report of this server.
+  void observe(selector_actor::pointer self, std::uint32_t layer, const chunk_decision& choice) {
+    const auto& run = *view->run;
+    const auto n_experts = run.shape().n_experts;
+    seen.counts.resize(run.shape().n_layers * n_experts);
+    seen.rows.resize(run.shape().n_layers);
+    for (const auto& row : choice.rows)
+      for (const auto target : row.targets) ++seen.counts[layer * n_experts + target];
+    const auto rows = static_cast<std::uint32_t>(choice.rows.size());
+    seen.rows[layer] += rows;
+    seen_rows += rows;
+    if (seen_rows >= run.activation_report_rows) tell_monitor(self);
+  }
+
+  void tell_monitor(selector_actor::pointer self) {
+    if (seen_rows == 0) return;
+    self->send(view->monitor, std::exchange(seen, {}));
+    seen_rows = 0;
+  }
 };
 
 }  // namespace
@@ -21,12 +57,9 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
       [id](selector_actor::stateful_pointer<selector_state> self) -> selector_actor::behavior_type {
         auto& state = self->state;
         return {
-            [&state, id](attach_view& message) {
+            [self, &state, id](attach_view& message) {
               state.view = std::move(message.view);
-              state.wait_ns.assign(state.view->run->servers.size(), 0);
-              ++state.snapshot;
-              if (state.view->run->books->tracing())
-                state.view->run->books->trace(snapshot_line(id, state.snapshot, 0, state.wait_ns));
+              state.take_in(id, now_ns(self) - state.view->run->start_ns);
             },
             [self, &state](select_query& query) {
               const auto& view = *state.view;
@@ -49,6 +82,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
                   ++kinds[static_cast<std::size_t>(
                       classify(view.id, row.targets[j], row.choice.slots[j]))];
               run.books->count(kinds);
+              if (view.monitor) state.observe(self, query.layer, choice);
               if (run.books->tracing())
                 run.books->trace(decision_line(query, view.id, state.snapshot,
                                                now_ns(self) - run.start_ns, choice));
@@ -58,6 +92,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
               const auto& run = *state.view->run;
               state.wait_ns[report.server] = report.wait_ns;
               ++state.snapshot;
+              if (report.server == id) state.tell_monitor(self);
               if (run.books->tracing())
                 run.books->trace(
                     snapshot_line(id, state.snapshot, now_ns(self) - run.start_ns, state.wait_ns));

@@ -71,7 +71,35 @@ class line_fields {
 
   float number(std::string_view name) {
     open(name);
-    return decimal(name);
+    return decimal<float>(name);
+  }
+
+  double real(std::string_view name) {
+    open(name);
+    return decimal<double>(name);
+  }
+
+  /// An array of any number of distinct whole numbers.
+  std::vector<std::uint64_t> ids(std::string_view name) {
+    std::vector<std::uint64_t> found;
+    open_array(name);
+    while (!failed() && !take("]")) {
+      if (!found.empty() && !take(",")) {
+        refuse(name, "a comma or the end of the array");
+        break;
+      }
+      found.push_back(element<std::uint64_t>(name, 0, std::numeric_limits<std::uint64_t>::max()));
+    }
+    return found;
+  }
+
+  /// The member that ends the line: the text of a JSON value, not looked into.
+  std::string_view last_value(std::string_view name) {
+    open(name);
+    if (failed()) return {};
+    const auto value = text_.substr(at_, text_.size() - at_ - (text_.ends_with('}') ? 1 : 0));
+    at_ += value.size();
+    return value;
   }
 
   /// An array of exactly `count` numbers, appended.
@@ -79,7 +107,7 @@ class line_fields {
     open_array(name);
     for (std::size_t i = 0; i < count && !failed(); ++i) {
       if (i > 0 && !take(",")) return refuse(name, fmt::format("{} numbers", count));
-      into.push_back(decimal(name));
+      into.push_back(decimal<float>(name));
     }
     if (!failed() && !take("]")) refuse(name, fmt::format("{} numbers", count));
   }
@@ -145,10 +173,11 @@ class line_fields {
   }
 
   /// In the shortest form that reads back to the same number: the only one that is written.
-  float decimal(std::string_view name) {
+  template <std::floating_point T>
+  T decimal(std::string_view name) {
     if (failed()) return 0;
     const auto* begin = text_.data() + at_;
-    float value = 0;
+    T value = 0;
     const auto [rest, code] = std::from_chars(begin, text_.data() + text_.size(), value);
     const auto size = static_cast<std::size_t>(rest - begin);
     std::array<char, 32> shortest;

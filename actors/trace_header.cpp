@@ -72,27 +72,27 @@ struct read_field {
 
 }  // namespace
 
-std::string header_line(const run_setup& setup) {
+std::string header_line(const run_setup& setup, const strategy& chosen) {
   json costs, policy, line;
   cost_fields(setup.costs, write_field{costs});
-  policy_fields(setup.chosen.policy, write_field{policy});
+  policy_fields(chosen.policy, write_field{policy});
   line["type"] = "run";
   line["version"] = 1;
   line["program"] = std::string("ordermoe ") + version_string;
   line["mode"] = to_string(setup.mode);
   line["seed"] = setup.seed;
-  line["strategy"] = setup.chosen.name;
+  line["strategy"] = chosen.name;
   line["quality_percent"] = setup.quality_percent;
-  line["token_budget"] = setup.chosen.token_budget;
-  line["allowance_factor"] = setup.chosen.allowance_factor;
-  line["continue_in_place"] = setup.chosen.continue_in_place;
+  line["token_budget"] = chosen.token_budget;
+  line["allowance_factor"] = chosen.allowance_factor;
+  line["continue_in_place"] = chosen.continue_in_place;
   line["chunk_rows"] = setup.chunk_rows;
   line["requests"] = setup.requests.size();
   line["cluster_toml"] = cluster_toml(setup.servers);
   line["costs"] = costs;
   line["policy"] = policy;
   line["profile"] = json::parse(planning::profile_json(setup.experts));
-  line["plan"] = json::parse(planning::plan_json(setup.chosen.plan));
+  line["plan"] = json::parse(planning::plan_json(chosen.plan));
   return line.dump();
 }
 

@@ -7,8 +7,8 @@
 namespace ordermoe::actors {
 
 /// The first line of a trace: everything that is needed to check the rest of it. docs/TRACE.md
-/// states every field.
-std::string header_line(const run_setup& setup);
+/// states every field. `chosen`: what the run begins with, which the planner may have made.
+std::string header_line(const run_setup& setup, const strategy& chosen);
 
 struct trace_header {
   run_mode mode = run_mode::emulated;

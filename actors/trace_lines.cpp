@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 namespace ordermoe::actors {
 
@@ -43,6 +44,31 @@ std::string snapshot_line(std::uint32_t server, std::uint64_t snapshot, std::int
   return fmt::format(
       R"({{"type":"snapshot","server":{},"snapshot":{},"time_ns":{},"wait_ns":[{}]}})", server,
       snapshot, time_ns, fmt::join(wait_ns, ","));
+}
+
+std::string install_line(std::uint32_t server, std::uint64_t snapshot, const deployment& placed,
+                         std::int64_t time_ns) {
+  return fmt::format(
+      R"({{"type":"install","server":{},"snapshot":{},"epoch":{},"weights":{},"time_ns":{}}})",
+      server, snapshot, placed.plan.epoch, placed.weights, time_ns);
+}
+
+std::string plan_line(const deployment& placed, std::string_view reason, const weight_move& move,
+                      std::int64_t time_ns) {
+  using json = nlohmann::ordered_json;
+  return fmt::format(
+      R"({{"type":"plan","epoch":{},"weights":{},"reason":"{}","moved_bytes":{},"moved_ns":{},"time_ns":{},"profile":{},"plan":{}}})",
+      placed.plan.epoch, placed.weights, reason, move.bytes, move.ns, time_ns,
+      json::parse(planning::profile_json(*placed.experts)).dump(),
+      json::parse(planning::plan_json(placed.plan)).dump());
+}
+
+std::string weights_line(const deployment& placed, const change_weights& change,
+                         std::int64_t time_ns) {
+  return fmt::format(
+      R"({{"type":"weights","epoch":{},"weights":{},"kappa":{},"omega_time":{},"omega_quality":{},"time_ns":{},"requests":[{}]}})",
+      placed.plan.epoch, placed.weights, change.kappa, change.weights.omega_time,
+      change.weights.omega_quality, time_ns, fmt::join(change.requests, ","));
 }
 
 std::string token_line(const progress_report& report, std::uint32_t server, std::int64_t time_ns) {

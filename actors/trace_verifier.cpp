@@ -16,6 +16,9 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "transfer") return on_transfer(text);
   if (type == "batch") return on_batch(text);
   if (type == "snapshot") return on_snapshot(text);
+  if (type == "install") return on_install(text);
+  if (type == "weights") return on_weights(text);
+  if (type == "plan") return on_plan(text);
   if (type == "kv") return on_kv(text);
   if (type == "token") return on_token(text);
   if (type == "request") return on_request(text);
@@ -24,7 +27,7 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "server_ledger") return on_server_ledger(text);
   return refuse(
       "found a line of type '{}', expected request, snapshot, slot, batch, transfer, kv, token, "
-      "done, link_ledger or server_ledger",
+      "done, install, weights, plan, link_ledger or server_ledger",
       type);
 }
 
@@ -66,11 +69,14 @@ void verifier::open(const std::string& text) {
     return;
   }
   view_.run = context;
+  header_.plan.epoch = 1;
   view_.placed = std::make_shared<const deployment>(
-      deployment{header_.plan, planning::placement_index(header_.plan), std::move(*tables)});
+      deployment{header_.plan, planning::placement_index(header_.plan), std::move(*tables), 0,
+                 std::make_shared<const planning::profile>(std::move(header_.experts))});
   links_.resize(n() * n());
   servers_.resize(n());
   for (auto& server : servers_) {
+    server.placed = view_.placed;
     server.attend_found.resize(n_layers());
     server.attend_expected.resize(n_layers());
     server.expert_found.resize(n_layers() * n_experts());
@@ -101,7 +107,7 @@ result<void> verifier::check_header(const std::string& text) {
   auto& document = **parsed;
   document.set_remedy("run again with --trace");
   const auto root = document.root();
-  const auto written = nlohmann::json::parse(header_line(run_setup{}));
+  const auto written = nlohmann::json::parse(header_line(run_setup{}, strategy{}));
   only_keys_of(written, root);
   only_keys_of(written.at("costs"), root.at("costs"));
   only_keys_of(written.at("policy"), root.at("policy"));

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "actors/decide.hpp"
+#include "actors/observation.hpp"
 #include "actors/run_context.hpp"
 #include "actors/trace_fields.hpp"
 #include "actors/trace_header.hpp"
@@ -27,6 +28,7 @@
 ///   trace_verifier.cpp            the header, the order of lines, what causes them
 ///   trace_verifier_requests.cpp   requests, their tokens and how they end
 ///   trace_verifier_decisions.cpp  decisions, recomputed, and what they make run and travel
+///   trace_verifier_plans.cpp      plans and weights that come into force
 ///   trace_verifier_ledgers.cpp    batches, memory, transfers and ledgers, against what decisions
 ///   imply
 namespace ordermoe::actors::verification {
@@ -73,6 +75,7 @@ struct attended_row {
 struct request_state {
   request_terms terms;
   loss_units budget = 0;
+  std::int64_t admitted_ns = 0;
   bool has_stop_strings = false;
   std::vector<std::int64_t> kv_need;            ///< [n_servers]
   std::map<std::uint32_t, chunk_state> chunks;  ///< By first position.
@@ -126,6 +129,8 @@ struct server_state {
   std::int64_t kv_ns = 0, kv_reserved = 0;
   std::uint64_t snapshot = 0;
   std::int64_t snapshot_ns = 0;
+  std::int64_t installs = 0;                 ///< Snapshots that took in other tables.
+  std::shared_ptr<const deployment> placed;  ///< What its selector decides by.
   // Virtual time: what can make something happen here.
   std::int64_t request_ns = -1, told_ns = -1;
   std::multiset<std::int64_t> arrivals;  ///< Of frames, those that are still to come.
@@ -250,6 +255,23 @@ class verifier {
   void end_chunk();
   bool on_snapshot(std::string_view text);
 
+  // -------------------------------------------------------------------------- plans and weights
+
+  /// Tables for what is in force from now on; false where none can be built.
+  bool put_in_force(std::shared_ptr<const planning::profile> experts, planning::plan placed,
+                    std::uint64_t weights);
+  /// A selector takes in the tables that come after its own.
+  bool on_install(std::string_view text);
+  /// Tables that every server is past are never named again.
+  void forget_tables();
+  /// Eq. (45), recomputed from the requests of the window.
+  bool on_weights(std::string_view text);
+  /// Another plan comes only where no request is in flight.
+  bool on_plan(std::string_view text);
+  /// What the monitor is told of a request that is done, for the window that it may be in.
+  void remember_done(const request_state& request, std::uint64_t tokens, loss_units spent,
+                     std::int64_t done_ns);
+
   // ------------------------------------------------------------------------------ work and memory
 
   bool on_batch(std::string_view text);
@@ -283,7 +305,13 @@ class verifier {
   std::uint64_t number_ = 1;
   std::optional<error> problem_;
   trace_header header_;
-  server_view view_;  ///< Without actors: plan, tables and prices of the run.
+  server_view view_;  ///< Without actors: plan, tables and prices in force.
+  /// By epoch and weights: those that some selector may still take in.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::shared_ptr<const deployment>> tables_;
+  std::int64_t planner_ns_ = 0;
+  std::map<std::uint64_t, std::vector<double>> position_ns_;  ///< By epoch, once asked for.
+  /// Done, with a budget, in no window yet; and the plan under which.
+  std::map<std::uint64_t, std::pair<answered_request, std::shared_ptr<const deployment>>> observed_;
   std::uint64_t n_requests_ = 0;
   std::map<std::uint64_t, request_state> requests_;  ///< Not done.
   std::set<std::uint64_t> done_;

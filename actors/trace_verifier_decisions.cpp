@@ -86,6 +86,9 @@ bool verifier::begin_decision(const slot_line& s) {
         "first",
         s.request, s.server);
   if (at_server.snapshot == 0) return refuse("found a decision, expected a snapshot line first");
+  if (!same("epoch of the tables that the server decides by", at_server.placed->plan.epoch,
+            view_.placed->plan.epoch))
+    return false;
   if (!same("snapshot", s.snapshot, at_server.snapshot)) return false;
   if (s.time_ns < chunk_->time_ns)
     return refuse("time_ns: found {}, expected at least {}, that of the step before", s.time_ns,
@@ -142,7 +145,7 @@ bool verifier::end_decision() {
   input.tokens_left =
       tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].wait_ns;
-  const auto choice = decide(*view_.placed->tables, input);
+  const auto choice = decide(*servers_[head.server].placed->tables, input);
   const auto last = number_;
   auto pool = chunk_->pool;
   for (std::uint32_t i = 0; i < chunk_->rows; ++i) {

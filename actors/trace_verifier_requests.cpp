@@ -25,6 +25,7 @@ bool verifier::on_request(std::string_view text) {
   std::int64_t own = 0;
   if (!in_order(time, own)) return false;
   servers_[terms.access].request_ns = time;
+  request.admitted_ns = time;
   terms.score = score;
   if (score && terms.prompt_tokens != 1)
     return refuse("prompt_tokens: found {}, expected 1 for a scored text", terms.prompt_tokens);
@@ -151,6 +152,7 @@ bool verifier::on_done(std::string_view text) {
         first_token, time, request->tokens.front().second, request->tokens.back().second);
   }
   summary.loss += spent;
+  remember_done(*request, tokens, spent, time);
   summary.duration_ns = std::max(summary.duration_ns, time);
   done_.insert(number);
   requests_.erase(number);

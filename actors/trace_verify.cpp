@@ -154,6 +154,9 @@ std::string summary_text(const trace_summary& s) {
   for (std::size_t kind = 0; kind < s.slots.size(); ++kind)
     text += fmt::format(" {} {}{}", s.slots[kind], to_string(static_cast<execution_kind>(kind)),
                         kind + 1 < s.slots.size() ? "," : "\n");
+  if (s.plans > 1 || s.weight_changes > 0)
+    text += fmt::format("  plans       {} in force one after the other; weights changed {} times\n",
+                        s.plans, s.weight_changes);
   text += fmt::format(
       "  links       {} messages; {} bytes of hidden states, {} of KV rows, {} other; "
       "busy {:.3f} s\n",
@@ -191,6 +194,8 @@ std::string summary_json(const trace_summary& s) {
   line["slots"] = slots;
   line["loss"] = s.loss;
   line["snapshots"] = s.snapshots;
+  line["plans"] = s.plans;
+  line["weight_changes"] = s.weight_changes;
   line["batches"] = s.batches;
   line["kv_changes"] = s.kv_changes;
   line["links"] = charged;

@@ -35,6 +35,8 @@ struct trace_summary {
   std::array<std::int64_t, 4> slots{};  ///< By execution_kind.
   std::int64_t loss = 0;                ///< Units, all requests.
   std::uint64_t snapshots = 0;
+  std::uint64_t plans = 1;           ///< The first included.
+  std::uint64_t weight_changes = 0;  ///< Of eq. (45).
   std::uint64_t batches = 0;
   std::uint64_t kv_changes = 0;
   traffic charged;                   ///< Sum over links.

@@ -1,0 +1,168 @@
+#include <algorithm>
+
+#include "actors/observation.hpp"
+#include "actors/trace_lines.hpp"
+#include "actors/trace_verifier.hpp"
+
+namespace ordermoe::actors::verification {
+
+bool verifier::put_in_force(std::shared_ptr<const planning::profile> experts, planning::plan placed,
+                            std::uint64_t weights) {
+  auto tables = planning::selection_tables::build(*experts, placed, view_.run->prices,
+                                                  header_.policy, header_.token_budget);
+  if (!tables) return refuse("{}", tables.error().message);
+  const planning::placement_index index(placed);
+  view_.placed = std::make_shared<const deployment>(
+      deployment{std::move(placed), index, std::move(*tables), weights, std::move(experts)});
+  tables_[{view_.placed->plan.epoch, weights}] = view_.placed;
+  return true;
+}
+
+bool verifier::on_install(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto snapshot = fields.integer<std::uint64_t>("snapshot");
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto weights = fields.integer<std::uint64_t>("weights");
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  auto& server = servers_[id];
+  if (server.snapshot == 0) return refuse("found other tables, expected a snapshot line first");
+  if (!same("snapshot", snapshot, server.snapshot + 1) || !in_order(time, server.snapshot_ns))
+    return false;
+  const std::pair now(server.placed->plan.epoch, server.placed->weights);
+  const auto next = tables_.upper_bound(now);
+  if (next == tables_.end())
+    return refuse("found tables of epoch {} and weights {}, expected a plan or weights line first",
+                  epoch, weights);
+  if (!same("epoch", epoch, next->first.first) || !same("weights", weights, next->first.second))
+    return false;
+  server.placed = next->second;
+  server.snapshot = snapshot;
+  ++server.installs;
+  ++summary.snapshots;
+  forget_tables();
+  return true;
+}
+
+void verifier::forget_tables() {
+  auto oldest = tables_.rbegin()->first;
+  for (const auto& server : servers_)
+    oldest = std::min(oldest, {server.placed->plan.epoch, server.placed->weights});
+  tables_.erase(tables_.begin(), tables_.lower_bound(oldest));
+}
+
+bool verifier::on_weights(std::string_view text) {
+  line_fields fields(text);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto weights = fields.integer<std::uint64_t>("weights");
+  const auto kappa = fields.real("kappa");
+  const auto omega_time = fields.real("omega_time");
+  const auto omega_quality = fields.real("omega_quality");
+  const auto time = fields.amount("time_ns");
+  const auto requests = fields.ids("requests");
+  if (!fields.end()) return malformed(fields);
+  if (!same("epoch", epoch, view_.placed->plan.epoch) ||
+      !same("weights", weights, view_.placed->weights + 1) || !in_order(time, planner_ns_))
+    return false;
+  if (requests.empty()) return refuse("found an empty window, expected a request at least");
+  std::vector<observed_request> window;
+  for (const auto request : requests) {
+    const auto found = observed_.find(request);
+    if (found == observed_.end())
+      return refuse(
+          "found request {} in the window, expected one that has a budget, is done and was in no "
+          "window before",
+          request);
+    const auto& [answered, placed] = found->second;
+    auto& position_ns = position_ns_[placed->plan.epoch];
+    if (position_ns.empty())
+      position_ns =
+          exact_position_ns(*placed->experts, placed->plan, header_.servers, header_.costs);
+    window.push_back(observe(answered, header_.chunk_rows, position_ns));
+    observed_.erase(found);
+  }
+  const auto adapted = adapt_to_window(header_.policy.omega_quality, kappa, window);
+  if (!same("omega_quality", omega_quality, adapted.omega_quality) ||
+      !same("omega_time", omega_time, adapted.omega_time))
+    return false;
+  header_.policy.omega_time = omega_time;
+  header_.policy.omega_quality = omega_quality;
+  ++summary.weight_changes;
+  return put_in_force(view_.placed->experts, view_.placed->plan, weights);
+}
+
+bool verifier::on_plan(std::string_view text) {
+  line_fields fields(text);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto weights = fields.integer<std::uint64_t>("weights");
+  const auto reason = fields.word("reason");
+  weight_move found;
+  found.bytes = fields.amount("moved_bytes");
+  found.ns = fields.amount("moved_ns");
+  const auto time = fields.amount("time_ns");
+  const auto content = fields.last_value("profile");
+  if (!fields.end()) return malformed(fields);
+  if (!in_order(time, planner_ns_)) return false;
+  if (reason != "order" && reason != "drift")
+    return refuse("reason: found {}, expected order or drift", reason);
+  if (!requests_.empty())
+    return refuse("found another plan, expected request {} to be done first",
+                  requests_.begin()->first);
+  if (!same("epoch", epoch, view_.placed->plan.epoch + 1) ||
+      !same("weights", weights, view_.placed->weights))
+    return false;
+  // The profile is followed by the plan, which ends the line.
+  constexpr std::string_view between = R"(,"plan":{)";
+  const auto split = content.rfind(between);
+  if (split == std::string_view::npos)
+    return refuse("found no plan after the profile, expected one");
+  const auto place = fmt::format("{}:{}", place_, number_);
+  auto experts = planning::parse_profile(std::string(content.substr(0, split)), place + " profile");
+  auto placed = planning::parse_plan(std::string(content.substr(split + between.size() - 1)),
+                                     place + " plan");
+  if (!experts || !placed) {
+    problem_ = experts ? placed.error() : experts.error();
+    return false;
+  }
+  if (auto valid = planning::validate(*placed, header_.servers, header_.costs); !valid) {
+    problem_ = at(place + " plan", valid.error());
+    return false;
+  }
+  const auto& before = *view_.placed;
+  if (!same("epoch of the plan", placed->epoch, epoch) ||
+      !same("layers of the plan", placed->n_layers, before.plan.n_layers) ||
+      !same("experts of the plan", placed->n_experts, before.plan.n_experts) ||
+      !same("layers of the profile", experts->n_layers, before.plan.n_layers) ||
+      !same("experts of the profile", experts->n_experts, before.plan.n_experts) ||
+      !same("top_k of the profile", experts->top_k, header_.top_k))
+    return false;
+  const auto move = weights_to_move(before.plan, *placed, header_.servers, header_.costs);
+  if (!same("moved_bytes", found.bytes, move.bytes) || !same("moved_ns", found.ns, move.ns))
+    return false;
+  header_.plan = *placed;
+  ++summary.plans;
+  if (!put_in_force(std::make_shared<const planning::profile>(std::move(*experts)),
+                    std::move(*placed), weights))
+    return false;
+  // What the actors could have written, and nothing else.
+  return plan_line(*view_.placed, reason, move, time) == text ||
+         refuse("found a profile or plan in another form than the one that is written");
+}
+
+void verifier::remember_done(const request_state& request, std::uint64_t tokens, loss_units spent,
+                             std::int64_t done_ns) {
+  if (!has_budget_use(request.budget)) return;
+  answered_request answered;
+  answered.request = request.terms.request;
+  answered.access = request.terms.access;
+  answered.prompt_tokens = request.terms.prompt_tokens;
+  answered.new_tokens = static_cast<std::uint32_t>(tokens);
+  answered.budget = request.budget;
+  answered.spent = spent;
+  answered.admitted_ns = request.admitted_ns;
+  answered.done_ns = done_ns;
+  observed_[answered.request] = {answered, view_.placed};
+}
+
+}  // namespace ordermoe::actors::verification
