@@ -87,6 +87,18 @@ void world_options::add(CLI::App& command, bool needs_cluster) {
   command.add_flag("--json", json, "Print JSON on standard output");
 }
 
+actors::run_setup setup_of(const world& loaded, std::uint64_t seed) {
+  actors::run_setup setup;
+  setup.model = loaded.model;
+  setup.tokens = loaded.tokens;
+  setup.servers = loaded.servers;
+  setup.costs = loaded.costs;
+  setup.experts = loaded.experts;
+  setup.seed = seed;
+  setup.should_stop = stop_requested;
+  return setup;
+}
+
 result<fs::path> existing_folder(const std::string& path, const char* flag) {
   std::error_code status;
   if (!fs::is_directory(path, status))

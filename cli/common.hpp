@@ -67,6 +67,9 @@ struct world {
   planning::profile experts;
 };
 
+/// An emulated run in that world, without a strategy or requests.
+actors::run_setup setup_of(const world& loaded, std::uint64_t seed);
+
 result<std::filesystem::path> existing_folder(const std::string& path, const char* flag);
 /// Loads what the options name. Without --profile, uses MODEL/profile.json where it belongs to the
 /// model, or else calibrates on the bundled calibration text.

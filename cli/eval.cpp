@@ -19,6 +19,7 @@ result<void> evaluate(const eval_options& options) {
   if (!loaded) return loaded.error();
   actors::experiment content;
   auto& setup = content.setup;
+  setup = setup_of(*loaded, options.world.seed);
   const auto data = data_folder() / "eval";
   auto documents = read_documents(
       options.text.empty() ? data / "held-out.txt" : std::filesystem::path(options.text),
@@ -38,13 +39,6 @@ result<void> evaluate(const eval_options& options) {
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
-  setup.model = loaded->model;
-  setup.tokens = loaded->tokens;
-  setup.servers = loaded->servers;
-  setup.costs = loaded->costs;
-  setup.experts = loaded->experts;
-  setup.seed = options.world.seed;
-  setup.should_stop = stop_requested;
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {

@@ -83,14 +83,9 @@ result<void> run(const run_options& options) {
 
   actors::experiment content;
   auto& setup = content.setup;
-  setup.model = loaded->model;
-  setup.tokens = loaded->tokens;
-  setup.servers = loaded->servers;
-  setup.costs = loaded->costs;
-  setup.experts = loaded->experts;
+  setup = setup_of(*loaded, options.world.seed);
   setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
   setup.trace = options.trace;
-  setup.seed = options.world.seed;
   for (std::size_t i = 0; i < prompts->size(); ++i) {
     actors::request_spec spec;
     spec.number = i;
@@ -102,7 +97,6 @@ result<void> run(const run_options& options) {
     setup.requests.push_back(std::move(spec));
   }
   actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
-  setup.should_stop = stop_requested;
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {

@@ -5,7 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/common.hpp"
+#include "cli/comparison.hpp"
 #include "config/files.hpp"
 
 namespace ordermoe::cli {
@@ -16,10 +16,9 @@ struct frontier_options {
   world_options world;
   std::string out;
   std::vector<std::string> rows;
-  std::size_t seeds = 10, first_seed = 1, requests = 48, scored_tokens = 10240, problems = 48,
-              search_steps = 20000;
-  std::uint32_t max_new_tokens = 48;
-  double rate = 4, concurrency = 4, memory_ratio = 2;
+  comparison_options load;
+  std::size_t seeds = 10, first_seed = 1;
+  double memory_ratio = 2;
 };
 
 struct point {
@@ -70,16 +69,10 @@ struct series {
 result<void> frontier(const frontier_options& options) {
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
-  const auto data = data_folder() / "eval";
-  const auto prompts = read_prompts((data / "prompts.jsonl").string());
-  if (!prompts) return prompts.error();
-  const auto documents = read_documents(
-      data / "held-out.txt", *loaded->tokens,
-      std::min<std::size_t>(256, loaded->model->config().max_context), options.scored_tokens);
-  if (!documents) return documents.error();
-  auto problems = model::read_problems(data / "problems.jsonl");
-  if (!problems) return problems.error();
-  problems->resize(std::min(problems->size(), options.problems));
+  auto made = make_comparison(*loaded, options.load, options.first_seed);
+  if (!made) return made.error();
+  auto& content = made->content;
+  auto& setup = content.setup;
 
   nlohmann::ordered_json all = nlohmann::json::array();
   std::map<std::string, series> results;
@@ -93,24 +86,7 @@ result<void> frontier(const frontier_options& options) {
     draw.n_layers = loaded->experts.n_layers;
     draw.n_experts = loaded->experts.n_experts;
     draw.memory_ratio = options.memory_ratio;
-    actors::experiment content;
-    auto& setup = content.setup;
-    setup.model = loaded->model;
-    setup.tokens = loaded->tokens;
-    setup.servers = draw_cluster(draw);
-    setup.costs = loaded->costs;
-    setup.seed = seed;
-    setup.should_stop = stop_requested;
-    for (std::size_t i = 0; i < options.requests; ++i) {
-      actors::request_spec spec;
-      spec.number = i;
-      spec.prompt = loaded->tokens->encode((*prompts)[i % prompts->size()]);
-      spec.max_new_tokens = options.max_new_tokens;
-      setup.requests.push_back(std::move(spec));
-    }
-    actors::draw_arrivals(setup.requests, setup.servers, options.rate, seed);
-    content.scored_documents = *documents;
-    content.problems = *problems;
+    made->move_to(draw_cluster(draw), options.load.rate, seed);
     std::optional<actors::strategy_report> exact, shards;
     for (const auto& p : points) {
       const bool wanted =
@@ -121,12 +97,7 @@ result<void> frontier(const frontier_options& options) {
       line.show(
           static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)),
           label(p));
-      actors::strategy_options choice;
-      choice.quality_percent = p.percent;
-      choice.seed = seed;
-      choice.search_steps = options.search_steps;
-      choice.concurrency = options.concurrency;
-      choice.expected_rate = options.rate;
+      const auto choice = options.load.planning(p.percent, seed);
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
         if (ready.error().code != errc::infeasible)
@@ -181,8 +152,8 @@ result<void> frontier(const frontier_options& options) {
       "Median over clusters, the worst in brackets; change of perplexity against exact with the "
       "median paired 95 % interval.\n\n",
       loaded->model_name, options.first_seed, options.first_seed + options.seeds - 1,
-      options.memory_ratio, loaded->costs.name, options.requests, options.rate,
-      options.scored_tokens, problems->size());
+      options.memory_ratio, loaded->costs.name, options.load.requests, options.load.rate,
+      options.load.scored_tokens, content.problems.size());
   fmt::print(
       "| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per "
       "1k tokens | perplexity % | exact match |\n"
@@ -223,35 +194,9 @@ void add_testbed(CLI::App& app) {
       ->capture_default_str();
   command.add_option("--first-seed", options->first_seed, "Seed of the first cluster")
       ->capture_default_str();
-  command.add_option("--requests", options->requests, "Requests for each strategy")
-      ->check(CLI::Range(1u, 100000u))
-      ->capture_default_str();
-  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      .add_option("--max-new-tokens", options->max_new_tokens,
-                  "New tokens for each request at most")
-      ->check(CLI::Range(1u, 4096u))
-      ->capture_default_str();
-  command
-      .add_option("--scored-tokens", options->scored_tokens,
-                  "Held-out tokens that perplexity is measured on")
-      ->check(CLI::Range(16u, 10'000'000u))
-      ->capture_default_str();
-  command.add_option("--problems", options->problems, "Arithmetic problems for exact match")
-      ->check(CLI::Range(1u, 100000u))
-      ->capture_default_str();
+  options->load.add(command);
   command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")
       ->check(CLI::Range(1.0, 100.0))
-      ->capture_default_str();
-  command
-      .add_option("--concurrency", options->concurrency,
-                  "Requests in flight that the ordermoe planner expects")
-      ->check(CLI::Range(1.0, 1e4))
-      ->capture_default_str();
-  command
-      .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
       ->capture_default_str();
   command
       .add_option("--rows", options->rows,
