@@ -41,6 +41,7 @@ struct replan {
 struct propose_replan {
   std::shared_ptr<const planning::profile> experts;  ///< With the measured activation.
   double cost_ratio = 1;
+  double least_gain = 0;  ///< Share of the expected cost that another plan must save.
 };
 
 /// From the monitor: eq. (45) moved the weights after one window of requests.

@@ -27,6 +27,7 @@ struct monitor_state {
   bool awaits_planner = false;  ///< A proposal has not been answered.
   std::uint64_t next_check_rows = 0;
   std::vector<double> position_ns;  ///< [n_servers] exact execution of the plan in force.
+  bool adapts = false;              ///< The policy weighs by omega, and a step size was given.
   double omega_quality = 0;
   std::vector<observed_request> window;
   std::vector<std::uint64_t> window_requests;
@@ -49,7 +50,10 @@ struct monitor_state {
     planner = std::move(message.planner);
     awaits_planner = false;
     const auto& policy = placed->tables->policy();
-    if (placed->weights == 0) omega_quality = policy.omega_quality;
+    if (placed->weights == 0) {
+      omega_quality = policy.omega_quality;
+      adapts = options.kappa > 0 && omega_quality > 0 && policy.price_ns_per_loss == 0;
+    }
     if (options.drift_margin > 0)
       profile_cost_ns = placement_cost_ns(*placed->experts, placed->plan, run->servers, run->costs);
     position_ns = exact_position_ns(*placed->experts, placed->plan, run->servers, run->costs);
@@ -73,7 +77,7 @@ struct monitor_state {
     if (std::abs(ratio - 1) <= options.drift_margin) return;
     awaits_planner = true;
     ++seen.proposals;
-    self->send(planner, propose_replan{std::move(measured), ratio});
+    self->send(planner, propose_replan{std::move(measured), ratio, options.drift_margin});
   }
 
   void count(const answered_request& request) {
@@ -82,7 +86,7 @@ struct monitor_state {
     ++seen.requests;
     seen.budget_use += observed.budget_use;
     seen.normalised_delay += observed.normalised_delay;
-    if (options.kappa <= 0) return;
+    if (!adapts) return;
     window.push_back(observed);
     window_requests.push_back(request.request);
     if (window.size() < options.window_requests) return;

@@ -135,17 +135,18 @@ struct planner_state {
     while (now == phase::steady && !orders.empty()) {
       const auto content = std::move(orders.front());
       orders.pop_front();
-      consider("order", content->strategy, content->planning, current->experts);
+      consider("order", content->strategy, content->planning, current->experts, 0);
     }
   }
 
   void propose(propose_replan& message) {
     if (now != phase::steady) return self->send(work.monitor, plan_kept{});
-    consider("drift", work.chosen.name, work.options.planning, std::move(message.experts));
+    consider("drift", work.chosen.name, work.options.planning, std::move(message.experts),
+             message.least_gain);
   }
 
   void consider(std::string reason, const std::string& strategy, strategy_options options,
-                std::shared_ptr<const planning::profile> experts) {
+                std::shared_ptr<const planning::profile> experts, double least_gain) {
     next = {};
     next.change.reason = std::move(reason);
     next.change.asked_ns = time_ns();
@@ -161,8 +162,9 @@ struct planner_state {
     next.change.cost_before_ns =
         placement_cost_ns(*experts, current->plan, run->servers, run->costs);
     next.change.cost_after_ns = placement_cost_ns(*experts, made->plan, run->servers, run->costs);
-    if (next.change.reason == "drift" && next.change.cost_after_ns >= next.change.cost_before_ns)
-      return refuse("the plan in force is as good");
+    if (next.change.reason == "drift" &&
+        next.change.cost_after_ns >= next.change.cost_before_ns * (1 - least_gain))
+      return refuse("no plan was found that is cheaper by the margin");
     auto placed = made->plan;
     placed.epoch = current->plan.epoch + 1;
     auto content = deploy(std::move(experts), std::move(placed));

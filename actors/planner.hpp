@@ -50,9 +50,9 @@ struct planner_work {
 /// decisions to come differ.
 ///
 /// Refused, with the reason in the run's books: no feasible plan; KV rows of some request would
-/// never fit; a proposal whose plan is not cheaper; no request left. An order that comes meanwhile
-/// waits; a proposal is answered plan_kept. A server that does not confirm within 30 s ends the
-/// run; draining is bounded by the requests' own deadlines.
+/// never fit; a proposal whose plan is not cheaper by the margin; no request left. An order that
+/// comes meanwhile waits; a proposal is answered plan_kept. A server that does not confirm within
+/// 30 s ends the run; draining is bounded by the requests' own deadlines.
 planner_actor spawn_planner(caf::actor_system& system, std::shared_ptr<const run_context> run,
                             planner_work work);
 

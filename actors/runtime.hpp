@@ -47,11 +47,13 @@ struct request_spec {
 /// is what it would be without one.
 struct monitor_options {
   bool on = false;
-  double kappa = 0;  ///< Step size of eq. (45); 0: weights stay. Moves them where requests have a
-                     ///< finite budget above 0 and the policy weighs by omega.
+  /// Step size of eq. (45); 0: weights stay. Moves them where requests have a finite budget above 0
+  /// and the policy weighs by omega and not by a price.
+  double kappa = 0;
   std::size_t window_requests = 8;  ///< Observation window of eq. (45).
   /// A new plan is proposed where the expected cost of the one in force under the measured
-  /// activation is off by more than this share of its cost under the profile; 0: never.
+  /// activation is off by more than this share of its cost under the profile, and taken where it
+  /// saves as much; 0: never.
   double drift_margin = 0;
   double half_life_rows = 4096;     ///< How fast counts of activation fade, in rows of a layer.
   std::uint64_t least_rows = 1024;  ///< Of each layer before drift is judged, and from one

@@ -205,6 +205,16 @@ BOOST_AUTO_TEST_CASE(weights_adapt_by_window_and_the_trace_holds) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(policies_that_do_not_weigh_by_omega_keep_their_weights) {
+  for (const std::string strategy : {"exact", "local-only", "ordermoe"}) {
+    BOOST_TEST_CONTEXT(strategy) {
+      auto world = adaptive_world(0.3);
+      world.setup.chosen = test::world(strategy, 5).setup.chosen;
+      BOOST_TEST(run_traced(world).outcome.weight_changes.empty());
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(adapted_weights_change_decisions_and_repeat_byte_for_byte) {
   auto still = adaptive_world(0), moving = adaptive_world(0.3);
   const auto kept = run_traced(still), adapted = run_traced(moving), again = run_traced(moving);
@@ -257,6 +267,280 @@ BOOST_AUTO_TEST_CASE(plans_change_between_requests_and_every_answer_equals_the_r
       BOOST_TEST((again.content == run.content));
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(plans_change_on_the_wall_clock_and_every_answer_equals_the_reference) {
+  auto world = replanned_world("exact", "layer-shards");
+  world.setup.mode = actors::run_mode::local;
+  std::int64_t i = 0;
+  for (auto& spec : world.setup.requests) spec.arrival_ns = 10'000'000 * i++;
+  world.setup.replans[0].at_ns = 75'000'000;
+  world.setup.replans.push_back(world.setup.replans[0]);
+  world.setup.replans[1].strategy = "exact";
+  world.setup.replans[1].at_ns = 76'000'000;
+  const auto run = run_traced(world);
+  check_equals_reference(world, run.outcome);
+  BOOST_TEST(run.outcome.plan_changes.size() == 2u);
+  BOOST_TEST(run.summary.plans == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(weights_and_plans_change_in_one_run) {
+  auto world = replanned_world("paper", "exact", 24);
+  const auto other = test::world("paper", 5);
+  world.setup.chosen.token_budget = other.setup.chosen.token_budget;
+  world.setup.monitor.on = true;
+  world.setup.monitor.kappa = 0.05;
+  world.setup.monitor.window_requests = 2;
+  const auto run = run_traced(world);
+  BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
+  BOOST_TEST(run.outcome.plan_changes[0].refused.empty());
+  const auto& changes = run.outcome.weight_changes;
+  BOOST_REQUIRE_GE(changes.size(), 2u);
+  BOOST_TEST(changes.front().epoch == 1u);
+  BOOST_TEST(changes.back().epoch == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(drifted_activation_makes_the_planner_change_plans_and_answers_stay_exact) {
+  // The profile is random: what the model's routers really choose is far from it.
+  test::world world("ordermoe");
+  world.add_requests(30, 10, 0.8);
+  for (auto& spec : world.setup.requests) spec.arrival_ns *= 40;
+  world.setup.load_period_ns = 1'000'000'000;
+  world.setup.planner.planning.search_steps = 500;
+  world.setup.monitor.on = true;
+  world.setup.monitor.drift_margin = 0.002;
+  world.setup.monitor.least_rows = 60;
+  const auto run = run_traced(world);
+  BOOST_REQUIRE(run.outcome.observed.has_value());
+  BOOST_REQUIRE_GT(run.outcome.observed->proposals, 0u);
+  BOOST_REQUIRE(!run.outcome.plan_changes.empty());
+  std::size_t changed = 0;
+  for (const auto& change : run.outcome.plan_changes) {
+    BOOST_TEST(change.reason == "drift");
+    if (!change.refused.empty()) continue;
+    ++changed;
+    BOOST_TEST(change.cost_after_ns < change.cost_before_ns * (1 - 0.002));
+  }
+  BOOST_TEST(changed > 0u);
+  BOOST_TEST(run.summary.plans == changed + 1);
+  check_equals_reference(world, run.outcome);
+
+  world.setup.monitor.drift_margin = 1e9;
+  const auto calm = run_traced(world);
+  BOOST_TEST(calm.outcome.observed->proposals == 0u);
+  BOOST_TEST(calm.summary.plans == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_planner_that_makes_the_first_plan_gives_the_run_of_the_plan_made_before) {
+  for (const std::string strategy : {"exact", "paper", "ordermoe"}) {
+    BOOST_TEST_CONTEXT(strategy) {
+      test::world world(strategy, 5);
+      world.add_requests(4, 4, 0.8);
+      const auto given = run_traced(world);
+      world.setup.planner.makes_first_plan = true;
+      world.setup.planner.planning.quality_percent = 5;
+      world.setup.planner.planning.search_steps = 500;
+      world.setup.chosen = {};
+      world.setup.chosen.name = strategy;
+      const auto made = run_traced(world);
+      BOOST_TEST((made.content == given.content));
+      BOOST_TEST(made.outcome.chosen.plan.experts.size() > 0u);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_first_plan_that_cannot_be_made_ends_the_run_with_the_reason) {
+  test::world world("exact");
+  world.add_requests(2, 2, 0);
+  world.setup.planner.makes_first_plan = true;
+  for (auto& server : world.setup.servers.servers) server.memory_bytes /= 8;
+  const auto outcome = actors::run_requests(world.setup);
+  BOOST_REQUIRE(!outcome.has_value());
+  BOOST_TEST((outcome.error().code == errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(an_order_that_cannot_be_followed_leaves_the_plan_and_says_why) {
+  const auto refused = [](const std::string& why, auto change) {
+    auto world = replanned_world("exact", "layer-shards");
+    change(world);
+    const auto run = run_traced(world);
+    BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
+    const auto& told = run.outcome.plan_changes[0];
+    BOOST_TEST(told.refused.find(why) != std::string::npos, told.refused + " is not " + why);
+    BOOST_TEST(told.epoch == 1u);
+    BOOST_TEST(run.summary.plans == 1u);
+    check_equals_reference(world, run.outcome);
+  };
+  refused("is not known", [](auto& world) { world.setup.replans[0].strategy = "none"; });
+  refused("plan in force", [](auto& world) { world.setup.replans[0].strategy = "exact"; });
+  refused("no request is left",
+          [](auto& world) { world.setup.replans[0].at_ns = std::int64_t{1} << 60; });
+  refused("KV rows", [](auto& world) {
+    // Roaming needs KV memory at every server; the last one has none.
+    world.setup.replans[0].planning.residency = "roaming";
+    for (auto& spec : world.setup.requests) spec.access = 0;
+    auto& last = world.setup.servers.servers.back();
+    last.memory_bytes -= last.kv_bytes;
+    last.kv_bytes = 0;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_changed_plan_line_is_refused) {
+  auto world = replanned_world("exact", "layer-shards", 8);
+  const auto run = run_traced(world);
+  const auto plan = find(run.content, "plan");
+  const auto refuse = [&](const std::string& complaint, const std::function<void(lines&)>& change) {
+    auto content = run.content;
+    change(content);
+    const auto message = refusal(content);
+    BOOST_TEST(message.find(complaint) != std::string::npos,
+               (message.empty() ? "not refused" : message) << " does not say: " << complaint);
+  };
+  const auto at = [](std::size_t i) { return static_cast<std::ptrdiff_t>(i); };
+  BOOST_TEST(refusal(run.content).empty());
+  refuse("epoch", [&](lines& c) { replace(c[plan], R"("epoch":2)", R"("epoch":3)"); });
+  refuse("moved_bytes",
+         [&](lines& c) { replace(c[plan], R"("moved_bytes":)", R"("moved_bytes":1)"); });
+  refuse("moved_ns", [&](lines& c) { replace(c[plan], R"("moved_ns":)", R"("moved_ns":1)"); });
+  refuse("reason", [&](lines& c) { replace(c[plan], R"("order")", R"("whim")"); });
+  refuse("another form",
+         [&](lines& c) { replace(c[plan], R"("profile":{)", R"("profile":{"x":1,)"); });
+  refuse("expert_bytes_used", [&](lines& c) {
+    replace(c[plan], R"("expert_bytes_used":[)", R"("expert_bytes_used":[1)");
+  });
+  // Where requests are still being answered.
+  refuse("to be done first", [&](lines& c) {
+    auto line = c[plan];
+    c.erase(c.begin() + at(plan));
+    const auto request = find(c, "request");
+    const auto time_of = [](const std::string& text) {
+      const auto from = text.find(R"("time_ns":)") + 10;
+      return text.substr(from, text.find_first_of(",}", from) - from);
+    };
+    replace(line, R"("time_ns":)" + time_of(line), R"("time_ns":)" + time_of(c[request]));
+    c.insert(c.begin() + at(request) + 1, line);
+  });
+  refuse("plan or weights line first", [&](lines& c) { c.erase(c.begin() + at(plan)); });
+  // A server that decides by the tables of the plan before.
+  refuse("", [&](lines& c) {
+    const auto last = find(c, "install", plan);
+    c.erase(c.begin() + at(last));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(counts_of_activation_fade_by_half_with_every_half_life) {
+  actors::activation_statistics seen(1, 2, 10);
+  BOOST_TEST(seen.shares(0).empty());
+  const std::vector<std::uint32_t> first{10, 0}, second{0, 10}, rows{10};
+  seen.add(first, rows);
+  BOOST_TEST(seen.shares(0) == (std::vector<double>{1, 0}), boost::test_tools::per_element());
+  seen.add(second, rows);
+  BOOST_TEST(seen.shares(0)[0] == 1.0 / 3, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(seen.rows(0) == 15);
+  BOOST_TEST(seen.rows_seen() == 20u);
+}
+
+BOOST_AUTO_TEST_CASE(a_profile_takes_on_measured_activation_and_stays_valid) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      const std::size_t n_layers = 3, n_experts = 6, top_k = 2, n_rows = 1'000'000;
+      const auto profile = planning::random_profile(n_layers, n_experts, top_k, seed);
+      // Rows drawn from the profile's own sets under other frequencies: some activation that the
+      // sets can have.
+      random_stream draws(seed);
+      std::vector<std::uint32_t> counts(n_layers * n_experts), rows(n_layers, n_rows);
+      std::vector<std::vector<double>> expected(n_layers, std::vector<double>(n_experts));
+      for (std::size_t l = 0; l < n_layers; ++l) {
+        std::vector<double> share;
+        for (const auto& set : profile.layers[l].sets)
+          share.push_back(set.probability * (0.2 + draws.unit()));
+        const auto total = std::accumulate(share.begin(), share.end(), 0.0);
+        for (std::size_t i = 0; i < share.size(); ++i)
+          for (const auto expert : profile.layers[l].sets[i].experts) {
+            const auto n = static_cast<std::uint32_t>(share[i] / total * n_rows);
+            counts[l * n_experts + expert] += n;
+            expected[l][expert] += share[i] / total / top_k;
+          }
+      }
+      actors::activation_statistics seen(n_layers, n_experts, 1e12);
+      seen.add(counts, rows);
+      const auto made = actors::with_measured_activation(profile, seen);
+      const auto valid = planning::validate(made);
+      BOOST_REQUIRE_MESSAGE(valid.has_value(), (valid ? "" : valid.error().message));
+      for (std::size_t l = 0; l < n_layers; ++l) {
+        std::vector<double> marginal(n_experts);
+        for (const auto& set : made.layers[l].sets)
+          for (const auto expert : set.experts) marginal[expert] += set.probability / top_k;
+        for (std::size_t e = 0; e < n_experts; ++e) {
+          BOOST_TEST(std::abs(made.layers[l].activation[e] - expected[l][e]) < 1e-4);
+          BOOST_TEST(std::abs(marginal[e] - expected[l][e]) < 1e-3);
+        }
+      }
+      // Transitions follow the sets to their new places.
+      for (std::size_t l = 0; l + 1 < n_layers; ++l) {
+        const auto place = [&](std::size_t layer, const planning::target_set& set) {
+          const auto& sets = profile.layers[layer].sets;
+          return static_cast<std::size_t>(
+              std::find_if(sets.begin(), sets.end(),
+                           [&](const auto& other) { return other.experts == set.experts; }) -
+              sets.begin());
+        };
+        const auto &from = made.layers[l].sets, &to = made.layers[l + 1].sets;
+        for (std::size_t i = 0; i < from.size(); ++i)
+          for (std::size_t j = 0; j < to.size(); ++j)
+            BOOST_TEST(made.layers[l].set_transition(i, j) ==
+                       profile.layers[l].set_transition(place(l, from[i]), place(l + 1, to[j])));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_window_moves_the_weights_by_equation_45) {
+  actors::answered_request request;
+  request.access = 1;
+  request.prompt_tokens = 9;
+  request.new_tokens = 4;
+  request.budget = 100;
+  request.spent = 25;
+  request.admitted_ns = 1000;
+  request.done_ns = 13000;
+  // Three chunks of at most 4 rows and three more positions, 1000 ns each.
+  const auto seen = actors::observe(request, 4, std::vector<double>{1, 1000});
+  BOOST_TEST(seen.budget_use == 0.25);
+  BOOST_TEST(seen.normalised_delay == 2);
+  const std::vector<actors::observed_request> window{seen, {0.75, 1}};
+  const auto moved = actors::adapt_to_window(0.5, 0.1, window);
+  BOOST_TEST(moved.omega_quality == 0.4, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(moved.omega_time + moved.omega_quality == 1);
+}
+
+BOOST_AUTO_TEST_CASE(moved_weights_come_over_the_fastest_link_one_after_the_other) {
+  test::world world("exact", 0, 1, 3);
+  auto& servers = world.setup.servers;
+  for (auto& link : servers.links) link = {1e9, 1'000'000};
+  const auto& costs = world.setup.costs;
+  servers.links[0 * 3 + 2].bandwidth_bytes_per_s = 2e9;
+  planning::plan from;
+  from.n_servers = 3;
+  from.n_layers = 1;
+  from.n_experts = 2;
+  const auto placed = [](std::uint32_t server, std::uint32_t expert) {
+    planning::placed_expert made;
+    made.server = server_id{server};
+    made.expert = expert_id{expert};
+    return made;
+  };
+  from.experts = {placed(0, 0), placed(1, 0), placed(1, 1)};
+  auto to = from;
+  to.experts = {placed(1, 0), placed(2, 0), placed(2, 1)};
+  const auto move = actors::weights_to_move(from, to, servers, costs);
+  BOOST_TEST(move.bytes == 2 * costs.expert_bytes);
+  const auto ns = [&](double rate) {
+    return static_cast<std::int64_t>(
+        std::ceil(static_cast<double>(costs.expert_bytes) / rate * 1e9));
+  };
+  BOOST_TEST(move.ns == ns(2e9) + ns(1e9) + 2'000'000);
+  BOOST_TEST(actors::weights_to_move(from, from, servers, costs).ns == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
