@@ -225,7 +225,7 @@ struct token_data {
 
 token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs) {
-  return system.spawn(
+  auto token = system.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
         auto& data = self->state;
@@ -241,6 +241,8 @@ token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_
             [&data](head_done& result) { data.sample(result); },
         };
       });
+  leave_log();
+  return token;
 }
 
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
