@@ -29,7 +29,7 @@ inline std::int64_t now_ns(caf::scheduled_actor* self) {
 }
 
 /// Takes this thread out of CAF's log, which nobody reads: otherwise the name of the running actor
-/// is kept there, behind a lock, before and after every message.
+/// is kept there, behind a lock, before and after every message. Spawning an actor undoes it.
 inline void leave_log() {
   caf::logger::set_current_actor_system(nullptr);
 }

@@ -88,10 +88,11 @@ void device::drop(std::uint64_t request) {
 
 model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
   auto& layers = caches_[request];
-  if (layers.empty()) layers.resize(model_->config().n_layers);
+  const auto row_size = model_->config().kv_row_size();
+  if (layers.empty()) layers.assign(model_->config().n_layers, model::kv_cache(0, row_size));
   auto& found = layers[layer];
-  if (!found) found = std::make_unique<model::kv_cache>(capacity, model_->config().kv_row_size());
-  return *found;
+  if (found.capacity() == 0) found = model::kv_cache(capacity, row_size);
+  return found;
 }
 
 void device::run_attention(batch& content) {

@@ -66,8 +66,8 @@ class device {
   void run_heads(batch& content);
 
   std::shared_ptr<const model::transformer> model_;
-  /// By request, then layer.
-  std::unordered_map<std::uint64_t, std::vector<std::unique_ptr<model::kv_cache>>> caches_;
+  /// By request, then layer; without capacity until used.
+  std::unordered_map<std::uint64_t, std::vector<model::kv_cache>> caches_;
 };
 
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and

@@ -68,7 +68,7 @@ struct edge_server_state {
   std::map<token_key, std::vector<expert_output>> early;  ///< Outputs that came before their token.
   std::map<std::uint64_t, request_actor> requests;        ///< Those whose user is connected here.
   std::unordered_map<std::uint64_t, std::vector<kv_presence>> kv;  ///< By request, then layer.
-  std::map<std::uint64_t, std::int64_t> reserved;                  ///< Bytes by request.
+  std::unordered_map<std::uint64_t, std::int64_t> reserved;        ///< Bytes by request.
   std::deque<reservation> reservation_queue;
   std::int64_t reserved_bytes = 0;
   caf::typed_response_promise<caf::ok_atom> drained;  ///< To the planner that holds admission.

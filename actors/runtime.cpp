@@ -78,7 +78,6 @@ class run_of_actors {
       scheduler_ = dynamic_cast<caf::scheduler::test_coordinator*>(&system_.scheduler());
       ORDERMOE_CHECK(scheduler_ != nullptr, "emulated mode runs under CAF's testing scheduler");
       scheduler_->clock().current_time = caf::actor_clock::time_point{} + std::chrono::seconds(1);
-      leave_log();
     }
     context_ = std::make_shared<run_context>();
     context_->model = setup.model;

@@ -228,7 +228,7 @@ struct token_data {
 
 token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs) {
-  return system.spawn(
+  auto token = system.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
         auto& data = self->state;
@@ -244,6 +244,8 @@ token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_
             [&data](head_done& result) { data.sample(result); },
         };
       });
+  leave_log();
+  return token;
 }
 
 double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_t rows,

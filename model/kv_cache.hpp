@@ -16,22 +16,24 @@ class kv_cache {
  public:
   kv_cache(std::size_t capacity_rows, std::size_t row_size);
 
-  std::size_t capacity() const { return present_.size(); }
+  std::size_t capacity() const { return capacity_; }
   std::size_t row_size() const { return row_size_; }
   bool has(std::size_t position) const {
-    return position < present_.size() && present_[position] != 0;
+    return position < contiguous_ || (position < present_.size() && present_[position] != 0);
   }
   /// How many rows from position 0 on are there without a gap.
   std::size_t contiguous() const { return contiguous_; }
-  /// Stores a row; position < capacity. Storing a row again replaces it by the same bits.
+  /// Stores a row; position < capacity. Storing a row again replaces it by the same bits. May move
+  /// the rows: spans from before are not valid any more.
   void put(std::size_t position, std::span<const float> row);
   std::span<const float> row(std::size_t position) const;
 
  private:
+  std::size_t capacity_;
   std::size_t row_size_;
   std::size_t contiguous_ = 0;
-  std::vector<float> rows_;  ///< Up to the last row stored; has room for all, so rows stay put.
-  std::vector<unsigned char> present_;
+  std::vector<float> rows_;             ///< Grows to the last row stored.
+  std::vector<unsigned char> present_;  ///< Which rows beyond a gap are there; grows likewise.
 };
 
 }  // namespace ordermoe::model
