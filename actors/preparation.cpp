@@ -93,26 +93,38 @@ class calibration_texts {
   std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
 };
 
-struct tuned_price {
-  double ns_per_nat = highest_price;
-  double measured_over_predicted = 1;
+/// How long a search for a price may go on.
+struct tuning_limits {
+  int most_trials = 5;
+  double tolerance = 0.1;  ///< Ends when at least 1 - tolerance of the budget is used.
 };
 
-/// The lowest price at which the texts' increase stays within `nats` with 95 % confidence: a
-/// secant search on logarithmic scales, since the increase falls about as a power of the price.
-/// Ends within `tolerance` of the budget or after `most_trials`.
-result<tuned_price> tune_price(run_setup trial, const calibration_texts& texts, double nats,
-                               double start, int most_trials, double tolerance) {
+/// Calibrates the budget of setup.chosen against execution with its ledger in force: finds the
+/// lowest price of loss at which the texts' increase stays within the budget with 95 % confidence,
+/// and multiplies the damage in setup.experts by what was measured over what was predicted. What
+/// selection does without a ledger depends on price times damage alone, so that both are found in
+/// one search: a secant search for that product on logarithmic scales, since the increase falls
+/// about as a power of it.
+result<void> calibrate_budget(run_setup& setup, const calibration_texts& texts,
+                              tuning_limits limits) {
   struct point {
     double price, spend;  // logarithms
   };
   std::optional<point> over, within;
-  tuned_price best;
-  double price = std::log(std::clamp(start, least_price, highest_price));
+  const double nats = static_cast<double>(setup.chosen.token_budget) / planning::units_per_loss;
   const double target = std::log(nats);
-  for (int i = 0; i < most_trials; ++i) {
-    trial.chosen.policy.price_ns_per_loss = std::exp(price);
-    const auto found = texts.score(trial);
+  const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
+  const auto corrected = [&](double damage, double price) {
+    auto trial = trial_of(setup);
+    for (auto& layer : trial.experts.layers) layer.damage[metric] *= damage;
+    trial.chosen.policy.price_ns_per_loss = std::exp(price) / damage;
+    return trial;
+  };
+  double damage = 1, best_damage = 1, best_price = std::log(highest_price);
+  double price =
+      std::log(std::clamp(setup.chosen.policy.price_ns_per_loss, least_price, highest_price));
+  for (int i = 0; i < limits.most_trials; ++i) {
+    const auto found = texts.score(corrected(damage, price));
     if (!found) return found.error();
     constexpr double one_sided_95 = 1.645;
     const double bound = found->increase + one_sided_95 * found->standard_error;
@@ -122,12 +134,13 @@ result<tuned_price> tune_price(run_setup trial, const calibration_texts& texts, 
     } else {
       if (!within || price < within->price) {
         within = here;
-        best.ns_per_nat = std::exp(price);
-        if (found->increase > 0 && found->predicted > 0)
-          best.measured_over_predicted = found->increase / found->predicted;
+        best_price = price;
+        best_damage = damage;
       }
-      if (bound >= nats * (1 - tolerance) || price <= std::log(least_price)) break;
+      if (bound >= nats * (1 - limits.tolerance) || price <= std::log(least_price)) break;
     }
+    if (found->increase > 0 && found->predicted > 0)
+      damage *= std::clamp(found->increase / found->predicted, 0.25, 4.0);
     if (over && within) {
       const double width = within->price - over->price;
       const double share = (over->spend - target) / (over->spend - within->spend);
@@ -139,30 +152,9 @@ result<tuned_price> tune_price(run_setup trial, const calibration_texts& texts, 
       price = std::clamp(price, std::log(least_price), std::log(highest_price));
     }
   }
-  return best;
-}
-
-double budget_nats(const strategy& chosen) {
-  return static_cast<double>(chosen.token_budget) / planning::units_per_loss;
-}
-
-void correct_damage(run_setup& setup, double factor) {
-  const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
-  for (auto& layer : setup.experts.layers) layer.damage[metric] *= factor;
-}
-
-/// Tunes the price with no ledger in the way, and corrects the damage by what was measured.
-result<void> calibrate_damage(run_setup& setup, const calibration_texts& texts, double start,
-                              int most_trials) {
-  auto trial = trial_of(setup);
-  trial.chosen.token_budget = planning::unbounded_budget;
-  constexpr double tolerance = 0.1;
-  const auto tuned =
-      tune_price(std::move(trial), texts, budget_nats(setup.chosen), start, most_trials, tolerance);
-  if (!tuned) return tuned.error();
-  const auto factor = std::max(1.0, tuned->measured_over_predicted);
-  correct_damage(setup, factor);
-  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat / factor;
+  auto best = corrected(best_damage, best_price);
+  setup.experts = std::move(best.experts);
+  setup.chosen.policy.price_ns_per_loss = best.chosen.policy.price_ns_per_loss;
   return {};
 }
 
@@ -206,11 +198,9 @@ result<tried_variant> try_variant(const run_setup& setup, std::string_view name,
   if (!made) return made.error();
   const double known_price = setup.chosen.policy.price_ns_per_loss;
   tried.setup.chosen = std::move(*made);
-  if (texts != nullptr) {
-    constexpr int most_trials = 5;
-    if (auto done = calibrate_damage(tried.setup, *texts, known_price, most_trials); !done)
-      return done.error();
-  }
+  tried.setup.chosen.policy.price_ns_per_loss = known_price;
+  if (texts != nullptr)
+    if (auto done = calibrate_budget(tried.setup, *texts, {}); !done) return done.error();
   const auto latency = trial_load_ms(tried.setup, options, documents);
   if (!latency) return latency.error();
   tried.latency_ms = *latency;
@@ -218,10 +208,17 @@ result<tried_variant> try_variant(const run_setup& setup, std::string_view name,
 }
 
 /// Tries every variant, two at a time where there are cores for it; the fastest one's plan, price
-/// and damage stay in setup. The result does not depend on the threads.
+/// and damage stay in setup. The result does not depend on the threads. One variant without a
+/// budget needs no trial.
 result<void> choose_variant(run_setup& setup, std::string_view name,
                             const std::vector<strategy_options>& variants,
                             const calibration_texts* texts, const token_documents& documents) {
+  if (variants.size() == 1 && texts == nullptr) {
+    auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, variants.front());
+    if (!made) return made.error();
+    setup.chosen = std::move(*made);
+    return {};
+  }
   std::vector<result<tried_variant>> tried(variants.size(), error{errc::failed, "not tried"});
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
@@ -253,10 +250,13 @@ result<void> choose_variant(run_setup& setup, std::string_view name,
 result<void> prepare_strategy(run_setup& setup, std::string_view name,
                               const strategy_options& options,
                               const std::vector<std::vector<std::int32_t>>& documents) {
-  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, options);
+  setup.quality_percent = options.quality_percent;
+  auto rough = options;
+  constexpr std::size_t rough_steps = 2000;
+  rough.search_steps = std::min(options.search_steps, rough_steps);
+  auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, rough);
   if (!made) return made.error();
   setup.chosen = std::move(*made);
-  setup.quality_percent = options.quality_percent;
   const auto budget = setup.chosen.token_budget;
   const bool priced = setup.chosen.tunes_price && budget > 0 && budget < planning::unbounded_budget;
   std::optional<calibration_texts> texts;
@@ -265,28 +265,15 @@ result<void> prepare_strategy(run_setup& setup, std::string_view name,
     if (!read) return read.error();
     texts = std::move(*read);
     constexpr double usual_price = 1e9;  // ns per nat
-    constexpr int most_trials = 6;
-    if (auto done = calibrate_damage(setup, texts->half(), usual_price, most_trials); !done)
-      return done;
+    setup.chosen.policy.price_ns_per_loss = usual_price;
+    constexpr tuning_limits roughly{4, 0.3};
+    if (auto done = calibrate_budget(setup, texts->half(), roughly); !done) return done;
   }
   const auto variants =
       options.dry_run_requests == 0
           ? std::vector{options}
           : plan_variants(name, setup.experts, setup.servers, setup.costs, options);
-  if (variants.size() > 1 || priced) {
-    const auto some = texts ? std::optional(texts->half()) : std::nullopt;
-    if (auto done = choose_variant(setup, name, variants, some ? &*some : nullptr, documents);
-        !done)
-      return done;
-  }
-  if (!priced) return {};
-  constexpr int most_trials = 6;
-  constexpr double tolerance = 0.03;
-  const auto tuned = tune_price(trial_of(setup), *texts, budget_nats(setup.chosen),
-                                setup.chosen.policy.price_ns_per_loss, most_trials, tolerance);
-  if (!tuned) return tuned.error();
-  setup.chosen.policy.price_ns_per_loss = tuned->ns_per_nat;
-  return {};
+  return choose_variant(setup, name, variants, texts ? &*texts : nullptr, documents);
 }
 
 }  // namespace ordermoe::actors

@@ -16,11 +16,9 @@ namespace ordermoe::actors {
 /// `ordermoe` meets a budget by a price of loss, which is calibrated against execution: losses are
 /// predicted layer by layer, which underestimates what substitution in many layers at once costs,
 /// so `documents` (calibration texts, never the ones that a report scores) are scored through the
-/// actors. First the price is bisected until the measured increase meets the budget, and every
-/// damage coefficient in setup.experts is multiplied by measured over predicted. Then every variant
-/// is planned with the corrected profile and gets its own price before it answers the trial load.
-/// At last the price of the chosen one is tuned once more on all the texts, with each text's budget
-/// enforced: the lowest at which the measured increase keeps the budget with 95 % confidence.
+/// actors. The damage coefficients in setup.experts are multiplied by measured over predicted, the
+/// variants are planned with the corrected profile, and each gets the lowest price at which the
+/// measured increase keeps the budget with 95 % confidence, before it answers the trial load.
 ///
 /// Errors: those of make_strategy and run_requests.
 result<void> prepare_strategy(run_setup& setup, std::string_view name,

@@ -221,7 +221,7 @@ std::vector<strategy_options> plan_variants(std::string_view name, const plannin
     add_shards(planning::shard_objective::throughput, planning::shard_return::direct);
   } else if (name == "ordermoe") {
     if (options.quality_percent > 0) {
-      for (const double scale : {0.5, 0.25, 0.1}) {
+      for (const double scale : {0.5, 0.25, 0.0}) {
         variants.push_back(options);
         variants.back().planned_budget_scale = scale;
       }

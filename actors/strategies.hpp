@@ -18,7 +18,7 @@ struct strategy_options {
   double quality_percent = 0;  ///< Predicted perplexity increase allowed; negative: unbounded.
   std::optional<std::size_t> horizon;  ///< Overrides the strategy's own.
   std::uint64_t seed = 1;
-  std::size_t search_steps = 20000;
+  std::size_t search_steps = 10000;
   double concurrency = 1;             ///< Requests in flight that a searching planner expects.
   double planned_budget_scale = 1;    ///< A searching planner plans for this many budgets.
   double expected_rate = 4;           ///< Requests per second of a dry run; 0: all at once.

@@ -11,7 +11,7 @@
 namespace ordermoe::cli {
 
 struct comparison_options {
-  std::size_t requests = 48, scored_tokens = 10240, problems = 48, search_steps = 20000;
+  std::size_t requests = 48, scored_tokens = 10240, problems = 48, search_steps = 10000;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4;
 

@@ -9,7 +9,7 @@ namespace {
 struct eval_options {
   world_options world;
   std::string strategy = "ordermoe", quality = "0", text, problems;
-  std::size_t tokens = 10240, n_problems = 0, search_steps = 20000;
+  std::size_t tokens = 10240, n_problems = 0, search_steps = 10000;
 };
 
 result<void> evaluate(const eval_options& options) {

@@ -75,7 +75,7 @@ void add_plan(CLI::App& app) {
   struct content {
     world_options world;
     std::string strategy = "ordermoe", quality = "0", out;
-    std::size_t search_steps = 20000;
+    std::size_t search_steps = 10000;
     double concurrency = 1;
   };
   auto& command =

@@ -18,7 +18,7 @@ struct run_options {
                        residency, stop;
   std::uint32_t max_new_tokens = 64;
   double temperature = 0, rate = 0;
-  std::size_t horizon = 0, search_steps = 20000;
+  std::size_t horizon = 0, search_steps = 10000;
   bool horizon_given = false;
 };
 
