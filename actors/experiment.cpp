@@ -131,10 +131,13 @@ result<strategy_report> measure(const experiment& content) {
     account_budget(setup, *outcome,
                    static_cast<std::size_t>(report.prompt_tokens + report.new_tokens), report);
     report.outcomes = std::move(outcome->outcomes);
+    report.plan_changes = std::move(outcome->plan_changes);
+    report.weight_changes = std::move(outcome->weight_changes);
   }
 
   auto scored = setup;
   scored.trace.clear();
+  scored.replans.clear();
   scored.keep_final_hidden = false;
   if (!content.scored_documents.empty()) {
     scored.requests = scoring_requests(content.scored_documents);
@@ -230,6 +233,21 @@ std::string report_json(const report_header& header, const std::vector<strategy_
     j["busiest_server_share"] = s.busiest_server;
     j["host_seconds"] = s.host_seconds;
     j["tensor_seconds"] = s.tensor_seconds;
+    j["plan_changes"] = json::array();
+    for (const auto& change : s.plan_changes)
+      j["plan_changes"].push_back(
+          {{"reason", change.reason},
+           {"refused", change.refused.empty() ? json(nullptr) : json(change.refused)},
+           {"epoch", change.epoch},
+           {"asked_ms", milliseconds(change.asked_ns)},
+           {"drained_ms", milliseconds(change.drained_ns)},
+           {"done_ms", milliseconds(change.done_ns)},
+           {"moved_bytes", change.moved_bytes}});
+    j["weight_changes"] = json::array();
+    for (const auto& change : s.weight_changes)
+      j["weight_changes"].push_back({{"time_ms", milliseconds(change.time_ns)},
+                                     {"omega_time", change.value.omega_time},
+                                     {"omega_quality", change.value.omega_quality}});
     if (with_answers) {
       j["answers"] = json::array();
       for (const auto& answer : s.outcomes)

@@ -42,7 +42,9 @@ struct strategy_report {
       predicted_increase_percent;  ///< Perplexity increase that the spent budget predicts.
   double plan_estimate_ms = 0;     ///< The planner's own estimate of one decoded token.
   double host_seconds = 0, tensor_seconds = 0;
-  std::vector<request_outcome> outcomes;  ///< Of the requests.
+  std::vector<request_outcome> outcomes;      ///< Of the requests.
+  std::vector<plan_change> plan_changes;      ///< While the requests ran.
+  std::vector<weight_change> weight_changes;  ///< Likewise.
 
   /// Charged bytes per 1,000 tokens processed, prompt and new.
   double per_1k(std::int64_t bytes) const;

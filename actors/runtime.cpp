@@ -44,31 +44,6 @@ std::vector<std::size_t> most_positions(const run_setup& setup) {
   return most;
 }
 
-result<void> check_prompts(const run_setup& setup) {
-  const auto& shape = setup.model->config();
-  for (const auto& spec : setup.requests) {
-    const auto place = fmt::format("request {}", spec.number);
-    if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
-    if (spec.access >= setup.servers.size())
-      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
-                                                   setup.servers.size())};
-    if (spec.score && spec.prompt.size() < 2)
-      return error{errc::out_of_range,
-                   place + ": a text of one token cannot be scored; give two at least"};
-    if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
-      return error{
-          errc::out_of_range,
-          fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
-                      spec.prompt.size(), shape.max_context)};
-    for (const auto id : spec.prompt)
-      if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
-        return error{errc::out_of_range,
-                     fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
-                                 shape.vocab_size)};
-  }
-  return {};
-}
-
 /// All actors of one run, their scheduler, and the loop that drives or awaits them.
 class run_of_actors {
  public:
@@ -340,6 +315,31 @@ void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, 
       ++spec.access;
     }
   }
+}
+
+result<void> check_prompts(const run_setup& setup) {
+  const auto& shape = setup.model->config();
+  for (const auto& spec : setup.requests) {
+    const auto place = fmt::format("request {}", spec.number);
+    if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
+    if (spec.access >= setup.servers.size())
+      return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
+                                                   setup.servers.size())};
+    if (spec.score && spec.prompt.size() < 2)
+      return error{errc::out_of_range,
+                   place + ": a text of one token cannot be scored; give two at least"};
+    if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
+      return error{
+          errc::out_of_range,
+          fmt::format("{}: the prompt has {} tokens, the model's context is {}; shorten it", place,
+                      spec.prompt.size(), shape.max_context)};
+    for (const auto id : spec.prompt)
+      if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
+        return error{errc::out_of_range,
+                     fmt::format("{}: token id {} is outside the vocabulary of {}", place, id,
+                                 shape.vocab_size)};
+  }
+  return {};
 }
 
 result<run_result> run_requests(const run_setup& setup) {

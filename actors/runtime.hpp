@@ -116,6 +116,9 @@ struct run_result {
 void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, double rate,
                    std::uint64_t seed);
 
+/// Whether every prompt fits the model's context and vocabulary. Error: out_of_range.
+result<void> check_prompts(const run_setup& setup);
+
 /// Runs the requests to the end. Errors: out_of_range for a prompt that does not fit the context or
 /// vocabulary; infeasible where a request's KV never fits a server; timed_out where nothing moves
 /// any more; interrupted.

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +22,45 @@ struct run_options {
   double temperature = 0, rate = 0;
   std::size_t horizon = 0, search_steps = 10000;
   bool horizon_given = false;
+  double adapt_weights = 0, drift_percent = 0;
+  std::vector<std::string> replans;
 };
+
+/// "12.5:layer-shards": after 12.5 s plan anew as layer-shards would.
+result<actors::replan_order> parse_replan(const std::string& text,
+                                          const actors::strategy_options& planning) {
+  const auto problem = error{
+      errc::usage, fmt::format("--replan '{}': expected SECONDS:STRATEGY with one of {}, as in "
+                               "2.5:layer-shards",
+                               text, fmt::join(actors::strategy_names(), ", "))};
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return problem;
+  double seconds = -1;
+  const auto parsed = std::from_chars(text.data(), text.data() + colon, seconds);
+  const auto name = text.substr(colon + 1);
+  const auto names = actors::strategy_names();
+  if (parsed.ec != std::errc{} || parsed.ptr != text.data() + colon || !(seconds >= 0) ||
+      seconds > 1e6 || std::find(names.begin(), names.end(), name) == names.end())
+    return problem;
+  return actors::replan_order{static_cast<std::int64_t>(seconds * 1e9), name, planning};
+}
+
+void print_changes(const actors::strategy_report& measured) {
+  for (const auto& change : measured.plan_changes)
+    if (change.refused.empty())
+      fmt::print(
+          "plan {} ({}): asked at {:.1f} ms, drained at {:.1f} ms, in force at {:.1f} ms, "
+          "{:.2f} GB of weights moved\n",
+          change.epoch, change.reason, static_cast<double>(change.asked_ns) * 1e-6,
+          static_cast<double>(change.drained_ns) * 1e-6, static_cast<double>(change.done_ns) * 1e-6,
+          static_cast<double>(change.moved_bytes) * 1e-9);
+    else
+      fmt::print("plan kept ({}): {}\n", change.reason, change.refused);
+  if (!measured.weight_changes.empty())
+    fmt::print("weights changed {} times, last to omega_T = {:.3f}, omega_Q = {:.3f}\n",
+               measured.weight_changes.size(), measured.weight_changes.back().value.omega_time,
+               measured.weight_changes.back().value.omega_quality);
+}
 
 result<void> run_reference(const run_options& options, const world& loaded,
                            const std::vector<std::string>& prompts) {
@@ -86,6 +126,17 @@ result<void> run(const run_options& options) {
   setup = setup_of(*loaded, options.world.seed);
   setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
   setup.trace = options.trace;
+  setup.monitor.on = options.adapt_weights > 0 || options.drift_percent > 0;
+  setup.monitor.kappa = options.adapt_weights;
+  setup.monitor.drift_margin = options.drift_percent / 100;
+  setup.planner.planning = choice;
+  for (const auto& text : options.replans) {
+    auto planning = choice;
+    planning.plan.reset();
+    auto order = parse_replan(text, planning);
+    if (!order) return order.error();
+    setup.replans.push_back(std::move(*order));
+  }
   for (std::size_t i = 0; i < prompts->size(); ++i) {
     actors::request_spec spec;
     spec.number = i;
@@ -96,6 +147,7 @@ result<void> run(const run_options& options) {
     if (!options.stop.empty()) spec.stop_strings = {options.stop};
     setup.requests.push_back(std::move(spec));
   }
+  if (auto good = actors::check_prompts(setup); !good) return good.error();
   actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
@@ -119,6 +171,7 @@ result<void> run(const run_options& options) {
   fmt::print("{} requests on {} ({} clock, charged as {}, seed {})\n", prompts->size(),
              header.cluster, header.clock, header.cost_profile, header.seed);
   print_table({*measured});
+  print_changes(*measured);
   return {};
 }
 
@@ -166,6 +219,22 @@ void add_run(CLI::App& app) {
   command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command
+      .add_option(
+          "--adapt-weights", options->adapt_weights,
+          "Step of the paper's eq. (45), which moves the weights of time and quality by what "
+          "requests spent and waited (strategy paper); 0: never")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command
+      .add_option("--replan-on-drift", options->drift_percent,
+                  "Plan anew where measured expert activation changes the plan's expected cost by "
+                  "this many per cent; 0: never")
+      ->check(CLI::Range(0.0, 1000.0))
+      ->capture_default_str();
+  command.add_option("--replan", options->replans,
+                     "SECONDS:STRATEGY: at this time switch to this strategy's placement, once "
+                     "running requests have ended; repeatable");
   command
       .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
       ->capture_default_str();

@@ -54,6 +54,10 @@ expect "an emulated run answers and leaves a trace" 0 '"strategies"' "$ordermoe"
 expect "the trace holds" 0 'valid' "$ordermoe" trace verify trace.jsonl
 sed '5d' trace.jsonl >shorter.jsonl
 expect "a trace with a line removed is refused" 2 'shorter.jsonl' "$ordermoe" trace verify shorter.jsonl
+expect "a plan changes while requests run" 0 'plan 2 \(order\): asked at 100.0 ms' "$ordermoe" run --model "$model" --cluster "$cluster" \
+  --prompts prompts.jsonl --strategy exact --max-new-tokens 8 --rate 1 --replan 0.1:layer-shards --trace changed.jsonl
+expect "the trace of a changed plan holds" 0 'valid' "$ordermoe" trace verify changed.jsonl
+expect "an order to plan anew is checked" 2 "--replan 'soon:exact'" "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --replan soon:exact
 expect "a local run answers" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --max-new-tokens 8
 expect "plans are written and used" 0 'copies of 48 experts' "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 500 --out plan.json
 expect "a written plan is used" 0 'ordermoe' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --plan plan.json --max-new-tokens 8
@@ -63,7 +67,7 @@ expect "an empty prompt file is refused" 2 'no prompts' "$ordermoe" run --model 
 printf '{"prompt": 7}\n' >wrong.jsonl
 expect "a prompt of the wrong type is refused with its line" 2 'wrong.jsonl:1' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts wrong.jsonl
 head -c 20000 /dev/zero | tr '\0' 'x' >long.txt
-expect "a prompt beyond the context is refused" 2 'context' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts long.txt --strategy exact
+expect "a prompt beyond the context is refused" 2 'context' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts long.txt --quality-budget 1
 sed 's/memory_gb *= *.*/memory_gb = "much"/' "$cluster" >broken.toml
 expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
 expect "a cluster that is too small is infeasible, with the missing bytes" 3 'bytes' bash -c \
