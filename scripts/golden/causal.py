@@ -209,6 +209,6 @@ def make(name, family, config, shapes, seed, folder):
         "ids": found["ids"],
         "prompt": found["prompt"],
         "greedy": found["greedy"],
-        "margins": {key: float(f"{value:.2e}") for key, value in found["margins"].items()},
+        "margins": {key: float(f"{found['margins'][key]:.2e}") for key in ("router", "logit")},
         "routes": found["routes"],
     }))

@@ -316,7 +316,7 @@ def make(name, folder):
     if found["greedy"]:
         kept |= {"prompt": found["prompt"], "greedy": found["greedy"]}
     kept |= {
-        "margins": {key: float(f"{value:.2e}") for key, value in found["margins"].items()},
+        "margins": {key: float(f"{found['margins'][key]:.2e}") for key in ("router", "logit")},
         "encoder_routes": found["routes"]["encoder"],
         "decoder_routes": found["routes"]["decoder"],
     }
