@@ -145,8 +145,13 @@ result<strategy_report> measure(const experiment& content) {
     const auto outcome = run_requests(scored);
     if (!outcome) return outcome.error();
     double nats = 0;
-    for (const auto& answer : outcome->outcomes)
-      report.losses.insert(report.losses.end(), answer.losses.begin(), answer.losses.end());
+    for (const auto& answer : outcome->outcomes) {
+      const auto skipped =
+          answer.request == 0 ? 0 : std::min(content.context_tokens - 1, answer.losses.size());
+      report.losses.insert(report.losses.end(),
+                           answer.losses.begin() + static_cast<std::ptrdiff_t>(skipped),
+                           answer.losses.end());
+    }
     for (const auto loss : report.losses) nats += loss;
     report.perplexity = std::exp(nats / static_cast<double>(report.losses.size()));
     std::size_t tokens = 0;
@@ -173,6 +178,32 @@ result<strategy_report> measure(const experiment& content) {
                model::answer_line(content.problems[i].answer);
     report.n_problems = content.problems.size();
     report.exact_match = static_cast<double>(right) / static_cast<double>(content.problems.size());
+    report.host_seconds += outcome->host_seconds;
+    report.tensor_seconds += outcome->tensor_seconds;
+  }
+  if (!content.asked.questions.empty() && setup.tokens) {
+    const auto& questions = content.asked.questions;
+    scored.requests.clear();
+    for (const auto& question : questions) {
+      request_spec spec;
+      spec.number = scored.requests.size();
+      spec.prompt = setup.tokens->encode(question.prompt);
+      spec.max_new_tokens = content.asked.answer_tokens;
+      spec.stop_strings = content.asked.stop_strings;
+      scored.requests.push_back(std::move(spec));
+    }
+    draw_arrivals(scored.requests, scored.servers, 4, setup.seed + 4);
+    const auto outcome = run_requests(scored);
+    if (!outcome) return outcome.error();
+    model::squad_score sum;
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      const auto score = content.asked.score(outcome->outcomes[i].text, questions[i]);
+      sum.exact_match += score.exact_match;
+      sum.f1 += score.f1;
+    }
+    const auto n = static_cast<double>(questions.size());
+    report.n_questions = questions.size();
+    report.questions = model::squad_score{sum.exact_match / n, sum.f1 / n};
     report.host_seconds += outcome->host_seconds;
     report.tensor_seconds += outcome->tensor_seconds;
   }
@@ -227,6 +258,11 @@ std::string report_json(const report_header& header, const std::vector<strategy_
     j["scored_tokens"] = s.losses.size();
     j["exact_match"] = maybe(s.exact_match);
     j["problems"] = s.n_problems;
+    if (s.questions) {
+      j["questions"] = s.n_questions;
+      j["question_exact_match"] = s.questions->exact_match;
+      j["question_f1"] = s.questions->f1;
+    }
     j["budget_spent_ratio"] = maybe(s.budget_spent_ratio);
     j["predicted_increase_percent"] = maybe(s.predicted_increase_percent);
     j["plan_estimate_token_ms"] = s.plan_estimate_ms;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/runtime.hpp"
+#include "model/datasets.hpp"
 #include "model/evaluation.hpp"
 
 /// One strategy measured on given requests and texts: what every table and report is made of.
@@ -36,6 +37,8 @@ struct strategy_report {
   std::vector<double> losses;         ///< Of every scored token in order.
   std::optional<double> exact_match;
   std::size_t n_problems = 0;
+  std::optional<model::squad_score> questions;  ///< Means over the questions.
+  std::size_t n_questions = 0;
   std::optional<double>
       budget_spent_ratio;  ///< Spent over allowed, of the scored texts or else the requests.
   std::optional<double>
@@ -50,10 +53,22 @@ struct strategy_report {
   double per_1k(std::int64_t bytes) const;
 };
 
+/// Questions that are answered greedily, and how an answer is scored.
+struct question_set {
+  std::vector<model::question> questions;  ///< Empty: none are asked.
+  std::function<model::squad_score(const std::string& text, const model::question& asked)> score;
+  std::vector<std::string> stop_strings;
+  std::uint32_t answer_tokens = 32;
+};
+
 struct experiment {
   run_setup setup;                                          ///< With the strategy and the requests.
   std::vector<std::vector<std::int32_t>> scored_documents;  ///< Empty: no perplexity.
-  std::vector<model::problem> problems;                     ///< Empty: no exact match.
+  /// Tokens that every document after the first begins with for context only: their losses do not
+  /// count.
+  std::size_t context_tokens = 1;
+  question_set asked;
+  std::vector<model::problem> problems;  ///< Empty: no exact match.
   std::uint32_t answer_tokens = 48;
 };
 
