@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t bytes_per_weight = 2;
 constexpr std::size_t chunk_numbers = std::size_t{1} << 19;
 
-/// A file that is written from front to back and is gone unless finish() succeeds.
+/// A new file that is written from front to back; its bytes are on the disk after finish().
 class growing_file {
  public:
   explicit growing_file(fs::path path)
