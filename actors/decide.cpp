@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/routing.hpp"
 #include "planning/ledger.hpp"
 
 namespace ordermoe::actors {
@@ -22,7 +21,8 @@ void router_probabilities(std::span<const float> logits, std::span<double> weigh
   for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i] / sum);
 }
 
-void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule) {
+void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule,
+                   model::gate_rule gates_rule) {
   for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
     const auto& slot = row.choice.slots[j];
     const auto same = [&](const executed_slot& e) {
@@ -37,7 +37,7 @@ void find_executed(row_decision& row, std::span<const float> logits, planning::g
   if (rule == planning::gating::target) return;
   std::vector<expert_id> experts;
   for (const auto& e : row.executed) experts.push_back(expert_id{e.expert});
-  const auto gates = model::gates_of(logits, experts);
+  const auto gates = model::gates_of(logits, experts, gates_rule);
   for (std::size_t j = 0; j < gates.size(); ++j) row.executed[j].gate = gates[j];
 }
 
@@ -62,7 +62,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     row.targets.reserve(k);
     row.target_gates.reserve(k);
     row.executed.reserve(k);
-    for (const auto& slot : model::choose_experts(logits, k)) {
+    for (const auto& slot : model::choose_experts(logits, k, input.gates)) {
       row.targets.push_back(slot.expert.value);
       row.target_gates.push_back(slot.gate);
     }
@@ -112,7 +112,8 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     row.loss = loss_of(row.choice);
     chunk.pool_left -= row.loss;
     chunk.residence = row.choice.residence;
-    find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates);
+    find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
+                  input.gates);
   }
   return chunk;
 }

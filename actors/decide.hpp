@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "actors/wire.hpp"
+#include "model/routing.hpp"
 #include "planning/plan.hpp"
 #include "planning/selector.hpp"
 
@@ -34,6 +35,8 @@ struct decide_input {
   std::size_t access = 0;
   std::size_t n_experts = 0;
   std::size_t top_k = 0;
+  /// Of the model: both the targets' gates and those of what is executed in their place follow it.
+  model::gate_rule gates = model::gate_rule::renormalised;
   std::span<const float> logits;          ///< [n, n_experts]
   std::span<const loss_units> allowance;  ///< [n]
   loss_units pool = 0;

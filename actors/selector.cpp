@@ -70,6 +70,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
               input.access = query.access;
               input.n_experts = run.shape().n_experts;
               input.top_k = run.shape().top_k;
+              input.gates = run.shape().gates;
               input.logits = query.logits;
               input.allowance = query.allowance;
               input.pool = query.pool;

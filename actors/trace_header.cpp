@@ -70,6 +70,10 @@ struct read_field {
   }
 };
 
+std::string gate_rule_name(model::gate_rule rule) {
+  return rule == model::gate_rule::renormalised ? "renormalised" : "probabilities";
+}
+
 }  // namespace
 
 std::string header_line(const run_setup& setup, const strategy& chosen) {
@@ -88,6 +92,7 @@ std::string header_line(const run_setup& setup, const strategy& chosen) {
   line["continue_in_place"] = chosen.continue_in_place;
   line["chunk_rows"] = setup.chunk_rows;
   line["requests"] = setup.requests.size();
+  line["router_gates"] = gate_rule_name(setup.model->config().gates);
   line["cluster_toml"] = cluster_toml(setup.servers);
   line["costs"] = costs;
   line["policy"] = policy;
@@ -107,6 +112,15 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
     header.allowance_factor = line.at("allowance_factor");
     header.continue_in_place = line.at("continue_in_place");
     header.chunk_rows = line.at("chunk_rows");
+    // Runs that state no rule are of models that renormalise.
+    const auto rule = line.value("router_gates", gate_rule_name(model::gate_rule::renormalised));
+    for (const auto each : {model::gate_rule::renormalised, model::gate_rule::probabilities})
+      if (rule == gate_rule_name(each)) header.router_gates = each;
+    if (rule != gate_rule_name(header.router_gates))
+      return error{errc::malformed,
+                   fmt::format("{}:1: router_gates: found '{}', expected renormalised or "
+                               "probabilities; verify the trace as the run wrote it",
+                               place, rule)};
     cost_fields(header.costs, read_field{line.at("costs")});
     policy_fields(header.policy, read_field{line.at("policy")});
     auto servers = parse_cluster(line.at("cluster_toml"), place + ":1 cluster_toml");

@@ -22,6 +22,7 @@ struct trace_header {
   bool continue_in_place = true;
   std::size_t chunk_rows = 0;
   std::size_t top_k = 0;
+  model::gate_rule router_gates = model::gate_rule::renormalised;
 };
 
 /// Error: malformed or mismatch, naming the field.

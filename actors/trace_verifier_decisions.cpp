@@ -139,6 +139,7 @@ bool verifier::end_decision() {
   input.access = head.access;
   input.n_experts = n_experts();
   input.top_k = top_k();
+  input.gates = header_.router_gates;
   input.logits = logits_;
   input.allowance = chunk_->allowance;
   input.pool = chunk_->pool;

@@ -5,6 +5,7 @@
 
 #include "cli/common.hpp"
 #include "model/npy.hpp"
+#include "model/random_model.hpp"
 #include "model/reference.hpp"
 #include "model/safetensors.hpp"
 #include "model/training/train.hpp"
@@ -83,39 +84,44 @@ void add_inspect(CLI::App& parent) {
     if (!checked) return checked.error();
     const auto digest = model::model_digest(*path);
     if (!digest) return digest.error();
-    const auto costs = measured_cost_profile(shape->hidden_size, shape->intermediate_size,
-                                             shape->n_heads, shape->n_kv_heads, shape->head_dim,
-                                             shape->n_experts, shape->vocab_size);
+    const auto costs = model::own_costs(*shape);
     const auto experts =
         costs.expert_bytes * static_cast<std::int64_t>(shape->n_layers * shape->n_experts);
     if (*json) {
-      fmt::print("{}\n",
-                 nlohmann::ordered_json{{"layers", shape->n_layers},
-                                        {"experts", shape->n_experts},
-                                        {"top_k", shape->top_k},
-                                        {"hidden_size", shape->hidden_size},
-                                        {"intermediate_size", shape->intermediate_size},
-                                        {"heads", shape->n_heads},
-                                        {"kv_heads", shape->n_kv_heads},
-                                        {"head_dim", shape->head_dim},
-                                        {"vocabulary", shape->vocab_size},
-                                        {"context", shape->max_context},
-                                        {"expert_bytes", costs.expert_bytes},
-                                        {"all_experts_bytes", experts},
-                                        {"resident_bytes", costs.resident_bytes(shape->n_layers)},
-                                        {"digest", *digest}}
-                     .dump(2));
+      fmt::print(
+          "{}\n",
+          nlohmann::ordered_json{{"family", model::to_string(shape->kind)},
+                                 {"layers", shape->n_layers},
+                                 {"experts", shape->n_experts},
+                                 {"top_k", shape->top_k},
+                                 {"hidden_size", shape->hidden_size},
+                                 {"intermediate_size", shape->intermediate_size},
+                                 {"shared_intermediate_size", shape->shared_intermediate_size},
+                                 {"heads", shape->n_heads},
+                                 {"kv_heads", shape->n_kv_heads},
+                                 {"head_dim", shape->head_dim},
+                                 {"vocabulary", shape->vocab_size},
+                                 {"context", shape->max_context},
+                                 {"expert_bytes", costs.expert_bytes},
+                                 {"all_experts_bytes", experts},
+                                 {"resident_bytes", costs.resident_bytes(shape->n_layers)},
+                                 {"digest", *digest}}
+              .dump(2));
       return {};
     }
     fmt::print(
-        "layers {}, experts {} (top {}), hidden {}, expert width {}, heads {} ({} for keys and "
-        "values) of {}\n"
+        "{}: layers {}, experts {} (top {}{}), hidden {}, expert width {}{}, heads {} ({} for keys "
+        "and values) of {}\n"
         "vocabulary {}, context {} tokens\n"
         "bf16 bytes: one expert {}, all experts {}, everything else {}\ndigest {}\n",
-        shape->n_layers, shape->n_experts, shape->top_k, shape->hidden_size,
-        shape->intermediate_size, shape->n_heads, shape->n_kv_heads, shape->head_dim,
-        shape->vocab_size, shape->max_context, costs.expert_bytes, experts,
-        costs.resident_bytes(shape->n_layers), *digest);
+        model::architecture_of(shape->kind), shape->n_layers, shape->n_experts, shape->top_k,
+        shape->gates == model::gate_rule::renormalised ? "" : ", gates not renormalised",
+        shape->hidden_size, shape->intermediate_size,
+        shape->shared_intermediate_size == 0
+            ? std::string()
+            : fmt::format(" (shared expert {})", shape->shared_intermediate_size),
+        shape->n_heads, shape->n_kv_heads, shape->head_dim, shape->vocab_size, shape->max_context,
+        costs.expert_bytes, experts, costs.resident_bytes(shape->n_layers), *digest);
     return {};
   });
 }
@@ -178,14 +184,79 @@ void add_logits(CLI::App& parent) {
   });
 }
 
+void add_make_random(CLI::App& parent) {
+  struct content {
+    std::string family = "mixtral", out;
+    std::size_t layers = 0;
+    std::uint64_t seed = 1;
+    bool small = false, json = false;
+  };
+  auto& command = *parent.add_subcommand(
+      "make-random", "Write a complete model folder with random weights, to test and measure with");
+  auto options = std::make_shared<content>();
+  command.add_option("--family", options->family, "mixtral, qwen2_moe, qwen3_moe or olmoe")
+      ->check(CLI::IsMember({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}))
+      ->required();
+  auto* small = command.add_flag("--small", options->small, "Three layers of eight small experts");
+  command
+      .add_option("--layers", options->layers,
+                  "So many layers at the full width of the family's published model")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(small);
+  command.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
+  command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B. Weights are bf16.\n"
+      "Example:\n  ordermoe model make-random --family qwen2_moe --small --seed 1 --out "
+      "random-qwen");
+  set_body(command, [options]() -> result<void> {
+    if (!options->small && options->layers == 0)
+      return error{errc::usage,
+                   "make-random: give --small, or --layers N for N layers at full width"};
+    model::random_model_options what;
+    for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
+                            model::family::qwen3_moe, model::family::olmoe})
+      if (options->family == model::to_string(kind))
+        what.shape = options->small ? model::small_shape(kind)
+                                    : model::published_shape(kind, options->layers);
+    constexpr std::size_t most_pieces = 768;
+    const auto tokenizer =
+        training::synthetic_tokenizer(std::min(most_pieces, what.shape.vocab_size));
+    if (!tokenizer) return tokenizer.error();
+    what.seed = options->seed;
+    what.tokenizer = *tokenizer;
+    what.should_stop = stop_requested;
+    progress_line line("writing weights");
+    what.progress = [&](double share) { line.show(share); };
+    const auto made = model::write_random_model(options->out, what);
+    if (!made) return at("--out", made.error());
+    if (options->json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"folder", options->out},
+                                                {"family", options->family},
+                                                {"layers", what.shape.n_layers},
+                                                {"seed", options->seed},
+                                                {"tensors", made->n_tensors},
+                                                {"weight_files", made->n_files},
+                                                {"weight_bytes", made->weight_bytes}}
+                             .dump(2));
+    else
+      fmt::print("{}: {} with {} layers, {} tensors of {} bytes in {} {}\n", options->out,
+                 model::architecture_of(what.shape.kind), what.shape.n_layers, made->n_tensors,
+                 made->weight_bytes, made->n_files, made->n_files == 1 ? "file" : "files");
+    return {};
+  });
+}
+
 }  // namespace
 
 void add_model(CLI::App& app) {
-  auto& parent = *app.add_subcommand("model", "Train and inspect models");
+  auto& parent = *app.add_subcommand("model", "Train, make and inspect models");
   parent.require_subcommand(1);
   add_train(parent);
   add_inspect(parent);
   add_logits(parent);
+  add_make_random(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -93,7 +93,7 @@ before_experts prepare(const transformer& model, layer_id layer, std::span<const
   for (std::size_t i = 0; i < n; ++i)
     state.routed[i] = routed_slots(
         std::span<const float>(state.logits).subspan(i * config.n_experts, config.n_experts),
-        config.top_k);
+        config);
   return state;
 }
 
@@ -265,7 +265,7 @@ std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std:
 }
 
 /// Replaces slots whose expert is away; returns the predicted loss of the row.
-double substitute(loss_model kind, const layer_statistics& layer,
+double substitute(loss_model kind, gate_rule rule, const layer_statistics& layer,
                   const std::vector<double>& similarity, const std::vector<char>& available,
                   std::span<const float> logits, std::vector<executed_slot>& slots) {
   const std::size_t n_experts = available.size();
@@ -291,7 +291,7 @@ double substitute(loss_model kind, const layer_statistics& layer,
     if (!changed) return 0;
     std::vector<expert_id> executed;
     for (const auto& slot : slots) executed.push_back(slot.expert);
-    const auto gates = gates_of(logits, executed);
+    const auto gates = gates_of(logits, executed, rule);
     for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
     return predicted;
   }
@@ -512,8 +512,8 @@ result<calibration_statistics> calibrate(const transformer& model,
           for (std::size_t i = 0; i < slots.size(); ++i) {
             const auto logits =
                 std::span<const float>(states[l].logits).subspan(i * n_experts, n_experts);
-            const double predicted =
-                substitute(kind, statistics.layers[l], cosine, available, logits, slots[i]);
+            const double predicted = substitute(kind, config.gates, statistics.layers[l], cosine,
+                                                available, logits, slots[i]);
             // The last position predicts nothing.
             if (i + 1 < slots.size()) sample.predicted += predicted;
           }

@@ -57,10 +57,11 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
   }
 }
 
-std::vector<executed_slot> routed_slots(std::span<const float> logits, std::size_t top_k) {
+std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config) {
   std::vector<executed_slot> slots;
-  slots.reserve(top_k);
-  for (const auto& slot : choose_experts(logits, top_k)) slots.push_back({slot.expert, slot.gate});
+  slots.reserve(config.top_k);
+  for (const auto& slot : choose_experts(logits, config.top_k, config.gates))
+    slots.push_back({slot.expert, slot.gate});
   return slots;
 }
 
@@ -81,7 +82,7 @@ void run_layer(const transformer& model, layer_id layer, kv_cache& cache, std::s
   slot_table slots(n);
   for (std::size_t i = 0; i < n; ++i) {
     const auto row = std::span<const float>(scores).subspan(i * config.n_experts, config.n_experts);
-    slots[i] = routed_slots(row, config.top_k);
+    slots[i] = routed_slots(row, config);
     if (override_slots) override_slots(layer, first + i, row, slots[i]);
   }
   execute_slots(model, layer, normed, slots, hidden);

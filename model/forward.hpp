@@ -19,7 +19,7 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
                    const slot_table& slots, std::span<float> hidden);
 
 /// The router's own choice as slots.
-std::vector<executed_slot> routed_slots(std::span<const float> logits, std::size_t top_k);
+std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config);
 
 /// One sequence's caches, one per layer.
 std::vector<kv_cache> make_caches(const model_config& config, std::size_t capacity_rows);

@@ -119,7 +119,130 @@ class field_reader {
   std::optional<error> problem_;
 };
 
+struct family_entry {
+  family kind;
+  const char* model_type;
+  const char* architecture;
+};
+constexpr family_entry families[] = {
+    {family::mixtral, "mixtral", "MixtralForCausalLM"},
+    {family::qwen2_moe, "qwen2_moe", "Qwen2MoeForCausalLM"},
+    {family::qwen3_moe, "qwen3_moe", "Qwen3MoeForCausalLM"},
+    {family::olmoe, "olmoe", "OlmoeForCausalLM"},
+};
+
+const family_entry& entry_of(family kind) {
+  const auto found = std::ranges::find(families, kind, &family_entry::kind);
+  ORDERMOE_CHECK(found != std::end(families), "a family beyond all");
+  return *found;
+}
+
+const char* expert_width_field(family kind) {
+  const bool qwen = kind == family::qwen2_moe || kind == family::qwen3_moe;
+  return qwen ? "moe_intermediate_size" : "intermediate_size";
+}
+
+const char* n_experts_field(family kind) {
+  return kind == family::mixtral ? "num_local_experts" : "num_experts";
+}
+
+/// Which family the file is of, by architectures; model_type may not say otherwise.
+void read_family(field_reader& fields, model_config& config) {
+  const json* architectures = fields.find("architectures");
+  std::string supported;
+  const family_entry* chosen = nullptr;
+  for (const auto& entry : families) {
+    supported += fmt::format("{}[\"{}\"]", supported.empty() ? "" : ", ", entry.architecture);
+    if (architectures != nullptr && *architectures == json::array({entry.architecture}))
+      chosen = &entry;
+  }
+  if (chosen == nullptr)
+    return fields.fail(
+        errc::unsupported, "architectures",
+        fmt::format("{}, supported is one of {}",
+                    architectures == nullptr ? "is absent" : field_reader::shown(*architectures),
+                    supported));
+  config.kind = chosen->kind;
+  fields.neutral("model_type", chosen->model_type);
+}
+
+/// The fields whose meaning, default or allowed value is the family's own. vocab_size is known.
+void read_family_fields(field_reader& fields, model_config& config) {
+  const auto tokens = [&](std::int32_t none) {
+    config.bos_id = config.eos_id = none;
+    fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
+    fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+  };
+  const auto norm_of_gates = [&] {
+    bool renormalise = false;
+    fields.flag("norm_topk_prob", renormalise);
+    config.gates = renormalise ? gate_rule::renormalised : gate_rule::probabilities;
+  };
+  switch (config.kind) {
+    case family::mixtral:
+      fields.positive("rope_theta", 1e12, config.rope_theta, 1e6);
+      fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
+      fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+      fields.neutral("norm_topk_prob", true);
+      config.gates = gate_rule::renormalised;
+      break;
+    case family::qwen2_moe:
+      fields.positive("rope_theta", 1e12, config.rope_theta, 1e4);
+      tokens(-1);
+      norm_of_gates();
+      fields.natural("shared_expert_intermediate_size", 1, 1 << 18,
+                     config.shared_intermediate_size);
+      config.query_key_value_bias = true;
+      fields.flag("qkv_bias", config.query_key_value_bias);
+      break;
+    case family::qwen3_moe:
+      fields.positive("rope_theta", 1e12, config.rope_theta, 1e4);
+      tokens(-1);
+      norm_of_gates();
+      config.qk_norm = query_key_norm::per_head;
+      break;
+    case family::olmoe:
+      fields.positive("rope_theta", 1e12, config.rope_theta, 1e4);
+      tokens(-1);
+      norm_of_gates();
+      config.qk_norm = query_key_norm::whole;
+      break;
+  }
+  // Where biases and norms are is the family's, but for qkv_bias; a file that says otherwise is of
+  // another model. attention_bias would also put one on the output projection.
+  fields.neutral("attention_bias", false);
+  if (config.kind != family::qwen2_moe) {
+    fields.neutral("qkv_bias", false);
+    fields.neutral("shared_expert_intermediate_size", 0);
+  }
+  const bool norms = config.qk_norm != query_key_norm::none;
+  fields.neutral("use_qk_norm", norms);
+  fields.neutral("qk_layernorm", norms);
+}
+
 }  // namespace
+
+const char* to_string(family value) {
+  return entry_of(value).model_type;
+}
+
+const char* architecture_of(family value) {
+  return entry_of(value).architecture;
+}
+
+cost_profile own_costs(const model_config& config) {
+  auto costs = measured_cost_profile(config.hidden_size, config.intermediate_size, config.n_heads,
+                                     config.n_kv_heads, config.head_dim, config.n_experts,
+                                     config.vocab_size);
+  constexpr std::int64_t weight_bytes = 2, flops_per_weight = 2;
+  const auto hidden = static_cast<std::int64_t>(config.hidden_size);
+  const auto shared = static_cast<std::int64_t>(config.shared_intermediate_size);
+  // Three matrices and the row of its gate.
+  const auto weights = shared > 0 ? 3 * hidden * shared + hidden : 0;
+  costs.attention_bytes += weights * weight_bytes;
+  costs.attention_flops += weights * flops_per_weight;
+  return costs;
+}
 
 result<model_config> read_model_config(const std::filesystem::path& folder) {
   const auto path = folder / "config.json";
@@ -137,41 +260,47 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
                  fmt::format("{}: {}; expected a Hugging Face config.json", path.string(), why)};
 
   field_reader fields(content, path.string());
-  const json* architectures = fields.find("architectures");
-  if (architectures == nullptr || *architectures != json::array({"MixtralForCausalLM"}))
-    fields.fail(
-        errc::unsupported, "architectures",
-        fmt::format("{}, supported is [\"MixtralForCausalLM\"]",
-                    architectures == nullptr ? "is absent" : field_reader::shown(*architectures)));
-  fields.neutral("model_type", "mixtral");
+  model_config config;
+  read_family(fields, config);
+  if (!fields.ok()) return fields.problem();
+  const bool qwen = config.kind == family::qwen2_moe || config.kind == family::qwen3_moe;
   const json* activation = fields.find("hidden_act");
   if (activation != nullptr && *activation != "silu" && *activation != "swish")
     fields.fail(errc::unsupported, "hidden_act",
                 fmt::format("{}, supported is \"silu\"", field_reader::shown(*activation)));
 
-  model_config config;
   fields.natural("hidden_size", 1, 1 << 16, config.hidden_size);
-  fields.natural("intermediate_size", 1, 1 << 18, config.intermediate_size);
+  // Qwen's intermediate_size is of dense layers, which mlp_only_layers would name.
+  fields.natural(expert_width_field(config.kind), 1, 1 << 18, config.intermediate_size);
   fields.natural("num_hidden_layers", 1, 1024, config.n_layers);
   fields.natural("num_attention_heads", 1, 1024, config.n_heads);
-  fields.natural("num_key_value_heads", 1, 1024, config.n_kv_heads, config.n_heads);
-  fields.natural("num_local_experts", 1, 4096, config.n_experts);
+  // What an absent number of heads means differs between Qwen's releases; every checkpoint states
+  // it.
+  fields.natural("num_key_value_heads", 1, 1024, config.n_kv_heads,
+                 qwen ? std::nullopt : std::optional(config.n_heads));
+  fields.natural(n_experts_field(config.kind), 1, 4096, config.n_experts);
   fields.natural("num_experts_per_tok", 1, 64, config.top_k);
   fields.natural("vocab_size", 1, 1 << 24, config.vocab_size);
   fields.natural("max_position_embeddings", 1, 1 << 20, config.max_context);
-  fields.positive("rms_norm_eps", 1.0, config.rms_norm_eps, 1e-5);
-  fields.positive("rope_theta", 1e12, config.rope_theta, 10000.0);
-  fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
-  fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+  fields.positive("rms_norm_eps", 1.0, config.rms_norm_eps, qwen ? 1e-6 : 1e-5);
   fields.flag("tie_word_embeddings", config.tied_embeddings);
+  read_family_fields(fields, config);
   if (!fields.ok()) return fields.problem();
 
   if (config.hidden_size % config.n_heads != 0 && fields.find("head_dim") == nullptr)
     fields.fail(errc::out_of_range, "hidden_size",
                 fmt::format("{} is no multiple of num_attention_heads {}; state head_dim",
                             config.hidden_size, config.n_heads));
+  const std::size_t even_share = std::max<std::size_t>(1, config.hidden_size / config.n_heads);
   fields.natural("head_dim", 1, 4096, config.head_dim,
-                 std::max<std::size_t>(1, config.hidden_size / config.n_heads));
+                 config.kind == family::qwen3_moe ? std::nullopt : std::optional(even_share));
+  if (config.kind == family::olmoe && config.head_dim * config.n_heads != config.hidden_size)
+    fields.fail(
+        errc::unsupported, "head_dim",
+        fmt::format(
+            "found {}, times num_attention_heads {} it is not hidden_size {}, which the norms "
+            "of queries and keys need; supported is leaving it out",
+            config.head_dim, config.n_heads, config.hidden_size));
   if (config.head_dim % 2 != 0)
     fields.fail(errc::out_of_range, "head_dim",
                 fmt::format("{} is odd, rotary positions need pairs", config.head_dim));
@@ -180,16 +309,17 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
                 fmt::format("{} does not divide num_attention_heads {}", config.n_kv_heads,
                             config.n_heads));
   if (config.top_k > config.n_experts)
-    fields.fail(
-        errc::out_of_range, "num_experts_per_tok",
-        fmt::format("{} is more than num_local_experts {}", config.top_k, config.n_experts));
-  if (static_cast<std::size_t>(config.bos_id) >= config.vocab_size ||
-      static_cast<std::size_t>(config.eos_id) >= config.vocab_size)
+    fields.fail(errc::out_of_range, "num_experts_per_tok",
+                fmt::format("{} is more than {} {}", config.top_k, n_experts_field(config.kind),
+                            config.n_experts));
+  if (config.bos_id >= static_cast<std::int64_t>(config.vocab_size) ||
+      config.eos_id >= static_cast<std::int64_t>(config.vocab_size))
     fields.fail(errc::out_of_range, "vocab_size",
                 fmt::format("{} does not hold bos_token_id {} and eos_token_id {}",
                             config.vocab_size, config.bos_id, config.eos_id));
 
-  if (const json* window = fields.find("sliding_window")) {
+  // Qwen states a window and switches it off by use_sliding_window.
+  if (const json* window = fields.find("sliding_window"); window != nullptr && !qwen) {
     if (!window->is_number_unsigned() || window->get<std::uint64_t>() < config.max_context)
       fields.fail(errc::unsupported, "sliding_window",
                   fmt::format("{} would hide earlier tokens, supported is null or at least "
@@ -217,24 +347,23 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
                               "with rope_theta",
                               field_reader::shown(*rope)));
   }
-  // What other models of this family add to the computation; found by name rather than ignored.
-  for (const char* field :
-       {"attention_bias", "mlp_bias", "use_sliding_window", "use_qk_norm", "qk_layernorm", "alibi"})
+  // What other models add to the computation; found by name rather than ignored.
+  for (const char* field : {"mlp_bias", "use_sliding_window", "alibi"})
     fields.neutral(field, false);
   fields.neutral("partial_rotary_factor", 1.0);
-  fields.neutral("norm_topk_prob", true);
   fields.neutral("n_shared_experts", 0);
   fields.neutral("num_shared_experts", 0);
-  fields.neutral("shared_expert_intermediate_size", 0);
   fields.neutral("routed_scaling_factor", 1.0);
   fields.neutral("attention_multiplier", 1.0);
   fields.neutral("residual_multiplier", 1.0);
   fields.neutral("embedding_multiplier", 1.0);
   fields.neutral("logits_scaling", 1.0);
   fields.neutral("scoring_func", "softmax");
+  fields.neutral("decoder_sparse_step", 1);
+  fields.neutral("mlp_only_layers", json::array());
+  fields.neutral("layer_types", json(std::vector<std::string>(config.n_layers, "full_attention")));
   for (const char* field : {"quantization_config", "clip_qkv", "attn_logit_softcapping",
-                            "final_logit_softcapping", "logit_scale", "layer_types",
-                            "mlp_only_layers", "decoder_sparse_step", "first_k_dense_replace"})
+                            "final_logit_softcapping", "logit_scale", "first_k_dense_replace"})
     if (const json* found = fields.find(field))
       fields.fail(errc::unsupported, field,
                   fmt::format("{} would change the computation, supported is null (or leaving it "
@@ -245,28 +374,44 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
 }
 
 std::string model_config_json(const model_config& config) {
-  const nlohmann::ordered_json content = {
-      {"architectures", {"MixtralForCausalLM"}},
-      {"model_type", "mixtral"},
+  const auto id_or_null = [](std::int32_t id) {
+    return id < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(id);
+  };
+  nlohmann::ordered_json content = {
+      {"architectures", {architecture_of(config.kind)}},
+      {"model_type", to_string(config.kind)},
       {"hidden_act", "silu"},
       {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
+      {expert_width_field(config.kind), config.intermediate_size},
       {"num_hidden_layers", config.n_layers},
       {"num_attention_heads", config.n_heads},
       {"num_key_value_heads", config.n_kv_heads},
       {"head_dim", config.head_dim},
-      {"num_local_experts", config.n_experts},
+      {n_experts_field(config.kind), config.n_experts},
       {"num_experts_per_tok", config.top_k},
       {"vocab_size", config.vocab_size},
       {"max_position_embeddings", config.max_context},
       {"rms_norm_eps", config.rms_norm_eps},
       {"rope_theta", config.rope_theta},
-      {"bos_token_id", config.bos_id},
-      {"eos_token_id", config.eos_id},
+      {"bos_token_id", id_or_null(config.bos_id)},
+      {"eos_token_id", id_or_null(config.eos_id)},
       {"tie_word_embeddings", config.tied_embeddings},
       {"sliding_window", nullptr},
       {"torch_dtype", "bfloat16"},
   };
+  if (config.kind != family::mixtral)
+    content["norm_topk_prob"] = config.gates == gate_rule::renormalised;
+  if (config.kind == family::qwen2_moe) {
+    content["shared_expert_intermediate_size"] = config.shared_intermediate_size;
+    content["qkv_bias"] = config.query_key_value_bias;
+  }
+  if (config.kind == family::qwen2_moe || config.kind == family::qwen3_moe) {
+    content["decoder_sparse_step"] = 1;
+    content["mlp_only_layers"] = nlohmann::ordered_json::array();
+    content["use_sliding_window"] = false;
+  }
+  if (config.kind == family::qwen3_moe) content["attention_bias"] = false;
+  if (config.kind == family::olmoe) content["clip_qkv"] = nullptr;
   return content.dump(2) + "\n";
 }
 

@@ -38,9 +38,36 @@ void softmax_over(std::span<const float> logits, std::size_t n, const ExpertOf& 
     keep(j, static_cast<float>((j < few ? kept[j] : weight(j)) / total));
 }
 
+/// Gates of some experts as their probabilities among all; the sum runs in the order of the ids.
+template <class ExpertOf, class Keep>
+void softmax_among_all(std::span<const float> logits, std::size_t n, const ExpertOf& expert,
+                       const Keep& keep) {
+  const float largest = *std::ranges::max_element(logits);
+  double total = 0;
+  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
+  for (std::size_t j = 0; j < n; ++j) {
+    ORDERMOE_CHECK(expert(j).index() < logits.size(),
+                   fmt::format("expert {} of {}", expert(j).index(), logits.size()));
+    const double weight = std::exp(static_cast<double>(logits[expert(j).index()]) - largest);
+    keep(j, static_cast<float>(weight / total));
+  }
+}
+
+template <class ExpertOf, class Keep>
+void weigh(std::span<const float> logits, std::size_t n, gate_rule rule, const ExpertOf& expert,
+           const Keep& keep) {
+  switch (rule) {
+    case gate_rule::renormalised:
+      return softmax_over(logits, n, expert, keep);
+    case gate_rule::probabilities:
+      return softmax_among_all(logits, n, expert, keep);
+  }
+}
+
 }  // namespace
 
-std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k) {
+std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
+                                       gate_rule rule) {
   ORDERMOE_CHECK(top_k > 0 && top_k <= logits.size(),
                  fmt::format("top {} of {} experts", top_k, logits.size()));
   std::vector<route_slot> ranked;
@@ -53,16 +80,17 @@ std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_
     ranked.insert(at, {expert_id{e}, 0});
     if (ranked.size() > top_k) ranked.pop_back();
   }
-  softmax_over(
-      logits, top_k, [&](std::size_t j) { return ranked[j].expert; },
+  weigh(
+      logits, top_k, rule, [&](std::size_t j) { return ranked[j].expert; },
       [&](std::size_t j, float gate) { ranked[j].gate = gate; });
   return ranked;
 }
 
-std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts) {
+std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts,
+                            gate_rule rule) {
   std::vector<float> gates(experts.size());
-  softmax_over(
-      logits, experts.size(), [&](std::size_t j) { return experts[j]; },
+  weigh(
+      logits, experts.size(), rule, [&](std::size_t j) { return experts[j]; },
       [&](std::size_t j, float gate) { gates[j] = gate; });
   return gates;
 }

@@ -15,12 +15,23 @@ struct route_slot {
   float gate = 0;
 };
 
-/// The router's choice for one row: the top_k largest logits in decreasing order (ties: the lower
-/// expert first), gates are the softmax over the chosen logits.
-std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k);
+/// What the gates of a row are made of.
+enum class gate_rule {
+  renormalised,   ///< The softmax over the logits of the row's slots alone; gates sum to 1.
+  probabilities,  ///< The softmax over the logits of all experts, as it stands; gates sum to less.
+};
 
-/// Gates of any list of experts for one row: the softmax over their logits, in the order given.
-/// With the router's own choice in rank order the bits are those of choose_experts.
-std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts);
+/// The router's choice for one row: the top_k largest logits in decreasing order (ties: the lower
+/// expert first), with gates by the rule.
+std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
+                                       gate_rule rule);
+
+/// Gates of any list of distinct experts for one row, in the order given. renormalised: the softmax
+/// over their logits. probabilities: each one's probability among all experts, whatever else is in
+/// the list, so that a substitute weighs what the router gives to it, and a target's gate is the
+/// same whether or not the other slots are substituted. With the router's own choice in rank order
+/// the bits are those of choose_experts.
+std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts,
+                            gate_rule rule);
 
 }  // namespace ordermoe::model

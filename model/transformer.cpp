@@ -98,18 +98,50 @@ at::Tensor vector_of(std::span<const float> numbers) {
 }
 
 struct expert_weights {
-  projection gate_and_up;  ///< w1, then w3: [2 * intermediate_size, hidden_size].
-  projection down;         ///< w2: [hidden_size, intermediate_size].
+  projection gate_and_up;  ///< [2 * inner, hidden_size]: the gate's rows, then the others.
+  projection down;         ///< [hidden_size, inner]
+
+  /// output = down(silu(gate(input)) * up(input)) for n rows of `width` numbers.
+  void apply(const float* input, std::size_t width, float* output, std::size_t n) const {
+    const std::size_t inner = gate_and_up.n_out() / 2;
+    thread_local scratch_buffer both_room, product_room;
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      float* both = both_room.room(count * 2 * inner);
+      float* product = product_room.room(count * inner);
+      gate_and_up.apply(input + start * width, both, count);
+      for (std::size_t i = 0; i < count; ++i)
+        kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
+                               product + i * inner, inner);
+      down.apply(product, output + start * width, count);
+    }
+  }
 };
 
 struct layer_weights {
   at::Tensor attention_norm;   ///< [hidden_size]
   projection query_key_value;  ///< q, k, v one after the other.
+  at::Tensor bias;             ///< Of q, k, v, [(n_heads + 2 * n_kv_heads) * head_dim], or nothing.
+  at::Tensor query_norm,
+      key_norm;  ///< [head_dim], or [n_heads * head_dim] and [kv_width], or nothing.
   projection output;
   at::Tensor expert_norm;  ///< [hidden_size]
   projection router;
   std::vector<expert_weights> experts;
+  expert_weights shared;   ///< Nothing where the family has none.
+  projection shared_gate;  ///< [1, hidden_size]
 };
+
+/// The names of a family's tensors in a layer, behind "model.layers.N.".
+struct layer_names {
+  const char* block;  ///< Of router and experts.
+  const char *gate, *up, *down;
+};
+
+layer_names names_of(family kind) {
+  if (kind == family::mixtral) return {"block_sparse_moe", "w1", "w3", "w2"};
+  return {"mlp", "gate_proj", "up_proj", "down_proj"};
+}
 
 /// A LibTorch exception in a computation that load() has prepared is not something a caller can
 /// expect.
@@ -226,6 +258,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   const model_config& shape = *config;
   const std::size_t hidden = shape.hidden_size;
   const std::size_t width = shape.n_heads * shape.head_dim;
+  const layer_names names = names_of(shape.kind);
   weight_reader reader(*source);
   auto content = std::make_unique<weights>();
   content->config = shape;
@@ -251,20 +284,46 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
       qkv = join(std::move(qkv),
                  reader.read(prefix + "self_attn.v_proj.weight", {shape.kv_width(), hidden}));
       layer.query_key_value = project(qkv, width + 2 * shape.kv_width(), hidden);
+      if (shape.query_key_value_bias) {
+        auto bias = reader.read(prefix + "self_attn.q_proj.bias", {width});
+        bias = join(std::move(bias),
+                    reader.read(prefix + "self_attn.k_proj.bias", {shape.kv_width()}));
+        bias = join(std::move(bias),
+                    reader.read(prefix + "self_attn.v_proj.bias", {shape.kv_width()}));
+        layer.bias = vector_of(bias);
+      }
+      if (shape.qk_norm != query_key_norm::none) {
+        const bool per_head = shape.qk_norm == query_key_norm::per_head;
+        layer.query_norm = vector_of(
+            reader.read(prefix + "self_attn.q_norm.weight", {per_head ? shape.head_dim : width}));
+        layer.key_norm = vector_of(reader.read(prefix + "self_attn.k_norm.weight",
+                                               {per_head ? shape.head_dim : shape.kv_width()}));
+      }
       layer.output =
           project(reader.read(prefix + "self_attn.o_proj.weight", {hidden, width}), hidden, width);
       layer.expert_norm =
           vector_of(reader.read(prefix + "post_attention_layernorm.weight", {hidden}));
-      layer.router =
-          project(reader.read(prefix + "block_sparse_moe.gate.weight", {shape.n_experts, hidden}),
-                  shape.n_experts, hidden);
-      for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e) {
-        const std::string name = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
-        const std::size_t inner = shape.intermediate_size;
-        auto gate = reader.read(name + "w1.weight", {inner, hidden});
-        const auto down = reader.read(name + "w2.weight", {hidden, inner});
-        gate = join(std::move(gate), reader.read(name + "w3.weight", {inner, hidden}));
-        layer.experts.push_back({project(gate, 2 * inner, hidden), project(down, hidden, inner)});
+      layer.router = project(reader.read(fmt::format("{}{}.gate.weight", prefix, names.block),
+                                         {shape.n_experts, hidden}),
+                             shape.n_experts, hidden);
+      const auto expert = [&](const std::string& name, std::size_t inner) -> expert_weights {
+        auto gate = reader.read(fmt::format("{}.{}.weight", name, names.gate), {inner, hidden});
+        const auto down =
+            reader.read(fmt::format("{}.{}.weight", name, names.down), {hidden, inner});
+        gate = join(std::move(gate),
+                    reader.read(fmt::format("{}.{}.weight", name, names.up), {inner, hidden}));
+        return {project(gate, 2 * inner, hidden), project(down, hidden, inner)};
+      };
+      for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e)
+        layer.experts.push_back(expert(fmt::format("{}{}.experts.{}", prefix, names.block, e),
+                                       shape.intermediate_size));
+      if (shape.shared_intermediate_size > 0) {
+        layer.shared = expert(fmt::format("{}{}.shared_expert", prefix, names.block),
+                              shape.shared_intermediate_size);
+        layer.shared_gate =
+            project(reader.read(fmt::format("{}{}.shared_expert_gate.weight", prefix, names.block),
+                                {1, hidden}),
+                    1, hidden);
       }
       content->layers.push_back(std::move(layer));
     }
@@ -339,6 +398,23 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
       content.query_key_value.apply(normed, projected + start * joint, count);
     }
   });
+  if (content.bias.defined()) {
+    const float* bias = content.bias.data_ptr<float>();
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t k = 0; k < joint; ++k) projected[i * joint + k] += bias[k];
+  }
+  if (content.query_norm.defined()) {
+    const bool per_head = shape.qk_norm == query_key_norm::per_head;
+    const auto normalise = [&](float* numbers, std::size_t size, const at::Tensor& weight) {
+      const std::size_t step = per_head ? shape.head_dim : size;
+      for (std::size_t at = 0; at < size; at += step)
+        set.rms_norm(numbers + at, weight.data_ptr<float>(), epsilon, numbers + at, step);
+    };
+    for (std::size_t i = 0; i < n; ++i) {
+      normalise(projected + i * joint, width, content.query_norm);
+      normalise(projected + i * joint + width, kv_width, content.key_norm);
+    }
+  }
   for (std::size_t i = 0; i < n; ++i) {
     const attention_row& row = rows[i];
     ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() == shape.kv_row_size(),
@@ -374,7 +450,7 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
   }
 }
 
-void transformer::route(layer_id layer, std::span<const float> hidden, std::span<float> normed,
+void transformer::route(layer_id layer, std::span<float> hidden, std::span<float> normed,
                         std::span<float> logits) const {
   const model_config& shape = config();
   const std::size_t width = shape.hidden_size;
@@ -389,32 +465,37 @@ void transformer::route(layer_id layer, std::span<const float> hidden, std::span
   for (std::size_t i = 0; i < n; ++i)
     kernels().rms_norm(hidden.data() + i * width, norm, epsilon, normed.data() + i * width, width);
   computing("the router", [&] { content.router.apply(normed.data(), logits.data(), n); });
+  if (shape.shared_intermediate_size == 0) return;
+
+  thread_local scratch_buffer output_room, weight_room;
+  computing("the shared expert", [&] {
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      float* output = output_room.room(count * width);
+      float* weight = weight_room.room(count);
+      content.shared.apply(normed.data() + start * width, width, output, count);
+      content.shared_gate.apply(normed.data() + start * width, weight, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto gate =
+            static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(weight[i]))));
+        float* target = hidden.data() + (start + i) * width;
+        for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
+      }
+    }
+  });
 }
 
 void transformer::run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                              std::span<float> output) const {
   const model_config& shape = config();
   const std::size_t width = shape.hidden_size;
-  const std::size_t inner = shape.intermediate_size;
   const std::size_t n = normed.size() / width;
   ORDERMOE_CHECK(layer.index() < shape.n_layers && expert.index() < shape.n_experts,
                  fmt::format("expert {} of layer {}", expert.index(), layer.index()));
   ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
                  "normed or output is not [n, hidden_size]");
   const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
-  thread_local scratch_buffer both_room, product_room;
-  computing("an expert", [&] {
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      float* both = both_room.room(count * 2 * inner);
-      float* product = product_room.room(count * inner);
-      content.gate_and_up.apply(normed.data() + start * width, both, count);
-      for (std::size_t i = 0; i < count; ++i)
-        kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
-                               product + i * inner, inner);
-      content.down.apply(product, output.data() + start * width, count);
-    }
-  });
+  computing("an expert", [&] { content.apply(normed.data(), width, output.data(), n); });
 }
 
 void transformer::head(std::span<const float> hidden, std::span<float> logits) const {

@@ -12,7 +12,8 @@
 #include "model/kv_cache.hpp"
 #include "model/model_config.hpp"
 
-/// A decoder of Mixtral's architecture in the pieces that run on different servers.
+/// A decoder of one of the families in model_config.hpp in the pieces that run on different
+/// servers.
 ///
 /// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed;
 /// no Torch type in this header. Every span of rows is row-major fp32 on the host, [n_rows, width];
@@ -57,8 +58,11 @@ class transformer {
   void attend(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden) const;
 
   /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n,
-  /// n_experts].
-  void route(layer_id layer, std::span<const float> hidden, std::span<float> normed,
+  /// n_experts]. Where the family has a shared expert, then hidden += sigmoid(its gate) *
+  /// shared(normed): it runs for every row wherever the row is, so it belongs to what is not
+  /// routed, and comes before the routed slots in every sum. Once for each row and layer, on what
+  /// attend() left in hidden.
+  void route(layer_id layer, std::span<float> hidden, std::span<float> normed,
              std::span<float> logits) const;
 
   /// output = expert(normed), without its gate, [n, hidden_size].

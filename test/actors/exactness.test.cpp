@@ -49,6 +49,21 @@ BOOST_AUTO_TEST_CASE(local_exact_strategies_equal_the_reference_bit_for_bit) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(every_family_of_decoders_equals_the_reference_bit_for_bit) {
+  for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
+                          model::family::qwen3_moe, model::family::olmoe})
+    for (const std::string strategy : {"exact", "layer-shards"}) {
+      BOOST_TEST_CONTEXT(model::to_string(kind) << ", " << strategy) {
+        test::world world(strategy, 0, 1, 5, test::random_model(kind));
+        world.setup.chunk_rows = 4;
+        world.add_requests(8, 8, 0.7);
+        check_equals_reference(world);
+        world.setup.mode = actors::run_mode::local;
+        check_equals_reference(world);
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(fifty_held_out_prompts_on_the_bundled_model_and_cluster_equal_the_reference) {
   for (const std::string strategy : {"exact", "layer-shards", "ordermoe"})
     for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local})

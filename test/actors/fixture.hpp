@@ -1,5 +1,8 @@
 #pragma once
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +11,7 @@
 #include "config/cluster.hpp"
 #include "config/files.hpp"
 #include "config/random.hpp"
+#include "model/random_model.hpp"
 #include "model/reference.hpp"
 #include "planning/profile.hpp"
 
@@ -22,14 +26,31 @@ inline std::shared_ptr<const model::transformer> tiny_model() {
   return loaded;
 }
 
-/// A small world around the tiny model: a drawn cluster, a random profile of the right shape, one
-/// strategy.
+/// A small random model of the family, from a folder that is gone again.
+inline std::shared_ptr<const model::transformer> random_model(model::family kind) {
+  std::string place = (std::filesystem::temp_directory_path() / "ordermoe-test-XXXXXX").string();
+  ORDERMOE_CHECK(::mkdtemp(place.data()) != nullptr, "a temporary folder can be made");
+  const auto tokenizer = read_file(ORDERMOE_TEST_DATA "/mixtral-tiny/tokenizer.model");
+  ORDERMOE_CHECK(tokenizer.has_value(), "the tokenizer can be read");
+  model::random_model_options options;
+  options.shape = model::small_shape(kind);
+  options.tokenizer = *tokenizer;
+  const auto written = model::write_random_model(place, options);
+  auto loaded = model::transformer::load(place);
+  std::filesystem::remove_all(place);
+  ORDERMOE_CHECK(written && loaded, "a random model can be written and read");
+  return *loaded;
+}
+
+/// A small world around the tiny model or another: a drawn cluster, a random profile of the right
+/// shape, one strategy.
 struct world {
   actors::run_setup setup;
 
   explicit world(const std::string& strategy, double quality_percent = 0, std::uint64_t seed = 1,
-                 std::size_t n_servers = 5) {
-    const auto& shape = tiny_model()->config();
+                 std::size_t n_servers = 5,
+                 std::shared_ptr<const model::transformer> of = tiny_model()) {
+    const auto& shape = of->config();
     draw_options draw;
     draw.n_servers = n_servers;
     draw.seed = seed;
@@ -37,7 +58,7 @@ struct world {
     draw.n_experts = shape.n_experts;
     draw.memory_ratio = 2.5;
     draw.costs = *named_cost_profile("mixtral-8x7b");
-    setup.model = tiny_model();
+    setup.model = of;
     setup.servers = draw_cluster(draw);
     setup.costs = draw.costs;
     setup.experts = planning::random_profile(shape.n_layers, shape.n_experts, shape.top_k, seed);
@@ -53,7 +74,7 @@ struct world {
 
   void add_requests(std::size_t n, std::uint32_t new_tokens, double temperature,
                     std::size_t prompt_tokens = 9) {
-    const auto& shape = tiny_model()->config();
+    const auto& shape = setup.model->config();
     random_stream draws(setup.seed, 77);
     for (std::size_t i = 0; i < n; ++i) {
       actors::request_spec spec;

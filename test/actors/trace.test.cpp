@@ -86,7 +86,7 @@ void add_mixed_requests(test::world& world, std::uint32_t new_tokens) {
     spec.prompt.clear();
     for (int i = 0; i < 20; ++i)
       spec.prompt.push_back(
-          static_cast<std::int32_t>(draws.below(test::tiny_model()->config().vocab_size)));
+          static_cast<std::int32_t>(draws.below(world.setup.model->config().vocab_size)));
   };
   lengthen(world.setup.requests[0]);
   lengthen(world.setup.requests[1]);
@@ -98,7 +98,7 @@ void check_holds(const std::string& text, const test::world& world) {
   BOOST_REQUIRE_MESSAGE(summary.has_value(), (summary ? "" : summary.error().message));
   BOOST_TEST(summary->requests == world.setup.requests.size());
   BOOST_TEST(summary->strategy == world.setup.chosen.name);
-  const auto& shape = test::tiny_model()->config();
+  const auto& shape = world.setup.model->config();
   std::int64_t slots = 0;
   for (const auto n : summary->slots) slots += n;
   BOOST_TEST(slots == summary->decisions * static_cast<std::int64_t>(shape.top_k));
@@ -179,6 +179,40 @@ void check_refused(const std::string& complaint, const std::function<void(lines&
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(trace)
+
+BOOST_AUTO_TEST_CASE(traces_of_every_family_hold_under_its_own_rule_for_gates) {
+  for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
+                          model::family::qwen3_moe, model::family::olmoe})
+    BOOST_TEST_CONTEXT(model::to_string(kind)) {
+      // Decisions with substitutes, whose gates follow the rule too.
+      test::world world("local-only", 5, 1, 3, test::random_model(kind));
+      world.setup.chunk_rows = 4;
+      world.add_requests(3, 3, 0.8);
+      const auto text = record(world);
+      check_holds(text, world);
+      auto content = split(text);
+      const std::string right = world.setup.model->config().gates == model::gate_rule::renormalised
+                                    ? "renormalised"
+                                    : "probabilities";
+      const std::string wrong = right == "renormalised" ? "probabilities" : "renormalised";
+      const auto restate = [&](const std::string& from, const std::string& to) {
+        const auto place = content[0].find(from);
+        BOOST_REQUIRE(place != std::string::npos);
+        content[0].replace(place, from.size(), to);
+        return verify_sealed_anew(content);
+      };
+      const auto refused = restate("\"router_gates\":\"" + right, "\"router_gates\":\"" + wrong);
+      BOOST_REQUIRE(!refused.has_value());
+      BOOST_TEST(refused.error().message.find("gate of the router") != std::string::npos,
+                 refused.error().message);
+      const auto unknown = restate("\"router_gates\":\"" + wrong, "\"router_gates\":\"halved");
+      BOOST_REQUIRE(!unknown.has_value());
+      BOOST_TEST(unknown.error().message.find("router_gates: found 'halved'") != std::string::npos,
+                 unknown.error().message);
+      const auto unstated = restate("\"router_gates\":\"halved\",", "");
+      BOOST_TEST(unstated.has_value() == (right == "renormalised"));
+    }
+}
 
 BOOST_AUTO_TEST_CASE(emulated_traces_of_every_strategy_and_budget_hold) {
   for (const auto& strategy : actors::strategy_names())

@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(router_and_head_give_a_row_the_same_bits_alone_and_in_batch
   const auto model = fixture::tiny_model();
   const auto& config = model->config();
   const std::size_t width = config.hidden_size;
-  const auto rows = numbers(64 * width, 3);
+  auto rows = numbers(64 * width, 3);
   std::vector<float> normed(64 * width), scores(64 * config.n_experts),
       words(64 * config.vocab_size);
   for (std::size_t i = 0; i < 64; ++i) {

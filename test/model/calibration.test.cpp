@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(router_statistics_are_those_of_the_logits) {
           gram[a * 6 + b] += static_cast<double>(row[a]) * row[b];
           centred[a * 6 + b] += (row[a] - mean) * (row[b] - mean);
         }
-      for (const auto& slot : om::choose_experts(row, 2)) {
+      for (const auto& slot : om::choose_experts(row, 2, om::gate_rule::renormalised)) {
         const std::size_t r = slot.expert.index();
         ++count[r];
         gate[r] += slot.gate;
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(output_distances_are_those_of_executed_experts) {
       std::vector<std::vector<float>> made(6, std::vector<float>(width));
       for (std::size_t e = 0; e < 6; ++e)
         model.run_expert(layer_id{0u}, expert_id{e}, normed, made[e]);
-      const auto slots = om::choose_experts(logits, 2);
+      const auto slots = om::choose_experts(logits, 2, om::gate_rule::renormalised);
       double norm = 0;
       for (std::size_t d = 0; d < width; ++d) {
         const double y = static_cast<double>(slots[0].gate) * made[slots[0].expert.index()][d] +

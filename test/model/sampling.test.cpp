@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(the_loss_is_minus_the_log_of_the_softmax) {
 
 BOOST_AUTO_TEST_CASE(the_router_takes_the_largest_logits_in_order_and_the_lower_of_equals) {
   const float logits[] = {1.0f, 3.0f, 2.0f, 3.0f, 2.0f};
-  const auto slots = om::choose_experts(logits, 4);
+  const auto slots = om::choose_experts(logits, 4, om::gate_rule::renormalised);
   BOOST_REQUIRE_EQUAL(slots.size(), 4u);
   const std::size_t expected[] = {1, 3, 2, 4};
   float total = 0;
@@ -90,10 +90,10 @@ BOOST_AUTO_TEST_CASE(the_router_takes_the_largest_logits_in_order_and_the_lower_
 BOOST_AUTO_TEST_CASE(gates_of_the_routers_own_choice_have_the_routers_bits) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const auto logits = fixture::numbers(8, seed, 4.0);
-    const auto slots = om::choose_experts(logits, 3);
+    const auto slots = om::choose_experts(logits, 3, om::gate_rule::renormalised);
     std::vector<expert_id> experts;
     for (const auto& slot : slots) experts.push_back(slot.expert);
-    const auto gates = om::gates_of(logits, experts);
+    const auto gates = om::gates_of(logits, experts, om::gate_rule::renormalised);
     for (std::size_t j = 0; j < 3; ++j)
       BOOST_TEST(fixture::same_bits(&gates[j], &slots[j].gate, 1));
   }

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+#include "model/model_config.hpp"
+
+/// Checkpoints of any family with random weights: complete folders to test, measure and plan with
+/// where no trained weights are at hand.
+namespace ordermoe::model {
+
+/// One tensor of a checkpoint in the names of Hugging Face transformers, and how it is drawn.
+struct tensor_plan {
+  std::string name;
+  std::vector<std::size_t> shape;
+  double mean = 0;
+  double deviation = 0;  ///< Standard deviation of the draw, before rounding to bf16.
+
+  std::size_t size() const;
+};
+
+/// Every tensor of a model, embedding first, then layer by layer. Deviations keep the size of
+/// activations about constant: a matrix divides by the root of what it sums over, and what is added
+/// to the residual stream by the root of how often that happens.
+std::vector<tensor_plan> tensors_of(const model_config& config);
+
+/// Shape of the family's published model: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B,
+/// OLMoE-1B-7B, with n_layers instead of the published number where it is not 0. Beginning and end
+/// of text are 1 and 2, as the tokenizers of this project have it.
+model_config published_shape(family kind, std::size_t n_layers = 0);
+/// A model of three layers and eight experts that runs in milliseconds and keeps what sets its
+/// family apart.
+model_config small_shape(family kind);
+
+struct random_model_options {
+  model_config shape;
+  std::uint64_t seed = 1;
+  std::string_view tokenizer;                      ///< Bytes of the tokenizer.model.
+  std::size_t shard_bytes = std::size_t{4} << 30;  ///< Most bytes of tensors in one file.
+  std::function<void(double share_done)> progress;
+  std::function<bool()> should_stop;
+};
+
+struct random_model_report {
+  std::size_t n_tensors = 0;
+  std::size_t n_files = 0;  ///< Of weights.
+  std::size_t weight_bytes = 0;
+};
+
+/// Writes config.json, tokenizer.model and bf16 safetensors, in shards with an index where they do
+/// not fit one file. A number is a function of seed, name and place alone. Memory: a few MiB,
+/// whatever the model. Everything is written to a folder beside the target that is renamed at the
+/// end, so an interrupt or a full disk leaves no target. Errors: io (the target is there and not
+/// empty, the disk has no room), interrupted.
+result<random_model_report> write_random_model(const std::filesystem::path& folder,
+                                               const random_model_options& options);
+
+}  // namespace ordermoe::model
