@@ -10,12 +10,13 @@
 #include <queue>
 #include <set>
 
+#include "model/utf8.hpp"
+
 namespace ordermoe::model {
 
 namespace {
 
 constexpr std::string_view space_symbol = "\xe2\x96\x81";  // U+2581
-constexpr std::string_view replacement = "\xef\xbf\xbd";   // U+FFFD
 constexpr std::size_t most_pieces = std::size_t{1} << 22;
 
 /// One field of a protobuf message.
@@ -89,29 +90,6 @@ class field_walk {
   std::string_view rest_;
   bool broken_ = false;
 };
-
-/// Bytes of the valid UTF-8 character that `text` begins with; 0 where there is none.
-std::size_t character_bytes(std::string_view text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const auto follows = [&](std::size_t i) { return i < text.size() && (at(i) & 0xc0) == 0x80; };
-  if (text.empty()) return 0;
-  const unsigned first = at(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
-  if ((first & 0xf0) == 0xe0) {
-    if (!follows(1) || !follows(2)) return 0;
-    if (first == 0xe0 && at(1) < 0xa0) return 0;
-    if (first == 0xed && at(1) > 0x9f) return 0;
-    return 3;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    if (!follows(1) || !follows(2) || !follows(3)) return 0;
-    if (first == 0xf0 && at(1) < 0x90) return 0;
-    if (first == 0xf4 && at(1) > 0x8f) return 0;
-    return 4;
-  }
-  return 0;
-}
 
 error broken(const char* part) {
   return {errc::malformed, fmt::format("{} is cut short or no protobuf message", part)};
@@ -285,7 +263,7 @@ sentencepiece_model::step sentencepiece_model::normalize_prefix(std::string_view
     if (longest) return *longest;
   }
   const std::size_t n = character_bytes(text);
-  if (n == 0) return {replacement, 1};
+  if (n == 0) return {utf8_replacement, 1};
   return {text.substr(0, n), n};
 }
 
@@ -418,7 +396,7 @@ std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids) co
   const auto flush = [&] {
     for (std::string_view rest = bytes; !rest.empty();) {
       const std::size_t n = character_bytes(rest);
-      text += n > 0 ? rest.substr(0, n) : replacement;
+      text += n > 0 ? rest.substr(0, n) : utf8_replacement;
       rest.remove_prefix(std::max<std::size_t>(n, 1));
     }
     bytes.clear();

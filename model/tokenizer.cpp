@@ -6,13 +6,15 @@
 
 #include "config/files.hpp"
 #include "model/sentencepiece_model.hpp"
+#include "model/tokenizer_json.hpp"
+#include "model/utf8.hpp"
 
 namespace ordermoe::model {
 
 namespace {
 
 constexpr std::size_t most_model_bytes = std::size_t{256} << 20;
-constexpr std::string_view replacement = "\xef\xbf\xbd";
+constexpr std::string_view replacement = utf8_replacement;
 
 class sentencepiece_tokenizer final : public tokenizer {
  public:
@@ -56,10 +58,7 @@ std::size_t unsettled_bytes(std::string_view text) {
   return bytes;
 }
 
-}  // namespace
-
-result<std::shared_ptr<const tokenizer>> tokenizer::load(const std::filesystem::path& folder) {
-  const auto path = folder / "tokenizer.model";
+result<std::shared_ptr<const tokenizer>> read_sentencepiece(const std::filesystem::path& path) {
   auto bytes = read_file(path, most_model_bytes);
   if (!bytes) return bytes.error();
   auto content = sentencepiece_model::parse(*bytes);
@@ -69,6 +68,22 @@ result<std::shared_ptr<const tokenizer>> tokenizer::load(const std::filesystem::
                              path.string(), content.error().message)};
   return std::shared_ptr<const tokenizer>(
       std::make_shared<sentencepiece_tokenizer>(std::move(*content)));
+}
+
+}  // namespace
+
+result<std::shared_ptr<const tokenizer>> tokenizer::load(const std::filesystem::path& folder) {
+  const auto exists = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+  };
+  // A folder that has both holds a SentencePiece model and a conversion of it.
+  if (exists(folder / "tokenizer.model")) return read_sentencepiece(folder / "tokenizer.model");
+  if (exists(folder / "tokenizer.json")) return read_tokenizer_json(folder / "tokenizer.json");
+  return error{errc::not_found,
+               fmt::format("{}: found neither tokenizer.model nor tokenizer.json, expected one of "
+                           "them; copy it there from where the model came from",
+                           folder.string())};
 }
 
 streaming_decoder::streaming_decoder(std::shared_ptr<const tokenizer> tokens)
