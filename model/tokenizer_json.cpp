@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "config/files.hpp"
 #include "config/json.hpp"
 #include "model/added_tokens.hpp"
 #include "model/byte_level_bpe.hpp"
@@ -517,22 +518,27 @@ class byte_level_tokenizer final : public tokenizer {
 
 }  // namespace
 
-result<std::shared_ptr<const tokenizer>> read_tokenizer_json(const std::filesystem::path& path) {
-  auto document = read_json(path, most_file_bytes);
+result<std::shared_ptr<const tokenizer>> parse_tokenizer_json(std::string_view text,
+                                                              std::string place) {
+  constexpr std::string_view remedy =
+      "use the tokenizer.json of a byte-level BPE model as its authors published it";
+  auto document = json_document::parse(text, std::move(place));
   if (!document) return document.error();
-  (*document)->set_remedy(
-      "use the tokenizer.json of a byte-level BPE model as its authors published it");
+  (*document)->set_remedy(std::string(remedy));
   auto made = reader(**document).run();
   if (!made) return made.error();
   auto merges = byte_level_bpe::make(made->tokens, made->merges, made->whole);
   if (!merges)
-    return error{
-        merges.error().code,
-        fmt::format("{}: model.vocab: {}; use the tokenizer.json of a byte-level BPE model "
-                    "as its authors published it",
-                    path.string(), merges.error().message)};
+    return error{merges.error().code, fmt::format("{}: model.vocab: {}; {}", (*document)->place(),
+                                                  merges.error().message, remedy)};
   return std::shared_ptr<const tokenizer>(
       std::make_shared<byte_level_tokenizer>(std::move(*made), std::move(*merges)));
+}
+
+result<std::shared_ptr<const tokenizer>> read_tokenizer_json(const std::filesystem::path& path) {
+  const auto text = read_file(path, most_file_bytes);
+  if (!text) return text.error();
+  return parse_tokenizer_json(*text, path.string());
 }
 
 }  // namespace ordermoe::model

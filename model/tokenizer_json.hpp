@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "config/error.hpp"
 #include "model/tokenizer.hpp"
@@ -27,5 +29,9 @@ namespace ordermoe::model {
 /// Errors: not_found, io, malformed, out_of_range, mismatch, unsupported; the message names the
 /// file, the field, and what to do.
 result<std::shared_ptr<const tokenizer>> read_tokenizer_json(const std::filesystem::path& path);
+
+/// The same for a text in memory; `place` is what messages name.
+result<std::shared_ptr<const tokenizer>> parse_tokenizer_json(std::string_view text,
+                                                              std::string place);
 
 }  // namespace ordermoe::model
