@@ -108,8 +108,7 @@ result<fs::path> existing_folder(const std::string& path, const char* flag) {
 
 result<cost_profile> load_costs(const std::string& name, const model::model_config& shape) {
   if (name != "measured") return named_cost_profile(name);
-  return measured_cost_profile(shape.hidden_size, shape.intermediate_size, shape.n_heads,
-                               shape.n_kv_heads, shape.head_dim, shape.n_experts, shape.vocab_size);
+  return model::own_costs(shape);
 }
 
 result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& path,
