@@ -138,7 +138,7 @@ class run_of_actors {
                                   setup_.costs);
         !fits)
       return fits;
-    if (books_.tracing()) books_.trace(header_line(setup_, chosen));
+    if (books_.tracing()) books_.trace(header_line(setup_, chosen, context_->shape().gates));
     return {};
   }
 

@@ -76,7 +76,7 @@ std::string gate_rule_name(model::gate_rule rule) {
 
 }  // namespace
 
-std::string header_line(const run_setup& setup, const strategy& chosen) {
+std::string header_line(const run_setup& setup, const strategy& chosen, model::gate_rule gates) {
   json costs, policy, line;
   cost_fields(setup.costs, write_field{costs});
   policy_fields(chosen.policy, write_field{policy});
@@ -92,7 +92,7 @@ std::string header_line(const run_setup& setup, const strategy& chosen) {
   line["continue_in_place"] = chosen.continue_in_place;
   line["chunk_rows"] = setup.chunk_rows;
   line["requests"] = setup.requests.size();
-  line["router_gates"] = gate_rule_name(setup.model->config().gates);
+  line["router_gates"] = gate_rule_name(gates);
   line["cluster_toml"] = cluster_toml(setup.servers);
   line["costs"] = costs;
   line["policy"] = policy;
