@@ -209,12 +209,14 @@ std::vector<strategy_options> plan_variants(std::string_view name, const plannin
     add_plan(planning::place_layer_shards(experts, servers, costs, shards), false);
   };
   if (name == "exact") {
+    variants.clear();  // its own plan is one of these
     planning::placement_options placement;
     for (std::uint64_t i = 0; i < 3; ++i) {
       placement.seed = options.seed + i;
       add_plan(planning::place_by_popularity(experts, servers, costs, placement), true);
     }
     add_plan(planning::place_by_similarity(experts, servers, costs, placement), true);
+    if (variants.empty()) variants.push_back(options);
   } else if (name == "layer-shards") {
     add_shards(planning::shard_objective::latency, planning::shard_return::direct);
     add_shards(planning::shard_objective::throughput, planning::shard_return::by_access);

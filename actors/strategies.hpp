@@ -49,10 +49,11 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
                                const strategy_options& options);
 
 /// Every way of planning a strategy that is worth a trial on these servers, as options for
-/// make_strategy; the first are those given. `exact`: popularity placements of three seeds and the
+/// make_strategy; never empty. `exact`: popularity placements of three seeds and the
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
 /// access server or straight to the first holder. `ordermoe`: searched for several loads and
-/// budgets around those expected, and the layer shards. The others are planned as published.
+/// budgets around those expected; without a budget or without limit also the layer shards. The
+/// others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const planning::profile& experts,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options);
