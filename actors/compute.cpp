@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/device.hpp"
+#include "actors/kv_presence.hpp"
 #include "config/cluster.hpp"
 
 namespace ordermoe::actors {
@@ -67,6 +68,7 @@ struct compute_state {
   std::shared_ptr<batch> running;
   std::int64_t running_until_ns = 0;  ///< Expected end of `running`.
   server_ledger ledger;
+  std::unordered_map<std::uint64_t, std::vector<kv_presence>> kv;  ///< By request, then layer.
   std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
 
   const run_context& run() const { return *view->run; }
@@ -108,9 +110,27 @@ struct compute_state {
     spare.push_back(std::move(done));
   }
 
+  kv_presence& presence_of(std::uint64_t request, std::uint32_t layer) {
+    auto& layers = kv[request];
+    if (layers.empty()) layers.resize(run().shape().n_layers);
+    return layers[layer];
+  }
+
   void attend(attend_work& work) {
+    auto& presence = presence_of(work.terms.request, work.layer);
+    if (!presence.ready_for(work.first)) return presence.waiting.push_back(std::move(work));
+    enqueue(presence, std::move(work));
+    wake(presence);
+  }
+
+  void enqueue(kv_presence& presence, attend_work work) {
+    presence.add(work.first, work.n);
     waiting_batch(work_kind::attend, work.layer, 0).attends.push_back(std::move(work));
     start_next();
+  }
+
+  void wake(kv_presence& presence) {
+    while (auto work = presence.take_ready()) enqueue(presence, std::move(*work));
   }
 
   void run_experts(expert_work& work) {
@@ -133,12 +153,23 @@ struct compute_state {
   }
 
   void store(store_kv& content) {
-    if (!thread) return tensors->store(content);
-    thread->post(
-        [tensors = tensors.get(), content = std::move(content)] { tensors->store(content); });
+    std::vector<kv_presence*> changed;
+    changed.reserve(content.content.blocks.size());
+    for (const auto& block : content.content.blocks) {
+      auto& presence = presence_of(block.request, content.content.layer);
+      presence.add(block.first, block.n);
+      changed.push_back(&presence);
+    }
+    if (thread)
+      thread->post(
+          [tensors = tensors.get(), content = std::move(content)] { tensors->store(content); });
+    else
+      tensors->store(content);
+    for (auto* presence : changed) wake(*presence);
   }
 
   void drop(std::uint64_t request) {
+    kv.erase(request);
     if (!thread) return tensors->drop(request);
     thread->post([tensors = tensors.get(), request] { tensors->drop(request); });
   }
@@ -184,8 +215,8 @@ struct compute_state {
           content.flops, content.bytes_read, content.start_ns - run().start_ns,
           end_ns - run().start_ns));
     running.reset();
-    for (std::size_t i = 0; i < content.attends.size(); ++i)
-      self->send(content.attends[i].token, std::move(content.attention_results[i]));
+    if (!content.attended.empty())
+      self->send(view->selector, select_batch{std::exchange(content.attended, {})});
     if (!content.streamed.content.blocks.empty())
       self->send(view->server, std::move(content.streamed));
     for (std::size_t i = 0; i < content.heads.size(); ++i)

@@ -49,7 +49,7 @@ void batch::clear() {
   attends.clear();
   experts.clear();
   heads.clear();
-  attention_results.clear();
+  attended.clear();
   head_results.clear();
   streamed.content.blocks.clear();
   streamed.access.clear();
@@ -121,14 +121,23 @@ void device::run_attention(batch& content) {
   model_->route(layer, hidden, normed, logits);
 
   std::size_t row = 0;
-  for (const auto& work : content.attends) {
+  content.attended.reserve(content.attends.size());
+  for (auto& work : content.attends) {
     const std::size_t n = work.n;
     const auto slice = [&](const std::vector<float>& from, std::size_t columns) {
       const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
     };
-    content.attention_results.push_back(
-        {slice(hidden, width), slice(normed, width), slice(logits, shape.n_experts)});
+    content.attended.push_back({work.token,
+                                {work.terms.request, work.terms.attempt, work.first},
+                                work.terms.access,
+                                content.layer,
+                                slice(hidden, width),
+                                slice(normed, width),
+                                slice(logits, shape.n_experts),
+                                std::move(work.allowance),
+                                work.pool,
+                                work.tokens_left});
     if (work.stream) {
       kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       block.rows.reserve(n * shape.kv_row_size());

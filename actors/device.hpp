@@ -39,8 +39,8 @@ struct batch {
   std::vector<expert_share> experts;
   std::vector<head_work> heads;
   // Filled by device::run:
-  std::vector<attended> attention_results;  ///< One for each of `attends`.
-  std::vector<head_done> head_results;      ///< One for each of `heads`.
+  std::vector<select_query> attended;   ///< One for each of `attends`.
+  std::vector<head_done> head_results;  ///< One for each of `heads`.
   kv_written streamed;
   std::int64_t tensor_ns = 0;
   // Filled by the compute actor:

@@ -4,7 +4,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <unordered_map>
 
 #include "actors/request.hpp"
@@ -34,25 +33,6 @@ std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from
 
 namespace {
 
-/// Which KV rows of one sequence at one layer are here, and who waits for the rest.
-struct kv_presence {
-  std::uint32_t contiguous = 0;         ///< Rows 0 .. contiguous - 1 are here.
-  std::set<std::uint32_t> later;        ///< Rows beyond the gap.
-  std::vector<attend_request> waiting;  ///< Tokens whose earlier rows are not all here.
-
-  void add(std::uint32_t first, std::uint32_t n) {
-    if (first <= contiguous)
-      contiguous = std::max(contiguous, first + n);
-    else
-      for (std::uint32_t i = first; i < first + n; ++i) later.insert(i);
-    later.erase(later.begin(), later.lower_bound(contiguous));
-    while (!later.empty() && *later.begin() == contiguous) {
-      later.erase(later.begin());
-      ++contiguous;
-    }
-  }
-};
-
 struct hash_of_key {
   std::size_t operator()(const token_key& key) const {
     return std::hash<std::uint64_t>{}(key.request * 0x9e3779b97f4a7c15u ^
@@ -67,8 +47,7 @@ struct edge_server_state {
   std::unordered_map<token_key, token_actor, hash_of_key> tokens;
   std::map<token_key, std::vector<expert_output>> early;  ///< Outputs that came before their token.
   std::map<std::uint64_t, request_actor> requests;        ///< Those whose user is connected here.
-  std::unordered_map<std::uint64_t, std::vector<kv_presence>> kv;  ///< By request, then layer.
-  std::unordered_map<std::uint64_t, std::int64_t> reserved;        ///< Bytes by request.
+  std::unordered_map<std::uint64_t, std::int64_t> reserved;  ///< Bytes by request.
   std::deque<reservation> reservation_queue;
   std::int64_t reserved_bytes = 0;
   caf::typed_response_promise<caf::ok_atom> drained;  ///< To the planner that holds admission.
@@ -220,37 +199,6 @@ struct edge_server_state {
   // -------------------------------------------------------------------------------------------------------
   // KV
 
-  kv_presence& presence_of(std::uint64_t request, std::uint32_t layer) {
-    auto& layers = kv[request];
-    if (layers.empty()) layers.resize(run().shape().n_layers);
-    return layers[layer];
-  }
-
-  void attend(attend_request& work) {
-    auto& presence = presence_of(work.terms.request, work.layer);
-    if (presence.contiguous < work.first) {
-      presence.waiting.push_back(std::move(work));
-      return;
-    }
-    presence.add(work.first, work.n);
-    self->send(view->compute, std::move(work));
-    wake(presence);
-  }
-
-  void wake(kv_presence& presence) {
-    for (std::size_t i = 0; i < presence.waiting.size();) {
-      if (presence.waiting[i].first > presence.contiguous) {
-        ++i;
-        continue;
-      }
-      auto work = std::move(presence.waiting[i]);
-      presence.waiting.erase(presence.waiting.begin() + static_cast<std::ptrdiff_t>(i));
-      presence.add(work.first, work.n);
-      self->send(view->compute, std::move(work));
-      i = 0;
-    }
-  }
-
   void stream(const kv_written& written) {
     const auto layer = written.content.layer;
     const auto members_of = [&](std::uint32_t access) {
@@ -281,16 +229,8 @@ struct edge_server_state {
     // Where a request is over, its last rows were still on the way.
     std::erase_if(rows.blocks,
                   [&](const kv_block& block) { return !reserved.contains(block.request); });
-    std::vector<kv_presence*> changed;
-    changed.reserve(rows.blocks.size());
-    for (const auto& block : rows.blocks) {
-      auto& presence = presence_of(block.request, rows.layer);
-      presence.add(block.first, block.n);
-      changed.push_back(&presence);
-    }
     self->send(view->compute,
                store_kv{std::move(rows), static_cast<std::uint32_t>(run().shape().max_context)});
-    for (auto* presence : changed) wake(*presence);
   }
 
   // --------------------------------------------------------------------------------------------
@@ -321,7 +261,6 @@ struct edge_server_state {
         reserved_bytes -= held->second;
         trace_memory(message.request, -held->second);
         reserved.erase(held);
-        kv.erase(message.request);
         self->send(view->compute, drop_sequence{message.request});
         return serve_queue();
       }
@@ -404,7 +343,6 @@ edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id)
     return {
         // CAF tries one after the other, so the most frequent come first.
         [&state](frame& content) { state.receive(content); },
-        [&state](attend_request& work) { state.attend(work); },
         [&state](const kv_written& written) { state.stream(written); },
         [&state](const token_departed& message) { state.tokens.erase(message.key); },
         [&state](start_token& message) { state.start(std::move(message.state)); },

@@ -101,16 +101,12 @@ using monitor_actor = caf::typed_actor<caf::reacts_to<plan_in_force>, caf::react
 // ----------------------------------------------------------------------------------------------------
 // to a token
 
-/// From compute: attention, norm and router of this token's rows are done.
-struct attended {
-  std::vector<float> hidden;  ///< [n, hidden_size] after attention
-  std::vector<float> normed;  ///< [n, hidden_size] what experts read
-  std::vector<float> logits;  ///< [n, n_experts]
-};
-
-/// From the selector: what runs where.
+/// From the selector: the rows after attention, and what runs where.
 struct decided {
   chunk_decision choice;
+  std::vector<float> hidden;          ///< [n, hidden_size] after attention
+  std::vector<float> normed;          ///< [n, hidden_size] what experts read
+  std::vector<loss_units> allowance;  ///< [n] as the token sent it
 };
 
 /// From compute: logits over the vocabulary of the rows that were asked for.
@@ -120,12 +116,14 @@ struct head_done {
 
 /// expert_output (wire.hpp) comes from compute where the experts ran here, from the edge server
 /// otherwise.
-using token_actor = caf::typed_actor<caf::reacts_to<attended>, caf::reacts_to<decided>,
-                                     caf::reacts_to<expert_output>, caf::reacts_to<head_done>>;
+using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<expert_output>,
+                                     caf::reacts_to<head_done>>;
 
 // --------------------------------------------------------------------------------------------------
 // to a compute
 
+/// From a token: attend these rows as soon as every earlier KV row of the sequence is here, then
+/// ask the selector what runs where. The selector answers the token.
 struct attend_work {
   token_actor token;
   request_terms terms;
@@ -135,6 +133,10 @@ struct attend_work {
   std::vector<std::int32_t> ids;  ///< [n] embedded first; empty where there are hidden states.
   std::vector<float> hidden;      ///< [n, hidden_size], or empty
   bool stream = false;  ///< Hand the new KV rows to the edge server for the other members of R_l.
+  // For the selector:
+  std::vector<loss_units> allowance;  ///< [n]
+  loss_units pool = 0;
+  double tokens_left = 1;  ///< As decide_input.
 };
 
 struct expert_work {
@@ -183,19 +185,27 @@ using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>>;
 // -------------------------------------------------------------------------------------------------
 // to a selector
 
+/// One token's rows after attention, norm and router.
 struct select_query {
   token_actor token;
   token_key key;
   std::uint32_t access = 0;
   std::uint32_t layer = 0;
+  std::vector<float> hidden;          ///< [n, hidden_size] after attention
+  std::vector<float> normed;          ///< [n, hidden_size] what experts read
   std::vector<float> logits;          ///< [n, n_experts]
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
   double tokens_left = 1;  ///< As decide_input.
 };
 
+/// From compute: everything that one batch attended. Each token gets its own answer.
+struct select_batch {
+  std::vector<select_query> queries;
+};
+
 /// load_report: what other servers say of their waits; a new snapshot each time.
-using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_query>,
+using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_batch>,
                                         caf::reacts_to<load_report>>;
 
 // -----------------------------------------------------------------------------------------------------
@@ -233,9 +243,6 @@ using request_actor =
 // -----------------------------------------------------------------------------------------------
 // to an edge server
 
-/// From a token: attend these rows as soon as every earlier KV row of the sequence is here.
-using attend_request = attend_work;
-
 /// From compute: KV rows were written here; the other members of R_l get them.
 struct kv_written {
   kv_rows content;
@@ -272,10 +279,10 @@ struct load_tick {};
 struct stop_server {};
 
 using edge_server_actor = caf::typed_actor<
-    caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<attend_request>,
-    caf::reacts_to<kv_written>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
-    caf::reacts_to<start_request>, caf::reacts_to<progress_report>, caf::reacts_to<reservation>,
-    caf::reacts_to<load_report>, caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
+    caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<kv_written>,
+    caf::reacts_to<token_departed>, caf::reacts_to<start_token>, caf::reacts_to<start_request>,
+    caf::reacts_to<progress_report>, caf::reacts_to<reservation>, caf::reacts_to<load_report>,
+    caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
     caf::replies_to<install_plan>::with<caf::ok_atom>,
     caf::replies_to<hold_admission>::with<caf::ok_atom>, caf::reacts_to<resume_admission>>;
 
@@ -283,7 +290,6 @@ using edge_server_actor = caf::typed_actor<
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::frame)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::attach_view)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::attended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::decided)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::head_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::expert_output)
@@ -295,7 +301,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::drop_sequence)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::batch_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::tell_load)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::tell_ledger)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::select_query)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::select_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::load_report)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::begin_request)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::request_deadline)

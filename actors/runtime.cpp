@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <thread>
 
 #include "actors/books.hpp"
@@ -19,6 +20,7 @@
 #include "actors/server_actors.hpp"
 #include "actors/trace_header.hpp"
 #include "actors/trace_lines.hpp"
+#include "actors/virtual_time_worker.hpp"
 #include "config/random.hpp"
 
 namespace ordermoe::actors {
@@ -52,6 +54,7 @@ class run_of_actors {
     if (setup.mode == run_mode::emulated) {
       scheduler_ = dynamic_cast<caf::scheduler::test_coordinator*>(&system_.scheduler());
       ORDERMOE_CHECK(scheduler_ != nullptr, "emulated mode runs under CAF's testing scheduler");
+      worker_.emplace(*scheduler_);
       scheduler_->clock().current_time = caf::actor_clock::time_point{} + std::chrono::seconds(1);
     }
     context_ = std::make_shared<run_context>();
@@ -158,7 +161,7 @@ class run_of_actors {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (*ready < views_.size() && !books_.failed()) {
       if (scheduler_ != nullptr) {
-        if (!scheduler_->try_run_once()) break;
+        if (!worker_->run_one()) break;
       } else {
         if (std::chrono::steady_clock::now() > deadline) break;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -201,7 +204,7 @@ class run_of_actors {
   result<void> drive_virtual_time() {
     std::size_t steps = 0;
     for (;;) {
-      while (scheduler_->try_run_once())
+      while (worker_->run_one())
         if (books_.failed()) return *books_.problem;
       if (++steps % 1024 == 0) {
         if (stop_asked()) return error{errc::interrupted, "interrupted; nothing was written"};
@@ -250,7 +253,7 @@ class run_of_actors {
     }
     if (monitor_) caf::anon_send(monitor_, tell_ledger{});
     if (scheduler_ != nullptr) {
-      while (scheduler_->try_run_once()) {
+      while (worker_->run_one()) {
       }
     } else {
       books_.wait_for_ledgers(n, n * (n - 1), std::chrono::seconds(10));
@@ -272,7 +275,7 @@ class run_of_actors {
     if (planner_) caf::anon_send_exit(planner_, caf::exit_reason::user_shutdown);
     if (monitor_) caf::anon_send_exit(monitor_, caf::exit_reason::user_shutdown);
     if (scheduler_ != nullptr)
-      while (scheduler_->try_run_once()) {
+      while (worker_->run_one()) {
       }
     views_.clear();
     planner_ = nullptr;
@@ -283,7 +286,8 @@ class run_of_actors {
   run_books books_;
   caf::actor_system_config config_;
   caf::actor_system system_;
-  caf::scheduler::test_coordinator* scheduler_ = nullptr;
+  caf::scheduler::test_coordinator* scheduler_ = nullptr;  ///< Emulated mode.
+  std::optional<virtual_time_worker> worker_;              ///< Emulated mode.
   std::shared_ptr<run_context> context_;
   std::vector<std::shared_ptr<server_view>> views_;
   planner_actor planner_;

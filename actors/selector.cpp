@@ -28,6 +28,34 @@ struct selector_state {
     }
   }
 
+  void answer(selector_actor::pointer self, select_query& query) {
+    const auto& run = *view->run;
+    decide_input input;
+    input.layer = query.layer;
+    input.server = view->id;
+    input.access = query.access;
+    input.n_experts = run.shape().n_experts;
+    input.top_k = run.shape().top_k;
+    input.gates = run.shape().gates;
+    input.logits = query.logits;
+    input.allowance = query.allowance;
+    input.pool = query.pool;
+    input.tokens_left = query.tokens_left;
+    input.wait_ns = wait_ns;
+    auto choice = decide(*view->placed->tables, input);
+    std::array<std::int64_t, 4> kinds{};
+    for (const auto& row : choice.rows)
+      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
+        ++kinds[static_cast<std::size_t>(classify(view->id, row.targets[j], row.choice.slots[j]))];
+    run.books->count(kinds);
+    if (view->monitor) observe(self, query.layer, choice);
+    if (run.books->tracing())
+      run.books->trace(
+          decision_line(query, view->id, snapshot, now_ns(self) - run.start_ns, choice));
+    self->send(query.token, decided{std::move(choice), std::move(query.hidden),
+                                    std::move(query.normed), std::move(query.allowance)});
+  }
+
   /// Targets of the rows decided on, told to the monitor when they are many and with each load
   /// report of this server.
   void observe(selector_actor::pointer self, std::uint32_t layer, const chunk_decision& choice) {
@@ -61,33 +89,8 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
               state.view = std::move(message.view);
               state.take_in(id, now_ns(self) - state.view->run->start_ns);
             },
-            [self, &state](select_query& query) {
-              const auto& view = *state.view;
-              const auto& run = *view.run;
-              decide_input input;
-              input.layer = query.layer;
-              input.server = view.id;
-              input.access = query.access;
-              input.n_experts = run.shape().n_experts;
-              input.top_k = run.shape().top_k;
-              input.gates = run.shape().gates;
-              input.logits = query.logits;
-              input.allowance = query.allowance;
-              input.pool = query.pool;
-              input.tokens_left = query.tokens_left;
-              input.wait_ns = state.wait_ns;
-              auto choice = decide(*view.placed->tables, input);
-              std::array<std::int64_t, 4> kinds{};
-              for (const auto& row : choice.rows)
-                for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
-                  ++kinds[static_cast<std::size_t>(
-                      classify(view.id, row.targets[j], row.choice.slots[j]))];
-              run.books->count(kinds);
-              if (view.monitor) state.observe(self, query.layer, choice);
-              if (run.books->tracing())
-                run.books->trace(decision_line(query, view.id, state.snapshot,
-                                               now_ns(self) - run.start_ns, choice));
-              self->send(query.token, decided{std::move(choice)});
+            [self, &state](select_batch& batch) {
+              for (auto& query : batch.queries) state.answer(self, query);
             },
             [self, &state, id](load_report& report) {
               const auto& run = *state.view->run;

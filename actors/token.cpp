@@ -17,7 +17,6 @@ struct token_data {
   token_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   token_state state;
-  std::vector<float> normed;           ///< [n, hidden_size] while choosing and dispatching
   std::vector<expert_output> outputs;  ///< Collected so far.
   // While outputs are combined; kept from layer to layer for their memory.
   std::vector<std::uint32_t> first_slot;  ///< [n] index of each row's first executed slot
@@ -41,7 +40,7 @@ struct token_data {
 
   void attend() {
     const auto members = view->placed->plan.residence[state.terms.access].layers[state.layer];
-    attend_request work;
+    attend_work work;
     work.token = handle();
     work.terms = state.terms;
     work.layer = state.layer;
@@ -50,20 +49,18 @@ struct token_data {
     if (state.hidden.empty()) work.ids = state.ids;
     work.hidden = std::move(state.hidden);
     work.stream = run().stream_kv && (members & (members - 1)) != 0;
-    self->send(view->server, std::move(work));
+    work.allowance = std::move(state.allowance);
+    work.pool = state.pool;
+    work.tokens_left =
+        tokens_left(state.terms, state.first, work.n, state.layer, run().shape().n_layers);
+    self->send(view->compute, std::move(work));
   }
 
-  void select(attended& result) {
-    state.hidden = std::move(result.hidden);
-    normed = std::move(result.normed);
-    self->send(view->selector,
-               select_query{handle(), key(), state.terms.access, state.layer,
-                            std::move(result.logits), state.allowance, state.pool,
-                            tokens_left(state.terms, state.first, static_cast<std::uint32_t>(n()),
-                                        state.layer, run().shape().n_layers)});
-  }
-
-  void execute(const chunk_decision& choice) {
+  void execute(decided& answer) {
+    state.hidden = std::move(answer.hidden);
+    state.allowance = std::move(answer.allowance);
+    const auto& normed = answer.normed;
+    const auto& choice = answer.choice;
     state.spent += state.pool - choice.pool_left;
     state.pool = choice.pool_left;
     state.slots_of_row.clear();
@@ -97,7 +94,6 @@ struct token_data {
             {static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
       }
     }
-    normed.clear();
     state.calls_outstanding = static_cast<std::uint32_t>(calls.size());
     const bool stays = choice.residence == view->id;
     if (!stays) leave();
@@ -238,8 +234,7 @@ token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_
         data.outputs = std::move(outputs);
         data.start();
         return {
-            [&data](attended& result) { data.select(result); },
-            [&data](decided& result) { data.execute(result.choice); },
+            [&data](decided& answer) { data.execute(answer); },
             [&data](expert_output& output) { data.collect(output); },
             [&data](head_done& result) { data.sample(result); },
         };
