@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "model/expert_weights.hpp"
 #include "model/kernels.hpp"
 #include "model/safetensors.hpp"
 
@@ -17,106 +18,15 @@ namespace ordermoe::model {
 
 namespace {
 
-/// Rows that go through an expert or a projection at once; bounds the scratch memory.
-constexpr std::size_t most_rows = 128;
 /// Angles of the first positions are tabulated, within this many numbers; later ones are computed
 /// when needed, by the same function.
 constexpr std::size_t most_angles = std::size_t{1} << 22;
-
-/// Grows and never shrinks; contents are undefined after room().
-class scratch_buffer {
- public:
-  float* room(std::size_t n) {
-    if (numbers_.size() < n) numbers_.resize(n);
-    return numbers_.data();
-  }
-
- private:
-  std::vector<float> numbers_;
-};
-
-/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain fp32 on another device.
-class projection {
- public:
-  projection() = default;
-
-  projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
-             const at::Device& device, linear_path path)
-      : layout_{n_out, n_in}, device_(device) {
-    const auto rows = static_cast<std::int64_t>(n_out);
-    const auto columns = static_cast<std::int64_t>(n_in);
-    if (path == linear_path::libtorch) {
-      at::Tensor plain = at::empty({rows, columns}, at::kFloat);
-      std::ranges::copy(row_major, plain.data_ptr<float>());
-      content_ = plain.to(device);
-      return;
-    }
-    const auto size = static_cast<std::int64_t>(layout_.size());
-    if (fits_bf16(row_major)) {
-      content_ = at::empty({size}, at::kBFloat16);
-      pack(layout_, row_major, {static_cast<std::uint16_t*>(content_.data_ptr()), layout_.size()});
-      packed_ = packed_matrix{layout_, weight_storage::bf16, content_.data_ptr()};
-    } else {
-      content_ = at::empty({size}, at::kFloat);
-      pack(layout_, row_major, {content_.data_ptr<float>(), layout_.size()});
-      packed_ = packed_matrix{layout_, weight_storage::fp32, content_.data_ptr()};
-    }
-  }
-
-  std::size_t n_out() const { return layout_.n_out; }
-
-  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
-  void apply(const float* input, float* output, std::size_t n) const {
-    if (packed_.data != nullptr) {
-      kernels().linear(packed_, input, layout_.n_in, output, layout_.n_out, n);
-      return;
-    }
-    // One row at a time, so that a row's bits cannot depend on the number of rows.
-    const auto columns = static_cast<std::int64_t>(layout_.n_in);
-    const at::Tensor rows = at::from_blob(const_cast<float*>(input),
-                                          {static_cast<std::int64_t>(n), columns}, at::kFloat)
-                                .to(device_);
-    std::vector<at::Tensor> results;
-    results.reserve(n);
-    for (std::size_t i = 0; i < n; ++i)
-      results.push_back(at::linear(rows.narrow(0, static_cast<std::int64_t>(i), 1), content_));
-    const at::Tensor all = at::cat(results).to(at::kCPU).contiguous();
-    std::memcpy(output, all.data_ptr<float>(), n * layout_.n_out * sizeof(float));
-  }
-
- private:
-  packed_layout layout_;
-  at::Device device_{at::kCPU};
-  at::Tensor content_;
-  packed_matrix packed_;
-};
 
 at::Tensor vector_of(std::span<const float> numbers) {
   at::Tensor content = at::empty({static_cast<std::int64_t>(numbers.size())}, at::kFloat);
   std::ranges::copy(numbers, content.data_ptr<float>());
   return content;
 }
-
-struct expert_weights {
-  projection gate_and_up;  ///< [2 * inner, hidden_size]: the gate's rows, then the others.
-  projection down;         ///< [hidden_size, inner]
-
-  /// output = down(silu(gate(input)) * up(input)) for n rows of `width` numbers.
-  void apply(const float* input, std::size_t width, float* output, std::size_t n) const {
-    const std::size_t inner = gate_and_up.n_out() / 2;
-    thread_local scratch_buffer both_room, product_room;
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      float* both = both_room.room(count * 2 * inner);
-      float* product = product_room.room(count * inner);
-      gate_and_up.apply(input + start * width, both, count);
-      for (std::size_t i = 0; i < count; ++i)
-        kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
-                               product + i * inner, inner);
-      down.apply(product, output + start * width, count);
-    }
-  }
-};
 
 struct layer_weights {
   at::Tensor attention_norm;   ///< [hidden_size]
@@ -253,7 +163,8 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   };
   auto device = usable();
   if (!device) return device.error();
-  const auto path = device->is_cpu() ? options.linear : linear_path::libtorch;
+  const compute_place place{options.device,
+                            device->is_cpu() ? options.linear : linear_path::libtorch};
 
   const model_config& shape = *config;
   const std::size_t hidden = shape.hidden_size;
@@ -266,7 +177,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   try {
     const auto project = [&](const std::vector<float>& numbers, std::size_t n_out,
                              std::size_t n_in) {
-      return reader.problem() ? projection() : projection(numbers, n_out, n_in, *device, path);
+      return reader.problem() ? projection() : projection(numbers, n_out, n_in, place);
     };
     const auto join = [](std::vector<float> numbers, const std::vector<float>& more) {
       numbers.insert(numbers.end(), more.begin(), more.end());
@@ -307,12 +218,13 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
                                          {shape.n_experts, hidden}),
                              shape.n_experts, hidden);
       const auto expert = [&](const std::string& name, std::size_t inner) -> expert_weights {
-        auto gate = reader.read(fmt::format("{}.{}.weight", name, names.gate), {inner, hidden});
+        const auto gate =
+            reader.read(fmt::format("{}.{}.weight", name, names.gate), {inner, hidden});
+        const auto up = reader.read(fmt::format("{}.{}.weight", name, names.up), {inner, hidden});
         const auto down =
             reader.read(fmt::format("{}.{}.weight", name, names.down), {hidden, inner});
-        gate = join(std::move(gate),
-                    reader.read(fmt::format("{}.{}.weight", name, names.up), {inner, hidden}));
-        return {project(gate, 2 * inner, hidden), project(down, hidden, inner)};
+        if (reader.problem()) return {};
+        return expert_weights(gate, up, down, hidden, inner, place);
       };
       for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e)
         layer.experts.push_back(expert(fmt::format("{}{}.experts.{}", prefix, names.block, e),
@@ -473,7 +385,7 @@ void transformer::route(layer_id layer, std::span<float> hidden, std::span<float
       const std::size_t count = std::min(most_rows, n - start);
       float* output = output_room.room(count * width);
       float* weight = weight_room.room(count);
-      content.shared.apply(normed.data() + start * width, width, output, count);
+      content.shared.apply(normed.data() + start * width, output, count);
       content.shared_gate.apply(normed.data() + start * width, weight, count);
       for (std::size_t i = 0; i < count; ++i) {
         const auto gate =
@@ -495,7 +407,7 @@ void transformer::run_expert(layer_id layer, expert_id expert, std::span<const f
   ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
                  "normed or output is not [n, hidden_size]");
   const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
-  computing("an expert", [&] { content.apply(normed.data(), width, output.data(), n); });
+  computing("an expert", [&] { content.apply(normed.data(), output.data(), n); });
 }
 
 void transformer::head(std::span<const float> hidden, std::span<float> logits) const {

@@ -9,6 +9,7 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
 #include "model/model_config.hpp"
 
@@ -28,10 +29,6 @@ struct attention_row {
                 ///< missing ones are earlier rows of the same call.
   std::size_t position = 0;
 };
-
-/// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
-/// other device.
-enum class linear_path { kernels, libtorch };
 
 struct load_options {
   std::string device = "cpu";                 ///< A LibTorch device string.
