@@ -1,20 +1,14 @@
 #include "model/random_model.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <span>
 #include <utility>
 
-#include "config/files.hpp"
 #include "config/random.hpp"
-#include "model/safetensors.hpp"
 
 namespace ordermoe::model {
 
@@ -22,95 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t bytes_per_weight = 2;
 constexpr std::size_t chunk_numbers = std::size_t{1} << 19;
-
-/// A new file that is written from front to back; its bytes are on the disk after finish().
-class growing_file {
- public:
-  explicit growing_file(fs::path path)
-      : path_(std::move(path)),
-        file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
-    if (file_ < 0) code_ = errno;
-  }
-  ~growing_file() {
-    if (file_ >= 0) ::close(file_);
-  }
-  growing_file(const growing_file&) = delete;
-  growing_file& operator=(const growing_file&) = delete;
-
-  result<void> append(std::string_view bytes) {
-    while (file_ >= 0 && code_ == 0 && !bytes.empty()) {
-      const auto n = ::write(file_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0)
-        code_ = n < 0 ? errno : ENOSPC;
-      else
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-    }
-    return outcome("writing");
-  }
-
-  result<void> finish() {
-    if (file_ >= 0 && code_ == 0 && ::fsync(file_) != 0) code_ = errno;
-    return outcome("flushing to disk");
-  }
-
- private:
-  result<void> outcome(const char* step) const {
-    if (code_ == 0) return {};
-    return error{errc::io,
-                 fmt::format("{}: {} failed: {}; nothing is kept, make room or choose another "
-                             "destination",
-                             path_.string(), step, std::strerror(code_))};
-  }
-
-  fs::path path_;
-  int file_;
-  int code_ = 0;
-};
-
-/// A folder that is removed with all it holds unless it was renamed.
-class building_folder {
- public:
-  /// Beside the target, so that renaming stays within a file system.
-  static result<fs::path> create(const fs::path& target) {
-    std::error_code status;
-    if (target.has_parent_path()) fs::create_directories(target.parent_path(), status);
-    if (status)
-      return error{errc::io, fmt::format("{}: cannot be made: {}; choose another destination",
-                                         target.parent_path().string(), status.message())};
-    std::string pattern = target.string() + ".XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr)
-      return error{errc::io, fmt::format("{}: making a folder beside it failed: {}; choose another "
-                                         "destination",
-                                         target.string(), std::strerror(errno))};
-    fs::permissions(pattern, static_cast<fs::perms>(0755), status);
-    return fs::path(pattern);
-  }
-
-  explicit building_folder(fs::path path) : path_(std::move(path)) {}
-  ~building_folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  building_folder(const building_folder&) = delete;
-  building_folder& operator=(const building_folder&) = delete;
-
-  const fs::path& path() const { return path_; }
-  result<void> become(const fs::path& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0)
-      return error{errc::io,
-                   fmt::format("{}: renaming to it failed: {}; nothing is kept, choose another "
-                               "destination",
-                               target.string(), std::strerror(errno))};
-    path_.clear();
-    return {};
-  }
-
- private:
-  fs::path path_;
-};
 
 /// FNV-1a, 64 bits.
 std::uint64_t hash_of(std::string_view text) {
@@ -132,42 +38,6 @@ void draw(const tensor_plan& tensor, std::uint64_t seed, std::uint64_t first,
       numbers[i + j] = static_cast<float>(tensor.mean + reach * ((part + 0.5) * 0x1.0p-15 - 1.0));
     }
   }
-}
-
-std::string header_of(std::span<const tensor_plan> tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  header["__metadata__"] = {{"format", "pt"}};
-  std::size_t offset = 0;
-  for (const auto& tensor : tensors) {
-    const std::size_t end = offset + tensor.size() * bytes_per_weight;
-    header[tensor.name] = {
-        {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    length[i] = static_cast<char>((static_cast<std::uint64_t>(text.size()) >> (8 * i)) & 0xff);
-  return length + text;
-}
-
-/// Consecutive tensors that go to one file; a tensor larger than the limit has one for itself.
-std::vector<std::span<const tensor_plan>> shards_of(std::span<const tensor_plan> tensors,
-                                                    std::size_t shard_bytes) {
-  std::vector<std::span<const tensor_plan>> shards;
-  std::size_t first = 0, bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t more = tensors[i].size() * bytes_per_weight;
-    if (i > first && bytes + more > shard_bytes) {
-      shards.push_back(tensors.subspan(first, i - first));
-      first = i;
-      bytes = 0;
-    }
-    bytes += more;
-  }
-  shards.push_back(tensors.subspan(first));
-  return shards;
 }
 
 }  // namespace
@@ -319,73 +189,40 @@ model_config small_shape(family kind) {
   return shape;
 }
 
-result<random_model_report> write_random_model(const fs::path& folder,
-                                               const random_model_options& options) {
-  std::error_code status;
-  const fs::path target = folder.has_filename() ? folder : folder.parent_path();
-  if (fs::exists(target, status) &&
-      !(fs::is_directory(target, status) && fs::is_empty(target, status)))
-    return error{errc::io, fmt::format("{}: is there already and is no empty folder; remove it or "
-                                       "choose another destination",
-                                       target.string())};
-  const auto tensors = tensors_of(options.shape);
-  random_model_report report;
-  report.n_tensors = tensors.size();
-  for (const auto& tensor : tensors) report.weight_bytes += tensor.size() * bytes_per_weight;
-
-  auto made = building_folder::create(target);
-  if (!made) return made.error();
-  building_folder building(*made);
-  const auto room = fs::space(building.path(), status);
-  if (!status && room.available < report.weight_bytes)
-    return error{errc::io,
-                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; ask for "
-                             "fewer layers or choose another destination",
-                             target.string(), report.weight_bytes, room.available)};
-
-  const auto shards = shards_of(tensors, options.shard_bytes);
-  report.n_files = shards.size();
-  nlohmann::ordered_json weight_map;
+result<written_model> write_random_model(const fs::path& folder,
+                                         const random_model_options& options) {
+  const auto plans = tensors_of(options.shape);
+  std::vector<tensor_entry> entries;
+  std::map<std::string_view, const tensor_plan*> by_name;
+  double all_bytes = 0, done = 0;
+  for (const auto& plan : plans) {
+    entries.push_back({plan.name, tensor_type::bf16, plan.shape});
+    by_name[plan.name] = &plan;
+    all_bytes += static_cast<double>(entries.back().n_bytes());
+  }
+  auto begun = checkpoint_writer::begin(folder, std::move(entries), options.shard_bytes);
+  if (!begun) return begun.error();
+  checkpoint_writer& writer = **begun;
   std::vector<float> numbers(chunk_numbers);
-  std::size_t done = 0;
-  for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string name =
-        shards.size() == 1 ? "model.safetensors"
-                           : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-    growing_file file(building.path() / name);
-    if (auto written = file.append(header_of(shards[s])); !written) return written.error();
-    for (const auto& tensor : shards[s]) {
-      weight_map[tensor.name] = name;
-      for (std::size_t first = 0; first < tensor.size(); first += chunk_numbers) {
-        if (options.should_stop && options.should_stop())
-          return error{errc::interrupted,
-                       fmt::format("{}: interrupted; nothing is kept", target.string())};
-        const auto chunk = std::span(numbers).first(std::min(chunk_numbers, tensor.size() - first));
-        draw(tensor, options.seed, first, chunk);
-        if (auto written = file.append(to_bytes(chunk, tensor_type::bf16)); !written)
-          return written.error();
-        done += chunk.size() * bytes_per_weight;
-        if (options.progress)
-          options.progress(static_cast<double>(done) / static_cast<double>(report.weight_bytes));
-      }
+  for (const auto& entry : writer.tensors()) {
+    const tensor_plan& plan = *by_name.at(entry.name);
+    for (std::size_t first = 0; first < plan.size(); first += chunk_numbers) {
+      if (options.should_stop && options.should_stop())
+        return error{errc::interrupted,
+                     fmt::format("{}: interrupted; nothing is kept", folder.string())};
+      const auto chunk = std::span(numbers).first(std::min(chunk_numbers, plan.size() - first));
+      draw(plan, options.seed, first, chunk);
+      const std::string bytes = to_bytes(chunk, entry.type);
+      if (auto written = writer.append(bytes); !written) return written.error();
+      done += static_cast<double>(bytes.size());
+      if (options.progress) options.progress(done / all_bytes);
     }
-    if (auto flushed = file.finish(); !flushed) return flushed.error();
   }
-  if (shards.size() > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.weight_bytes}}},
-                                          {"weight_map", weight_map}};
-    if (auto written =
-            write_file(building.path() / "model.safetensors.index.json", index.dump(2) + "\n");
-        !written)
-      return written.error();
-  }
-  if (auto written = write_file(building.path() / "tokenizer.model", options.tokenizer); !written)
+  if (auto written = writer.add_file("tokenizer.model", options.tokenizer); !written)
     return written.error();
-  if (auto written = write_file(building.path() / "config.json", model_config_json(options.shape));
-      !written)
+  if (auto written = writer.add_file("config.json", model_config_json(options.shape)); !written)
     return written.error();
-  if (auto renamed = building.become(target); !renamed) return renamed.error();
-  return report;
+  return writer.finish();
 }
 
 }  // namespace ordermoe::model

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,11 @@ namespace ordermoe::model {
 enum class tensor_type { f32, f16, bf16 };
 const char* to_string(tensor_type type);
 std::size_t bytes_per_number(tensor_type type);
+
+/// Stored numbers widened to fp32. Precondition: stored holds numbers.size() numbers of the type.
+void widen(tensor_type type, std::span<const std::byte> stored, std::span<float> numbers);
+/// Whether none of the stored numbers is infinite or not a number.
+bool all_finite(tensor_type type, std::span<const std::byte> stored);
 
 /// One tensor of an open checkpoint; the bytes live as long as the checkpoint.
 struct tensor_view {
@@ -61,6 +67,26 @@ class checkpoint {
   std::vector<std::shared_ptr<const mapping>> mappings_;
   std::map<std::string, tensor_view, std::less<>> tensors_;
 };
+
+/// Tells the system that these bytes of an open checkpoint are read soon, so that the disk works
+/// while the processor does.
+void expect_reading(std::span<const std::byte> bytes);
+/// Tells the system that these bytes of an open checkpoint are not needed for now: whole pages of
+/// them no longer count as this process's memory. They can still be read.
+void finish_reading(std::span<const std::byte> bytes);
+
+/// A model.safetensors.index.json: which file of the folder holds which tensor.
+struct shard_index {
+  std::map<std::string, std::string> file_of;  ///< By tensor; plain names of files.
+  std::optional<std::uint64_t> total_size;     ///< Bytes of all tensors, where it is stated.
+
+  /// Every file once, in order, with the tensors that it should hold.
+  std::map<std::string, std::vector<std::string>> files() const;
+};
+inline constexpr const char* shard_index_name = "model.safetensors.index.json";
+/// Reads FOLDER/model.safetensors.index.json without looking at the files it names. Errors:
+/// not_found, io, malformed.
+result<shard_index> read_shard_index(const std::filesystem::path& folder);
 
 /// What ties a profile or a plan to a model: SHA-256 over config.json and, of every tensor by name,
 /// type, shape, size and its first and last 4 KiB. Reads little even of a large model, and changes
