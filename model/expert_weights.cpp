@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "config/error.hpp"
 
@@ -16,28 +17,45 @@ struct projection::device_matrix {
 
 projection::projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
                        const compute_place& place) {
-  ORDERMOE_CHECK(row_major.size() == n_out * n_in, "a matrix of another shape");
-  packed_.layout = {n_out, n_in};
+  matrix_source source(row_major, n_out, n_in);
+  *this = projection(source, place);
+}
+
+projection::projection(matrix_source& source, const compute_place& place) {
+  packed_.layout = {source.n_out(), source.n_in()};
   if (place.linear == linear_path::libtorch) {
     const at::Device device(place.device);
-    at::Tensor plain =
-        at::empty({static_cast<std::int64_t>(n_out), static_cast<std::int64_t>(n_in)}, at::kFloat);
-    std::ranges::copy(row_major, plain.data_ptr<float>());
+    at::Tensor plain = at::empty(
+        {static_cast<std::int64_t>(source.n_out()), static_cast<std::int64_t>(source.n_in())},
+        at::kFloat);
+    constexpr std::size_t rows_at_once = 64;
+    for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
+      const std::size_t n = std::min(rows_at_once, source.n_out() - first);
+      source.begin_rows(first, n);
+      source.read(first, {plain.data_ptr<float>() + first * source.n_in(), n * source.n_in()});
+      source.end_rows(first, n);
+    }
     device_ = std::make_shared<const device_matrix>(device_matrix{device, plain.to(device)});
     return;
   }
   const std::size_t size = packed_.layout.size();
   const auto keep = [&]<class Number>(weight_storage storage, Number) {
-    const std::shared_ptr<Number[]> numbers(new Number[size]);
-    pack(packed_.layout, row_major, {numbers.get(), size});
+    const auto memory = weight_memory(size * sizeof(Number));
+    pack(packed_.layout, source, std::span(static_cast<Number*>(memory.get()), size));
     packed_.storage = storage;
-    packed_.data = numbers.get();
-    host_ = numbers;
+    packed_.data = memory.get();
+    host_ = memory;
   };
-  if (fits_bf16(row_major))
+  if (source.fits_bf16())
     keep(weight_storage::bf16, std::uint16_t{});
   else
     keep(weight_storage::fp32, float{});
+}
+
+std::size_t projection::bytes() const {
+  if (device_ != nullptr) return device_->content.nbytes();
+  if (packed_.data == nullptr) return 0;
+  return packed_.layout.size() * (packed_.storage == weight_storage::bf16 ? 2 : 4);
 }
 
 void projection::apply(const float* input, float* output, std::size_t n) const {
@@ -59,13 +77,18 @@ void projection::apply(const float* input, float* output, std::size_t n) const {
   std::memcpy(output, all.data_ptr<float>(), n * n_out() * sizeof(float));
 }
 
+expert_weights::expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
+                               const compute_place& place) {
+  gate.append(up);
+  gate_and_up_ = projection(gate, place);
+  down_ = projection(down, place);
+}
+
 expert_weights::expert_weights(std::span<const float> gate, std::span<const float> up,
                                std::span<const float> down, std::size_t width, std::size_t inner,
                                const compute_place& place) {
-  std::vector<float> both(gate.begin(), gate.end());
-  both.insert(both.end(), up.begin(), up.end());
-  gate_and_up_ = projection(both, 2 * inner, width, place);
-  down_ = projection(down, width, inner, place);
+  matrix_source first(gate, inner, width), second(up, inner, width), third(down, width, inner);
+  *this = expert_weights(first, second, third, place);
 }
 
 void expert_weights::apply(const float* input, float* output, std::size_t n) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/kernels.hpp"
+#include "model/matrix_source.hpp"
 
 /// Weight matrices as transformer keeps them, and the three of an expert. No Torch type in this
 /// header. apply() is const and may be called from several threads at once; what LibTorch throws on
@@ -43,12 +44,16 @@ class scratch_buffer {
 class projection {
  public:
   projection() = default;
-  /// Throws what LibTorch throws where the device cannot hold it, and std::bad_alloc.
+  /// Reads the source from its first row to its last. Throws what LibTorch throws where the device
+  /// cannot hold it, and std::bad_alloc.
+  projection(matrix_source& source, const compute_place& place);
   projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
              const compute_place& place);
 
   std::size_t n_out() const { return packed_.layout.n_out; }
   std::size_t n_in() const { return packed_.layout.n_in; }
+  /// Of the weights, on whatever device; 0 where nothing was loaded.
+  std::size_t bytes() const;
 
   /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
   void apply(const float* input, float* output, std::size_t n) const;
@@ -64,12 +69,19 @@ class projection {
 class expert_weights {
  public:
   expert_weights() = default;
+  /// gate and up are [inner, width], down is [width, inner]; each is read from its first row to its
+  /// last. Throws as projection does.
+  expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
+                 const compute_place& place);
   /// gate and up are [inner, width] row-major, down is [width, inner]. Throws as projection does.
   expert_weights(std::span<const float> gate, std::span<const float> up,
                  std::span<const float> down, std::size_t width, std::size_t inner,
                  const compute_place& place);
 
-  /// n rows, [n, width] to [n, width].
+  /// Whether it was loaded.
+  bool there() const { return down_.n_out() > 0; }
+  std::size_t bytes() const { return gate_and_up_.bytes() + down_.bytes(); }
+  /// n rows, [n, width] to [n, width]. Precondition: there().
   void apply(const float* input, float* output, std::size_t n) const;
 
  private:

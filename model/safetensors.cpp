@@ -184,26 +184,56 @@ std::vector<float> tensor_view::to_fp32() const {
 
 namespace {
 
-/// The whole pages inside a range; nothing where there is none.
-std::span<std::byte> pages_inside(std::span<const std::byte> bytes) {
+/// The whole pages inside a range of a mapped tensor; nothing where there is none.
+std::span<std::byte> pages_inside(const tensor_view& view, std::size_t first, std::size_t n) {
+  ORDERMOE_CHECK(first <= view.bytes.size() && n <= view.bytes.size() - first,
+                 "bytes beyond a tensor");
+  if (!view.mapped) return {};
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto start = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const auto first = (start + page - 1) / page * page;
-  const auto last = (start + bytes.size()) / page * page;
-  if (last <= first) return {};
-  return {reinterpret_cast<std::byte*>(first), last - first};
+  const auto start = reinterpret_cast<std::uintptr_t>(view.bytes.data()) + first;
+  const auto begin = (start + page - 1) / page * page;
+  const auto end = (start + n) / page * page;
+  if (end <= begin) return {};
+  return {reinterpret_cast<std::byte*>(begin), end - begin};
 }
 
 }  // namespace
 
-void expect_reading(std::span<const std::byte> bytes) {
-  const auto pages = pages_inside(bytes);
+void expect_reading(const tensor_view& view, std::size_t first, std::size_t n) {
+  const auto pages = pages_inside(view, first, n);
   if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_WILLNEED);
 }
 
-void finish_reading(std::span<const std::byte> bytes) {
-  const auto pages = pages_inside(bytes);
+void fetch(const tensor_view& view, std::size_t first, std::size_t n) {
+#ifdef MADV_POPULATE_READ
+  // Where the system is older or a page cannot be read, pages come when they are touched.
+  const auto pages = pages_inside(view, first, n);
+  if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_POPULATE_READ);
+#endif
+}
+
+void finish_reading(const tensor_view& view, std::size_t first, std::size_t n) {
+  const auto pages = pages_inside(view, first, n);
   if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_DONTNEED);
+}
+
+bool same_numbers(const tensor_view& a, const tensor_view& b) {
+  if (a.size() != b.size()) return false;
+  constexpr std::size_t piece = std::size_t{1} << 18;
+  std::vector<float> left(piece), right(piece);
+  for (std::size_t first = 0; first < a.size(); first += piece) {
+    const std::size_t n = std::min(piece, a.size() - first);
+    const auto part = [&](const tensor_view& view, std::vector<float>& numbers) {
+      const std::size_t width = bytes_per_number(view.type);
+      widen(view.type, view.bytes.subspan(first * width, n * width), std::span(numbers).first(n));
+      finish_reading(view, first * width, n * width);
+    };
+    part(a, left);
+    part(b, right);
+    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n), right.begin()))
+      return false;
+  }
+  return true;
 }
 
 /// A whole file, mapped read-only.
@@ -314,6 +344,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
     view.name = name;
     view.type = *type;
     view.file = path;
+    view.mapped = true;
     std::uint64_t n_bytes = bytes_per_number(*type);
     for (const auto& side : entry["shape"]) {
       if (!side.is_number_unsigned()) return wrong("shape has something that is no natural number");
@@ -464,8 +495,8 @@ const tensor_view* checkpoint::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-result<std::vector<float>> checkpoint::read(std::string_view name,
-                                            std::span<const std::size_t> shape) const {
+result<const tensor_view*> checkpoint::get(std::string_view name,
+                                           std::span<const std::size_t> shape) const {
   const auto* view = find(name);
   if (view == nullptr)
     return error{errc::mismatch,
@@ -478,7 +509,14 @@ result<std::vector<float>> checkpoint::read(std::string_view name,
         fmt::format("{}: tensor '{}' has shape {}, expected {}; config.json and weights "
                     "must be of the same model",
                     view->file.string(), name, shape_text(view->shape), shape_text(shape))};
-  return view->to_fp32();
+  return view;
+}
+
+result<std::vector<float>> checkpoint::read(std::string_view name,
+                                            std::span<const std::size_t> shape) const {
+  const auto view = get(name, shape);
+  if (!view) return view.error();
+  return (*view)->to_fp32();
 }
 
 result<std::string> model_digest(const fs::path& folder) {

@@ -37,6 +37,7 @@ struct tensor_view {
   std::vector<std::size_t> shape;  ///< Row-major; empty for a scalar.
   std::span<const std::byte> bytes;
   std::filesystem::path file;
+  bool mapped = false;  ///< Whether the bytes are pages of the file.
 
   std::size_t size() const;
   /// The numbers widened to fp32, row-major.
@@ -54,7 +55,9 @@ class checkpoint {
   const std::map<std::string, tensor_view, std::less<>>& tensors() const { return tensors_; }
   /// Null where there is no such tensor.
   const tensor_view* find(std::string_view name) const;
-  /// The tensor in fp32. Errors: mismatch, where it is absent or of another shape.
+  /// The tensor. Errors: mismatch, where it is absent or of another shape.
+  result<const tensor_view*> get(std::string_view name, std::span<const std::size_t> shape) const;
+  /// The same in fp32.
   result<std::vector<float>> read(std::string_view name, std::span<const std::size_t> shape) const;
   /// What messages call the whole: the file or the folder.
   const std::filesystem::path& place() const { return place_; }
@@ -68,12 +71,16 @@ class checkpoint {
   std::map<std::string, tensor_view, std::less<>> tensors_;
 };
 
-/// Tells the system that these bytes of an open checkpoint are read soon, so that the disk works
-/// while the processor does.
-void expect_reading(std::span<const std::byte> bytes);
-/// Tells the system that these bytes of an open checkpoint are not needed for now: whole pages of
-/// them no longer count as this process's memory. They can still be read.
-void finish_reading(std::span<const std::byte> bytes);
+/// Tells the system that bytes of a mapped tensor are read soon: the disk works while the processor
+/// does.
+void expect_reading(const tensor_view& view, std::size_t first, std::size_t n);
+/// Waits until bytes of a mapped tensor are in memory; cheaper than meeting them page by page.
+void fetch(const tensor_view& view, std::size_t first, std::size_t n);
+/// Tells the system that bytes of a mapped tensor are not needed for now: whole pages of them no
+/// longer count as this process's memory. They can still be read.
+void finish_reading(const tensor_view& view, std::size_t first, std::size_t n);
+/// Whether two tensors hold the same numbers, whatever they are stored as.
+bool same_numbers(const tensor_view& a, const tensor_view& b);
 
 /// A model.safetensors.index.json: which file of the folder holds which tensor.
 struct shard_index {

@@ -4,14 +4,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "model/expert_weights.hpp"
 #include "model/kernels.hpp"
+#include "model/matrix_source.hpp"
 #include "model/safetensors.hpp"
 
 namespace ordermoe::model {
@@ -28,6 +34,51 @@ at::Tensor vector_of(std::span<const float> numbers) {
   return content;
 }
 
+/// Rows that are looked up one at a time, kept in bf16 where that keeps every number.
+class row_table {
+ public:
+  row_table() = default;
+  explicit row_table(matrix_source& source)
+      : width_(source.n_in()),
+        type_(source.fits_bf16() ? tensor_type::bf16 : tensor_type::f32),
+        bytes_(source.n_out() * row_bytes()),
+        memory_(weight_memory(bytes_)) {
+    constexpr std::size_t rows_at_once = 64;
+    std::vector<float> wide(rows_at_once * width_);
+    auto* target = static_cast<std::byte*>(memory_.get());
+    for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
+      const std::size_t n = std::min(rows_at_once, source.n_out() - first);
+      source.begin_rows(first, n);
+      for (std::size_t i = first; i < first + n; ++i, target += row_bytes()) {
+        const auto stored = source.row(i);
+        if (stored.type == type_) {
+          std::memcpy(target, stored.bytes.data(), stored.bytes.size());
+          continue;
+        }
+        const auto numbers = std::span(wide).first(width_);
+        widen(stored.type, stored.bytes, numbers);
+        const std::string narrow = to_bytes(numbers, type_);
+        std::memcpy(target, narrow.data(), narrow.size());
+      }
+      source.end_rows(first, n);
+    }
+  }
+
+  std::size_t bytes() const { return bytes_; }
+  void copy_row(std::size_t index, float* row) const {
+    const auto* start = static_cast<const std::byte*>(memory_.get()) + index * row_bytes();
+    widen(type_, {start, row_bytes()}, {row, width_});
+  }
+
+ private:
+  std::size_t row_bytes() const { return width_ * bytes_per_number(type_); }
+
+  std::size_t width_ = 0;
+  tensor_type type_ = tensor_type::f32;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<void> memory_;
+};
+
 struct layer_weights {
   at::Tensor attention_norm;   ///< [hidden_size]
   projection query_key_value;  ///< q, k, v one after the other.
@@ -37,9 +88,9 @@ struct layer_weights {
   projection output;
   at::Tensor expert_norm;  ///< [hidden_size]
   projection router;
-  std::vector<expert_weights> experts;
-  expert_weights shared;   ///< Nothing where the family has none.
-  projection shared_gate;  ///< [1, hidden_size]
+  std::vector<expert_weights> experts;  ///< Those that are not hosted hold nothing.
+  expert_weights shared;                ///< Nothing where the family has none.
+  projection shared_gate;               ///< [1, hidden_size]
 };
 
 /// The names of a family's tensors in a layer, behind "model.layers.N.".
@@ -69,7 +120,7 @@ void computing(const char* what, Body body) {
 struct transformer::weights {
   model_config config;
   at::Device device{at::kCPU};
-  at::Tensor embedding;  ///< [vocab_size, hidden_size] on the host.
+  row_table embedding;  ///< [vocab_size, hidden_size] on the host.
   std::vector<layer_weights> layers;
   at::Tensor final_norm;
   projection head;
@@ -94,32 +145,104 @@ const model_config& transformer::config() const {
   return weights_->config;
 }
 
+bool transformer::hosts(layer_id layer, expert_id expert) const {
+  ORDERMOE_CHECK(layer.index() < config().n_layers && expert.index() < config().n_experts,
+                 fmt::format("expert {} of layer {}", expert.index(), layer.index()));
+  return weights_->layers[layer.index()].experts[expert.index()].there();
+}
+
+std::size_t transformer::resident_bytes() const {
+  const auto of = [](const at::Tensor& content) {
+    return content.defined() ? content.nbytes() : 0;
+  };
+  const weights& all = *weights_;
+  std::size_t bytes = all.embedding.bytes() + all.head.bytes() + of(all.final_norm) +
+                      all.angles.size() * sizeof(float);
+  for (const auto& layer : all.layers) {
+    bytes += of(layer.attention_norm) + of(layer.bias) + of(layer.query_norm) + of(layer.key_norm) +
+             of(layer.expert_norm);
+    bytes += layer.query_key_value.bytes() + layer.output.bytes() + layer.router.bytes() +
+             layer.shared.bytes() + layer.shared_gate.bytes();
+    for (const auto& expert : layer.experts) bytes += expert.bytes();
+  }
+  return bytes;
+}
+
 namespace {
 
-/// Reads tensors by name and shape, keeps the first error, and knows which names were asked for.
+/// Finds tensors by name and shape, keeps the first error, knows which names were asked for, and
+/// reads what was asked for in the order of the files.
 class weight_reader {
  public:
   explicit weight_reader(std::shared_ptr<const checkpoint> source) : source_(std::move(source)) {}
 
   const std::optional<error>& problem() const { return problem_; }
 
-  /// Zeros after the first error, so that loading can run to its end.
+  /// A few numbers, at once; nothing after the first error.
   std::vector<float> read(const std::string& name, std::vector<std::size_t> shape) {
-    asked_.insert(name);
-    if (!problem_) {
-      auto numbers = source_->read(name, shape);
-      if (!numbers) {
-        problem_ = numbers.error();
-      } else if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); })) {
-        problem_ = error{errc::out_of_range,
-                         fmt::format("{}: tensor '{}' has a number that is not finite; fetch or "
-                                     "train the weights again",
-                                     source_->find(name)->file.string(), name)};
-      } else {
-        return std::move(*numbers);
+    const auto* view = find(name, shape);
+    if (view == nullptr) return {};
+    if (!all_finite(view->type, view->bytes)) not_finite(*view);
+    return view->to_fp32();
+  }
+
+  /// A matrix, to be read later; nothing after the first error.
+  matrix_source matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    const auto* view = find(name, {n_out, n_in});
+    return view == nullptr ? matrix_source() : matrix_source(*view);
+  }
+
+  /// Asks for a matrix's names only.
+  void pass_over(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    static_cast<void>(find(name, {n_out, n_in}));
+  }
+
+  /// Calls make(sources) in run(), from any thread.
+  template <class Make>
+  void later(std::vector<matrix_source> sources, Make make) {
+    if (!problem_) jobs_.push_back({std::move(sources), std::move(make)});
+  }
+
+  /// Reads everything that was asked for. `guard` calls its argument and turns what it throws into
+  /// an error.
+  void run(std::size_t n_threads, const work_watch& watch,
+           const std::function<result<void>(const std::function<void()>&)>& guard) {
+    if (problem_) return;
+    std::ranges::sort(jobs_, [](const job& a, const job& b) { return a.place() < b.place(); });
+    double all = 1, done = 0;
+    for (const auto& each : jobs_) all += each.bytes();
+    n_threads = std::clamp<std::size_t>(n_threads, 1, std::max<std::size_t>(1, jobs_.size()));
+    std::atomic<std::size_t> next{0};
+    std::mutex shared;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < jobs_.size(); i = next++) {
+        job& mine = jobs_[i];
+        {
+          const std::scoped_lock lock(shared);
+          if (problem_) return;
+          if (watch.stopped()) {
+            problem_ = error{errc::interrupted,
+                             fmt::format("{}: loading was interrupted", source_->place().string())};
+            return;
+          }
+        }
+        // The disk goes on with what comes after this while this is converted.
+        if (i + n_threads < jobs_.size()) jobs_[i + n_threads].expect();
+        const auto made = guard([&] { mine.make(mine.sources); });
+        const std::scoped_lock lock(shared);
+        if (!made && !problem_) problem_ = made.error();
+        for (const auto& each : mine.sources)
+          if (const auto* view = each.not_finite()) not_finite(*view);
+        done += mine.bytes();
+        watch.show(done / all);
       }
+    };
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t t = 1; t < n_threads; ++t) others.emplace_back(work);
+      work();
     }
-    return {};
+    jobs_.clear();
   }
 
   bool has(const std::string& name) const { return source_->find(name) != nullptr; }
@@ -137,8 +260,43 @@ class weight_reader {
   }
 
  private:
+  struct job {
+    std::vector<matrix_source> sources;
+    std::function<void(std::vector<matrix_source>&)> make;
+
+    /// Where the first number is: neighbours in a file are read one after the other.
+    std::pair<std::string, const std::byte*> place() const { return sources.front().place(); }
+    double bytes() const {
+      double sum = 0;
+      for (const auto& each : sources) sum += static_cast<double>(each.stored_bytes());
+      return sum;
+    }
+    void expect() const {
+      for (const auto& each : sources) each.expect();
+    }
+  };
+
+  /// Null after the first error.
+  const tensor_view* find(const std::string& name, const std::vector<std::size_t>& shape) {
+    asked_.insert(name);
+    if (problem_) return nullptr;
+    auto found = source_->get(name, shape);
+    if (found) return *found;
+    problem_ = found.error();
+    return nullptr;
+  }
+
+  void not_finite(const tensor_view& view) {
+    if (!problem_)
+      problem_ = error{errc::out_of_range,
+                       fmt::format("{}: tensor '{}' has a number that is not finite; fetch or "
+                                   "train the weights again",
+                                   view.file.string(), view.name)};
+  }
+
   std::shared_ptr<const checkpoint> source_;
   std::set<std::string> asked_;
+  std::vector<job> jobs_;
   std::optional<error> problem_;
 };
 
@@ -174,94 +332,113 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   auto content = std::make_unique<weights>();
   content->config = shape;
   content->device = *device;
-  try {
-    const auto project = [&](const std::vector<float>& numbers, std::size_t n_out,
-                             std::size_t n_in) {
-      return reader.problem() ? projection() : projection(numbers, n_out, n_in, place);
-    };
-    const auto join = [](std::vector<float> numbers, const std::vector<float>& more) {
-      numbers.insert(numbers.end(), more.begin(), more.end());
-      return numbers;
-    };
-    const auto embedding = reader.read("model.embed_tokens.weight", {shape.vocab_size, hidden});
-    content->embedding = vector_of(embedding);
-    for (std::size_t l = 0; l < shape.n_layers && !reader.problem(); ++l) {
-      const std::string prefix = fmt::format("model.layers.{}.", l);
-      layer_weights layer;
-      layer.attention_norm = vector_of(reader.read(prefix + "input_layernorm.weight", {hidden}));
-      auto qkv = reader.read(prefix + "self_attn.q_proj.weight", {width, hidden});
-      qkv = join(std::move(qkv),
-                 reader.read(prefix + "self_attn.k_proj.weight", {shape.kv_width(), hidden}));
-      qkv = join(std::move(qkv),
-                 reader.read(prefix + "self_attn.v_proj.weight", {shape.kv_width(), hidden}));
-      layer.query_key_value = project(qkv, width + 2 * shape.kv_width(), hidden);
-      if (shape.query_key_value_bias) {
-        auto bias = reader.read(prefix + "self_attn.q_proj.bias", {width});
-        bias = join(std::move(bias),
-                    reader.read(prefix + "self_attn.k_proj.bias", {shape.kv_width()}));
-        bias = join(std::move(bias),
-                    reader.read(prefix + "self_attn.v_proj.bias", {shape.kv_width()}));
-        layer.bias = vector_of(bias);
-      }
-      if (shape.qk_norm != query_key_norm::none) {
-        const bool per_head = shape.qk_norm == query_key_norm::per_head;
-        layer.query_norm = vector_of(
-            reader.read(prefix + "self_attn.q_norm.weight", {per_head ? shape.head_dim : width}));
-        layer.key_norm = vector_of(reader.read(prefix + "self_attn.k_norm.weight",
-                                               {per_head ? shape.head_dim : shape.kv_width()}));
-      }
-      layer.output =
-          project(reader.read(prefix + "self_attn.o_proj.weight", {hidden, width}), hidden, width);
-      layer.expert_norm =
-          vector_of(reader.read(prefix + "post_attention_layernorm.weight", {hidden}));
-      layer.router = project(reader.read(fmt::format("{}{}.gate.weight", prefix, names.block),
-                                         {shape.n_experts, hidden}),
-                             shape.n_experts, hidden);
-      const auto expert = [&](const std::string& name, std::size_t inner) -> expert_weights {
-        const auto gate =
-            reader.read(fmt::format("{}.{}.weight", name, names.gate), {inner, hidden});
-        const auto up = reader.read(fmt::format("{}.{}.weight", name, names.up), {inner, hidden});
-        const auto down =
-            reader.read(fmt::format("{}.{}.weight", name, names.down), {hidden, inner});
-        if (reader.problem()) return {};
-        return expert_weights(gate, up, down, hidden, inner, place);
-      };
-      for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e)
-        layer.experts.push_back(expert(fmt::format("{}{}.experts.{}", prefix, names.block, e),
-                                       shape.intermediate_size));
-      if (shape.shared_intermediate_size > 0) {
-        layer.shared = expert(fmt::format("{}{}.shared_expert", prefix, names.block),
-                              shape.shared_intermediate_size);
-        layer.shared_gate =
-            project(reader.read(fmt::format("{}{}.shared_expert_gate.weight", prefix, names.block),
-                                {1, hidden}),
-                    1, hidden);
-      }
-      content->layers.push_back(std::move(layer));
+  const auto project = [&](projection& target, matrix_source from) {
+    reader.later({std::move(from)}, [&target, &place](std::vector<matrix_source>& sources) {
+      target = projection(sources.front(), place);
+    });
+  };
+  const auto embed = [&](matrix_source from) {
+    reader.later({std::move(from)}, [&content](std::vector<matrix_source>& sources) {
+      content->embedding = row_table(sources.front());
+    });
+  };
+  const auto join = [](std::vector<float> numbers, const std::vector<float>& more) {
+    numbers.insert(numbers.end(), more.begin(), more.end());
+    return numbers;
+  };
+  embed(reader.matrix("model.embed_tokens.weight", shape.vocab_size, hidden));
+  // Matrices are read later, to where they stay.
+  content->layers.resize(shape.n_layers);
+  for (std::size_t l = 0; l < shape.n_layers && !reader.problem(); ++l) {
+    const std::string prefix = fmt::format("model.layers.{}.", l);
+    layer_weights& layer = content->layers[l];
+    layer.attention_norm = vector_of(reader.read(prefix + "input_layernorm.weight", {hidden}));
+    auto qkv = reader.matrix(prefix + "self_attn.q_proj.weight", width, hidden);
+    qkv.append(reader.matrix(prefix + "self_attn.k_proj.weight", shape.kv_width(), hidden));
+    qkv.append(reader.matrix(prefix + "self_attn.v_proj.weight", shape.kv_width(), hidden));
+    project(layer.query_key_value, std::move(qkv));
+    if (shape.query_key_value_bias) {
+      auto bias = reader.read(prefix + "self_attn.q_proj.bias", {width});
+      bias =
+          join(std::move(bias), reader.read(prefix + "self_attn.k_proj.bias", {shape.kv_width()}));
+      bias =
+          join(std::move(bias), reader.read(prefix + "self_attn.v_proj.bias", {shape.kv_width()}));
+      layer.bias = vector_of(bias);
     }
-    content->final_norm = vector_of(reader.read("model.norm.weight", {hidden}));
-    if (shape.tied_embeddings && !reader.has("lm_head.weight")) {
-      content->head = project(embedding, shape.vocab_size, hidden);
-    } else {
-      const auto head = reader.read("lm_head.weight", {shape.vocab_size, hidden});
-      if (!reader.problem() && shape.tied_embeddings && head != embedding)
-        return error{errc::mismatch,
-                     fmt::format("{}: tensor 'lm_head.weight' differs from the embedding, though "
-                                 "config.json says tie_word_embeddings; correct one of them",
-                                 (*source)->place().string())};
-      content->head = project(head, shape.vocab_size, hidden);
+    if (shape.qk_norm != query_key_norm::none) {
+      const bool per_head = shape.qk_norm == query_key_norm::per_head;
+      layer.query_norm = vector_of(
+          reader.read(prefix + "self_attn.q_norm.weight", {per_head ? shape.head_dim : width}));
+      layer.key_norm = vector_of(reader.read(prefix + "self_attn.k_norm.weight",
+                                             {per_head ? shape.head_dim : shape.kv_width()}));
     }
-    reader.check_nothing_else();
-  } catch (const c10::Error& problem) {
-    return error{errc::failed,
-                 fmt::format("{}: LibTorch cannot hold the weights on '{}': {}; use a smaller "
-                             "model or another device",
-                             folder.string(), options.device, problem.what_without_backtrace())};
-  } catch (const std::bad_alloc&) {
-    return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
-                                           "model or a larger machine",
-                                           folder.string())};
+    project(layer.output, reader.matrix(prefix + "self_attn.o_proj.weight", hidden, width));
+    layer.expert_norm =
+        vector_of(reader.read(prefix + "post_attention_layernorm.weight", {hidden}));
+    project(layer.router, reader.matrix(fmt::format("{}{}.gate.weight", prefix, names.block),
+                                        shape.n_experts, hidden));
+    const auto expert = [&](expert_weights& target, const std::string& name, std::size_t inner) {
+      auto gate = reader.matrix(fmt::format("{}.{}.weight", name, names.gate), inner, hidden);
+      auto up = reader.matrix(fmt::format("{}.{}.weight", name, names.up), inner, hidden);
+      auto down = reader.matrix(fmt::format("{}.{}.weight", name, names.down), hidden, inner);
+      reader.later({std::move(gate), std::move(up), std::move(down)},
+                   [&target, &place](std::vector<matrix_source>& sources) {
+                     target = expert_weights(sources[0], sources[1], sources[2], place);
+                   });
+    };
+    layer.experts.resize(shape.n_experts);
+    for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e) {
+      const std::string name = fmt::format("{}{}.experts.{}", prefix, names.block, e);
+      const std::size_t inner = shape.intermediate_size;
+      if (!options.hosts || options.hosts(layer_id{l}, expert_id{e})) {
+        expert(layer.experts[e], name, inner);
+        continue;
+      }
+      reader.pass_over(fmt::format("{}.{}.weight", name, names.gate), inner, hidden);
+      reader.pass_over(fmt::format("{}.{}.weight", name, names.up), inner, hidden);
+      reader.pass_over(fmt::format("{}.{}.weight", name, names.down), hidden, inner);
+    }
+    if (shape.shared_intermediate_size > 0) {
+      expert(layer.shared, fmt::format("{}{}.shared_expert", prefix, names.block),
+             shape.shared_intermediate_size);
+      project(layer.shared_gate,
+              reader.matrix(fmt::format("{}{}.shared_expert_gate.weight", prefix, names.block), 1,
+                            hidden));
+    }
   }
+  content->final_norm = vector_of(reader.read("model.norm.weight", {hidden}));
+  if (shape.tied_embeddings && !reader.has("lm_head.weight")) {
+    project(content->head, reader.matrix("model.embed_tokens.weight", shape.vocab_size, hidden));
+  } else {
+    project(content->head, reader.matrix("lm_head.weight", shape.vocab_size, hidden));
+    if (!reader.problem() && shape.tied_embeddings &&
+        !same_numbers(*(*source)->find("lm_head.weight"),
+                      *(*source)->find("model.embed_tokens.weight")))
+      return error{errc::mismatch,
+                   fmt::format("{}: tensor 'lm_head.weight' differs from the embedding, though "
+                               "config.json says tie_word_embeddings; correct one of them",
+                               (*source)->place().string())};
+  }
+  reader.check_nothing_else();
+  const auto guard = [&](const std::function<void()>& body) -> result<void> {
+    try {
+      body();
+      return {};
+    } catch (const c10::Error& problem) {
+      return error{errc::failed,
+                   fmt::format("{}: LibTorch cannot hold the weights on '{}': {}; use a smaller "
+                               "model or another device",
+                               folder.string(), options.device, problem.what_without_backtrace())};
+    } catch (const std::bad_alloc&) {
+      return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
+                                             "model or a larger machine",
+                                             folder.string())};
+    }
+  };
+  constexpr unsigned most_threads = 4;
+  const unsigned n_threads =
+      device->is_cpu() ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads) : 1u;
+  reader.run(n_threads, options.watch, guard);
   if (reader.problem()) return *reader.problem();
 
   const std::size_t tabulated = std::min(shape.max_context, most_angles / shape.head_dim);
@@ -274,11 +451,10 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
 void transformer::embed(std::span<const std::int32_t> ids, std::span<float> hidden) const {
   const std::size_t width = config().hidden_size;
   ORDERMOE_CHECK(hidden.size() == ids.size() * width, "hidden is not [n_ids, hidden_size]");
-  const float* table = weights_->embedding.data_ptr<float>();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ORDERMOE_CHECK(ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < config().vocab_size,
                    fmt::format("token {} of {}", ids[i], config().vocab_size));
-    std::copy_n(table + static_cast<std::size_t>(ids[i]) * width, width, hidden.data() + i * width);
+    weights_->embedding.copy_row(static_cast<std::size_t>(ids[i]), hidden.data() + i * width);
   }
 }
 
@@ -407,6 +583,10 @@ void transformer::run_expert(layer_id layer, expert_id expert, std::span<const f
   ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
                  "normed or output is not [n, hidden_size]");
   const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
+  ORDERMOE_CHECK(
+      content.there(),
+      fmt::format("expert {} of layer {} was not loaded: load_options::hosts left it out",
+                  expert.index(), layer.index()));
   computing("an expert", [&] { content.apply(normed.data(), output.data(), n); });
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "model/checksums.hpp"
 #include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
 #include "model/model_config.hpp"
@@ -33,12 +35,17 @@ struct attention_row {
 struct load_options {
   std::string device = "cpu";                 ///< A LibTorch device string.
   linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
+  /// Which routed experts are read; empty: all. What is not an expert is always read.
+  std::function<bool(layer_id layer, expert_id expert)> hosts;
+  work_watch watch;  ///< Asked between matrices.
 };
 
 class transformer {
  public:
-  /// Reads config.json and the safetensors of a Hugging Face style folder. Errors name the file,
-  /// tensor or field.
+  /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
+  /// before any weight is read; weights go straight from the mapped files to where they stay, so
+  /// that at no time more than resident_bytes() and a few MiB are in memory. Errors name the file,
+  /// tensor or field; interrupted.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
   ~transformer();
@@ -46,6 +53,10 @@ class transformer {
   transformer& operator=(const transformer&) = delete;
 
   const model_config& config() const;
+  /// Whether load() read this expert.
+  bool hosts(layer_id layer, expert_id expert) const;
+  /// Bytes of all weights and tables, on the host or on the device that load() was given.
+  std::size_t resident_bytes() const;
 
   /// hidden[i] = embedding of ids[i]. Precondition: 0 <= id < vocab_size.
   void embed(std::span<const std::int32_t> ids, std::span<float> hidden) const;
@@ -62,7 +73,8 @@ class transformer {
   void route(layer_id layer, std::span<float> hidden, std::span<float> normed,
              std::span<float> logits) const;
 
-  /// output = expert(normed), without its gate, [n, hidden_size].
+  /// output = expert(normed), without its gate, [n, hidden_size]. Precondition: hosts(layer,
+  /// expert).
   void run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                   std::span<float> output) const;
 

@@ -25,27 +25,6 @@ std::string shape_text(const std::vector<std::size_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// Whether two tensors hold the same numbers, whatever they are stored as.
-bool same_numbers(const tensor_view& a, const tensor_view& b) {
-  if (a.size() != b.size()) return false;
-  constexpr std::size_t piece = std::size_t{1} << 18;
-  std::vector<float> left(piece), right(piece);
-  for (std::size_t first = 0; first < a.size(); first += piece) {
-    const std::size_t n = std::min(piece, a.size() - first);
-    const auto part = [&](const tensor_view& view, std::vector<float>& numbers) {
-      const std::size_t width = bytes_per_number(view.type);
-      const auto stored = view.bytes.subspan(first * width, n * width);
-      widen(view.type, stored, std::span(numbers).first(n));
-      finish_reading(stored);
-    };
-    part(a, left);
-    part(b, right);
-    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n), right.begin()))
-      return false;
-  }
-  return true;
-}
-
 class verifier {
  public:
   verifier(fs::path folder, const work_watch& watch) : folder_(std::move(folder)), watch_(watch) {}
@@ -198,12 +177,11 @@ class verifier {
     for (const auto& [name, view] : tensors_) {
       bool finite = true;
       for (std::size_t first = 0; first < view.bytes.size(); first += piece_bytes) {
-        const auto piece =
-            view.bytes.subspan(first, std::min(piece_bytes, view.bytes.size() - first));
-        expect_reading(piece);
-        finite = all_finite(view.type, piece) && finite;
-        finish_reading(piece);
-        if (!advance(piece.size())) return false;
+        const std::size_t n = std::min(piece_bytes, view.bytes.size() - first);
+        expect_reading(view, first, n);
+        finite = all_finite(view.type, view.bytes.subspan(first, n)) && finite;
+        finish_reading(view, first, n);
+        if (!advance(n)) return false;
       }
       if (!finite)
         add(errc::out_of_range,

@@ -70,8 +70,8 @@ om::tensor_data& find(std::vector<om::tensor_data>& tensors, const std::string& 
   throw std::logic_error(name);
 }
 
-om::verify_report verify(const model_folder& folder,
-                         om::checksum_check checksums = om::checksum_check::skip) {
+om::verify_report check_of(const model_folder& folder,
+                           om::checksum_check checksums = om::checksum_check::skip) {
   return fixture::need(om::verify_model(folder.path(), checksums));
 }
 
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(a_whole_model_has_no_problems_in_one_file_or_in_many) {
   for (const std::size_t shard_bytes : {std::size_t{1} << 30, std::size_t{200'000}})
     for (const auto kind : {om::family::mixtral, om::family::qwen2_moe}) {
       const model_folder folder(shard_bytes, kind);
-      const auto report = verify(folder);
+      const auto report = check_of(folder);
       check_problems(report, {});
       BOOST_TEST((report.n_files > 1) == (shard_bytes < 1'000'000));
       BOOST_TEST(report.n_tensors == om::tensors_of(om::small_shape(kind)).size());
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(every_problem_is_named_and_not_only_the_first) {
     tensors.push_back({"model.extra", om::tensor_type::f32, {1}, std::string(4, '\0')});
   });
   check_problems(
-      verify(folder),
+      check_of(folder),
       {{errc::mismatch, {"'model.layers.1.block_sparse_moe.experts.3.w2.weight'", "absent"}},
        {errc::mismatch, {"'model.norm.weight'", "[32, 2]", "expected [64]"}},
        {errc::out_of_range, {"'model.layers.0.block_sparse_moe.gate.weight'", "not finite"}},
@@ -139,9 +139,11 @@ BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_are_found_in_every_type_and_pla
           std::numeric_limits<float>::quiet_NaN()})
       for (const std::size_t at : {0u, 17u, 99u}) {
         std::vector<float> numbers(100, 1.5f);
-        BOOST_TEST(om::all_finite(type, std::as_bytes(std::span(om::to_bytes(numbers, type)))));
+        const std::string good = om::to_bytes(numbers, type);
+        BOOST_TEST(om::all_finite(type, std::as_bytes(std::span(good))));
         numbers[at] = bad;
-        BOOST_TEST(!om::all_finite(type, std::as_bytes(std::span(om::to_bytes(numbers, type)))));
+        const std::string stored = om::to_bytes(numbers, type);
+        BOOST_TEST(!om::all_finite(type, std::as_bytes(std::span(stored))));
       }
 }
 
@@ -150,16 +152,16 @@ BOOST_AUTO_TEST_CASE(a_configuration_of_another_model_is_found) {
   auto config = folder.read_json("config.json");
   config["intermediate_size"] = 64;
   folder.write("config.json", config.dump());
-  const auto report = verify(folder);
+  const auto report = check_of(folder);
   BOOST_TEST(report.problems.size() == 3u * 8u * 3u);
   config["num_hidden_layers"] = "three";
   folder.write("config.json", config.dump());
-  check_problems(verify(folder), {{errc::malformed, {"config.json", "num_hidden_layers"}}});
+  check_problems(check_of(folder), {{errc::malformed, {"config.json", "num_hidden_layers"}}});
 }
 
 BOOST_AUTO_TEST_CASE(a_tokenizer_with_ids_beyond_the_vocabulary_is_found) {
   const model_folder folder;
-  const auto pieces = verify(folder).tokenizer_pieces;
+  const auto pieces = check_of(folder).tokenizer_pieces;
   auto config = folder.read_json("config.json");
   config["vocab_size"] = pieces - 1;
   folder.write("config.json", config.dump());
@@ -170,7 +172,7 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_with_ids_beyond_the_vocabulary_is_found) {
       tensor.bytes.resize((pieces - 1) * tensor.shape[1] * 2);
     }
   });
-  check_problems(verify(folder),
+  check_problems(check_of(folder),
                  {{errc::mismatch,
                    {"tokenizer", std::to_string(pieces),
                     "vocab_size in config.json is " + std::to_string(pieces - 1)}}});
@@ -179,18 +181,18 @@ BOOST_AUTO_TEST_CASE(a_tokenizer_with_ids_beyond_the_vocabulary_is_found) {
 BOOST_AUTO_TEST_CASE(a_tokenizer_that_is_absent_or_broken_is_found) {
   const model_folder folder;
   folder.write("tokenizer.model", "nonsense");
-  const auto broken = verify(folder);
+  const auto broken = check_of(folder);
   BOOST_TEST(broken.problems.size() == 1u);
   BOOST_TEST(broken.problems.front().message.find("tokenizer.model") != std::string::npos);
   fs::remove(folder.path() / "tokenizer.model");
-  check_problems(verify(folder), {{errc::not_found, {"tokenizer.model", "tokenizer.json"}}});
+  check_problems(check_of(folder), {{errc::not_found, {"tokenizer.model", "tokenizer.json"}}});
 }
 
 BOOST_AUTO_TEST_CASE(a_shard_that_is_absent_is_named_once) {
   const model_folder folder(200'000);
   const auto gone = folder.shard(1);
   fs::remove(gone);
-  check_problems(verify(folder), {{errc::not_found, {gone.filename().string(), "no such file"}}});
+  check_problems(check_of(folder), {{errc::not_found, {gone.filename().string(), "no such file"}}});
 }
 
 BOOST_AUTO_TEST_CASE(shards_that_changed_places_are_found_tensor_by_tensor) {
@@ -199,7 +201,7 @@ BOOST_AUTO_TEST_CASE(shards_that_changed_places_are_found_tensor_by_tensor) {
   fs::rename(a, folder.path() / "aside");
   fs::rename(b, a);
   fs::rename(folder.path() / "aside", b);
-  const auto report = verify(folder);
+  const auto report = check_of(folder);
   const auto index = fixture::need(om::read_shard_index(folder.path()));
   const auto files = index.files();
   BOOST_TEST(report.problems.size() ==
@@ -214,7 +216,7 @@ BOOST_AUTO_TEST_CASE(a_truncated_shard_hides_no_problem_of_the_others) {
   fs::resize_file(folder.shard(0), fs::file_size(folder.shard(0)) - 1);
   auto config = folder.read_json("config.json");
   fs::remove(folder.path() / "tokenizer.model");
-  check_problems(verify(folder),
+  check_problems(check_of(folder),
                  {{errc::malformed, {folder.shard(0).filename().string(), "beyond"}},
                   {errc::not_found, {"tokenizer.model"}}});
 }
@@ -225,50 +227,50 @@ BOOST_AUTO_TEST_CASE(an_index_that_disagrees_with_its_shards_is_found) {
   const auto good = index;
   index["metadata"]["total_size"] = index["metadata"]["total_size"].get<std::uint64_t>() + 2;
   folder.write(om::shard_index_name, index.dump());
-  check_problems(verify(folder), {{errc::mismatch, {"total_size"}}});
+  check_problems(check_of(folder), {{errc::mismatch, {"total_size"}}});
 
   index = good;
   index["weight_map"]["model.norm.weight"] = folder.shard(0).filename().string();
   folder.write(om::shard_index_name, index.dump());
-  check_problems(verify(folder), {{errc::mismatch, {"'model.norm.weight'", "expected in"}}});
+  check_problems(check_of(folder), {{errc::mismatch, {"'model.norm.weight'", "expected in"}}});
 
   index = good;
   index["weight_map"]["model.more"] = folder.shard(0).filename().string();
   folder.write(om::shard_index_name, index.dump());
-  check_problems(verify(folder), {{errc::mismatch, {"'model.more'", "in no shard"}}});
+  check_problems(check_of(folder), {{errc::mismatch, {"'model.more'", "in no shard"}}});
 
   index = good;
   index["weight_map"].erase("model.norm.weight");
   folder.write(om::shard_index_name, index.dump());
-  check_problems(verify(folder), {{errc::mismatch, {"'model.norm.weight'", "not in the index"}}});
+  check_problems(check_of(folder), {{errc::mismatch, {"'model.norm.weight'", "not in the index"}}});
 
   index = good;
   index["metadata"]["total_size"] = -1;
   folder.write(om::shard_index_name, index.dump());
-  check_problems(verify(folder), {{errc::malformed, {"total_size"}}});
+  check_problems(check_of(folder), {{errc::malformed, {"total_size"}}});
 }
 
 BOOST_AUTO_TEST_CASE(a_tied_output_projection_must_equal_the_embedding_where_it_is_stored) {
   const model_folder folder(std::size_t{1} << 30, om::family::mixtral, true);
-  check_problems(verify(folder), {});
+  check_problems(check_of(folder), {});
   folder.change_tensors([](std::vector<om::tensor_data>& tensors) {
     auto head = find(tensors, "model.embed_tokens.weight");
     head.name = "lm_head.weight";
     tensors.push_back(head);
   });
-  check_problems(verify(folder), {});
+  check_problems(check_of(folder), {});
   folder.change_tensors([](std::vector<om::tensor_data>& tensors) {
     auto& head = find(tensors, "lm_head.weight");
     head.bytes.back() = static_cast<char>(head.bytes.back() ^ 1);
   });
-  check_problems(verify(folder), {{errc::mismatch, {"'lm_head.weight'", "embedding"}}});
+  check_problems(check_of(folder), {{errc::mismatch, {"'lm_head.weight'", "embedding"}}});
 }
 
 BOOST_AUTO_TEST_CASE(checksums_are_compared_where_asked_for) {
   const model_folder folder(200'000);
   folder.write(om::checksums_name,
                om::checksums_text(fixture::need(om::hash_model_files(folder.path()))));
-  const auto whole = verify(folder, om::checksum_check::verify);
+  const auto whole = check_of(folder, om::checksum_check::verify);
   check_problems(whole, {});
   BOOST_TEST(whole.n_checksums == fixture::need(om::read_checksums(folder.path())).size());
 
@@ -276,24 +278,24 @@ BOOST_AUTO_TEST_CASE(checksums_are_compared_where_asked_for) {
   auto bytes = fixture::need(ordermoe::read_file(folder.shard(2)));
   bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
   folder.write(folder.shard(2).filename().string(), bytes);
-  check_problems(verify(folder), {});
-  check_problems(verify(folder, om::checksum_check::verify),
+  check_problems(check_of(folder), {});
+  check_problems(check_of(folder, om::checksum_check::verify),
                  {{errc::mismatch, {folder.shard(2).filename().string(), "SHA-256"}}});
   bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
   folder.write(folder.shard(2).filename().string(), bytes);
 
   folder.write("generation_config.json", "{}");
-  check_problems(verify(folder, om::checksum_check::verify),
+  check_problems(check_of(folder, om::checksum_check::verify),
                  {{errc::mismatch, {om::checksums_name, "generation_config.json", "not list"}}});
   fs::remove(folder.path() / "generation_config.json");
 
   auto list = fixture::need(om::read_checksums(folder.path()));
   list["absent.safetensors"] = std::string(64, '0');
   folder.write(om::checksums_name, om::checksums_text(list));
-  check_problems(verify(folder, om::checksum_check::verify),
+  check_problems(check_of(folder, om::checksum_check::verify),
                  {{errc::not_found, {"absent.safetensors"}}});
   fs::remove(folder.path() / om::checksums_name);
-  check_problems(verify(folder, om::checksum_check::verify),
+  check_problems(check_of(folder, om::checksum_check::verify),
                  {{errc::not_found, {om::checksums_name}}});
 }
 
