@@ -319,7 +319,7 @@ void add_verify(CLI::App& parent) {
   });
 }
 
-result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
+result<std::vector<std::int32_t>> parse_ids(const char* option, const std::string& text) {
   std::vector<std::int32_t> ids;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
@@ -332,17 +332,19 @@ result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
     if (part.empty() || used != part.size() || value < 0 || value > 0x7fffffffL)
       return error{
           errc::usage,
-          fmt::format("--ids '{}': expected token ids separated by commas, as in 1,2,3; found '{}'",
-                      text, part)};
+          fmt::format("{} '{}': expected token ids separated by commas, as in 1,2,3; found '{}'",
+                      option, text, part)};
     ids.push_back(static_cast<std::int32_t>(value));
   }
-  if (ids.empty()) return error{errc::usage, "--ids: no token ids; expected something like 1,2,3"};
+  if (ids.empty())
+    return error{errc::usage,
+                 fmt::format("{}: no token ids; expected something like 1,2,3", option)};
   return ids;
 }
 
 void add_logits(CLI::App& parent) {
   struct content {
-    std::string model, ids, out;
+    std::string model, ids, decoder_ids, out;
     bool json = false;
   };
   auto& command = *parent.add_subcommand(
@@ -350,29 +352,40 @@ void add_logits(CLI::App& parent) {
   auto options = std::make_shared<content>();
   command.add_option("--model", options->model, "Model folder")->required();
   command.add_option("--ids", options->ids, "Token ids separated by commas")->required();
+  command.add_option("--decoder-ids", options->decoder_ids,
+                     "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
+                     "default: its start token, then --ids but for the last");
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
   set_body(command, [options]() -> result<void> {
-    const auto ids = parse_ids(options->ids);
+    const auto ids = parse_ids("--ids", options->ids);
     if (!ids) return ids.error();
+    std::vector<std::int32_t> decoder_ids;
+    if (!options->decoder_ids.empty()) {
+      auto parsed = parse_ids("--decoder-ids", options->decoder_ids);
+      if (!parsed) return parsed.error();
+      decoder_ids = std::move(*parsed);
+    }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
     const auto loaded = model::transformer::load(*folder);
     if (!loaded) return loaded.error();
-    const auto numbers = model::logits(**loaded, *ids);
-    if (!numbers) return at("--ids", numbers.error());
+    const auto numbers = decoder_ids.empty() ? model::logits(**loaded, *ids)
+                                             : model::logits(**loaded, *ids, decoder_ids);
+    if (!numbers) return at(decoder_ids.empty() ? "--ids" : "--decoder-ids", numbers.error());
     const auto vocabulary = (*loaded)->config().vocab_size;
-    if (auto written = model::write_npy(options->out, *numbers, ids->size(), vocabulary); !written)
+    const std::size_t rows = numbers->size() / vocabulary;
+    if (auto written = model::write_npy(options->out, *numbers, rows, vocabulary); !written)
       return written.error();
     if (options->json)
       fmt::print("{}\n",
                  nlohmann::ordered_json{
-                     {"file", options->out}, {"tokens", ids->size()}, {"vocabulary", vocabulary}}
+                     {"file", options->out}, {"tokens", rows}, {"vocabulary", vocabulary}}
                      .dump(2));
     else
-      fmt::print("{}: fp32 [{}, {}]\n", options->out, ids->size(), vocabulary);
+      fmt::print("{}: fp32 [{}, {}]\n", options->out, rows, vocabulary);
     return {};
   });
 }
@@ -387,20 +400,23 @@ void add_make_random(CLI::App& parent) {
   auto& command = *parent.add_subcommand(
       "make-random", "Write a complete model folder with random weights, to test and measure with");
   auto options = std::make_shared<content>();
-  command.add_option("--family", options->family, "mixtral, qwen2_moe, qwen3_moe or olmoe")
-      ->check(CLI::IsMember({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}))
+  command.add_option("--family", options->family, "mixtral, qwen2_moe, qwen3_moe, olmoe or switch")
+      ->check(CLI::IsMember({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "switch"}))
       ->required();
-  auto* small = command.add_flag("--small", options->small, "Three layers of eight small experts");
+  auto* small = command.add_flag("--small", options->small,
+                                 "Three layers (switch: two in each stack) of eight small experts");
   command
       .add_option("--layers", options->layers,
-                  "So many layers at the full width of the family's published model")
+                  "So many layers at the full width of the family's published model; switch: in "
+                  "each stack, every one a dense and a sparse block")
       ->check(CLI::Range(1, 1024))
       ->excludes(small);
   command.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
   command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
-      "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B. Weights are bf16.\n"
+      "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B,\n"
+      "switch-base-8. Weights are bf16.\n"
       "Example:\n  ordermoe model make-random --family qwen2_moe --small --seed 1 --out "
       "random-qwen");
   set_body(command, [options]() -> result<void> {
@@ -408,9 +424,14 @@ void add_make_random(CLI::App& parent) {
       return error{errc::usage,
                    "make-random: give --small, or --layers N for N layers at full width"};
     model::random_model_options what;
-    for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
-                            model::family::qwen3_moe, model::family::olmoe})
-      if (options->family == model::to_string(kind))
+    const std::pair<const char*, model::family> families[] = {
+        {"mixtral", model::family::mixtral},
+        {"qwen2_moe", model::family::qwen2_moe},
+        {"qwen3_moe", model::family::qwen3_moe},
+        {"olmoe", model::family::olmoe},
+        {"switch", model::family::switch_transformers}};
+    for (const auto& [name, kind] : families)
+      if (options->family == name)
         what.shape = options->small ? model::small_shape(kind)
                                     : model::published_shape(kind, options->layers);
     constexpr std::size_t most_pieces = 768;

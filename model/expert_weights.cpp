@@ -91,14 +91,24 @@ expert_weights::expert_weights(std::span<const float> gate, std::span<const floa
   *this = expert_weights(first, second, third, place);
 }
 
+expert_weights::expert_weights(matrix_source& up, matrix_source& down, const compute_place& place)
+    : gate_and_up_(up, place), down_(down, place) {}
+
 void expert_weights::apply(const float* input, float* output, std::size_t n) const {
   const std::size_t width = down_.n_out();
   const std::size_t inner = down_.n_in();
+  const bool gated = gate_and_up_.n_out() != inner;
   thread_local scratch_buffer both_room, product_room;
   for (std::size_t start = 0; start < n; start += most_rows) {
     const std::size_t count = std::min(most_rows, n - start);
-    float* both = both_room.room(count * 2 * inner);
     float* product = product_room.room(count * inner);
+    if (!gated) {
+      gate_and_up_.apply(input + start * width, product, count);
+      for (std::size_t i = 0; i < count * inner; ++i) product[i] = std::max(product[i], 0.0f);
+      down_.apply(product, output + start * width, count);
+      continue;
+    }
+    float* both = both_room.room(count * 2 * inner);
     gate_and_up_.apply(input + start * width, both, count);
     for (std::size_t i = 0; i < count; ++i)
       kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,

@@ -65,7 +65,8 @@ class projection {
   std::shared_ptr<const device_matrix> device_;  ///< Nothing on the host's kernels.
 };
 
-/// One expert: output = down(silu(gate(input)) * up(input)).
+/// One expert or dense feed-forward: output = down(silu(gate(input)) * up(input)), or
+/// output = down(max(0, up(input))) where it has no gate.
 class expert_weights {
  public:
   expert_weights() = default;
@@ -78,6 +79,9 @@ class expert_weights {
                  std::span<const float> down, std::size_t width, std::size_t inner,
                  const compute_place& place);
 
+  /// Without a gate.
+  expert_weights(matrix_source& up, matrix_source& down, const compute_place& place);
+
   /// Whether it was loaded.
   bool there() const { return down_.n_out() > 0; }
   std::size_t bytes() const { return gate_and_up_.bytes() + down_.bytes(); }
@@ -85,8 +89,9 @@ class expert_weights {
   void apply(const float* input, float* output, std::size_t n) const;
 
  private:
-  projection gate_and_up_;  ///< [2 * inner, width]: the gate's rows, then the others.
-  projection down_;         ///< [width, inner]
+  /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width].
+  projection gate_and_up_;
+  projection down_;  ///< [width, inner]
 };
 
 }  // namespace ordermoe::model

@@ -54,12 +54,16 @@ model_sizes sizes_of(const model_config& config) {
   }
   sizes.n_experts = config.n_layers * config.n_experts;
   const std::size_t hidden = config.hidden_size, inner = config.intermediate_size;
-  sizes.expert_weights = std::uint64_t{3} * hidden * inner;
+  // Without a gate in encoder-decoders.
+  const std::size_t wide_matrices = config.encoder_decoder ? 1 : 2;
+  sizes.expert_weights = std::uint64_t{wide_matrices + 1} * hidden * inner;
   sizes.non_expert_weights = sizes.total_weights - sizes.n_experts * sizes.expert_weights;
   for (const auto kept : all_precisions) {
     precision_sizes each;
     each.kept = kept;
-    each.expert_bytes = 2 * matrix_bytes(kept, inner, hidden) + matrix_bytes(kept, hidden, inner);
+    each.expert_bytes =
+        static_cast<std::int64_t>(wide_matrices) * matrix_bytes(kept, inner, hidden) +
+        matrix_bytes(kept, hidden, inner);
     each.non_expert_bytes =
         static_cast<std::int64_t>(sizes.non_expert_weights) * (kept == precision::fp32 ? 4 : 2);
     each.total_bytes =

@@ -32,11 +32,12 @@ struct tensor_plan {
 std::vector<tensor_plan> tensors_of(const model_config& config);
 
 /// Shape of the family's published model: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B,
-/// OLMoE-1B-7B, with n_layers instead of the published number where it is not 0. Beginning and end
+/// OLMoE-1B-7B, switch-base-8, with n_layers instead of the published number where it is not 0; of
+/// an encoder-decoder each stack has so many, each of a dense and a sparse block. Beginning and end
 /// of text are 1 and 2, as the tokenizers of this project have it.
 model_config published_shape(family kind, std::size_t n_layers = 0);
-/// A model of three layers and eight experts that runs in milliseconds and keeps what sets its
-/// family apart.
+/// A model of three layers (an encoder-decoder: two in each stack) and eight experts that runs in
+/// milliseconds and keeps what sets its family apart.
 model_config small_shape(family kind);
 
 struct random_model_options {

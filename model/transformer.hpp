@@ -15,22 +15,13 @@
 #include "model/kv_cache.hpp"
 #include "model/model_config.hpp"
 
-/// A decoder of one of the families in model_config.hpp in the pieces that run on different
-/// servers.
+/// A model of one of the families in model_config.hpp in the pieces that run on different servers.
 ///
 /// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed;
 /// no Torch type in this header. Every span of rows is row-major fp32 on the host, [n_rows, width];
 /// weights live on the device that load() was given. All members are const and may be called from
 /// several threads at once.
 namespace ordermoe::model {
-
-/// One row that takes part in an attention step.
-struct attention_row {
-  kv_cache* cache =
-      nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
-                ///< missing ones are earlier rows of the same call.
-  std::size_t position = 0;
-};
 
 struct load_options {
   std::string device = "cpu";                 ///< A LibTorch device string.
@@ -61,8 +52,12 @@ class transformer {
   /// hidden[i] = embedding of ids[i]. Precondition: 0 <= id < vocab_size.
   void embed(std::span<const std::int32_t> ids, std::span<float> hidden) const;
 
-  /// hidden += attention(norm(hidden)), each row at its own position over its own cache; the row's
-  /// own key and value are written to its cache first.
+  /// The blocks of a layer as far as its router: attention and the dense blocks before the sparse
+  /// one, each row at its own position over its own cache. What later rows read of a row is written
+  /// to its cache first. In an encoder-decoder (model_config.hpp) rows of a prompt come all in one
+  /// call, one after the other, in the encoder's layers and the decoder's first; in the decoder's
+  /// they only leave keys and values, and what becomes of their hidden state concerns no one but
+  /// the next layer's attend().
   void attend(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden) const;
 
   /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n,
@@ -70,6 +65,14 @@ class transformer {
   /// shared(normed): it runs for every row wherever the row is, so it belongs to what is not
   /// routed, and comes before the routed slots in every sum. Once for each row and layer, on what
   /// attend() left in hidden.
+  ///
+  /// `rows` are those of attend(). In an encoder-decoder the chosen expert is written to the caches
+  /// of decoded rows, and rows that run no expert (the prompt's in the decoder's layers, and those
+  /// that find their expert full) get logits that say so: has_slots() in routing.hpp. Other
+  /// families do not read `rows`.
+  void route(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden,
+             std::span<float> normed, std::span<float> logits) const;
+  /// For families whose rows all run experts.
   void route(layer_id layer, std::span<float> hidden, std::span<float> normed,
              std::span<float> logits) const;
 

@@ -264,18 +264,21 @@ std::vector<error> compare_tensors(const model_config& config, const std::string
                        name, shape_text(found->second.shape), shape_text(shape), remedy)});
   };
   for (const auto& plan : tensors_of(config)) compare(plan.name, plan.shape);
-  if (config.tied_embeddings && tensors.contains("lm_head.weight")) {
+  const auto embedding =
+      tensors.find(config.encoder_decoder ? "shared.weight" : "model.embed_tokens.weight");
+  for (const auto& name : embedding_copies(config)) {
+    const auto copy = tensors.find(name);
+    if (copy == tensors.end()) continue;
     const std::size_t before = problems.size();
-    compare("lm_head.weight", {config.vocab_size, config.hidden_size});
-    const auto embedding = tensors.find("model.embed_tokens.weight");
-    const auto head = tensors.find("lm_head.weight");
+    compare(name, {config.vocab_size, config.hidden_size});
     if (problems.size() == before && embedding != tensors.end() &&
-        !same_numbers(embedding->second, head->second))
+        !same_numbers(embedding->second, copy->second))
       problems.push_back(
           {errc::mismatch,
-           fmt::format("{}: tensor 'lm_head.weight' differs from the embedding, though config.json "
-                       "says tie_word_embeddings; correct one of them",
-                       head->second.file.string())});
+           fmt::format("{}: tensor '{}' differs from the embedding, though {}; correct one of them",
+                       copy->second.file.string(), name,
+                       name == "lm_head.weight" ? "config.json says tie_word_embeddings"
+                                                : "encoder and decoder share it")});
   }
   for (const auto& [name, view] : tensors)
     if (!expected.contains(name))

@@ -18,7 +18,8 @@ using fixture::check_error;
 using ordermoe::errc;
 
 constexpr om::family all_families[] = {om::family::mixtral, om::family::qwen2_moe,
-                                       om::family::qwen3_moe, om::family::olmoe};
+                                       om::family::qwen3_moe, om::family::olmoe,
+                                       om::family::switch_transformers};
 
 const std::string& tokenizer_bytes() {
   static const auto bytes = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
