@@ -1,14 +1,20 @@
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "cli/common.hpp"
+#include "config/files.hpp"
+#include "model/checksums.hpp"
+#include "model/inspect.hpp"
 #include "model/npy.hpp"
 #include "model/random_model.hpp"
 #include "model/reference.hpp"
 #include "model/safetensors.hpp"
 #include "model/training/train.hpp"
+#include "model/verify.hpp"
 
 namespace ordermoe::cli {
 
@@ -68,65 +74,252 @@ void add_train(CLI::App& parent) {
   });
 }
 
+/// Bytes as a person reads them.
+std::string readable(std::int64_t bytes) {
+  const auto number = static_cast<double>(bytes);
+  if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", number * 1e-9);
+  if (bytes >= 1'000'000) return fmt::format("{:.2f} MB", number * 1e-6);
+  return fmt::format("{} bytes", bytes);
+}
+
+nlohmann::ordered_json room_json(const cluster& servers,
+                                 const std::vector<model::cluster_room>& rooms) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::object();
+  for (const auto& room : rooms) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (std::size_t m = 0; m < servers.size(); ++m)
+      list.push_back({{"server", servers.servers[m].name},
+                      {"holds_non_expert_parts", room.servers[m].left_bytes >= 0},
+                      {"bytes_left_for_experts", room.servers[m].left_bytes},
+                      {"experts", room.servers[m].n_experts}});
+    all[model::to_string(room.kept)] = {{"holds_one_copy", room.holds_a_copy},
+                                        {"experts", room.n_experts},
+                                        {"missing_bytes", room.missing_bytes},
+                                        {"servers", std::move(list)}};
+  }
+  return all;
+}
+
+void print_room(const cluster& servers, const std::vector<model::cluster_room>& rooms,
+                const model::model_sizes& sizes) {
+  fmt::print("\n{}: experts that fit beside all other parts and the KV memory of the file\n",
+             servers.name.empty() ? std::string("cluster") : servers.name);
+  fmt::print("{:<16}{:>12}", "server", "memory");
+  for (const auto& room : rooms) fmt::print("{:>10}", model::to_string(room.kept));
+  fmt::print("\n");
+  for (std::size_t m = 0; m < servers.size(); ++m) {
+    const auto& server = servers.servers[m];
+    fmt::print("{:<16}{:>12}", server.name, readable(server.memory_bytes));
+    for (const auto& room : rooms) {
+      const auto& one = room.servers[m];
+      fmt::print("{:>10}",
+                 one.left_bytes < 0 ? std::string("-") : fmt::format("{}", one.n_experts));
+    }
+    fmt::print("\n");
+  }
+  fmt::print("{:<28}", fmt::format("one copy ({} experts)", sizes.n_experts));
+  for (const auto& room : rooms) fmt::print("{:>10}", room.holds_a_copy ? "fits" : "no");
+  fmt::print("\n");
+  for (const auto& room : rooms)
+    if (!room.holds_a_copy)
+      fmt::print("in {}, {} of {} experts fit; {} are missing\n", model::to_string(room.kept),
+                 room.n_experts, sizes.n_experts, readable(room.missing_bytes));
+}
+
 void add_inspect(CLI::App& parent) {
-  auto& command = *parent.add_subcommand("inspect", "Show a model's shape and sizes");
-  auto folder = std::make_shared<std::string>();
-  auto json = std::make_shared<bool>(false);
-  command.add_option("--model", *folder, "Model folder")->required();
-  command.add_flag("--json", *json, "Print JSON on standard output");
-  command.footer("Example:\n  ordermoe model inspect --model data/models/lineage");
-  set_body(command, [folder, json]() -> result<void> {
-    const auto path = existing_folder(*folder, "--model");
+  struct content {
+    std::string folder, cluster;
+    bool json = false;
+  };
+  auto& command = *parent.add_subcommand(
+      "inspect",
+      "Show a model's shape, its sizes at each precision, and what a cluster could hold");
+  auto options = std::make_shared<content>();
+  command.add_option("--model", options->folder, "Model folder")->required();
+  command.add_option("--cluster", options->cluster,
+                     "Cluster file (TOML): how many experts each server could hold");
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Reads headers, no weights; `ordermoe model verify` reads all. A server's memory is counted "
+      "in "
+      "the model's\nown bytes, without any cost profile.\n"
+      "Example:\n  ordermoe model inspect --model data/models/lineage --cluster "
+      "data/clusters/edge8.toml");
+  set_body(command, [options]() -> result<void> {
+    const auto path = existing_folder(options->folder, "--model");
     if (!path) return path.error();
     const auto shape = model::read_model_config(*path);
     if (!shape) return shape.error();
-    const auto checked = model::transformer::load(*path);
-    if (!checked) return checked.error();
+    const auto source = model::checkpoint::open_folder(*path);
+    if (!source) return source.error();
+    const auto problems =
+        model::compare_tensors(*shape, (*source)->place().string(), (*source)->tensors());
+    if (!problems.empty()) return problems.front();
     const auto digest = model::model_digest(*path);
     if (!digest) return digest.error();
+    std::optional<cluster> servers;
+    if (!options->cluster.empty()) {
+      auto read = read_cluster(options->cluster);
+      if (!read) return read.error();
+      servers = std::move(*read);
+    }
     const auto costs = model::own_costs(*shape);
-    const auto experts =
-        costs.expert_bytes * static_cast<std::int64_t>(shape->n_layers * shape->n_experts);
-    if (*json) {
-      fmt::print(
-          "{}\n",
-          nlohmann::ordered_json{{"family", model::to_string(shape->kind)},
-                                 {"layers", shape->n_layers},
-                                 {"experts", shape->n_experts},
-                                 {"top_k", shape->top_k},
-                                 {"hidden_size", shape->hidden_size},
-                                 {"intermediate_size", shape->intermediate_size},
-                                 {"shared_intermediate_size", shape->shared_intermediate_size},
-                                 {"heads", shape->n_heads},
-                                 {"kv_heads", shape->n_kv_heads},
-                                 {"head_dim", shape->head_dim},
-                                 {"vocabulary", shape->vocab_size},
-                                 {"context", shape->max_context},
-                                 {"expert_bytes", costs.expert_bytes},
-                                 {"all_experts_bytes", experts},
-                                 {"resident_bytes", costs.resident_bytes(shape->n_layers)},
-                                 {"digest", *digest}}
-              .dump(2));
+    const auto sizes = model::sizes_of(*shape);
+    std::map<std::string, std::size_t> types;
+    std::uint64_t stored = 0;
+    for (const auto& [name, view] : (*source)->tensors()) {
+      ++types[model::to_string(view.type)];
+      stored += view.bytes.size();
+    }
+    if (options->json) {
+      nlohmann::ordered_json content{
+          {"family", model::to_string(shape->kind)},
+          {"layers", shape->n_layers},
+          {"experts", shape->n_experts},
+          {"top_k", shape->top_k},
+          {"hidden_size", shape->hidden_size},
+          {"intermediate_size", shape->intermediate_size},
+          {"shared_intermediate_size", shape->shared_intermediate_size},
+          {"heads", shape->n_heads},
+          {"kv_heads", shape->n_kv_heads},
+          {"head_dim", shape->head_dim},
+          {"vocabulary", shape->vocab_size},
+          {"context", shape->max_context},
+          {"expert_bytes", costs.expert_bytes},
+          {"all_experts_bytes", costs.expert_bytes * static_cast<std::int64_t>(sizes.n_experts)},
+          {"resident_bytes", costs.resident_bytes(shape->n_layers)},
+          {"tensors", (*source)->tensors().size()},
+          {"tensor_types", types},
+          {"tensor_bytes", stored},
+          {"weights", sizes.total_weights},
+          {"expert_weights", sizes.expert_weights},
+          {"non_expert_weights", sizes.non_expert_weights}};
+      for (const auto& each : sizes.precisions)
+        content["precisions"][model::to_string(each.kept)] = {
+            {"expert_bytes", each.expert_bytes},
+            {"all_experts_bytes", each.total_bytes - each.non_expert_bytes},
+            {"non_expert_bytes", each.non_expert_bytes},
+            {"total_bytes", each.total_bytes}};
+      if (servers) content["cluster"] = room_json(*servers, model::room_in(*servers, sizes));
+      content["digest"] = *digest;
+      fmt::print("{}\n", content.dump(2));
       return {};
     }
     fmt::print(
         "{}: layers {}, experts {} (top {}{}), hidden {}, expert width {}{}, heads {} ({} for keys "
         "and values) of {}\n"
-        "vocabulary {}, context {} tokens\n"
-        "bf16 bytes: one expert {}, all experts {}, everything else {}\ndigest {}\n",
+        "vocabulary {}, context {} tokens\n",
         model::architecture_of(shape->kind), shape->n_layers, shape->n_experts, shape->top_k,
         shape->gates == model::gate_rule::renormalised ? "" : ", gates not renormalised",
         shape->hidden_size, shape->intermediate_size,
         shape->shared_intermediate_size == 0
             ? std::string()
             : fmt::format(" (shared expert {})", shape->shared_intermediate_size),
-        shape->n_heads, shape->n_kv_heads, shape->head_dim, shape->vocab_size, shape->max_context,
-        costs.expert_bytes, experts, costs.resident_bytes(shape->n_layers), *digest);
+        shape->n_heads, shape->n_kv_heads, shape->head_dim, shape->vocab_size, shape->max_context);
+    std::string kinds;
+    for (const auto& [type, n] : types)
+      kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", n, type);
+    fmt::print("{} tensors ({}) of {} bytes; {} weights, {} in each of {} experts\n",
+               (*source)->tensors().size(), kinds, stored, sizes.total_weights,
+               sizes.expert_weights, sizes.n_experts);
+    fmt::print("{:<10}{:>16}{:>18}{:>18}{:>18}\n", "bytes in", "one expert", "all experts",
+               "everything else", "in all");
+    for (const auto& each : sizes.precisions)
+      fmt::print("{:<10}{:>16}{:>18}{:>18}{:>18}\n", model::to_string(each.kept), each.expert_bytes,
+                 each.total_bytes - each.non_expert_bytes, each.non_expert_bytes, each.total_bytes);
+    fmt::print("digest {}\n", *digest);
+    if (servers) print_room(*servers, model::room_in(*servers, sizes), sizes);
     return {};
   });
 }
 
-result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
+void add_verify(CLI::App& parent) {
+  struct content {
+    std::string folder;
+    bool checksums = false, write = false, json = false;
+  };
+  auto& command =
+      *parent.add_subcommand("verify", "Check every part of a model's folder against every other");
+  auto options = std::make_shared<content>();
+  command.add_option("--model", options->folder, "Model folder")->required();
+  auto* checksums = command.add_flag(
+      "--checksums", options->checksums,
+      fmt::format("Compare the files with the folder's {} as well", model::checksums_name));
+  command
+      .add_flag("--write-checksums", options->write,
+                fmt::format("Write {} once everything else is found good", model::checksums_name))
+      ->excludes(checksums);
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Names everything that is wrong, not only the first thing. The list of checksums is the one "
+      "of "
+      "sha256sum.\n"
+      "Example:\n  ordermoe model verify --model data/models/lineage");
+  set_body(command, [options]() -> result<void> {
+    const auto path = existing_folder(options->folder, "--model");
+    if (!path) return path.error();
+    result<model::verify_report> checked = error{errc::failed, "not run"};
+    std::size_t written = 0;
+    {
+      progress_line line("verifying");
+      model::work_watch watch;
+      watch.progress = [&](double share) { line.show(share); };
+      watch.should_stop = stop_requested;
+      checked = model::verify_model(
+          *path, options->checksums ? model::checksum_check::verify : model::checksum_check::skip,
+          watch);
+      if (!checked) return checked.error();
+      if (options->write && checked->problems.empty()) {
+        progress_line hashing("hashing");
+        watch.progress = [&](double share) { hashing.show(share); };
+        const auto list = model::hash_model_files(*path, watch);
+        if (!list) return list.error();
+        written = list->size();
+        if (auto done = write_file(*path / model::checksums_name, model::checksums_text(*list));
+            !done)
+          return done.error();
+      }
+    }
+    const auto& r = *checked;
+    if (options->json) {
+      nlohmann::ordered_json problems = nlohmann::ordered_json::array();
+      for (const auto& problem : r.problems)
+        problems.push_back({{"kind", describe(problem.code)}, {"message", problem.message}});
+      fmt::print("{}\n", nlohmann::ordered_json{{"valid", r.problems.empty()},
+                                                {"weight_files", r.n_files},
+                                                {"tensors", r.n_tensors},
+                                                {"tensor_types", r.tensors_of_type},
+                                                {"tensor_bytes", r.tensor_bytes},
+                                                {"tokenizer_pieces", r.tokenizer_pieces},
+                                                {"checksums_compared", r.n_checksums},
+                                                {"checksums_written", written},
+                                                {"problems", std::move(problems)}}
+                             .dump(2));
+    }
+    if (!r.problems.empty()) {
+      constexpr std::size_t most_shown = 20;
+      for (std::size_t i = 1; i < r.problems.size() && i <= most_shown && !options->json; ++i)
+        fmt::print(stderr, "ordermoe: {}\n", r.problems[i].message);
+      auto first = r.problems.front();
+      if (r.problems.size() > 1)
+        first.message += fmt::format(
+            " ({} problems in all{})", r.problems.size(),
+            r.problems.size() > most_shown + 1 && !options->json ? "; --json lists them" : "");
+      return first;
+    }
+    if (options->json) return {};
+    fmt::print(
+        "{}: valid. {} tensors of {} bytes in {} {}, all numbers finite; tokenizer of {} "
+        "pieces\n",
+        options->folder, r.n_tensors, r.tensor_bytes, r.n_files, r.n_files == 1 ? "file" : "files",
+        r.tokenizer_pieces);
+    if (options->checksums) fmt::print("{} files have the digests of their list\n", r.n_checksums);
+    if (options->write) fmt::print("digests of {} files written\n", written);
+    return {};
+  });
+}
+
+result<std::vector<std::int32_t>> parse_ids(const char* option, const std::string& text) {
   std::vector<std::int32_t> ids;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
@@ -139,17 +332,19 @@ result<std::vector<std::int32_t>> parse_ids(const std::string& text) {
     if (part.empty() || used != part.size() || value < 0 || value > 0x7fffffffL)
       return error{
           errc::usage,
-          fmt::format("--ids '{}': expected token ids separated by commas, as in 1,2,3; found '{}'",
-                      text, part)};
+          fmt::format("{} '{}': expected token ids separated by commas, as in 1,2,3; found '{}'",
+                      option, text, part)};
     ids.push_back(static_cast<std::int32_t>(value));
   }
-  if (ids.empty()) return error{errc::usage, "--ids: no token ids; expected something like 1,2,3"};
+  if (ids.empty())
+    return error{errc::usage,
+                 fmt::format("{}: no token ids; expected something like 1,2,3", option)};
   return ids;
 }
 
 void add_logits(CLI::App& parent) {
   struct content {
-    std::string model, ids, out;
+    std::string model, ids, decoder_ids, out;
     bool json = false;
   };
   auto& command = *parent.add_subcommand(
@@ -157,29 +352,40 @@ void add_logits(CLI::App& parent) {
   auto options = std::make_shared<content>();
   command.add_option("--model", options->model, "Model folder")->required();
   command.add_option("--ids", options->ids, "Token ids separated by commas")->required();
+  command.add_option("--decoder-ids", options->decoder_ids,
+                     "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
+                     "default: its start token, then --ids but for the last");
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
   set_body(command, [options]() -> result<void> {
-    const auto ids = parse_ids(options->ids);
+    const auto ids = parse_ids("--ids", options->ids);
     if (!ids) return ids.error();
+    std::vector<std::int32_t> decoder_ids;
+    if (!options->decoder_ids.empty()) {
+      auto parsed = parse_ids("--decoder-ids", options->decoder_ids);
+      if (!parsed) return parsed.error();
+      decoder_ids = std::move(*parsed);
+    }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
     const auto loaded = model::transformer::load(*folder);
     if (!loaded) return loaded.error();
-    const auto numbers = model::logits(**loaded, *ids);
-    if (!numbers) return at("--ids", numbers.error());
+    const auto numbers = decoder_ids.empty() ? model::logits(**loaded, *ids)
+                                             : model::logits(**loaded, *ids, decoder_ids);
+    if (!numbers) return at(decoder_ids.empty() ? "--ids" : "--decoder-ids", numbers.error());
     const auto vocabulary = (*loaded)->config().vocab_size;
-    if (auto written = model::write_npy(options->out, *numbers, ids->size(), vocabulary); !written)
+    const std::size_t rows = numbers->size() / vocabulary;
+    if (auto written = model::write_npy(options->out, *numbers, rows, vocabulary); !written)
       return written.error();
     if (options->json)
       fmt::print("{}\n",
                  nlohmann::ordered_json{
-                     {"file", options->out}, {"tokens", ids->size()}, {"vocabulary", vocabulary}}
+                     {"file", options->out}, {"tokens", rows}, {"vocabulary", vocabulary}}
                      .dump(2));
     else
-      fmt::print("{}: fp32 [{}, {}]\n", options->out, ids->size(), vocabulary);
+      fmt::print("{}: fp32 [{}, {}]\n", options->out, rows, vocabulary);
     return {};
   });
 }
@@ -194,20 +400,23 @@ void add_make_random(CLI::App& parent) {
   auto& command = *parent.add_subcommand(
       "make-random", "Write a complete model folder with random weights, to test and measure with");
   auto options = std::make_shared<content>();
-  command.add_option("--family", options->family, "mixtral, qwen2_moe, qwen3_moe or olmoe")
-      ->check(CLI::IsMember({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}))
+  command.add_option("--family", options->family, "mixtral, qwen2_moe, qwen3_moe, olmoe or switch")
+      ->check(CLI::IsMember({"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "switch"}))
       ->required();
-  auto* small = command.add_flag("--small", options->small, "Three layers of eight small experts");
+  auto* small = command.add_flag("--small", options->small,
+                                 "Three layers (switch: two in each stack) of eight small experts");
   command
       .add_option("--layers", options->layers,
-                  "So many layers at the full width of the family's published model")
+                  "So many layers at the full width of the family's published model; switch: in "
+                  "each stack, every one a dense and a sparse block")
       ->check(CLI::Range(1, 1024))
       ->excludes(small);
   command.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
   command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
-      "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B. Weights are bf16.\n"
+      "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B,\n"
+      "switch-base-8. Weights are bf16.\n"
       "Example:\n  ordermoe model make-random --family qwen2_moe --small --seed 1 --out "
       "random-qwen");
   set_body(command, [options]() -> result<void> {
@@ -215,9 +424,14 @@ void add_make_random(CLI::App& parent) {
       return error{errc::usage,
                    "make-random: give --small, or --layers N for N layers at full width"};
     model::random_model_options what;
-    for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
-                            model::family::qwen3_moe, model::family::olmoe})
-      if (options->family == model::to_string(kind))
+    const std::pair<const char*, model::family> families[] = {
+        {"mixtral", model::family::mixtral},
+        {"qwen2_moe", model::family::qwen2_moe},
+        {"qwen3_moe", model::family::qwen3_moe},
+        {"olmoe", model::family::olmoe},
+        {"switch", model::family::switch_transformers}};
+    for (const auto& [name, kind] : families)
+      if (options->family == name)
         what.shape = options->small ? model::small_shape(kind)
                                     : model::published_shape(kind, options->layers);
     constexpr std::size_t most_pieces = 768;
@@ -251,10 +465,11 @@ void add_make_random(CLI::App& parent) {
 }  // namespace
 
 void add_model(CLI::App& app) {
-  auto& parent = *app.add_subcommand("model", "Train, make and inspect models");
+  auto& parent = *app.add_subcommand("model", "Train, make, inspect and verify models");
   parent.require_subcommand(1);
   add_train(parent);
   add_inspect(parent);
+  add_verify(parent);
   add_logits(parent);
   add_make_random(parent);
 }

@@ -51,6 +51,7 @@ struct layer_sums {
   std::vector<std::uint64_t> activations;
   std::vector<double> gate, squared_gate, routed_output;
   double all_output = 0;
+  std::uint64_t rows = 0;  ///< That ran experts here.
   struct set_sum {
     std::uint64_t count = 0;
     std::vector<double> gate;
@@ -77,23 +78,25 @@ struct before_experts {
   slot_table routed;
 };
 
-before_experts prepare(const transformer& model, layer_id layer, std::span<const float> hidden) {
+/// `hidden` are all rows of a document; those that run no experts at this layer have an empty list
+/// of slots.
+before_experts prepare(const transformer& model, layer_id layer, std::size_t prompt,
+                       std::span<const float> hidden) {
   const model_config& config = model.config();
   const std::size_t n = hidden.size() / config.hidden_size;
   before_experts state;
   state.hidden.assign(hidden.begin(), hidden.end());
-  kv_cache cache(n, config.kv_row_size());
-  std::vector<attention_row> rows(n);
-  for (std::size_t i = 0; i < n; ++i) rows[i] = {&cache, i};
-  model.attend(layer, rows, state.hidden);
   state.normed.resize(hidden.size());
   state.logits.resize(n * config.n_experts);
-  model.route(layer, state.hidden, state.normed, state.logits);
   state.routed.resize(n);
-  for (std::size_t i = 0; i < n; ++i)
-    state.routed[i] = routed_slots(
-        std::span<const float>(state.logits).subspan(i * config.n_experts, config.n_experts),
-        config);
+  kv_cache cache(n, config.kv_row_size(layer));
+  const auto rows = rows_at(config, layer, cache, {0, prompt}, n);
+  const auto here = std::span(state.hidden).first(rows.size() * config.hidden_size);
+  const auto scores = std::span(state.logits).first(rows.size() * config.n_experts);
+  model.attend(layer, rows, here);
+  model.route(layer, rows, here, std::span(state.normed).first(here.size()), scores);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    state.routed[i] = routed_slots(scores.subspan(i * config.n_experts, config.n_experts), config);
   return state;
 }
 
@@ -123,6 +126,8 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
     const auto& slots = state.routed[i];
+    if (slots.empty()) continue;
+    ++sums.rows;
     probabilities(logits, p);
     const double mean =
         std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(n_experts);
@@ -184,6 +189,7 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
 void observe_transitions(const slot_table& here, const slot_table& next, std::size_t n_experts,
                          layer_sums& sums) {
   for (std::size_t i = 0; i < here.size(); ++i) {
+    if (here[i].empty() || next[i].empty()) continue;
     for (const auto& from : here[i])
       for (const auto& to : next[i])
         ++sums.transitions[from.expert.index() * n_experts + to.expert.index()];
@@ -213,7 +219,7 @@ std::map<set_key, std::size_t> rank_sets(const layer_sums& sums, std::vector<obs
   return index;
 }
 
-layer_statistics conclude(const layer_sums& sums, std::size_t n_experts, std::uint64_t n_tokens) {
+layer_statistics conclude(const layer_sums& sums, std::size_t n_experts) {
   layer_statistics layer;
   layer.logit_gram = sums.gram;
   layer.centred_gram = sums.centred;
@@ -224,7 +230,8 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts, std::ui
   layer.mean_squared_gate.resize(n_experts);
   for (std::size_t r = 0; r < n_experts; ++r) {
     const bool routed = sums.activations[r] > 0;
-    const auto count = static_cast<double>(routed ? sums.activations[r] : n_tokens);
+    const auto count =
+        static_cast<double>(routed ? sums.activations[r] : std::max<std::uint64_t>(1, sums.rows));
     const double output = routed ? sums.routed_output[r] : sums.all_output;
     if (routed) {
       layer.mean_gate[r] = sums.gate[r] / count;
@@ -319,21 +326,21 @@ double substitute(loss_model kind, gate_rule rule, const layer_statistics& layer
   return predicted;
 }
 
+/// A document as rows; an encoder-decoder has its first half in the encoder.
+teacher_forced rows_of(const model_config& config, std::span<const std::int32_t> ids) {
+  return as_rows(config, ids, std::max<std::size_t>(1, ids.size() / 2));
+}
+
 /// Summed negative log-likelihood of a document from its hidden state before `layer`.
 double remaining_loss(const transformer& model, std::size_t layer, std::vector<float> hidden,
-                      std::span<const std::int32_t> ids) {
+                      const teacher_forced& text) {
   const model_config& config = model.config();
   for (std::size_t l = layer; l < config.n_layers; ++l) {
-    kv_cache cache(ids.size(), config.kv_row_size());
-    run_layer(model, layer_id{l}, cache, 0, hidden);
+    kv_cache cache(text.ids.size(), config.kv_row_size(layer_id{l}));
+    run_layer(model, layer_id{l}, cache, {0, text.prompt}, hidden);
   }
-  std::vector<float> scores((ids.size() - 1) * config.vocab_size);
-  model.head(std::span<const float>(hidden).first((ids.size() - 1) * config.hidden_size), scores);
   double sum = 0;
-  for (std::size_t i = 0; i + 1 < ids.size(); ++i)
-    sum += negative_log_likelihood(
-        std::span<const float>(scores).subspan(i * config.vocab_size, config.vocab_size),
-        ids[i + 1]);
+  for (const double loss : target_losses(model, text, hidden)) sum += loss;
   return sum;
 }
 
@@ -447,24 +454,25 @@ result<calibration_statistics> calibrate(const transformer& model,
   std::uint64_t predicted_tokens = 0;
   for (const auto& ids : documents) {
     if (stopping()) return stopped;
+    const auto text = rows_of(config, ids);
     std::vector<float> hidden(ids.size() * config.hidden_size);
-    model.embed(ids, hidden);
+    model.embed(text.ids, hidden);
     slot_table before;
     for (std::size_t l = 0; l < config.n_layers; ++l) {
-      const auto state = prepare(model, layer_id{l}, hidden);
+      const auto state = prepare(model, layer_id{l}, text.prompt, hidden);
       hidden = observe(model, layer_id{l}, state, sums[l]);
       if (l > 0) observe_transitions(before, state.routed, n_experts, sums[l - 1]);
       before = state.routed;
     }
-    baseline += remaining_loss(model, config.n_layers, std::move(hidden), ids);
-    predicted_tokens += ids.size() - 1;
+    baseline += remaining_loss(model, config.n_layers, std::move(hidden), text);
+    predicted_tokens += text.targets.size();
     advance(observing * static_cast<double>(ids.size()) / static_cast<double>(statistics.n_tokens));
   }
   statistics.baseline_nats = baseline / static_cast<double>(predicted_tokens);
 
   std::vector<std::map<set_key, std::size_t>> set_index(config.n_layers);
   for (std::size_t l = 0; l < config.n_layers; ++l) {
-    statistics.layers.push_back(conclude(sums[l], n_experts, statistics.n_tokens));
+    statistics.layers.push_back(conclude(sums[l], n_experts));
     set_index[l] = rank_sets(sums[l], statistics.layers[l].sets);
   }
   for (std::size_t l = 0; l + 1 < config.n_layers; ++l) {
@@ -488,17 +496,18 @@ result<calibration_statistics> calibrate(const transformer& model,
   double measured_tokens = 0;
   for (std::size_t d = 0; d < n_damage_documents; ++d) {
     const auto& ids = documents[d];
+    const auto text = rows_of(config, ids);
     measured_tokens +=
-        static_cast<double>(ids.size() - 1) * static_cast<double>(options.damage_draws);
+        static_cast<double>(text.targets.size()) * static_cast<double>(options.damage_draws);
     std::vector<float> hidden(ids.size() * config.hidden_size);
-    model.embed(ids, hidden);
+    model.embed(text.ids, hidden);
     std::vector<before_experts> states;
     for (std::size_t l = 0; l < config.n_layers; ++l) {
-      states.push_back(prepare(model, layer_id{l}, hidden));
+      states.push_back(prepare(model, layer_id{l}, text.prompt, hidden));
       hidden = states[l].hidden;
       execute_slots(model, layer_id{l}, states[l].normed, states[l].routed, hidden);
     }
-    const double exact = remaining_loss(model, config.n_layers, hidden, ids);
+    const double exact = remaining_loss(model, config.n_layers, hidden, text);
     for (std::size_t l = 0; l < config.n_layers; ++l)
       for (std::size_t draw = 0; draw < options.damage_draws; ++draw) {
         if (stopping()) return stopped;
@@ -510,16 +519,17 @@ result<calibration_statistics> calibrate(const transformer& model,
           slot_table slots = states[l].routed;
           damage_sample sample;
           for (std::size_t i = 0; i < slots.size(); ++i) {
+            if (slots[i].empty()) continue;
             const auto logits =
                 std::span<const float>(states[l].logits).subspan(i * n_experts, n_experts);
             const double predicted = substitute(kind, config.gates, statistics.layers[l], cosine,
                                                 available, logits, slots[i]);
-            // The last position predicts nothing.
-            if (i + 1 < slots.size()) sample.predicted += predicted;
+            // A decoder's last position predicts nothing.
+            if (i < text.first + text.targets.size()) sample.predicted += predicted;
           }
           std::vector<float> changed = states[l].hidden;
           execute_slots(model, layer_id{l}, states[l].normed, slots, changed);
-          sample.increase = remaining_loss(model, l + 1, std::move(changed), ids) - exact;
+          sample.increase = remaining_loss(model, l + 1, std::move(changed), text) - exact;
           samples[l][m].push_back(sample);
         }
         advance(static_cast<double>(ids.size() * n_loss_models * (config.n_layers - l)));

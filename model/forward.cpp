@@ -59,6 +59,7 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
 
 std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config) {
   std::vector<executed_slot> slots;
+  if (!has_slots(logits)) return slots;
   slots.reserve(config.top_k);
   for (const auto& slot : choose_experts(logits, config.top_k, config.gates))
     slots.push_back({slot.expert, slot.gate});
@@ -66,26 +67,69 @@ std::vector<executed_slot> routed_slots(std::span<const float> logits, const mod
 }
 
 std::vector<kv_cache> make_caches(const model_config& config, std::size_t capacity_rows) {
-  return std::vector<kv_cache>(config.n_layers, kv_cache(capacity_rows, config.kv_row_size()));
+  std::vector<kv_cache> caches;
+  caches.reserve(config.n_layers);
+  for (std::size_t l = 0; l < config.n_layers; ++l)
+    caches.emplace_back(capacity_rows, config.kv_row_size(layer_id{l}));
+  return caches;
 }
 
-void run_layer(const transformer& model, layer_id layer, kv_cache& cache, std::size_t first,
+std::vector<attention_row> rows_at(const model_config& config, layer_id layer, kv_cache& cache,
+                                   sequence_rows which, std::size_t n_rows) {
+  std::size_t end = which.first + n_rows;
+  if (config.of_encoder(layer)) end = std::max(which.first, std::min(end, which.prompt));
+  std::vector<attention_row> rows;
+  rows.reserve(end - which.first);
+  for (std::size_t p = which.first; p < end; ++p) rows.push_back({&cache, p, which.prompt});
+  return rows;
+}
+
+void run_layer(const transformer& model, layer_id layer, kv_cache& cache, sequence_rows which,
                std::span<float> hidden, const slot_override& override_slots) {
   const model_config& config = model.config();
-  const std::size_t n = hidden.size() / config.hidden_size;
-  std::vector<attention_row> rows(n);
-  for (std::size_t i = 0; i < n; ++i) rows[i] = {&cache, first + i};
-  model.attend(layer, rows, hidden);
-  std::vector<float> normed(hidden.size());
+  const auto rows = rows_at(config, layer, cache, which, hidden.size() / config.hidden_size);
+  const std::size_t n = rows.size();
+  const auto states = hidden.first(n * config.hidden_size);
+  model.attend(layer, rows, states);
+  std::vector<float> normed(states.size());
   std::vector<float> scores(n * config.n_experts);
-  model.route(layer, hidden, normed, scores);
+  model.route(layer, rows, states, normed, scores);
   slot_table slots(n);
   for (std::size_t i = 0; i < n; ++i) {
     const auto row = std::span<const float>(scores).subspan(i * config.n_experts, config.n_experts);
     slots[i] = routed_slots(row, config);
-    if (override_slots) override_slots(layer, first + i, row, slots[i]);
+    if (override_slots && !slots[i].empty()) override_slots(layer, which.first + i, row, slots[i]);
   }
-  execute_slots(model, layer, normed, slots, hidden);
+  execute_slots(model, layer, normed, slots, states);
+}
+
+teacher_forced as_rows(const model_config& config, std::span<const std::int32_t> ids,
+                       std::size_t prompt) {
+  ORDERMOE_CHECK(prompt > 0 && prompt < ids.size(), "a text without a prompt or a continuation");
+  teacher_forced made;
+  made.ids.assign(ids.begin(), ids.end());
+  made.targets.assign(ids.begin() + 1, ids.end());
+  if (config.encoder_decoder) {
+    const auto behind = static_cast<std::ptrdiff_t>(prompt);
+    made.prompt = made.first = prompt;
+    made.ids.pop_back();
+    made.ids.insert(made.ids.begin() + behind, config.encoder_decoder->decoder_start_id);
+    made.targets.erase(made.targets.begin(), made.targets.begin() + behind - 1);
+  }
+  return made;
+}
+
+std::vector<double> target_losses(const transformer& model, const teacher_forced& text,
+                                  std::span<const float> hidden) {
+  const std::size_t width = model.config().hidden_size, vocabulary = model.config().vocab_size;
+  std::vector<float> scores(text.targets.size() * vocabulary);
+  model.head(hidden.subspan(text.first * width, text.targets.size() * width), scores);
+  std::vector<double> losses;
+  losses.reserve(text.targets.size());
+  for (std::size_t i = 0; i < text.targets.size(); ++i)
+    losses.push_back(negative_log_likelihood(
+        std::span<const float>(scores).subspan(i * vocabulary, vocabulary), text.targets[i]));
+  return losses;
 }
 
 }  // namespace ordermoe::model

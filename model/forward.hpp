@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -18,14 +19,46 @@ using slot_table = std::vector<std::vector<executed_slot>>;
 void execute_slots(const transformer& model, layer_id layer, std::span<const float> normed,
                    const slot_table& slots, std::span<float> hidden);
 
-/// The router's own choice as slots.
+/// The router's own choice as slots; none where the row has none.
 std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config);
 
 /// One sequence's caches, one per layer.
 std::vector<kv_cache> make_caches(const model_config& config, std::size_t capacity_rows);
 
-/// One whole layer over consecutive positions first, first + 1, ... of one sequence.
-void run_layer(const transformer& model, layer_id layer, kv_cache& cache, std::size_t first,
+/// Consecutive positions of one sequence.
+struct sequence_rows {
+  std::size_t first = 0;   ///< Position of the first row.
+  std::size_t prompt = 0;  ///< Rows of the sequence's prompt; counts in an encoder-decoder only.
+};
+
+/// The rows as they take part in attend() and route() of a layer. Of an encoder-decoder's layers
+/// only those that have to do with them: decoded rows pass the encoder's layers by, so that the
+/// rows of a layer are the first of `n_rows`, or all.
+std::vector<attention_row> rows_at(const model_config& config, layer_id layer, kv_cache& cache,
+                                   sequence_rows which, std::size_t n_rows);
+
+/// One whole layer over rows of one sequence, [n_rows, hidden_size].
+void run_layer(const transformer& model, layer_id layer, kv_cache& cache, sequence_rows which,
                std::span<float> hidden, const slot_override& override_slots = {});
+
+/// A text as rows that predict it: row first + i predicts targets[i].
+///
+/// A decoder reads all tokens and predicts every one but the first. An encoder-decoder takes the
+/// first `prompt` tokens into its encoder and predicts the others, its decoder reading its start
+/// token and then the text.
+struct teacher_forced {
+  std::vector<std::int32_t> ids;  ///< One a row, as many as the text has.
+  std::size_t prompt = 0;         ///< Rows of the encoder; 0 for decoders.
+  std::size_t first = 0;
+  std::vector<std::int32_t> targets;
+};
+/// Precondition: ids has two tokens or more, and 0 < prompt < ids.size().
+teacher_forced as_rows(const model_config& config, std::span<const std::int32_t> ids,
+                       std::size_t prompt);
+
+/// Negative log-likelihoods in nats of the targets, from the hidden state of all rows after the
+/// last layer.
+std::vector<double> target_losses(const transformer& model, const teacher_forced& text,
+                                  std::span<const float> hidden);
 
 }  // namespace ordermoe::model

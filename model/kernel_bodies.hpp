@@ -263,18 +263,29 @@ inline void weighted_values(const float* weights, std::size_t padded, const floa
     for (int p = 0; p < Panels; ++p) Isa::store(out + h * dim + p * lane, sums[h][p]);
 }
 
-/// Heads heads that share one key and value head.
+/// Adds a number of its own to every score; returns the largest sum.
+inline __attribute__((always_inline)) float add_bias(const float* bias, std::size_t n_rows,
+                                                     float* scores) {
+  float largest = -INFINITY;
+  for (std::size_t t = 0; t < n_rows; ++t) {
+    scores[t] += bias[t];
+    largest = scores[t] > largest ? scores[t] : largest;
+  }
+  return largest;
+}
+
+/// Heads heads that share one key and value head. bias: of the first of them, or null.
 template <class Isa, int Heads>
 inline void attend_heads(const float* query, const float* keys, const float* values,
-                         std::size_t row_size, std::size_t dim, std::size_t n_rows, float* scratch,
-                         float* output) {
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+                         std::size_t row_size, std::size_t dim, float scale, const float* bias,
+                         std::size_t bias_size, std::size_t n_rows, float* scratch, float* output) {
   const std::size_t padded = (n_rows + lane - 1) / lane * lane;
   float totals[Heads];
   for (int h = 0; h < Heads; ++h) {
     float* scores = scratch + h * padded;
-    const float largest =
+    float largest =
         attention_scores<Isa>(query + h * dim, keys, row_size, dim, scale, n_rows, scores);
+    if (bias != nullptr) largest = add_bias(bias + h * bias_size, n_rows, scores);
     // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
     for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
     for (std::size_t t = 0; t < padded; ++t) scores[t] = exponential(scores[t] - largest);
@@ -305,13 +316,16 @@ void attention(const attention_shape& shape, const float* query, const attention
                float* scratch, float* output) {
   const std::size_t dim = shape.head_dim;
   const std::size_t width = shape.n_kv_heads * dim;
+  const std::size_t row_size = view.row_size == 0 ? 2 * width : view.row_size;
+  const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
   for (std::size_t h = 0; h < shape.n_heads;) {
     const std::size_t left = group - h % group;
     const float* keys = view.rows + h / group * dim;
+    const float* bias = view.bias == nullptr ? nullptr : view.bias + h * view.bias_size;
     const auto attend = [&]<int Heads>(std::integral_constant<int, Heads>) {
-      attend_heads<Isa, Heads>(query + h * dim, keys, keys + width, 2 * width, dim, view.n_rows,
-                               scratch, output + h * dim);
+      attend_heads<Isa, Heads>(query + h * dim, keys, keys + width, row_size, dim, scale, bias,
+                               view.bias_size, view.n_rows, scratch, output + h * dim);
       h += Heads;
     };
     if (left >= 4)

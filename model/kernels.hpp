@@ -47,17 +47,24 @@ void pack(const packed_layout& layout, std::span<const float> row_major,
 /// Whether every number is a bf16 number.
 bool fits_bf16(std::span<const float> numbers);
 
-/// One query row's view of its sequence's rows at a layer; a row is the rotated key [n_kv_heads,
-/// head_dim], then the value, and rows 0 .. n_rows - 1 lie one after the other.
+/// What one query row attends to: rows 0 .. n_rows - 1, each a key [n_kv_heads, head_dim], then the
+/// value.
 struct attention_view {
   const float* rows = nullptr;
   std::size_t n_rows = 0;
+  /// Numbers from one row to the next; 0: key and value follow each other without a gap.
+  std::size_t row_size = 0;
+  /// Added to the scores where there is one: bias[h * bias_size + t] to the score of head h for
+  /// row t.
+  const float* bias = nullptr;
+  std::size_t bias_size = 0;
 };
 
 struct attention_shape {
   std::size_t n_heads = 0;
   std::size_t n_kv_heads = 0;
   std::size_t head_dim = 0;
+  float scale = 0;  ///< Of the scores; 0: 1 / sqrt(head_dim).
 };
 
 /// fp32 numbers that the attention kernel needs beside its output.
@@ -77,8 +84,8 @@ struct kernel_set {
   /// output = input / sqrt(mean(input^2) + epsilon) * weight, one row of n numbers.
   void (*rms_norm)(const float* input, const float* weight, float epsilon, float* output,
                    std::size_t n);
-  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its sequence, scores
-  /// scaled by 1/sqrt(head_dim). `scratch` has attention_scratch(n_rows) numbers.
+  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its view. `scratch`
+  /// has attention_scratch(n_rows) numbers.
   void (*attention)(const attention_shape& shape, const float* query, const attention_view& view,
                     float* scratch, float* output);
   /// output[i] = silu(gate[i]) * up[i].

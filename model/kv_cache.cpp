@@ -12,10 +12,17 @@ kv_cache::kv_cache(std::size_t capacity_rows, std::size_t row_size)
     : capacity_(capacity_rows), row_size_(row_size) {}
 
 void kv_cache::put(std::size_t position, std::span<const float> row) {
-  ORDERMOE_CHECK(position < capacity(),
-                 fmt::format("row {} of a cache of {} rows", position, capacity()));
   ORDERMOE_CHECK(row.size() == row_size_,
                  fmt::format("a row of {} numbers, expected {}", row.size(), row_size_));
+  put(position, 0, row);
+}
+
+void kv_cache::put(std::size_t position, std::size_t first, std::span<const float> part) {
+  ORDERMOE_CHECK(position < capacity(),
+                 fmt::format("row {} of a cache of {} rows", position, capacity()));
+  ORDERMOE_CHECK(
+      first + part.size() <= row_size_,
+      fmt::format("{} numbers from {} on in a row of {}", part.size(), first, row_size_));
   const auto end = (position + 1) * row_size_;
   if (rows_.capacity() < end) {
     constexpr std::size_t least_rows = 32;
@@ -23,7 +30,8 @@ void kv_cache::put(std::size_t position, std::span<const float> row) {
     rows_.reserve(std::min(rows, capacity_) * row_size_);
   }
   if (rows_.size() < end) rows_.resize(end);
-  std::ranges::copy(row, rows_.begin() + static_cast<std::ptrdiff_t>(position * row_size_));
+  std::ranges::copy(part,
+                    rows_.begin() + static_cast<std::ptrdiff_t>(position * row_size_ + first));
   if (position > contiguous_) {
     if (present_.size() <= position) present_.resize(position + 1, 0);
     present_[position] = 1;

@@ -10,7 +10,8 @@ namespace ordermoe::model {
 /// are streamed between servers), and attention at position p may run only once every row below p
 /// is there.
 ///
-/// A row is kv_row_size() fp32 numbers: the rotated key [n_kv_heads, head_dim], then the value.
+/// A row is kv_row_size(layer) fp32 numbers: for each block of the layer the key [n_kv_heads,
+/// head_dim], rotated where the family rotates, then the value (model_config.hpp says what else).
 /// Owner: the server's KV store. Not thread-safe: one thread at a time.
 class kv_cache {
  public:
@@ -26,6 +27,9 @@ class kv_cache {
   /// Stores a row; position < capacity. Storing a row again replaces it by the same bits. May move
   /// the rows: spans from before are not valid any more.
   void put(std::size_t position, std::span<const float> row);
+  /// Stores the numbers [first, first + part.size()) of a row; a row that was not there is there
+  /// from then on, with zeros beside the part.
+  void put(std::size_t position, std::size_t first, std::span<const float> part);
   std::span<const float> row(std::size_t position) const;
 
  private:
@@ -34,6 +38,17 @@ class kv_cache {
   std::size_t contiguous_ = 0;
   std::vector<float> rows_;             ///< Grows to the last row stored.
   std::vector<unsigned char> present_;  ///< Which rows beyond a gap are there; grows likewise.
+};
+
+/// One row that takes part in a layer.
+struct attention_row {
+  kv_cache* cache =
+      nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
+                ///< missing ones are earlier rows of the same call.
+  std::size_t position = 0;
+  /// Rows of the sequence's prompt; counts in an encoder-decoder only, where a row below it is of
+  /// the prompt and any other a decoded one.
+  std::size_t prompt = 0;
 };
 
 }  // namespace ordermoe::model

@@ -1,123 +1,14 @@
 #include "model/model_config.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <utility>
 
 #include "config/files.hpp"
+#include "model/config_fields.hpp"
+#include "model/switch_config.hpp"
 
 namespace ordermoe::model {
 
-using nlohmann::json;
-
 namespace {
-
-/// Reads fields one after the other and keeps the first error.
-class field_reader {
- public:
-  field_reader(const json& content, std::string place)
-      : content_(content), place_(std::move(place)) {}
-
-  bool ok() const { return !problem_; }
-  const error& problem() const { return *problem_; }
-
-  void fail(errc code, const char* field, const std::string& what) {
-    if (!problem_) problem_ = error{code, fmt::format("{}: {}: {}", place_, field, what)};
-  }
-
-  /// Null where the field is absent or null.
-  const json* find(const char* field) const {
-    const auto found = content_.find(field);
-    return found == content_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  void natural(const char* field, std::size_t low, std::size_t high, std::size_t& value,
-               std::optional<std::size_t> otherwise = std::nullopt) {
-    const json* found = find(field);
-    if (found == nullptr) {
-      if (otherwise)
-        value = *otherwise;
-      else
-        fail(errc::malformed, field,
-             fmt::format("is absent, expected an integer from {} to {}", low, high));
-      return;
-    }
-    if (!found->is_number_integer()) {
-      fail(errc::malformed, field,
-           fmt::format("{}, expected an integer from {} to {}", shown(*found), low, high));
-      return;
-    }
-    if (!found->is_number_unsigned() || found->get<std::uint64_t>() < low ||
-        found->get<std::uint64_t>() > high) {
-      fail(errc::out_of_range, field,
-           fmt::format("{}, allowed are {} to {}", shown(*found), low, high));
-      return;
-    }
-    value = found->get<std::size_t>();
-  }
-
-  void positive(const char* field, double high, double& value, double otherwise) {
-    const json* found = find(field);
-    if (found == nullptr) {
-      value = otherwise;
-      return;
-    }
-    if (!found->is_number()) {
-      fail(errc::malformed, field, fmt::format("{}, expected a number", shown(*found)));
-      return;
-    }
-    const double number = found->get<double>();
-    if (!(number > 0) || !(number <= high)) {
-      fail(errc::out_of_range, field,
-           fmt::format("{}, allowed is more than 0, up to {}", shown(*found), high));
-      return;
-    }
-    value = number;
-  }
-
-  void token_id(const char* field, std::size_t vocab_size, std::int32_t& value) {
-    const json* found = find(field);
-    if (found == nullptr) return;
-    if (found->is_array())
-      return fail(errc::unsupported, field,
-                  fmt::format("{}, expected one id; name the one that ends or begins a text",
-                              shown(*found)));
-    std::size_t id = 0;
-    natural(field, 0, vocab_size > 0 ? vocab_size - 1 : 0, id);
-    value = static_cast<std::int32_t>(id);
-  }
-
-  void flag(const char* field, bool& value) {
-    const json* found = find(field);
-    if (found == nullptr) return;
-    if (!found->is_boolean())
-      return fail(errc::malformed, field, fmt::format("{}, expected true or false", shown(*found)));
-    value = found->get<bool>();
-  }
-
-  /// Refuses a field that is there with another value than the one that changes nothing.
-  void neutral(const char* field, const json& value) {
-    const json* found = find(field);
-    if (found != nullptr && *found != value)
-      fail(errc::unsupported, field,
-           fmt::format("{} would change the computation, supported is {} (or leaving it out)",
-                       shown(*found), value.dump()));
-  }
-
-  static std::string shown(const json& value) {
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
-    return "found " + text;
-  }
-
- private:
-  const json& content_;
-  std::string place_;
-  std::optional<error> problem_;
-};
 
 struct family_entry {
   family kind;
@@ -129,7 +20,13 @@ constexpr family_entry families[] = {
     {family::qwen2_moe, "qwen2_moe", "Qwen2MoeForCausalLM"},
     {family::qwen3_moe, "qwen3_moe", "Qwen3MoeForCausalLM"},
     {family::olmoe, "olmoe", "OlmoeForCausalLM"},
+    {family::switch_transformers, "switch_transformers",
+     "SwitchTransformersForConditionalGeneration"},
 };
+
+bool is_qwen(family kind) {
+  return kind == family::qwen2_moe || kind == family::qwen3_moe;
+}
 
 const family_entry& entry_of(family kind) {
   const auto found = std::ranges::find(families, kind, &family_entry::kind);
@@ -138,8 +35,7 @@ const family_entry& entry_of(family kind) {
 }
 
 const char* expert_width_field(family kind) {
-  const bool qwen = kind == family::qwen2_moe || kind == family::qwen3_moe;
-  return qwen ? "moe_intermediate_size" : "intermediate_size";
+  return is_qwen(kind) ? "moe_intermediate_size" : "intermediate_size";
 }
 
 const char* n_experts_field(family kind) {
@@ -207,6 +103,8 @@ void read_family_fields(field_reader& fields, model_config& config) {
       norm_of_gates();
       config.qk_norm = query_key_norm::whole;
       break;
+    case family::switch_transformers:
+      break;
   }
   // Where biases and norms are is the family's, but for qkv_bias; a file that says otherwise is of
   // another model. attention_bias would also put one on the output projection.
@@ -220,7 +118,96 @@ void read_family_fields(field_reader& fields, model_config& config) {
   fields.neutral("qk_layernorm", norms);
 }
 
+constexpr std::int64_t weight_bytes = 2, flops_per_weight = 2;
+
+/// What dense blocks and attention to the prompt add to each layer, on average: the profile charges
+/// all layers alike, as of one block with attention to its own rows.
+void add_further_blocks(const model_config& config, cost_profile& costs) {
+  const auto signed_size = [](std::size_t x) { return static_cast<std::int64_t>(x); };
+  const auto n_layers = signed_size(config.n_layers);
+  std::int64_t blocks = 0, prompt_attentions = 0, kv_numbers = 0;
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
+    const auto here = signed_size(config.blocks_of(layer_id{l}).size());
+    blocks += here;
+    if (config.encoder_decoder && !config.of_encoder(layer_id{l})) prompt_attentions += here;
+    kv_numbers += signed_size(config.kv_row_size(layer_id{l}));
+  }
+  if (config.encoder_decoder) {
+    const std::size_t last = config.encoder_decoder->encoder_layers - 1;
+    blocks +=
+        signed_size(config.encoder_decoder->encoder_blocks - config.blocks_of(layer_id{last}).end);
+  }
+  const auto hidden = signed_size(config.hidden_size);
+  const auto attention =
+      2 * hidden * signed_size(config.n_heads * config.head_dim + config.kv_width());
+  const auto dense_block = attention + (config.encoder_decoder ? 2 : 3) * hidden *
+                                           signed_size(config.dense_intermediate_size);
+  const auto dense = blocks - n_layers;
+  const auto matrices = dense * dense_block + prompt_attentions * attention;
+  const auto norms = hidden * (2 * dense + prompt_attentions);
+  costs.attention_bytes += (matrices + norms) * weight_bytes / n_layers;
+  costs.attention_flops += matrices * flops_per_weight / n_layers;
+  costs.attention_flops_per_context +=
+      costs.attention_flops_per_context * (dense + prompt_attentions) / n_layers;
+  costs.kv_row_bytes = kv_numbers * weight_bytes / n_layers;
+}
+
+/// Which of Qwen's blocks are dense: those that mlp_only_layers names and those whose number,
+/// counted from 1, is no multiple of decoder_sparse_step. n_layers counts all blocks before, the
+/// sparse ones after.
+void read_dense_blocks(field_reader& fields, model_config& config) {
+  const std::size_t n_blocks = config.n_layers;
+  std::size_t step = 1;
+  fields.natural("decoder_sparse_step", 1, 1024, step, 1);
+  std::vector<bool> dense(n_blocks, false);
+  if (const json* named = fields.find("mlp_only_layers")) {
+    const auto is_block = [&](const json& x) {
+      return x.is_number_unsigned() && x.get<std::uint64_t>() < n_blocks;
+    };
+    if (!named->is_array() || !std::ranges::all_of(*named, is_block))
+      return fields.fail(errc::out_of_range, "mlp_only_layers",
+                         fmt::format("{}, expected a list of layers from 0 to {}",
+                                     field_reader::shown(*named), n_blocks - 1));
+    for (const auto& block : *named) dense[block.get<std::size_t>()] = true;
+  }
+  if (!fields.ok()) return;
+  std::vector<std::size_t> sparse;
+  for (std::size_t block = 0; block < n_blocks; ++block)
+    if (!dense[block] && (block + 1) % step == 0) sparse.push_back(block);
+  if (sparse.size() == n_blocks) return;
+  const std::size_t last = n_blocks - 1;
+  if (sparse.empty() || sparse.back() != last) {
+    const char* field = dense[last] ? "mlp_only_layers" : "decoder_sparse_step";
+    return fields.fail(errc::unsupported, field,
+                       fmt::format("{} makes the last layer {} dense, supported are models whose "
+                                   "last layer has experts",
+                                   field_reader::shown(*fields.find(field)), last));
+  }
+  fields.natural("intermediate_size", 1, 1 << 18, config.dense_intermediate_size);
+  config.n_layers = sparse.size();
+  config.sparse_blocks = std::move(sparse);
+}
+
 }  // namespace
+
+block_range model_config::blocks_of(layer_id layer) const {
+  const std::size_t l = layer.index();
+  ORDERMOE_CHECK(l < n_layers, fmt::format("layer {} of {}", l, n_layers));
+  if (sparse_blocks.empty()) return {l, l + 1};
+  const bool begins_stack = l == 0 || (encoder_decoder && l == encoder_decoder->encoder_layers);
+  return {begins_stack ? 0 : sparse_blocks[l - 1] + 1, sparse_blocks[l] + 1};
+}
+
+std::size_t model_config::kv_row_size(layer_id layer) const {
+  if (of_encoder(layer)) return 0;
+  return blocks_of(layer).size() * 2 * kv_width() + (encoder_decoder ? 1 : 0);
+}
+
+std::size_t model_config::kv_row_size() const {
+  std::size_t most = 0;
+  for (std::size_t l = 0; l < n_layers; ++l) most = std::max(most, kv_row_size(layer_id{l}));
+  return most;
+}
 
 const char* to_string(family value) {
   return entry_of(value).model_type;
@@ -230,17 +217,29 @@ const char* architecture_of(family value) {
   return entry_of(value).architecture;
 }
 
+std::vector<std::string> embedding_copies(const model_config& config) {
+  std::vector<std::string> names;
+  if (config.encoder_decoder)
+    names = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"};
+  if (config.tied_embeddings) names.push_back("lm_head.weight");
+  return names;
+}
+
 cost_profile own_costs(const model_config& config) {
   auto costs = measured_cost_profile(config.hidden_size, config.intermediate_size, config.n_heads,
                                      config.n_kv_heads, config.head_dim, config.n_experts,
                                      config.vocab_size);
-  constexpr std::int64_t weight_bytes = 2, flops_per_weight = 2;
   const auto hidden = static_cast<std::int64_t>(config.hidden_size);
   const auto shared = static_cast<std::int64_t>(config.shared_intermediate_size);
   // Three matrices and the row of its gate.
   const auto weights = shared > 0 ? 3 * hidden * shared + hidden : 0;
   costs.attention_bytes += weights * weight_bytes;
   costs.attention_flops += weights * flops_per_weight;
+  if (config.encoder_decoder) {  // An expert has two matrices.
+    costs.expert_bytes = costs.expert_bytes / 3 * 2;
+    costs.expert_flops = costs.expert_flops / 3 * 2;
+  }
+  if (config.encoder_decoder || !config.sparse_blocks.empty()) add_further_blocks(config, costs);
   return costs;
 }
 
@@ -263,14 +262,19 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
   model_config config;
   read_family(fields, config);
   if (!fields.ok()) return fields.problem();
-  const bool qwen = config.kind == family::qwen2_moe || config.kind == family::qwen3_moe;
+  if (config.kind == family::switch_transformers) {
+    read_switch_config(fields, config);
+    if (!fields.ok()) return fields.problem();
+    return config;
+  }
+  const bool qwen = is_qwen(config.kind);
   const json* activation = fields.find("hidden_act");
   if (activation != nullptr && *activation != "silu" && *activation != "swish")
     fields.fail(errc::unsupported, "hidden_act",
                 fmt::format("{}, supported is \"silu\"", field_reader::shown(*activation)));
 
   fields.natural("hidden_size", 1, 1 << 16, config.hidden_size);
-  // Qwen's intermediate_size is of dense layers, which mlp_only_layers would name.
+  // Qwen's intermediate_size is of dense blocks.
   fields.natural(expert_width_field(config.kind), 1, 1 << 18, config.intermediate_size);
   fields.natural("num_hidden_layers", 1, 1024, config.n_layers);
   fields.natural("num_attention_heads", 1, 1024, config.n_heads);
@@ -359,8 +363,10 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
   fields.neutral("embedding_multiplier", 1.0);
   fields.neutral("logits_scaling", 1.0);
   fields.neutral("scoring_func", "softmax");
-  fields.neutral("decoder_sparse_step", 1);
-  fields.neutral("mlp_only_layers", json::array());
+  if (!qwen) {
+    fields.neutral("decoder_sparse_step", 1);
+    fields.neutral("mlp_only_layers", json::array());
+  }
   fields.neutral("layer_types", json(std::vector<std::string>(config.n_layers, "full_attention")));
   for (const char* field : {"quantization_config", "clip_qkv", "attn_logit_softcapping",
                             "final_logit_softcapping", "logit_scale", "first_k_dense_replace"})
@@ -369,6 +375,7 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
                   fmt::format("{} would change the computation, supported is null (or leaving it "
                               "out)",
                               field_reader::shown(*found)));
+  if (qwen) read_dense_blocks(fields, config);
   if (!fields.ok()) return fields.problem();
   return config;
 }
@@ -377,13 +384,15 @@ std::string model_config_json(const model_config& config) {
   const auto id_or_null = [](std::int32_t id) {
     return id < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(id);
   };
+  if (config.kind == family::switch_transformers) return switch_config_json(config);
+  const std::size_t n_blocks = config.blocks_of(layer_id{config.n_layers - 1}).end;
   nlohmann::ordered_json content = {
       {"architectures", {architecture_of(config.kind)}},
       {"model_type", to_string(config.kind)},
       {"hidden_act", "silu"},
       {"hidden_size", config.hidden_size},
       {expert_width_field(config.kind), config.intermediate_size},
-      {"num_hidden_layers", config.n_layers},
+      {"num_hidden_layers", n_blocks},
       {"num_attention_heads", config.n_heads},
       {"num_key_value_heads", config.n_kv_heads},
       {"head_dim", config.head_dim},
@@ -405,9 +414,14 @@ std::string model_config_json(const model_config& config) {
     content["shared_expert_intermediate_size"] = config.shared_intermediate_size;
     content["qkv_bias"] = config.query_key_value_bias;
   }
-  if (config.kind == family::qwen2_moe || config.kind == family::qwen3_moe) {
+  if (is_qwen(config.kind)) {
+    auto dense = nlohmann::ordered_json::array();
+    for (std::size_t l = 0; l < config.n_layers; ++l)
+      for (auto range = config.blocks_of(layer_id{l}); range.size() > 1; ++range.first)
+        dense.push_back(range.first);
     content["decoder_sparse_step"] = 1;
-    content["mlp_only_layers"] = nlohmann::ordered_json::array();
+    if (!dense.empty()) content["intermediate_size"] = config.dense_intermediate_size;
+    content["mlp_only_layers"] = std::move(dense);
     content["use_sliding_window"] = false;
   }
   if (config.kind == family::qwen3_moe) content["attention_bias"] = false;

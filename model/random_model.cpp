@@ -1,20 +1,14 @@
 #include "model/random_model.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <span>
 #include <utility>
 
-#include "config/files.hpp"
 #include "config/random.hpp"
-#include "model/safetensors.hpp"
 
 namespace ordermoe::model {
 
@@ -22,95 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t bytes_per_weight = 2;
 constexpr std::size_t chunk_numbers = std::size_t{1} << 19;
-
-/// A new file that is written from front to back; its bytes are on the disk after finish().
-class growing_file {
- public:
-  explicit growing_file(fs::path path)
-      : path_(std::move(path)),
-        file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) {
-    if (file_ < 0) code_ = errno;
-  }
-  ~growing_file() {
-    if (file_ >= 0) ::close(file_);
-  }
-  growing_file(const growing_file&) = delete;
-  growing_file& operator=(const growing_file&) = delete;
-
-  result<void> append(std::string_view bytes) {
-    while (file_ >= 0 && code_ == 0 && !bytes.empty()) {
-      const auto n = ::write(file_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0)
-        code_ = n < 0 ? errno : ENOSPC;
-      else
-        bytes.remove_prefix(static_cast<std::size_t>(n));
-    }
-    return outcome("writing");
-  }
-
-  result<void> finish() {
-    if (file_ >= 0 && code_ == 0 && ::fsync(file_) != 0) code_ = errno;
-    return outcome("flushing to disk");
-  }
-
- private:
-  result<void> outcome(const char* step) const {
-    if (code_ == 0) return {};
-    return error{errc::io,
-                 fmt::format("{}: {} failed: {}; nothing is kept, make room or choose another "
-                             "destination",
-                             path_.string(), step, std::strerror(code_))};
-  }
-
-  fs::path path_;
-  int file_;
-  int code_ = 0;
-};
-
-/// A folder that is removed with all it holds unless it was renamed.
-class building_folder {
- public:
-  /// Beside the target, so that renaming stays within a file system.
-  static result<fs::path> create(const fs::path& target) {
-    std::error_code status;
-    if (target.has_parent_path()) fs::create_directories(target.parent_path(), status);
-    if (status)
-      return error{errc::io, fmt::format("{}: cannot be made: {}; choose another destination",
-                                         target.parent_path().string(), status.message())};
-    std::string pattern = target.string() + ".XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr)
-      return error{errc::io, fmt::format("{}: making a folder beside it failed: {}; choose another "
-                                         "destination",
-                                         target.string(), std::strerror(errno))};
-    fs::permissions(pattern, static_cast<fs::perms>(0755), status);
-    return fs::path(pattern);
-  }
-
-  explicit building_folder(fs::path path) : path_(std::move(path)) {}
-  ~building_folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  building_folder(const building_folder&) = delete;
-  building_folder& operator=(const building_folder&) = delete;
-
-  const fs::path& path() const { return path_; }
-  result<void> become(const fs::path& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0)
-      return error{errc::io,
-                   fmt::format("{}: renaming to it failed: {}; nothing is kept, choose another "
-                               "destination",
-                               target.string(), std::strerror(errno))};
-    path_.clear();
-    return {};
-  }
-
- private:
-  fs::path path_;
-};
 
 /// FNV-1a, 64 bits.
 std::uint64_t hash_of(std::string_view text) {
@@ -134,42 +40,6 @@ void draw(const tensor_plan& tensor, std::uint64_t seed, std::uint64_t first,
   }
 }
 
-std::string header_of(std::span<const tensor_plan> tensors) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  header["__metadata__"] = {{"format", "pt"}};
-  std::size_t offset = 0;
-  for (const auto& tensor : tensors) {
-    const std::size_t end = offset + tensor.size() * bytes_per_weight;
-    header[tensor.name] = {
-        {"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  std::string length(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    length[i] = static_cast<char>((static_cast<std::uint64_t>(text.size()) >> (8 * i)) & 0xff);
-  return length + text;
-}
-
-/// Consecutive tensors that go to one file; a tensor larger than the limit has one for itself.
-std::vector<std::span<const tensor_plan>> shards_of(std::span<const tensor_plan> tensors,
-                                                    std::size_t shard_bytes) {
-  std::vector<std::span<const tensor_plan>> shards;
-  std::size_t first = 0, bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::size_t more = tensors[i].size() * bytes_per_weight;
-    if (i > first && bytes + more > shard_bytes) {
-      shards.push_back(tensors.subspan(first, i - first));
-      first = i;
-      bytes = 0;
-    }
-    bytes += more;
-  }
-  shards.push_back(tensors.subspan(first));
-  return shards;
-}
-
 }  // namespace
 
 std::size_t tensor_plan::size() const {
@@ -178,61 +48,158 @@ std::size_t tensor_plan::size() const {
   return n;
 }
 
-std::vector<tensor_plan> tensors_of(const model_config& config) {
+namespace {
+
+/// How often something is added to the residual stream of a stack of so many blocks.
+double residual_of(std::size_t n_blocks) {
+  return 1.0 / std::sqrt(2.0 * static_cast<double>(n_blocks));
+}
+
+/// Gathers the plan of a checkpoint.
+struct tensor_list {
+  std::vector<tensor_plan> all;
+
+  void matrix(std::string name, std::size_t n_out, std::size_t n_in, double scale) {
+    all.push_back({std::move(name), {n_out, n_in}, 0.0, scale / std::sqrt(n_in)});
+  }
+  void norm(std::string name, std::size_t n) { all.push_back({std::move(name), {n}, 1.0, 0.1}); }
+  void bias(std::string name, std::size_t n) { all.push_back({std::move(name), {n}, 0.0, 0.2}); }
+  void table(std::string name, std::size_t rows, std::size_t columns, double deviation) {
+    all.push_back({std::move(name), {rows, columns}, 0.0, deviation});
+  }
+};
+
+/// Twice the scale of other matrices: a router that prefers some experts clearly.
+constexpr double router_scale = 2.0;
+
+std::vector<tensor_plan> decoder_tensors(const model_config& config) {
   const std::size_t hidden = config.hidden_size;
   const std::size_t width = config.n_heads * config.head_dim;
   const std::size_t kv_width = config.kv_width();
   const bool mixtral = config.kind == family::mixtral;
-  const double residual = 1.0 / std::sqrt(2.0 * static_cast<double>(config.n_layers));
-  std::vector<tensor_plan> all;
-  const auto matrix = [&](std::string name, std::size_t n_out, std::size_t n_in, double scale) {
-    all.push_back({std::move(name), {n_out, n_in}, 0.0, scale / std::sqrt(n_in)});
+  const double residual = residual_of(config.blocks_of(layer_id{config.n_layers - 1}).end);
+  tensor_list list;
+  const auto gated = [&](const std::string& place, std::size_t inner) {
+    list.matrix(place + (mixtral ? "w1.weight" : "gate_proj.weight"), inner, hidden, 1.0);
+    list.matrix(place + (mixtral ? "w3.weight" : "up_proj.weight"), inner, hidden, 1.0);
+    // silu(a) * b of unit normal a and b has a root mean square of 0.6.
+    list.matrix(place + (mixtral ? "w2.weight" : "down_proj.weight"), hidden, inner,
+                residual / 0.6);
   };
-  const auto norm = [&](std::string name, std::size_t n) {
-    all.push_back({std::move(name), {n}, 1.0, 0.1});
-  };
-  const auto bias = [&](std::string name, std::size_t n) {
-    all.push_back({std::move(name), {n}, 0.0, 0.2});
-  };
-  all.push_back({"model.embed_tokens.weight", {config.vocab_size, hidden}, 0.0, 1.0});
+  list.table("model.embed_tokens.weight", config.vocab_size, hidden, 1.0);
   for (std::size_t l = 0; l < config.n_layers; ++l) {
-    const std::string layer = fmt::format("model.layers.{}.", l);
-    const std::string attention = layer + "self_attn.";
-    norm(layer + "input_layernorm.weight", hidden);
-    matrix(attention + "q_proj.weight", width, hidden, 1.0);
-    matrix(attention + "k_proj.weight", kv_width, hidden, 1.0);
-    matrix(attention + "v_proj.weight", kv_width, hidden, 1.0);
-    if (config.query_key_value_bias) {
-      bias(attention + "q_proj.bias", width);
-      bias(attention + "k_proj.bias", kv_width);
-      bias(attention + "v_proj.bias", kv_width);
-    }
-    if (config.qk_norm != query_key_norm::none) {
-      const bool per_head = config.qk_norm == query_key_norm::per_head;
-      norm(attention + "q_norm.weight", per_head ? config.head_dim : width);
-      norm(attention + "k_norm.weight", per_head ? config.head_dim : kv_width);
-    }
-    matrix(attention + "o_proj.weight", hidden, width, residual);
-    norm(layer + "post_attention_layernorm.weight", hidden);
-    const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
-    const auto expert = [&](const std::string& place, std::size_t inner) {
-      matrix(place + (mixtral ? "w1.weight" : "gate_proj.weight"), inner, hidden, 1.0);
-      matrix(place + (mixtral ? "w3.weight" : "up_proj.weight"), inner, hidden, 1.0);
-      // silu(a) * b of unit normal a and b has a root mean square of 0.6.
-      matrix(place + (mixtral ? "w2.weight" : "down_proj.weight"), hidden, inner, residual / 0.6);
-    };
-    // Twice the scale of other matrices: a router that prefers some experts clearly.
-    matrix(block + "gate.weight", config.n_experts, hidden, 2.0);
-    for (std::size_t e = 0; e < config.n_experts; ++e)
-      expert(fmt::format("{}experts.{}.", block, e), config.intermediate_size);
-    if (config.shared_intermediate_size > 0) {
-      expert(block + "shared_expert.", config.shared_intermediate_size);
-      matrix(block + "shared_expert_gate.weight", 1, hidden, 1.0);
+    const auto range = config.blocks_of(layer_id{l});
+    for (std::size_t b = range.first; b < range.end; ++b) {
+      const std::string prefix = fmt::format("model.layers.{}.", b);
+      const std::string attention = prefix + "self_attn.";
+      list.norm(prefix + "input_layernorm.weight", hidden);
+      list.matrix(attention + "q_proj.weight", width, hidden, 1.0);
+      list.matrix(attention + "k_proj.weight", kv_width, hidden, 1.0);
+      list.matrix(attention + "v_proj.weight", kv_width, hidden, 1.0);
+      if (config.query_key_value_bias) {
+        list.bias(attention + "q_proj.bias", width);
+        list.bias(attention + "k_proj.bias", kv_width);
+        list.bias(attention + "v_proj.bias", kv_width);
+      }
+      if (config.qk_norm != query_key_norm::none) {
+        const bool per_head = config.qk_norm == query_key_norm::per_head;
+        list.norm(attention + "q_norm.weight", per_head ? config.head_dim : width);
+        list.norm(attention + "k_norm.weight", per_head ? config.head_dim : kv_width);
+      }
+      list.matrix(attention + "o_proj.weight", hidden, width, residual);
+      list.norm(prefix + "post_attention_layernorm.weight", hidden);
+      const std::string feed_forward = prefix + (mixtral ? "block_sparse_moe." : "mlp.");
+      if (b + 1 < range.end) {
+        gated(feed_forward, config.dense_intermediate_size);
+        continue;
+      }
+      list.matrix(feed_forward + "gate.weight", config.n_experts, hidden, router_scale);
+      for (std::size_t e = 0; e < config.n_experts; ++e)
+        gated(fmt::format("{}experts.{}.", feed_forward, e), config.intermediate_size);
+      if (config.shared_intermediate_size > 0) {
+        gated(feed_forward + "shared_expert.", config.shared_intermediate_size);
+        list.matrix(feed_forward + "shared_expert_gate.weight", 1, hidden, 1.0);
+      }
     }
   }
-  norm("model.norm.weight", hidden);
-  if (!config.tied_embeddings) matrix("lm_head.weight", config.vocab_size, hidden, 2.0);
-  return all;
+  list.norm("model.norm.weight", hidden);
+  if (!config.tied_embeddings) list.matrix("lm_head.weight", config.vocab_size, hidden, 2.0);
+  return std::move(list.all);
+}
+
+std::vector<tensor_plan> encoder_decoder_tensors(const model_config& config) {
+  const encoder_decoder_shape& shape = *config.encoder_decoder;
+  const std::size_t hidden = config.hidden_size;
+  const std::size_t width = config.n_heads * config.head_dim;
+  // A gate below one weighs what a sparse block adds; this keeps it about as large as the others.
+  constexpr double against_gate = 2.0;
+  tensor_list list;
+  list.table("shared.weight", config.vocab_size, hidden, 1.0);
+  const auto add_stack = [&](const std::string& stack, std::span<const std::size_t> sparse,
+                             std::size_t n_blocks) {
+    const double residual = residual_of(n_blocks);
+    for (std::size_t b = 0; b < n_blocks; ++b) {
+      const std::string prefix = fmt::format("{}.block.{}.layer.", stack, b);
+      std::size_t part = 0;
+      const auto attention = [&](const char* name) {
+        const std::string place = fmt::format("{}{}.{}.", prefix, part, name);
+        // Scores are not divided by sqrt(head_dim): the queries are so much smaller.
+        list.matrix(place + "q.weight", width, hidden,
+                    1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+        list.matrix(place + "k.weight", width, hidden, 1.0);
+        list.matrix(place + "v.weight", width, hidden, 1.0);
+        list.matrix(place + "o.weight", hidden, width, residual);
+        if (b == 0 && part == 0)
+          list.table(place + "relative_attention_bias.weight", shape.relative_buckets,
+                     config.n_heads, 1.0);
+        list.norm(fmt::format("{}{}.layer_norm.weight", prefix, part++), hidden);
+      };
+      attention("SelfAttention");
+      if (stack == "decoder") attention("EncDecAttention");
+      const auto plain = [&](const std::string& place, std::size_t inner, double scale) {
+        list.matrix(place + "wi.weight", inner, hidden, 1.0);
+        // The positive part of a unit normal has a root mean square of 0.7.
+        list.matrix(place + "wo.weight", hidden, inner, residual * scale / 0.7);
+      };
+      const std::string feed_forward = fmt::format("{}{}.mlp.", prefix, part);
+      if (std::ranges::find(sparse, b) == sparse.end()) {
+        plain(feed_forward, config.dense_intermediate_size, 1.0);
+      } else {
+        list.matrix(feed_forward + "router.classifier.weight", config.n_experts, hidden,
+                    router_scale);
+        for (std::size_t e = 0; e < config.n_experts; ++e)
+          plain(fmt::format("{}experts.expert_{}.", feed_forward, e), config.intermediate_size,
+                against_gate);
+      }
+      list.norm(fmt::format("{}{}.layer_norm.weight", prefix, part), hidden);
+    }
+    // A head that is the embedding makes logits of size one; twice that is as in other families.
+    const bool before_head = stack == "decoder" && config.tied_embeddings;
+    list.all.push_back(
+        {stack + ".final_layer_norm.weight", {hidden}, before_head ? 2.0 : 1.0, 0.1});
+  };
+  const auto sparse = std::span(config.sparse_blocks);
+  add_stack("encoder", sparse.first(shape.encoder_layers), shape.encoder_blocks);
+  add_stack("decoder", sparse.subspan(shape.encoder_layers), sparse.back() + 1);
+  if (!config.tied_embeddings) list.matrix("lm_head.weight", config.vocab_size, hidden, 2.0);
+  return std::move(list.all);
+}
+
+/// Encoder and decoder of `layers` layers each, every second block sparse, as in the published
+/// base models.
+void set_stacks(model_config& shape, std::size_t layers) {
+  shape.sparse_blocks.clear();
+  for (int stack = 0; stack < 2; ++stack)
+    for (std::size_t l = 0; l < layers; ++l) shape.sparse_blocks.push_back(2 * l + 1);
+  shape.n_layers = shape.sparse_blocks.size();
+  shape.encoder_decoder->encoder_layers = layers;
+  shape.encoder_decoder->encoder_blocks = 2 * layers;
+}
+
+}  // namespace
+
+std::vector<tensor_plan> tensors_of(const model_config& config) {
+  return config.encoder_decoder ? encoder_decoder_tensors(config) : decoder_tensors(config);
 }
 
 model_config published_shape(family kind, std::size_t n_layers) {
@@ -298,94 +265,86 @@ model_config published_shape(family kind, std::size_t n_layers) {
       shape.rms_norm_eps = 1e-5;
       shape.rope_theta = 1e4;
       break;
+    case family::switch_transformers:
+      shape.hidden_size = 768;
+      shape.intermediate_size = shape.dense_intermediate_size = 3072;
+      shape.gates = gate_rule::probabilities;
+      shape.n_heads = 12;
+      shape.n_kv_heads = 12;
+      shape.head_dim = 64;
+      shape.n_experts = 8;
+      shape.top_k = 1;
+      shape.vocab_size = 32128;
+      shape.max_context = 1024;
+      shape.rms_norm_eps = 1e-6;
+      shape.tied_embeddings = true;
+      shape.encoder_decoder = {.decoder_start_id = 0,
+                               .expert_capacity = 64,
+                               .relative_buckets = 32,
+                               .relative_max_distance = 128};
+      set_stacks(shape, n_layers > 0 ? n_layers : 6);
+      return shape;
   }
   if (n_layers > 0) shape.n_layers = n_layers;
   return shape;
 }
 
 model_config small_shape(family kind) {
-  model_config shape = published_shape(kind, 3);
+  const bool two_stacks = kind == family::switch_transformers;
+  model_config shape = published_shape(kind, two_stacks ? 2 : 3);
   shape.hidden_size = 64;
   shape.intermediate_size = 48;
   if (shape.shared_intermediate_size > 0) shape.shared_intermediate_size = 112;
   shape.n_heads = 4;
-  shape.n_kv_heads = kind == family::olmoe ? 4 : 2;
+  shape.n_kv_heads = kind == family::olmoe || two_stacks ? 4 : 2;
   // Qwen3's heads together are wider than the hidden state.
   shape.head_dim = kind == family::qwen3_moe ? 24 : 16;
   shape.n_experts = 8;
-  shape.top_k = kind == family::mixtral ? 2 : 4;
+  shape.top_k = two_stacks ? 1 : kind == family::mixtral ? 2 : 4;
   shape.vocab_size = 512;
   shape.max_context = 512;
+  if (two_stacks) {
+    shape.dense_intermediate_size = shape.intermediate_size;
+    // Few places, so that a text of thirty tokens fills some experts.
+    shape.encoder_decoder->expert_capacity = 4;
+  }
   return shape;
 }
 
-result<random_model_report> write_random_model(const fs::path& folder,
-                                               const random_model_options& options) {
-  std::error_code status;
-  const fs::path target = folder.has_filename() ? folder : folder.parent_path();
-  if (fs::exists(target, status) &&
-      !(fs::is_directory(target, status) && fs::is_empty(target, status)))
-    return error{errc::io, fmt::format("{}: is there already and is no empty folder; remove it or "
-                                       "choose another destination",
-                                       target.string())};
-  const auto tensors = tensors_of(options.shape);
-  random_model_report report;
-  report.n_tensors = tensors.size();
-  for (const auto& tensor : tensors) report.weight_bytes += tensor.size() * bytes_per_weight;
-
-  auto made = building_folder::create(target);
-  if (!made) return made.error();
-  building_folder building(*made);
-  const auto room = fs::space(building.path(), status);
-  if (!status && room.available < report.weight_bytes)
-    return error{errc::io,
-                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; ask for "
-                             "fewer layers or choose another destination",
-                             target.string(), report.weight_bytes, room.available)};
-
-  const auto shards = shards_of(tensors, options.shard_bytes);
-  report.n_files = shards.size();
-  nlohmann::ordered_json weight_map;
+result<written_model> write_random_model(const fs::path& folder,
+                                         const random_model_options& options) {
+  const auto plans = tensors_of(options.shape);
+  std::vector<tensor_entry> entries;
+  std::map<std::string_view, const tensor_plan*> by_name;
+  double all_bytes = 0, done = 0;
+  for (const auto& plan : plans) {
+    entries.push_back({plan.name, tensor_type::bf16, plan.shape});
+    by_name[plan.name] = &plan;
+    all_bytes += static_cast<double>(entries.back().n_bytes());
+  }
+  auto begun = checkpoint_writer::begin(folder, std::move(entries), options.shard_bytes);
+  if (!begun) return begun.error();
+  checkpoint_writer& writer = **begun;
   std::vector<float> numbers(chunk_numbers);
-  std::size_t done = 0;
-  for (std::size_t s = 0; s < shards.size(); ++s) {
-    const std::string name =
-        shards.size() == 1 ? "model.safetensors"
-                           : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
-    growing_file file(building.path() / name);
-    if (auto written = file.append(header_of(shards[s])); !written) return written.error();
-    for (const auto& tensor : shards[s]) {
-      weight_map[tensor.name] = name;
-      for (std::size_t first = 0; first < tensor.size(); first += chunk_numbers) {
-        if (options.should_stop && options.should_stop())
-          return error{errc::interrupted,
-                       fmt::format("{}: interrupted; nothing is kept", target.string())};
-        const auto chunk = std::span(numbers).first(std::min(chunk_numbers, tensor.size() - first));
-        draw(tensor, options.seed, first, chunk);
-        if (auto written = file.append(to_bytes(chunk, tensor_type::bf16)); !written)
-          return written.error();
-        done += chunk.size() * bytes_per_weight;
-        if (options.progress)
-          options.progress(static_cast<double>(done) / static_cast<double>(report.weight_bytes));
-      }
+  for (const auto& entry : writer.tensors()) {
+    const tensor_plan& plan = *by_name.at(entry.name);
+    for (std::size_t first = 0; first < plan.size(); first += chunk_numbers) {
+      if (options.should_stop && options.should_stop())
+        return error{errc::interrupted,
+                     fmt::format("{}: interrupted; nothing is kept", folder.string())};
+      const auto chunk = std::span(numbers).first(std::min(chunk_numbers, plan.size() - first));
+      draw(plan, options.seed, first, chunk);
+      const std::string bytes = to_bytes(chunk, entry.type);
+      if (auto written = writer.append(bytes); !written) return written.error();
+      done += static_cast<double>(bytes.size());
+      if (options.progress) options.progress(done / all_bytes);
     }
-    if (auto flushed = file.finish(); !flushed) return flushed.error();
   }
-  if (shards.size() > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", report.weight_bytes}}},
-                                          {"weight_map", weight_map}};
-    if (auto written =
-            write_file(building.path() / "model.safetensors.index.json", index.dump(2) + "\n");
-        !written)
-      return written.error();
-  }
-  if (auto written = write_file(building.path() / "tokenizer.model", options.tokenizer); !written)
+  if (auto written = writer.add_file("tokenizer.model", options.tokenizer); !written)
     return written.error();
-  if (auto written = write_file(building.path() / "config.json", model_config_json(options.shape));
-      !written)
+  if (auto written = writer.add_file("config.json", model_config_json(options.shape)); !written)
     return written.error();
-  if (auto renamed = building.become(target); !renamed) return renamed.error();
-  return report;
+  return writer.finish();
 }
 
 }  // namespace ordermoe::model

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "model/checkpoint_writer.hpp"
 #include "model/model_config.hpp"
 
 /// Checkpoints of any family with random weights: complete folders to test, measure and plan with
@@ -31,11 +32,12 @@ struct tensor_plan {
 std::vector<tensor_plan> tensors_of(const model_config& config);
 
 /// Shape of the family's published model: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B,
-/// OLMoE-1B-7B, with n_layers instead of the published number where it is not 0. Beginning and end
+/// OLMoE-1B-7B, switch-base-8, with n_layers instead of the published number where it is not 0; of
+/// an encoder-decoder each stack has so many, each of a dense and a sparse block. Beginning and end
 /// of text are 1 and 2, as the tokenizers of this project have it.
 model_config published_shape(family kind, std::size_t n_layers = 0);
-/// A model of three layers and eight experts that runs in milliseconds and keeps what sets its
-/// family apart.
+/// A model of three layers (an encoder-decoder: two in each stack) and eight experts that runs in
+/// milliseconds and keeps what sets its family apart.
 model_config small_shape(family kind);
 
 struct random_model_options {
@@ -47,18 +49,11 @@ struct random_model_options {
   std::function<bool()> should_stop;
 };
 
-struct random_model_report {
-  std::size_t n_tensors = 0;
-  std::size_t n_files = 0;  ///< Of weights.
-  std::size_t weight_bytes = 0;
-};
-
-/// Writes config.json, tokenizer.model and bf16 safetensors, in shards with an index where they do
-/// not fit one file. A number is a function of seed, name and place alone. Memory: a few MiB,
-/// whatever the model. Everything is written to a folder beside the target that is renamed at the
-/// end, so an interrupt or a full disk leaves no target. Errors: io (the target is there and not
-/// empty, the disk has no room), interrupted.
-result<random_model_report> write_random_model(const std::filesystem::path& folder,
-                                               const random_model_options& options);
+/// Writes config.json, tokenizer.model, SHA256SUMS and bf16 safetensors, in shards with an index
+/// where they do not fit one file. A number is a function of seed, name and place alone. Memory: a
+/// few MiB, whatever the model. Written in one step (checkpoint_writer.hpp). Errors: io (the target
+/// is there and not empty, the disk has no room), interrupted.
+result<written_model> write_random_model(const std::filesystem::path& folder,
+                                         const random_model_options& options);
 
 }  // namespace ordermoe::model

@@ -61,14 +61,16 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   const std::size_t width = config.hidden_size;
   const std::size_t room = config.max_context - prompt.size();
   const std::size_t most_new = std::min(options.max_new_tokens, room);
-  auto caches = make_caches(config, prompt.size() + most_new);
+  // The first new token follows the prompt's last row, or the decoder's start behind the prompt.
+  const std::size_t started = prompt.size() + (config.encoder_decoder ? 1 : 0);
+  auto caches = make_caches(config, std::max(started, prompt.size() + most_new));
   std::vector<float> hidden(prompt.size() * width);
   std::vector<float> scores(config.vocab_size);
   const auto compute = [&](std::size_t first, std::span<const std::int32_t> ids) {
     hidden.resize(ids.size() * width);
     model.embed(ids, hidden);
     for (std::size_t l = 0; l < config.n_layers; ++l)
-      run_layer(model, layer_id{l}, caches[l], first, hidden);
+      run_layer(model, layer_id{l}, caches[l], {first, prompt.size()}, hidden);
   };
 
   generation made;
@@ -78,10 +80,12 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   if (tokens != nullptr)
     decoder.emplace(std::shared_ptr<const tokenizer>(std::shared_ptr<void>(), tokens));
   compute(0, prompt);
+  if (config.encoder_decoder)
+    compute(prompt.size(), std::span(&config.encoder_decoder->decoder_start_id, 1));
   while (made.token_ids.size() < most_new) {
     const auto last = std::span<const float>(hidden).last(width);
     model.head(last, scores);
-    const std::size_t position = prompt.size() + made.token_ids.size();
+    const std::size_t position = started + made.token_ids.size();
     const std::int32_t next = sample(scores, options.sampling, options.request, position);
     if (next == config.eos_id) {
       made.reason = finish_reason::end_of_text;
@@ -105,33 +109,67 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   return made;
 }
 
+namespace {
+
+/// The hidden state of a whole sequence after the last layer, [ids.size(), hidden_size].
+std::vector<float> pass(const transformer& model, std::span<const std::int32_t> ids,
+                        std::size_t prompt, const slot_override& override_slots) {
+  const model_config& config = model.config();
+  std::vector<float> hidden(ids.size() * config.hidden_size);
+  model.embed(ids, hidden);
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
+    kv_cache cache(ids.size(), config.kv_row_size(layer_id{l}));
+    run_layer(model, layer_id{l}, cache, {0, prompt}, hidden, override_slots);
+  }
+  return hidden;
+}
+
+/// Logits of the rows from `first` on.
+std::vector<float> logits_behind(const transformer& model, std::span<const float> hidden,
+                                 std::size_t first) {
+  const auto rows = hidden.subspan(first * model.config().hidden_size);
+  std::vector<float> scores(rows.size() / model.config().hidden_size * model.config().vocab_size);
+  model.head(rows, scores);
+  return scores;
+}
+
+}  // namespace
+
 result<std::vector<float>> logits(const transformer& model, std::span<const std::int32_t> ids,
                                   const slot_override& override_slots) {
   const model_config& config = model.config();
   if (auto checked = check_ids(config, ids); !checked) return checked.error();
-  std::vector<float> hidden(ids.size() * config.hidden_size);
-  model.embed(ids, hidden);
-  for (std::size_t l = 0; l < config.n_layers; ++l) {
-    kv_cache cache(ids.size(), config.kv_row_size());
-    run_layer(model, layer_id{l}, cache, 0, hidden, override_slots);
-  }
-  std::vector<float> scores(ids.size() * config.vocab_size);
-  model.head(hidden, scores);
-  return scores;
+  if (!config.encoder_decoder) return logits_behind(model, pass(model, ids, 0, override_slots), 0);
+  std::vector<std::int32_t> decoder_ids{config.encoder_decoder->decoder_start_id};
+  decoder_ids.insert(decoder_ids.end(), ids.begin(), ids.end() - 1);
+  return logits(model, ids, decoder_ids, override_slots);
+}
+
+result<std::vector<float>> logits(const transformer& model, std::span<const std::int32_t> ids,
+                                  std::span<const std::int32_t> decoder_ids,
+                                  const slot_override& override_slots) {
+  const model_config& config = model.config();
+  if (!config.encoder_decoder)
+    return error{errc::usage, fmt::format("{} has no encoder; leave the decoder's ids out",
+                                          architecture_of(config.kind))};
+  if (auto checked = check_ids(config, ids); !checked) return checked.error();
+  if (auto checked = check_ids(config, decoder_ids); !checked)
+    return at("the decoder's input", checked.error());
+  std::vector<std::int32_t> all(ids.begin(), ids.end());
+  all.insert(all.end(), decoder_ids.begin(), decoder_ids.end());
+  if (auto checked = check_ids(config, all); !checked)
+    return at("encoder and decoder together", checked.error());
+  return logits_behind(model, pass(model, all, ids.size(), override_slots), ids.size());
 }
 
 result<std::vector<double>> token_losses(const transformer& model,
                                          std::span<const std::int32_t> ids,
                                          const slot_override& override_slots) {
-  auto scores = logits(model, ids, override_slots);
-  if (!scores) return scores.error();
-  const std::size_t vocab_size = model.config().vocab_size;
-  std::vector<double> losses;
-  losses.reserve(ids.size() - 1);
-  for (std::size_t i = 0; i + 1 < ids.size(); ++i)
-    losses.push_back(negative_log_likelihood(
-        std::span<const float>(*scores).subspan(i * vocab_size, vocab_size), ids[i + 1]));
-  return losses;
+  const model_config& config = model.config();
+  if (auto checked = check_ids(config, ids); !checked) return checked.error();
+  if (ids.size() == 1) return std::vector<double>{};
+  const auto text = as_rows(config, ids, 1);
+  return target_losses(model, text, pass(model, text.ids, text.prompt, override_slots));
 }
 
 }  // namespace ordermoe::model

@@ -34,7 +34,8 @@ struct generation {
                                     ///< computed position.
 };
 
-/// Continues a prompt. Errors: out_of_range where the prompt is empty, has an id outside the
+/// Continues a prompt; an encoder-decoder reads it with its encoder and answers with its decoder.
+/// Errors: out_of_range where the prompt is empty, has an id outside the
 /// vocabulary, or is longer than the context. `tokens` may be null.
 result<generation> generate(const transformer& model, const tokenizer* tokens,
                             std::span<const std::int32_t> prompt,
@@ -50,11 +51,21 @@ using slot_override =
     std::function<void(layer_id layer, std::size_t position, std::span<const float> logits,
                        std::vector<executed_slot>& slots)>;
 
-/// Teacher-forced logits of all positions, [n, vocab_size]. Error: out_of_range for ids or length.
+/// Teacher-forced logits of all positions, [n, vocab_size]. Of an encoder-decoder: ids go into the
+/// encoder, and the decoder reads decoder_start_id, then ids but for the last, as in training on
+/// copying a text. Error: out_of_range for ids or length.
 result<std::vector<float>> logits(const transformer& model, std::span<const std::int32_t> ids,
                                   const slot_override& override_slots = {});
 
-/// Per-token negative log-likelihood in nats of ids[1..], n - 1 numbers.
+/// Logits of an encoder-decoder for what its decoder reads, [decoder_ids.size(), vocab_size];
+/// decoder_ids begin with decoder_start_id wherever the model was trained so. Errors: out_of_range
+/// for ids or length; usage for a decoder alone.
+result<std::vector<float>> logits(const transformer& model, std::span<const std::int32_t> ids,
+                                  std::span<const std::int32_t> decoder_ids,
+                                  const slot_override& override_slots = {});
+
+/// Per-token negative log-likelihood in nats of ids[1..], n - 1 numbers. An encoder-decoder has
+/// the first token in its encoder and predicts the others with its decoder.
 result<std::vector<double>> token_losses(const transformer& model,
                                          std::span<const std::int32_t> ids,
                                          const slot_override& override_slots = {});

@@ -66,6 +66,14 @@ void weigh(std::span<const float> logits, std::size_t n, gate_rule rule, const E
 
 }  // namespace
 
+bool has_slots(std::span<const float> logits) {
+  return logits.empty() || logits[0] != -INFINITY;
+}
+
+void leave_without_slots(std::span<float> logits) {
+  std::ranges::fill(logits, -INFINITY);
+}
+
 std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
                                        gate_rule rule) {
   ORDERMOE_CHECK(top_k > 0 && top_k <= logits.size(),

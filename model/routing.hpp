@@ -21,6 +21,12 @@ enum class gate_rule {
   probabilities,  ///< The softmax over the logits of all experts, as it stands; gates sum to less.
 };
 
+/// Whether a row with these router scores runs experts at all. A row that does not adds nothing
+/// to its hidden state at this layer; its scores are all minus infinity, and the functions below
+/// are not for it.
+bool has_slots(std::span<const float> logits);
+void leave_without_slots(std::span<float> logits);
+
 /// The router's choice for one row: the top_k largest logits in decreasing order (ties: the lower
 /// expert first), with gates by the rule.
 std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -125,20 +126,114 @@ std::size_t tensor_view::size() const {
   return bytes.size() / bytes_per_number(type);
 }
 
+void widen(tensor_type type, std::span<const std::byte> stored, std::span<float> numbers) {
+  ORDERMOE_CHECK(stored.size() == numbers.size() * bytes_per_number(type),
+                 "stored numbers and room for them differ in number");
+  if (numbers.empty()) return;
+  if (type == tensor_type::f32) {
+    std::memcpy(numbers.data(), stored.data(), stored.size());
+    return;
+  }
+  const auto half_at = [&](std::size_t i) {
+    std::uint16_t half;
+    std::memcpy(&half, stored.data() + 2 * i, 2);
+    return half;
+  };
+  if (type == tensor_type::f16) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = widen_half(half_at(i));
+  } else {
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = std::bit_cast<float>(static_cast<std::uint32_t>(half_at(i)) << 16);
+  }
+}
+
+namespace {
+
+/// Whether no number of n has all bits of its exponent set.
+template <class Bits>
+bool no_exponent_is_full(const std::byte* stored, std::size_t n, Bits exponent) {
+  Bits full = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, stored + sizeof(Bits) * i, sizeof(Bits));
+    full = static_cast<Bits>(full | static_cast<Bits>((bits & exponent) == exponent));
+  }
+  return full == 0;
+}
+
+}  // namespace
+
+bool all_finite(tensor_type type, std::span<const std::byte> stored) {
+  const std::size_t n = stored.size() / bytes_per_number(type);
+  switch (type) {
+    case tensor_type::f32:
+      return no_exponent_is_full<std::uint32_t>(stored.data(), n, 0x7f800000u);
+    case tensor_type::f16:
+      return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7c00u);
+    case tensor_type::bf16:
+      return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7f80u);
+  }
+  return false;
+}
+
 std::vector<float> tensor_view::to_fp32() const {
   std::vector<float> numbers(size());
-  if (type == tensor_type::f32) {
-    if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
-    return numbers;
-  }
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    std::uint16_t half;
-    std::memcpy(&half, bytes.data() + 2 * i, 2);
-    numbers[i] = type == tensor_type::f16
-                     ? widen_half(half)
-                     : std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
-  }
+  widen(type, bytes, numbers);
   return numbers;
+}
+
+namespace {
+
+/// The whole pages inside a range of a mapped tensor; nothing where there is none.
+std::span<std::byte> pages_inside(const tensor_view& view, std::size_t first, std::size_t n) {
+  ORDERMOE_CHECK(first <= view.bytes.size() && n <= view.bytes.size() - first,
+                 "bytes beyond a tensor");
+  if (!view.mapped) return {};
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto start = reinterpret_cast<std::uintptr_t>(view.bytes.data()) + first;
+  const auto begin = (start + page - 1) / page * page;
+  const auto end = (start + n) / page * page;
+  if (end <= begin) return {};
+  return {reinterpret_cast<std::byte*>(begin), end - begin};
+}
+
+}  // namespace
+
+void expect_reading(const tensor_view& view, std::size_t first, std::size_t n) {
+  const auto pages = pages_inside(view, first, n);
+  if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_WILLNEED);
+}
+
+void fetch(const tensor_view& view, std::size_t first, std::size_t n) {
+#ifdef MADV_POPULATE_READ
+  // Where the system is older or a page cannot be read, pages come when they are touched.
+  const auto pages = pages_inside(view, first, n);
+  if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_POPULATE_READ);
+#endif
+}
+
+void finish_reading(const tensor_view& view, std::size_t first, std::size_t n) {
+  const auto pages = pages_inside(view, first, n);
+  if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_DONTNEED);
+}
+
+bool same_numbers(const tensor_view& a, const tensor_view& b) {
+  if (a.size() != b.size()) return false;
+  constexpr std::size_t piece = std::size_t{1} << 18;
+  std::vector<float> left(piece), right(piece);
+  for (std::size_t first = 0; first < a.size(); first += piece) {
+    const std::size_t n = std::min(piece, a.size() - first);
+    const auto part = [&](const tensor_view& view, std::vector<float>& numbers) {
+      const std::size_t width = bytes_per_number(view.type);
+      widen(view.type, view.bytes.subspan(first * width, n * width), std::span(numbers).first(n));
+      finish_reading(view, first * width, n * width);
+    };
+    part(a, left);
+    part(b, right);
+    if (!std::equal(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(n), right.begin()))
+      return false;
+  }
+  return true;
 }
 
 /// A whole file, mapped read-only.
@@ -249,6 +344,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
     view.name = name;
     view.type = *type;
     view.file = path;
+    view.mapped = true;
     std::uint64_t n_bytes = bytes_per_number(*type);
     for (const auto& side : entry["shape"]) {
       if (!side.is_number_unsigned()) return wrong("shape has something that is no natural number");
@@ -314,22 +410,63 @@ result<std::shared_ptr<const checkpoint>> checkpoint::open_folder(const fs::path
                  fmt::format("{}: no such folder; name the folder of a model", folder.string())};
   const auto whole = folder / "model.safetensors";
   if (fs::exists(whole, status)) return open_file(whole);
-  const auto index = folder / "model.safetensors.index.json";
-  if (!fs::exists(index, status))
+  auto index = read_shard_index(folder);
+  if (!index) {
+    if (index.error().code != errc::not_found) return index.error();
     return error{errc::not_found,
-                 fmt::format("{}: has neither model.safetensors nor model.safetensors.index.json; "
-                             "name the folder of a model",
-                             folder.string())};
-  auto text = read_file(index, most_header_bytes);
+                 fmt::format("{}: has neither model.safetensors nor {}; name the folder of a model",
+                             folder.string(), shard_index_name)};
+  }
+  const auto index_path = folder / shard_index_name;
+  auto opened = std::make_shared<checkpoint>();
+  opened->place_ = folder;
+  for (const auto& [file, names] : index->files()) {
+    const auto path = folder / file;
+    if (!fs::exists(path, status))
+      return error{errc::not_found,
+                   fmt::format("{}: names the shard {} for tensor '{}', but there is no such file; "
+                               "fetch the missing shard",
+                               index_path.string(), path.string(), names.front())};
+    if (auto added = opened->add_file(path); !added) return added.error();
+  }
+  for (const auto& [tensor, file] : index->file_of) {
+    const auto* found = opened->find(tensor);
+    const auto expected = folder / file;
+    if (found == nullptr || found->file != expected)
+      return error{errc::mismatch,
+                   fmt::format("{}: tensor '{}' is {}, expected in {}; fetch index and shards of "
+                               "the same model",
+                               index_path.string(), tensor,
+                               found == nullptr ? "in no shard" : "in " + found->file.string(),
+                               expected.string())};
+  }
+  for (const auto& [tensor, view] : opened->tensors_)
+    if (!index->file_of.contains(tensor))
+      return error{errc::mismatch,
+                   fmt::format("{}: tensor '{}' is not in the index {}; fetch index and shards of "
+                               "the same model",
+                               view.file.string(), tensor, index_path.string())};
+  return std::shared_ptr<const checkpoint>(std::move(opened));
+}
+
+std::map<std::string, std::vector<std::string>> shard_index::files() const {
+  std::map<std::string, std::vector<std::string>> shards;
+  for (const auto& [tensor, file] : file_of) shards[file].push_back(tensor);
+  return shards;
+}
+
+result<shard_index> read_shard_index(const fs::path& folder) {
+  const auto path = folder / shard_index_name;
+  auto text = read_file(path, most_header_bytes);
   if (!text) return text.error();
-  auto parsed = parse_strict(*text, index.string());
+  auto parsed = parse_strict(*text, path.string());
   if (!parsed) return parsed.error();
   const auto bad = [&](const std::string& what) {
-    return error{errc::malformed, fmt::format("{}: {}; {}", index.string(), what, redo)};
+    return error{errc::malformed, fmt::format("{}: {}; {}", path.string(), what, redo)};
   };
   const auto map = parsed->find("weight_map");
   if (map == parsed->end() || !map->is_object()) return bad("weight_map is absent or no object");
-  std::map<std::string, std::set<std::string>> shards;
+  shard_index content;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string()) return bad(fmt::format("tensor '{}': its file is no string", tensor));
     const auto name = file.get<std::string>();
@@ -337,37 +474,20 @@ result<std::shared_ptr<const checkpoint>> checkpoint::open_folder(const fs::path
         name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
       return bad(fmt::format("tensor '{}': '{}' is not the plain name of a file in this folder",
                              tensor, name));
-    shards[name].insert(tensor);
+    content.file_of[tensor] = name;
   }
-  auto opened = std::make_shared<checkpoint>();
-  opened->place_ = folder;
-  for (const auto& [file, names] : shards) {
-    const auto path = folder / file;
-    if (!fs::exists(path, status))
-      return error{errc::not_found,
-                   fmt::format("{}: names the shard {} for tensor '{}', but there is no such file; "
-                               "fetch the missing shard",
-                               index.string(), path.string(), *names.begin())};
-    if (auto added = opened->add_file(path); !added) return added.error();
+  const auto metadata = parsed->find("metadata");
+  if (metadata != parsed->end() && metadata->is_object()) {
+    const auto total = metadata->find("total_size");
+    if (total != metadata->end()) {
+      // Some writers state it as a floating-point number.
+      const double number = total->is_number() ? total->get<double>() : -1.0;
+      if (!(number >= 0 && number < 0x1p63) || number != std::floor(number))
+        return bad("total_size is no natural number");
+      content.total_size = total->get<std::uint64_t>();
+    }
   }
-  for (const auto& [tensor, file] : map->items()) {
-    const auto* found = opened->find(tensor);
-    const auto expected = folder / file.get<std::string>();
-    if (found == nullptr || found->file != expected)
-      return error{errc::mismatch,
-                   fmt::format("{}: tensor '{}' is {}, expected in {}; fetch index and shards of "
-                               "the same model",
-                               index.string(), tensor,
-                               found == nullptr ? "in no shard" : "in " + found->file.string(),
-                               expected.string())};
-  }
-  for (const auto& [tensor, view] : opened->tensors_)
-    if (!map->contains(tensor))
-      return error{errc::mismatch,
-                   fmt::format("{}: tensor '{}' is not in the index {}; fetch index and shards of "
-                               "the same model",
-                               view.file.string(), tensor, index.string())};
-  return std::shared_ptr<const checkpoint>(std::move(opened));
+  return content;
 }
 
 const tensor_view* checkpoint::find(std::string_view name) const {
@@ -375,8 +495,8 @@ const tensor_view* checkpoint::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-result<std::vector<float>> checkpoint::read(std::string_view name,
-                                            std::span<const std::size_t> shape) const {
+result<const tensor_view*> checkpoint::get(std::string_view name,
+                                           std::span<const std::size_t> shape) const {
   const auto* view = find(name);
   if (view == nullptr)
     return error{errc::mismatch,
@@ -389,7 +509,14 @@ result<std::vector<float>> checkpoint::read(std::string_view name,
         fmt::format("{}: tensor '{}' has shape {}, expected {}; config.json and weights "
                     "must be of the same model",
                     view->file.string(), name, shape_text(view->shape), shape_text(shape))};
-  return view->to_fp32();
+  return view;
+}
+
+result<std::vector<float>> checkpoint::read(std::string_view name,
+                                            std::span<const std::size_t> shape) const {
+  const auto view = get(name, shape);
+  if (!view) return view.error();
+  return (*view)->to_fp32();
 }
 
 result<std::string> model_digest(const fs::path& folder) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,11 @@ enum class tensor_type { f32, f16, bf16 };
 const char* to_string(tensor_type type);
 std::size_t bytes_per_number(tensor_type type);
 
+/// Stored numbers widened to fp32. Precondition: stored holds numbers.size() numbers of the type.
+void widen(tensor_type type, std::span<const std::byte> stored, std::span<float> numbers);
+/// Whether none of the stored numbers is infinite or not a number.
+bool all_finite(tensor_type type, std::span<const std::byte> stored);
+
 /// One tensor of an open checkpoint; the bytes live as long as the checkpoint.
 struct tensor_view {
   std::string name;
@@ -31,6 +37,7 @@ struct tensor_view {
   std::vector<std::size_t> shape;  ///< Row-major; empty for a scalar.
   std::span<const std::byte> bytes;
   std::filesystem::path file;
+  bool mapped = false;  ///< Whether the bytes are pages of the file.
 
   std::size_t size() const;
   /// The numbers widened to fp32, row-major.
@@ -48,7 +55,9 @@ class checkpoint {
   const std::map<std::string, tensor_view, std::less<>>& tensors() const { return tensors_; }
   /// Null where there is no such tensor.
   const tensor_view* find(std::string_view name) const;
-  /// The tensor in fp32. Errors: mismatch, where it is absent or of another shape.
+  /// The tensor. Errors: mismatch, where it is absent or of another shape.
+  result<const tensor_view*> get(std::string_view name, std::span<const std::size_t> shape) const;
+  /// The same in fp32.
   result<std::vector<float>> read(std::string_view name, std::span<const std::size_t> shape) const;
   /// What messages call the whole: the file or the folder.
   const std::filesystem::path& place() const { return place_; }
@@ -61,6 +70,30 @@ class checkpoint {
   std::vector<std::shared_ptr<const mapping>> mappings_;
   std::map<std::string, tensor_view, std::less<>> tensors_;
 };
+
+/// Tells the system that bytes of a mapped tensor are read soon: the disk works while the processor
+/// does.
+void expect_reading(const tensor_view& view, std::size_t first, std::size_t n);
+/// Waits until bytes of a mapped tensor are in memory; cheaper than meeting them page by page.
+void fetch(const tensor_view& view, std::size_t first, std::size_t n);
+/// Tells the system that bytes of a mapped tensor are not needed for now: whole pages of them no
+/// longer count as this process's memory. They can still be read.
+void finish_reading(const tensor_view& view, std::size_t first, std::size_t n);
+/// Whether two tensors hold the same numbers, whatever they are stored as.
+bool same_numbers(const tensor_view& a, const tensor_view& b);
+
+/// A model.safetensors.index.json: which file of the folder holds which tensor.
+struct shard_index {
+  std::map<std::string, std::string> file_of;  ///< By tensor; plain names of files.
+  std::optional<std::uint64_t> total_size;     ///< Bytes of all tensors, where it is stated.
+
+  /// Every file once, in order, with the tensors that it should hold.
+  std::map<std::string, std::vector<std::string>> files() const;
+};
+inline constexpr const char* shard_index_name = "model.safetensors.index.json";
+/// Reads FOLDER/model.safetensors.index.json without looking at the files it names. Errors:
+/// not_found, io, malformed.
+result<shard_index> read_shard_index(const std::filesystem::path& folder);
 
 /// What ties a profile or a plan to a model: SHA-256 over config.json and, of every tensor by name,
 /// type, shape, size and its first and last 4 KiB. Reads little even of a large model, and changes

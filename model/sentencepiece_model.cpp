@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <queue>
 #include <set>
@@ -91,6 +92,9 @@ class field_walk {
   bool broken_ = false;
 };
 
+/// Model types as the trainer's part numbers them.
+constexpr int unigram = 1, bpe = 2;
+
 error broken(const char* part) {
   return {errc::malformed, fmt::format("{} is cut short or no protobuf message", part)};
 }
@@ -130,6 +134,7 @@ result<void> sentencepiece_model::parse_trainer(std::string_view message) {
     if (f.number == 35 && f.is_varint()) byte_fallback_ = f.value != 0;
     if (f.number == 44 && f.is_bytes()) unknown_surface_ = f.bytes;
     if (f.number == 46 && f.is_bytes()) bos_text_ = f.bytes;
+    if (f.number == 47 && f.is_bytes()) eos_text_ = f.bytes;
   }
   if (walk.broken()) return broken("the trainer's part");
   return {};
@@ -183,6 +188,7 @@ result<void> sentencepiece_model::index_pieces() {
         break;
       case kind::control:
         if (p.text == bos_text_) bos_id_ = id;
+        if (p.text == eos_text_) eos_id_ = id;
         break;
       case kind::byte: {
         unsigned byte = 0;
@@ -199,9 +205,19 @@ result<void> sentencepiece_model::index_pieces() {
     return a.size() != b.size() ? a.size() > b.size() : a < b;
   });
   if (unknown_id_ < 0) return error{errc::malformed, "there is no unknown piece"};
-  if (bos_id_ < 0)
-    return error{errc::malformed,
-                 fmt::format("there is no beginning-of-text piece '{}'", bos_text_)};
+  if (bos_id_ < 0 && eos_id_ < 0)
+    return error{errc::malformed, fmt::format("there is neither a beginning-of-text piece '{}' nor "
+                                              "an end-of-text piece '{}'",
+                                              bos_text_, eos_text_)};
+  least_score_ = std::numeric_limits<float>::max();
+  most_score_ = std::numeric_limits<float>::lowest();
+  for (const piece& p : pieces_) {
+    if (p.type != kind::normal && p.type != kind::user_defined) continue;
+    longest_piece_ = std::max(longest_piece_, p.text.size());
+    if (p.type != kind::normal) continue;
+    least_score_ = std::min(least_score_, p.score);
+    most_score_ = std::max(most_score_, p.score);
+  }
   if (byte_fallback_)
     for (int byte = 0; byte < 256; ++byte)
       if (byte_ids_[byte] < 0)
@@ -223,9 +239,10 @@ result<sentencepiece_model> sentencepiece_model::parse(std::string_view bytes) {
   }
   if (walk.broken()) return broken("the file");
   if (read.pieces_.empty()) return error{errc::malformed, "it has no pieces"};
-  if (read.model_type_ != 2)
-    return error{errc::unsupported,
-                 fmt::format("model type {}, supported is 2 (BPE)", read.model_type_)};
+  if (read.model_type_ != unigram && read.model_type_ != bpe)
+    return error{
+        errc::unsupported,
+        fmt::format("model type {}, supported are 1 (unigram) and 2 (BPE)", read.model_type_)};
   if (auto indexed = read.index_pieces(); !indexed) return indexed.error();
   return read;
 }
@@ -298,9 +315,7 @@ std::string sentencepiece_model::normalize(std::string_view text) const {
   return normalized;
 }
 
-std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) const {
-  const std::string normalized = normalize(text);
-  const std::string_view whole = normalized;
+std::vector<std::string_view> sentencepiece_model::merge_pairs(std::string_view whole) const {
   struct symbol {
     std::size_t begin;
     std::size_t size;  ///< 0: merged into its left neighbour.
@@ -360,9 +375,8 @@ std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) con
     propose(best.left, a.right);
   }
 
-  std::vector<std::int32_t> ids;
-  bool after_unknown = false;
-  const auto emit = [&](const auto& self, std::string_view part) -> void {
+  std::vector<std::string_view> result;
+  const auto keep = [&](const auto& self, std::string_view part) -> void {
     const auto found = mergeable_.find(part);
     if (found != mergeable_.end() &&
         pieces_[static_cast<std::size_t>(found->second)].type == kind::unused) {
@@ -373,7 +387,72 @@ std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) con
         return;
       }
     }
-    if (found != mergeable_.end()) {
+    result.push_back(part);
+  };
+  for (int i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].right) {
+    const symbol& s = symbols[static_cast<std::size_t>(i)];
+    keep(keep, whole.substr(s.begin, s.size));
+  }
+  return result;
+}
+
+std::vector<std::string_view> sentencepiece_model::likeliest_parts(std::string_view whole) const {
+  // The best way to every place, from the left: what follows does not depend on how it came there.
+  // Numbers are rounded where the library rounds them, so that ties fall the same way.
+  constexpr float unknown_penalty = 10;
+  struct way {
+    float score = 0;
+    std::ptrdiff_t from = -1;
+  };
+  std::vector<way> best(whole.size() + 1);
+  best[0].from = 0;
+  const auto offer = [&](std::size_t from, std::size_t to, double score) {
+    const double sum = score + best[from].score;
+    if (best[to].from < 0 || sum > best[to].score)
+      best[to] = {static_cast<float>(sum), static_cast<std::ptrdiff_t>(from)};
+  };
+  for (std::size_t at = 0; at < whole.size();) {
+    const std::size_t character = std::max<std::size_t>(1, character_bytes(whole.substr(at)));
+    bool has_character = false;
+    const std::size_t most = std::min(longest_piece_, whole.size() - at);
+    for (std::size_t n = 1; n <= most; ++n) {
+      const auto found = mergeable_.find(whole.substr(at, n));
+      if (found == mergeable_.end()) continue;
+      const piece& p = pieces_[static_cast<std::size_t>(found->second)];
+      if (p.type == kind::unused) continue;
+      // A user-defined piece is to win against whatever it could be divided into.
+      const double score = p.type == kind::user_defined ? static_cast<float>(n) * most_score_ - 0.1
+                                                        : static_cast<double>(p.score);
+      offer(at, at + n, score);
+      has_character = has_character || n == character;
+    }
+    if (!has_character) {
+      const float sum = least_score_ - unknown_penalty + best[at].score;
+      way& next = best[at + character];
+      if (next.from < 0 || sum > next.score) next = {sum, static_cast<std::ptrdiff_t>(at)};
+    }
+    at += character;
+  }
+  std::vector<std::string_view> result;
+  for (std::size_t end = whole.size(); end > 0;) {
+    const auto from = static_cast<std::size_t>(best[end].from);
+    result.push_back(whole.substr(from, end - from));
+    end = from;
+  }
+  std::ranges::reverse(result);
+  return result;
+}
+
+std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) const {
+  const std::string normalized = normalize(text);
+  std::vector<std::int32_t> ids;
+  bool after_unknown = false;
+  for (const auto part :
+       model_type_ == unigram ? likeliest_parts(normalized) : merge_pairs(normalized)) {
+    const auto found = mergeable_.find(part);
+    if (found != mergeable_.end() &&
+        !(model_type_ == unigram &&
+          pieces_[static_cast<std::size_t>(found->second)].type == kind::unused)) {
       ids.push_back(found->second);
       after_unknown = false;
     } else if (byte_fallback_) {
@@ -382,10 +461,6 @@ std::vector<std::int32_t> sentencepiece_model::encode(std::string_view text) con
       ids.push_back(unknown_id_);  // A run of unknown characters is one piece.
       after_unknown = true;
     }
-  };
-  for (int i = 0; i >= 0; i = symbols[static_cast<std::size_t>(i)].right) {
-    const symbol& s = symbols[static_cast<std::size_t>(i)];
-    emit(emit, whole.substr(s.begin, s.size));
   }
   return ids;
 }

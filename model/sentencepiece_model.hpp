@@ -9,7 +9,7 @@
 
 #include "config/error.hpp"
 
-/// A SentencePiece BPE model: reading the file, text to ids, ids to text.
+/// A SentencePiece model, BPE or unigram: reading the file, text to ids, ids to text.
 ///
 /// Why not the SentencePiece library: Debian's carries its own protobuf and exports it, and
 /// LibTorch loads another version; a program with both ends before main. The file format (a
@@ -28,7 +28,9 @@ class sentencepiece_model {
   static result<sentencepiece_model> parse(std::string_view bytes);
 
   std::size_t size() const { return pieces_.size(); }
+  /// -1 where there is no such piece, as in T5's models; then there is one that ends a text.
   std::int32_t bos_id() const { return bos_id_; }
+  std::int32_t eos_id() const { return eos_id_; }  ///< -1 where there is no such piece.
   /// Ids of the text alone, without beginning or end.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Precondition: all ids are in [0, size()).
@@ -48,6 +50,10 @@ class sentencepiece_model {
   result<void> parse_normalizer(std::string_view message);
   result<void> index_pieces();
 
+  /// Parts of a normalised text, one after the other: pieces, or what is none.
+  std::vector<std::string_view> merge_pairs(std::string_view whole) const;
+  std::vector<std::string_view> likeliest_parts(std::string_view whole) const;
+
   std::string normalize(std::string_view text) const;
   /// The replacement of what `text` begins with, and how many bytes it replaces.
   struct step {
@@ -64,6 +70,7 @@ class sentencepiece_model {
   std::int32_t byte_ids_[256] = {};
   std::int32_t unknown_id_ = -1;
   std::int32_t bos_id_ = -1;
+  std::int32_t eos_id_ = -1;
   bool byte_fallback_ = false;
   bool whitespace_as_suffix_ = false;
   bool add_dummy_prefix_ = true;
@@ -71,6 +78,10 @@ class sentencepiece_model {
   bool escape_whitespaces_ = true;
   int model_type_ = 1;
   std::string bos_text_ = "<s>";
+  std::string eos_text_ = "</s>";
+  // Of a unigram model:
+  float least_score_ = 0, most_score_ = 0;  ///< Of the normal pieces.
+  std::size_t longest_piece_ = 0;           ///< In bytes.
   std::string unknown_surface_ = " \xe2\x81\x87 ";
   std::vector<std::uint32_t> charsmap_trie_;
   std::string charsmap_texts_;  ///< NUL-terminated replacements; a trie value is an offset.

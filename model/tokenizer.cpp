@@ -24,7 +24,11 @@ class sentencepiece_tokenizer final : public tokenizer {
 
   std::vector<std::int32_t> encode(std::string_view text) const override {
     std::vector<std::int32_t> ids = content_.encode(text);
-    ids.insert(ids.begin(), content_.bos_id());
+    // T5's models have nothing to begin a text with, and end it instead.
+    if (content_.bos_id() >= 0)
+      ids.insert(ids.begin(), content_.bos_id());
+    else
+      ids.push_back(content_.eos_id());
     return ids;
   }
 
@@ -78,11 +82,12 @@ result<std::shared_ptr<const tokenizer>> tokenizer::load(const std::filesystem::
     return std::filesystem::exists(path, ignored);
   };
   // A folder that has both holds a SentencePiece model and a conversion of it.
-  if (exists(folder / "tokenizer.model")) return read_sentencepiece(folder / "tokenizer.model");
+  for (const char* name : {"tokenizer.model", "spiece.model"})
+    if (exists(folder / name)) return read_sentencepiece(folder / name);
   if (exists(folder / "tokenizer.json")) return read_tokenizer_json(folder / "tokenizer.json");
   return error{errc::not_found,
-               fmt::format("{}: found neither tokenizer.model nor tokenizer.json, expected one of "
-                           "them; copy it there from where the model came from",
+               fmt::format("{}: found neither tokenizer.model, spiece.model nor tokenizer.json, "
+                           "expected one of them; copy it there from where the model came from",
                            folder.string())};
 }
 

@@ -15,15 +15,16 @@ namespace ordermoe::model {
 /// A tokenizer: a SentencePiece model, or byte-level BPE. Immutable, thread-safe.
 class tokenizer {
  public:
-  /// Reads FOLDER/tokenizer.model (SentencePiece) or, where there is none, FOLDER/tokenizer.json
-  /// (byte-level BPE; model/tokenizer_json.hpp says which). Errors: not_found, malformed, and for
-  /// tokenizer.json out_of_range, mismatch, unsupported.
+  /// Reads FOLDER/tokenizer.model or FOLDER/spiece.model, T5's name (SentencePiece), or, where
+  /// there is neither, FOLDER/tokenizer.json (byte-level BPE; model/tokenizer_json.hpp says which).
+  /// Errors: not_found, malformed, and for tokenizer.json out_of_range, mismatch, unsupported.
   static result<std::shared_ptr<const tokenizer>> load(const std::filesystem::path& folder);
   virtual ~tokenizer() = default;
 
   virtual std::size_t vocab_size() const = 0;
   /// Ids of the text, with what belongs before and after it: the beginning-of-text id of a
-  /// SentencePiece model, the template of a tokenizer.json (often nothing). Ill-formed UTF-8 is
+  /// SentencePiece model, or its end-of-text id where there is no piece to begin with (T5), the
+  /// template of a tokenizer.json (often nothing). Ill-formed UTF-8 is
   /// encoded as U+FFFD.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
   /// Control and special tokens are left out; ids beyond the vocabulary and bytes that form no

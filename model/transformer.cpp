@@ -5,143 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <optional>
-#include <set>
 #include <utility>
+#include <vector>
 
-#include "model/kernels.hpp"
-#include "model/safetensors.hpp"
+#include "model/routing.hpp"
+#include "model/transformer_weights.hpp"
 
 namespace ordermoe::model {
 
 namespace {
-
-/// Rows that go through an expert or a projection at once; bounds the scratch memory.
-constexpr std::size_t most_rows = 128;
-/// Angles of the first positions are tabulated, within this many numbers; later ones are computed
-/// when needed, by the same function.
-constexpr std::size_t most_angles = std::size_t{1} << 22;
-
-/// Grows and never shrinks; contents are undefined after room().
-class scratch_buffer {
- public:
-  float* room(std::size_t n) {
-    if (numbers_.size() < n) numbers_.resize(n);
-    return numbers_.data();
-  }
-
- private:
-  std::vector<float> numbers_;
-};
-
-/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain fp32 on another device.
-class projection {
- public:
-  projection() = default;
-
-  projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
-             const at::Device& device, linear_path path)
-      : layout_{n_out, n_in}, device_(device) {
-    const auto rows = static_cast<std::int64_t>(n_out);
-    const auto columns = static_cast<std::int64_t>(n_in);
-    if (path == linear_path::libtorch) {
-      at::Tensor plain = at::empty({rows, columns}, at::kFloat);
-      std::ranges::copy(row_major, plain.data_ptr<float>());
-      content_ = plain.to(device);
-      return;
-    }
-    const auto size = static_cast<std::int64_t>(layout_.size());
-    if (fits_bf16(row_major)) {
-      content_ = at::empty({size}, at::kBFloat16);
-      pack(layout_, row_major, {static_cast<std::uint16_t*>(content_.data_ptr()), layout_.size()});
-      packed_ = packed_matrix{layout_, weight_storage::bf16, content_.data_ptr()};
-    } else {
-      content_ = at::empty({size}, at::kFloat);
-      pack(layout_, row_major, {content_.data_ptr<float>(), layout_.size()});
-      packed_ = packed_matrix{layout_, weight_storage::fp32, content_.data_ptr()};
-    }
-  }
-
-  std::size_t n_out() const { return layout_.n_out; }
-
-  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
-  void apply(const float* input, float* output, std::size_t n) const {
-    if (packed_.data != nullptr) {
-      kernels().linear(packed_, input, layout_.n_in, output, layout_.n_out, n);
-      return;
-    }
-    // One row at a time, so that a row's bits cannot depend on the number of rows.
-    const auto columns = static_cast<std::int64_t>(layout_.n_in);
-    const at::Tensor rows = at::from_blob(const_cast<float*>(input),
-                                          {static_cast<std::int64_t>(n), columns}, at::kFloat)
-                                .to(device_);
-    std::vector<at::Tensor> results;
-    results.reserve(n);
-    for (std::size_t i = 0; i < n; ++i)
-      results.push_back(at::linear(rows.narrow(0, static_cast<std::int64_t>(i), 1), content_));
-    const at::Tensor all = at::cat(results).to(at::kCPU).contiguous();
-    std::memcpy(output, all.data_ptr<float>(), n * layout_.n_out * sizeof(float));
-  }
-
- private:
-  packed_layout layout_;
-  at::Device device_{at::kCPU};
-  at::Tensor content_;
-  packed_matrix packed_;
-};
-
-at::Tensor vector_of(std::span<const float> numbers) {
-  at::Tensor content = at::empty({static_cast<std::int64_t>(numbers.size())}, at::kFloat);
-  std::ranges::copy(numbers, content.data_ptr<float>());
-  return content;
-}
-
-struct expert_weights {
-  projection gate_and_up;  ///< [2 * inner, hidden_size]: the gate's rows, then the others.
-  projection down;         ///< [hidden_size, inner]
-
-  /// output = down(silu(gate(input)) * up(input)) for n rows of `width` numbers.
-  void apply(const float* input, std::size_t width, float* output, std::size_t n) const {
-    const std::size_t inner = gate_and_up.n_out() / 2;
-    thread_local scratch_buffer both_room, product_room;
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      float* both = both_room.room(count * 2 * inner);
-      float* product = product_room.room(count * inner);
-      gate_and_up.apply(input + start * width, both, count);
-      for (std::size_t i = 0; i < count; ++i)
-        kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
-                               product + i * inner, inner);
-      down.apply(product, output + start * width, count);
-    }
-  }
-};
-
-struct layer_weights {
-  at::Tensor attention_norm;   ///< [hidden_size]
-  projection query_key_value;  ///< q, k, v one after the other.
-  at::Tensor bias;             ///< Of q, k, v, [(n_heads + 2 * n_kv_heads) * head_dim], or nothing.
-  at::Tensor query_norm,
-      key_norm;  ///< [head_dim], or [n_heads * head_dim] and [kv_width], or nothing.
-  projection output;
-  at::Tensor expert_norm;  ///< [hidden_size]
-  projection router;
-  std::vector<expert_weights> experts;
-  expert_weights shared;   ///< Nothing where the family has none.
-  projection shared_gate;  ///< [1, hidden_size]
-};
-
-/// The names of a family's tensors in a layer, behind "model.layers.N.".
-struct layer_names {
-  const char* block;  ///< Of router and experts.
-  const char *gate, *up, *down;
-};
-
-layer_names names_of(family kind) {
-  if (kind == family::mixtral) return {"block_sparse_moe", "w1", "w3", "w2"};
-  return {"mlp", "gate_proj", "up_proj", "down_proj"};
-}
 
 /// A LibTorch exception in a computation that load() has prepared is not something a caller can
 /// expect.
@@ -156,27 +28,6 @@ void computing(const char* what, Body body) {
 
 }  // namespace
 
-struct transformer::weights {
-  model_config config;
-  at::Device device{at::kCPU};
-  at::Tensor embedding;  ///< [vocab_size, hidden_size] on the host.
-  std::vector<layer_weights> layers;
-  at::Tensor final_norm;
-  projection head;
-  std::vector<float> angles;  ///< Per tabulated position cosines, then sines: [n, 2, head_dim / 2].
-
-  /// Cosines, then sines of position * theta^(-2 i / head_dim), in double precision, rounded once.
-  void angles_at(std::size_t position, float* numbers) const {
-    const std::size_t half = config.head_dim / 2;
-    for (std::size_t i = 0; i < half; ++i) {
-      const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
-      const double angle = static_cast<double>(position) * std::pow(config.rope_theta, exponent);
-      numbers[i] = static_cast<float>(std::cos(angle));
-      numbers[half + i] = static_cast<float>(std::sin(angle));
-    }
-  }
-};
-
 transformer::transformer(std::unique_ptr<weights> content) : weights_(std::move(content)) {}
 transformer::~transformer() = default;
 
@@ -184,273 +35,201 @@ const model_config& transformer::config() const {
   return weights_->config;
 }
 
-namespace {
+bool transformer::hosts(layer_id layer, expert_id expert) const {
+  ORDERMOE_CHECK(layer.index() < config().n_layers && expert.index() < config().n_experts,
+                 fmt::format("expert {} of layer {}", expert.index(), layer.index()));
+  return weights_->layers[layer.index()].experts[expert.index()].there();
+}
 
-/// Reads tensors by name and shape, keeps the first error, and knows which names were asked for.
-class weight_reader {
- public:
-  explicit weight_reader(std::shared_ptr<const checkpoint> source) : source_(std::move(source)) {}
-
-  const std::optional<error>& problem() const { return problem_; }
-
-  /// Zeros after the first error, so that loading can run to its end.
-  std::vector<float> read(const std::string& name, std::vector<std::size_t> shape) {
-    asked_.insert(name);
-    if (!problem_) {
-      auto numbers = source_->read(name, shape);
-      if (!numbers) {
-        problem_ = numbers.error();
-      } else if (!std::ranges::all_of(*numbers, [](float x) { return std::isfinite(x); })) {
-        problem_ = error{errc::out_of_range,
-                         fmt::format("{}: tensor '{}' has a number that is not finite; fetch or "
-                                     "train the weights again",
-                                     source_->find(name)->file.string(), name)};
-      } else {
-        return std::move(*numbers);
-      }
-    }
-    return {};
-  }
-
-  bool has(const std::string& name) const { return source_->find(name) != nullptr; }
-
-  void check_nothing_else() {
-    if (problem_) return;
-    for (const auto& [name, view] : source_->tensors())
-      if (!asked_.contains(name)) {
-        problem_ = error{errc::mismatch,
-                         fmt::format("{}: tensor '{}' has no place in the model that config.json "
-                                     "describes; config.json and weights must be of the same model",
-                                     view.file.string(), name)};
-        return;
-      }
-  }
-
- private:
-  std::shared_ptr<const checkpoint> source_;
-  std::set<std::string> asked_;
-  std::optional<error> problem_;
-};
-
-}  // namespace
-
-result<std::shared_ptr<const transformer>> transformer::load(const std::filesystem::path& folder,
-                                                             const load_options& options) {
-  auto config = read_model_config(folder);
-  if (!config) return config.error();
-  auto source = checkpoint::open_folder(folder);
-  if (!source) return source.error();
-  const auto usable = [&]() -> result<at::Device> {
-    try {
-      const at::Device device(options.device);
-      static_cast<void>(at::empty({1}, at::TensorOptions().device(device)).to(at::kCPU));
-      return device;
-    } catch (const std::exception& problem) {
-      const std::string what = problem.what();
-      return error{errc::unsupported, fmt::format("device '{}': {}; 'cpu' always works",
-                                                  options.device, what.substr(0, what.find('\n')))};
-    }
+std::size_t transformer::resident_bytes() const {
+  const weights& all = *weights_;
+  const auto of = [](std::span<const float> numbers) { return numbers.size_bytes(); };
+  const auto of_blocks = [&](std::span<const block> blocks) {
+    std::size_t bytes = 0;
+    for (const auto& each : blocks) bytes += each.bytes();
+    return bytes;
   };
-  auto device = usable();
-  if (!device) return device.error();
-  const auto path = device->is_cpu() ? options.linear : linear_path::libtorch;
-
-  const model_config& shape = *config;
-  const std::size_t hidden = shape.hidden_size;
-  const std::size_t width = shape.n_heads * shape.head_dim;
-  const layer_names names = names_of(shape.kind);
-  weight_reader reader(*source);
-  auto content = std::make_unique<weights>();
-  content->config = shape;
-  content->device = *device;
-  try {
-    const auto project = [&](const std::vector<float>& numbers, std::size_t n_out,
-                             std::size_t n_in) {
-      return reader.problem() ? projection() : projection(numbers, n_out, n_in, *device, path);
-    };
-    const auto join = [](std::vector<float> numbers, const std::vector<float>& more) {
-      numbers.insert(numbers.end(), more.begin(), more.end());
-      return numbers;
-    };
-    const auto embedding = reader.read("model.embed_tokens.weight", {shape.vocab_size, hidden});
-    content->embedding = vector_of(embedding);
-    for (std::size_t l = 0; l < shape.n_layers && !reader.problem(); ++l) {
-      const std::string prefix = fmt::format("model.layers.{}.", l);
-      layer_weights layer;
-      layer.attention_norm = vector_of(reader.read(prefix + "input_layernorm.weight", {hidden}));
-      auto qkv = reader.read(prefix + "self_attn.q_proj.weight", {width, hidden});
-      qkv = join(std::move(qkv),
-                 reader.read(prefix + "self_attn.k_proj.weight", {shape.kv_width(), hidden}));
-      qkv = join(std::move(qkv),
-                 reader.read(prefix + "self_attn.v_proj.weight", {shape.kv_width(), hidden}));
-      layer.query_key_value = project(qkv, width + 2 * shape.kv_width(), hidden);
-      if (shape.query_key_value_bias) {
-        auto bias = reader.read(prefix + "self_attn.q_proj.bias", {width});
-        bias = join(std::move(bias),
-                    reader.read(prefix + "self_attn.k_proj.bias", {shape.kv_width()}));
-        bias = join(std::move(bias),
-                    reader.read(prefix + "self_attn.v_proj.bias", {shape.kv_width()}));
-        layer.bias = vector_of(bias);
-      }
-      if (shape.qk_norm != query_key_norm::none) {
-        const bool per_head = shape.qk_norm == query_key_norm::per_head;
-        layer.query_norm = vector_of(
-            reader.read(prefix + "self_attn.q_norm.weight", {per_head ? shape.head_dim : width}));
-        layer.key_norm = vector_of(reader.read(prefix + "self_attn.k_norm.weight",
-                                               {per_head ? shape.head_dim : shape.kv_width()}));
-      }
-      layer.output =
-          project(reader.read(prefix + "self_attn.o_proj.weight", {hidden, width}), hidden, width);
-      layer.expert_norm =
-          vector_of(reader.read(prefix + "post_attention_layernorm.weight", {hidden}));
-      layer.router = project(reader.read(fmt::format("{}{}.gate.weight", prefix, names.block),
-                                         {shape.n_experts, hidden}),
-                             shape.n_experts, hidden);
-      const auto expert = [&](const std::string& name, std::size_t inner) -> expert_weights {
-        auto gate = reader.read(fmt::format("{}.{}.weight", name, names.gate), {inner, hidden});
-        const auto down =
-            reader.read(fmt::format("{}.{}.weight", name, names.down), {hidden, inner});
-        gate = join(std::move(gate),
-                    reader.read(fmt::format("{}.{}.weight", name, names.up), {inner, hidden}));
-        return {project(gate, 2 * inner, hidden), project(down, hidden, inner)};
-      };
-      for (std::size_t e = 0; e < shape.n_experts && !reader.problem(); ++e)
-        layer.experts.push_back(expert(fmt::format("{}{}.experts.{}", prefix, names.block, e),
-                                       shape.intermediate_size));
-      if (shape.shared_intermediate_size > 0) {
-        layer.shared = expert(fmt::format("{}{}.shared_expert", prefix, names.block),
-                              shape.shared_intermediate_size);
-        layer.shared_gate =
-            project(reader.read(fmt::format("{}{}.shared_expert_gate.weight", prefix, names.block),
-                                {1, hidden}),
-                    1, hidden);
-      }
-      content->layers.push_back(std::move(layer));
-    }
-    content->final_norm = vector_of(reader.read("model.norm.weight", {hidden}));
-    if (shape.tied_embeddings && !reader.has("lm_head.weight")) {
-      content->head = project(embedding, shape.vocab_size, hidden);
-    } else {
-      const auto head = reader.read("lm_head.weight", {shape.vocab_size, hidden});
-      if (!reader.problem() && shape.tied_embeddings && head != embedding)
-        return error{errc::mismatch,
-                     fmt::format("{}: tensor 'lm_head.weight' differs from the embedding, though "
-                                 "config.json says tie_word_embeddings; correct one of them",
-                                 (*source)->place().string())};
-      content->head = project(head, shape.vocab_size, hidden);
-    }
-    reader.check_nothing_else();
-  } catch (const c10::Error& problem) {
-    return error{errc::failed,
-                 fmt::format("{}: LibTorch cannot hold the weights on '{}': {}; use a smaller "
-                             "model or another device",
-                             folder.string(), options.device, problem.what_without_backtrace())};
-  } catch (const std::bad_alloc&) {
-    return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
-                                           "model or a larger machine",
-                                           folder.string())};
+  std::size_t bytes = all.embedding.bytes() + all.head.bytes() + of(all.final_norm) +
+                      of(all.encoder_norm) + all.positions.rotary.bytes() +
+                      all.positions.relative.bytes() + all.encoder_positions.bytes() +
+                      of_blocks(all.encoder_end);
+  for (const auto& layer : all.layers) {
+    bytes += of_blocks(layer.blocks) + layer.router.bytes() + layer.shared.bytes() +
+             layer.shared_gate.bytes();
+    for (const auto& expert : layer.experts) bytes += expert.bytes();
   }
-  if (reader.problem()) return *reader.problem();
-
-  const std::size_t tabulated = std::min(shape.max_context, most_angles / shape.head_dim);
-  content->angles.resize(tabulated * shape.head_dim);
-  for (std::size_t p = 0; p < tabulated; ++p)
-    content->angles_at(p, content->angles.data() + p * shape.head_dim);
-  return std::shared_ptr<const transformer>(new transformer(std::move(content)));
+  return bytes;
 }
 
 void transformer::embed(std::span<const std::int32_t> ids, std::span<float> hidden) const {
   const std::size_t width = config().hidden_size;
   ORDERMOE_CHECK(hidden.size() == ids.size() * width, "hidden is not [n_ids, hidden_size]");
-  const float* table = weights_->embedding.data_ptr<float>();
   for (std::size_t i = 0; i < ids.size(); ++i) {
     ORDERMOE_CHECK(ids[i] >= 0 && static_cast<std::size_t>(ids[i]) < config().vocab_size,
                    fmt::format("token {} of {}", ids[i], config().vocab_size));
-    std::copy_n(table + static_cast<std::size_t>(ids[i]) * width, width, hidden.data() + i * width);
+    weights_->embedding.copy_row(static_cast<std::size_t>(ids[i]), hidden.data() + i * width);
+  }
+}
+
+namespace {
+
+/// Whether the rows are whole prompts, each prompt's rows one after the other from position 0.
+bool are_whole_prompts(std::span<const attention_row> rows) {
+  for (std::size_t i = 0; i < rows.size();) {
+    if (rows.size() - i < rows[i].prompt || rows[i].prompt == 0) return false;
+    for (std::size_t p = 0; p < rows[i].prompt; ++p) {
+      const attention_row& row = rows[i + p];
+      if (row.cache != rows[i].cache || row.position != p || row.prompt != rows[i].prompt)
+        return false;
+    }
+    i += rows[i].prompt;
+  }
+  return true;
+}
+
+row_kind kind_of(const attention_row& row) {
+  return row.position < row.prompt ? row_kind::prompt : row_kind::decoded;
+}
+
+std::size_t likeliest(std::span<const float> logits) {
+  return static_cast<std::size_t>(std::ranges::max_element(logits) - logits.begin());
+}
+
+/// Leaves those rows of an encoder's layer without slots that find their expert full.
+void drop_overflow(std::size_t capacity, std::span<const attention_row> rows,
+                   std::span<float> logits) {
+  const std::size_t n_experts = logits.size() / rows.size();
+  std::vector<std::size_t> taken(n_experts);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].position == 0) std::ranges::fill(taken, 0);
+    const auto row = logits.subspan(i * n_experts, n_experts);
+    if (taken[likeliest(row)]++ >= capacity) leave_without_slots(row);
+  }
+}
+
+/// The same in a decoder's layer, by the choices of earlier rows in the caches; the rows' own are
+/// written there first.
+void drop_decoded_overflow(std::size_t capacity, std::span<const attention_row> rows,
+                           std::span<float> logits) {
+  const std::size_t n_experts = logits.size() / rows.size();
+  const auto decoded = [&](std::size_t i) { return kind_of(rows[i]) == row_kind::decoded; };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!decoded(i)) continue;
+    const auto choice = static_cast<float>(likeliest(logits.subspan(i * n_experts, n_experts)));
+    rows[i].cache->put(rows[i].position, rows[i].cache->row_size() - 1, {&choice, 1});
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::size_t taken = 0;
+    if (decoded(i)) {
+      const kv_cache& cache = *rows[i].cache;
+      const float choice = cache.row(rows[i].position).back();
+      for (std::size_t p = rows[i].prompt; p < rows[i].position && taken < capacity; ++p)
+        if (cache.row(p).back() == choice) ++taken;
+    }
+    if (!decoded(i) || taken >= capacity)
+      leave_without_slots(logits.subspan(i * n_experts, n_experts));
+  }
+}
+
+}  // namespace
+
+void transformer::weights::attend_whole_prompts(std::span<const block> blocks,
+                                                std::span<const attention_row> rows,
+                                                std::span<float> hidden) const {
+  for (const block& each : blocks) {
+    attend_within_prompts(config, each.attention, encoder_positions, rows, hidden);
+    if (each.dense.there()) feed_forward(config, each, hidden);
+  }
+}
+
+void transformer::weights::attend_decoder(layer_id layer, std::span<const attention_row> rows,
+                                          std::span<float> hidden) const {
+  std::size_t offset = 0;
+  for (const block& each : layers[layer.index()].blocks) {
+    attend_backwards(config, each.attention, positions, rows, offset, hidden);
+    if (each.to_prompt) attend_to_prompt(config, *each.to_prompt, rows, offset, hidden);
+    if (each.dense.there()) feed_forward(config, each, hidden);
+    offset += 2 * config.kv_width();
+  }
+}
+
+void transformer::weights::leave_for_decoder(layer_id layer, std::span<const attention_row> rows,
+                                             std::span<float> hidden) const {
+  if (layer.index() == config.encoder_decoder->encoder_layers) {
+    ORDERMOE_CHECK(are_whole_prompts(rows), "rows of a part of a prompt behind the encoder");
+    attend_whole_prompts(encoder_end, rows, hidden);
+    norm_rows(config, encoder_norm, hidden, hidden);
+  }
+  std::size_t offset = 0;
+  for (const block& each : layers[layer.index()].blocks) {
+    keep_for_decoder(config, *each.to_prompt, rows, offset, hidden);
+    offset += 2 * config.kv_width();
   }
 }
 
 void transformer::attend(layer_id layer, std::span<const attention_row> rows,
                          std::span<float> hidden) const {
   const model_config& shape = config();
-  const std::size_t n = rows.size();
   ORDERMOE_CHECK(layer.index() < shape.n_layers, fmt::format("layer {}", layer.index()));
-  ORDERMOE_CHECK(hidden.size() == n * shape.hidden_size, "hidden is not [n_rows, hidden_size]");
-  const layer_weights& content = weights_->layers[layer.index()];
-  const kernel_set& set = kernels();
-  const std::size_t width = shape.n_heads * shape.head_dim;
-  const std::size_t kv_width = shape.kv_width();
-  const std::size_t joint = width + 2 * kv_width;
-  const std::size_t half = shape.head_dim / 2;
-  const float* norm = content.attention_norm.data_ptr<float>();
-  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
-
-  thread_local scratch_buffer normed_room, joint_room, mixed_room, score_room, angle_room;
-  float* projected = joint_room.room(n * joint);
-  float* spare_angles = angle_room.room(shape.head_dim);
-  computing("attention", [&] {
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      float* normed = normed_room.room(count * shape.hidden_size);
-      for (std::size_t i = 0; i < count; ++i)
-        set.rms_norm(hidden.data() + (start + i) * shape.hidden_size, norm, epsilon,
-                     normed + i * shape.hidden_size, shape.hidden_size);
-      content.query_key_value.apply(normed, projected + start * joint, count);
-    }
-  });
-  if (content.bias.defined()) {
-    const float* bias = content.bias.data_ptr<float>();
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t k = 0; k < joint; ++k) projected[i * joint + k] += bias[k];
+  ORDERMOE_CHECK(hidden.size() == rows.size() * shape.hidden_size,
+                 "hidden is not [n_rows, hidden_size]");
+  const std::size_t row_size = shape.kv_row_size(layer);
+  for (const auto& row : rows)
+    ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() == row_size,
+                   "a row without a cache of this layer's rows");
+  if (rows.empty()) return;
+  if (shape.of_encoder(layer)) {
+    ORDERMOE_CHECK(are_whole_prompts(rows), "rows of a part of a prompt in the encoder");
+    return computing("attention", [&] {
+      weights_->attend_whole_prompts(weights_->layers[layer.index()].blocks, rows, hidden);
+      for (const auto& row : rows) row.cache->put(row.position, {});
+    });
   }
-  if (content.query_norm.defined()) {
-    const bool per_head = shape.qk_norm == query_key_norm::per_head;
-    const auto normalise = [&](float* numbers, std::size_t size, const at::Tensor& weight) {
-      const std::size_t step = per_head ? shape.head_dim : size;
-      for (std::size_t at = 0; at < size; at += step)
-        set.rms_norm(numbers + at, weight.data_ptr<float>(), epsilon, numbers + at, step);
+  const bool two_kinds = shape.encoder_decoder.has_value();
+  std::vector<attention_row> part;
+  std::vector<float> numbers;
+  for (const auto kind : {row_kind::prompt, row_kind::decoded}) {
+    const auto belongs = [&](const attention_row& row) {
+      return (two_kinds ? kind_of(row) : row_kind::decoded) == kind;
     };
-    for (std::size_t i = 0; i < n; ++i) {
-      normalise(projected + i * joint, width, content.query_norm);
-      normalise(projected + i * joint + width, kv_width, content.key_norm);
+    const auto run = [&](std::span<const attention_row> these, std::span<float> states) {
+      computing("attention", [&] {
+        if (kind == row_kind::prompt)
+          weights_->leave_for_decoder(layer, these, states);
+        else
+          weights_->attend_decoder(layer, these, states);
+      });
+    };
+    const auto n = static_cast<std::size_t>(std::ranges::count_if(rows, belongs));
+    if (n == rows.size()) return run(rows, hidden);
+    if (n == 0) continue;
+    const std::size_t width = shape.hidden_size;
+    part.clear();
+    numbers.clear();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!belongs(rows[i])) continue;
+      part.push_back(rows[i]);
+      const auto state = hidden.subspan(i * width, width);
+      numbers.insert(numbers.end(), state.begin(), state.end());
     }
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const attention_row& row = rows[i];
-    ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() == shape.kv_row_size(),
-                   "a row without a cache of this model's rows");
-    float* query = projected + i * joint;
-    const float* angles = weights_->angles.data() + row.position * shape.head_dim;
-    if ((row.position + 1) * shape.head_dim > weights_->angles.size()) {
-      weights_->angles_at(row.position, spare_angles);
-      angles = spare_angles;
+    run(part, numbers);
+    const float* from = numbers.data();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (!belongs(rows[i])) continue;
+      std::copy_n(from, width, hidden.data() + i * width);
+      from += width;
     }
-    // Keys lie behind the queries, so both are rotated as one run of heads.
-    set.rotate(angles, angles + half, query, shape.n_heads + shape.n_kv_heads, shape.head_dim);
-    row.cache->put(row.position, {query + width, 2 * kv_width});
-  }
-  const attention_shape heads{shape.n_heads, shape.n_kv_heads, shape.head_dim};
-  for (std::size_t start = 0; start < n; start += most_rows) {
-    const std::size_t count = std::min(most_rows, n - start);
-    float* mixed = mixed_room.room(count * (width + shape.hidden_size));
-    float* update = mixed + count * width;
-    for (std::size_t i = 0; i < count; ++i) {
-      const attention_row& row = rows[start + i];
-      ORDERMOE_CHECK(row.cache->contiguous() > row.position,
-                     fmt::format("attention at position {} with only the first {} rows there",
-                                 row.position, row.cache->contiguous()));
-      const std::size_t seen = row.position + 1;
-      float* scores = score_room.room(attention_scratch(seen));
-      set.attention(heads, projected + (start + i) * joint, {row.cache->row(0).data(), seen},
-                    scores, mixed + i * width);
-    }
-    computing("attention", [&] { content.output.apply(mixed, update, count); });
-    float* target = hidden.data() + start * shape.hidden_size;
-    for (std::size_t i = 0; i < count * shape.hidden_size; ++i) target[i] += update[i];
   }
 }
 
 void transformer::route(layer_id layer, std::span<float> hidden, std::span<float> normed,
+                        std::span<float> logits) const {
+  ORDERMOE_CHECK(!config().encoder_decoder, "rows of an encoder-decoder routed without caches");
+  route(layer, {}, hidden, normed, logits);
+}
+
+void transformer::route(layer_id layer, std::span<const attention_row> rows,
+                        std::span<float> hidden, std::span<float> normed,
                         std::span<float> logits) const {
   const model_config& shape = config();
   const std::size_t width = shape.hidden_size;
@@ -460,11 +239,16 @@ void transformer::route(layer_id layer, std::span<float> hidden, std::span<float
                  "normed or hidden is not [n, hidden_size]");
   ORDERMOE_CHECK(logits.size() == n * shape.n_experts, "logits are not [n, n_experts]");
   const layer_weights& content = weights_->layers[layer.index()];
-  const float* norm = content.expert_norm.data_ptr<float>();
-  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
-  for (std::size_t i = 0; i < n; ++i)
-    kernels().rms_norm(hidden.data() + i * width, norm, epsilon, normed.data() + i * width, width);
+  norm_rows(shape, content.blocks.back().feed_forward_norm, hidden, normed);
   computing("the router", [&] { content.router.apply(normed.data(), logits.data(), n); });
+  if (shape.encoder_decoder && n > 0) {
+    ORDERMOE_CHECK(rows.size() == n, "rows and hidden differ in number");
+    const std::size_t capacity = shape.encoder_decoder->expert_capacity;
+    if (shape.of_encoder(layer))
+      drop_overflow(capacity, rows, logits);
+    else
+      drop_decoded_overflow(capacity, rows, logits);
+  }
   if (shape.shared_intermediate_size == 0) return;
 
   thread_local scratch_buffer output_room, weight_room;
@@ -473,7 +257,7 @@ void transformer::route(layer_id layer, std::span<float> hidden, std::span<float
       const std::size_t count = std::min(most_rows, n - start);
       float* output = output_room.room(count * width);
       float* weight = weight_room.room(count);
-      content.shared.apply(normed.data() + start * width, width, output, count);
+      content.shared.apply(normed.data() + start * width, output, count);
       content.shared_gate.apply(normed.data() + start * width, weight, count);
       for (std::size_t i = 0; i < count; ++i) {
         const auto gate =
@@ -495,7 +279,7 @@ void transformer::run_expert(layer_id layer, expert_id expert, std::span<const f
   ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
                  "normed or output is not [n, hidden_size]");
   const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
-  computing("an expert", [&] { content.apply(normed.data(), width, output.data(), n); });
+  computing("an expert", [&] { content.apply(normed.data(), output.data(), n); });
 }
 
 void transformer::head(std::span<const float> hidden, std::span<float> logits) const {
@@ -504,17 +288,16 @@ void transformer::head(std::span<const float> hidden, std::span<float> logits) c
   const std::size_t n = hidden.size() / width;
   ORDERMOE_CHECK(hidden.size() == n * width && logits.size() == n * shape.vocab_size,
                  "hidden is not [n, hidden_size] or logits are not [n, vocab_size]");
-  const float* norm = weights_->final_norm.data_ptr<float>();
-  const auto epsilon = static_cast<float>(shape.rms_norm_eps);
+  const float scale = weights_->head_scale;
   thread_local scratch_buffer normed_room;
   computing("the output projection", [&] {
     for (std::size_t start = 0; start < n; start += most_rows) {
       const std::size_t count = std::min(most_rows, n - start);
-      float* normed = normed_room.room(count * width);
-      for (std::size_t i = 0; i < count; ++i)
-        kernels().rms_norm(hidden.data() + (start + i) * width, norm, epsilon, normed + i * width,
-                           width);
-      weights_->head.apply(normed, logits.data() + start * shape.vocab_size, count);
+      const std::span normed(normed_room.room(count * width), count * width);
+      norm_rows(shape, weights_->final_norm, hidden.subspan(start * width, count * width), normed);
+      if (scale != 1.0f)
+        for (float& x : normed) x *= scale;
+      weights_->head.apply(normed.data(), logits.data() + start * shape.vocab_size, count);
     }
   });
 }

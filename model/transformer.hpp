@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,11 +10,12 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "model/checksums.hpp"
+#include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
 #include "model/model_config.hpp"
 
-/// A decoder of one of the families in model_config.hpp in the pieces that run on different
-/// servers.
+/// A model of one of the families in model_config.hpp in the pieces that run on different servers.
 ///
 /// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed;
 /// no Torch type in this header. Every span of rows is row-major fp32 on the host, [n_rows, width];
@@ -21,27 +23,20 @@
 /// several threads at once.
 namespace ordermoe::model {
 
-/// One row that takes part in an attention step.
-struct attention_row {
-  kv_cache* cache =
-      nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
-                ///< missing ones are earlier rows of the same call.
-  std::size_t position = 0;
-};
-
-/// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
-/// other device.
-enum class linear_path { kernels, libtorch };
-
 struct load_options {
   std::string device = "cpu";                 ///< A LibTorch device string.
   linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
+  /// Which routed experts are read; empty: all. What is not an expert is always read.
+  std::function<bool(layer_id layer, expert_id expert)> hosts;
+  work_watch watch;  ///< Asked between matrices.
 };
 
 class transformer {
  public:
-  /// Reads config.json and the safetensors of a Hugging Face style folder. Errors name the file,
-  /// tensor or field.
+  /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
+  /// before any weight is read; weights go straight from the mapped files to where they stay, so
+  /// that at no time more than resident_bytes() and a few MiB are in memory. Errors name the file,
+  /// tensor or field; interrupted.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
   ~transformer();
@@ -49,12 +44,20 @@ class transformer {
   transformer& operator=(const transformer&) = delete;
 
   const model_config& config() const;
+  /// Whether load() read this expert.
+  bool hosts(layer_id layer, expert_id expert) const;
+  /// Bytes of all weights and tables, on the host or on the device that load() was given.
+  std::size_t resident_bytes() const;
 
   /// hidden[i] = embedding of ids[i]. Precondition: 0 <= id < vocab_size.
   void embed(std::span<const std::int32_t> ids, std::span<float> hidden) const;
 
-  /// hidden += attention(norm(hidden)), each row at its own position over its own cache; the row's
-  /// own key and value are written to its cache first.
+  /// The blocks of a layer as far as its router: attention and the dense blocks before the sparse
+  /// one, each row at its own position over its own cache. What later rows read of a row is written
+  /// to its cache first. In an encoder-decoder (model_config.hpp) rows of a prompt come all in one
+  /// call, one after the other, in the encoder's layers and the decoder's first; in the decoder's
+  /// they only leave keys and values, and what becomes of their hidden state concerns no one but
+  /// the next layer's attend().
   void attend(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden) const;
 
   /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n,
@@ -62,10 +65,19 @@ class transformer {
   /// shared(normed): it runs for every row wherever the row is, so it belongs to what is not
   /// routed, and comes before the routed slots in every sum. Once for each row and layer, on what
   /// attend() left in hidden.
+  ///
+  /// `rows` are those of attend(). In an encoder-decoder the chosen expert is written to the caches
+  /// of decoded rows, and rows that run no expert (the prompt's in the decoder's layers, and those
+  /// that find their expert full) get logits that say so: has_slots() in routing.hpp. Other
+  /// families do not read `rows`.
+  void route(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden,
+             std::span<float> normed, std::span<float> logits) const;
+  /// For families whose rows all run experts.
   void route(layer_id layer, std::span<float> hidden, std::span<float> normed,
              std::span<float> logits) const;
 
-  /// output = expert(normed), without its gate, [n, hidden_size].
+  /// output = expert(normed), without its gate, [n, hidden_size]. Precondition: hosts(layer,
+  /// expert).
   void run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                   std::span<float> output) const;
 

@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(the_whole_model_gives_the_same_bits_token_by_token_and_in_c
       std::vector<float> hidden(n * config.hidden_size);
       model->embed(std::span(ids).subspan(first, n), hidden);
       for (std::size_t l = 0; l < config.n_layers; ++l)
-        om::run_layer(*model, layer_id{l}, caches[l], first, hidden);
+        om::run_layer(*model, layer_id{l}, caches[l], {.first = first}, hidden);
       std::vector<float> scores(n * config.vocab_size);
       model->head(hidden, scores);
       BOOST_REQUIRE(same_bits(&whole[first * config.vocab_size], scores.data(), scores.size()));

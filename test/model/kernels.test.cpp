@@ -173,6 +173,43 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
+  for (const std::size_t dim : {10u, 16u, 20u, 64u})
+    for (const auto* set : om::available_kernels()) {
+      const om::attention_shape shape{3, 3, dim, 1.0f};
+      const std::size_t n_rows = 37, row_size = 6 * dim + 5, bias_size = 41;
+      const auto rows = numbers(n_rows * row_size, 19);
+      const auto query = numbers(3 * dim, 20, 1.0 / std::sqrt(static_cast<double>(dim)));
+      const auto bias = numbers(3 * bias_size, 21, 3.0);
+      std::vector<float> scratch(om::attention_scratch(n_rows)), output(3 * dim);
+      set->attention(shape, query.data(), {rows.data(), n_rows, row_size, bias.data(), bias_size},
+                     scratch.data(), output.data());
+      for (std::size_t h = 0; h < 3; ++h) {
+        std::vector<double> weight(n_rows);
+        double total = 0;
+        for (std::size_t t = 0; t < n_rows; ++t) {
+          double score = bias[h * bias_size + t];
+          for (std::size_t d = 0; d < dim; ++d)
+            score += static_cast<double>(query[h * dim + d]) * rows[t * row_size + h * dim + d];
+          weight[t] = std::exp(score);
+          total += weight[t];
+        }
+        for (std::size_t d = 0; d < dim; ++d) {
+          double expected = 0;
+          for (std::size_t t = 0; t < n_rows; ++t)
+            expected += weight[t] / total * rows[t * row_size + (3 + h) * dim + d];
+          BOOST_TEST(std::abs(output[h * dim + d] - expected) < 1e-5);
+        }
+      }
+      // The same bits from every set.
+      std::vector<float> portable(3 * dim);
+      om::available_kernels().front()->attention(
+          shape, query.data(), {rows.data(), n_rows, row_size, bias.data(), bias_size},
+          scratch.data(), portable.data());
+      BOOST_TEST(same_bits(portable.data(), output.data(), output.size()));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(the_gated_product_is_silu_times_the_other) {
   const auto gate = numbers(1000, 17, 100.0);
   const auto up = numbers(1000, 18);

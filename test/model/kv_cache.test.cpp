@@ -72,4 +72,29 @@ BOOST_AUTO_TEST_CASE(storing_a_row_again_changes_nothing) {
   BOOST_TEST(!cache.has(2));
 }
 
+BOOST_AUTO_TEST_CASE(a_row_may_come_in_parts) {
+  om::kv_cache cache(4, 3);
+  const float first[] = {1.0f, 2.0f}, last[] = {5.0f};
+  cache.put(1, 0, first);
+  BOOST_TEST(cache.has(1));
+  BOOST_TEST(cache.contiguous() == 0u);
+  BOOST_TEST(cache.row(1)[2] == 0.0f);
+  cache.put(1, 2, last);
+  cache.put(0, 2, last);
+  BOOST_TEST(cache.contiguous() == 2u);
+  BOOST_TEST(cache.row(1)[0] == 1.0f);
+  BOOST_TEST(cache.row(1)[1] == 2.0f);
+  BOOST_TEST(cache.row(1)[2] == 5.0f);
+  BOOST_TEST(cache.row(0)[0] == 0.0f);
+}
+
+BOOST_AUTO_TEST_CASE(rows_without_numbers_are_counted_all_the_same) {
+  om::kv_cache cache(3, 0);
+  cache.put(1, {});
+  BOOST_TEST(cache.contiguous() == 0u);
+  cache.put(0, {});
+  BOOST_TEST(cache.contiguous() == 2u);
+  BOOST_TEST(cache.row(1).empty());
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -35,7 +35,8 @@ bool is_utf8(std::string_view text) {
                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void check_pieces(const std::filesystem::path& folder) {
+/// `end`: the id that ends every text; negative: one begins it.
+void check_pieces(const std::filesystem::path& folder, std::int32_t end = -1) {
   const auto tokens = fixture::need(om::tokenizer::load(folder));
   const auto samples =
       nlohmann::json::parse(fixture::need(ordermoe::read_file(folder / "pieces.json")));
@@ -46,7 +47,10 @@ void check_pieces(const std::filesystem::path& folder) {
     BOOST_TEST_CONTEXT(text) {
       BOOST_TEST(tokens->decode(expected) == sample["decoded"].get<std::string>());
       const auto ids = tokens->encode(text);
-      expected.insert(expected.begin(), ids.at(0));
+      if (end < 0)
+        expected.insert(expected.begin(), ids.at(0));
+      else
+        expected.push_back(end);
       BOOST_TEST(ids == expected, boost::test_tools::per_element());
       BOOST_TEST(tokens->decode(ids) == sample["decoded"].get<std::string>());
     }
@@ -63,6 +67,10 @@ BOOST_AUTO_TEST_CASE(pieces_are_those_of_the_sentencepiece_programs) {
 
 BOOST_AUTO_TEST_CASE(normalisation_rules_user_pieces_and_unknowns_are_those_of_the_programs) {
   check_pieces(fixture::other_tokenizer);
+}
+
+BOOST_AUTO_TEST_CASE(a_unigram_model_divides_texts_as_the_programs_do_and_ends_them) {
+  check_pieces(std::filesystem::path(ORDERMOE_TEST_DATA) / "tokenizer-unigram", 1);
 }
 
 BOOST_AUTO_TEST_CASE(encoding_begins_with_the_beginning_of_text) {

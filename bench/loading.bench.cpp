@@ -1,0 +1,199 @@
+// How fast weights are loaded, against a plain read of the same files, and how much memory it
+// takes.
+//
+// bench_loading [layers [runs [folder]]]: writes a Mixtral of that many layers at full width (1 by
+// default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of memory) to a
+// temporary folder, or takes a folder that is there. Each measurement is a process of its own.
+// "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
+// they were read before. A plain read copies the files into one buffer of 1 MiB, on one thread.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "config/files.hpp"
+#include "model/random_model.hpp"
+#include "model/transformer.hpp"
+
+namespace {
+
+using namespace ordermoe;
+namespace fs = std::filesystem;
+
+[[noreturn]] void give_up(const std::string& why) {
+  fmt::print(stderr, "bench_loading: {}\n", why);
+  std::exit(1);
+}
+
+template <class T>
+T take(result<T> value) {
+  if (value) return std::move(*value);
+  give_up(value.error().message);
+}
+
+std::vector<fs::path> weight_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+struct open_file {
+  int number;
+  explicit open_file(const fs::path& path) : number(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (number < 0) give_up(path.string() + " cannot be opened");
+  }
+  ~open_file() { ::close(number); }
+  open_file(const open_file&) = delete;
+  open_file& operator=(const open_file&) = delete;
+};
+
+double plain_read(const fs::path& folder) {
+  std::vector<char> buffer(std::size_t{1} << 20);
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& path : weight_files(folder)) {
+    const open_file file(path);
+    while (::read(file.number, buffer.data(), buffer.size()) > 0) {
+    }
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Share of the files' pages that the system holds, after it was told to forget them.
+double forget(const fs::path& folder) {
+  double held = 0, all = 0;
+  for (const auto& path : weight_files(folder)) {
+    const open_file file(path);
+    ::fsync(file.number);
+    ::posix_fadvise(file.number, 0, 0, POSIX_FADV_DONTNEED);
+    const auto size = static_cast<std::size_t>(fs::file_size(path));
+    void* start = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.number, 0);
+    if (start == MAP_FAILED) give_up(path.string() + " cannot be mapped");
+    std::vector<unsigned char> pages((size + 4095) / 4096);
+    ::mincore(start, size, pages.data());
+    for (const unsigned char page : pages) held += page & 1;
+    all += static_cast<double>(pages.size());
+    ::munmap(start, size);
+  }
+  return held / all;
+}
+
+/// Bytes of a line of /proc/self/status, as VmRSS or VmHWM.
+double status_bytes(const std::string& name) {
+  std::ifstream lines("/proc/self/status");
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(name + ":")) return 1024 * std::atof(line.c_str() + name.size() + 1);
+  return 0;
+}
+
+struct measurement {
+  double seconds = 0;
+  double resident = 0;  ///< transformer::resident_bytes().
+  double peak = 0;      ///< Most memory of the process while it loaded, less what it had before.
+};
+
+measurement load(const fs::path& folder) {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const double before = status_bytes("VmRSS");
+  const auto start = std::chrono::steady_clock::now();
+  const auto model = take(model::transformer::load(folder));
+  measurement found;
+  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.resident = static_cast<double>(model->resident_bytes());
+  found.peak = status_bytes("VmHWM") - before;
+  return found;
+}
+
+/// Measures in a child process.
+measurement apart(const std::function<measurement()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) give_up("no pipe");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const measurement found = body();
+    const bool told = ::write(ends[1], &found, sizeof found) == sizeof found;
+    std::_Exit(told ? 0 : 1);
+  }
+  ::close(ends[1]);
+  measurement found;
+  const bool heard = ::read(ends[0], &found, sizeof found) == sizeof found;
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (!heard || status != 0) give_up("a measurement failed");
+  return found;
+}
+
+struct spread {
+  double low, middle, high;
+};
+spread spread_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values.front(), values[values.size() / 2], values.back()};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t layers = argc > 1 ? static_cast<std::size_t>(std::atoi(argv[1])) : 1;
+  const int runs = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
+  fs::path folder = argc > 3 ? fs::path(argv[3]) : fs::path();
+  const bool made = folder.empty();
+  fs::path place;
+  if (made) {
+    std::string pattern = (fs::temp_directory_path() / "ordermoe-loading-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) give_up("no temporary folder");
+    place = pattern;
+    folder = place / "model";
+    model::random_model_options options;
+    options.shape = model::published_shape(model::family::mixtral, layers);
+    const auto tokenizer = take(read_file(ORDERMOE_DATA "/models/lineage/tokenizer.model"));
+    options.tokenizer = tokenizer;
+    const auto written = model::write_random_model(folder, options);
+    if (!written) {
+      fs::remove_all(place);
+      give_up(written.error().message);
+    }
+  }
+  double bytes = 0;
+  for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
+  fmt::print("{:.2f} GB in {} files, {} threads at hand, {} runs: least, median, most\n",
+             bytes * 1e-9, weight_files(folder).size(), std::thread::hardware_concurrency(), runs);
+  for (const bool cold : {true, false}) {
+    std::vector<double> reads, loads, peaks;
+    double held = 0, resident = 0;
+    for (int run = cold ? 0 : -1; run < runs; ++run) {
+      if (cold) held = std::max(held, forget(folder));
+      const auto read = apart([&] { return measurement{plain_read(folder), 0, 0}; });
+      if (cold) held = std::max(held, forget(folder));
+      const auto loaded = apart([&] { return load(folder); });
+      if (run < 0) continue;
+      reads.push_back(bytes * 1e-9 / read.seconds);
+      loads.push_back(bytes * 1e-9 / loaded.seconds);
+      peaks.push_back(loaded.peak / loaded.resident);
+      resident = loaded.resident;
+    }
+    const auto r = spread_of(reads), l = spread_of(loads), p = spread_of(peaks);
+    fmt::print("{}{}\n", cold ? "cold" : "warm",
+               cold ? fmt::format(" ({:.1f} % of the pages still held)", 100 * held) : "");
+    fmt::print("  plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
+    fmt::print("  load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read\n", l.low,
+               l.middle, l.high, 100 * l.middle / r.middle);
+    fmt::print("  peak memory {:6.3f} {:6.3f} {:6.3f} of {:.2f} GB of resident weights\n", p.low,
+               p.middle, p.high, resident * 1e-9);
+  }
+  if (made) fs::remove_all(place);
+}

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "config/error.hpp"
+
+/// For the sources that read config.json; nlohmann's header comes with it.
+namespace ordermoe::model {
+
+using nlohmann::json;
+
+/// Reads fields one after the other and keeps the first error.
+class field_reader {
+ public:
+  field_reader(const json& content, std::string place)
+      : content_(content), place_(std::move(place)) {}
+
+  bool ok() const { return !problem_; }
+  const error& problem() const { return *problem_; }
+
+  void fail(errc code, const char* field, const std::string& what) {
+    if (!problem_) problem_ = error{code, fmt::format("{}: {}: {}", place_, field, what)};
+  }
+
+  /// Null where the field is absent or null.
+  const json* find(const char* field) const {
+    const auto found = content_.find(field);
+    return found == content_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  void natural(const char* field, std::size_t low, std::size_t high, std::size_t& value,
+               std::optional<std::size_t> otherwise = std::nullopt) {
+    const json* found = find(field);
+    if (found == nullptr) {
+      if (otherwise)
+        value = *otherwise;
+      else
+        fail(errc::malformed, field,
+             fmt::format("is absent, expected an integer from {} to {}", low, high));
+      return;
+    }
+    if (!found->is_number_integer()) {
+      fail(errc::malformed, field,
+           fmt::format("{}, expected an integer from {} to {}", shown(*found), low, high));
+      return;
+    }
+    if (!found->is_number_unsigned() || found->get<std::uint64_t>() < low ||
+        found->get<std::uint64_t>() > high) {
+      fail(errc::out_of_range, field,
+           fmt::format("{}, allowed are {} to {}", shown(*found), low, high));
+      return;
+    }
+    value = found->get<std::size_t>();
+  }
+
+  void positive(const char* field, double high, double& value, double otherwise) {
+    const json* found = find(field);
+    if (found == nullptr) {
+      value = otherwise;
+      return;
+    }
+    if (!found->is_number()) {
+      fail(errc::malformed, field, fmt::format("{}, expected a number", shown(*found)));
+      return;
+    }
+    const double number = found->get<double>();
+    if (!(number > 0) || !(number <= high)) {
+      fail(errc::out_of_range, field,
+           fmt::format("{}, allowed is more than 0, up to {}", shown(*found), high));
+      return;
+    }
+    value = number;
+  }
+
+  void token_id(const char* field, std::size_t vocab_size, std::int32_t& value) {
+    const json* found = find(field);
+    if (found == nullptr) return;
+    if (found->is_array())
+      return fail(errc::unsupported, field,
+                  fmt::format("{}, expected one id; name the one that ends or begins a text",
+                              shown(*found)));
+    std::size_t id = 0;
+    natural(field, 0, vocab_size > 0 ? vocab_size - 1 : 0, id);
+    value = static_cast<std::int32_t>(id);
+  }
+
+  void flag(const char* field, bool& value) {
+    const json* found = find(field);
+    if (found == nullptr) return;
+    if (!found->is_boolean())
+      return fail(errc::malformed, field, fmt::format("{}, expected true or false", shown(*found)));
+    value = found->get<bool>();
+  }
+
+  /// Refuses a field that is there with another value than the one that changes nothing.
+  void neutral(const char* field, const json& value) {
+    const json* found = find(field);
+    if (found != nullptr && *found != value)
+      fail(errc::unsupported, field,
+           fmt::format("{} would change the computation, supported is {} (or leaving it out)",
+                       shown(*found), value.dump()));
+  }
+
+  static std::string shown(const json& value) {
+    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    return "found " + text;
+  }
+
+ private:
+  const json& content_;
+  std::string place_;
+  std::optional<error> problem_;
+};
+
+}  // namespace ordermoe::model

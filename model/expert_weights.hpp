@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/kernels.hpp"
+#include "model/matrix_source.hpp"
+
+/// Weight matrices as transformer keeps them, and the three of an expert. No Torch type in this
+/// header. apply() is const and may be called from several threads at once; what LibTorch throws on
+/// another device passes through.
+namespace ordermoe::model {
+
+/// Rows that go through a matrix at once where scratch memory has to be bounded.
+constexpr std::size_t most_rows = 128;
+
+/// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
+/// other device.
+enum class linear_path { kernels, libtorch };
+
+/// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
+/// must be libtorch where it is not the host.
+struct compute_place {
+  std::string device = "cpu";
+  linear_path linear = linear_path::kernels;
+};
+
+/// Grows and never shrinks; contents are undefined after room().
+class scratch_buffer {
+ public:
+  float* room(std::size_t n) {
+    if (numbers_.size() < n) numbers_.resize(n);
+    return numbers_.data();
+  }
+
+ private:
+  std::vector<float> numbers_;
+};
+
+/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain fp32 on another device.
+class projection {
+ public:
+  projection() = default;
+  /// Reads the source from its first row to its last. Throws what LibTorch throws where the device
+  /// cannot hold it, and std::bad_alloc.
+  projection(matrix_source& source, const compute_place& place);
+  projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
+             const compute_place& place);
+
+  std::size_t n_out() const { return packed_.layout.n_out; }
+  std::size_t n_in() const { return packed_.layout.n_in; }
+  /// Of the weights, on whatever device; 0 where nothing was loaded.
+  std::size_t bytes() const;
+
+  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
+  void apply(const float* input, float* output, std::size_t n) const;
+
+ private:
+  struct device_matrix;
+  packed_matrix packed_;                         ///< data: null on another device.
+  std::shared_ptr<const void> host_;             ///< Owns what packed_ points at.
+  std::shared_ptr<const device_matrix> device_;  ///< Nothing on the host's kernels.
+};
+
+/// One expert or dense feed-forward: output = down(silu(gate(input)) * up(input)), or
+/// output = down(max(0, up(input))) where it has no gate.
+class expert_weights {
+ public:
+  expert_weights() = default;
+  /// gate and up are [inner, width], down is [width, inner]; each is read from its first row to its
+  /// last. Throws as projection does.
+  expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
+                 const compute_place& place);
+  /// gate and up are [inner, width] row-major, down is [width, inner]. Throws as projection does.
+  expert_weights(std::span<const float> gate, std::span<const float> up,
+                 std::span<const float> down, std::size_t width, std::size_t inner,
+                 const compute_place& place);
+
+  /// Without a gate.
+  expert_weights(matrix_source& up, matrix_source& down, const compute_place& place);
+
+  /// Whether it was loaded.
+  bool there() const { return down_.n_out() > 0; }
+  std::size_t bytes() const { return gate_and_up_.bytes() + down_.bytes(); }
+  /// n rows, [n, width] to [n, width]. Precondition: there().
+  void apply(const float* input, float* output, std::size_t n) const;
+
+ private:
+  /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width].
+  projection gate_and_up_;
+  projection down_;  ///< [width, inner]
+};
+
+}  // namespace ordermoe::model

@@ -1,0 +1,275 @@
+#include "model/matrix_source.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include "config/error.hpp"
+
+namespace ordermoe::model {
+
+namespace {
+
+constexpr std::size_t block = packed_layout::block;
+/// The disk is asked for this much ahead of the rows that are converted.
+constexpr std::size_t read_ahead_bytes = std::size_t{8} << 20;
+
+using eight = std::uint16_t __attribute__((vector_size(16)));
+constexpr std::size_t tile = 8;
+
+eight load_eight(const std::byte* from) {
+  eight numbers;
+  std::memcpy(&numbers, from, sizeof numbers);
+  return numbers;
+}
+
+/// target[c * step + r] = row r, column c of a tile of 8 x 8; `rows` are where the tile's rows
+/// begin.
+void transpose_tile(const std::byte* const (&rows)[tile], std::size_t offset, std::uint16_t* target,
+                    std::size_t step) {
+  eight pairs[tile], quads[tile];
+  for (std::size_t i = 0; i < tile; i += 2) {
+    const eight a = load_eight(rows[i] + offset), b = load_eight(rows[i + 1] + offset);
+    pairs[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+    pairs[i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (std::size_t i = 0; i < tile; i += 4)
+    for (std::size_t j = 0; j < 2; ++j) {
+      const eight a = pairs[i + j], b = pairs[i + j + 2];
+      quads[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 2, 3, 10, 11);
+      quads[i + 2 * j + 1] = __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15);
+    }
+  for (std::size_t c = 0; c < tile / 2; ++c) {
+    const eight a = quads[c], b = quads[c + 4];
+    const eight low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    const eight high = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    std::memcpy(target + 2 * c * step, &low, sizeof low);
+    std::memcpy(target + (2 * c + 1) * step, &high, sizeof high);
+  }
+}
+
+/// packed[k * width + r] = row r's number k, for `width` rows of which the first n are there.
+void pack_block(std::span<const std::byte* const> rows, std::size_t n_in, std::size_t width,
+                std::uint16_t* packed) {
+  const std::size_t n = rows.size();
+  const auto number = [&](std::size_t r, std::size_t k) {
+    std::uint16_t bits = 0;
+    if (r < n) std::memcpy(&bits, rows[r] + 2 * k, 2);
+    return bits;
+  };
+  // A run of a cache line of each row, eight rows at a time: lines of more rows would fall out of
+  // the cache before they are used up where rows are a power of two apart.
+  constexpr std::size_t run = 32;
+  std::size_t k = 0;
+  for (; k + run <= n_in; k += run)
+    for (std::size_t r = 0; r < width; r += tile) {
+      if (r + tile > n) {
+        for (std::size_t c = k; c < k + run; ++c)
+          for (std::size_t i = r; i < r + tile; ++i) packed[c * width + i] = number(i, c);
+        continue;
+      }
+      const std::byte* from[tile];
+      std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(r), tile, from);
+      for (std::size_t c = k; c < k + run; c += tile)
+        transpose_tile(from, 2 * c, packed + c * width + r, width);
+    }
+  for (; k < n_in; ++k)
+    for (std::size_t r = 0; r < width; ++r) packed[k * width + r] = number(r, k);
+}
+
+void check_shapes(const packed_layout& layout, const matrix_source& source, std::size_t room) {
+  ORDERMOE_CHECK(source.n_out() == layout.n_out && source.n_in() == layout.n_in,
+                 "a matrix of another shape");
+  ORDERMOE_CHECK(room == layout.size(), "room for a packed matrix of another shape");
+}
+
+}  // namespace
+
+matrix_source::matrix_source(std::span<const float> row_major, std::size_t n_out, std::size_t n_in)
+    : n_out_(n_out), n_in_(n_in) {
+  ORDERMOE_CHECK(row_major.size() == n_out * n_in, "a matrix of another shape");
+  tensor_view view;
+  view.shape = {n_out, n_in};
+  view.bytes = std::as_bytes(row_major);
+  parts_.push_back({std::move(view), 0, n_out, 0, false});
+}
+
+matrix_source::matrix_source(const tensor_view& tensor) {
+  ORDERMOE_CHECK(tensor.shape.size() == 2, "a matrix has two sides");
+  n_out_ = tensor.shape[0];
+  n_in_ = tensor.shape[1];
+  parts_.push_back({tensor, 0, n_out_, 0, false});
+}
+
+void matrix_source::append(const matrix_source& below) {
+  if (below.parts_.empty()) return;
+  if (parts_.empty()) {
+    *this = below;
+    return;
+  }
+  ORDERMOE_CHECK(below.n_in_ == n_in_, "matrices of different numbers of columns");
+  for (const auto& each : below.parts_)
+    parts_.push_back({each.view, n_out_ + each.first_row, each.n_rows, 0, false});
+  n_out_ += below.n_out_;
+}
+
+std::size_t matrix_source::stored_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& each : parts_) bytes += each.view.bytes.size();
+  return bytes;
+}
+
+template <class Self, class Body>
+void matrix_source::for_parts(Self& self, std::size_t first, std::size_t n, Body body) {
+  ORDERMOE_CHECK(first <= self.n_out_ && n <= self.n_out_ - first, "rows beyond a matrix");
+  for (auto& each : self.parts_) {
+    const std::size_t from = std::max(first, each.first_row);
+    const std::size_t to = std::min(first + n, each.first_row + each.n_rows);
+    if (from >= to) continue;
+    const std::size_t row_bytes = self.n_in_ * bytes_per_number(each.view.type);
+    body(each, (from - each.first_row) * row_bytes, (to - from) * row_bytes);
+  }
+}
+
+const tensor_view* matrix_source::not_finite() const {
+  const auto found = std::ranges::find_if(parts_, &part::not_finite);
+  return found == parts_.end() ? nullptr : &found->view;
+}
+
+void matrix_source::expect() const {
+  for (const auto& each : parts_)
+    expect_reading(each.view, 0, std::min(read_ahead_bytes, each.view.bytes.size()));
+}
+
+std::pair<std::string, const std::byte*> matrix_source::place() const {
+  if (parts_.empty()) return {};
+  return {parts_.front().view.file.string(), parts_.front().view.bytes.data()};
+}
+
+bool matrix_source::fits_bf16() const {
+  for (const auto& each : parts_) {
+    if (each.view.type == tensor_type::bf16) continue;
+    const std::size_t width = bytes_per_number(each.view.type);
+    std::vector<float> numbers(std::size_t{1} << 16);
+    for (std::size_t at = 0; at < each.view.size(); at += numbers.size()) {
+      const std::size_t n = std::min(numbers.size(), each.view.size() - at);
+      const auto piece = std::span(numbers).first(n);
+      widen(each.view.type, each.view.bytes.subspan(at * width, n * width), piece);
+      const bool fits = model::fits_bf16(piece);
+      finish_reading(each.view, at * width, n * width);
+      if (!fits) return false;
+    }
+  }
+  return true;
+}
+
+void matrix_source::begin_rows(std::size_t first, std::size_t n) {
+  for_parts(*this, first, n, [&](part& each, std::size_t at, std::size_t bytes) {
+    const tensor_view& view = each.view;
+    const std::size_t end = at + bytes;
+    const std::size_t wanted = std::min(end + read_ahead_bytes, view.bytes.size());
+    if (wanted > each.expected_bytes &&
+        (wanted - each.expected_bytes >= read_ahead_bytes / 2 || wanted == view.bytes.size())) {
+      expect_reading(view, each.expected_bytes, wanted - each.expected_bytes);
+      each.expected_bytes = wanted;
+    }
+    fetch(view, at, bytes);
+    if (!all_finite(view.type, view.bytes.subspan(at, bytes))) each.not_finite = true;
+  });
+}
+
+void matrix_source::end_rows(std::size_t first, std::size_t n) {
+  for_parts(*this, first, n, [](const part& each, std::size_t at, std::size_t bytes) {
+    finish_reading(each.view, at, bytes);
+  });
+}
+
+matrix_source::stored_row matrix_source::row(std::size_t index) const {
+  stored_row found;
+  for_parts(*this, index, 1, [&](const part& each, std::size_t at, std::size_t bytes) {
+    found = {each.view.type, each.view.bytes.subspan(at, bytes)};
+  });
+  return found;
+}
+
+void matrix_source::read(std::size_t first, std::span<float> numbers) const {
+  std::size_t done = 0;
+  for_parts(*this, first, numbers.size() / n_in_,
+            [&](const part& each, std::size_t at, std::size_t bytes) {
+              const std::size_t n = bytes / bytes_per_number(each.view.type);
+              widen(each.view.type, each.view.bytes.subspan(at, bytes), numbers.subspan(done, n));
+              done += n;
+            });
+}
+
+void pack(const packed_layout& layout, matrix_source& source, std::span<std::uint16_t> packed) {
+  check_shapes(layout, source, packed.size());
+  std::vector<float> wide;
+  std::vector<std::uint16_t> narrow;
+  std::vector<const std::byte*> rows;
+  for (std::size_t start = 0; start < layout.n_out; start += block) {
+    const std::size_t n = std::min(block, layout.n_out - start);
+    const std::size_t width = std::min(block, layout.padded_out() - start);
+    source.begin_rows(start, n);
+    rows.assign(n, nullptr);
+    for (std::size_t r = 0; r < n; ++r) {
+      const auto stored = source.row(start + r);
+      if (stored.type == tensor_type::bf16) {
+        rows[r] = stored.bytes.data();
+        continue;
+      }
+      wide.resize(layout.n_in);
+      narrow.resize(block * layout.n_in);
+      widen(stored.type, stored.bytes, wide);
+      std::uint16_t* target = narrow.data() + r * layout.n_in;
+      for (std::size_t k = 0; k < layout.n_in; ++k)
+        target[k] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(wide[k]) >> 16);
+      rows[r] = reinterpret_cast<const std::byte*>(target);
+    }
+    pack_block(rows, layout.n_in, width, packed.data() + start * layout.n_in);
+    source.end_rows(start, n);
+  }
+}
+
+void pack(const packed_layout& layout, matrix_source& source, std::span<float> packed) {
+  check_shapes(layout, source, packed.size());
+  std::vector<float> wide(block * layout.n_in);
+  for (std::size_t start = 0; start < layout.n_out; start += block) {
+    const std::size_t n = std::min(block, layout.n_out - start);
+    const std::size_t width = std::min(block, layout.padded_out() - start);
+    source.begin_rows(start, n);
+    source.read(start, std::span(wide).first(n * layout.n_in));
+    float* target = packed.data() + start * layout.n_in;
+    for (std::size_t k = 0; k < layout.n_in; ++k)
+      for (std::size_t r = 0; r < width; ++r)
+        target[k * width + r] = r < n ? wide[r * layout.n_in + k] : 0.0f;
+    source.end_rows(start, n);
+  }
+}
+
+std::shared_ptr<void> weight_memory(std::size_t bytes) {
+  constexpr std::size_t large_page = std::size_t{2} << 20;
+  if (bytes < large_page) {
+    constexpr std::align_val_t line{64};
+    void* start = ::operator new(std::max<std::size_t>(bytes, 1), line);
+    std::memset(start, 0, bytes);
+    return {start, [](void* memory) { ::operator delete(memory, line); }};
+  }
+  // Room to begin at a large page; what is before it and the rest behind are given back at once.
+  const std::size_t room = bytes + large_page;
+  void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  const auto base = reinterpret_cast<std::uintptr_t>(mapped);
+  const auto start = (base + large_page - 1) / large_page * large_page;
+  constexpr std::uintptr_t small_page = 4096;
+  const auto end = (start + bytes + small_page - 1) / small_page * small_page;
+  if (start > base) ::munmap(mapped, start - base);
+  if (base + room > end) ::munmap(reinterpret_cast<void*>(end), base + room - end);
+  ::madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
+  return {reinterpret_cast<void*>(start), [n = end - start](void* memory) { ::munmap(memory, n); }};
+}
+
+}  // namespace ordermoe::model

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/kernels.hpp"
+#include "model/safetensors.hpp"
+
+/// A weight matrix on its way from a checkpoint into the form that is computed with, without a copy
+/// of the whole in between: rows are converted in blocks, straight from the mapped file, and the
+/// file's pages are given back behind them.
+namespace ordermoe::model {
+
+/// A row-major matrix [n_out, n_in] of stored numbers, in one part or several one below the other
+/// (query, key and value; gate and up). It is read once, from the first row to the last.
+class matrix_source {
+ public:
+  matrix_source() = default;
+  /// Numbers in memory, which live longer than this.
+  matrix_source(std::span<const float> row_major, std::size_t n_out, std::size_t n_in);
+  /// A tensor of two sides; its checkpoint lives longer than this.
+  explicit matrix_source(const tensor_view& tensor);
+  /// Puts another matrix of as many columns below.
+  void append(const matrix_source& below);
+
+  std::size_t n_out() const { return n_out_; }
+  std::size_t n_in() const { return n_in_; }
+  std::size_t stored_bytes() const;
+  /// Whether every number is a bf16 number. Reads all of them where the types do not tell.
+  bool fits_bf16() const;
+
+  /// Rows `first` to `first + n - 1`: brought into memory, checked, and available from row().
+  void begin_rows(std::size_t first, std::size_t n);
+  /// Their memory may be given back.
+  void end_rows(std::size_t first, std::size_t n);
+  /// A tensor with a number that is not finite among the rows begun so far, or null.
+  const tensor_view* not_finite() const;
+  /// Tells the disk that reading begins soon.
+  void expect() const;
+  /// File and place of the first number.
+  std::pair<std::string, const std::byte*> place() const;
+
+  struct stored_row {
+    tensor_type type = tensor_type::f32;
+    std::span<const std::byte> bytes;  ///< n_in numbers, not necessarily aligned.
+  };
+  stored_row row(std::size_t index) const;
+  /// Rows widened to fp32, as many as fit `numbers`.
+  void read(std::size_t first, std::span<float> numbers) const;
+
+ private:
+  struct part {
+    tensor_view view;
+    std::size_t first_row = 0, n_rows = 0;
+    std::size_t expected_bytes = 0;  ///< Asked for from the disk so far.
+    bool not_finite = false;
+  };
+  /// Calls body(part, first byte, bytes) for every part's share of the rows.
+  template <class Self, class Body>
+  static void for_parts(Self& self, std::size_t first, std::size_t n, Body body);
+
+  std::vector<part> parts_;
+  std::size_t n_out_ = 0, n_in_ = 0;
+};
+
+/// Packs a whole matrix as model/kernels.hpp has it. Precondition: all numbers are bf16 numbers.
+void pack(const packed_layout& layout, matrix_source& source, std::span<std::uint16_t> packed);
+/// The same in fp32, any numbers.
+void pack(const packed_layout& layout, matrix_source& source, std::span<float> packed);
+
+/// Zeroed memory for weights that are read from front to back again and again: on large pages where
+/// the system has them, and no more than asked for. Throws std::bad_alloc.
+std::shared_ptr<void> weight_memory(std::size_t bytes);
+
+}  // namespace ordermoe::model

@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <csignal>
+#include <limits>
+
+#include "fixture.hpp"
+#include "model/matrix_source.hpp"
+#include "model/random_model.hpp"
+#include "model/reference.hpp"
+#include "model/transformer.hpp"
+
+// From the files to the weights that are computed with: parts of a model, their memory, their bits.
+
+namespace {
+
+namespace om = ordermoe::model;
+using fixture::check_error;
+using fixture::same_bits;
+using ordermoe::errc;
+using ordermoe::expert_id;
+using ordermoe::layer_id;
+
+const std::filesystem::path& model_folder() {
+  static const fixture::scratch_folder place;
+  static const auto folder = [] {
+    om::random_model_options options;
+    options.shape = om::small_shape(om::family::qwen2_moe);
+    const auto tokenizer = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
+    options.tokenizer = tokenizer;
+    options.shard_bytes = 300'000;
+    auto made = place.path() / "model";
+    fixture::need(om::write_random_model(made, options));
+    return made;
+  }();
+  return folder;
+}
+
+/// Rounded to bf16, so that every storage keeps them.
+std::vector<float> bf16_numbers(std::size_t n, std::uint64_t seed) {
+  auto numbers = fixture::numbers(n, seed);
+  for (float& x : numbers) x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000u);
+  return numbers;
+}
+
+om::tensor_view view_of(const std::string& bytes, om::tensor_type type, std::size_t n_out,
+                        std::size_t n_in) {
+  om::tensor_view view;
+  view.name = "matrix";
+  view.type = type;
+  view.shape = {n_out, n_in};
+  view.bytes = std::as_bytes(std::span(bytes));
+  return view;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(loading)
+
+BOOST_AUTO_TEST_CASE(packing_from_stored_rows_equals_packing_from_fp32_for_every_type_and_shape) {
+  const std::pair<std::size_t, std::size_t> shapes[] = {{1, 1},     {7, 5},   {16, 32}, {48, 64},
+                                                        {64, 96},   {65, 33}, {72, 40}, {130, 31},
+                                                        {192, 256}, {80, 8},  {100, 37}};
+  for (const auto& [n_out, n_in] : shapes) {
+    const auto numbers = bf16_numbers(n_out * n_in, 1 + n_out);
+    const om::packed_layout layout{n_out, n_in};
+    std::vector<std::uint16_t> expected(layout.size()), found(layout.size(), 0xdead);
+    std::vector<float> wide_expected(layout.size()), wide_found(layout.size(), -1.0f);
+    om::pack(layout, numbers, expected);
+    om::pack(layout, numbers, wide_expected);
+    for (const auto type : {om::tensor_type::f32, om::tensor_type::bf16}) {
+      const std::string bytes = om::to_bytes(numbers, type);
+      om::matrix_source source(view_of(bytes, type, n_out, n_in));
+      BOOST_TEST(source.fits_bf16());
+      om::pack(layout, source, std::span(found));
+      BOOST_TEST((found == expected));
+      om::matrix_source again(view_of(bytes, type, n_out, n_in));
+      om::pack(layout, again, std::span(wide_found));
+      BOOST_TEST((wide_found == wide_expected));
+      BOOST_TEST((source.not_finite() == nullptr));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_different_types_are_one_matrix) {
+  const std::size_t n_in = 40;
+  const auto numbers = bf16_numbers(110 * n_in, 5);
+  const std::string top = om::to_bytes(std::span(numbers).first(50 * n_in), om::tensor_type::bf16);
+  const std::string bottom =
+      om::to_bytes(std::span(numbers).subspan(50 * n_in), om::tensor_type::f32);
+  om::matrix_source source(view_of(top, om::tensor_type::bf16, 50, n_in));
+  source.append(om::matrix_source());
+  source.append(om::matrix_source(view_of(bottom, om::tensor_type::f32, 60, n_in)));
+  BOOST_TEST(source.n_out() == 110u);
+  const om::packed_layout layout{110, n_in};
+  std::vector<std::uint16_t> expected(layout.size()), found(layout.size());
+  om::pack(layout, numbers, expected);
+  om::pack(layout, source, std::span(found));
+  BOOST_TEST((found == expected));
+}
+
+BOOST_AUTO_TEST_CASE(f16_numbers_that_bf16_does_not_keep_are_noticed) {
+  std::vector<float> numbers(64 * 32, 1.0f);
+  numbers[1999] = 1.0f + 0x1p-10f;
+  const std::string bytes = om::to_bytes(numbers, om::tensor_type::f16);
+  const om::matrix_source source(view_of(bytes, om::tensor_type::f16, 64, 32));
+  BOOST_TEST(!source.fits_bf16());
+}
+
+BOOST_AUTO_TEST_CASE(weight_memory_is_zeroed_aligned_and_as_large_as_asked_for) {
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{5'000'000}}) {
+    const auto memory = om::weight_memory(bytes);
+    auto* content = static_cast<unsigned char*>(memory.get());
+    BOOST_TEST(reinterpret_cast<std::uintptr_t>(content) % 64 == 0u);
+    BOOST_TEST((std::all_of(content, content + bytes, [](unsigned char b) { return b == 0; })));
+    std::fill_n(content, bytes, static_cast<unsigned char>(7));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_part_of_the_experts_takes_their_memory_only_and_gives_the_same_bits) {
+  const auto whole = fixture::need(om::transformer::load(model_folder()));
+  om::load_options options;
+  options.hosts = [](layer_id layer, expert_id expert) {
+    return (layer.index() + expert.index()) % 3 == 0;
+  };
+  const auto part = fixture::need(om::transformer::load(model_folder(), options));
+  const auto& shape = whole->config();
+  std::size_t absent = 0;
+  const auto normed = fixture::numbers(5 * shape.hidden_size, 3);
+  std::vector<float> expected(normed.size()), found(normed.size());
+  for (std::size_t l = 0; l < shape.n_layers; ++l)
+    for (std::size_t e = 0; e < shape.n_experts; ++e) {
+      BOOST_TEST(whole->hosts(layer_id{l}, expert_id{e}));
+      const bool there = (l + e) % 3 == 0;
+      BOOST_TEST(part->hosts(layer_id{l}, expert_id{e}) == there);
+      if (!there) {
+        ++absent;
+        continue;
+      }
+      whole->run_expert(layer_id{l}, expert_id{e}, normed, expected);
+      part->run_expert(layer_id{l}, expert_id{e}, normed, found);
+      BOOST_TEST(same_bits(expected.data(), found.data(), found.size()));
+    }
+  // Widths are multiples of 16, so that nothing is padded.
+  const std::size_t expert_bytes = 3 * shape.hidden_size * shape.intermediate_size * 2;
+  BOOST_TEST(whole->resident_bytes() - part->resident_bytes() == absent * expert_bytes);
+}
+
+BOOST_AUTO_TEST_CASE(resident_bytes_are_those_of_the_files_and_the_tables) {
+  const auto model = fixture::need(om::transformer::load(model_folder()));
+  const auto& shape = model->config();
+  std::size_t bytes = 0;
+  for (const auto& tensor : om::tensors_of(shape)) {
+    // Vectors are widened; a matrix of one row is padded to 16.
+    if (tensor.shape.size() == 1)
+      bytes += 4 * tensor.size();
+    else
+      bytes += 2 * tensor.size();
+  }
+  bytes += shape.n_layers * (2 * (16 - 1) * shape.hidden_size + 2 * (16 - 8) * shape.hidden_size);
+  bytes += shape.max_context * shape.head_dim * sizeof(float);
+  BOOST_TEST(model->resident_bytes() == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(tensors_of_experts_that_are_not_loaded_are_still_checked) {
+  const fixture::scratch_folder folder;
+  std::filesystem::copy_file(fixture::tiny / "config.json", folder.path() / "config.json");
+  const auto source = fixture::need(om::checkpoint::open_folder(fixture::tiny));
+  const auto write = [&](const std::string& name, auto change) {
+    std::vector<om::tensor_data> tensors;
+    for (const auto& [each, view] : source->tensors())
+      tensors.push_back({each, view.type, view.shape, om::to_bytes(view.to_fp32(), view.type)});
+    std::erase_if(tensors, [&](auto& tensor) { return tensor.name == name && change(tensor); });
+    const auto written = om::write_safetensors(folder.path() / "model.safetensors", tensors);
+    if (!written) BOOST_FAIL(written.error().message);
+  };
+  om::load_options none;
+  none.hosts = [](layer_id, expert_id) { return false; };
+  const std::string name = "model.layers.0.block_sparse_moe.experts.1.w2.weight";
+  write(name, [](om::tensor_data&) { return true; });
+  check_error(om::transformer::load(folder.path(), none), errc::mismatch, {name, "absent"});
+  write(name, [](om::tensor_data& tensor) {
+    std::swap(tensor.shape[0], tensor.shape[1]);
+    return false;
+  });
+  check_error(om::transformer::load(folder.path(), none), errc::mismatch, {name, "shape"});
+}
+
+BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_is_named_by_its_tensor_in_every_kind_of_weight) {
+  const auto source = fixture::need(om::checkpoint::open_folder(model_folder()));
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.1.self_attn.v_proj.bias", "model.layers.0.mlp.experts.2.up_proj.weight",
+        "model.layers.2.mlp.shared_expert.down_proj.weight",
+        "model.layers.2.mlp.shared_expert_gate.weight", "model.norm.weight", "lm_head.weight"}) {
+    const fixture::scratch_folder folder;
+    std::filesystem::copy_file(model_folder() / "config.json", folder.path() / "config.json");
+    std::vector<om::tensor_data> tensors;
+    for (const auto& [each, view] : source->tensors()) {
+      auto numbers = view.to_fp32();
+      if (each == name) numbers[numbers.size() / 2] = std::numeric_limits<float>::quiet_NaN();
+      tensors.push_back({each, view.type, view.shape, om::to_bytes(numbers, view.type)});
+    }
+    const auto written = om::write_safetensors(folder.path() / "model.safetensors", tensors);
+    if (!written) BOOST_FAIL(written.error().message);
+    check_error(om::transformer::load(folder.path()), errc::out_of_range, {name, "not finite"});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(loading_ends_when_interrupted_and_shows_how_far_it_is) {
+  om::load_options options;
+  std::size_t asked = 0;
+  options.watch.should_stop = [&] { return ++asked == 5; };
+  check_error(om::transformer::load(model_folder(), options), errc::interrupted, {"interrupted"});
+  double last = 0;
+  options.watch.should_stop = {};
+  options.watch.progress = [&](double share) {
+    BOOST_REQUIRE(share > last);
+    last = share;
+  };
+  fixture::need(om::transformer::load(model_folder(), options));
+  BOOST_TEST(last > 0.99);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
