@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -91,6 +92,15 @@ class field_walk {
   bool broken_ = false;
 };
 
+/// The byte that a piece of the form <0xAB> stands for.
+std::optional<std::uint8_t> byte_of(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  std::uint8_t byte = 0;
+  const auto [end, problem] = std::from_chars(text.data() + 3, text.data() + 5, byte, 16);
+  if (problem != std::errc() || end != text.data() + 5) return std::nullopt;
+  return byte;
+}
+
 error broken(const char* part) {
   return {errc::malformed, fmt::format("{} is cut short or no protobuf message", part)};
 }
@@ -114,6 +124,8 @@ result<void> sentencepiece_model::parse_piece(std::string_view message) {
   if (walk.broken()) return broken("a piece");
   if (read.text.empty())
     return error{errc::malformed, fmt::format("piece {} has no text", pieces_.size())};
+  if (!is_utf8(read.text))
+    return error{errc::malformed, fmt::format("piece {} is no UTF-8", pieces_.size())};
   if (!std::isfinite(read.score))
     return error{errc::malformed, fmt::format("piece {} has no finite score", pieces_.size())};
   if (pieces_.size() == most_pieces)
@@ -132,6 +144,8 @@ result<void> sentencepiece_model::parse_trainer(std::string_view message) {
     if (f.number == 46 && f.is_bytes()) bos_text_ = f.bytes;
   }
   if (walk.broken()) return broken("the trainer's part");
+  if (!is_utf8(unknown_surface_))
+    return error{errc::malformed, "what the unknown piece decodes to is no UTF-8"};
   return {};
 }
 
@@ -185,12 +199,10 @@ result<void> sentencepiece_model::index_pieces() {
         if (p.text == bos_text_) bos_id_ = id;
         break;
       case kind::byte: {
-        unsigned byte = 0;
-        char rest = 0;
-        if (p.text.size() != 6 || std::sscanf(p.text.c_str(), "<0x%2X%c", &byte, &rest) != 2 ||
-            rest != '>')
+        const auto byte = byte_of(p.text);
+        if (!byte)
           return error{errc::malformed, fmt::format("piece {} is no byte of the form <0xAB>", i)};
-        byte_ids_[byte] = id;
+        byte_ids_[*byte] = id;
         break;
       }
     }
@@ -406,7 +418,7 @@ std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids) co
   for (const std::int32_t id : ids) {
     const piece& p = pieces_[static_cast<std::size_t>(id)];
     if (p.type == kind::byte) {
-      bytes += static_cast<char>(std::stoi(p.text.substr(3, 2), nullptr, 16));
+      bytes += static_cast<char>(*byte_of(p.text));
       continue;
     }
     flush();
