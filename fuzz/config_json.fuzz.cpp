@@ -11,10 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const om::model_config& config = *read;
-  for (const std::size_t size_of : {config.hidden_size, config.intermediate_size, config.n_layers,
-                                    config.n_heads, config.n_kv_heads, config.head_dim,
-                                    config.n_experts, config.top_k, config.vocab_size,
-                                    config.max_context})
+  for (const std::size_t size_of :
+       {config.hidden_size, config.intermediate_size, config.n_layers, config.n_heads,
+        config.n_kv_heads, config.head_dim, config.n_experts, config.top_k, config.vocab_size,
+        config.max_context})
     ORDERMOE_CHECK(size_of >= 1 && size_of <= std::size_t{1} << 24, "a size out of bounds");
   ORDERMOE_CHECK(config.n_heads % config.n_kv_heads == 0 && config.head_dim % 2 == 0, "heads");
   ORDERMOE_CHECK(config.top_k <= config.n_experts, "more experts chosen than there are");

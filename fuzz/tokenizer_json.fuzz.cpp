@@ -1,5 +1,5 @@
-#include "fuzz/support.hpp"
 #include "model/tokenizer_json.hpp"
+#include "fuzz/support.hpp"
 
 /// The bytes are a tokenizer.json.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

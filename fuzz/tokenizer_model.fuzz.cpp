@@ -1,9 +1,9 @@
 #include "fuzz/support.hpp"
 
-/// The bytes are a tokenizer.model (SentencePiece), read as a folder's.
+/// The bytes are a tokenizer.model (SentencePiece).
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::put(fuzz::memory_folder() / "tokenizer.model", fuzz::text_of(data, size));
-  const auto tokens = ordermoe::model::tokenizer::load(fuzz::memory_folder());
+  const auto tokens = ordermoe::model::tokenizer::parse_sentencepiece(fuzz::text_of(data, size),
+                                                                      "tokenizer.model");
   if (tokens)
     fuzz::check_tokenizer(*tokens);
   else

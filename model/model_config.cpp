@@ -257,10 +257,11 @@ result<model_config> parse_model_config(std::string_view text, const std::string
   if (const auto sound = json_document::parse(text, place); !sound) return sound.error();
   const json content = json::parse(text);
   if (!content.is_object())
-    return error{errc::malformed,
-                 fmt::format("{}: found {}, expected the JSON object of a Hugging Face config.json; "
-                             "copy it from where the model came from",
-                             place, content.type_name())};
+    return error{
+        errc::malformed,
+        fmt::format("{}: found {}, expected the JSON object of a Hugging Face config.json; "
+                    "copy it from where the model came from",
+                    place, content.type_name())};
 
   field_reader fields(content, place);
   model_config config;
