@@ -163,7 +163,7 @@ result<void> sentencepiece_model::parse_normalizer(std::string_view message) {
   std::uint32_t trie_bytes = 0;
   if (charsmap.size() < 4) return broken("the normaliser's character map");
   std::memcpy(&trie_bytes, charsmap.data(), 4);
-  if (trie_bytes % 4 != 0 || trie_bytes > charsmap.size() - 4)
+  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > charsmap.size() - 4)
     return broken("the normaliser's character map");
   charsmap_trie_.resize(trie_bytes / 4);
   std::memcpy(charsmap_trie_.data(), charsmap.data() + 4, trie_bytes);

@@ -332,6 +332,7 @@ def write_tokenizer_model():
         "model-of-words": file(last=trainer(model_type=3)),
         "character-map-cut-short": file() + charsmap(b"\x08\x00"),
         "character-map-beyond-the-end": file() + charsmap(struct.pack("<I", 1024) + b"\x00" * 16),
+        "character-map-without-units": file() + charsmap(bytes(4) + b"a\x00"),
         "character-map-of-half-units": file() + charsmap(struct.pack("<I", 6) + b"\x00" * 16),
     }
     assert len(set(files.values())) == len(files)

@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(damaged_tokenizer_json_files_are_refused_by_path) {
       {"merge-of-an-unknown-token", mismatch, {"model.merges[4]", "'qq'"}},
       {"merge-to-an-unknown-token", mismatch, {"model.merges[4]", "'qz'"}},
       {"merge-without-a-space", malformed, {"model.merges[4]", "'he'", "one space"}},
-      {"merge-of-three", malformed, {"model.merges[4]", "3"}},
+      {"merge-of-three", mismatch, {"model.merges[4]", "3"}},
       {"merge-twice", malformed, {"model.merges[4]", "'h' and 'e'", "merge 0"}},
       {"added-token-beyond-the-vocabulary", out_of_range, {"added_tokens[0].id", "4000"}},
       {"added-token-negative", out_of_range, {"added_tokens[0].id", "-1"}},
@@ -215,6 +215,7 @@ BOOST_AUTO_TEST_CASE(damaged_sentencepiece_models_are_refused_by_piece) {
       {"model-of-words", unsupported, {"model type 3"}},
       {"character-map-cut-short", malformed, {"character map"}},
       {"character-map-beyond-the-end", malformed, {"character map"}},
+      {"character-map-without-units", malformed, {"character map"}},
       {"character-map-of-half-units", malformed, {"character map"}},
   };
   check_folder("tokenizer_model", ".model", expected,
