@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "config/files.hpp"
+#include "config/json.hpp"
 #include "model/config_fields.hpp"
 #include "model/switch_config.hpp"
 
@@ -245,20 +246,23 @@ cost_profile own_costs(const model_config& config) {
 
 result<model_config> read_model_config(const std::filesystem::path& folder) {
   const auto path = folder / "config.json";
-  auto text = read_file(path, std::size_t{1} << 20);
+  const auto text = read_file(path, std::size_t{1} << 20);
   if (!text) return text.error();
-  json content;
-  std::string why = "not a JSON object";
-  try {
-    content = json::parse(*text);
-  } catch (const json::exception& problem) {
-    why = problem.what();
-  }
-  if (!content.is_object())
-    return error{errc::malformed,
-                 fmt::format("{}: {}; expected a Hugging Face config.json", path.string(), why)};
+  return parse_model_config(*text, path.string());
+}
 
-  field_reader fields(content, path.string());
+result<model_config> parse_model_config(std::string_view text, const std::string& place) {
+  // Copying and printing JSON values recurses; this bounds how deep, and finds fields given twice.
+  if (const auto sound = json_document::parse(text, place); !sound) return sound.error();
+  const json content = json::parse(text);
+  if (!content.is_object())
+    return error{
+        errc::malformed,
+        fmt::format("{}: found {}, expected the JSON object of a Hugging Face config.json; "
+                    "copy it from where the model came from",
+                    place, content.type_name())};
+
+  field_reader fields(content, place);
   model_config config;
   read_family(fields, config);
   if (!fields.ok()) return fields.problem();

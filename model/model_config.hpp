@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/cost_profile.hpp"
@@ -135,6 +136,9 @@ cost_profile own_costs(const model_config& config);
 /// what was found and what is allowed. Fields that would change the computation and are not
 /// supported are refused by name.
 result<model_config> read_model_config(const std::filesystem::path& folder);
+
+/// The same for a text in memory; `place` is what messages name.
+result<model_config> parse_model_config(std::string_view text, const std::string& place);
 
 /// The config.json text for this shape, keys in a stable order.
 std::string model_config_json(const model_config& config);

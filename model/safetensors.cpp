@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <tuple>
 
 #include "config/files.hpp"
@@ -29,6 +30,7 @@ using nlohmann::json;
 namespace {
 
 constexpr std::uint64_t most_header_bytes = 100'000'000;
+constexpr int most_header_depth = 16;
 constexpr std::size_t length_bytes = 8;
 constexpr const char* redo = "fetch or write the file again";
 
@@ -36,7 +38,8 @@ constexpr const char* redo = "fetch or write the file again";
 result<json> parse_strict(std::string_view text, const std::string& place) {
   std::vector<std::set<std::string>> keys;
   std::string repeated;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
+  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > most_header_depth) throw std::length_error("too many levels of nesting");
     if (event == json::parse_event_t::object_start) keys.emplace_back();
     if (event == json::parse_event_t::object_end) keys.pop_back();
     if (event == json::parse_event_t::key && repeated.empty() && !keys.empty() &&
@@ -47,7 +50,7 @@ result<json> parse_strict(std::string_view text, const std::string& place) {
   json parsed;
   try {
     parsed = json::parse(text.begin(), text.end(), watch, true);
-  } catch (const json::exception& problem) {
+  } catch (const std::exception& problem) {
     return error{errc::malformed,
                  fmt::format("{}: not valid JSON ({}); {}", place, problem.what(), redo)};
   }

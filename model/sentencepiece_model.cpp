@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -94,6 +95,14 @@ class field_walk {
 
 /// Model types as the trainer's part numbers them.
 constexpr int unigram = 1, bpe = 2;
+/// The byte that a piece of the form <0xAB> stands for.
+std::optional<std::uint8_t> byte_of(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  std::uint8_t byte = 0;
+  const auto [end, problem] = std::from_chars(text.data() + 3, text.data() + 5, byte, 16);
+  if (problem != std::errc() || end != text.data() + 5) return std::nullopt;
+  return byte;
+}
 
 error broken(const char* part) {
   return {errc::malformed, fmt::format("{} is cut short or no protobuf message", part)};
@@ -118,6 +127,8 @@ result<void> sentencepiece_model::parse_piece(std::string_view message) {
   if (walk.broken()) return broken("a piece");
   if (read.text.empty())
     return error{errc::malformed, fmt::format("piece {} has no text", pieces_.size())};
+  if (!is_utf8(read.text))
+    return error{errc::malformed, fmt::format("piece {} is no UTF-8", pieces_.size())};
   if (!std::isfinite(read.score))
     return error{errc::malformed, fmt::format("piece {} has no finite score", pieces_.size())};
   if (pieces_.size() == most_pieces)
@@ -137,6 +148,8 @@ result<void> sentencepiece_model::parse_trainer(std::string_view message) {
     if (f.number == 47 && f.is_bytes()) eos_text_ = f.bytes;
   }
   if (walk.broken()) return broken("the trainer's part");
+  if (!is_utf8(unknown_surface_))
+    return error{errc::malformed, "what the unknown piece decodes to is no UTF-8"};
   return {};
 }
 
@@ -154,7 +167,7 @@ result<void> sentencepiece_model::parse_normalizer(std::string_view message) {
   std::uint32_t trie_bytes = 0;
   if (charsmap.size() < 4) return broken("the normaliser's character map");
   std::memcpy(&trie_bytes, charsmap.data(), 4);
-  if (trie_bytes % 4 != 0 || trie_bytes > charsmap.size() - 4)
+  if (trie_bytes == 0 || trie_bytes % 4 != 0 || trie_bytes > charsmap.size() - 4)
     return broken("the normaliser's character map");
   charsmap_trie_.resize(trie_bytes / 4);
   std::memcpy(charsmap_trie_.data(), charsmap.data() + 4, trie_bytes);
@@ -191,12 +204,10 @@ result<void> sentencepiece_model::index_pieces() {
         if (p.text == eos_text_) eos_id_ = id;
         break;
       case kind::byte: {
-        unsigned byte = 0;
-        char rest = 0;
-        if (p.text.size() != 6 || std::sscanf(p.text.c_str(), "<0x%2X%c", &byte, &rest) != 2 ||
-            rest != '>')
+        const auto byte = byte_of(p.text);
+        if (!byte)
           return error{errc::malformed, fmt::format("piece {} is no byte of the form <0xAB>", i)};
-        byte_ids_[byte] = id;
+        byte_ids_[*byte] = id;
         break;
       }
     }
@@ -481,7 +492,7 @@ std::string sentencepiece_model::decode(const std::vector<std::int32_t>& ids) co
   for (const std::int32_t id : ids) {
     const piece& p = pieces_[static_cast<std::size_t>(id)];
     if (p.type == kind::byte) {
-      bytes += static_cast<char>(std::stoi(p.text.substr(3, 2), nullptr, 16));
+      bytes += static_cast<char>(*byte_of(p.text));
       continue;
     }
     flush();

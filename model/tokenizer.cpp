@@ -63,18 +63,23 @@ std::size_t unsettled_bytes(std::string_view text) {
 }
 
 result<std::shared_ptr<const tokenizer>> read_sentencepiece(const std::filesystem::path& path) {
-  auto bytes = read_file(path, most_model_bytes);
+  const auto bytes = read_file(path, most_model_bytes);
   if (!bytes) return bytes.error();
-  auto content = sentencepiece_model::parse(*bytes);
-  if (!content)
-    return error{content.error().code,
-                 fmt::format("{}: not a usable SentencePiece model: {}; fetch or train it again",
-                             path.string(), content.error().message)};
-  return std::shared_ptr<const tokenizer>(
-      std::make_shared<sentencepiece_tokenizer>(std::move(*content)));
+  return tokenizer::parse_sentencepiece(*bytes, path.string());
 }
 
 }  // namespace
+
+result<std::shared_ptr<const tokenizer>> tokenizer::parse_sentencepiece(std::string_view bytes,
+                                                                        std::string_view place) {
+  auto content = sentencepiece_model::parse(bytes);
+  if (!content)
+    return error{content.error().code,
+                 fmt::format("{}: not a usable SentencePiece model: {}; fetch or train it again",
+                             place, content.error().message)};
+  return std::shared_ptr<const tokenizer>(
+      std::make_shared<sentencepiece_tokenizer>(std::move(*content)));
+}
 
 result<std::shared_ptr<const tokenizer>> tokenizer::load(const std::filesystem::path& folder) {
   const auto exists = [](const std::filesystem::path& path) {

@@ -19,6 +19,9 @@ class tokenizer {
   /// there is neither, FOLDER/tokenizer.json (byte-level BPE; model/tokenizer_json.hpp says which).
   /// Errors: not_found, malformed, and for tokenizer.json out_of_range, mismatch, unsupported.
   static result<std::shared_ptr<const tokenizer>> load(const std::filesystem::path& folder);
+  /// A tokenizer.model in memory; `place` is what messages name. Errors: malformed, unsupported.
+  static result<std::shared_ptr<const tokenizer>> parse_sentencepiece(std::string_view bytes,
+                                                                      std::string_view place);
   virtual ~tokenizer() = default;
 
   virtual std::size_t vocab_size() const = 0;

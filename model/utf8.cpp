@@ -51,6 +51,15 @@ std::size_t character_bytes(std::string_view text) {
   return first.valid ? first.size : 0;
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t n = character_bytes(text);
+    if (n == 0) return false;
+    text.remove_prefix(n);
+  }
+  return true;
+}
+
 char32_t first_code_point(std::string_view text) {
   const auto at = [&](std::size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[i]));

@@ -11,6 +11,8 @@ inline constexpr std::string_view utf8_replacement = "\xef\xbf\xbd";  ///< U+FFF
 /// Bytes of the valid UTF-8 character that `text` begins with; 0 where there is none.
 std::size_t character_bytes(std::string_view text);
 
+bool is_utf8(std::string_view text);
+
 /// The code point of the valid character that `text` begins with.
 char32_t first_code_point(std::string_view text);
 

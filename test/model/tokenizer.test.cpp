@@ -1,8 +1,12 @@
 #include "model/tokenizer.hpp"
 
+#include <unicode/normalizer2.h>
+#include <unicode/unistr.h>
+
 #include <nlohmann/json.hpp>
 
 #include "fixture.hpp"
+#include "model/utf8.hpp"
 
 namespace {
 
@@ -57,9 +61,124 @@ void check_pieces(const std::filesystem::path& folder, std::int32_t end = -1) {
   }
 }
 
+const std::filesystem::path data = ORDERMOE_TEST_DATA;
+const std::vector<std::string> all_kinds = {"mixtral-tiny", "tokenizer-mixtral", "tokenizer-other",
+                                            "tokenizer-qwen", "tokenizer-neox"};
+
+std::shared_ptr<const om::tokenizer> load(const std::string& folder) {
+  return fixture::need(om::tokenizer::load(data / folder));
+}
+
+/// Up to `most` characters: white space of all kinds, marks, joiners, what tokenizers treat
+/// specially, and any others but surrogates.
+std::string random_text(ordermoe::random_stream& random, std::size_t most) {
+  static const std::u32string favourites =
+      U"  \t\n\r\u00a0\u3000\u2028\u0085'sStTreLlD019.,<|end|>\u00e9\u0301\u017f\u6f22\u3042\u05d0"
+      U"\u0966\u00bd\u200d\U0001f469\U0001f3fd\ufb01\ufffd";
+  std::string text;
+  for (auto n = random.below(most + 1); n > 0; --n) {
+    char32_t c = favourites[random.below(favourites.size())];
+    if (random.below(3) == 0)
+      c = static_cast<char32_t>(random.below(random.below(2) == 0 ? 0x110000 : 0x3000));
+    if (c < 0xd800 || c > 0xdfff) om::append_utf8(text, c);
+  }
+  return text;
+}
+
+std::string without(std::string text, std::string_view part) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at))
+    text.erase(at, part.size());
+  return text;
+}
+
+/// The text in Unicode's normal form C.
+std::string composed(const std::string& text) {
+  UErrorCode status = U_ZERO_ERROR;
+  const auto* form = icu::Normalizer2::getNFCInstance(status);
+  const auto made = form->normalize(icu::UnicodeString::fromUTF8(text), status);
+  BOOST_REQUIRE(U_SUCCESS(status));
+  std::string bytes;
+  made.toUTF8String(bytes);
+  return bytes;
+}
+
+/// Pushes the ids one by one. What was handed out so far is always whole characters of the text
+/// that the ids so far decode to, and with what is left at that point all of it.
+void check_stream(const std::shared_ptr<const om::tokenizer>& tokens,
+                  std::span<const std::int32_t> ids) {
+  om::streaming_decoder decoder(tokens);
+  std::string together;
+  for (std::size_t n = 1; n <= ids.size(); ++n) {
+    const std::string part = decoder.push(ids[n - 1]);
+    BOOST_REQUIRE(om::is_utf8(part));
+    together += part;
+    const std::string whole = tokens->decode(ids.first(n));
+    BOOST_REQUIRE(whole.starts_with(together));
+    auto stopped_here = decoder;
+    BOOST_REQUIRE_EQUAL(together + stopped_here.finish(), whole);
+  }
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(tokenizer)
+
+BOOST_AUTO_TEST_CASE(hard_cases_have_the_ids_of_an_independent_implementation) {
+  for (const auto& folder : all_kinds) {
+    const auto tokens = load(folder);
+    const auto hard =
+        nlohmann::json::parse(fixture::need(ordermoe::read_file(data / folder / "hard.json")));
+    BOOST_REQUIRE(hard["cases"].size() >= 250u);
+    for (const auto& sample : hard["cases"]) {
+      const auto text = sample["text"].get<std::string>();
+      BOOST_TEST_CONTEXT(folder << ": " << sample["text"].dump())
+      BOOST_TEST(tokens->encode(text) == sample["ids"].get<std::vector<std::int32_t>>(),
+                 boost::test_tools::per_element());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ten_thousand_random_texts_come_back_from_sentencepiece_unchanged) {
+  const auto plain = load("tokenizer-mixtral");
+  const auto trimming = load("mixtral-tiny");
+  ordermoe::random_stream random(31);
+  for (int round = 0; round < 10000; ++round) {
+    // The sign that stands for a space in the file's pieces is shown as one.
+    const std::string text = without(random_text(random, 40), "\xe2\x96\x81");
+    BOOST_REQUIRE_EQUAL(plain->decode(plain->encode(text)), text);
+    std::string trimmed;
+    for (const char c : text)
+      if (c != ' ' || (!trimmed.empty() && trimmed.back() != ' ')) trimmed += c;
+    if (trimmed.ends_with(' ')) trimmed.pop_back();
+    BOOST_REQUIRE_EQUAL(trimming->decode(trimming->encode(text)), trimmed);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ten_thousand_random_texts_come_back_from_byte_level_bpe_composed) {
+  for (const std::string folder : {"tokenizer-qwen", "tokenizer-neox"}) {
+    const auto tokens = load(folder);
+    ordermoe::random_stream random(32);
+    for (int round = 0; round < 10000; ++round) {
+      // The file's special token is not shown.
+      const std::string text = without(random_text(random, 40), "<|end|>");
+      BOOST_REQUIRE_EQUAL(tokens->decode(tokens->encode(text)), composed(text));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_hands_out_whole_characters_at_every_prefix_of_any_text) {
+  for (const auto& folder : all_kinds) {
+    const auto tokens = load(folder);
+    ordermoe::random_stream random(33);
+    for (int round = 0; round < 300; ++round)
+      check_stream(tokens, tokens->encode(random_text(random, 60)));
+    std::vector<std::int32_t> ids(80);
+    for (int round = 0; round < 100; ++round) {
+      for (auto& id : ids) id = static_cast<std::int32_t>(random.below(tokens->vocab_size() + 1));
+      check_stream(tokens, ids);
+    }
+  }
+}
 
 BOOST_AUTO_TEST_CASE(pieces_are_those_of_the_sentencepiece_programs) {
   check_pieces(fixture::tiny);
