@@ -88,10 +88,13 @@ void device::drop(std::uint64_t request) {
 
 model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
   auto& layers = caches_[request];
-  const auto row_size = model_->config().kv_row_size();
-  if (layers.empty()) layers.assign(model_->config().n_layers, model::kv_cache(0, row_size));
+  const auto n_layers = model_->config().n_layers;
+  if (layers.empty()) {
+    layers.reserve(n_layers);
+    for (std::size_t l = 0; l < n_layers; ++l) layers.push_back(model_->make_cache(layer_id{l}, 0));
+  }
   auto& found = layers[layer];
-  if (found.capacity() == 0) found = model::kv_cache(capacity, row_size);
+  if (found.capacity() == 0) found = model_->make_cache(layer_id{layer}, capacity);
   return found;
 }
 
@@ -142,8 +145,10 @@ void device::run_attention(batch& content) {
       kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       block.rows.reserve(n * shape.kv_row_size());
       for (std::size_t i = 0; i < n; ++i) {
-        const auto stored = rows[row + i].cache->row(work.first + i);
-        block.rows.insert(block.rows.end(), stored.begin(), stored.end());
+        const auto* cache = rows[row + i].cache;
+        const auto offset = block.rows.size();
+        block.rows.resize(offset + cache->row_size());
+        cache->read(work.first + i, std::span(block.rows).subspan(offset));
       }
       content.streamed.content.layer = content.layer;
       content.streamed.content.blocks.push_back(std::move(block));

@@ -176,8 +176,7 @@ void attend_backwards(const model_config& config, const self_attention& weights,
                    fmt::format("attention at position {} with only the first {} rows there",
                                row.position, row.cache->contiguous()));
     const std::size_t first = rotary ? 0 : row.prompt;
-    attention_view view{row.cache->row(first).data() + offset, row.position + 1 - first,
-                        row.cache->row_size()};
+    auto view = row.cache->rows(first, row.position + 1 - first, offset);
     if (!rotary) {
       view.bias = positions.relative.line(row.position - first);
       view.bias_size = positions.relative.size();
@@ -195,10 +194,18 @@ void attend_within_prompts(const model_config& config, const self_attention& wei
   thread_local scratch_buffer joint_room;
   float* projected = joint_room.room(n * joint);
   project_self(config, weights, hidden, projected);
+  const void* page = projected;
   add_attention(config, projected, joint, weights.output, hidden, [&](std::size_t i) {
     const attention_row& row = rows[i];
-    return attention_view{projected + (i - row.position) * joint + width, row.prompt, joint,
-                          positions.line(row.position), positions.size()};
+    attention_view view;
+    view.pages = &page;
+    view.first = i - row.position;
+    view.n_rows = row.prompt;
+    view.row_size = joint;
+    view.offset = width;
+    view.bias = positions.line(row.position);
+    view.bias_size = positions.size();
+    return view;
   });
 }
 
@@ -223,10 +230,8 @@ void attend_to_prompt(const model_config& config, const prompt_attention& weight
   thread_local scratch_buffer query_room;
   float* queries = query_room.room(rows.size() * width);
   project_rows(config, weights.norm, weights.query, hidden, queries);
-  add_attention(config, queries, width, weights.output, hidden, [&](std::size_t i) {
-    const kv_cache& cache = *rows[i].cache;
-    return attention_view{cache.row(0).data() + offset, rows[i].prompt, cache.row_size()};
-  });
+  add_attention(config, queries, width, weights.output, hidden,
+                [&](std::size_t i) { return rows[i].cache->rows(0, rows[i].prompt, offset); });
 }
 
 void feed_forward(const model_config& config, const block& weights, std::span<float> hidden) {

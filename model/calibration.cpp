@@ -89,7 +89,7 @@ before_experts prepare(const transformer& model, layer_id layer, std::size_t pro
   state.normed.resize(hidden.size());
   state.logits.resize(n * config.n_experts);
   state.routed.resize(n);
-  kv_cache cache(n, config.kv_row_size(layer));
+  kv_cache cache = model.make_cache(layer, n);
   const auto rows = rows_at(config, layer, cache, {0, prompt}, n);
   const auto here = std::span(state.hidden).first(rows.size() * config.hidden_size);
   const auto scores = std::span(state.logits).first(rows.size() * config.n_experts);
@@ -336,7 +336,7 @@ double remaining_loss(const transformer& model, std::size_t layer, std::vector<f
                       const teacher_forced& text) {
   const model_config& config = model.config();
   for (std::size_t l = layer; l < config.n_layers; ++l) {
-    kv_cache cache(text.ids.size(), config.kv_row_size(layer_id{l}));
+    kv_cache cache = model.make_cache(layer_id{l}, text.ids.size());
     run_layer(model, layer_id{l}, cache, {0, text.prompt}, hidden);
   }
   double sum = 0;

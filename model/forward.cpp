@@ -66,11 +66,12 @@ std::vector<executed_slot> routed_slots(std::span<const float> logits, const mod
   return slots;
 }
 
-std::vector<kv_cache> make_caches(const model_config& config, std::size_t capacity_rows) {
+std::vector<kv_cache> make_caches(const transformer& model, std::size_t capacity_rows) {
+  const model_config& config = model.config();
   std::vector<kv_cache> caches;
   caches.reserve(config.n_layers);
   for (std::size_t l = 0; l < config.n_layers; ++l)
-    caches.emplace_back(capacity_rows, config.kv_row_size(layer_id{l}));
+    caches.push_back(model.make_cache(layer_id{l}, capacity_rows));
   return caches;
 }
 

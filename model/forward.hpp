@@ -23,7 +23,7 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
 std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config);
 
 /// One sequence's caches, one per layer.
-std::vector<kv_cache> make_caches(const model_config& config, std::size_t capacity_rows);
+std::vector<kv_cache> make_caches(const transformer& model, std::size_t capacity_rows);
 
 /// Consecutive positions of one sequence.
 struct sequence_rows {

@@ -144,16 +144,23 @@ inline __attribute__((always_inline)) float lane_sum(const float (&lanes)[lane])
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
+inline float widen(float x) {
+  return x;
+}
+inline float widen(std::uint16_t x) {
+  return std::bit_cast<float>(std::uint32_t{x} << 16);
+}
+
 /// Sum of a[i] * b[i] in 16 lanes. Lanes start at +0 and so are never -0: leaving the last
 /// elements' missing lanes alone is the same as adding zeros to them.
-template <class Isa>
-inline __attribute__((always_inline)) float dot(const float* a, const float* b, std::size_t n) {
+template <class Isa, class Number>
+inline __attribute__((always_inline)) float dot(const float* a, const Number* b, std::size_t n) {
   auto sum = Isa::zero();
   std::size_t i = 0;
-  for (; i + lane <= n; i += lane) sum = Isa::fma(Isa::load(a + i), Isa::load(b + i), sum);
+  for (; i + lane <= n; i += lane) sum = Isa::fma(Isa::load(a + i), Isa::load_weights(b + i), sum);
   alignas(64) float lanes[lane];
   Isa::store(lanes, sum);
-  for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] = std::fma(a[i], b[i], lanes[j]);
+  for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] = std::fma(a[i], widen(b[i]), lanes[j]);
   return lane_sum(lanes);
 }
 
@@ -208,15 +215,41 @@ void rotate(const float* cosines, const float* sines, float* heads, std::size_t 
   }
 }
 
+/// The rows of an attention_view from number `offset` of each on.
+template <class Number>
+struct row_reader {
+  const void* const* pages;
+  std::size_t first;
+  std::size_t mask;  ///< Rows of a page, less one.
+  std::size_t row_size;
+  std::size_t offset;
+  unsigned shift;
+
+  row_reader(const attention_view& view, std::size_t more)
+      : pages(view.pages),
+        first(view.first),
+        mask((std::size_t{1} << view.page_shift) - 1),
+        row_size(view.row_size),
+        offset(view.offset + more),
+        shift(view.page_shift) {}
+
+  const Number* at(std::size_t t) const {
+    const std::size_t row = first + t;
+    return static_cast<const Number*>(pages[row >> shift]) + (row & mask) * row_size + offset;
+  }
+  /// Rows from t to the end of its page.
+  std::size_t left_in_page(std::size_t t) const { return mask + 1 - ((first + t) & mask); }
+};
+
 /// scores[t] = scale * (query . key t), also for the padding up to a multiple of 16, whose scores
 /// mean nothing; returns the largest of the first n_rows.
-template <class Isa>
-inline float attention_scores(const float* query, const float* keys, std::size_t row_size,
-                              std::size_t dim, float scale, std::size_t n_rows, float* scores) {
+template <class Isa, class Number>
+inline float attention_scores(const float* query, const row_reader<Number>& keys, std::size_t dim,
+                              float scale, std::size_t n_rows, float* scores) {
   float largest = -INFINITY;
   if (dim % lane != 0) {
     for (std::size_t t = 0; t < n_rows; ++t) {
-      scores[t] = dot<Isa>(query, keys + t * row_size, dim) * scale;
+      scores[t] = dot<Isa>(query, keys.at(t), dim) * scale;
       largest = scores[t] > largest ? scores[t] : largest;
     }
     return largest;
@@ -227,11 +260,13 @@ inline float attention_scores(const float* query, const float* keys, std::size_t
     // Padding repeats the last key, which changes no maximum.
     typename Isa::vec sums[lane];
     const std::size_t count = n_rows - t < lane ? n_rows - t : lane;
+    const std::size_t left = keys.left_in_page(t);
+    const Number* key = keys.at(t);
     for (std::size_t r = 0; r < lane; ++r) {
-      const float* key = keys + (t + (r < count ? r : count - 1)) * row_size;
+      if (r > 0 && r < count) key = r == left ? keys.at(t + r) : key + keys.row_size;
       sums[r] = Isa::zero();
       for (std::size_t i = 0; i < dim; i += lane)
-        sums[r] = Isa::fma(Isa::load(query + i), Isa::load(key + i), sums[r]);
+        sums[r] = Isa::fma(Isa::load(query + i), Isa::load_weights(key + i), sums[r]);
     }
     const auto block = Isa::mul(Isa::lane_sums(sums), scales);
     Isa::store(scores + t, block);
@@ -244,23 +279,28 @@ inline float attention_scores(const float* query, const float* keys, std::size_t
 }
 
 /// out[h] = sum over rows t, in order, of weights[h][t] * value t, for Heads heads that share their
-/// values.
-template <class Isa, int Heads, int Panels>
-inline void weighted_values(const float* weights, std::size_t padded, const float* values,
-                            std::size_t row_size, std::size_t n_rows, float* out, std::size_t dim) {
+/// values; numbers [d, d + 16 * Panels) of each value.
+template <class Isa, class Number, int Heads, int Panels>
+inline void weighted_values(const float* weights, std::size_t padded,
+                            const row_reader<Number>& values, std::size_t d, std::size_t n_rows,
+                            float* out, std::size_t dim) {
   typename Isa::vec sums[Heads][Panels];
   for (int h = 0; h < Heads; ++h)
     for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::zero();
-  for (std::size_t t = 0; t < n_rows; ++t) {
-    typename Isa::vec value[Panels];
-    for (int p = 0; p < Panels; ++p) value[p] = Isa::load(values + t * row_size + p * lane);
-    for (int h = 0; h < Heads; ++h) {
-      const auto weight = Isa::set1(weights[h * padded + t]);
-      for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
+  for (std::size_t t = 0; t < n_rows;) {
+    const std::size_t left = values.left_in_page(t);
+    const std::size_t end = left < n_rows - t ? t + left : n_rows;
+    for (const Number* row = values.at(t) + d; t < end; ++t, row += values.row_size) {
+      typename Isa::vec value[Panels];
+      for (int p = 0; p < Panels; ++p) value[p] = Isa::load_weights(row + p * lane);
+      for (int h = 0; h < Heads; ++h) {
+        const auto weight = Isa::set1(weights[h * padded + t]);
+        for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
+      }
     }
   }
   for (int h = 0; h < Heads; ++h)
-    for (int p = 0; p < Panels; ++p) Isa::store(out + h * dim + p * lane, sums[h][p]);
+    for (int p = 0; p < Panels; ++p) Isa::store(out + h * dim + d + p * lane, sums[h][p]);
 }
 
 /// Adds a number of its own to every score; returns the largest sum.
@@ -275,16 +315,16 @@ inline __attribute__((always_inline)) float add_bias(const float* bias, std::siz
 }
 
 /// Heads heads that share one key and value head. bias: of the first of them, or null.
-template <class Isa, int Heads>
-inline void attend_heads(const float* query, const float* keys, const float* values,
-                         std::size_t row_size, std::size_t dim, float scale, const float* bias,
-                         std::size_t bias_size, std::size_t n_rows, float* scratch, float* output) {
+template <class Isa, class Number, int Heads>
+inline void attend_heads(const float* query, const row_reader<Number>& keys,
+                         const row_reader<Number>& values, std::size_t dim, float scale,
+                         const float* bias, std::size_t bias_size, std::size_t n_rows,
+                         float* scratch, float* output) {
   const std::size_t padded = (n_rows + lane - 1) / lane * lane;
   float totals[Heads];
   for (int h = 0; h < Heads; ++h) {
     float* scores = scratch + h * padded;
-    float largest =
-        attention_scores<Isa>(query + h * dim, keys, row_size, dim, scale, n_rows, scores);
+    float largest = attention_scores<Isa>(query + h * dim, keys, dim, scale, n_rows, scores);
     if (bias != nullptr) largest = add_bias(bias + h * bias_size, n_rows, scores);
     // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
     for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
@@ -297,35 +337,35 @@ inline void attend_heads(const float* query, const float* keys, const float* val
   }
   std::size_t d = 0;
   for (; d + 2 * lane <= dim; d += 2 * lane)
-    weighted_values<Isa, Heads, 2>(scratch, padded, values + d, row_size, n_rows, output + d, dim);
+    weighted_values<Isa, Number, Heads, 2>(scratch, padded, values, d, n_rows, output, dim);
   for (; d + lane <= dim; d += lane)
-    weighted_values<Isa, Heads, 1>(scratch, padded, values + d, row_size, n_rows, output + d, dim);
+    weighted_values<Isa, Number, Heads, 1>(scratch, padded, values, d, n_rows, output, dim);
   for (; d < dim; ++d)
     for (int h = 0; h < Heads; ++h) {
       float sum = 0;
       for (std::size_t t = 0; t < n_rows; ++t)
-        sum = std::fma(scratch[h * padded + t], values[t * row_size + d], sum);
+        sum = std::fma(scratch[h * padded + t], widen(values.at(t)[d]), sum);
       output[h * dim + d] = sum;
     }
   for (int h = 0; h < Heads; ++h)
     for (std::size_t i = 0; i < dim; ++i) output[h * dim + i] /= totals[h];
 }
 
-template <class Isa>
-void attention(const attention_shape& shape, const float* query, const attention_view& view,
-               float* scratch, float* output) {
+template <class Isa, class Number>
+void attention_over(const attention_shape& shape, const float* query, const attention_view& view,
+                    float* scratch, float* output) {
   const std::size_t dim = shape.head_dim;
   const std::size_t width = shape.n_kv_heads * dim;
-  const std::size_t row_size = view.row_size == 0 ? 2 * width : view.row_size;
   const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
   for (std::size_t h = 0; h < shape.n_heads;) {
     const std::size_t left = group - h % group;
-    const float* keys = view.rows + h / group * dim;
+    const row_reader<Number> keys(view, h / group * dim);
+    const row_reader<Number> values(view, h / group * dim + width);
     const float* bias = view.bias == nullptr ? nullptr : view.bias + h * view.bias_size;
     const auto attend = [&]<int Heads>(std::integral_constant<int, Heads>) {
-      attend_heads<Isa, Heads>(query + h * dim, keys, keys + width, row_size, dim, scale, bias,
-                               view.bias_size, view.n_rows, scratch, output + h * dim);
+      attend_heads<Isa, Number, Heads>(query + h * dim, keys, values, dim, scale, bias,
+                                       view.bias_size, view.n_rows, scratch, output + h * dim);
       h += Heads;
     };
     if (left >= 4)
@@ -335,6 +375,15 @@ void attention(const attention_shape& shape, const float* query, const attention
     else
       attend(std::integral_constant<int, 1>{});
   }
+}
+
+template <class Isa>
+void attention(const attention_shape& shape, const float* query, const attention_view& view,
+               float* scratch, float* output) {
+  if (view.precision == kv_precision::bf16)
+    attention_over<Isa, std::uint16_t>(shape, query, view, scratch, output);
+  else
+    attention_over<Isa, float>(shape, query, view, scratch, output);
 }
 
 template <class Isa>

@@ -47,13 +47,23 @@ void pack(const packed_layout& layout, std::span<const float> row_major,
 /// Whether every number is a bf16 number.
 bool fits_bf16(std::span<const float> numbers);
 
+/// How keys and values are kept. They are rounded to it when they are written, to the nearest, ties
+/// to even; scores and sums are fp32 either way.
+enum class kv_precision : std::uint8_t { fp32, bf16 };
+constexpr std::size_t bytes_per_number(kv_precision precision) {
+  return precision == kv_precision::fp32 ? 4 : 2;
+}
+
 /// What one query row attends to: rows 0 .. n_rows - 1, each a key [n_kv_heads, head_dim], then the
-/// value.
+/// value. Row t is row (first + t) % 2^page_shift of page (first + t) / 2^page_shift.
 struct attention_view {
-  const float* rows = nullptr;
+  const void* const* pages = nullptr;
+  std::uint8_t page_shift = 63;  ///< 63: a single page of any size.
+  kv_precision precision = kv_precision::fp32;
+  std::size_t first = 0;
   std::size_t n_rows = 0;
-  /// Numbers from one row to the next; 0: key and value follow each other without a gap.
-  std::size_t row_size = 0;
+  std::size_t row_size = 0;  ///< Numbers from one row of a page to the next.
+  std::size_t offset = 0;    ///< Number of a row with which its key begins.
   /// Added to the scores where there is one: bias[h * bias_size + t] to the score of head h for
   /// row t.
   const float* bias = nullptr;

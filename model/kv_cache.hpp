@@ -1,42 +1,71 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "model/kernels.hpp"
+
 namespace ordermoe::model {
 
-/// Keys and values of one sequence at one layer on one server. Rows may arrive out of order (they
-/// are streamed between servers), and attention at position p may run only once every row below p
-/// is there.
+/// Keys and values of one sequence at one layer on one server, in pages that come with the rows.
+/// Rows may arrive out of order (they are streamed between servers), and attention at position p
+/// may run only once every row below p is there.
 ///
-/// A row is kv_row_size(layer) fp32 numbers: for each block of the layer the key [n_kv_heads,
-/// head_dim], rotated where the family rotates, then the value (model_config.hpp says what else).
+/// A row is kv_row_size(layer) numbers: for each block of the layer the key [n_kv_heads, head_dim],
+/// rotated where the family rotates, then the value (model_config.hpp says what else). They are
+/// rounded to the cache's precision when they are stored, so a row that was read from one cache is
+/// stored in another without a change.
 /// Owner: the server's KV store. Not thread-safe: one thread at a time.
 class kv_cache {
  public:
-  kv_cache(std::size_t capacity_rows, std::size_t row_size);
+  kv_cache(std::size_t capacity_rows, std::size_t row_size,
+           kv_precision precision = kv_precision::fp32);
 
   std::size_t capacity() const { return capacity_; }
   std::size_t row_size() const { return row_size_; }
+  kv_precision precision() const { return precision_; }
   bool has(std::size_t position) const {
     return position < contiguous_ || (position < present_.size() && present_[position] != 0);
   }
   /// How many rows from position 0 on are there without a gap.
   std::size_t contiguous() const { return contiguous_; }
-  /// Stores a row; position < capacity. Storing a row again replaces it by the same bits. May move
-  /// the rows: spans from before are not valid any more.
+  /// Stores a row; position < capacity. Storing a row again replaces it by the same bits.
   void put(std::size_t position, std::span<const float> row);
   /// Stores the numbers [first, first + part.size()) of a row; a row that was not there is there
   /// from then on, with zeros beside the part.
   void put(std::size_t position, std::size_t first, std::span<const float> part);
-  std::span<const float> row(std::size_t position) const;
+  /// Copies a row, [row_size].
+  void read(std::size_t position, std::span<float> row) const;
+  std::vector<float> row(std::size_t position) const;
+  float number(std::size_t position, std::size_t index) const;
+  /// Rows [first, first + n), which are there; keys begin at number `offset` of each. Until the
+  /// cache is moved or a row is stored.
+  attention_view rows(std::size_t first, std::size_t n, std::size_t offset) const;
+  /// Bytes of the pages.
+  std::size_t resident_bytes() const { return pages_.size() * page_bytes(); }
+
+  /// Rows of a page.
+  static constexpr std::size_t page_rows = 32;
 
  private:
+  struct location {
+    std::byte* page;
+    std::size_t number;  ///< In the page.
+  };
+  location find(std::size_t position) const {
+    return {pages_[position / page_rows].get(), position % page_rows * row_size_};
+  }
+  std::size_t page_bytes() const { return page_rows * row_size_ * bytes_per_number(precision_); }
+  void copy(location from, std::span<float> target) const;
+
   std::size_t capacity_;
   std::size_t row_size_;
+  kv_precision precision_;
   std::size_t contiguous_ = 0;
-  std::vector<float> rows_;             ///< Grows to the last row stored.
+  std::vector<std::unique_ptr<std::byte[]>> pages_;  ///< Up to the last row stored.
+  std::vector<const void*> addresses_;               ///< Of the pages.
   std::vector<unsigned char> present_;  ///< Which rows beyond a gap are there; grows likewise.
 };
 

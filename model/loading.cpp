@@ -388,6 +388,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
 
   auto content = std::make_unique<weights>();
   content->config = *config;
+  content->kv = options.kv;
   const model_config& shape = content->config;
   const std::size_t hidden = shape.hidden_size;
   const bool two_stacks = shape.encoder_decoder.has_value();

@@ -63,7 +63,7 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   const std::size_t most_new = std::min(options.max_new_tokens, room);
   // The first new token follows the prompt's last row, or the decoder's start behind the prompt.
   const std::size_t started = prompt.size() + (config.encoder_decoder ? 1 : 0);
-  auto caches = make_caches(config, std::max(started, prompt.size() + most_new));
+  auto caches = make_caches(model, std::max(started, prompt.size() + most_new));
   std::vector<float> hidden(prompt.size() * width);
   std::vector<float> scores(config.vocab_size);
   const auto compute = [&](std::size_t first, std::span<const std::int32_t> ids) {
@@ -118,7 +118,7 @@ std::vector<float> pass(const transformer& model, std::span<const std::int32_t> 
   std::vector<float> hidden(ids.size() * config.hidden_size);
   model.embed(ids, hidden);
   for (std::size_t l = 0; l < config.n_layers; ++l) {
-    kv_cache cache(ids.size(), config.kv_row_size(layer_id{l}));
+    kv_cache cache = model.make_cache(layer_id{l}, ids.size());
     run_layer(model, layer_id{l}, cache, {0, prompt}, hidden, override_slots);
   }
   return hidden;

@@ -35,6 +35,10 @@ const model_config& transformer::config() const {
   return weights_->config;
 }
 
+kv_precision transformer::kv() const {
+  return weights_->kv;
+}
+
 bool transformer::hosts(layer_id layer, expert_id expert) const {
   ORDERMOE_CHECK(layer.index() < config().n_layers && expert.index() < config().n_experts,
                  fmt::format("expert {} of layer {}", expert.index(), layer.index()));
@@ -122,9 +126,10 @@ void drop_decoded_overflow(std::size_t capacity, std::span<const attention_row> 
     std::size_t taken = 0;
     if (decoded(i)) {
       const kv_cache& cache = *rows[i].cache;
-      const float choice = cache.row(rows[i].position).back();
+      const std::size_t last = cache.row_size() - 1;
+      const float choice = cache.number(rows[i].position, last);
       for (std::size_t p = rows[i].prompt; p < rows[i].position && taken < capacity; ++p)
-        if (cache.row(p).back() == choice) ++taken;
+        if (cache.number(p, last) == choice) ++taken;
     }
     if (!decoded(i) || taken >= capacity)
       leave_without_slots(logits.subspan(i * n_experts, n_experts));

@@ -28,7 +28,8 @@ struct load_options {
   linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
   /// Which routed experts are read; empty: all. What is not an expert is always read.
   std::function<bool(layer_id layer, expert_id expert)> hosts;
-  work_watch watch;  ///< Asked between matrices.
+  work_watch watch;                      ///< Asked between matrices.
+  kv_precision kv = kv_precision::fp32;  ///< Of the caches that make_cache() makes.
 };
 
 class transformer {
@@ -44,6 +45,11 @@ class transformer {
   transformer& operator=(const transformer&) = delete;
 
   const model_config& config() const;
+  kv_precision kv() const;
+  /// A cache without rows for one sequence at a layer.
+  kv_cache make_cache(layer_id layer, std::size_t capacity_rows) const {
+    return {capacity_rows, config().kv_row_size(layer), kv()};
+  }
   /// Whether load() read this expert.
   bool hosts(layer_id layer, expert_id expert) const;
   /// Bytes of all weights and tables, on the host or on the device that load() was given.

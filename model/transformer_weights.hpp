@@ -43,6 +43,7 @@ struct layer_weights {
 
 struct transformer::weights {
   model_config config;
+  kv_precision kv = kv_precision::fp32;
   row_table embedding;  ///< [vocab_size, hidden_size] on the host.
   std::vector<layer_weights> layers;
   position_rule positions;  ///< Of decoders.

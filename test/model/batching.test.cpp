@@ -21,10 +21,12 @@ const om::load_options both_paths[] = {{.device = "cpu", .linear = om::linear_pa
 /// 64 sequences with `context` rows each in their caches at layer 0.
 std::vector<om::kv_cache> filled_caches(const om::model_config& config, std::size_t n,
                                         std::size_t context) {
-  std::vector<om::kv_cache> caches(n, om::kv_cache(context + 1, config.kv_row_size()));
-  for (std::size_t i = 0; i < n; ++i)
+  std::vector<om::kv_cache> caches;
+  for (std::size_t i = 0; i < n; ++i) {
+    caches.emplace_back(context + 1, config.kv_row_size());
     for (std::size_t p = 0; p < context; ++p)
       caches[i].put(p, numbers(config.kv_row_size(), 1000 * i + p));
+  }
   return caches;
 }
 
@@ -112,7 +114,7 @@ BOOST_AUTO_TEST_CASE(the_whole_model_gives_the_same_bits_token_by_token_and_in_c
   std::iota(ids.begin(), ids.end(), 7);
   const auto whole = fixture::need(om::logits(*model, ids));
   for (const std::size_t chunk : {1, 2, 3, 7, 16, 49}) {
-    auto caches = om::make_caches(config, ids.size());
+    auto caches = om::make_caches(*model, ids.size());
     for (std::size_t first = 0; first < ids.size(); first += chunk) {
       const std::size_t n = std::min(chunk, ids.size() - first);
       std::vector<float> hidden(n * config.hidden_size);

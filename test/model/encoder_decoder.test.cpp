@@ -74,12 +74,12 @@ struct sequence {
   std::vector<std::int32_t> prompt, decoded;
   std::vector<om::kv_cache> caches;
 
-  sequence(const om::model_config& config, std::vector<std::int32_t> read,
+  sequence(const om::transformer& model, std::vector<std::int32_t> read,
            std::vector<std::int32_t> continued)
       : prompt(std::move(read)),
         decoded(std::move(continued)),
-        caches(om::make_caches(config, prompt.size() + decoded.size())) {
-    decoded.front() = config.encoder_decoder->decoder_start_id;
+        caches(om::make_caches(model, prompt.size() + decoded.size())) {
+    decoded.front() = model.config().encoder_decoder->decoder_start_id;
   }
 };
 
@@ -186,9 +186,9 @@ BOOST_AUTO_TEST_CASE(rows_have_the_same_bits_alone_and_beside_rows_of_other_sequ
     const auto& config = model->config();
     const auto fresh = [&] {
       std::vector<sequence> all;
-      all.emplace_back(config, ids_from(40, 5), ids_from(100, 12));
-      all.emplace_back(config, ids_from(200, 19), ids_from(300, 7));
-      all.emplace_back(config, ids_from(11, 1), ids_from(77, 20));
+      all.emplace_back(*model, ids_from(40, 5), ids_from(100, 12));
+      all.emplace_back(*model, ids_from(200, 19), ids_from(300, 7));
+      all.emplace_back(*model, ids_from(11, 1), ids_from(77, 20));
       return all;
     };
     auto alone = fresh();
@@ -236,7 +236,7 @@ BOOST_AUTO_TEST_CASE(the_rows_that_find_their_expert_full_are_the_independent_im
       all.insert(all.end(), continued.begin(), continued.end());
       std::vector<float> hidden(all.size() * config.hidden_size);
       model->embed(all, hidden);
-      auto caches = om::make_caches(config, all.size());
+      auto caches = om::make_caches(*model, all.size());
       std::size_t full = 0;
       for (std::size_t l = 0; l < config.n_layers; ++l) {
         const layer_id layer{l};
@@ -457,7 +457,7 @@ BOOST_AUTO_TEST_CASE(a_layer_with_dense_blocks_gives_the_same_bits_in_any_chunks
       const auto ids = ids_from(20, 30);
       const auto whole = need(om::logits(*model, ids));
       for (const std::size_t chunk : {1u, 4u, 29u}) {
-        auto caches = om::make_caches(config, ids.size());
+        auto caches = om::make_caches(*model, ids.size());
         for (std::size_t first = 0; first < ids.size(); first += chunk) {
           const std::size_t n = std::min<std::size_t>(chunk, ids.size() - first);
           std::vector<float> hidden(n * config.hidden_size), scores(n * config.vocab_size);

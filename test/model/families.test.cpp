@@ -336,10 +336,12 @@ BOOST_AUTO_TEST_CASE(every_piece_gives_a_row_the_same_bits_alone_and_in_batches)
         const auto& config = model->config();
         const std::size_t width = config.hidden_size, n_experts = config.n_experts;
         constexpr std::size_t most = 40, context = 9;
-        std::vector<om::kv_cache> caches(most, om::kv_cache(context + 1, config.kv_row_size()));
-        for (std::size_t i = 0; i < most; ++i)
+        std::vector<om::kv_cache> caches;
+        for (std::size_t i = 0; i < most; ++i) {
+          caches.emplace_back(context + 1, config.kv_row_size());
           for (std::size_t p = 0; p < context; ++p)
             caches[i].put(p, numbers(config.kv_row_size(), 1000 * i + p));
+        }
         const auto rows = numbers(most * width, 2);
         const auto pass = [&](std::size_t first, std::size_t n) {
           std::vector<om::attention_row> batch;
@@ -379,7 +381,7 @@ BOOST_AUTO_TEST_CASE(the_reference_is_its_pieces_in_any_chunks) {
       std::iota(ids.begin(), ids.end(), 40);
       const auto whole = fixture::need(om::logits(*model, ids));
       for (const std::size_t chunk : {1u, 4u, 29u}) {
-        auto caches = om::make_caches(config, ids.size());
+        auto caches = om::make_caches(*model, ids.size());
         for (std::size_t first = 0; first < ids.size(); first += chunk) {
           const std::size_t n = std::min<std::size_t>(chunk, ids.size() - first);
           std::vector<float> hidden(n * width), normed(n * width), scores(n * config.n_experts);

@@ -1,8 +1,11 @@
 #include "model/kernels.hpp"
 
 #include <cmath>
+#include <deque>
+#include <type_traits>
 
 #include "fixture.hpp"
+#include "model/kv_cache.hpp"
 
 namespace {
 
@@ -46,6 +49,27 @@ std::vector<float> run(const om::kernel_set& set, const om::packed_matrix& weigh
   set.linear(weights, input.data(), weights.layout.n_in, output.data(), weights.layout.n_out,
              n_rows);
   return output;
+}
+
+/// n_rows rows of `row_size` numbers that lie one after the other.
+template <class Number>
+om::attention_view single_page(const std::vector<Number>& rows, std::size_t n_rows,
+                               std::size_t row_size) {
+  static std::deque<const void*> pages;
+  pages.push_back(rows.data());
+  om::attention_view view;
+  view.pages = &pages.back();
+  view.precision = std::is_same_v<Number, float> ? om::kv_precision::fp32 : om::kv_precision::bf16;
+  view.n_rows = n_rows;
+  view.row_size = row_size;
+  return view;
+}
+
+std::vector<std::uint16_t> halved(const std::vector<float>& numbers) {
+  std::vector<std::uint16_t> upper;
+  for (const float x : numbers)
+    upper.push_back(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16));
+  return upper;
 }
 
 }  // namespace
@@ -106,11 +130,13 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
             const auto rows = numbers(n_rows * 4 * dim, 9, 3.0);
             const auto query = numbers(n_heads * dim, 10, 3.0);
             std::vector<float> scratch(om::attention_scratch(n_rows));
-            portable.attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
-                               expected.data());
-            set->attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
-                           output.data());
-            BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
+            const auto page = halved(rows);
+            for (const auto& view :
+                 {single_page(rows, n_rows, 4 * dim), single_page(page, n_rows, 4 * dim)}) {
+              portable.attention(shape, query.data(), view, scratch.data(), expected.data());
+              set->attention(shape, query.data(), view, scratch.data(), output.data());
+              BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
+            }
           }
         }
     }
@@ -152,7 +178,7 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   const auto rows = numbers(n_rows * 80, 15, 2.0);
   const auto query = numbers(80, 16, 2.0);
   std::vector<float> scratch(om::attention_scratch(n_rows)), output(80);
-  om::kernels().attention(shape, query.data(), {rows.data(), n_rows}, scratch.data(),
+  om::kernels().attention(shape, query.data(), single_page(rows, n_rows, 80), scratch.data(),
                           output.data());
   for (std::size_t h = 0; h < 4; ++h) {
     std::vector<double> weight(n_rows);
@@ -173,6 +199,35 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(pages_and_precision_of_rows_change_no_bit_of_attention_over_the_same_numbers) {
+  constexpr std::size_t most = 3 * om::kv_cache::page_rows + 5, dim = 24,
+                        row_size = 2 * 2 * dim + 3;
+  const om::attention_shape shape{4, 2, dim};
+  const auto query = numbers(4 * dim, 30);
+  std::vector<float> scratch(om::attention_scratch(most)), expected(4 * dim), output(4 * dim);
+  for (const auto precision : {om::kv_precision::fp32, om::kv_precision::bf16}) {
+    om::kv_cache cache(most, row_size, precision);
+    for (std::size_t p = 0; p < most; ++p) cache.put(p, numbers(row_size, 100 + p, 2.0));
+    for (const std::size_t first : {0u, 1u, 16u, 31u, 32u, 50u})
+      for (const std::size_t n : {1u, 2u, 15u, 16u, 17u, 32u, 33u, 50u}) {
+        std::vector<float> rows;
+        for (std::size_t p = first; p < first + n; ++p) {
+          const auto row = cache.row(p);
+          rows.insert(rows.end(), row.begin(), row.end());
+        }
+        auto plain = single_page(rows, n, row_size);
+        plain.offset = 3;
+        for (const auto* set : om::available_kernels()) {
+          set->attention(shape, query.data(), plain, scratch.data(), expected.data());
+          set->attention(shape, query.data(), cache.rows(first, n, 3), scratch.data(),
+                         output.data());
+          BOOST_TEST_REQUIRE(same_bits(expected.data(), output.data(), output.size()),
+                             set->name << ": rows " << first << " to " << first + n);
+        }
+      }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
   for (const std::size_t dim : {10u, 16u, 20u, 64u})
     for (const auto* set : om::available_kernels()) {
@@ -182,8 +237,10 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       const auto query = numbers(3 * dim, 20, 1.0 / std::sqrt(static_cast<double>(dim)));
       const auto bias = numbers(3 * bias_size, 21, 3.0);
       std::vector<float> scratch(om::attention_scratch(n_rows)), output(3 * dim);
-      set->attention(shape, query.data(), {rows.data(), n_rows, row_size, bias.data(), bias_size},
-                     scratch.data(), output.data());
+      auto view = single_page(rows, n_rows, row_size);
+      view.bias = bias.data();
+      view.bias_size = bias_size;
+      set->attention(shape, query.data(), view, scratch.data(), output.data());
       for (std::size_t h = 0; h < 3; ++h) {
         std::vector<double> weight(n_rows);
         double total = 0;
@@ -203,9 +260,8 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       }
       // The same bits from every set.
       std::vector<float> portable(3 * dim);
-      om::available_kernels().front()->attention(
-          shape, query.data(), {rows.data(), n_rows, row_size, bias.data(), bias_size},
-          scratch.data(), portable.data());
+      om::available_kernels().front()->attention(shape, query.data(), view, scratch.data(),
+                                                 portable.data());
       BOOST_TEST(same_bits(portable.data(), output.data(), output.size()));
     }
 }

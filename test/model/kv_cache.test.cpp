@@ -48,17 +48,33 @@ BOOST_AUTO_TEST_CASE(rows_that_arrive_in_any_order_are_kept_and_counted_up_to_th
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_copy_keeps_its_rows_and_takes_as_many_as_the_original) {
-  om::kv_cache cache(100, 3);
-  for (std::size_t i = 0; i < 40; ++i) cache.put(i, row_at(i));
-  auto copy = cache;
-  for (std::size_t i = 40; i < 100; ++i) copy.put(i, row_at(i));
-  BOOST_TEST(copy.contiguous() == 100u);
-  BOOST_TEST(cache.contiguous() == 40u);
-  BOOST_TEST(copy.capacity() == 100u);
-  BOOST_TEST(holds(copy, 39));
-  BOOST_TEST(holds(copy, 99));
-  BOOST_TEST(!cache.has(40));
+BOOST_AUTO_TEST_CASE(pages_come_with_the_rows) {
+  constexpr std::size_t page = om::kv_cache::page_rows;
+  om::kv_cache cache(10 * page, 3), half(10 * page, 3, om::kv_precision::bf16);
+  BOOST_TEST(cache.resident_bytes() == 0u);
+  for (auto* each : {&cache, &half}) each->put(0, row_at(0));
+  BOOST_TEST(cache.resident_bytes() == page * 3 * 4);
+  BOOST_TEST(half.resident_bytes() == page * 3 * 2);
+  cache.put(page - 1, row_at(page - 1));
+  BOOST_TEST(cache.resident_bytes() == page * 3 * 4);
+  cache.put(page, row_at(page));
+  BOOST_TEST(cache.resident_bytes() == 2 * page * 3 * 4);
+  const auto moved = std::move(cache);
+  BOOST_TEST(holds(moved, page));
+}
+
+BOOST_AUTO_TEST_CASE(bf16_rows_are_rounded_to_the_nearest_once) {
+  om::kv_cache cache(2, 5, om::kv_precision::bf16);
+  // 1 + 2^-8 lies halfway between 1 and 1 + 2^-7, 1 + 3 * 2^-8 between that and 1 + 2^-6.
+  const std::vector<float> row = {1.0f + 0x1p-8f, 1.0f + 0x3p-8f, 1.0f + 0x1.001p-8f, -3.5f,
+                                  INFINITY};
+  cache.put(0, row);
+  const std::vector<float> rounded = {1.0f, 1.0f + 0x1p-6f, 1.0f + 0x1p-7f, -3.5f, INFINITY};
+  BOOST_TEST(cache.row(0) == rounded, boost::test_tools::per_element());
+  BOOST_TEST(cache.number(0, 1) == rounded[1]);
+  om::kv_cache other(2, 5, om::kv_precision::bf16);
+  other.put(0, cache.row(0));
+  BOOST_TEST(other.row(0) == rounded, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(storing_a_row_again_changes_nothing) {
