@@ -285,7 +285,8 @@ BOOST_AUTO_TEST_CASE(what_is_generated_is_the_likeliest_token_of_the_teacher_for
   BOOST_REQUIRE_EQUAL(logits.size(), read.size() * vocabulary);
   for (std::size_t i = 0; i < read.size(); ++i) {
     const auto row = std::span<const float>(logits).subspan(i * vocabulary, vocabulary);
-    BOOST_TEST(std::ranges::max_element(row) - row.begin() == made.token_ids[i]);
+    const auto likeliest = std::ranges::max_element(row) - row.begin();
+    BOOST_TEST(likeliest == made.token_ids[i]);
   }
 }
 
