@@ -395,31 +395,35 @@ struct scratch_cursor {
   }
 };
 
-/// Gate, up and SwiGLU for 64 inner units at a time, into `product` as Down reads it.
+/// What lies between the products, 64 inner units at a time, into `product` as Down reads it.
 template <class Isa, class Wide, class Down>
-void gated_product(const packed_expert& expert, row_span<Wide> rows, typename Down::row* product,
-                   std::size_t product_stride, std::size_t n_rows, float* gates, float* ups) {
-  const auto& layout = expert.gate.layout;
+void between_products(const packed_expert& expert, row_span<Wide> rows, typename Down::row* product,
+                      std::size_t product_stride, std::size_t n_rows, float* gates, float* ups) {
+  const auto& layout = expert.up.layout;
+  const bool gated = expert.gate.data != nullptr;
   for (std::size_t b = 0; b < block_count(layout); ++b) {
-    const auto gate = block_of<Wide>(expert.gate, b);
     const auto up = block_of<Wide>(expert.up, b);
-    if (n_rows == 1 && gate.width == block) {
-      block_pair<Isa, Wide>(gate, up, layout.n_in, rows, gates, ups);
+    if (!gated) {
+      block_rows<Isa, Wide>(up, layout.n_in, rows, ups, block, n_rows);
+    } else if (n_rows == 1 && up.width == block) {
+      block_pair<Isa, Wide>(block_of<Wide>(expert.gate, b), up, layout.n_in, rows, gates, ups);
     } else {
-      block_rows<Isa, Wide>(gate, layout.n_in, rows, gates, block, n_rows);
+      block_rows<Isa, Wide>(block_of<Wide>(expert.gate, b), layout.n_in, rows, gates, block,
+                            n_rows);
       block_rows<Isa, Wide>(up, layout.n_in, rows, ups, block, n_rows);
     }
     for (std::size_t i = 0; i < n_rows; ++i) {
-      const float* gated = gates + i * block;
-      if constexpr (Down::is_quantised) {
-        alignas(64) float units[block];
-        silu_product<Isa>(gated, ups + i * block, units, gate.valid);
-        quantise<Isa>(units, gate.valid,
+      const float* raised = ups + i * block;
+      alignas(64) float units[block];
+      if (gated)
+        silu_product<Isa>(gates + i * block, raised, units, up.valid);
+      else
+        for (std::size_t k = 0; k < up.valid; ++k) units[k] = raised[k] < 0.0f ? 0.0f : raised[k];
+      if constexpr (Down::is_quantised)
+        quantise<Isa>(units, up.valid,
                       product + i * product_stride + b * (block / packed_layout::group));
-      } else {
-        silu_product<Isa>(gated, ups + i * block, product + i * product_stride + b * block,
-                          gate.valid);
-      }
+      else
+        std::memcpy(product + i * product_stride + b * block, units, up.valid * sizeof(float));
     }
   }
 }
@@ -432,7 +436,7 @@ void run_expert(const packed_expert& expert, row_span<Wide> rows, float* output,
   auto* gates = scratch.take<float>(n_rows * block);
   auto* ups = scratch.take<float>(n_rows * block);
   auto* product = scratch.take<typename Down::row>(n_rows * stride);
-  gated_product<Isa, Wide, Down>(expert, rows, product, stride, n_rows, gates, ups);
+  between_products<Isa, Wide, Down>(expert, rows, product, stride, n_rows, gates, ups);
   multiply<Isa, Down>(expert.down, {product, stride}, output, inner.n_out, n_rows);
 }
 
@@ -440,7 +444,7 @@ template <class Isa>
 void expert(const packed_expert& content, const float* input, float* output, std::size_t n_rows,
             void* scratch) {
   scratch_cursor free{static_cast<std::byte*>(scratch)};
-  const auto& layout = content.gate.layout;
+  const auto& layout = content.up.layout;
   const auto down = [&]<class Wide>(row_span<Wide> rows) {
     switch (content.down.storage) {
       case weight_storage::fp32:
@@ -454,8 +458,8 @@ void expert(const packed_expert& content, const float* input, float* output, std
         return run_expert<Isa, Wide, int4_operand>(content, rows, output, n_rows, free);
     }
   };
-  if (!quantised(content.gate.storage)) {
-    if (content.gate.storage == weight_storage::fp32)
+  if (!quantised(content.up.storage)) {
+    if (content.up.storage == weight_storage::fp32)
       down(row_span<plain_operand<float>>{input, layout.n_in});
     else
       down(row_span<plain_operand<std::uint16_t>>{input, layout.n_in});
@@ -465,7 +469,7 @@ void expert(const packed_expert& content, const float* input, float* output, std
   auto* groups = free.take<quantised_group>(n_rows * stride);
   for (std::size_t i = 0; i < n_rows; ++i)
     quantise<Isa>(input + i * layout.n_in, layout.n_in, groups + i * stride);
-  if (content.gate.storage == weight_storage::int8)
+  if (content.up.storage == weight_storage::int8)
     down(row_span<int8_operand>{groups, stride});
   else
     down(row_span<int4_operand>{groups, stride});

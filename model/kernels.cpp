@@ -44,17 +44,23 @@ void pack(const packed_layout& layout, std::span<const float> row_major,
 namespace {
 
 constexpr std::size_t group_size = packed_layout::group;
+/// 1.5 * 2^23: added and subtracted, it rounds to the nearest whole number, ties to even.
+constexpr float round_by = 12582912.0f;
 
 /// The inputs of one output in one group, padded with zeros.
-std::array<float, group_size> inputs_of(const packed_layout& layout,
-                                        std::span<const float> row_major, std::size_t output,
-                                        std::size_t group) {
+std::array<float, group_size> inputs_of(std::span<const float> row, std::size_t group) {
   std::array<float, group_size> inputs{};
   const std::size_t first = group * group_size;
-  if (output < layout.n_out)
-    std::copy_n(row_major.data() + output * layout.n_in + first,
-                std::min(group_size, layout.n_in - first), inputs.data());
+  if (first < row.size())
+    std::copy_n(row.data() + first, std::min(group_size, row.size() - first), inputs.data());
   return inputs;
+}
+
+/// Row `o` of a block's rows, empty where it is padding.
+std::span<const float> row_of(const packed_layout& layout, std::span<const float> rows,
+                              std::size_t o) {
+  if ((o + 1) * layout.n_in > rows.size()) return {};
+  return rows.subspan(o * layout.n_in, layout.n_in);
 }
 
 /// Of a block of a quantised matrix, with what it takes to walk it.
@@ -79,25 +85,21 @@ std::size_t int8_at(std::size_t width, std::size_t o, std::size_t i) {
   return (i / 4 * width + o) * 4 + i % 4;
 }
 
-void pack_int8(const packed_layout& layout, std::span<const float> row_major, std::byte* packed) {
+void pack_int8(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
   const std::size_t n_inputs = layout.n_groups() * group_size;
-  each_block(layout, weight_storage::int8, packed, [&](const byte_block& block) {
-    auto* bytes = reinterpret_cast<std::uint8_t*>(block.first);
-    for (std::size_t o = 0; o < block.width; ++o) {
-      std::span<const float> row;
-      if (block.start + o < layout.n_out)
-        row = row_major.subspan((block.start + o) * layout.n_in, layout.n_in);
-      float largest = 0;
-      for (const float x : row) largest = std::max(largest, std::abs(x));
-      const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
-      const float scale = largest < 0x1p-100f ? 0.0f : largest / 127.0f;
-      for (std::size_t i = 0; i < n_inputs; ++i) {
-        const float x = i < row.size() ? std::nearbyint(row[i] * inverse) : 0.0f;
-        bytes[int8_at(block.width, o, i)] = static_cast<std::uint8_t>(static_cast<int>(x) + 128);
-      }
-      std::memcpy(bytes + n_inputs * block.width + o * sizeof(float), &scale, sizeof scale);
+  auto* bytes = reinterpret_cast<std::uint8_t*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    float largest = 0;
+    for (const float x : row) largest = std::max(largest, std::abs(x));
+    const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
+    const float scale = largest < 0x1p-100f ? 0.0f : largest / 127.0f;
+    for (std::size_t i = 0; i < n_inputs; ++i) {
+      const float x = i < row.size() ? row[i] * inverse + round_by - round_by : 0.0f;
+      bytes[int8_at(block.width, o, i)] = static_cast<std::uint8_t>(static_cast<int>(x) + 128);
     }
-  });
+    std::memcpy(bytes + n_inputs * block.width + o * sizeof(float), &scale, sizeof scale);
+  }
 }
 
 std::uint16_t to_bf16(float x) {
@@ -121,8 +123,7 @@ float round_int4(const std::array<float, group_size>& inputs, std::uint16_t scal
   const float inverse = step == 0 ? 0.0f : 1.0f / step;
   float squares = 0;
   for (std::size_t i = 0; i < group_size; ++i) {
-    // 1.5 * 2^23 rounds to the nearest, ties to even.
-    const float n = std::clamp(inputs[i] * inverse, -8.0f, 7.0f) + 12582912.0f - 12582912.0f;
+    const float n = std::clamp(inputs[i] * inverse, -8.0f, 7.0f) + round_by - round_by;
     const float difference = inputs[i] - n * step;
     squares += difference * difference;
     steps[i] = static_cast<std::uint8_t>(static_cast<int>(n) + 8);
@@ -147,7 +148,7 @@ int4_group quantise_int4(const std::array<float, group_size>& inputs) {
       best = {rounded, steps};
     }
   };
-  for (int tenths = 65; tenths <= 85; tenths += 2) {
+  for (int tenths = 66; tenths <= 86; tenths += 2) {
     // The extreme takes the side that reaches to -8.
     const float first = extreme / (-0.1f * static_cast<float>(tenths));
     round_int4(inputs, to_bf16(first), steps);
@@ -162,41 +163,61 @@ int4_group quantise_int4(const std::array<float, group_size>& inputs) {
   return best;
 }
 
-void pack_int4(const packed_layout& layout, std::span<const float> row_major, std::byte* packed) {
-  each_block(layout, weight_storage::int4, packed, [&](const byte_block& block) {
-    for (std::size_t g = 0; g < layout.n_groups(); ++g) {
-      auto* bytes = reinterpret_cast<std::uint8_t*>(block.first) + g * block.width * 18;
-      for (std::size_t o = 0; o < block.width; ++o) {
-        const auto made = quantise_int4(inputs_of(layout, row_major, block.start + o, g));
-        for (std::size_t i = 0; i < group_size / 2; ++i)
-          bytes[int8_at(block.width, o, i)] =
-              static_cast<std::uint8_t>(made.steps[i] | made.steps[i + group_size / 2] << 4);
-        std::memcpy(bytes + block.width * 16 + o * 2, &made.scale, 2);
-      }
+void pack_int4(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  for (std::size_t g = 0; g < layout.n_groups(); ++g) {
+    auto* bytes = reinterpret_cast<std::uint8_t*>(block.first) + g * block.width * 18;
+    for (std::size_t o = 0; o < block.width; ++o) {
+      const auto made = quantise_int4(inputs_of(row_of(layout, rows, o), g));
+      for (std::size_t i = 0; i < group_size / 2; ++i)
+        bytes[int8_at(block.width, o, i)] =
+            static_cast<std::uint8_t>(made.steps[i] | made.steps[i + group_size / 2] << 4);
+      std::memcpy(bytes + block.width * 16 + o * 2, &made.scale, 2);
     }
-  });
+  }
+}
+
+template <class Number, class Convert>
+void pack_plain(const packed_layout& layout, std::span<const float> rows, const byte_block& block,
+                Convert convert) {
+  auto* numbers = reinterpret_cast<Number*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    for (std::size_t k = 0; k < layout.n_in; ++k)
+      numbers[k * block.width + o] = k < row.size() ? convert(row[k]) : Number{};
+  }
 }
 
 }  // namespace
 
+void pack_block(const packed_layout& layout, std::size_t start, std::span<const float> rows,
+                weight_storage storage, std::span<std::byte> packed) {
+  ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
+                 "room for a packed matrix of another shape");
+  ORDERMOE_CHECK(
+      start % packed_layout::block == 0 && start < layout.n_out &&
+          rows.size() == layout.n_in * std::min(packed_layout::block, layout.n_out - start),
+      "rows of another block");
+  const byte_block block{packed.data() + start * (layout.bytes(storage) / layout.padded_out()),
+                         start, std::min(packed_layout::block, layout.padded_out() - start)};
+  switch (storage) {
+    case weight_storage::fp32:
+      return pack_plain<float>(layout, rows, block, [](float x) { return x; });
+    case weight_storage::bf16:
+      return pack_plain<std::uint16_t>(layout, rows, block, to_bf16);
+    case weight_storage::int8:
+      return pack_int8(layout, rows, block);
+    case weight_storage::int4:
+      return pack_int4(layout, rows, block);
+  }
+}
+
 void pack(const packed_layout& layout, std::span<const float> row_major, weight_storage storage,
           std::span<std::byte> packed) {
   ORDERMOE_CHECK(row_major.size() == layout.n_out * layout.n_in, "a matrix of another shape");
-  ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
-                 "room for a packed matrix of another shape");
-  switch (storage) {
-    case weight_storage::fp32:
-      return pack_as(layout, row_major,
-                     std::span(reinterpret_cast<float*>(packed.data()), layout.size()),
-                     [](float x) { return x; });
-    case weight_storage::bf16:
-      return pack_as(layout, row_major,
-                     std::span(reinterpret_cast<std::uint16_t*>(packed.data()), layout.size()),
-                     to_bf16);
-    case weight_storage::int8:
-      return pack_int8(layout, row_major, packed.data());
-    case weight_storage::int4:
-      return pack_int4(layout, row_major, packed.data());
+  for (std::size_t start = 0; start < layout.n_out; start += packed_layout::block) {
+    const std::size_t n = std::min(packed_layout::block, layout.n_out - start);
+    pack_block(layout, start, row_major.subspan(start * layout.n_in, n * layout.n_in), storage,
+               packed);
   }
 }
 
@@ -260,7 +281,7 @@ std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
   };
   return 2 * aligned(n_rows * packed_layout::block * sizeof(float)) +
          aligned(n_rows * row(expert.down)) +
-         (quantised(expert.gate.storage) ? aligned(n_rows * row(expert.gate)) : 0);
+         (quantised(expert.up.storage) ? aligned(n_rows * row(expert.up)) : 0);
 }
 
 bool fits_bf16(std::span<const float> numbers) {

@@ -82,10 +82,14 @@ void pack(const packed_layout& layout, std::span<const float> row_major,
           std::span<std::uint16_t> packed);
 /// The same in any storage; `packed` has layout.bytes(storage) bytes. bf16 rounds to the nearest,
 /// ties to even. int8 divides by the largest magnitude / 127 of an output. int4 tries scales that
-/// map the largest magnitude of 32 inputs to between 6.5 and 8.5 steps, refits each by least
+/// map the largest magnitude of 32 inputs to between 6.6 and 8.6 steps, refits each by least
 /// squares and keeps the one with the least squared error.
 void pack(const packed_layout& layout, std::span<const float> row_major, weight_storage storage,
           std::span<std::byte> packed);
+/// One block of it: outputs `start`, a multiple of 64, and on, as many as a block has; rows are
+/// [n, n_in]. `packed` is the room of the whole matrix.
+void pack_block(const packed_layout& layout, std::size_t start, std::span<const float> rows,
+                weight_storage storage, std::span<std::byte> packed);
 /// What a packed matrix means, row-major [n_out, n_in].
 std::vector<float> unpack(const packed_matrix& matrix);
 /// Whether every number is a bf16 number.
@@ -101,6 +105,7 @@ struct quantised_group {
 };
 
 /// The matrices of an expert, gate and up [inner, width] of the same storage, down [width, inner].
+/// Without a gate (its data null) what lies between is max(0, up(input)).
 struct packed_expert {
   packed_matrix gate;
   packed_matrix up;
@@ -159,7 +164,8 @@ struct kernel_set {
   /// linear() for int8 and int4 weights; rows are weights.layout.n_groups() groups apart.
   void (*linear_quantised)(const packed_matrix& weights, const quantised_group* input,
                            float* output, std::size_t output_stride, std::size_t n_rows);
-  /// output = down(silu(gate(input)) * up(input)) for n_rows rows one after the other, with the
+  /// output = down(silu(gate(input)) * up(input)), or down(max(0, up(input))) without a gate, for
+  /// n_rows rows one after the other, with the
   /// bits of the single steps. `scratch` has expert_scratch(expert, n_rows) bytes. What lies
   /// between the products goes through scratch 64 inner units at a time, as int8 where down is
   /// quantised.

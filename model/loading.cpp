@@ -225,10 +225,12 @@ class weight_loader {
     for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
       const auto name = fmt::format("{}.experts.{}{}", place, two_stacks() ? "expert_" : "", e);
       const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
-      expert(hosted ? &target.experts[e] : nullptr, name, shape_.intermediate_size);
+      expert(hosted ? &target.experts[e] : nullptr, name, shape_.intermediate_size,
+             precision_of(layer, expert_id{e}));
     }
     if (shape_.shared_intermediate_size > 0) {
-      expert(&target.shared, place + ".shared_expert", shape_.shared_intermediate_size);
+      expert(&target.shared, place + ".shared_expert", shape_.shared_intermediate_size,
+             options_.expert_precision);
       project(target.shared_gate, place + ".shared_expert_gate.weight", 1, hidden_);
     }
   }
@@ -249,7 +251,26 @@ class weight_loader {
     return reader_.problem() ? relative_bias() : relative_bias(table, shape_, reach);
   }
 
+  /// Error where LibTorch multiplies and a routed or shared expert is not to be kept as stored.
+  result<void> check_precision() const {
+    if (place_.linear == linear_path::kernels) return {};
+    auto kept = options_.expert_precision;
+    for (std::size_t l = 0; l < shape_.n_layers && kept == precision::stored; ++l)
+      for (std::size_t e = 0; e < shape_.n_experts && kept == precision::stored; ++e)
+        kept = precision_of(layer_id{l}, expert_id{e});
+    if (kept == precision::stored) return {};
+    return error{errc::unsupported,
+                 fmt::format("expert precision {} on device '{}': only the kernels on the host "
+                             "multiply by it, LibTorch by weights as they are stored; leave the "
+                             "precision out or use device 'cpu' with the kernels",
+                             to_string(kept), place_.device)};
+  }
+
  private:
+  precision precision_of(layer_id layer, expert_id expert) const {
+    return options_.precision_of ? options_.precision_of(layer, expert) : options_.expert_precision;
+  }
+
   bool two_stacks() const { return shape_.encoder_decoder.has_value(); }
 
   std::string stack_of(layer_id layer) const {
@@ -272,7 +293,8 @@ class weight_loader {
 
   /// The matrices of an expert, shared expert or dense feed-forward; only their names where target
   /// is null.
-  void expert(expert_weights* target, const std::string& name, std::size_t inner) {
+  void expert(expert_weights* target, const std::string& name, std::size_t inner,
+              precision kept = precision::stored) {
     const bool mixtral = shape_.kind == family::mixtral;
     std::vector<matrix_source> sources;
     const auto read = [&](const char* part, std::size_t n_out, std::size_t n_in) {
@@ -286,9 +308,9 @@ class weight_loader {
     read(two_stacks() ? "wi" : mixtral ? "w3" : "up_proj", inner, hidden_);
     read(two_stacks() ? "wo" : mixtral ? "w2" : "down_proj", hidden_, inner);
     if (target == nullptr) return;
-    reader_.later(std::move(sources), [target, this](std::vector<matrix_source>& from) {
-      *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_)
-                                 : expert_weights(from[0], from[1], place_);
+    reader_.later(std::move(sources), [target, kept, this](std::vector<matrix_source>& from) {
+      *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_, kept)
+                                 : expert_weights(from[0], from[1], place_, kept);
     });
   }
 
@@ -394,6 +416,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   const bool two_stacks = shape.encoder_decoder.has_value();
   weight_reader reader(*source);
   weight_loader loader(reader, shape, options, place);
+  if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
   const std::string embedding = two_stacks ? "shared.weight" : "model.embed_tokens.weight";
   reader.later({reader.matrix(embedding, shape.vocab_size, hidden)},
                [&content](std::vector<matrix_source>& sources) {
