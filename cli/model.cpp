@@ -356,6 +356,7 @@ void add_logits(CLI::App& parent) {
                      "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
                      "default: its start token, then --ids but for the last");
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
+  add_expert_precision(command, options->expert_precision);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
@@ -370,7 +371,11 @@ void add_logits(CLI::App& parent) {
     }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
-    const auto loaded = model::transformer::load(*folder);
+    const auto kept = model::parse_precision(options->expert_precision);
+    if (!kept) return at("--expert-precision", kept.error());
+    model::load_options loading;
+    loading.expert_precision = *kept;
+    const auto loaded = model::transformer::load(*folder, loading);
     if (!loaded) return loaded.error();
     const auto numbers = decoder_ids.empty() ? model::logits(**loaded, *ids)
                                              : model::logits(**loaded, *ids, decoder_ids);
@@ -380,10 +385,11 @@ void add_logits(CLI::App& parent) {
     if (auto written = model::write_npy(options->out, *numbers, rows, vocabulary); !written)
       return written.error();
     if (options->json)
-      fmt::print("{}\n",
-                 nlohmann::ordered_json{
-                     {"file", options->out}, {"tokens", rows}, {"vocabulary", vocabulary}}
-                     .dump(2));
+      fmt::print("{}\n", nlohmann::ordered_json{{"file", options->out},
+                                                {"expert_precision", options->expert_precision},
+                                                {"tokens", rows},
+                                                {"vocabulary", vocabulary}}
+                             .dump(2));
     else
       fmt::print("{}: fp32 [{}, {}]\n", options->out, rows, vocabulary);
     return {};
