@@ -29,34 +29,16 @@ weight_storage storage_of(precision kept, bool fits) {
   return weight_storage::fp32;
 }
 
-/// Reads and packs a matrix into memory of layout.bytes(storage); `fits`: all are bf16 numbers.
-void pack_source(const packed_layout& layout, matrix_source& source, weight_storage storage,
-                 bool fits, std::byte* memory) {
-  if (storage == weight_storage::fp32)
-    return pack(layout, source, std::span(reinterpret_cast<float*>(memory), layout.size()));
-  if (storage == weight_storage::bf16 && fits)
-    return pack(layout, source, std::span(reinterpret_cast<std::uint16_t*>(memory), layout.size()));
-  std::vector<float> rows;
-  for (std::size_t start = 0; start < layout.n_out; start += packed_layout::block) {
-    const std::size_t n = std::min(packed_layout::block, layout.n_out - start);
-    rows.resize(n * layout.n_in);
-    source.begin_rows(start, n);
-    source.read(start, rows);
-    source.end_rows(start, n);
-    pack_block(layout, start, rows, storage, {memory, layout.bytes(storage)});
-  }
-}
-
 /// Grows and never shrinks, on a boundary of a cache line; contents are undefined.
 std::byte* aligned_room(std::size_t bytes) {
-  thread_local std::shared_ptr<void> memory;
+  thread_local std::shared_ptr<std::byte> memory;
   thread_local std::size_t size = 0;
   if (size < bytes) {
     memory.reset();
     memory = weight_memory(bytes);
     size = bytes;
   }
-  return static_cast<std::byte*>(memory.get());
+  return memory.get();
 }
 
 }  // namespace
@@ -111,10 +93,10 @@ projection::projection(matrix_source& source, const compute_place& place, precis
     device_ = std::make_shared<const device_matrix>(device_matrix{device, plain.to(device)});
     return;
   }
-  const bool fits = (kept == precision::stored || kept == precision::bf16) && source.fits_bf16();
-  packed_.storage = storage_of(kept, fits);
+  packed_.storage = storage_of(kept, kept == precision::stored && source.fits_bf16());
   const auto memory = weight_memory(packed_.layout.bytes(packed_.storage));
-  pack_source(packed_.layout, source, packed_.storage, fits, static_cast<std::byte*>(memory.get()));
+  pack(packed_.layout, source, packed_.storage,
+       {memory.get(), packed_.layout.bytes(packed_.storage)});
   packed_.data = memory.get();
   host_ = memory;
 }
@@ -168,28 +150,28 @@ void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source&
     down_ = projection(down, place, kept);
     return;
   }
-  const bool may_fit = kept == precision::stored || kept == precision::bf16;
+  const bool stored = kept == precision::stored;
   // The kernel takes gate and up in one storage.
-  const bool wide_fits = may_fit && up.fits_bf16() && (gate == nullptr || gate->fits_bf16());
-  const bool down_fits = may_fit && down.fits_bf16();
-  packed_.up = {{up.n_out(), up.n_in()}, storage_of(kept, wide_fits), nullptr};
+  const auto wide = up.quantised_as().value_or(
+      storage_of(kept, stored && up.fits_bf16() && (gate == nullptr || gate->fits_bf16())));
+  packed_.up = {{up.n_out(), up.n_in()}, wide, nullptr};
   packed_.gate = packed_.up;
-  packed_.down = {{down.n_out(), down.n_in()}, storage_of(kept, down_fits), nullptr};
-  const std::size_t wide_bytes = packed_.up.layout.bytes(packed_.up.storage);
+  packed_.down = {{down.n_out(), down.n_in()},
+                  down.quantised_as().value_or(storage_of(kept, stored && down.fits_bf16())),
+                  nullptr};
+  const std::size_t wide_bytes = packed_.up.layout.bytes(wide);
   const std::size_t down_bytes = packed_.down.layout.bytes(packed_.down.storage);
   const std::size_t step = whole_lines(wide_bytes);
-  const std::shared_ptr<void> memory = weight_memory((gate == nullptr ? 1 : 2) * step + down_bytes);
-  auto* next = static_cast<std::byte*>(memory.get());
-  if (gate != nullptr) {
-    pack_source(packed_.gate.layout, *gate, packed_.gate.storage, wide_fits, next);
-    packed_.gate.data = next;
-    next += step;
-  }
-  pack_source(packed_.up.layout, up, packed_.up.storage, wide_fits, next);
-  packed_.up.data = next;
-  next += step;
-  pack_source(packed_.down.layout, down, packed_.down.storage, down_fits, next);
-  packed_.down.data = next;
+  const auto memory = weight_memory((gate == nullptr ? 1 : 2) * step + down_bytes);
+  std::byte* next = memory.get();
+  const auto keep_next = [&](packed_matrix& matrix, matrix_source& source, std::size_t room) {
+    pack(matrix.layout, source, matrix.storage, {next, matrix.layout.bytes(matrix.storage)});
+    matrix.data = next;
+    next += room;
+  };
+  if (gate != nullptr) keep_next(packed_.gate, *gate, step);
+  keep_next(packed_.up, up, step);
+  keep_next(packed_.down, down, down_bytes);
   host_ = memory;
 }
 

@@ -82,7 +82,8 @@ class expert_weights {
  public:
   expert_weights() = default;
   /// gate and up are [inner, width], down is [width, inner]; each is read from its first row to its
-  /// last. Throws as projection does.
+  /// last. What is stored quantised stays so whatever `kept` says; then gate and up are stored
+  /// alike, and the kernels multiply. Throws as projection does.
   expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
                  const compute_place& place, precision kept = precision::stored);
   /// gate and up are [inner, width] row-major, down is [width, inner]. Throws as projection does.

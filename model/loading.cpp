@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "model/quantised_rows.hpp"
 #include "model/safetensors.hpp"
 #include "model/transformer.hpp"
 #include "model/transformer_weights.hpp"
@@ -26,7 +27,7 @@ row_table::row_table(matrix_source& source)
       memory_(weight_memory(bytes_)) {
   constexpr std::size_t rows_at_once = 64;
   std::vector<float> wide(rows_at_once * width_);
-  auto* target = static_cast<std::byte*>(memory_.get());
+  auto* target = memory_.get();
   for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
     const std::size_t n = std::min(rows_at_once, source.n_out() - first);
     source.begin_rows(first, n);
@@ -46,7 +47,7 @@ row_table::row_table(matrix_source& source)
 }
 
 void row_table::copy_row(std::size_t index, float* row) const {
-  const auto* start = static_cast<const std::byte*>(memory_.get()) + index * row_bytes();
+  const auto* start = memory_.get() + index * row_bytes();
   widen(type_, {start, row_bytes()}, {row, width_});
 }
 
@@ -72,6 +73,22 @@ class weight_reader {
   matrix_source matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
     const auto* view = find(name, {n_out, n_in});
     return view == nullptr ? matrix_source() : matrix_source(*view);
+  }
+
+  /// The matrix of an expert, which may be stored quantised.
+  matrix_source expert_matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    const auto* view = source_->find(name);
+    if (view == nullptr || bytes_per_number(view->type) > 1) return matrix(name, n_out, n_in);
+    const auto kept = view->type == tensor_type::i8 ? weight_storage::int8 : weight_storage::int4;
+    const auto shape = stored_shape(kept, n_out, n_in);
+    view = find(name, shape.weight, shape.weight_type);
+    const auto* scale = find(scale_name(name), shape.scale, shape.scale_type);
+    if (view == nullptr || scale == nullptr) return {};
+    return matrix_source(*view, *scale, kept, n_out, n_in);
+  }
+
+  void fail(error problem) {
+    if (!problem_) problem_ = std::move(problem);
   }
 
   /// Asks for a matrix's names only.
@@ -158,14 +175,26 @@ class weight_reader {
     }
   };
 
-  /// Null after the first error.
-  const tensor_view* find(const std::string& name, const std::vector<std::size_t>& shape) {
+  /// Null after the first error. Without a type, any but integers.
+  const tensor_view* find(const std::string& name, const std::vector<std::size_t>& shape,
+                          std::optional<tensor_type> type = std::nullopt) {
     asked_.insert(name);
     if (problem_) return nullptr;
-    auto found = source_->get(name, shape);
-    if (found) return *found;
-    problem_ = found.error();
-    return nullptr;
+    const auto found = source_->get(name, shape);
+    if (!found) {
+      problem_ = found.error();
+      return nullptr;
+    }
+    const tensor_view& view = **found;
+    if (type ? view.type != *type : bytes_per_number(view.type) == 1) {
+      problem_ = error{errc::unsupported,
+                       fmt::format("{}: tensor '{}' is of type {}, expected {}; convert the model "
+                                   "again",
+                                   view.file.string(), name, to_string(view.type),
+                                   type ? to_string(*type) : "F32, F16 or BF16")};
+      return nullptr;
+    }
+    return &view;
   }
 
   void not_finite(const tensor_view& view) {
@@ -299,19 +328,42 @@ class weight_loader {
     std::vector<matrix_source> sources;
     const auto read = [&](const char* part, std::size_t n_out, std::size_t n_in) {
       const auto full = fmt::format("{}.{}.weight", name, part);
-      if (target == nullptr)
-        reader_.pass_over(full, n_out, n_in);
-      else
-        sources.push_back(reader_.matrix(full, n_out, n_in));
+      sources.push_back(is_expert_matrix(full) ? reader_.expert_matrix(full, n_out, n_in)
+                                               : reader_.matrix(full, n_out, n_in));
     };
     if (!two_stacks()) read(mixtral ? "w1" : "gate_proj", inner, hidden_);
     read(two_stacks() ? "wi" : mixtral ? "w3" : "up_proj", inner, hidden_);
     read(two_stacks() ? "wo" : mixtral ? "w2" : "down_proj", hidden_, inner);
     if (target == nullptr) return;
+    check_quantised(name, sources, kept);
     reader_.later(std::move(sources), [target, kept, this](std::vector<matrix_source>& from) {
       *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_, kept)
                                  : expert_weights(from[0], from[1], place_, kept);
     });
+  }
+
+  /// Refuses what is stored quantised where it cannot be kept so.
+  void check_quantised(const std::string& name, const std::vector<matrix_source>& sources,
+                       precision kept) {
+    for (const auto& each : sources) {
+      const auto stored = each.quantised_as();
+      if (!stored) continue;
+      if (place_.linear == linear_path::libtorch)
+        reader_.fail({errc::unsupported,
+                      fmt::format("expert '{}' is stored in {}, which only the kernels on the host "
+                                  "multiply by; use device 'cpu' with the kernels",
+                                  name, to_string(*stored))});
+      else if (kept != precision::stored && std::string_view(to_string(kept)) != to_string(*stored))
+        reader_.fail({errc::unsupported,
+                      fmt::format("expert '{}' is stored in {}, asked for is {}; load the model "
+                                  "that it was converted from, or leave the precision out",
+                                  name, to_string(*stored), to_string(kept))});
+    }
+    if (sources.size() == 3 && sources[0].quantised_as() != sources[1].quantised_as())
+      reader_.fail({errc::mismatch,
+                    fmt::format("expert '{}' has gate and up matrices of different precision; "
+                                "convert the model again",
+                                name)});
   }
 
   /// Matrices of the same width one below the other.

@@ -27,8 +27,8 @@ struct load_options {
   std::string device = "cpu";                 ///< A LibTorch device string.
   linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
   /// Which routed experts are read; empty: all. What is not an expert is always read.
-  std::function<bool(layer_id layer, expert_id expert)> hosts;
-  work_watch watch;                      ///< Asked between matrices.
+  std::function<bool(layer_id layer, expert_id expert)> hosts = {};
+  work_watch watch = {};                 ///< Asked between matrices.
   kv_precision kv = kv_precision::fp32;  ///< Of the caches that make_cache() makes.
   /// Of the experts, the shared one included; what else there is stays as stored.
   precision expert_precision = precision::stored;
