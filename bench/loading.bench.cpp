@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,17 +62,6 @@ struct open_file {
   open_file& operator=(const open_file&) = delete;
 };
 
-double plain_read(const fs::path& folder) {
-  std::vector<char> buffer(std::size_t{1} << 20);
-  const auto start = std::chrono::steady_clock::now();
-  for (const auto& path : weight_files(folder)) {
-    const open_file file(path);
-    while (::read(file.number, buffer.data(), buffer.size()) > 0) {
-    }
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// Share of the files' pages that the system holds, after it was told to forget them.
 double forget(const fs::path& folder) {
   double held = 0, all = 0;
@@ -99,19 +89,47 @@ double status_bytes(const std::string& name) {
   return 0;
 }
 
+/// Processor seconds of this process, in the program and in the system.
+double processor_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
 struct measurement {
   double seconds = 0;
-  double resident = 0;  ///< transformer::resident_bytes().
-  double peak = 0;      ///< Most memory of the process while it loaded, less what it had before.
+  double processor = 0;  ///< Seconds of all threads.
+  double resident = 0;   ///< transformer::resident_bytes().
+  double peak = 0;       ///< Most memory of the process while it loaded, less what it had before.
 };
+
+measurement plain_read(const fs::path& folder) {
+  std::vector<char> buffer(std::size_t{1} << 20);
+  const double used = processor_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& path : weight_files(folder)) {
+    const open_file file(path);
+    while (::read(file.number, buffer.data(), buffer.size()) > 0) {
+    }
+  }
+  measurement found;
+  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.processor = processor_seconds() - used;
+  return found;
+}
 
 measurement load(const fs::path& folder) {
   std::ofstream("/proc/self/clear_refs") << "5";
   const double before = status_bytes("VmRSS");
+  const double used = processor_seconds();
   const auto start = std::chrono::steady_clock::now();
   const auto model = take(model::transformer::load(folder));
   measurement found;
   found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.processor = processor_seconds() - used;
   found.resident = static_cast<double>(model->resident_bytes());
   found.peak = status_bytes("VmHWM") - before;
   return found;
@@ -173,16 +191,18 @@ int main(int argc, char** argv) {
   fmt::print("{:.2f} GB in {} files, {} threads at hand, {} runs: least, median, most\n",
              bytes * 1e-9, weight_files(folder).size(), std::thread::hardware_concurrency(), runs);
   for (const bool cold : {true, false}) {
-    std::vector<double> reads, loads, peaks;
+    std::vector<double> reads, loads, peaks, read_work, load_work;
     double held = 0, resident = 0;
     for (int run = cold ? 0 : -1; run < runs; ++run) {
       if (cold) held = std::max(held, forget(folder));
-      const auto read = apart([&] { return measurement{plain_read(folder), 0, 0}; });
+      const auto read = apart([&] { return plain_read(folder); });
       if (cold) held = std::max(held, forget(folder));
       const auto loaded = apart([&] { return load(folder); });
       if (run < 0) continue;
       reads.push_back(bytes * 1e-9 / read.seconds);
       loads.push_back(bytes * 1e-9 / loaded.seconds);
+      read_work.push_back(read.processor);
+      load_work.push_back(loaded.processor);
       peaks.push_back(loaded.peak / loaded.resident);
       resident = loaded.resident;
     }
@@ -192,6 +212,8 @@ int main(int argc, char** argv) {
     fmt::print("  plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
     fmt::print("  load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read\n", l.low,
                l.middle, l.high, 100 * l.middle / r.middle);
+    fmt::print("  processor   {:6.2f} s to read, {:.2f} s to load (median)\n",
+               spread_of(read_work).middle, spread_of(load_work).middle);
     fmt::print("  peak memory {:6.3f} {:6.3f} {:6.3f} of {:.2f} GB of resident weights\n", p.low,
                p.middle, p.high, resident * 1e-9);
   }

@@ -87,6 +87,19 @@ void world_options::add(CLI::App& command, bool needs_cluster) {
   command.add_flag("--json", json, "Print JSON on standard output");
 }
 
+void world_options::add_expert_precision(CLI::App& command) {
+  cli::add_expert_precision(command, expert_precision);
+}
+
+void add_expert_precision(CLI::App& command, std::string& target) {
+  command
+      .add_option("--expert-precision", target,
+                  "What expert weights are turned into: stored (as in the checkpoint), bf16, int8 "
+                  "or int4")
+      ->check(CLI::IsMember({"stored", "bf16", "int8", "int4"}))
+      ->capture_default_str();
+}
+
 actors::run_setup setup_of(const world& loaded, std::uint64_t seed) {
   actors::run_setup setup;
   setup.model = loaded.model;
@@ -159,9 +172,15 @@ result<world> load_world(const world_options& options) {
   const auto folder = existing_folder(options.model, "--model");
   if (!folder) return folder.error();
   loaded.model_name = fs::canonical(*folder).filename().string();
-  auto model = model::transformer::load(*folder);
+  const auto kept = model::parse_precision(options.expert_precision);
+  if (!kept) return at("--expert-precision", kept.error());
+  model::load_options loading;
+  loading.expert_precision = *kept;
+  auto model = model::transformer::load(*folder, loading);
   if (!model) return model.error();
   loaded.model = *model;
+  if (*kept != model::precision::stored)
+    loaded.model_name += fmt::format(" ({} experts)", options.expert_precision);
   auto tokens = model::tokenizer::load(*folder);
   if (!tokens) return tokens.error();
   loaded.tokens = *tokens;

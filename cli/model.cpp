@@ -8,6 +8,7 @@
 #include "cli/common.hpp"
 #include "config/files.hpp"
 #include "model/checksums.hpp"
+#include "model/convert.hpp"
 #include "model/inspect.hpp"
 #include "model/npy.hpp"
 #include "model/random_model.hpp"
@@ -194,7 +195,7 @@ void add_inspect(CLI::App& parent) {
           {"weights", sizes.total_weights},
           {"expert_weights", sizes.expert_weights},
           {"non_expert_weights", sizes.non_expert_weights}};
-      for (const auto& each : sizes.precisions)
+      for (const auto& each : sizes.storages)
         content["precisions"][model::to_string(each.kept)] = {
             {"expert_bytes", each.expert_bytes},
             {"all_experts_bytes", each.total_bytes - each.non_expert_bytes},
@@ -224,7 +225,7 @@ void add_inspect(CLI::App& parent) {
                sizes.expert_weights, sizes.n_experts);
     fmt::print("{:<10}{:>16}{:>18}{:>18}{:>18}\n", "bytes in", "one expert", "all experts",
                "everything else", "in all");
-    for (const auto& each : sizes.precisions)
+    for (const auto& each : sizes.storages)
       fmt::print("{:<10}{:>16}{:>18}{:>18}{:>18}\n", model::to_string(each.kept), each.expert_bytes,
                  each.total_bytes - each.non_expert_bytes, each.non_expert_bytes, each.total_bytes);
     fmt::print("digest {}\n", *digest);
@@ -356,6 +357,7 @@ void add_logits(CLI::App& parent) {
                      "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
                      "default: its start token, then --ids but for the last");
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
+  add_expert_precision(command, options->expert_precision);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
@@ -370,7 +372,11 @@ void add_logits(CLI::App& parent) {
     }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
-    const auto loaded = model::transformer::load(*folder);
+    const auto kept = model::parse_precision(options->expert_precision);
+    if (!kept) return at("--expert-precision", kept.error());
+    model::load_options loading;
+    loading.expert_precision = *kept;
+    const auto loaded = model::transformer::load(*folder, loading);
     if (!loaded) return loaded.error();
     const auto numbers = decoder_ids.empty() ? model::logits(**loaded, *ids)
                                              : model::logits(**loaded, *ids, decoder_ids);
@@ -380,10 +386,11 @@ void add_logits(CLI::App& parent) {
     if (auto written = model::write_npy(options->out, *numbers, rows, vocabulary); !written)
       return written.error();
     if (options->json)
-      fmt::print("{}\n",
-                 nlohmann::ordered_json{
-                     {"file", options->out}, {"tokens", rows}, {"vocabulary", vocabulary}}
-                     .dump(2));
+      fmt::print("{}\n", nlohmann::ordered_json{{"file", options->out},
+                                                {"expert_precision", options->expert_precision},
+                                                {"tokens", rows},
+                                                {"vocabulary", vocabulary}}
+                             .dump(2));
     else
       fmt::print("{}: fp32 [{}, {}]\n", options->out, rows, vocabulary);
     return {};
@@ -462,16 +469,67 @@ void add_make_random(CLI::App& parent) {
   });
 }
 
+void add_convert(CLI::App& parent) {
+  struct content {
+    std::string folder, precision, out;
+    bool json = false;
+  };
+  auto& command = *parent.add_subcommand("convert", "Write a model again in another precision");
+  auto options = std::make_shared<content>();
+  command.add_option("--model", options->folder, "Model folder")->required();
+  command
+      .add_option("--precision", options->precision,
+                  "fp32 or bf16 for all weights; int8 or int4 for the experts alone")
+      ->check(CLI::IsMember({"fp32", "bf16", "int8", "int4"}))
+      ->required();
+  command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "A folder in int8 or int4 gives the bits of quantising when loading; only OrderMoE reads "
+      "it.\n"
+      "Profiles are not copied: run `ordermoe calibrate` for the new folder.\n"
+      "Example:\n  ordermoe model convert --model data/models/lineage --precision int8 --out "
+      "lineage-int8");
+  set_body(command, [options]() -> result<void> {
+    const auto path = existing_folder(options->folder, "--model");
+    if (!path) return path.error();
+    const auto kept = model::parse_storage(options->precision);
+    if (!kept) return at("--precision", kept.error());
+    result<model::written_model> written = error{errc::failed, "not run"};
+    {
+      progress_line line("converting");
+      model::convert_options how;
+      how.kept = *kept;
+      how.watch.progress = [&](double share) { line.show(share); };
+      how.watch.should_stop = stop_requested;
+      written = model::convert_model(*path, options->out, how);
+    }
+    if (!written) return written.error();
+    if (options->json)
+      fmt::print("{}\n", nlohmann::ordered_json{{"folder", options->out},
+                                                {"precision", options->precision},
+                                                {"tensors", written->n_tensors},
+                                                {"weight_files", written->n_files},
+                                                {"weight_bytes", written->weight_bytes}}
+                             .dump(2));
+    else
+      fmt::print("{}: {} tensors of {} bytes in {} {}\n", options->out, written->n_tensors,
+                 written->weight_bytes, written->n_files, written->n_files == 1 ? "file" : "files");
+    return {};
+  });
+}
+
 }  // namespace
 
 void add_model(CLI::App& app) {
-  auto& parent = *app.add_subcommand("model", "Train, make, inspect and verify models");
+  auto& parent = *app.add_subcommand("model", "Train, make, inspect, verify and convert models");
   parent.require_subcommand(1);
   add_train(parent);
   add_inspect(parent);
   add_verify(parent);
   add_logits(parent);
   add_make_random(parent);
+  add_convert(parent);
 }
 
 }  // namespace ordermoe::cli

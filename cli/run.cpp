@@ -84,10 +84,11 @@ result<void> run_reference(const run_options& options, const world& loaded,
     if (!options.world.json) fmt::print("> {}\n{}\n\n", prompts[i], answer->text);
   }
   if (options.world.json)
-    fmt::print("{}\n",
-               nlohmann::ordered_json{
-                   {"mode", "reference"}, {"seed", options.world.seed}, {"answers", answers}}
-                   .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"},
+                                              {"model", loaded.model_name},
+                                              {"seed", options.world.seed},
+                                              {"answers", answers}}
+                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return {};
 }
 
@@ -181,6 +182,7 @@ void add_run(CLI::App& app) {
   auto& command = *app.add_subcommand("run", "Answer prompts on a cluster");
   auto options = std::make_shared<run_options>();
   options->world.add(command, false);
+  options->world.add_expert_precision(command);
   command.add_option("--cluster", options->world.cluster,
                      "Cluster file (TOML); not needed for --mode reference");
   command

@@ -119,9 +119,9 @@ class building_folder {
   fs::path path_;
 };
 
-std::string header_of(std::span<const tensor_entry> tensors) {
+std::string header_of(std::span<const tensor_entry> tensors, const std::string& format) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  header["__metadata__"] = {{"format", "pt"}};
+  header["__metadata__"] = {{"format", format}};
   std::uint64_t offset = 0;
   for (const auto& tensor : tensors) {
     const std::uint64_t end = offset + tensor.n_bytes();
@@ -149,6 +149,7 @@ std::uint64_t tensor_entry::n_bytes() const {
 struct checkpoint_writer::state {
   fs::path target;
   building_folder building;
+  std::string format;
   std::vector<tensor_entry> tensors;
   std::vector<std::pair<std::size_t, std::size_t>> shards;  ///< First tensor and how many.
   std::optional<growing_file> file;
@@ -159,8 +160,12 @@ struct checkpoint_writer::state {
   checksum_list checksums;
   written_model report;
 
-  state(fs::path where, fs::path made, std::vector<tensor_entry> all, std::size_t shard_bytes)
-      : target(std::move(where)), building(std::move(made)), tensors(std::move(all)) {
+  state(fs::path where, fs::path made, std::vector<tensor_entry> all, std::size_t shard_bytes,
+        std::string of_format)
+      : target(std::move(where)),
+        building(std::move(made)),
+        format(std::move(of_format)),
+        tensors(std::move(all)) {
     std::size_t first = 0;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -174,12 +179,6 @@ struct checkpoint_writer::state {
       report.weight_bytes += more;
     }
     shards.emplace_back(first, tensors.size() - first);
-    for (const auto& [start, n] : shards) {
-      const auto part = std::span(tensors).subspan(start, n);
-      std::ranges::stable_sort(part, [](const tensor_entry& a, const tensor_entry& b) {
-        return bytes_per_number(a.type) > bytes_per_number(b.type);
-      });
-    }
     report.n_tensors = tensors.size();
     report.n_files = shards.size();
   }
@@ -197,7 +196,7 @@ struct checkpoint_writer::state {
       if (!file) {
         file.emplace(building.path() / shard_name());
         const auto part = std::span(tensors).subspan(first, n);
-        if (auto written = file->append(header_of(part)); !written) return written;
+        if (auto written = file->append(header_of(part, format)); !written) return written;
         for (const auto& each : part) weight_map[each.name] = shard_name();
       }
       while (tensor < first + n && tensor_done == tensors[tensor].n_bytes()) {
@@ -222,7 +221,8 @@ checkpoint_writer::checkpoint_writer(std::unique_ptr<state> content) : state_(st
 checkpoint_writer::~checkpoint_writer() = default;
 
 result<std::unique_ptr<checkpoint_writer>> checkpoint_writer::begin(
-    const fs::path& folder, std::vector<tensor_entry> tensors, std::size_t shard_bytes) {
+    const fs::path& folder, std::vector<tensor_entry> tensors, std::size_t shard_bytes,
+    std::string format) {
   std::error_code status;
   const fs::path target = folder.has_filename() ? folder : folder.parent_path();
   if (fs::exists(target, status) &&
@@ -232,7 +232,8 @@ result<std::unique_ptr<checkpoint_writer>> checkpoint_writer::begin(
                                        target.string())};
   auto made = building_folder::create(target);
   if (!made) return made.error();
-  auto content = std::make_unique<state>(target, *made, std::move(tensors), shard_bytes);
+  auto content =
+      std::make_unique<state>(target, *made, std::move(tensors), shard_bytes, std::move(format));
   const auto room = fs::space(content->building.path(), status);
   if (!status && room.available < content->report.weight_bytes)
     return error{errc::io,

@@ -36,12 +36,13 @@ struct written_model {
 
 class checkpoint_writer {
  public:
-  /// Tensors go to files in their order, to a new file where one would have more than shard_bytes;
-  /// inside a file wider types come first, so that all numbers are aligned. Errors: io (the target
-  /// is there and not empty, or the disk has no room).
+  /// Tensors go to files in their order, to a new file where one would have more than shard_bytes.
+  /// `format` is what the files' metadata says: "pt" where others may read them. Errors: io (the
+  /// target is there and not empty, or the disk has no room).
   static result<std::unique_ptr<checkpoint_writer>> begin(const std::filesystem::path& target,
                                                           std::vector<tensor_entry> tensors,
-                                                          std::size_t shard_bytes);
+                                                          std::size_t shard_bytes,
+                                                          std::string format = "pt");
   /// Removes what was written unless finish() succeeded.
   ~checkpoint_writer();
   checkpoint_writer(const checkpoint_writer&) = delete;

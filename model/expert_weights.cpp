@@ -1,14 +1,68 @@
 #include "model/expert_weights.hpp"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "config/error.hpp"
-
 namespace ordermoe::model {
+
+namespace {
+
+std::size_t whole_lines(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+weight_storage storage_of(precision kept, bool fits) {
+  switch (kept) {
+    case precision::stored:
+      return fits ? weight_storage::bf16 : weight_storage::fp32;
+    case precision::bf16:
+      return weight_storage::bf16;
+    case precision::int8:
+      return weight_storage::int8;
+    case precision::int4:
+      return weight_storage::int4;
+  }
+  return weight_storage::fp32;
+}
+
+/// Grows and never shrinks, on a boundary of a cache line; contents are undefined.
+std::byte* aligned_room(std::size_t bytes) {
+  thread_local std::shared_ptr<std::byte> memory;
+  thread_local std::size_t size = 0;
+  if (size < bytes) {
+    memory.reset();
+    memory = weight_memory(bytes);
+    size = bytes;
+  }
+  return memory.get();
+}
+
+}  // namespace
+
+const char* to_string(precision value) {
+  switch (value) {
+    case precision::stored:
+      return "stored";
+    case precision::bf16:
+      return "bf16";
+    case precision::int8:
+      return "int8";
+    case precision::int4:
+      return "int4";
+  }
+  return "";
+}
+
+result<precision> parse_precision(std::string_view name) {
+  for (const auto value : {precision::stored, precision::bf16, precision::int8, precision::int4})
+    if (name == to_string(value)) return value;
+  return error{errc::usage,
+               fmt::format("precision '{}': expected stored, bf16, int8 or int4", name)};
+}
 
 struct projection::device_matrix {
   at::Device device;
@@ -16,14 +70,15 @@ struct projection::device_matrix {
 };
 
 projection::projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
-                       const compute_place& place) {
+                       const compute_place& place, precision kept) {
   matrix_source source(row_major, n_out, n_in);
-  *this = projection(source, place);
+  *this = projection(source, place, kept);
 }
 
-projection::projection(matrix_source& source, const compute_place& place) {
+projection::projection(matrix_source& source, const compute_place& place, precision kept) {
   packed_.layout = {source.n_out(), source.n_in()};
   if (place.linear == linear_path::libtorch) {
+    ORDERMOE_CHECK(kept == precision::stored, "LibTorch multiplies by weights as they are stored");
     const at::Device device(place.device);
     at::Tensor plain = at::empty(
         {static_cast<std::int64_t>(source.n_out()), static_cast<std::int64_t>(source.n_in())},
@@ -38,29 +93,35 @@ projection::projection(matrix_source& source, const compute_place& place) {
     device_ = std::make_shared<const device_matrix>(device_matrix{device, plain.to(device)});
     return;
   }
-  const std::size_t size = packed_.layout.size();
-  const auto keep = [&]<class Number>(weight_storage storage, Number) {
-    const auto memory = weight_memory(size * sizeof(Number));
-    pack(packed_.layout, source, std::span(static_cast<Number*>(memory.get()), size));
-    packed_.storage = storage;
-    packed_.data = memory.get();
-    host_ = memory;
-  };
-  if (source.fits_bf16())
-    keep(weight_storage::bf16, std::uint16_t{});
-  else
-    keep(weight_storage::fp32, float{});
+  packed_.storage = storage_of(kept, kept == precision::stored && source.fits_bf16());
+  const auto memory = weight_memory(packed_.layout.bytes(packed_.storage));
+  pack(packed_.layout, source, packed_.storage,
+       {memory.get(), packed_.layout.bytes(packed_.storage)});
+  packed_.data = memory.get();
+  host_ = memory;
 }
 
 std::size_t projection::bytes() const {
   if (device_ != nullptr) return device_->content.nbytes();
   if (packed_.data == nullptr) return 0;
-  return packed_.layout.size() * (packed_.storage == weight_storage::bf16 ? 2 : 4);
+  return packed_.layout.bytes(packed_.storage);
 }
 
 void projection::apply(const float* input, float* output, std::size_t n) const {
-  if (packed_.data != nullptr) {
+  if (packed_.data != nullptr && !quantised(packed_.storage)) {
     kernels().linear(packed_, input, n_in(), output, n_out(), n);
+    return;
+  }
+  if (packed_.data != nullptr) {
+    const std::size_t stride = packed_.layout.n_groups();
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      auto* groups = reinterpret_cast<quantised_group*>(
+          aligned_room(count * stride * sizeof(quantised_group)));
+      for (std::size_t i = 0; i < count; ++i)
+        kernels().quantise(input + (start + i) * n_in(), n_in(), groups + i * stride);
+      kernels().linear_quantised(packed_, groups, output + start * n_out(), n_out(), count);
+    }
     return;
   }
   // One row at a time, so that a row's bits cannot depend on the number of rows.
@@ -77,24 +138,84 @@ void projection::apply(const float* input, float* output, std::size_t n) const {
   std::memcpy(output, all.data_ptr<float>(), n * n_out() * sizeof(float));
 }
 
+void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source& down,
+                          const compute_place& place, precision kept) {
+  if (place.linear == linear_path::libtorch) {
+    if (gate != nullptr) {
+      gate->append(up);
+      gate_and_up_ = projection(*gate, place, kept);
+    } else {
+      gate_and_up_ = projection(up, place, kept);
+    }
+    down_ = projection(down, place, kept);
+    return;
+  }
+  const bool stored = kept == precision::stored;
+  // The kernel takes gate and up in one storage.
+  const auto wide = up.quantised_as().value_or(
+      storage_of(kept, stored && up.fits_bf16() && (gate == nullptr || gate->fits_bf16())));
+  packed_.up = {{up.n_out(), up.n_in()}, wide, nullptr};
+  packed_.gate = packed_.up;
+  packed_.down = {{down.n_out(), down.n_in()},
+                  down.quantised_as().value_or(storage_of(kept, stored && down.fits_bf16())),
+                  nullptr};
+  const std::size_t wide_bytes = packed_.up.layout.bytes(wide);
+  const std::size_t down_bytes = packed_.down.layout.bytes(packed_.down.storage);
+  const std::size_t step = whole_lines(wide_bytes);
+  const auto memory = weight_memory((gate == nullptr ? 1 : 2) * step + down_bytes);
+  std::byte* next = memory.get();
+  const auto keep_next = [&](packed_matrix& matrix, matrix_source& source, std::size_t room) {
+    pack(matrix.layout, source, matrix.storage, {next, matrix.layout.bytes(matrix.storage)});
+    matrix.data = next;
+    next += room;
+  };
+  if (gate != nullptr) keep_next(packed_.gate, *gate, step);
+  keep_next(packed_.up, up, step);
+  keep_next(packed_.down, down, down_bytes);
+  host_ = memory;
+}
+
 expert_weights::expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
-                               const compute_place& place) {
-  gate.append(up);
-  gate_and_up_ = projection(gate, place);
-  down_ = projection(down, place);
+                               const compute_place& place, precision kept) {
+  keep(&gate, up, down, place, kept);
 }
 
 expert_weights::expert_weights(std::span<const float> gate, std::span<const float> up,
                                std::span<const float> down, std::size_t width, std::size_t inner,
-                               const compute_place& place) {
+                               const compute_place& place, precision kept) {
   matrix_source first(gate, inner, width), second(up, inner, width), third(down, width, inner);
-  *this = expert_weights(first, second, third, place);
+  keep(&first, second, third, place, kept);
 }
 
-expert_weights::expert_weights(matrix_source& up, matrix_source& down, const compute_place& place)
-    : gate_and_up_(up, place), down_(down, place) {}
+expert_weights::expert_weights(matrix_source& up, matrix_source& down, const compute_place& place,
+                               precision kept) {
+  keep(nullptr, up, down, place, kept);
+}
+
+expert_weights::expert_weights(const packed_expert& packed, std::shared_ptr<const void> owner)
+    : packed_(packed), host_(std::move(owner)) {
+  ORDERMOE_CHECK(packed.gate.data == nullptr || packed.gate.storage == packed.up.storage,
+                 "the gate and the up matrix of an expert are kept differently");
+}
+
+std::size_t expert_weights::bytes() const {
+  if (packed_.up.data == nullptr) return gate_and_up_.bytes() + down_.bytes();
+  std::size_t sum = 0;
+  for (const auto* matrix : {&packed_.gate, &packed_.up, &packed_.down})
+    if (matrix->data != nullptr) sum += matrix->layout.bytes(matrix->storage);
+  return sum;
+}
 
 void expert_weights::apply(const float* input, float* output, std::size_t n) const {
+  if (packed_.up.data != nullptr) {
+    const std::size_t width = packed_.down.layout.n_out;
+    for (std::size_t start = 0; start < n; start += most_rows) {
+      const std::size_t count = std::min(most_rows, n - start);
+      kernels().expert(packed_, input + start * width, output + start * width, count,
+                       aligned_room(expert_scratch(packed_, count)));
+    }
+    return;
+  }
   const std::size_t width = down_.n_out();
   const std::size_t inner = down_.n_in();
   const bool gated = gate_and_up_.n_out() != inner;
@@ -115,6 +236,12 @@ void expert_weights::apply(const float* input, float* output, std::size_t n) con
                              product + i * inner, inner);
     down_.apply(product, output + start * width, count);
   }
+}
+
+std::size_t expert_bytes(std::size_t width, std::size_t inner, precision kept, bool gated) {
+  const auto storage = storage_of(kept, true);
+  return (gated ? 2 : 1) * packed_layout{inner, width}.bytes(storage) +
+         packed_layout{width, inner}.bytes(storage);
 }
 
 }  // namespace ordermoe::model

@@ -4,8 +4,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "config/error.hpp"
 #include "model/kernels.hpp"
 #include "model/matrix_source.hpp"
 
@@ -20,6 +22,15 @@ constexpr std::size_t most_rows = 128;
 /// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
 /// other device.
 enum class linear_path { kernels, libtorch };
+
+/// What weights are turned into when they are loaded; `stored`: what the checkpoint has. bf16
+/// rounds what has more bits; int8 and int4 are those of weight_storage. For the kernels on the
+/// host only.
+enum class precision { stored, bf16, int8, int4 };
+/// "stored", "bf16", "int8", "int4".
+const char* to_string(precision value);
+/// The opposite of to_string. Error: usage, naming what is allowed.
+result<precision> parse_precision(std::string_view name);
 
 /// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
 /// must be libtorch where it is not the host.
@@ -45,10 +56,10 @@ class projection {
  public:
   projection() = default;
   /// Reads the source from its first row to its last. Throws what LibTorch throws where the device
-  /// cannot hold it, and std::bad_alloc.
-  projection(matrix_source& source, const compute_place& place);
+  /// cannot hold it, and std::bad_alloc. Precondition: `kept` is stored where LibTorch multiplies.
+  projection(matrix_source& source, const compute_place& place, precision kept = precision::stored);
   projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
-             const compute_place& place);
+             const compute_place& place, precision kept = precision::stored);
 
   std::size_t n_out() const { return packed_.layout.n_out; }
   std::size_t n_in() const { return packed_.layout.n_in; }
@@ -71,27 +82,40 @@ class expert_weights {
  public:
   expert_weights() = default;
   /// gate and up are [inner, width], down is [width, inner]; each is read from its first row to its
-  /// last. Throws as projection does.
+  /// last. What is stored quantised stays so whatever `kept` says; then gate and up are stored
+  /// alike, and the kernels multiply. Throws as projection does.
   expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
-                 const compute_place& place);
+                 const compute_place& place, precision kept = precision::stored);
   /// gate and up are [inner, width] row-major, down is [width, inner]. Throws as projection does.
   expert_weights(std::span<const float> gate, std::span<const float> up,
                  std::span<const float> down, std::size_t width, std::size_t inner,
-                 const compute_place& place);
+                 const compute_place& place, precision kept = precision::stored);
 
   /// Without a gate.
-  expert_weights(matrix_source& up, matrix_source& down, const compute_place& place);
+  expert_weights(matrix_source& up, matrix_source& down, const compute_place& place,
+                 precision kept = precision::stored);
+  /// What is packed already; `owner` keeps it in memory.
+  expert_weights(const packed_expert& packed, std::shared_ptr<const void> owner);
 
   /// Whether it was loaded.
-  bool there() const { return down_.n_out() > 0; }
-  std::size_t bytes() const { return gate_and_up_.bytes() + down_.bytes(); }
+  bool there() const { return packed_.up.data != nullptr || down_.n_out() > 0; }
+  std::size_t bytes() const;
   /// n rows, [n, width] to [n, width]. Precondition: there().
   void apply(const float* input, float* output, std::size_t n) const;
 
  private:
-  /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width].
+  void keep(matrix_source* gate, matrix_source& up, matrix_source& down, const compute_place& place,
+            precision kept);
+
+  packed_expert packed_;              ///< data: null where LibTorch multiplies.
+  std::shared_ptr<const void> host_;  ///< Owns what packed_ points at.
+  /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width]. This and
+  /// the next where LibTorch multiplies.
   projection gate_and_up_;
   projection down_;  ///< [width, inner]
 };
+
+/// Bytes of an expert on the host; `stored` counts bf16, as published checkpoints have it.
+std::size_t expert_bytes(std::size_t width, std::size_t inner, precision kept, bool gated = true);
 
 }  // namespace ordermoe::model

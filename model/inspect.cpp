@@ -8,42 +8,10 @@
 
 namespace ordermoe::model {
 
-const char* to_string(precision value) {
-  switch (value) {
-    case precision::fp32:
-      return "fp32";
-    case precision::bf16:
-      return "bf16";
-    case precision::int8:
-      return "int8";
-    case precision::int4:
-      return "int4";
-  }
-  return "?";
-}
-
-result<precision> parse_precision(std::string_view name) {
-  for (const auto value : all_precisions)
+result<weight_storage> parse_storage(std::string_view name) {
+  for (const auto value : all_storages)
     if (name == to_string(value)) return value;
-  return error{errc::usage,
-               fmt::format("'{}' is no precision; there are fp32, bf16, int8 and int4", name)};
-}
-
-std::int64_t matrix_bytes(precision kept, std::size_t n_out, std::size_t n_in) {
-  constexpr std::size_t group = 32;
-  const auto rows = static_cast<std::int64_t>(n_out);
-  const auto columns = static_cast<std::int64_t>(n_in);
-  switch (kept) {
-    case precision::fp32:
-      return rows * columns * 4;
-    case precision::bf16:
-      return rows * columns * 2;
-    case precision::int8:
-      return rows * (columns + 4);
-    case precision::int4:
-      return rows * static_cast<std::int64_t>((n_in + group - 1) / group) * (group / 2 + 2);
-  }
-  return 0;
+  return error{errc::usage, fmt::format("'{}': expected fp32, bf16, int8 or int4", name)};
 }
 
 model_sizes sizes_of(const model_config& config) {
@@ -58,24 +26,24 @@ model_sizes sizes_of(const model_config& config) {
   const std::size_t wide_matrices = config.encoder_decoder ? 1 : 2;
   sizes.expert_weights = std::uint64_t{wide_matrices + 1} * hidden * inner;
   sizes.non_expert_weights = sizes.total_weights - sizes.n_experts * sizes.expert_weights;
-  for (const auto kept : all_precisions) {
-    precision_sizes each;
+  for (const auto kept : all_storages) {
+    storage_sizes each;
     each.kept = kept;
     each.expert_bytes =
-        static_cast<std::int64_t>(wide_matrices) * matrix_bytes(kept, inner, hidden) +
-        matrix_bytes(kept, hidden, inner);
-    each.non_expert_bytes =
-        static_cast<std::int64_t>(sizes.non_expert_weights) * (kept == precision::fp32 ? 4 : 2);
+        static_cast<std::int64_t>(wide_matrices * packed_layout{inner, hidden}.bytes(kept) +
+                                  packed_layout{hidden, inner}.bytes(kept));
+    each.non_expert_bytes = static_cast<std::int64_t>(sizes.non_expert_weights) *
+                            (kept == weight_storage::fp32 ? 4 : 2);
     each.total_bytes =
         each.non_expert_bytes + each.expert_bytes * static_cast<std::int64_t>(sizes.n_experts);
-    sizes.precisions.push_back(each);
+    sizes.storages.push_back(each);
   }
   return sizes;
 }
 
 std::vector<cluster_room> room_in(const cluster& servers, const model_sizes& sizes) {
   std::vector<cluster_room> rooms;
-  for (const auto& each : sizes.precisions) {
+  for (const auto& each : sizes.storages) {
     cluster_room room;
     room.kept = each.kept;
     for (const auto& server : servers.servers) {

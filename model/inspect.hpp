@@ -6,32 +6,23 @@
 
 #include "config/cluster.hpp"
 #include "config/error.hpp"
+#include "model/kernels.hpp"
 #include "model/model_config.hpp"
 
-/// What a model weighs at each precision, and what of it each server of a cluster could hold.
+/// What a model weighs in each kind of storage, and what of it each server of a cluster could hold.
 namespace ordermoe::model {
 
-/// How experts are stored. What is not an expert (embedding, attention, router, shared expert,
-/// output) stays in bf16 beside int8 and int4.
-enum class precision {
-  fp32,
-  bf16,
-  int8,  ///< A byte a weight and a 4-byte scale for each output.
-  int4,  ///< Half a byte a weight and a 2-byte scale for each 32 of them: 4.5 bits a weight.
-};
-inline constexpr precision all_precisions[] = {precision::fp32, precision::bf16, precision::int8,
-                                               precision::int4};
-const char* to_string(precision value);
-/// Error: usage, naming the precisions there are.
-result<precision> parse_precision(std::string_view name);
-
-/// Bytes of a matrix [n_out, n_in] of an expert.
-std::int64_t matrix_bytes(precision kept, std::size_t n_out, std::size_t n_in);
+/// How experts can be kept. What is not an expert (embedding, attention, router, shared expert,
+/// output) is counted in bf16 beside int8 and int4.
+inline constexpr weight_storage all_storages[] = {weight_storage::fp32, weight_storage::bf16,
+                                                  weight_storage::int8, weight_storage::int4};
+/// The opposite of to_string. Error: usage, naming what there is.
+result<weight_storage> parse_storage(std::string_view name);
 
 /// Bytes of one kind of storage.
-struct precision_sizes {
-  precision kept = precision::bf16;
-  std::int64_t expert_bytes = 0;      ///< One routed expert: gate, up and down.
+struct storage_sizes {
+  weight_storage kept = weight_storage::bf16;
+  std::int64_t expert_bytes = 0;  ///< One routed expert: gate, up and down, as the kernels keep it.
   std::int64_t non_expert_bytes = 0;  ///< Everything else.
   std::int64_t total_bytes = 0;       ///< The whole model once.
 };
@@ -40,7 +31,7 @@ struct model_sizes {
   std::size_t n_tensors = 0;  ///< In a checkpoint of this shape.
   std::size_t n_experts = 0;  ///< Routed experts of all layers.
   std::uint64_t expert_weights = 0, non_expert_weights = 0, total_weights = 0;
-  std::vector<precision_sizes> precisions;  ///< In the order of all_precisions.
+  std::vector<storage_sizes> storages;  ///< In the order of all_storages.
 };
 
 model_sizes sizes_of(const model_config& config);
@@ -53,7 +44,7 @@ struct server_room {
 };
 
 struct cluster_room {
-  precision kept = precision::bf16;
+  weight_storage kept = weight_storage::bf16;
   std::vector<server_room> servers;
   std::size_t n_experts = 0;       ///< That all servers can hold together.
   bool holds_a_copy = false;       ///< Whether these are at least the model's.
@@ -61,7 +52,7 @@ struct cluster_room {
 };
 
 /// In the model's own bytes (not those of a cost profile that stands for a larger model), for each
-/// precision in the order of all_precisions. Every server holds all non-expert parts.
+/// kind of storage in the order of all_storages. Every server holds all non-expert parts.
 std::vector<cluster_room> room_in(const cluster& servers, const model_sizes& sizes);
 
 }  // namespace ordermoe::model

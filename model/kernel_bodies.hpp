@@ -10,8 +10,9 @@
 #include "model/kernels.hpp"
 
 /// The kernels' bodies, included once by the source of each instruction set after its target
-/// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma and
-/// load_weights.
+/// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma,
+/// mul and load_weights (fp32 or bf16), and `ints`, 16 int32 lanes, with what linear products of
+/// quantised numbers take (kernel_linear.hpp).
 ///
 /// Bodies are templates over a type of the including source, so that no two sources share an
 /// instantiation and the linker cannot hand one set's code to another.
@@ -19,121 +20,6 @@ namespace ordermoe::model::bodies {
 
 constexpr std::size_t lane = packed_layout::lane;
 constexpr std::size_t block = packed_layout::block;
-
-/// Rows Rows x (16 * Panels) outputs in registers. `weights` points at the first panel's row k = 0;
-/// panel p of a row starts at weights + panel_offset[p], the next k is `step[p]` numbers on.
-template <class Isa, class Weight, int Rows, int Panels>
-inline __attribute__((always_inline)) void linear_tile(const Weight* const (&weights)[Panels],
-                                                       std::size_t step, std::size_t n_in,
-                                                       const float* input, std::size_t input_stride,
-                                                       typename Isa::vec (&sums)[Rows][Panels]) {
-  for (int r = 0; r < Rows; ++r)
-    for (int p = 0; p < Panels; ++p) sums[r][p] = Isa::zero();
-  for (std::size_t k = 0; k < n_in; ++k) {
-    typename Isa::vec w[Panels];
-    for (int p = 0; p < Panels; ++p) w[p] = Isa::load_weights(weights[p] + k * step);
-    for (int r = 0; r < Rows; ++r) {
-      const auto x = Isa::set1(input[r * input_stride + k]);
-      for (int p = 0; p < Panels; ++p) sums[r][p] = Isa::fma(x, w[p], sums[r][p]);
-    }
-  }
-}
-
-/// Stores a panel, the last one of a matrix only as far as outputs go.
-template <class Isa>
-inline __attribute__((always_inline)) void store_panel(typename Isa::vec sum, float* output,
-                                                       std::size_t width) {
-  if (width >= lane) {
-    Isa::store(output, sum);
-  } else {
-    float lanes[lane];
-    Isa::store(lanes, sum);
-    std::memcpy(output, lanes, width * sizeof(float));
-  }
-}
-
-template <class Isa, class Weight, int Rows, int Panels>
-inline void linear_panels(const Weight* base, const packed_layout& layout, std::size_t first_output,
-                          const float* input, std::size_t input_stride, float* output,
-                          std::size_t output_stride) {
-  const std::size_t n_in = layout.n_in;
-  const std::size_t block_start = first_output / block * block;
-  const std::size_t remaining = layout.padded_out() - block_start;
-  const std::size_t step = remaining < block ? remaining : block;
-  const Weight* panels[Panels];
-  for (int p = 0; p < Panels; ++p) {
-    // Two whole blocks may be taken at once; both have the full step then.
-    const std::size_t o = first_output + static_cast<std::size_t>(p) * lane;
-    panels[p] = base + o / block * block * n_in + o % block;
-  }
-  typename Isa::vec sums[Rows][Panels];
-  linear_tile<Isa, Weight, Rows, Panels>(panels, step, n_in, input, input_stride, sums);
-  for (int r = 0; r < Rows; ++r)
-    for (int p = 0; p < Panels; ++p) {
-      const std::size_t o = first_output + static_cast<std::size_t>(p) * lane;
-      store_panel<Isa>(sums[r][p], output + r * output_stride + o, layout.n_out - o);
-    }
-}
-
-template <class Isa, class Weight, int Rows>
-inline void linear_rows(const Weight* base, const packed_layout& layout, const float* input,
-                        std::size_t input_stride, float* output, std::size_t output_stride) {
-  constexpr int wide = Isa::template wide_panels<Rows>;
-  const std::size_t padded = layout.padded_out();
-  std::size_t o = 0;
-  if constexpr (wide == 8) {
-    for (; o + 2 * block <= padded; o += 2 * block)
-      linear_panels<Isa, Weight, Rows, 8>(base, layout, o, input, input_stride, output,
-                                          output_stride);
-  }
-  if constexpr (wide >= 4) {
-    for (; o + block <= padded; o += block)
-      linear_panels<Isa, Weight, Rows, 4>(base, layout, o, input, input_stride, output,
-                                          output_stride);
-  }
-  if constexpr (wide >= 2) {
-    for (; o + 2 * lane <= padded; o += 2 * lane)
-      linear_panels<Isa, Weight, Rows, 2>(base, layout, o, input, input_stride, output,
-                                          output_stride);
-  }
-  for (; o < padded; o += lane)
-    linear_panels<Isa, Weight, Rows, 1>(base, layout, o, input, input_stride, output,
-                                        output_stride);
-}
-
-template <class Isa, class Weight>
-void linear_of(const packed_matrix& weights, const float* input, std::size_t input_stride,
-               float* output, std::size_t output_stride, std::size_t n_rows) {
-  const auto* base = static_cast<const Weight*>(weights.data);
-  const auto& layout = weights.layout;
-  std::size_t r = 0;
-  const auto advance = [&](std::size_t n) {
-    input += n * input_stride;
-    output += n * output_stride;
-    r += n;
-  };
-  if constexpr (Isa::most_rows >= 6) {
-    for (; r + 6 <= n_rows; advance(6))
-      linear_rows<Isa, Weight, 6>(base, layout, input, input_stride, output, output_stride);
-  }
-  if constexpr (Isa::most_rows >= 4) {
-    for (; r + 4 <= n_rows; advance(4))
-      linear_rows<Isa, Weight, 4>(base, layout, input, input_stride, output, output_stride);
-  }
-  for (; r + 2 <= n_rows; advance(2))
-    linear_rows<Isa, Weight, 2>(base, layout, input, input_stride, output, output_stride);
-  for (; r < n_rows; advance(1))
-    linear_rows<Isa, Weight, 1>(base, layout, input, input_stride, output, output_stride);
-}
-
-template <class Isa>
-void linear(const packed_matrix& weights, const float* input, std::size_t input_stride,
-            float* output, std::size_t output_stride, std::size_t n_rows) {
-  if (weights.storage == weight_storage::bf16)
-    linear_of<Isa, std::uint16_t>(weights, input, input_stride, output, output_stride, n_rows);
-  else
-    linear_of<Isa, float>(weights, input, input_stride, output, output_stride, n_rows);
-}
 
 /// The fixed tree: halves are added until one lane is left.
 inline __attribute__((always_inline)) float lane_sum(const float (&lanes)[lane]) {
@@ -384,11 +270,6 @@ void attention(const attention_shape& shape, const float* query, const attention
     attention_over<Isa, std::uint16_t>(shape, query, view, scratch, output);
   else
     attention_over<Isa, float>(shape, query, view, scratch, output);
-}
-
-template <class Isa>
-constexpr kernel_set make_set(const char* name) {
-  return {name, &linear<Isa>, &rms_norm<Isa>, &attention<Isa>, &silu_product<Isa>, &rotate<Isa>};
 }
 
 }  // namespace ordermoe::model::bodies

@@ -9,6 +9,7 @@ const kernel_set& portable_kernels();
 #if defined(__x86_64__)
 const kernel_set& avx2_kernels();
 const kernel_set& avx512_kernels();
+const kernel_set& avx512_vnni_kernels();
 #endif
 
 }  // namespace ordermoe::model

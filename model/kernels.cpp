@@ -1,7 +1,10 @@
 #include "model/kernels.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
+#include <cstring>
 
 #include "config/error.hpp"
 #include "model/kernel_sets.hpp"
@@ -38,6 +41,249 @@ void pack(const packed_layout& layout, std::span<const float> row_major,
   });
 }
 
+namespace {
+
+constexpr std::size_t group_size = packed_layout::group;
+/// 1.5 * 2^23: added and subtracted, it rounds to the nearest whole number, ties to even.
+constexpr float round_by = 12582912.0f;
+
+/// The inputs of one output in one group, padded with zeros.
+std::array<float, group_size> inputs_of(std::span<const float> row, std::size_t group) {
+  std::array<float, group_size> inputs{};
+  const std::size_t first = group * group_size;
+  if (first < row.size())
+    std::copy_n(row.data() + first, std::min(group_size, row.size() - first), inputs.data());
+  return inputs;
+}
+
+/// Row `o` of a block's rows, empty where it is padding.
+std::span<const float> row_of(const packed_layout& layout, std::span<const float> rows,
+                              std::size_t o) {
+  if ((o + 1) * layout.n_in > rows.size()) return {};
+  return rows.subspan(o * layout.n_in, layout.n_in);
+}
+
+/// Of a block of a quantised matrix, with what it takes to walk it.
+struct byte_block {
+  std::byte* first;
+  std::size_t start;
+  std::size_t width;
+};
+
+template <class Body>
+void each_block(const packed_layout& layout, weight_storage storage, std::byte* packed, Body body) {
+  const std::size_t padded = layout.padded_out();
+  const std::size_t bytes_an_output = padded == 0 ? 0 : layout.bytes(storage) / padded;
+  for (std::size_t start = 0; start < padded; start += packed_layout::block)
+    body(byte_block{packed + start * bytes_an_output, start,
+                    std::min(packed_layout::block, padded - start)});
+}
+
+/// Where the byte of output `o` of a block and of input `i` is, the same for the four-bit halves
+/// of inputs i and i + 16 of a group.
+std::size_t int8_at(std::size_t width, std::size_t o, std::size_t i) {
+  return (i / 4 * width + o) * 4 + i % 4;
+}
+
+void pack_int8(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  const std::size_t n_inputs = layout.n_groups() * group_size;
+  auto* bytes = reinterpret_cast<std::uint8_t*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    float largest = 0;
+    for (const float x : row) largest = std::max(largest, std::abs(x));
+    const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
+    const float scale = largest < 0x1p-100f ? 0.0f : largest / 127.0f;
+    for (std::size_t i = 0; i < n_inputs; ++i) {
+      const float x = i < row.size() ? row[i] * inverse + round_by - round_by : 0.0f;
+      bytes[int8_at(block.width, o, i)] = static_cast<std::uint8_t>(static_cast<int>(x) + 128);
+    }
+    std::memcpy(bytes + n_inputs * block.width + o * sizeof(float), &scale, sizeof scale);
+  }
+}
+
+std::uint16_t to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+float from_bf16(std::uint16_t x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
+
+struct int4_group {
+  std::uint16_t scale = 0;                     ///< bf16
+  std::array<std::uint8_t, group_size> steps;  ///< 0 to 15: -8 to 7 scales.
+};
+
+/// Rounds to the nearest number of scales; the squared error.
+float round_int4(const std::array<float, group_size>& inputs, std::uint16_t scale,
+                 std::array<std::uint8_t, group_size>& steps) {
+  const float step = from_bf16(scale);
+  const float inverse = step == 0 ? 0.0f : 1.0f / step;
+  float squares = 0;
+  for (std::size_t i = 0; i < group_size; ++i) {
+    const float n = std::clamp(inputs[i] * inverse, -8.0f, 7.0f) + round_by - round_by;
+    const float difference = inputs[i] - n * step;
+    squares += difference * difference;
+    steps[i] = static_cast<std::uint8_t>(static_cast<int>(n) + 8);
+  }
+  return squares;
+}
+
+int4_group quantise_int4(const std::array<float, group_size>& inputs) {
+  float extreme = 0;
+  for (const float x : inputs)
+    if (std::abs(x) > std::abs(extreme)) extreme = x;
+  int4_group best;
+  best.steps.fill(8);
+  if (std::abs(extreme) < 0x1p-100f) return best;
+  float least = INFINITY;
+  std::array<std::uint8_t, group_size> steps;
+  const auto consider = [&](float scale) {
+    const std::uint16_t rounded = to_bf16(scale);
+    const float squares = round_int4(inputs, rounded, steps);
+    if (squares < least) {
+      least = squares;
+      best = {rounded, steps};
+    }
+  };
+  for (int tenths = 66; tenths <= 86; tenths += 2) {
+    // The extreme takes the side that reaches to -8.
+    const float first = extreme / (-0.1f * static_cast<float>(tenths));
+    round_int4(inputs, to_bf16(first), steps);
+    float product = 0, square = 0;
+    for (std::size_t i = 0; i < group_size; ++i) {
+      const float n = static_cast<float>(steps[i]) - 8.0f;
+      product += inputs[i] * n;
+      square += n * n;
+    }
+    consider(square == 0 ? first : product / square);
+  }
+  return best;
+}
+
+void pack_int4(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  for (std::size_t g = 0; g < layout.n_groups(); ++g) {
+    auto* bytes = reinterpret_cast<std::uint8_t*>(block.first) + g * block.width * 18;
+    for (std::size_t o = 0; o < block.width; ++o) {
+      const auto made = quantise_int4(inputs_of(row_of(layout, rows, o), g));
+      for (std::size_t i = 0; i < group_size / 2; ++i)
+        bytes[int8_at(block.width, o, i)] =
+            static_cast<std::uint8_t>(made.steps[i] | made.steps[i + group_size / 2] << 4);
+      std::memcpy(bytes + block.width * 16 + o * 2, &made.scale, 2);
+    }
+  }
+}
+
+template <class Number, class Convert>
+void pack_plain(const packed_layout& layout, std::span<const float> rows, const byte_block& block,
+                Convert convert) {
+  auto* numbers = reinterpret_cast<Number*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    for (std::size_t k = 0; k < layout.n_in; ++k)
+      numbers[k * block.width + o] = k < row.size() ? convert(row[k]) : Number{};
+  }
+}
+
+}  // namespace
+
+void pack_block(const packed_layout& layout, std::size_t start, std::span<const float> rows,
+                weight_storage storage, std::span<std::byte> packed) {
+  ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
+                 "room for a packed matrix of another shape");
+  ORDERMOE_CHECK(
+      start % packed_layout::block == 0 && start < layout.n_out &&
+          rows.size() == layout.n_in * std::min(packed_layout::block, layout.n_out - start),
+      "rows of another block");
+  const byte_block block{packed.data() + start * (layout.bytes(storage) / layout.padded_out()),
+                         start, std::min(packed_layout::block, layout.padded_out() - start)};
+  switch (storage) {
+    case weight_storage::fp32:
+      return pack_plain<float>(layout, rows, block, [](float x) { return x; });
+    case weight_storage::bf16:
+      return pack_plain<std::uint16_t>(layout, rows, block, to_bf16);
+    case weight_storage::int8:
+      return pack_int8(layout, rows, block);
+    case weight_storage::int4:
+      return pack_int4(layout, rows, block);
+  }
+}
+
+void pack(const packed_layout& layout, std::span<const float> row_major, weight_storage storage,
+          std::span<std::byte> packed) {
+  ORDERMOE_CHECK(row_major.size() == layout.n_out * layout.n_in, "a matrix of another shape");
+  for (std::size_t start = 0; start < layout.n_out; start += packed_layout::block) {
+    const std::size_t n = std::min(packed_layout::block, layout.n_out - start);
+    pack_block(layout, start, row_major.subspan(start * layout.n_in, n * layout.n_in), storage,
+               packed);
+  }
+}
+
+std::vector<float> unpack(const packed_matrix& matrix) {
+  const auto& layout = matrix.layout;
+  std::vector<float> row_major(layout.n_out * layout.n_in);
+  auto* data = static_cast<std::byte*>(const_cast<void*>(matrix.data));
+  each_block(layout, matrix.storage, data, [&](const byte_block& block) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(block.first);
+    for (std::size_t o = 0; o < block.width && block.start + o < layout.n_out; ++o)
+      for (std::size_t k = 0; k < layout.n_in; ++k) {
+        float& x = row_major[(block.start + o) * layout.n_in + k];
+        const std::size_t plain = k * block.width + o;
+        float scale;
+        std::uint16_t half;
+        switch (matrix.storage) {
+          case weight_storage::fp32:
+            std::memcpy(&x, bytes + plain * 4, 4);
+            break;
+          case weight_storage::bf16:
+            std::memcpy(&half, bytes + plain * 2, 2);
+            x = from_bf16(half);
+            break;
+          case weight_storage::int8:
+            std::memcpy(&scale, bytes + layout.n_groups() * group_size * block.width + o * 4, 4);
+            x = static_cast<float>(bytes[int8_at(block.width, o, k)] - 128) * scale;
+            break;
+          case weight_storage::int4: {
+            const auto* group = bytes + k / group_size * block.width * 18;
+            const std::size_t i = k % group_size;
+            const int both = group[int8_at(block.width, o, i % 16)];
+            std::memcpy(&half, group + block.width * 16 + o * 2, 2);
+            x = static_cast<float>((i < 16 ? both & 15 : both >> 4) - 8) * from_bf16(half);
+            break;
+          }
+        }
+      }
+  });
+  return row_major;
+}
+
+const char* to_string(weight_storage storage) {
+  switch (storage) {
+    case weight_storage::fp32:
+      return "fp32";
+    case weight_storage::bf16:
+      return "bf16";
+    case weight_storage::int8:
+      return "int8";
+    case weight_storage::int4:
+      return "int4";
+  }
+  return "";
+}
+
+std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
+  const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto row = [](const packed_matrix& matrix) {
+    return quantised(matrix.storage) ? matrix.layout.n_groups() * sizeof(quantised_group)
+                                     : matrix.layout.n_in * sizeof(float);
+  };
+  return 2 * aligned(n_rows * packed_layout::block * sizeof(float)) +
+         aligned(n_rows * row(expert.down)) +
+         (quantised(expert.up.storage) ? aligned(n_rows * row(expert.up)) : 0);
+}
+
 bool fits_bf16(std::span<const float> numbers) {
   return std::ranges::all_of(
       numbers, [](float x) { return (std::bit_cast<std::uint32_t>(x) & 0xffffu) == 0; });
@@ -51,6 +297,8 @@ std::vector<const kernel_set*> available_kernels() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && sets.size() == 2)
     sets.push_back(&avx512_kernels());
+  if (__builtin_cpu_supports("avx512vnni") && sets.size() == 3)
+    sets.push_back(&avx512_vnni_kernels());
 #endif
   return sets;
 }

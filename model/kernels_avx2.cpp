@@ -15,7 +15,7 @@
 // them.
 #pragma GCC target("avx2,fma")
 
-#include "model/kernel_bodies.hpp"
+#include "model/kernel_linear.hpp"
 
 namespace ordermoe::model {
 namespace {
@@ -25,12 +25,18 @@ struct avx2 {
     __m256 low;
     __m256 high;
   };
+  struct ints {
+    __m256i low;
+    __m256i high;
+  };
+  using bytes = ints;
   // Sixteen registers: twelve sums at most, and what the weights and one input take.
   static constexpr int most_rows = 6;
+  static constexpr bool pairs = false;
   template <int Rows>
-  static constexpr int wide_panels = Rows == 1   ? 4
-                                     : Rows == 2 ? 2
-                                                 : 1;
+  static constexpr int block_panels = Rows == 1   ? 4
+                                      : Rows == 2 ? 2
+                                                  : 1;
 
   static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static vec set1(float x) {
@@ -55,7 +61,41 @@ struct avx2 {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
 
+  static bytes load_bytes(const std::uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+  }
+  static bytes low_halves(const bytes& b) {
+    const auto mask = _mm256_set1_epi8(0x0f);
+    return {_mm256_and_si256(b.low, mask), _mm256_and_si256(b.high, mask)};
+  }
+  static bytes high_halves(const bytes& b) {
+    return low_halves({_mm256_srli_epi16(b.low, 4), _mm256_srli_epi16(b.high, 4)});
+  }
+  static ints set1_ints(std::int32_t x) {
+    const auto v = _mm256_set1_epi32(x);
+    return {v, v};
+  }
+  static vec to_floats(const ints& x) {
+    return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)};
+  }
+  /// Bytes 0 and 2 of each four, then 1 and 3, as 16-bit numbers: no sum of two saturates.
+  static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
+    const auto even = two_of(values[0], values[2]);
+    const auto odd = two_of(values[1], values[3]);
+    return {four_products(sums.low, w.low, even, odd), four_products(sums.high, w.high, even, odd)};
+  }
+
  private:
+  static __m256i two_of(std::int8_t low, std::int8_t high) {
+    return _mm256_set1_epi32(static_cast<std::uint16_t>(low) |
+                             (static_cast<std::int32_t>(high) << 16));
+  }
+  static __m256i four_products(__m256i sums, __m256i w, __m256i even, __m256i odd) {
+    const auto low = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), even);
+    const auto high = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), odd);
+    return _mm256_add_epi32(sums, _mm256_add_epi32(low, high));
+  }
   /// The tree of lane_sum for eight rows at once: rows i and i + 4 share a register from the second
   /// step on.
   static __m256 eight_sums(const vec* rows) {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "model/kernel_bodies.hpp"
+#include "model/kernel_linear.hpp"
 #include "model/kernel_sets.hpp"
 
 namespace ordermoe::model {
@@ -12,9 +12,16 @@ struct portable {
   struct vec {
     float lanes[16];
   };
+  struct ints {
+    std::int32_t lanes[16];
+  };
+  struct bytes {
+    std::uint8_t lanes[64];
+  };
   static constexpr int most_rows = 2;
+  static constexpr bool pairs = false;
   template <int Rows>
-  static constexpr int wide_panels = 2;
+  static constexpr int block_panels = 2;
 
   static vec zero() { return {}; }
   static vec set1(float x) {
@@ -55,6 +62,38 @@ struct portable {
   static vec fma(const vec& a, const vec& b, const vec& c) {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = std::fma(a.lanes[i], b.lanes[i], c.lanes[i]);
+    return v;
+  }
+
+  static bytes load_bytes(const std::uint8_t* p) {
+    bytes b;
+    std::memcpy(b.lanes, p, sizeof b.lanes);
+    return b;
+  }
+  static bytes low_halves(const bytes& b) {
+    bytes half;
+    for (int i = 0; i < 64; ++i) half.lanes[i] = b.lanes[i] & 0x0f;
+    return half;
+  }
+  static bytes high_halves(const bytes& b) {
+    bytes half;
+    for (int i = 0; i < 64; ++i) half.lanes[i] = static_cast<std::uint8_t>(b.lanes[i] >> 4);
+    return half;
+  }
+  static ints set1_ints(std::int32_t x) {
+    ints v;
+    for (std::int32_t& lane : v.lanes) lane = x;
+    return v;
+  }
+  static vec to_floats(const ints& x) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = static_cast<float>(x.lanes[i]);
+    return v;
+  }
+  static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
+    ints v = sums;
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < 4; ++j) v.lanes[i] += w.lanes[4 * i + j] * values[j];
     return v;
   }
 };

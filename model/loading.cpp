@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "model/quantised_rows.hpp"
 #include "model/safetensors.hpp"
 #include "model/transformer.hpp"
 #include "model/transformer_weights.hpp"
@@ -26,7 +27,7 @@ row_table::row_table(matrix_source& source)
       memory_(weight_memory(bytes_)) {
   constexpr std::size_t rows_at_once = 64;
   std::vector<float> wide(rows_at_once * width_);
-  auto* target = static_cast<std::byte*>(memory_.get());
+  auto* target = memory_.get();
   for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
     const std::size_t n = std::min(rows_at_once, source.n_out() - first);
     source.begin_rows(first, n);
@@ -46,7 +47,7 @@ row_table::row_table(matrix_source& source)
 }
 
 void row_table::copy_row(std::size_t index, float* row) const {
-  const auto* start = static_cast<const std::byte*>(memory_.get()) + index * row_bytes();
+  const auto* start = memory_.get() + index * row_bytes();
   widen(type_, {start, row_bytes()}, {row, width_});
 }
 
@@ -72,6 +73,22 @@ class weight_reader {
   matrix_source matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
     const auto* view = find(name, {n_out, n_in});
     return view == nullptr ? matrix_source() : matrix_source(*view);
+  }
+
+  /// The matrix of an expert, which may be stored quantised.
+  matrix_source expert_matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    const auto* view = source_->find(name);
+    if (view == nullptr || bytes_per_number(view->type) > 1) return matrix(name, n_out, n_in);
+    const auto kept = view->type == tensor_type::i8 ? weight_storage::int8 : weight_storage::int4;
+    const auto shape = stored_shape(kept, n_out, n_in);
+    view = find(name, shape.weight, shape.weight_type);
+    const auto* scale = find(scale_name(name), shape.scale, shape.scale_type);
+    if (view == nullptr || scale == nullptr) return {};
+    return matrix_source(*view, *scale, kept, n_out, n_in);
+  }
+
+  void fail(error problem) {
+    if (!problem_) problem_ = std::move(problem);
   }
 
   /// Asks for a matrix's names only.
@@ -158,14 +175,26 @@ class weight_reader {
     }
   };
 
-  /// Null after the first error.
-  const tensor_view* find(const std::string& name, const std::vector<std::size_t>& shape) {
+  /// Null after the first error. Without a type, any but integers.
+  const tensor_view* find(const std::string& name, const std::vector<std::size_t>& shape,
+                          std::optional<tensor_type> type = std::nullopt) {
     asked_.insert(name);
     if (problem_) return nullptr;
-    auto found = source_->get(name, shape);
-    if (found) return *found;
-    problem_ = found.error();
-    return nullptr;
+    const auto found = source_->get(name, shape);
+    if (!found) {
+      problem_ = found.error();
+      return nullptr;
+    }
+    const tensor_view& view = **found;
+    if (type ? view.type != *type : bytes_per_number(view.type) == 1) {
+      problem_ = error{errc::unsupported,
+                       fmt::format("{}: tensor '{}' is of type {}, expected {}; convert the model "
+                                   "again",
+                                   view.file.string(), name, to_string(view.type),
+                                   type ? to_string(*type) : "F32, F16 or BF16")};
+      return nullptr;
+    }
+    return &view;
   }
 
   void not_finite(const tensor_view& view) {
@@ -225,10 +254,12 @@ class weight_loader {
     for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
       const auto name = fmt::format("{}.experts.{}{}", place, two_stacks() ? "expert_" : "", e);
       const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
-      expert(hosted ? &target.experts[e] : nullptr, name, shape_.intermediate_size);
+      expert(hosted ? &target.experts[e] : nullptr, name, shape_.intermediate_size,
+             precision_of(layer, expert_id{e}));
     }
     if (shape_.shared_intermediate_size > 0) {
-      expert(&target.shared, place + ".shared_expert", shape_.shared_intermediate_size);
+      expert(&target.shared, place + ".shared_expert", shape_.shared_intermediate_size,
+             options_.expert_precision);
       project(target.shared_gate, place + ".shared_expert_gate.weight", 1, hidden_);
     }
   }
@@ -249,7 +280,26 @@ class weight_loader {
     return reader_.problem() ? relative_bias() : relative_bias(table, shape_, reach);
   }
 
+  /// Error where LibTorch multiplies and a routed or shared expert is not to be kept as stored.
+  result<void> check_precision() const {
+    if (place_.linear == linear_path::kernels) return {};
+    auto kept = options_.expert_precision;
+    for (std::size_t l = 0; l < shape_.n_layers && kept == precision::stored; ++l)
+      for (std::size_t e = 0; e < shape_.n_experts && kept == precision::stored; ++e)
+        kept = precision_of(layer_id{l}, expert_id{e});
+    if (kept == precision::stored) return {};
+    return error{errc::unsupported,
+                 fmt::format("expert precision {} on device '{}': only the kernels on the host "
+                             "multiply by it, LibTorch by weights as they are stored; leave the "
+                             "precision out or use device 'cpu' with the kernels",
+                             to_string(kept), place_.device)};
+  }
+
  private:
+  precision precision_of(layer_id layer, expert_id expert) const {
+    return options_.precision_of ? options_.precision_of(layer, expert) : options_.expert_precision;
+  }
+
   bool two_stacks() const { return shape_.encoder_decoder.has_value(); }
 
   std::string stack_of(layer_id layer) const {
@@ -272,24 +322,48 @@ class weight_loader {
 
   /// The matrices of an expert, shared expert or dense feed-forward; only their names where target
   /// is null.
-  void expert(expert_weights* target, const std::string& name, std::size_t inner) {
+  void expert(expert_weights* target, const std::string& name, std::size_t inner,
+              precision kept = precision::stored) {
     const bool mixtral = shape_.kind == family::mixtral;
     std::vector<matrix_source> sources;
     const auto read = [&](const char* part, std::size_t n_out, std::size_t n_in) {
       const auto full = fmt::format("{}.{}.weight", name, part);
-      if (target == nullptr)
-        reader_.pass_over(full, n_out, n_in);
-      else
-        sources.push_back(reader_.matrix(full, n_out, n_in));
+      sources.push_back(is_expert_matrix(full) ? reader_.expert_matrix(full, n_out, n_in)
+                                               : reader_.matrix(full, n_out, n_in));
     };
     if (!two_stacks()) read(mixtral ? "w1" : "gate_proj", inner, hidden_);
     read(two_stacks() ? "wi" : mixtral ? "w3" : "up_proj", inner, hidden_);
     read(two_stacks() ? "wo" : mixtral ? "w2" : "down_proj", hidden_, inner);
     if (target == nullptr) return;
-    reader_.later(std::move(sources), [target, this](std::vector<matrix_source>& from) {
-      *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_)
-                                 : expert_weights(from[0], from[1], place_);
+    check_quantised(name, sources, kept);
+    reader_.later(std::move(sources), [target, kept, this](std::vector<matrix_source>& from) {
+      *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_, kept)
+                                 : expert_weights(from[0], from[1], place_, kept);
     });
+  }
+
+  /// Refuses what is stored quantised where it cannot be kept so.
+  void check_quantised(const std::string& name, const std::vector<matrix_source>& sources,
+                       precision kept) {
+    for (const auto& each : sources) {
+      const auto stored = each.quantised_as();
+      if (!stored) continue;
+      if (place_.linear == linear_path::libtorch)
+        reader_.fail({errc::unsupported,
+                      fmt::format("expert '{}' is stored in {}, which only the kernels on the host "
+                                  "multiply by; use device 'cpu' with the kernels",
+                                  name, to_string(*stored))});
+      else if (kept != precision::stored && std::string_view(to_string(kept)) != to_string(*stored))
+        reader_.fail({errc::unsupported,
+                      fmt::format("expert '{}' is stored in {}, asked for is {}; load the model "
+                                  "that it was converted from, or leave the precision out",
+                                  name, to_string(*stored), to_string(kept))});
+    }
+    if (sources.size() == 3 && sources[0].quantised_as() != sources[1].quantised_as())
+      reader_.fail({errc::mismatch,
+                    fmt::format("expert '{}' has gate and up matrices of different precision; "
+                                "convert the model again",
+                                name)});
   }
 
   /// Matrices of the same width one below the other.
@@ -394,6 +468,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   const bool two_stacks = shape.encoder_decoder.has_value();
   weight_reader reader(*source);
   weight_loader loader(reader, shape, options, place);
+  if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
   const std::string embedding = two_stacks ? "shared.weight" : "model.embed_tokens.weight";
   reader.later({reader.matrix(embedding, shape.vocab_size, hidden)},
                [&content](std::vector<matrix_source>& sources) {

@@ -3,11 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "config/error.hpp"
+#include "model/quantised_rows.hpp"
 
 namespace ordermoe::model {
 
@@ -52,8 +53,8 @@ void transpose_tile(const std::byte* const (&rows)[tile], std::size_t offset, st
 }
 
 /// packed[k * width + r] = row r's number k, for `width` rows of which the first n are there.
-void pack_block(std::span<const std::byte* const> rows, std::size_t n_in, std::size_t width,
-                std::uint16_t* packed) {
+void transpose_block(std::span<const std::byte* const> rows, std::size_t n_in, std::size_t width,
+                     std::uint16_t* packed) {
   const std::size_t n = rows.size();
   const auto number = [&](std::size_t r, std::size_t k) {
     std::uint16_t bits = 0;
@@ -80,12 +81,6 @@ void pack_block(std::span<const std::byte* const> rows, std::size_t n_in, std::s
     for (std::size_t r = 0; r < width; ++r) packed[k * width + r] = number(r, k);
 }
 
-void check_shapes(const packed_layout& layout, const matrix_source& source, std::size_t room) {
-  ORDERMOE_CHECK(source.n_out() == layout.n_out && source.n_in() == layout.n_in,
-                 "a matrix of another shape");
-  ORDERMOE_CHECK(room == layout.size(), "room for a packed matrix of another shape");
-}
-
 }  // namespace
 
 matrix_source::matrix_source(std::span<const float> row_major, std::size_t n_out, std::size_t n_in)
@@ -104,8 +99,30 @@ matrix_source::matrix_source(const tensor_view& tensor) {
   parts_.push_back({tensor, 0, n_out_, 0, false});
 }
 
+matrix_source::matrix_source(const tensor_view& tensor, const tensor_view& scales,
+                             weight_storage kept, std::size_t n_out, std::size_t n_in)
+    : n_out_(n_out), n_in_(n_in), quantised_as_(kept) {
+  const auto shape = stored_shape(kept, n_out, n_in);
+  ORDERMOE_CHECK(tensor.shape == shape.weight && tensor.type == shape.weight_type &&
+                     scales.shape == shape.scale && scales.type == shape.scale_type,
+                 "a quantised matrix of another shape");
+  parts_.push_back({tensor, 0, n_out, 0, false});
+  parts_.push_back({scales, 0, n_out, 0, false});
+}
+
+std::pair<std::span<const std::byte>, std::span<const std::byte>> matrix_source::quantised_rows(
+    std::size_t first, std::size_t n) const {
+  ORDERMOE_CHECK(quantised_as_, "a matrix that is not stored quantised");
+  std::vector<std::span<const std::byte>> found;
+  for_parts(*this, first, n, [&](const part& each, std::size_t at, std::size_t bytes) {
+    found.push_back(each.view.bytes.subspan(at, bytes));
+  });
+  return {found.at(0), found.at(1)};
+}
+
 void matrix_source::append(const matrix_source& below) {
   if (below.parts_.empty()) return;
+  ORDERMOE_CHECK(!quantised_as_ && !below.quantised_as_, "quantised matrices are not joined");
   if (parts_.empty()) {
     *this = below;
     return;
@@ -129,7 +146,7 @@ void matrix_source::for_parts(Self& self, std::size_t first, std::size_t n, Body
     const std::size_t from = std::max(first, each.first_row);
     const std::size_t to = std::min(first + n, each.first_row + each.n_rows);
     if (from >= to) continue;
-    const std::size_t row_bytes = self.n_in_ * bytes_per_number(each.view.type);
+    const std::size_t row_bytes = each.view.bytes.size() / each.n_rows;
     body(each, (from - each.first_row) * row_bytes, (to - from) * row_bytes);
   }
 }
@@ -150,6 +167,7 @@ std::pair<std::string, const std::byte*> matrix_source::place() const {
 }
 
 bool matrix_source::fits_bf16() const {
+  if (quantised_as_) return false;
   for (const auto& each : parts_) {
     if (each.view.type == tensor_type::bf16) continue;
     const std::size_t width = bytes_per_number(each.view.type);
@@ -196,6 +214,7 @@ matrix_source::stored_row matrix_source::row(std::size_t index) const {
 }
 
 void matrix_source::read(std::size_t first, std::span<float> numbers) const {
+  ORDERMOE_CHECK(!quantised_as_, "a quantised matrix is read in fp32");
   std::size_t done = 0;
   for_parts(*this, first, numbers.size() / n_in_,
             [&](const part& each, std::size_t at, std::size_t bytes) {
@@ -205,71 +224,79 @@ void matrix_source::read(std::size_t first, std::span<float> numbers) const {
             });
 }
 
-void pack(const packed_layout& layout, matrix_source& source, std::span<std::uint16_t> packed) {
-  check_shapes(layout, source, packed.size());
+void pack(const packed_layout& layout, matrix_source& source, weight_storage storage,
+          std::span<std::byte> packed) {
+  ORDERMOE_CHECK(source.n_out() == layout.n_out && source.n_in() == layout.n_in,
+                 "a matrix of another shape");
+  ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
+                 "room for a packed matrix of another shape");
+  ORDERMOE_CHECK(!source.quantised_as() || source.quantised_as() == storage,
+                 "a quantised matrix is packed as something else");
   std::vector<float> wide;
-  std::vector<std::uint16_t> narrow;
+  std::vector<std::string> narrow(block);
   std::vector<const std::byte*> rows;
+  std::size_t done = 0;
   for (std::size_t start = 0; start < layout.n_out; start += block) {
-    const std::size_t n = std::min(block, layout.n_out - start);
-    const std::size_t width = std::min(block, layout.padded_out() - start);
-    source.begin_rows(start, n);
-    rows.assign(n, nullptr);
-    for (std::size_t r = 0; r < n; ++r) {
+    const packed_layout part{std::min(block, layout.n_out - start), layout.n_in};
+    const auto target = packed.subspan(done, part.bytes(storage));
+    done += target.size();
+    source.begin_rows(start, part.n_out);
+    if (source.quantised_as()) {
+      const auto [weight, scale] = source.quantised_rows(start, part.n_out);
+      to_packed(part, storage, weight, scale, target);
+      source.end_rows(start, part.n_out);
+      continue;
+    }
+    if (storage != weight_storage::bf16) {
+      wide.resize(part.n_out * part.n_in);
+      source.read(start, wide);
+      pack(part, wide, storage, target);
+      source.end_rows(start, part.n_out);
+      continue;
+    }
+    rows.clear();
+    for (std::size_t r = 0; r < part.n_out; ++r) {
       const auto stored = source.row(start + r);
       if (stored.type == tensor_type::bf16) {
-        rows[r] = stored.bytes.data();
+        rows.push_back(stored.bytes.data());
         continue;
       }
       wide.resize(layout.n_in);
-      narrow.resize(block * layout.n_in);
       widen(stored.type, stored.bytes, wide);
-      std::uint16_t* target = narrow.data() + r * layout.n_in;
-      for (std::size_t k = 0; k < layout.n_in; ++k)
-        target[k] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(wide[k]) >> 16);
-      rows[r] = reinterpret_cast<const std::byte*>(target);
+      narrow[r] = to_bytes(wide, tensor_type::bf16);
+      rows.push_back(reinterpret_cast<const std::byte*>(narrow[r].data()));
     }
-    pack_block(rows, layout.n_in, width, packed.data() + start * layout.n_in);
-    source.end_rows(start, n);
+    transpose_block(rows, layout.n_in, part.padded_out(),
+                    reinterpret_cast<std::uint16_t*>(target.data()));
+    source.end_rows(start, part.n_out);
   }
 }
 
-void pack(const packed_layout& layout, matrix_source& source, std::span<float> packed) {
-  check_shapes(layout, source, packed.size());
-  std::vector<float> wide(block * layout.n_in);
-  for (std::size_t start = 0; start < layout.n_out; start += block) {
-    const std::size_t n = std::min(block, layout.n_out - start);
-    const std::size_t width = std::min(block, layout.padded_out() - start);
-    source.begin_rows(start, n);
-    source.read(start, std::span(wide).first(n * layout.n_in));
-    float* target = packed.data() + start * layout.n_in;
-    for (std::size_t k = 0; k < layout.n_in; ++k)
-      for (std::size_t r = 0; r < width; ++r)
-        target[k * width + r] = r < n ? wide[r * layout.n_in + k] : 0.0f;
-    source.end_rows(start, n);
+std::shared_ptr<std::byte> weight_memory(std::size_t bytes) {
+  constexpr std::size_t huge_page = std::size_t{2} << 20, line = 64, small_page = 4096;
+  const auto whole = [](std::size_t number, std::size_t unit) {
+    return (number + unit - 1) / unit * unit;
+  };
+  if (bytes < huge_page) {
+    auto* start =
+        static_cast<std::byte*>(std::aligned_alloc(line, whole(std::max(bytes, line), line)));
+    if (start == nullptr) throw std::bad_alloc();
+    return {start, [](std::byte* memory) { std::free(memory); }};
   }
-}
-
-std::shared_ptr<void> weight_memory(std::size_t bytes) {
-  constexpr std::size_t large_page = std::size_t{2} << 20;
-  if (bytes < large_page) {
-    constexpr std::align_val_t line{64};
-    void* start = ::operator new(std::max<std::size_t>(bytes, 1), line);
-    std::memset(start, 0, bytes);
-    return {start, [](void* memory) { ::operator delete(memory, line); }};
-  }
-  // Room to begin at a large page; what is before it and the rest behind are given back at once.
-  const std::size_t room = bytes + large_page;
+  // Room to begin at a huge page; what lies before it and behind the end is given back at once.
+  const std::size_t room = bytes + huge_page;
   void* mapped = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
-  const auto base = reinterpret_cast<std::uintptr_t>(mapped);
-  const auto start = (base + large_page - 1) / large_page * large_page;
-  constexpr std::uintptr_t small_page = 4096;
-  const auto end = (start + bytes + small_page - 1) / small_page * small_page;
-  if (start > base) ::munmap(mapped, start - base);
-  if (base + room > end) ::munmap(reinterpret_cast<void*>(end), base + room - end);
-  ::madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
-  return {reinterpret_cast<void*>(start), [n = end - start](void* memory) { ::munmap(memory, n); }};
+  auto* base = static_cast<std::byte*>(mapped);
+  const auto address = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::size_t before = whole(address, huge_page) - address;
+  const std::size_t kept = whole(bytes, small_page);
+  const std::size_t behind = whole(room, small_page) - before - kept;
+  if (before > 0) ::munmap(base, before);
+  if (behind > 0) ::munmap(base + before + kept, behind);
+  // A refusal costs speed only.
+  static_cast<void>(::madvise(base + before, kept, MADV_HUGEPAGE));
+  return {base + before, [kept](std::byte* memory) { ::munmap(memory, kept); }};
 }
 
 }  // namespace ordermoe::model

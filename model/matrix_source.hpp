@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,6 +26,10 @@ class matrix_source {
   matrix_source(std::span<const float> row_major, std::size_t n_out, std::size_t n_in);
   /// A tensor of two sides; its checkpoint lives longer than this.
   explicit matrix_source(const tensor_view& tensor);
+  /// An expert's matrix that is stored quantised (quantised_rows.hpp), with its scales. It is
+  /// packed as it is and cannot be read in fp32, nor be part of another.
+  matrix_source(const tensor_view& tensor, const tensor_view& scales, weight_storage kept,
+                std::size_t n_out, std::size_t n_in);
   /// Puts another matrix of as many columns below.
   void append(const matrix_source& below);
 
@@ -33,6 +38,12 @@ class matrix_source {
   std::size_t stored_bytes() const;
   /// Whether every number is a bf16 number. Reads all of them where the types do not tell.
   bool fits_bf16() const;
+
+  /// int8 or int4 where it is stored quantised.
+  std::optional<weight_storage> quantised_as() const { return quantised_as_; }
+  /// Rows of a quantised matrix that were begun, as to_packed() takes them.
+  std::pair<std::span<const std::byte>, std::span<const std::byte>> quantised_rows(
+      std::size_t first, std::size_t n) const;
 
   /// Rows `first` to `first + n - 1`: brought into memory, checked, and available from row().
   void begin_rows(std::size_t first, std::size_t n);
@@ -66,15 +77,18 @@ class matrix_source {
 
   std::vector<part> parts_;
   std::size_t n_out_ = 0, n_in_ = 0;
+  std::optional<weight_storage> quantised_as_;  ///< Then parts_ are the weights and the scales.
 };
 
-/// Packs a whole matrix as model/kernels.hpp has it. Precondition: all numbers are bf16 numbers.
-void pack(const packed_layout& layout, matrix_source& source, std::span<std::uint16_t> packed);
-/// The same in fp32, any numbers.
-void pack(const packed_layout& layout, matrix_source& source, std::span<float> packed);
+/// Packs a whole matrix as model/kernels.hpp has it, with the bits of pack() there on its numbers
+/// in fp32. `packed` has layout.bytes(storage) bytes. Beside them, 64 rows in fp32 at most are in
+/// memory.
+void pack(const packed_layout& layout, matrix_source& source, weight_storage storage,
+          std::span<std::byte> packed);
 
-/// Zeroed memory for weights that are read from front to back again and again: on large pages where
-/// the system has them, and no more than asked for. Throws std::bad_alloc.
-std::shared_ptr<void> weight_memory(std::size_t bytes);
+/// Uninitialised memory on a boundary of a cache line, no more than asked for; large blocks on huge
+/// pages where the system grants them, which spares a row that streams through them most of its
+/// address translations. Throws std::bad_alloc.
+std::shared_ptr<std::byte> weight_memory(std::size_t bytes);
 
 }  // namespace ordermoe::model

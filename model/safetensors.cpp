@@ -67,6 +67,8 @@ std::optional<tensor_type> type_of(std::string_view name) {
   if (name == "F32") return tensor_type::f32;
   if (name == "F16") return tensor_type::f16;
   if (name == "BF16") return tensor_type::bf16;
+  if (name == "I8") return tensor_type::i8;
+  if (name == "U8") return tensor_type::u8;
   return std::nullopt;
 }
 
@@ -117,12 +119,26 @@ const char* to_string(tensor_type type) {
       return "F16";
     case tensor_type::bf16:
       return "BF16";
+    case tensor_type::i8:
+      return "I8";
+    case tensor_type::u8:
+      return "U8";
   }
   return "?";
 }
 
 std::size_t bytes_per_number(tensor_type type) {
-  return type == tensor_type::f32 ? 4 : 2;
+  switch (type) {
+    case tensor_type::f32:
+      return 4;
+    case tensor_type::f16:
+    case tensor_type::bf16:
+      return 2;
+    case tensor_type::i8:
+    case tensor_type::u8:
+      return 1;
+  }
+  return 1;
 }
 
 std::size_t tensor_view::size() const {
@@ -142,7 +158,13 @@ void widen(tensor_type type, std::span<const std::byte> stored, std::span<float>
     std::memcpy(&half, stored.data() + 2 * i, 2);
     return half;
   };
-  if (type == tensor_type::f16) {
+  if (type == tensor_type::i8) {
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = static_cast<float>(static_cast<std::int8_t>(stored[i]));
+  } else if (type == tensor_type::u8) {
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      numbers[i] = static_cast<float>(static_cast<std::uint8_t>(stored[i]));
+  } else if (type == tensor_type::f16) {
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = widen_half(half_at(i));
   } else {
     for (std::size_t i = 0; i < numbers.size(); ++i)
@@ -175,6 +197,9 @@ bool all_finite(tensor_type type, std::span<const std::byte> stored) {
       return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7c00u);
     case tensor_type::bf16:
       return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7f80u);
+    case tensor_type::i8:
+    case tensor_type::u8:
+      return true;
   }
   return false;
 }
@@ -541,6 +566,7 @@ result<std::string> model_digest(const fs::path& folder) {
 }
 
 std::string to_bytes(std::span<const float> numbers, tensor_type type) {
+  ORDERMOE_CHECK(bytes_per_number(type) >= 2, "fp32 numbers are not rounded to integers");
   std::string bytes(numbers.size() * bytes_per_number(type), '\0');
   if (type == tensor_type::f32) {
     if (!numbers.empty()) std::memcpy(bytes.data(), numbers.data(), bytes.size());

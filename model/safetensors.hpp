@@ -21,7 +21,8 @@
 /// overlap, and file names in an index may not leave the folder.
 namespace ordermoe::model {
 
-enum class tensor_type { f32, f16, bf16 };
+/// i8 and u8 hold quantised experts (quantised_rows.hpp), nothing else.
+enum class tensor_type { f32, f16, bf16, i8, u8 };
 const char* to_string(tensor_type type);
 std::size_t bytes_per_number(tensor_type type);
 
@@ -108,7 +109,8 @@ struct tensor_data {
   std::string bytes;  ///< Little-endian numbers, row-major.
 };
 
-/// fp32 numbers as bytes of a type, rounded to nearest, ties to even.
+/// fp32 numbers as bytes of a type, rounded to nearest, ties to even. Precondition: the type is no
+/// integer.
 std::string to_bytes(std::span<const float> numbers, tensor_type type);
 
 /// Writes one file in one step: wider types first (so that all numbers are aligned), then by name.

@@ -39,6 +39,11 @@ kv_precision transformer::kv() const {
   return weights_->kv;
 }
 
+std::size_t expert_bytes(const model_config& config, precision kept) {
+  return expert_bytes(config.hidden_size, config.intermediate_size, kept,
+                      !config.encoder_decoder.has_value());
+}
+
 bool transformer::hosts(layer_id layer, expert_id expert) const {
   ORDERMOE_CHECK(layer.index() < config().n_layers && expert.index() < config().n_experts,
                  fmt::format("expert {} of layer {}", expert.index(), layer.index()));

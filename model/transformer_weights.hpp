@@ -30,7 +30,7 @@ class row_table {
   std::size_t width_ = 0;
   tensor_type type_ = tensor_type::f32;
   std::size_t bytes_ = 0;
-  std::shared_ptr<void> memory_;
+  std::shared_ptr<std::byte> memory_;
 };
 
 struct layer_weights {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "model/quantised_rows.hpp"
 #include "model/random_model.hpp"
 #include "model/tokenizer.hpp"
 
@@ -245,6 +246,11 @@ class verifier {
 
 }  // namespace
 
+result<verify_report> verify_model(const fs::path& folder, checksum_check checksums,
+                                   const work_watch& watch) {
+  return verifier(folder, watch).run(checksums);
+}
+
 std::vector<error> compare_tensors(const model_config& config, const std::string& place,
                                    const tensor_map& tensors) {
   constexpr const char* remedy = "config.json and weights must be of the same model";
@@ -263,7 +269,36 @@ std::vector<error> compare_tensors(const model_config& config, const std::string
            fmt::format("{}: tensor '{}' has shape {}, expected {}; {}", found->second.file.string(),
                        name, shape_text(found->second.shape), shape_text(shape), remedy)});
   };
-  for (const auto& plan : tensors_of(config)) compare(plan.name, plan.shape);
+  for (const auto& plan : tensors_of(config)) {
+    const auto found = tensors.find(plan.name);
+    const bool integers = found != tensors.end() && (found->second.type == tensor_type::i8 ||
+                                                     found->second.type == tensor_type::u8);
+    if (!integers) {
+      compare(plan.name, plan.shape);
+      continue;
+    }
+    if (!is_expert_matrix(plan.name)) {
+      expected.insert(plan.name);
+      problems.push_back(
+          {errc::unsupported,
+           fmt::format("{}: tensor '{}' is of type {}; only the matrices of experts "
+                       "may be quantised",
+                       found->second.file.string(), plan.name, to_string(found->second.type))});
+      continue;
+    }
+    const auto shape = stored_shape(
+        found->second.type == tensor_type::i8 ? weight_storage::int8 : weight_storage::int4,
+        plan.shape[0], plan.shape[1]);
+    compare(plan.name, shape.weight);
+    compare(scale_name(plan.name), shape.scale);
+    const auto scale = tensors.find(scale_name(plan.name));
+    if (scale != tensors.end() && scale->second.type != shape.scale_type)
+      problems.push_back({errc::mismatch,
+                          fmt::format("{}: tensor '{}' is of type {}, expected {}; "
+                                      "convert the model again",
+                                      scale->second.file.string(), scale->first,
+                                      to_string(scale->second.type), to_string(shape.scale_type))});
+  }
   const auto embedding =
       tensors.find(config.encoder_decoder ? "shared.weight" : "model.embed_tokens.weight");
   for (const auto& name : embedding_copies(config)) {

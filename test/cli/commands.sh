@@ -31,7 +31,7 @@ printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\n' >prompts.jsonl
 expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+$' "$ordermoe" --version
 expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
 expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
-for command in demo run eval calibrate plan "cluster draw" "trace verify" "model train" "model inspect" "model logits" "testbed frontier"; do
+for command in demo run eval calibrate plan "cluster draw" "trace verify" "model train" "model inspect" "model verify" "model convert" "model make-random" "model logits" "testbed frontier"; do
   # shellcheck disable=SC2086
   expect "help of $command has an example" 0 'Example:' "$ordermoe" $command --help
   # shellcheck disable=SC2086
@@ -41,6 +41,18 @@ done
 expect "a cluster is drawn" 0 'seed 3' "$ordermoe" cluster draw --seed 3 --out drawn.toml
 expect "zero servers are refused" 2 'servers' "$ordermoe" cluster draw --servers 0
 expect "the model is described" 0 'experts 8 \(top 2\)' "$ordermoe" model inspect --model "$model"
+expect "the model is whole" 0 'valid.*all numbers finite' "$ordermoe" model verify --model "$model"
+expect "what a cluster could hold is shown" 0 'one copy' "$ordermoe" model inspect --model "$model" --cluster "$cluster"
+expect "sizes come as JSON" 0 '"holds_one_copy": true' "$ordermoe" model inspect --model "$model" --cluster "$cluster" --json
+expect "a model is converted" 0 'tensors of' "$ordermoe" model convert --model "$model" --precision int8 --out model-int8
+expect "a converted model is whole" 0 'have the digests' "$ordermoe" model verify --model model-int8 --checksums
+expect "a converted model gives logits" 0 'fp32' "$ordermoe" model logits --model model-int8 --ids 1,2,3 --out int8.npy
+expect "a converted model is not overwritten" 1 'no empty folder' "$ordermoe" model convert --model "$model" --precision fp32 --out model-int8
+printf 'x' >>model-int8/config.json
+expect "a changed file is named" 2 'config.json' "$ordermoe" model verify --model model-int8 --checksums
+expect "a folder without checksums says so" 2 'SHA256SUMS' "$ordermoe" model verify --model "$model" --checksums
+cp -r "$model" own && expect "checksums are written" 0 'digests of [0-9]+ files written' "$ordermoe" model verify --model own --write-checksums
+(cd own && sha256sum --quiet -c SHA256SUMS) || { echo "FAILED: sha256sum does not agree"; failures=$((failures + 1)); }
 expect "logits are written" 0 '"vocabulary": 768' "$ordermoe" model logits --model "$model" --ids 1,2,3 --out logits.npy --json
 [[ $(head -c 6 logits.npy | tail -c 5) == NUMPY ]] || { echo "FAILED: logits.npy is no NumPy file"; failures=$((failures + 1)); }
 expect "ids outside the vocabulary are refused" 2 'vocabulary|id' "$ordermoe" model logits --model "$model" --ids 1,99999 --out x.npy

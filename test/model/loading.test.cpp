@@ -61,25 +61,25 @@ BOOST_AUTO_TEST_CASE(packing_from_stored_rows_equals_packing_from_fp32_for_every
   const std::pair<std::size_t, std::size_t> shapes[] = {{1, 1},     {7, 5},   {16, 32}, {48, 64},
                                                         {64, 96},   {65, 33}, {72, 40}, {130, 31},
                                                         {192, 256}, {80, 8},  {100, 37}};
-  for (const auto& [n_out, n_in] : shapes) {
-    const auto numbers = bf16_numbers(n_out * n_in, 1 + n_out);
-    const om::packed_layout layout{n_out, n_in};
-    std::vector<std::uint16_t> expected(layout.size()), found(layout.size(), 0xdead);
-    std::vector<float> wide_expected(layout.size()), wide_found(layout.size(), -1.0f);
-    om::pack(layout, numbers, expected);
-    om::pack(layout, numbers, wide_expected);
-    for (const auto type : {om::tensor_type::f32, om::tensor_type::bf16}) {
-      const std::string bytes = om::to_bytes(numbers, type);
-      om::matrix_source source(view_of(bytes, type, n_out, n_in));
-      BOOST_TEST(source.fits_bf16());
-      om::pack(layout, source, std::span(found));
-      BOOST_TEST((found == expected));
-      om::matrix_source again(view_of(bytes, type, n_out, n_in));
-      om::pack(layout, again, std::span(wide_found));
-      BOOST_TEST((wide_found == wide_expected));
-      BOOST_TEST((source.not_finite() == nullptr));
+  for (const auto& [n_out, n_in] : shapes)
+    for (const auto type : {om::tensor_type::f32, om::tensor_type::f16, om::tensor_type::bf16}) {
+      const om::packed_layout layout{n_out, n_in};
+      const std::string bytes = om::to_bytes(fixture::numbers(n_out * n_in, 1 + n_out), type);
+      const auto view = view_of(bytes, type, n_out, n_in);
+      const auto numbers = view.to_fp32();
+      for (const auto storage : {om::weight_storage::fp32, om::weight_storage::bf16,
+                                 om::weight_storage::int8, om::weight_storage::int4}) {
+        std::vector<std::byte> expected(layout.bytes(storage)),
+            found(layout.bytes(storage), std::byte{0xad});
+        om::pack(layout, numbers, storage, expected);
+        om::matrix_source source(view);
+        om::pack(layout, source, storage, found);
+        BOOST_TEST_CONTEXT(n_out << " x " << n_in << " " << om::to_string(type) << " to "
+                                 << om::to_string(storage))
+        BOOST_TEST((found == expected));
+        BOOST_TEST((source.not_finite() == nullptr));
+      }
     }
-  }
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_different_types_are_one_matrix) {
@@ -88,15 +88,18 @@ BOOST_AUTO_TEST_CASE(parts_of_different_types_are_one_matrix) {
   const std::string top = om::to_bytes(std::span(numbers).first(50 * n_in), om::tensor_type::bf16);
   const std::string bottom =
       om::to_bytes(std::span(numbers).subspan(50 * n_in), om::tensor_type::f32);
-  om::matrix_source source(view_of(top, om::tensor_type::bf16, 50, n_in));
-  source.append(om::matrix_source());
-  source.append(om::matrix_source(view_of(bottom, om::tensor_type::f32, 60, n_in)));
-  BOOST_TEST(source.n_out() == 110u);
   const om::packed_layout layout{110, n_in};
-  std::vector<std::uint16_t> expected(layout.size()), found(layout.size());
-  om::pack(layout, numbers, expected);
-  om::pack(layout, source, std::span(found));
-  BOOST_TEST((found == expected));
+  for (const auto storage : {om::weight_storage::fp32, om::weight_storage::bf16}) {
+    om::matrix_source source(view_of(top, om::tensor_type::bf16, 50, n_in));
+    source.append(om::matrix_source());
+    source.append(om::matrix_source(view_of(bottom, om::tensor_type::f32, 60, n_in)));
+    BOOST_TEST(source.n_out() == 110u);
+    BOOST_TEST(source.fits_bf16());
+    std::vector<std::byte> expected(layout.bytes(storage)), found(layout.bytes(storage));
+    om::pack(layout, numbers, storage, expected);
+    om::pack(layout, source, storage, found);
+    BOOST_TEST((found == expected));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(f16_numbers_that_bf16_does_not_keep_are_noticed) {
@@ -107,13 +110,13 @@ BOOST_AUTO_TEST_CASE(f16_numbers_that_bf16_does_not_keep_are_noticed) {
   BOOST_TEST(!source.fits_bf16());
 }
 
-BOOST_AUTO_TEST_CASE(weight_memory_is_zeroed_aligned_and_as_large_as_asked_for) {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{100}, std::size_t{5'000'000}}) {
+BOOST_AUTO_TEST_CASE(weight_memory_is_aligned_and_as_large_as_asked_for) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{5'000'000}}) {
     const auto memory = om::weight_memory(bytes);
-    auto* content = static_cast<unsigned char*>(memory.get());
-    BOOST_TEST(reinterpret_cast<std::uintptr_t>(content) % 64 == 0u);
-    BOOST_TEST((std::all_of(content, content + bytes, [](unsigned char b) { return b == 0; })));
-    std::fill_n(content, bytes, static_cast<unsigned char>(7));
+    BOOST_TEST(reinterpret_cast<std::uintptr_t>(memory.get()) % 64 == 0u);
+    std::fill_n(memory.get(), bytes, std::byte{7});
+    BOOST_TEST(std::count(memory.get(), memory.get() + bytes, std::byte{7}) ==
+               static_cast<std::ptrdiff_t>(bytes));
   }
 }
 

@@ -1,0 +1,404 @@
+// How fast an expert runs against what memory can deliver and against LibTorch.
+//
+// bench_kernels [--rounds N] [--quick] [--own-time] [--json]: experts of Mixtral's and
+// Qwen1.5-MoE's widths at 1 to 128 rows in every precision. Every round measures a plain read, each
+// precision and LibTorch one after the other, so that ratios compare neighbours in time; medians
+// and quartiles over the rounds are printed. Weights rotate over at least four times the last-level
+// cache. LibTorch runs one thread, in bf16 weights and rows, over the same memory.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "model/kernels.hpp"
+
+namespace {
+
+using namespace ordermoe::model;
+
+struct spread {
+  double low = 0, middle = 0, high = 0;  ///< Quartiles.
+};
+
+spread spread_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double share) {
+    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+  };
+  return {at(0.25), at(0.5), at(0.75)};
+}
+
+nlohmann::ordered_json json_of(const spread& s) {
+  return {{"median", s.middle}, {"lower_quartile", s.low}, {"upper_quartile", s.high}};
+}
+
+/// Of the cache that this processor's core reads through; a whole package has several of them.
+std::size_t cache_bytes() {
+  if (std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size"); file) {
+    std::size_t kib = 0;
+    if (file >> kib) return kib << 10;
+  }
+  return std::size_t{32} << 20;
+}
+
+/// Bytes that are small finite numbers whether they are read as fp32, bf16 or integers, in huge
+/// pages where the kernel grants them.
+class pool {
+ public:
+  explicit pool(std::size_t bytes) : bytes_(bytes) {
+    constexpr std::size_t huge = std::size_t{2} << 20;
+    first_ = static_cast<std::byte*>(std::aligned_alloc(huge, (bytes + huge - 1) / huge * huge));
+    if (first_ == nullptr) std::abort();
+    static_cast<void>(::madvise(first_, bytes, MADV_HUGEPAGE));
+    std::uint32_t state = 1;
+    for (std::size_t i = 0; i + 2 <= bytes; i += 2) {
+      state = state * 1664525u + 1013904223u;
+      const auto half = static_cast<std::uint16_t>(0x3c00u | (state >> 16 & 0x80ffu));
+      std::memcpy(first_ + i, &half, 2);
+    }
+  }
+  ~pool() { std::free(first_); }
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+  std::byte* at(std::size_t offset) const { return first_ + offset; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* first_;
+  std::size_t bytes_;
+};
+
+/// Reads everything once, from `streams` places at a time, fetching `ahead` bytes ahead, and adds
+/// it up.
+__attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t read_all(
+    const std::byte* first, std::size_t bytes, std::size_t streams, std::size_t ahead) {
+  using chunk = std::uint64_t __attribute__((vector_size(64), aligned(64)));
+  chunk sums[4] = {};
+  const std::size_t part = bytes / streams / 256 * 256;
+  for (std::size_t i = 0; i < part; i += 256)
+    for (std::size_t s = 0; s < streams; ++s) {
+      const std::byte* place = first + s * part + i;
+      for (std::size_t k = 0; k < 4; ++k) {
+        if (ahead > 0) __builtin_prefetch(place + ahead + k * 64);
+        sums[k] += *reinterpret_cast<const chunk*>(place + k * 64);
+      }
+    }
+  std::uint64_t sum = 0;
+  for (auto& lanes : sums)
+    for (int i = 0; i < 8; ++i) sum += lanes[i];
+  return sum;
+}
+
+/// The ways to read that are tried before the rounds; the fastest one is the bandwidth.
+struct reading {
+  const char* name;
+  std::size_t streams, ahead;
+};
+constexpr reading readings[] = {{"one stream", 1, 0},
+                                {"two streams", 2, 0},
+                                {"one stream, fetched ahead", 1, 4096},
+                                {"two streams, fetched ahead", 2, 4096}};
+
+std::atomic<std::uint64_t> sink{0};
+
+struct shape {
+  const char* name;
+  std::size_t width, inner;
+};
+
+packed_expert expert_at(const shape& s, weight_storage storage, const std::byte* first) {
+  packed_expert e;
+  e.gate = {{s.inner, s.width}, storage, first};
+  const std::size_t wide = e.gate.layout.bytes(storage);
+  e.up = {{s.inner, s.width}, storage, first + wide};
+  e.down = {{s.width, s.inner}, storage, first + 2 * wide};
+  return e;
+}
+
+std::size_t bytes_of(const packed_expert& e) {
+  return e.gate.layout.bytes(e.gate.storage) + e.up.layout.bytes(e.up.storage) +
+         e.down.layout.bytes(e.down.storage);
+}
+
+/// One thread's experts, rows and scratch memory.
+class worker {
+ public:
+  worker(const shape& s, const pool& memory, std::size_t first, std::size_t bytes)
+      : shape_(s),
+        memory_(memory),
+        first_(first),
+        bytes_(bytes),
+        rows_(128 * s.width),
+        output_(128 * s.width) {
+    for (std::size_t i = 0; i < rows_.size(); ++i)
+      rows_[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
+  }
+
+  /// `times` experts of this precision, each on another place of the memory.
+  void run(weight_storage storage, std::size_t n_rows, std::size_t times) {
+    const std::size_t size = bytes_of(expert_at(shape_, storage, nullptr));
+    const std::size_t n = bytes_ / size;
+    for (std::size_t i = 0; i < times; ++i) {
+      const auto e = expert_at(shape_, storage, memory_.at(first_ + next_++ % n * size));
+      const std::size_t room = expert_scratch(e, n_rows);
+      if (scratch_.size() < room + 64) scratch_.resize(room + 64);
+      void* place = scratch_.data();
+      std::size_t left = scratch_.size();
+      kernels().expert(e, rows_.data(), output_.data(), n_rows, std::align(64, room, place, left));
+    }
+  }
+
+  void run_libtorch(std::size_t n_rows, std::size_t times) {
+    const auto n = static_cast<std::int64_t>(n_rows);
+    const auto width = static_cast<std::int64_t>(shape_.width);
+    const auto inner = static_cast<std::int64_t>(shape_.inner);
+    const std::size_t one = shape_.width * shape_.inner * 2;
+    const at::Tensor rows = at::from_blob(rows_.data(), {n, width}, at::kFloat).to(at::kBFloat16);
+    const auto matrix = [&](std::size_t index, std::size_t place, std::int64_t n_out,
+                            std::int64_t n_in) {
+      return at::from_blob(memory_.at(first_ + (3 * index + place) * one), {n_out, n_in},
+                           at::kBFloat16);
+    };
+    for (std::size_t i = 0; i < times; ++i) {
+      const std::size_t index = next_++ % (bytes_ / (3 * one));
+      const auto gate = at::linear(rows, matrix(index, 0, inner, width));
+      const auto up = at::linear(rows, matrix(index, 1, inner, width));
+      const auto output = at::linear(at::silu(gate) * up, matrix(index, 2, width, inner));
+      sink += static_cast<std::uint64_t>(output.numel());
+    }
+  }
+
+  void read(const reading& how) {
+    sink += read_all(memory_.at(first_), bytes_, how.streams, how.ahead);
+  }
+
+ private:
+  shape shape_;
+  const pool& memory_;
+  std::size_t first_, bytes_;
+  std::size_t next_ = 0;
+  std::vector<float> rows_, output_;
+  std::vector<std::byte> scratch_;
+};
+
+/// On the wall, or of the thread itself: the latter leaves out what other programs took of the
+/// processor.
+bool own_time = false;
+double now_s() {
+  timespec now{};
+  ::clock_gettime(own_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// Seconds of `body` on n workers at once, begun together: of the slowest one.
+template <class Body>
+double together(std::vector<std::unique_ptr<worker>>& workers, std::size_t n, Body body) {
+  if (n == 1) {
+    const double start = now_s();
+    body(*workers[0]);
+    return now_s() - start;
+  }
+  std::atomic<std::size_t> ready{0};
+  std::vector<double> taken(n);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < n; ++i)
+    threads.emplace_back([&, i] {
+      ++ready;
+      while (ready < n) std::this_thread::yield();
+      const double start = now_s();
+      body(*workers[i]);
+      taken[i] = now_s() - start;
+    });
+  for (auto& thread : threads) thread.join();
+  return *std::max_element(taken.begin(), taken.end());
+}
+
+struct line {
+  std::string shape, what;
+  std::size_t cores = 1, rows = 1;
+  spread ms, gb_per_s, percent, against_libtorch;
+};
+
+constexpr weight_storage storages[] = {weight_storage::bf16, weight_storage::int8,
+                                       weight_storage::int4};
+
+std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
+                          std::vector<nlohmann::ordered_json>& bandwidths) {
+  const std::size_t bf16_bytes = 6 * s.width * s.inner;
+  const std::size_t wanted = std::max(4 * cache_bytes(), bf16_bytes);
+  const std::size_t each = (wanted + bf16_bytes - 1) / bf16_bytes * bf16_bytes;
+  const std::size_t n_cores = std::min<std::size_t>(2, std::thread::hardware_concurrency());
+  const pool memory(n_cores * each);
+  std::vector<std::unique_ptr<worker>> workers;
+  for (std::size_t i = 0; i < n_cores; ++i)
+    workers.push_back(std::make_unique<worker>(s, memory, i * each, each));
+
+  std::vector<line> lines;
+  for (std::size_t cores = 1; cores <= n_cores; ++cores) {
+    const reading* best = nullptr;
+    double least = 0;
+    for (const auto& how : readings) {
+      double fastest = 0;
+      for (int i = 0; i < 3; ++i) {
+        const double taken = together(workers, cores, [&](worker& w) { w.read(how); });
+        if (i == 0 || taken < fastest) fastest = taken;
+      }
+      if (best == nullptr || fastest < least) {
+        best = &how;
+        least = fastest;
+      }
+    }
+    std::vector<double> all_reads;
+    std::vector<std::size_t> row_counts{1, 4, 16, 32};
+    if (cores > 1 || quick) row_counts = {1};
+    if (cores == 1 && !quick) row_counts.insert(row_counts.end(), {64, 128});
+    for (const std::size_t n_rows : row_counts) {
+      struct series {
+        std::vector<double> ms, rate, percent, ratio;
+      };
+      series found[3], libtorch;
+      // About as many bytes for every precision at one row; fewer passes where they are slow.
+      const auto times_of = [&](std::size_t bytes) {
+        return std::max<std::size_t>(1, n_rows <= 4 ? each / bytes : each / bytes / n_rows);
+      };
+      const std::size_t n_rounds = n_rows <= 4 ? rounds : std::max<std::size_t>(3, rounds / 4);
+      for (std::size_t round = 0; round <= n_rounds; ++round) {
+        const auto bytes = static_cast<double>(cores * each);
+        const double read_s = together(workers, cores, [&](worker& w) { w.read(*best); });
+        const double bandwidth = bytes / read_s;
+        const std::size_t times = times_of(bf16_bytes);
+        const double torch_s =
+            together(workers, cores, [&](worker& w) { w.run_libtorch(n_rows, times); }) /
+            static_cast<double>(times);
+        for (std::size_t k = 0; k < 3; ++k) {
+          const std::size_t size = bytes_of(expert_at(s, storages[k], nullptr));
+          const std::size_t n = times_of(size);
+          const double own_s =
+              together(workers, cores, [&](worker& w) { w.run(storages[k], n_rows, n); }) /
+              static_cast<double>(n);
+          if (round == 0) continue;  // Warms up.
+          const double rate = static_cast<double>(cores * size) / own_s;
+          found[k].ms.push_back(own_s * 1e3);
+          found[k].rate.push_back(rate * 1e-9);
+          found[k].percent.push_back(100 * rate / bandwidth);
+          found[k].ratio.push_back(torch_s / own_s);
+        }
+        if (round == 0) continue;
+        all_reads.push_back(bandwidth * 1e-9);
+        libtorch.ms.push_back(torch_s * 1e3);
+        const double rate = static_cast<double>(cores * bf16_bytes) / torch_s;
+        libtorch.rate.push_back(rate * 1e-9);
+        libtorch.percent.push_back(100 * rate / bandwidth);
+        libtorch.ratio.push_back(1);
+      }
+      const auto add = [&](const std::string& what, const series& values) {
+        lines.push_back({s.name, what, cores, n_rows, spread_of(values.ms), spread_of(values.rate),
+                         spread_of(values.percent), spread_of(values.ratio)});
+      };
+      for (std::size_t k = 0; k < 3; ++k) add(to_string(storages[k]), found[k]);
+      add("libtorch-bf16", libtorch);
+    }
+    bandwidths.push_back({{"shape", s.name},
+                          {"cores", cores},
+                          {"how", best->name},
+                          {"gb_per_s", json_of(spread_of(all_reads))}});
+  }
+  return lines;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::size_t rounds = 9;
+  bool json = false, quick = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--json") {
+      json = true;
+    } else if (flag == "--own-time") {
+      own_time = true;
+    } else if (flag == "--quick") {
+      quick = true;
+    } else if (flag == "--rounds" && i + 1 < argc) {
+      rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+    } else {
+      fmt::print(stderr, "bench_kernels [--rounds N] [--quick] [--own-time] [--json]; found '{}'\n",
+                 flag);
+      return 2;
+    }
+  }
+  at::set_num_threads(1);
+  constexpr shape shapes[] = {{"mixtral 4096x14336", 4096, 14336}, {"qwen 2048x1408", 2048, 1408}};
+  nlohmann::ordered_json report{
+      {"kernels", kernels().name}, {"last_level_cache_bytes", cache_bytes()}, {"rounds", rounds}};
+  auto read = nlohmann::ordered_json::array();
+  auto results = nlohmann::ordered_json::array();
+  auto crossings = nlohmann::ordered_json::array();
+  if (!json)
+    fmt::print("kernels {}, last-level cache {} MiB; medians of {} rounds, quartiles behind\n",
+               kernels().name, cache_bytes() >> 20, rounds);
+  for (const auto& s : shapes) {
+    std::vector<nlohmann::ordered_json> bandwidths;
+    const auto lines = measure(s, rounds, quick, bandwidths);
+    for (const auto& found : bandwidths) {
+      if (!json)
+        fmt::print("{}: plain read on {} core(s) {:.1f} GB/s ({:.1f} to {:.1f}), {}\n", s.name,
+                   found["cores"].get<int>(), found["gb_per_s"]["median"].get<double>(),
+                   found["gb_per_s"]["lower_quartile"].get<double>(),
+                   found["gb_per_s"]["upper_quartile"].get<double>(),
+                   found["how"].get<std::string>());
+      read.push_back(found);
+    }
+    for (const auto& l : lines) {
+      results.push_back({{"shape", l.shape},
+                         {"what", l.what},
+                         {"cores", l.cores},
+                         {"rows", l.rows},
+                         {"ms", json_of(l.ms)},
+                         {"gb_per_s", json_of(l.gb_per_s)},
+                         {"percent_of_read", json_of(l.percent)},
+                         {"times_libtorch", json_of(l.against_libtorch)}});
+      if (!json)
+        fmt::print(
+            "  {:<14} {} core(s) {:>3} rows {:>9.3f} ms ({:.3f} to {:.3f}) {:>6.1f} GB/s "
+            "{:>5.1f} % of read ({:.1f} to {:.1f}) {:>6.2f} x LibTorch ({:.2f} to {:.2f})\n",
+            l.what, l.cores, l.rows, l.ms.middle, l.ms.low, l.ms.high, l.gb_per_s.middle,
+            l.percent.middle, l.percent.low, l.percent.high, l.against_libtorch.middle,
+            l.against_libtorch.low, l.against_libtorch.high);
+    }
+    for (const auto storage : storages) {
+      std::size_t from = 0;
+      for (const auto& l : lines)
+        if (l.what == to_string(storage) && l.cores == 1) {
+          if (l.against_libtorch.middle >= 1)
+            from = 0;
+          else if (from == 0)
+            from = l.rows;
+        }
+      crossings.push_back({{"shape", s.name}, {"what", to_string(storage)}, {"rows", from}});
+      if (!json)
+        fmt::print("  {}: {}\n", to_string(storage),
+                   from == 0 ? std::string("LibTorch is not faster at any of these rows")
+                             : fmt::format("LibTorch is faster from {} rows on", from));
+    }
+  }
+  report["read_bandwidth"] = read;
+  report["experts"] = results;
+  report["libtorch_faster_from_rows"] = crossings;
+  if (json) fmt::print("{}\n", report.dump(2));
+}

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+
+#include "config/error.hpp"
+#include "model/checkpoint_writer.hpp"
+#include "model/checksums.hpp"
+#include "model/kernels.hpp"
+
+/// Writing a model again in another precision.
+namespace ordermoe::model {
+
+struct convert_options {
+  weight_storage kept = weight_storage::bf16;
+  std::size_t shard_bytes = std::size_t{4} << 30;  ///< Most bytes of tensors in one file.
+  work_watch watch;
+};
+
+/// Writes a complete folder: config.json (with the type it names changed to match), the tokenizer
+/// and what else belongs to the model, SHA256SUMS, and the tensors. fp32 and bf16: all tensors,
+/// rounded to nearest. int8 and int4: the matrices of experts, shared ones included, as
+/// quantised_rows.hpp has it, everything else as it is stored; loading that gives the bits of
+/// quantising when loading. Profiles are not copied: they belong to the weights they were made
+/// from. Memory: one matrix's scales and some MiB. Written in one step (checkpoint_writer.hpp).
+/// Errors: io (the target is there and not empty, the disk has no room), interrupted, unsupported
+/// (the model is quantised already), and those of reading; a model whose tensors do not fit its
+/// config.json, or with a number that is not finite, is refused.
+result<written_model> convert_model(const std::filesystem::path& folder,
+                                    const std::filesystem::path& target,
+                                    const convert_options& options);
+
+}  // namespace ordermoe::model

@@ -1,0 +1,136 @@
+#include <cmath>
+
+#include "fixture.hpp"
+#include "model/evaluation.hpp"
+#include "model/expert_weights.hpp"
+#include "model/forward.hpp"
+
+// What quantised experts do to whole models.
+
+namespace {
+
+namespace om = ordermoe::model;
+using fixture::numbers;
+using fixture::same_bits;
+using ordermoe::expert_id;
+using ordermoe::layer_id;
+
+constexpr om::precision every_precision[] = {om::precision::stored, om::precision::bf16,
+                                             om::precision::int8, om::precision::int4};
+
+const fixture::fs::path models = fixture::fs::path(ORDERMOE_DATA) / "models";
+
+double held_out_perplexity(const std::string& name, om::precision kept, std::size_t n_tokens) {
+  om::load_options options;
+  options.expert_precision = kept;
+  const auto model = fixture::need(om::transformer::load(models / name, options));
+  const auto tokens = fixture::need(om::tokenizer::load(models / name));
+  auto ids = tokens->encode(fixture::need(
+      ordermoe::read_file(fixture::fs::path(ORDERMOE_DATA) / "eval" / "held-out.txt")));
+  BOOST_REQUIRE_GE(ids.size(), n_tokens);
+  ids.resize(n_tokens);
+  const auto score =
+      fixture::need(om::perplexity(om::windows(ids, 256), om::reference_losses(*model)));
+  BOOST_TEST_MESSAGE(name << ", " << om::to_string(kept) << ": perplexity " << score.perplexity
+                          << " over " << score.n_tokens << " tokens");
+  return score.perplexity;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(precision)
+
+BOOST_AUTO_TEST_CASE(perplexity_rises_by_half_a_per_cent_at_eight_bits_and_three_at_four_at_most) {
+  for (const std::string name : {"lineage", "upcycled"}) {
+    const double stored = held_out_perplexity(name, om::precision::bf16, 6144);
+    const double eight = held_out_perplexity(name, om::precision::int8, 6144);
+    const double four = held_out_perplexity(name, om::precision::int4, 6144);
+    BOOST_TEST(eight < 1.005 * stored);
+    BOOST_TEST(four < 1.03 * stored);
+    // Neither is what it is compared with.
+    BOOST_TEST(eight != stored);
+    BOOST_TEST(four != eight);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_expert_at_any_precision_gives_a_row_the_same_bits_alone_and_in_batches) {
+  for (const auto kept : every_precision) {
+    om::load_options options;
+    options.expert_precision = kept;
+    const auto model = fixture::need(om::transformer::load(fixture::tiny, options));
+    const std::size_t width = model->config().hidden_size;
+    const auto rows = numbers(150 * width, 1);
+    std::vector<float> alone(rows.size());
+    for (std::size_t i = 0; i < 150; ++i)
+      model->run_expert(layer_id{1u}, expert_id{2u}, std::span(rows).subspan(i * width, width),
+                        std::span(alone).subspan(i * width, width));
+    for (const std::size_t n : {2, 3, 7, 31, 64, 128, 129, 150}) {
+      std::vector<float> together(n * width);
+      model->run_expert(layer_id{1u}, expert_id{2u}, std::span(rows).first(n * width), together);
+      BOOST_REQUIRE(same_bits(alone.data(), together.data(), together.size()));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_expert_can_have_a_precision_of_its_own) {
+  const auto of = [](layer_id layer, expert_id expert) {
+    return every_precision[(layer.index() + expert.index()) % 4];
+  };
+  om::load_options mixed;
+  mixed.precision_of = of;
+  const auto model = fixture::need(om::transformer::load(fixture::tiny, mixed));
+  const auto& config = model->config();
+  const auto row = numbers(config.hidden_size, 3);
+  for (const auto kept : every_precision) {
+    om::load_options options;
+    options.expert_precision = kept;
+    const auto whole = fixture::need(om::transformer::load(fixture::tiny, options));
+    for (std::size_t l = 0; l < config.n_layers; ++l)
+      for (std::size_t e = 0; e < config.n_experts; ++e) {
+        if (of(layer_id{l}, expert_id{e}) != kept) continue;
+        std::vector<float> a(row.size()), b(row.size());
+        model->run_expert(layer_id{l}, expert_id{e}, row, a);
+        whole->run_expert(layer_id{l}, expert_id{e}, row, b);
+        BOOST_TEST(same_bits(a.data(), b.data(), a.size()));
+      }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bytes_of_an_expert_are_those_of_its_packed_matrices) {
+  // Mixtral: three matrices of 4096 x 14336, whole blocks and groups: 16, 8 and 4.5 bits a weight,
+  // and an fp32 scale for each of the 2 * 14336 + 4096 outputs at 8 bits.
+  om::model_config mixtral;
+  mixtral.hidden_size = 4096;
+  mixtral.intermediate_size = 14336;
+  constexpr std::size_t n = 3 * 4096 * 14336;
+  BOOST_TEST(om::expert_bytes(mixtral, om::precision::stored) == 2 * n);
+  BOOST_TEST(om::expert_bytes(mixtral, om::precision::bf16) == 2 * n);
+  BOOST_TEST(om::expert_bytes(mixtral, om::precision::int8) == n + 4 * (2 * 14336 + 4096));
+  BOOST_TEST(om::expert_bytes(mixtral, om::precision::int4) == n * 9 / 16);
+  for (const auto kept : {om::precision::bf16, om::precision::int8, om::precision::int4}) {
+    const auto weights = numbers(40 * 24, 5);
+    const om::expert_weights made(weights, weights, weights, 40, 24, {}, kept);
+    BOOST_TEST(made.bytes() == om::expert_bytes(40, 24, kept));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_experts_by_name) {
+  om::load_options options{.device = "cpu", .linear = om::linear_path::libtorch};
+  options.expert_precision = om::precision::int4;
+  fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
+                       {"int4", "cpu", "kernels"});
+  options.expert_precision = om::precision::stored;
+  options.precision_of = [](layer_id, expert_id expert) {
+    return expert.index() == 1 ? om::precision::int8 : om::precision::stored;
+  };
+  fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
+                       {"int8", "kernels"});
+}
+
+BOOST_AUTO_TEST_CASE(precisions_are_named_and_read_back) {
+  for (const auto kept : every_precision)
+    BOOST_TEST((fixture::need(om::parse_precision(om::to_string(kept))) == kept));
+  fixture::check_error(om::parse_precision("int3"), ordermoe::errc::usage, {"int3", "int8"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
