@@ -20,6 +20,9 @@ struct avx512 {
   static constexpr bool pairs = true;
   template <int Rows>
   static constexpr int block_panels = 4;
+  // Of quantised numbers integers and sums are in registers; with few rows memory is what limits.
+  template <int Rows>
+  static constexpr int quantised_panels = Rows == 6 ? 2 : 4;
 
   static vec zero() { return _mm512_setzero_ps(); }
   static vec set1(float x) { return _mm512_set1_ps(x); }

@@ -30,10 +30,10 @@ inline __attribute__((always_inline)) float lane_sum(const float (&lanes)[lane])
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-inline float widen(float x) {
+inline __attribute__((always_inline)) float widen(float x) {
   return x;
 }
-inline float widen(std::uint16_t x) {
+inline __attribute__((always_inline)) float widen(std::uint16_t x) {
   return std::bit_cast<float>(std::uint32_t{x} << 16);
 }
 
@@ -111,7 +111,7 @@ struct row_reader {
   std::size_t offset;
   unsigned shift;
 
-  row_reader(const attention_view& view, std::size_t more)
+  inline __attribute__((always_inline)) row_reader(const attention_view& view, std::size_t more)
       : pages(view.pages),
         first(view.first),
         mask((std::size_t{1} << view.page_shift) - 1),
@@ -119,12 +119,14 @@ struct row_reader {
         offset(view.offset + more),
         shift(view.page_shift) {}
 
-  const Number* at(std::size_t t) const {
+  inline __attribute__((always_inline)) const Number* at(std::size_t t) const {
     const std::size_t row = first + t;
     return static_cast<const Number*>(pages[row >> shift]) + (row & mask) * row_size + offset;
   }
   /// Rows from t to the end of its page.
-  std::size_t left_in_page(std::size_t t) const { return mask + 1 - ((first + t) & mask); }
+  inline __attribute__((always_inline)) std::size_t left_in_page(std::size_t t) const {
+    return mask + 1 - ((first + t) & mask);
+  }
 };
 
 /// scores[t] = scale * (query . key t), also for the padding up to a multiple of 16, whose scores

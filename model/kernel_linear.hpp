@@ -249,7 +249,8 @@ inline void block_panels(const block_place& from, std::size_t first_panel, std::
 template <class Isa, class Operand, int Rows>
 inline void block_tile(const block_place& from, std::size_t n_in, const row_span<Operand>& rows,
                        float* output, std::size_t output_stride, std::size_t ahead) {
-  constexpr int wide = Isa::template block_panels<Rows>;
+  constexpr int wide = Operand::is_quantised ? Isa::template quantised_panels<Rows>
+                                             : Isa::template block_panels<Rows>;
   const std::size_t n_panels = from.width / lane;
   std::size_t p = 0;
   if constexpr (wide >= 4) {

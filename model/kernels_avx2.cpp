@@ -37,6 +37,8 @@ struct avx2 {
   static constexpr int block_panels = Rows == 1   ? 4
                                       : Rows == 2 ? 2
                                                   : 1;
+  template <int Rows>
+  static constexpr int quantised_panels = block_panels<Rows>;
 
   static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static vec set1(float x) {

@@ -22,6 +22,8 @@ struct portable {
   static constexpr bool pairs = false;
   template <int Rows>
   static constexpr int block_panels = 2;
+  template <int Rows>
+  static constexpr int quantised_panels = block_panels<Rows>;
 
   static vec zero() { return {}; }
   static vec set1(float x) {

@@ -115,7 +115,8 @@ BOOST_AUTO_TEST_CASE(bytes_of_an_expert_are_those_of_its_packed_matrices) {
 }
 
 BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_experts_by_name) {
-  om::load_options options{.device = "cpu", .linear = om::linear_path::libtorch};
+  om::load_options options;
+  options.linear = om::linear_path::libtorch;
   options.expert_precision = om::precision::int4;
   fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
                        {"int4", "cpu", "kernels"});
