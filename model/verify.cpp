@@ -245,6 +245,11 @@ class verifier {
 
 }  // namespace
 
+result<verify_report> verify_model(const fs::path& folder, checksum_check checksums,
+                                   const work_watch& watch) {
+  return verifier(folder, watch).run(checksums);
+}
+
 std::vector<error> compare_tensors(const model_config& config, const std::string& place,
                                    const tensor_map& tensors) {
   constexpr const char* remedy = "config.json and weights must be of the same model";
