@@ -1,6 +1,7 @@
 #include "actors/decide.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "planning/ledger.hpp"
@@ -58,6 +59,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   };
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
+    if (!model::has_slots(logits)) continue;
     auto& row = chunk.rows[i];
     row.targets.reserve(k);
     row.target_gates.reserve(k);
@@ -98,6 +100,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     std::vector<std::size_t> votes(64, 0);
     auto pool = input.pool;
     for (std::size_t i = 0; i < n; ++i) {
+      if (chunk.rows[i].targets.empty()) continue;
       const auto choice = choose(i, pool);
       ++votes[choice.residence];
       pool -= loss_of(choice);
@@ -106,8 +109,12 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     query.residences = planning::server_mask{1} << winner;
   }
   chunk.pool_left = input.pool;
+  const bool may_stay = input.next_members == 0 || ((input.next_members >> input.server) & 1u) != 0;
+  chunk.residence = static_cast<std::uint32_t>(
+      may_stay ? input.server : static_cast<std::size_t>(std::countr_zero(input.next_members)));
   for (std::size_t i = 0; i < n; ++i) {
     auto& row = chunk.rows[i];
+    if (row.targets.empty()) continue;
     row.choice = choose(i, chunk.pool_left);
     row.loss = loss_of(row.choice);
     chunk.pool_left -= row.loss;

@@ -42,11 +42,16 @@ struct decide_input {
   loss_units pool = 0;
   double tokens_left = 1;                 ///< That share the pool, these rows' layers included.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] or empty
+  /// R_{l+1}; of use where no row runs an expert. Empty at the last layer.
+  planning::server_mask next_members = 0;
 };
 
 /// One residence for the whole chunk: the rows first choose freely, the residence with most rows
 /// wins (ties: the lower server), then every row chooses its slots with that residence given. A row
 /// spends at most its allowance and what the rows before it left in the pool.
+///
+/// Rows without slots (model::has_slots) choose nothing and have no say. Where no row has any, the
+/// chunk stays where it is if it may, else it goes to the lowest server of R_{l+1}.
 chunk_decision decide(const planning::selection_tables& tables, const decide_input& input);
 
 }  // namespace ordermoe::actors

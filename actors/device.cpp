@@ -88,13 +88,17 @@ void device::drop(std::uint64_t request) {
 
 model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
   auto& layers = caches_[request];
-  const auto n_layers = model_->config().n_layers;
+  const auto& shape = model_->config();
+  // Rows of all layers have one size, as they have on the wire.
+  const auto make = [&](std::size_t rows) {
+    return model::kv_cache(rows, shape.kv_row_size(), model_->kv());
+  };
   if (layers.empty()) {
-    layers.reserve(n_layers);
-    for (std::size_t l = 0; l < n_layers; ++l) layers.push_back(model_->make_cache(layer_id{l}, 0));
+    layers.reserve(shape.n_layers);
+    for (std::size_t l = 0; l < shape.n_layers; ++l) layers.push_back(make(0));
   }
   auto& found = layers[layer];
-  if (found.capacity() == 0) found = model_->make_cache(layer_id{layer}, capacity);
+  if (found.capacity() == 0) found = make(capacity);
   return found;
 }
 
@@ -113,15 +117,16 @@ void device::run_attention(batch& content) {
       hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
     }
     auto& store = cache(work.terms.request, content.layer,
-                        work.terms.prompt_tokens + work.terms.max_new_tokens);
-    for (std::size_t i = 0; i < n; ++i) rows.push_back({&store, work.first + i});
+                        work.terms.prompt_tokens + std::max(1u, work.terms.max_new_tokens));
+    for (std::size_t i = 0; i < n; ++i)
+      rows.push_back({&store, work.first + i, work.terms.prompt_tokens});
   }
   const auto total = rows.size();
   std::vector<float> normed(total * width);
   std::vector<float> logits(total * shape.n_experts);
   const layer_id layer{content.layer};
   model_->attend(layer, rows, hidden);
-  model_->route(layer, hidden, normed, logits);
+  model_->route(layer, rows, hidden, normed, logits);
 
   std::size_t row = 0;
   content.attended.reserve(content.attends.size());

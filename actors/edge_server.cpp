@@ -16,8 +16,9 @@ void server_view::send(std::uint32_t to, frame content) const {
   caf::anon_send(links[to], std::move(content));
 }
 
-std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from) const {
-  const auto members = placed->plan.residence[access].layers[0];
+std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from,
+                                        std::uint32_t layer) const {
+  const auto members = placed->plan.residence[access].layers[layer];
   std::uint32_t best = 0;
   double best_ns = -1;
   for (std::uint32_t m = 0; m < run->servers.size(); ++m) {

@@ -134,9 +134,11 @@ struct request_data {
 
   void run_prompt() {
     const auto n = terms().prompt_tokens;
-    const auto chunk = static_cast<std::uint32_t>(run().chunk_rows);
+    // An encoder reads the whole prompt at once.
+    const auto chunk =
+        run().shape().encoder_decoder ? n : static_cast<std::uint32_t>(run().chunk_rows);
     const auto start = view->start_server(view->id, view->id);
-    next_position = n;
+    next_position = n + run().start_rows();
     for (std::uint32_t first = 0; first < n; first += chunk) {
       const auto rows = std::min(chunk, n - first);
       const bool last = first + rows == n;
@@ -202,9 +204,9 @@ struct request_data {
       return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
     auto next = successor(terms(), report.id, report.position, report.pool, report.spent,
-                          run().allowance_factor);
-    next.forced = forced_after(report.position + 1);
-    start_at(view->start_server(view->id, view->id), std::move(next));
+                          run().allowance_factor, run().start_rows(), run().decoded_layer());
+    next.forced = forced_after(report.position + 1 - run().start_rows());
+    start_at(view->start_server(view->id, view->id, next.layer), std::move(next));
   }
 
   /// Ends the text before the first stop string in it.

@@ -39,6 +39,13 @@ struct run_context {
   std::int64_t start_ns = 0;  ///< Clock reading that the trace and outcomes count from.
 
   const model::model_config& shape() const { return model->config(); }
+  /// Rows between a prompt and the first sampled token: an encoder-decoder's decoder reads its
+  /// start token there.
+  std::uint32_t start_rows() const { return shape().encoder_decoder ? 1 : 0; }
+  /// Where decoded positions begin.
+  std::uint32_t decoded_layer() const {
+    return shape().first_layer(model::row_kind::decoded).value;
+  }
   wire_shape wire() const { return {shape().hidden_size, shape().kv_row_size()}; }
 };
 
@@ -65,9 +72,10 @@ struct server_view {
 
   /// Sends a frame from here to another server.
   void send(std::uint32_t to, frame content) const;
-  /// The member of R_0 that a position of this access server's request starts at when coming from
-  /// `from`.
-  std::uint32_t start_server(std::uint32_t access, std::uint32_t from) const;
+  /// The member of R_layer that a position of this access server's request starts at when coming
+  /// from `from`.
+  std::uint32_t start_server(std::uint32_t access, std::uint32_t from,
+                             std::uint32_t layer = 0) const;
 };
 
 }  // namespace ordermoe::actors

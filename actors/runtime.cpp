@@ -348,6 +348,12 @@ result<void> check_prompts(const run_setup& setup) {
 
 result<run_result> run_requests(const run_setup& setup) {
   if (auto checked = check_prompts(setup); !checked) return checked.error();
+  if (!setup.trace.empty() && setup.model->config().encoder_decoder)
+    return error{
+        errc::unsupported,
+        fmt::format("{}: a trace has no lines for rows without slots, which {} has; run "
+                    "without a trace",
+                    setup.trace.string(), model::architecture_of(setup.model->config().kind))};
   std::unique_ptr<trace_recorder> trace;
   if (!setup.trace.empty()) {
     auto opened = trace_recorder::open(setup.trace);

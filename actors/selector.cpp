@@ -42,6 +42,8 @@ struct selector_state {
     input.pool = query.pool;
     input.tokens_left = query.tokens_left;
     input.wait_ns = wait_ns;
+    const auto& members = view->placed->plan.residence[query.access].layers;
+    if (query.layer + 1 < members.size()) input.next_members = members[query.layer + 1];
     auto choice = decide(*view->placed->tables, input);
     std::array<std::int64_t, 4> kinds{};
     for (const auto& row : choice.rows)
@@ -63,9 +65,11 @@ struct selector_state {
     const auto n_experts = run.shape().n_experts;
     seen.counts.resize(run.shape().n_layers * n_experts);
     seen.rows.resize(run.shape().n_layers);
-    for (const auto& row : choice.rows)
+    std::uint32_t rows = 0;
+    for (const auto& row : choice.rows) {
+      rows += row.targets.empty() ? 0 : 1;
       for (const auto target : row.targets) ++seen.counts[layer * n_experts + target];
-    const auto rows = static_cast<std::uint32_t>(choice.rows.size());
+    }
     seen.rows[layer] += rows;
     seen_rows += rows;
     if (seen_rows >= run.activation_report_rows) tell_monitor(self);

@@ -48,7 +48,8 @@ struct token_data {
     work.n = static_cast<std::uint32_t>(n());
     if (state.hidden.empty()) work.ids = state.ids;
     work.hidden = std::move(state.hidden);
-    work.stream = run().stream_kv && (members & (members - 1)) != 0;
+    work.stream = run().stream_kv && (members & (members - 1)) != 0 &&
+                  run().shape().kv_row_size(layer_id{state.layer}) > 0;
     work.allowance = std::move(state.allowance);
     work.pool = state.pool;
     work.tokens_left =
@@ -95,6 +96,7 @@ struct token_data {
       }
     }
     state.calls_outstanding = static_cast<std::uint32_t>(calls.size());
+    if (calls.empty()) return pass_on(choice.residence);
     const bool stays = choice.residence == view->id;
     if (!stays) leave();
     for (auto& [server, call] : calls) {
@@ -108,6 +110,16 @@ struct token_data {
         view->send(server, encode(call));
     }
     if (!stays) view->send(choice.residence, encode(state));
+  }
+
+  /// The end of a layer at which no row runs an expert.
+  void pass_on(std::uint32_t residence) {
+    state.slots_of_row.clear();
+    if (last_layer()) return head();
+    ++state.layer;
+    if (residence == view->id) return attend();
+    leave();
+    view->send(residence, encode(state));
   }
 
   void collect(expert_output& output) {
@@ -136,6 +148,7 @@ struct token_data {
         for (std::size_t c = 0; c < width(); ++c) hidden[c] += whole[i][c];
         continue;
       }
+      if (state.slots_of_row[i] == 0) continue;
       gates.clear();
       for (std::uint32_t j = 0; j < state.slots_of_row[i]; ++j)
         gates.push_back(state.slots[first_slot[i] + j].gate);
@@ -153,8 +166,12 @@ struct token_data {
 
   /// Only the last row of a prompt and decoding positions need logits.
   void head() {
+    const auto& two_stacks = run().shape().encoder_decoder;
     const bool whole_prompt_done = state.first + n() >= state.terms.prompt_tokens;
-    if (whole_prompt_done) {
+    if (two_stacks && state.first < state.terms.prompt_tokens) {
+      leave();
+      start_successor(two_stacks->decoder_start_id, state.terms.prompt_tokens, state.forced);
+    } else if (whole_prompt_done) {
       const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
       self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
     } else {
@@ -184,10 +201,10 @@ struct token_data {
       report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed},
                                 state.terms.request, position);
     }
-    const auto generated = position + 1 - state.terms.prompt_tokens;
+    const auto generated = position + 1 - state.terms.prompt_tokens - run().start_rows();
     const bool end_of_text = report.id == run().shape().eos_id && !state.terms.ignore_end_of_text;
     report.last = end_of_text || generated >= state.terms.max_new_tokens ||
-                  position + 1 >= run().shape().max_context;
+                  position + 1 - run().start_rows() >= run().shape().max_context;
     report.pool = state.pool;
     report.spent = state.spent;
     if (run().keep_final_hidden)
@@ -197,15 +214,18 @@ struct token_data {
     if (run().books->tracing())
       run().books->trace(token_line(report, view->id, now_ns(self) - run().start_ns));
     leave();
-    if (!report.last && state.terms.continue_in_place) start_successor(report.id, position);
+    if (!report.last && state.terms.continue_in_place)
+      start_successor(report.id, position,
+                      std::span(state.forced).subspan(state.terms.score != 0 ? 1 : 0));
     self->send(view->server, std::move(report));
   }
 
-  void start_successor(std::int32_t id, std::uint32_t position) {
-    auto next =
-        successor(state.terms, id, position, state.pool, state.spent, run().allowance_factor);
-    if (state.terms.score != 0) next.forced.assign(state.forced.begin() + 1, state.forced.end());
-    const auto to = view->start_server(state.terms.access, view->id);
+  void start_successor(std::int32_t id, std::uint32_t position,
+                       std::span<const std::int32_t> forced) {
+    auto next = successor(state.terms, id, position, state.pool, state.spent,
+                          run().allowance_factor, run().start_rows(), run().decoded_layer());
+    next.forced.assign(forced.begin(), forced.end());
+    const auto to = view->start_server(state.terms.access, view->id, next.layer);
     if (to == view->id)
       self->send(view->server, start_token{std::move(next)});
     else
@@ -253,11 +273,13 @@ double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_
 }
 
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
-                      loss_units pool, loss_units spent, double allowance_factor) {
-  const auto generated = position + 1 - terms.prompt_tokens;
+                      loss_units pool, loss_units spent, double allowance_factor,
+                      std::uint32_t start_rows, std::uint32_t layer) {
+  const auto generated = position + 1 - terms.prompt_tokens - start_rows;
   token_state next;
   next.terms = terms;
   next.first = position;
+  next.layer = layer;
   next.ids = {id};
   next.pool = pool;
   next.allowance = {

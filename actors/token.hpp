@@ -19,6 +19,10 @@ namespace ordermoe::actors {
 ///                                   `collect`                                     report; the
 ///                                   successor starts
 ///
+/// Where no row runs an expert (an encoder-decoder's prompt in the decoder's layers, rows that find
+/// their expert full) the layer ends with the selection. An encoder-decoder's prompt is one chunk,
+/// and instead of sampling it starts the position that reads the decoder's start token.
+///
 /// attend: waits at the edge server until every earlier KV row of the sequence and layer is there.
 /// execute: one call to each server that runs slots; outputs go to the residence.
 /// collect: waits for the outputs of all calls. Nothing is lost inside a process; a lost frame is
@@ -33,7 +37,9 @@ double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_
 
 /// The decoding position that computes a sampled id: its state before the embedding. It shares the
 /// pool with the positions that may still follow it.
+/// `start_rows` and `layer` as run_context's start_rows() and decoded_layer() have them.
 token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
-                      loss_units pool, loss_units spent, double allowance_factor);
+                      loss_units pool, loss_units spent, double allowance_factor,
+                      std::uint32_t start_rows = 0, std::uint32_t layer = 0);
 
 }  // namespace ordermoe::actors

@@ -13,10 +13,10 @@ namespace ordermoe::model {
 /// Rows may arrive out of order (they are streamed between servers), and attention at position p
 /// may run only once every row below p is there.
 ///
-/// A row is kv_row_size(layer) numbers: for each block of the layer the key [n_kv_heads, head_dim],
-/// rotated where the family rotates, then the value (model_config.hpp says what else). They are
-/// rounded to the cache's precision when they are stored, so a row that was read from one cache is
-/// stored in another without a change.
+/// A row is kv_row_size(layer) numbers or more, of which the rest is unused: for each block of the
+/// layer the key [n_kv_heads, head_dim], rotated where the family rotates, then the value
+/// (model_config.hpp says what else). They are rounded to the cache's precision when they are
+/// stored, so a row that was read from one cache is stored in another without a change.
 /// Owner: the server's KV store. Not thread-safe: one thread at a time.
 class kv_cache {
  public:

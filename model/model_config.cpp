@@ -201,7 +201,7 @@ block_range model_config::blocks_of(layer_id layer) const {
 
 std::size_t model_config::kv_row_size(layer_id layer) const {
   if (of_encoder(layer)) return 0;
-  return blocks_of(layer).size() * 2 * kv_width() + (encoder_decoder ? 1 : 0);
+  return blocks_of(layer).size() * 2 * kv_width() + (encoder_decoder ? 2 : 0);
 }
 
 std::size_t model_config::kv_row_size() const {

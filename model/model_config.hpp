@@ -118,7 +118,7 @@ struct model_config {
   /// fp32 numbers in one KV row of a layer: for each block the key, then the value. Rows of the
   /// encoder's layers are empty: all rows of a prompt are computed together. In the decoder's
   /// layers, keys and values of a prompt's row are what decoded rows read from it, and the last
-  /// number of every row says which expert the router chose, for their capacity.
+  /// two numbers of every row say which expert the router chose, for their capacity.
   std::size_t kv_row_size(layer_id layer) const;
   /// Of the layer with the most.
   std::size_t kv_row_size() const;

@@ -116,27 +116,40 @@ void drop_overflow(std::size_t capacity, std::span<const attention_row> rows,
   }
 }
 
-/// The same in a decoder's layer, by the choices of earlier rows in the caches; the rows' own are
-/// written there first.
-void drop_decoded_overflow(std::size_t capacity, std::span<const attention_row> rows,
-                           std::span<float> logits) {
+/// Which expert a row of a decoder's layer chose, as two numbers of its row in the cache: both are
+/// whole and small enough for bf16.
+struct kept_choice {
+  static constexpr std::size_t base = 256;
+  float low = 0, high = 0;
+
+  static kept_choice of(std::size_t expert) {
+    return {static_cast<float>(expert % base), static_cast<float>(expert / base)};
+  }
+  static kept_choice read(const kv_cache& cache, std::size_t position, std::size_t place) {
+    return {cache.number(position, place), cache.number(position, place + 1)};
+  }
+  friend bool operator==(const kept_choice&, const kept_choice&) = default;
+};
+
+/// The same in a decoder's layer, by the choices of earlier rows, which their rows in the caches
+/// have from number `place` on; the rows' own are written there first.
+void drop_decoded_overflow(std::size_t capacity, std::size_t place,
+                           std::span<const attention_row> rows, std::span<float> logits) {
   const std::size_t n_experts = logits.size() / rows.size();
-  const auto decoded = [&](std::size_t i) { return kind_of(rows[i]) == row_kind::decoded; };
+  std::vector<kept_choice> choices(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!decoded(i)) continue;
-    const auto choice = static_cast<float>(likeliest(logits.subspan(i * n_experts, n_experts)));
-    rows[i].cache->put(rows[i].position, rows[i].cache->row_size() - 1, {&choice, 1});
+    if (kind_of(rows[i]) != row_kind::decoded) continue;
+    choices[i] = kept_choice::of(likeliest(logits.subspan(i * n_experts, n_experts)));
+    const float numbers[] = {choices[i].low, choices[i].high};
+    rows[i].cache->put(rows[i].position, place, numbers);
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    const attention_row& row = rows[i];
+    const bool decoded = kind_of(row) == row_kind::decoded;
     std::size_t taken = 0;
-    if (decoded(i)) {
-      const kv_cache& cache = *rows[i].cache;
-      const std::size_t last = cache.row_size() - 1;
-      const float choice = cache.number(rows[i].position, last);
-      for (std::size_t p = rows[i].prompt; p < rows[i].position && taken < capacity; ++p)
-        if (cache.number(p, last) == choice) ++taken;
-    }
-    if (!decoded(i) || taken >= capacity)
+    for (std::size_t p = row.prompt; decoded && p < row.position && taken < capacity; ++p)
+      if (kept_choice::read(*row.cache, p, place) == choices[i]) ++taken;
+    if (!decoded || taken >= capacity)
       leave_without_slots(logits.subspan(i * n_experts, n_experts));
   }
 }
@@ -185,14 +198,13 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
                  "hidden is not [n_rows, hidden_size]");
   const std::size_t row_size = shape.kv_row_size(layer);
   for (const auto& row : rows)
-    ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() == row_size,
+    ORDERMOE_CHECK(row.cache != nullptr && row.cache->row_size() >= row_size,
                    "a row without a cache of this layer's rows");
   if (rows.empty()) return;
   if (shape.of_encoder(layer)) {
     ORDERMOE_CHECK(are_whole_prompts(rows), "rows of a part of a prompt in the encoder");
     return computing("attention", [&] {
       weights_->attend_whole_prompts(weights_->layers[layer.index()].blocks, rows, hidden);
-      for (const auto& row : rows) row.cache->put(row.position, {});
     });
   }
   const bool two_kinds = shape.encoder_decoder.has_value();
@@ -257,7 +269,7 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
     if (shape.of_encoder(layer))
       drop_overflow(capacity, rows, logits);
     else
-      drop_decoded_overflow(capacity, rows, logits);
+      drop_decoded_overflow(capacity, shape.kv_row_size(layer) - 2, rows, logits);
   }
   if (shape.shared_intermediate_size == 0) return;
 

@@ -49,9 +49,10 @@ BOOST_AUTO_TEST_CASE(local_exact_strategies_equal_the_reference_bit_for_bit) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(every_family_of_decoders_equals_the_reference_bit_for_bit) {
-  for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
-                          model::family::qwen3_moe, model::family::olmoe})
+BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_bit_for_bit) {
+  for (const auto kind :
+       {model::family::mixtral, model::family::qwen2_moe, model::family::qwen3_moe,
+        model::family::olmoe, model::family::switch_transformers})
     for (const std::string strategy : {"exact", "layer-shards"}) {
       BOOST_TEST_CONTEXT(model::to_string(kind) << ", " << strategy) {
         test::world world(strategy, 0, 1, 5, test::random_model(kind));
@@ -62,6 +63,75 @@ BOOST_AUTO_TEST_CASE(every_family_of_decoders_equals_the_reference_bit_for_bit) 
         check_equals_reference(world);
       }
     }
+}
+
+BOOST_AUTO_TEST_CASE(an_encoder_decoder_equals_the_reference_wherever_its_rows_may_be) {
+  // Prompts and answers beyond the experts' capacity, residences that roam, positions that start at
+  // the access server.
+  const auto model = test::random_model(model::family::switch_transformers);
+  for (const std::string strategy : {"exact", "layer-shards", "ordermoe"})
+    for (const bool in_place : {true, false})
+      for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
+        BOOST_TEST_CONTEXT(strategy << ", " << to_string(mode)) {
+          test::world world(strategy, 0, 3, 5, model);
+          world.setup.mode = mode;
+          world.setup.chosen.continue_in_place = in_place;
+          if (strategy == "exact")
+            world.setup.chosen.plan.residence = planning::roaming_residency(
+                world.setup.servers.size(), world.setup.experts.n_layers);
+          world.add_requests(10, 20, 0.8, 40);
+          check_equals_reference(world);
+        }
+      }
+}
+
+BOOST_AUTO_TEST_CASE(layers_with_dense_blocks_equal_the_reference_bit_for_bit) {
+  for (const std::string name : {"qwen2-moe-mixed", "qwen3-moe-top8"}) {
+    const auto loaded = model::transformer::load(std::string(ORDERMOE_TEST_DATA "/golden/") + name);
+    BOOST_REQUIRE(loaded.has_value());
+    for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
+      BOOST_TEST_CONTEXT(name << ", " << to_string(mode)) {
+        test::world world("exact", 0, 1, 5, *loaded);
+        world.setup.chosen.plan.residence =
+            planning::roaming_residency(world.setup.servers.size(), world.setup.experts.n_layers);
+        world.setup.mode = mode;
+        world.setup.chunk_rows = 4;
+        world.add_requests(8, 8, 0.7);
+        check_equals_reference(world);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(teacher_forced_losses_of_an_encoder_decoder_equal_the_reference) {
+  const auto model = test::random_model(model::family::switch_transformers);
+  for (const bool in_place : {true, false}) {
+    test::world world("layer-shards", 0, 1, 5, model);
+    world.setup.chosen.continue_in_place = in_place;
+    world.add_requests(6, 1, 0, 40);
+    for (auto& spec : world.setup.requests) {
+      spec.score = true;
+      spec.prompt.push_back(3);
+    }
+    const auto outcome = actors::run_requests(world.setup);
+    BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+    for (const auto& spec : world.setup.requests) {
+      const auto expected = model::token_losses(*model, spec.prompt);
+      BOOST_REQUIRE(expected.has_value());
+      BOOST_TEST(outcome->outcomes[spec.number].losses == *expected,
+                 boost::test_tools::per_element());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_encoder_decoder_is_not_traced) {
+  test::world world("exact", 0, 1, 5, test::random_model(model::family::switch_transformers));
+  world.setup.trace = "trace.jsonl";
+  world.add_requests(1, 2, 0);
+  const auto outcome = actors::run_requests(world.setup);
+  BOOST_REQUIRE(!outcome.has_value());
+  BOOST_TEST((outcome.error().code == errc::unsupported));
+  BOOST_TEST(outcome.error().message.find("trace") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(fifty_held_out_prompts_on_the_bundled_model_and_cluster_equal_the_reference) {

@@ -343,8 +343,8 @@ BOOST_AUTO_TEST_CASE(the_file_states_the_model_and_is_written_back_the_same) {
   BOOST_TEST(!capacity.tied_embeddings);
   // Key and value of each block, and the expert chosen.
   BOOST_TEST(capacity.kv_row_size(layer_id{0u}) == 0u);
-  BOOST_TEST(capacity.kv_row_size(layer_id{1u}) == 2 * capacity.n_heads * capacity.head_dim + 1);
-  BOOST_TEST(config.kv_row_size(layer_id{2u}) == 4 * config.n_heads * config.head_dim + 1);
+  BOOST_TEST(capacity.kv_row_size(layer_id{1u}) == 2 * capacity.n_heads * capacity.head_dim + 2);
+  BOOST_TEST(config.kv_row_size(layer_id{2u}) == 4 * config.n_heads * config.head_dim + 2);
 }
 
 BOOST_AUTO_TEST_CASE(the_published_file_is_read) {
