@@ -121,7 +121,7 @@ def write_config_json():
     def without(name):
         return json.dumps({key: value for key, value in good.items() if key != name}, indent=2)
 
-    deep = "[" * 50000 + "]" * 50000
+    deep = "[" * 100000 + "]" * 100000  # Printing it took more stack than there is.
     text = json.dumps(good, indent=2)
     files = {
         "cut-short": text[:-30],
