@@ -66,8 +66,9 @@ void check_pieces(const std::filesystem::path& folder, std::int32_t end = -1) {
 }
 
 const std::filesystem::path data = ORDERMOE_TEST_DATA;
-const std::vector<std::string> all_kinds = {"mixtral-tiny", "tokenizer-mixtral", "tokenizer-other",
-                                            "tokenizer-qwen", "tokenizer-neox"};
+const std::vector<std::string> all_kinds = {"mixtral-tiny",    "tokenizer-mixtral",
+                                            "tokenizer-other", "tokenizer-unigram",
+                                            "tokenizer-qwen",  "tokenizer-neox"};
 
 std::shared_ptr<const om::tokenizer> load(const std::string& folder) {
   return fixture::need(om::tokenizer::load(data / folder));
