@@ -194,7 +194,7 @@ struct request_data {
     chain_spent = report.spent;
     if (outcome.token_ids.empty()) outcome.first_token_ns = now();
     ++next_position;
-    if (report.id == run().shape().eos_id && !terms().ignore_end_of_text)
+    if (run().shape().ends_text(report.id) && !terms().ignore_end_of_text)
       return finish("end_of_text");
     outcome.token_ids.push_back(report.id);
     if (decoder) outcome.text += decoder->push(report.id);

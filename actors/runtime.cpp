@@ -325,7 +325,9 @@ result<void> check_prompts(const run_setup& setup) {
   const auto& shape = setup.model->config();
   for (const auto& spec : setup.requests) {
     const auto place = fmt::format("request {}", spec.number);
-    if (spec.prompt.empty()) return error{errc::out_of_range, place + ": the prompt has no tokens"};
+    if (spec.prompt.empty())
+      return error{errc::out_of_range,
+                   place + ": the prompt has no tokens, expected one at least; give it a text"};
     if (spec.access >= setup.servers.size())
       return error{errc::out_of_range, fmt::format("{}: access server {} of {}", place, spec.access,
                                                    setup.servers.size())};

@@ -202,7 +202,7 @@ struct token_data {
                                 state.terms.request, position);
     }
     const auto generated = position + 1 - state.terms.prompt_tokens - run().start_rows();
-    const bool end_of_text = report.id == run().shape().eos_id && !state.terms.ignore_end_of_text;
+    const bool end_of_text = run().shape().ends_text(report.id) && !state.terms.ignore_end_of_text;
     report.last = end_of_text || generated >= state.terms.max_new_tokens ||
                   position + 1 - run().start_rows() >= run().shape().max_context;
     report.pool = state.pool;

@@ -225,7 +225,23 @@ result<world> load_world(const world_options& options) {
   return loaded;
 }
 
-result<std::vector<std::string>> read_prompts(const std::string& path) {
+namespace {
+
+std::vector<model::chat_message> read_messages(const json_value& list) {
+  std::vector<model::chat_message> messages;
+  for (const json_value& item : list.items()) {
+    constexpr model::chat_role roles[] = {model::chat_role::system, model::chat_role::user,
+                                          model::chat_role::assistant};
+    const auto role = item.at("role").one_of({"system", "user", "assistant"});
+    messages.push_back({roles[role], item.at("content").string()});
+  }
+  if (messages.empty()) list.refuse("no messages", "one at least");
+  return messages;
+}
+
+}  // namespace
+
+result<std::vector<prompt>> read_prompts(const std::string& path) {
   std::string text;
   if (path == "-") {
     std::ostringstream all;
@@ -237,7 +253,7 @@ result<std::vector<std::string>> read_prompts(const std::string& path) {
     text = std::move(*read);
   }
   const auto place = path == "-" ? std::string("standard input") : path;
-  std::vector<std::string> prompts;
+  std::vector<prompt> prompts;
   std::istringstream lines(text);
   std::size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
@@ -245,18 +261,26 @@ result<std::vector<std::string>> read_prompts(const std::string& path) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty()) continue;
     if (line.front() != '{') {
-      prompts.push_back(line);
+      prompts.push_back({line, {}});
       continue;
     }
     const auto where = fmt::format("{}:{}", place, number);
     auto document = json_document::parse(line, where);
     if (!document) return document.error();
-    const auto prompt = (*document)->root().at("prompt").string();
+    const auto root = (*document)->root();
+    prompt read;
+    if (const auto messages = root.find("messages")) {
+      read.messages = read_messages(*messages);
+      if (!read.messages.empty()) read.text = read.messages.back().content;
+    } else {
+      read.text = root.at("prompt").string();
+    }
     if (const auto outcome = (*document)->outcome(); !outcome) return outcome.error();
-    if (prompt.empty())
+    if (read.text.empty())
       return error{errc::out_of_range,
-                   where + ": `prompt` is empty; remove the line or give a text"};
-    prompts.push_back(prompt);
+                   fmt::format("{}: `{}` is empty; remove the line or give a text", where,
+                               read.messages.empty() ? "prompt" : "content")};
+    prompts.push_back(std::move(read));
   }
   if (prompts.empty())
     return error{

@@ -13,6 +13,7 @@
 #include "actors/preparation.hpp"
 #include "config/cluster.hpp"
 #include "config/error.hpp"
+#include "model/chat_template.hpp"
 #include "model/tokenizer.hpp"
 #include "model/transformer.hpp"
 #include "planning/profile.hpp"
@@ -93,8 +94,14 @@ result<std::vector<std::vector<std::int32_t>>> read_documents(const std::filesys
                                                               std::size_t document_tokens,
                                                               std::size_t max_tokens);
 
-/// Prompts: a JSON object with `prompt` on each line, or plain lines; "-" reads standard input.
-result<std::vector<std::string>> read_prompts(const std::string& path);
+struct prompt {
+  std::string text;  ///< Where there are messages, the last of them.
+  std::vector<model::chat_message> messages;
+};
+
+/// Prompts: a JSON object with `prompt` or with `messages` (role and content) on each line, or
+/// plain lines; "-" reads standard input.
+result<std::vector<prompt>> read_prompts(const std::string& path);
 
 /// Parses "0", "1.5", "unbounded" (negative).
 result<double> parse_quality(const std::string& text);

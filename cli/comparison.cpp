@@ -55,7 +55,7 @@ result<comparison> make_comparison(const world& loaded, const comparison_options
   comparison made;
   auto prompts = read_prompts((data / "prompts.jsonl").string());
   if (!prompts) return prompts.error();
-  made.prompts = std::move(*prompts);
+  for (auto& prompt : *prompts) made.prompts.push_back(std::move(prompt.text));
   auto documents = read_documents(data / "held-out.txt", *loaded.tokens,
                                   std::min<std::size_t>(256, loaded.model->config().max_context),
                                   options.scored_tokens);

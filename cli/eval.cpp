@@ -41,7 +41,9 @@ result<void> add_wikitext(const eval_options& options, const world& loaded,
                                           "model's context",
                                           stride, context)};
   if (ids.size() < 2)
-    return error{errc::out_of_range, options.wikitext + ": the text has fewer than two tokens"};
+    return error{errc::out_of_range, options.wikitext +
+                                         ": the text has fewer than two tokens; give "
+                                         "a longer one"};
   content.scored_documents = sliding_windows(ids, context, stride);
   content.context_tokens = context - stride;
   return {};

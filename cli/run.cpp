@@ -21,7 +21,7 @@ struct run_options {
   std::uint32_t max_new_tokens = 64;
   double temperature = 0, rate = 0;
   std::size_t horizon = 0, search_steps = 10000;
-  bool horizon_given = false;
+  bool horizon_given = false, chat = false;
   double adapt_weights = 0, drift_percent = 0;
   std::vector<std::string> replans;
 };
@@ -62,8 +62,44 @@ void print_changes(const actors::strategy_report& measured) {
                measured.weight_changes.back().value.omega_quality);
 }
 
+/// The ids of every prompt: its text as it is, or a conversation as the model's template writes it.
+result<std::vector<std::vector<std::int32_t>>> encode_prompts(const run_options& options,
+                                                              const world& loaded,
+                                                              const std::vector<prompt>& prompts) {
+  std::optional<model::chat_template> chat;
+  if (options.chat) {
+    auto read = model::chat_template::load(options.world.model);
+    if (!read) return read.error();
+    chat = std::move(*read);
+  }
+  std::vector<std::vector<std::int32_t>> encoded;
+  for (const auto& [text, messages] : prompts) {
+    const auto place = fmt::format("{}: prompt {}", options.prompts, encoded.size() + 1);
+    if (chat) {
+      const model::chat_message alone[] = {{model::chat_role::user, text}};
+      auto ids = messages.empty() ? chat->encode(*loaded.tokens, alone)
+                                  : chat->encode(*loaded.tokens, messages);
+      if (!ids) return at(place, ids.error());
+      encoded.push_back(std::move(*ids));
+    } else if (!messages.empty()) {
+      return error{errc::usage, place +
+                                    ": found `messages`, expected `prompt`, as --chat is not "
+                                    "given; give it"};
+    } else {
+      encoded.push_back(loaded.tokens->encode(text));
+    }
+    if (encoded.back().empty())
+      return error{errc::out_of_range,
+                   place +
+                       ": the tokenizer makes no tokens of it, expected one at least; give it "
+                       "a text"};
+  }
+  return encoded;
+}
+
 result<void> run_reference(const run_options& options, const world& loaded,
-                           const std::vector<std::string>& prompts) {
+                           const std::vector<prompt>& prompts,
+                           const std::vector<std::vector<std::int32_t>>& encoded) {
   nlohmann::ordered_json answers = nlohmann::json::array();
   progress_line line("generating");
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -74,14 +110,13 @@ result<void> run_reference(const run_options& options, const world& loaded,
     generate.sampling = {options.temperature, options.world.seed};
     generate.request = i;
     if (!options.stop.empty()) generate.stop_strings = {options.stop};
-    const auto answer = model::generate(*loaded.model, loaded.tokens.get(),
-                                        loaded.tokens->encode(prompts[i]), generate);
+    const auto answer = model::generate(*loaded.model, loaded.tokens.get(), encoded[i], generate);
     if (!answer) return at(fmt::format("prompt {}", i + 1), answer.error());
     answers.push_back({{"request", i},
                        {"text", answer->text},
                        {"token_ids", answer->token_ids},
                        {"finish", to_string(answer->reason)}});
-    if (!options.world.json) fmt::print("> {}\n{}\n\n", prompts[i], answer->text);
+    if (!options.world.json) fmt::print("> {}\n{}\n\n", prompts[i].text, answer->text);
   }
   if (options.world.json)
     fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"},
@@ -106,7 +141,9 @@ result<void> run(const run_options& options) {
   if (options.mode == "reference") world_wanted.cluster.clear();
   auto loaded = load_world(world_wanted);
   if (!loaded) return loaded.error();
-  if (options.mode == "reference") return run_reference(options, *loaded, *prompts);
+  auto encoded = encode_prompts(options, *loaded, *prompts);
+  if (!encoded) return encoded.error();
+  if (options.mode == "reference") return run_reference(options, *loaded, *prompts, *encoded);
 
   actors::strategy_options choice;
   choice.quality_percent = *quality;
@@ -141,7 +178,7 @@ result<void> run(const run_options& options) {
   for (std::size_t i = 0; i < prompts->size(); ++i) {
     actors::request_spec spec;
     spec.number = i;
-    spec.prompt = loaded->tokens->encode((*prompts)[i]);
+    spec.prompt = std::move((*encoded)[i]);
     spec.max_new_tokens = options.max_new_tokens;
     spec.temperature = options.temperature;
     spec.sampling_seed = options.world.seed;
@@ -168,7 +205,7 @@ result<void> run(const run_options& options) {
     return {};
   }
   for (const auto& answer : measured->outcomes)
-    fmt::print("> {}\n{}\n\n", (*prompts)[answer.request], answer.text);
+    fmt::print("> {}\n{}\n\n", (*prompts)[answer.request].text, answer.text);
   fmt::print("{} requests on {} ({} clock, charged as {}, seed {})\n", prompts->size(),
              header.cluster, header.clock, header.cost_profile, header.seed);
   print_table({*measured});
@@ -189,6 +226,9 @@ void add_run(CLI::App& app) {
       .add_option("--prompts", options->prompts,
                   "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
       ->required();
+  command.add_flag("--chat", options->chat,
+                   "Each prompt is a user's message to an instruct variant, written by its chat "
+                   "template; a line may also be {\"messages\": [{\"role\", \"content\"}, ...]}");
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
       ->check(CLI::IsMember(actors::strategy_names()))
       ->capture_default_str();

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "config/error.hpp"
 
@@ -88,6 +90,26 @@ class field_reader {
     std::size_t id = 0;
     natural(field, 0, vocab_size > 0 ? vocab_size - 1 : 0, id);
     value = static_cast<std::int32_t>(id);
+  }
+
+  /// One id, or a list of ids of which the first is the value.
+  void token_ids(const char* field, std::size_t vocab_size, std::int32_t& value,
+                 std::vector<std::int32_t>& others) {
+    const json* found = find(field);
+    if (found == nullptr || !found->is_array()) return token_id(field, vocab_size, value);
+    if (found->empty())
+      return fail(errc::malformed, field, "found an empty list, expected an id or ids");
+    for (const json& item : *found) {
+      if (!item.is_number_unsigned() || item.get<std::uint64_t>() >= vocab_size)
+        return fail(
+            item.is_number_integer() ? errc::out_of_range : errc::malformed, field,
+            fmt::format("{} in the list, allowed are ids below {}", shown(item), vocab_size));
+      const auto id = item.get<std::int32_t>();
+      if (&item == &found->front())
+        value = id;
+      else if (id != value && std::ranges::find(others, id) == others.end())
+        others.push_back(id);
+    }
   }
 
   void flag(const char* field, bool& value) {

@@ -95,6 +95,10 @@ result<std::vector<problem>> read_problems(const std::filesystem::path& path) {
                                "one a line; correct the line",
                                path.string(), line_number)};
     problems.push_back({parsed["prompt"].get<std::string>(), parsed["answer"].get<std::string>()});
+    if (problems.back().prompt.empty())
+      return error{errc::out_of_range,
+                   fmt::format("{}:{}: `prompt` is empty; remove the line or give a text",
+                               path.string(), line_number)};
   }
   if (problems.empty())
     return error{errc::malformed,

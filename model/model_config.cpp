@@ -68,7 +68,7 @@ void read_family_fields(field_reader& fields, model_config& config) {
   const auto tokens = [&](std::int32_t none) {
     config.bos_id = config.eos_id = none;
     fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
-    fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+    fields.token_ids("eos_token_id", config.vocab_size, config.eos_id, config.other_eos_ids);
   };
   const auto norm_of_gates = [&] {
     bool renormalise = false;
@@ -79,7 +79,7 @@ void read_family_fields(field_reader& fields, model_config& config) {
     case family::mixtral:
       fields.positive("rope_theta", 1e12, config.rope_theta, 1e6);
       fields.token_id("bos_token_id", config.vocab_size, config.bos_id);
-      fields.token_id("eos_token_id", config.vocab_size, config.eos_id);
+      fields.token_ids("eos_token_id", config.vocab_size, config.eos_id, config.other_eos_ids);
       fields.neutral("norm_topk_prob", true);
       config.gates = gate_rule::renormalised;
       break;
@@ -189,6 +189,36 @@ void read_dense_blocks(field_reader& fields, model_config& config) {
   config.sparse_blocks = std::move(sparse);
 }
 
+/// Adds the ids that end a text by what generation is told, which for chat variants are more than
+/// the model's own.
+result<void> add_generation_config(const std::filesystem::path& path, model_config& config) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  const auto text = read_file(path, std::size_t{1} << 20);
+  if (!text) return text.error();
+  if (const auto sound = json_document::parse(*text, path.string()); !sound) return sound.error();
+  const json content = json::parse(*text);
+  if (!content.is_object())
+    return error{errc::malformed,
+                 fmt::format("{}: found {}, expected a JSON object; copy it from where the model "
+                             "came from or remove it",
+                             path.string(), content.type_name())};
+  field_reader fields(content, path.string());
+  std::int32_t first = config.eos_id;
+  std::vector<std::int32_t> others;
+  fields.token_ids("eos_token_id", config.vocab_size, first, others);
+  if (!fields.ok()) return fields.problem();
+  others.insert(others.begin(), first);
+  for (const std::int32_t id : others) {
+    if (id < 0 || config.ends_text(id)) continue;
+    if (config.eos_id < 0)
+      config.eos_id = id;
+    else
+      config.other_eos_ids.push_back(id);
+  }
+  return {};
+}
+
 }  // namespace
 
 block_range model_config::blocks_of(layer_id layer) const {
@@ -248,7 +278,11 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
   const auto path = folder / "config.json";
   const auto text = read_file(path, std::size_t{1} << 20);
   if (!text) return text.error();
-  return parse_model_config(*text, path.string());
+  auto config = parse_model_config(*text, path.string());
+  if (!config) return config.error();
+  if (auto added = add_generation_config(folder / "generation_config.json", *config); !added)
+    return added.error();
+  return config;
 }
 
 result<model_config> parse_model_config(std::string_view text, const std::string& place) {
@@ -390,6 +424,11 @@ std::string model_config_json(const model_config& config) {
   };
   if (config.kind == family::switch_transformers) return switch_config_json(config);
   const std::size_t n_blocks = config.blocks_of(layer_id{config.n_layers - 1}).end;
+  nlohmann::ordered_json ends = id_or_null(config.eos_id);
+  if (!config.other_eos_ids.empty()) {
+    ends = nlohmann::ordered_json::array({config.eos_id});
+    for (const std::int32_t id : config.other_eos_ids) ends.push_back(id);
+  }
   nlohmann::ordered_json content = {
       {"architectures", {architecture_of(config.kind)}},
       {"model_type", to_string(config.kind)},
@@ -407,7 +446,7 @@ std::string model_config_json(const model_config& config) {
       {"rms_norm_eps", config.rms_norm_eps},
       {"rope_theta", config.rope_theta},
       {"bos_token_id", id_or_null(config.bos_id)},
-      {"eos_token_id", id_or_null(config.eos_id)},
+      {"eos_token_id", ends},
       {"tie_word_embeddings", config.tied_embeddings},
       {"sliding_window", nullptr},
       {"torch_dtype", "bfloat16"},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -92,6 +93,9 @@ struct model_config {
   double rope_theta = 10000.0;
   std::int32_t bos_id = 1;
   std::int32_t eos_id = 2;
+  /// What ends a text as eos_id does: config.json may list several, and generation_config.json
+  /// more.
+  std::vector<std::int32_t> other_eos_ids;
   bool tied_embeddings = false;
   bool query_key_value_bias = false;
   query_key_norm qk_norm = query_key_norm::none;
@@ -100,6 +104,9 @@ struct model_config {
   std::size_t shared_intermediate_size = 0;
   std::optional<encoder_decoder_shape> encoder_decoder;  ///< Nothing: a decoder alone.
 
+  bool ends_text(std::int32_t id) const {
+    return id == eos_id || std::ranges::find(other_eos_ids, id) != other_eos_ids.end();
+  }
   std::size_t kv_width() const { return n_kv_heads * head_dim; }
   /// Blocks of a layer, in its stack; the last one is sparse.
   block_range blocks_of(layer_id layer) const;
@@ -132,12 +139,13 @@ std::vector<std::string> embedding_copies(const model_config& config);
 /// the shared expert among the weights that every row takes wherever it is.
 cost_profile own_costs(const model_config& config);
 
-/// Reads and checks DIR/config.json field by field. Every message names the file and the field,
+/// Reads and checks DIR/config.json field by field, and takes the ids that end a text from
+/// DIR/generation_config.json too, where there is one. Every message names the file and the field,
 /// what was found and what is allowed. Fields that would change the computation and are not
 /// supported are refused by name.
 result<model_config> read_model_config(const std::filesystem::path& folder);
 
-/// The same for a text in memory; `place` is what messages name.
+/// A config.json in memory; `place` is what messages name.
 result<model_config> parse_model_config(std::string_view text, const std::string& place);
 
 /// The config.json text for this shape, keys in a stable order.

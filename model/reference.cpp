@@ -87,7 +87,7 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
     model.head(last, scores);
     const std::size_t position = started + made.token_ids.size();
     const std::int32_t next = sample(scores, options.sampling, options.request, position);
-    if (next == config.eos_id) {
+    if (config.ends_text(next)) {
       made.reason = finish_reason::end_of_text;
       break;
     }

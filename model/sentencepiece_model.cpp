@@ -258,6 +258,13 @@ result<sentencepiece_model> sentencepiece_model::parse(std::string_view bytes) {
   return read;
 }
 
+std::optional<std::int32_t> sentencepiece_model::control_id(std::string_view text) const {
+  const auto found = std::ranges::find_if(
+      pieces_, [&](const piece& p) { return p.type == kind::control && p.text == text; });
+  if (found == pieces_.end()) return std::nullopt;
+  return static_cast<std::int32_t>(found - pieces_.begin());
+}
+
 std::size_t sentencepiece_model::user_defined_prefix(std::string_view text) const {
   for (const auto& candidate : user_defined_)
     if (text.starts_with(candidate)) return candidate.size();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -31,6 +32,8 @@ class sentencepiece_model {
   /// -1 where there is no such piece, as in T5's models; then there is one that ends a text.
   std::int32_t bos_id() const { return bos_id_; }
   std::int32_t eos_id() const { return eos_id_; }  ///< -1 where there is no such piece.
+  /// The control piece of this text.
+  std::optional<std::int32_t> control_id(std::string_view text) const;
   /// Ids of the text alone, without beginning or end.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Precondition: all ids are in [0, size()).

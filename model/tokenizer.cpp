@@ -32,6 +32,14 @@ class sentencepiece_tokenizer final : public tokenizer {
     return ids;
   }
 
+  std::vector<std::int32_t> encode_inside(std::string_view text) const override {
+    return content_.encode(text);
+  }
+
+  std::optional<std::int32_t> special_id(std::string_view token) const override {
+    return content_.control_id(token);
+  }
+
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     std::vector<std::int32_t> run;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ class tokenizer {
   /// template of a tokenizer.json (often nothing). Ill-formed UTF-8 is
   /// encoded as U+FFFD.
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  /// Ids of the text alone, for a text that is put together from several.
+  virtual std::vector<std::int32_t> encode_inside(std::string_view text) const = 0;
+  /// The control or added token that is written so; nothing where there is none.
+  virtual std::optional<std::int32_t> special_id(std::string_view token) const = 0;
   /// Control and special tokens are left out; ids beyond the vocabulary and bytes that form no
   /// character become U+FFFD.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;

@@ -422,6 +422,7 @@ class byte_level_tokenizer final : public tokenizer {
     for (const added_token& token : made.added) {
       const auto id = static_cast<std::size_t>(token.id);
       shown_[id] = token.special ? std::string() : token.content;
+      special_ids_.emplace(token.content, token.id);
       if (!token.normalized) given_.add(token);
     }
     // Of two whose contents are the same once normalised, the first is found, special ones first.
@@ -436,16 +437,29 @@ class byte_level_tokenizer final : public tokenizer {
 
   std::size_t vocab_size() const override { return shown_.size(); }
 
-  std::vector<std::int32_t> encode(std::string_view given) const override {
-    const std::string text = replace_ill_formed(given);
+  std::vector<std::int32_t> encode(std::string_view text) const override {
     std::vector<std::int32_t> ids = before_;
+    const auto inside = encode_inside(text);
+    ids.insert(ids.end(), inside.begin(), inside.end());
+    ids.insert(ids.end(), after_.begin(), after_.end());
+    return ids;
+  }
+
+  std::optional<std::int32_t> special_id(std::string_view token) const override {
+    const auto found = special_ids_.find(std::string(token));
+    if (found == special_ids_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  std::vector<std::int32_t> encode_inside(std::string_view given) const override {
+    const std::string text = replace_ill_formed(given);
+    std::vector<std::int32_t> ids;
     for (const auto& part : given_.split(text)) {
       if (part.id >= 0)
         ids.push_back(part.id);
       else
         encode_rest(nfc_ ? to_nfc(part.text) : std::string(part.text), ids);
     }
-    ids.insert(ids.end(), after_.begin(), after_.end());
     return ids;
   }
 
@@ -512,6 +526,7 @@ class byte_level_tokenizer final : public tokenizer {
   std::vector<std::int32_t> before_;
   std::vector<std::int32_t> after_;
   std::vector<std::string> shown_;  ///< By id: the bytes that decoding shows.
+  token_ids special_ids_;           ///< Of added tokens.
   added_token_finder given_;
   added_token_finder normalized_;
 };

@@ -23,7 +23,7 @@
 /// subwords, and vocabularies whose ids have holes.
 ///
 /// Decoding leaves special tokens out, shows other added tokens as they are written, and decodes
-/// the bytes in between together. Non-goals: training, offsets, pairs of texts, chat templates.
+/// the bytes in between together. Non-goals: training, offsets, pairs of texts.
 namespace ordermoe::model {
 
 /// Errors: not_found, io, malformed, out_of_range, mismatch, unsupported; the message names the

@@ -114,6 +114,7 @@ def write_shard_index():
 def write_config_json():
     good = json.loads((DATA / "mixtral-tiny" / "config.json").read_text())
     qwen = json.loads((DATA / "golden" / "qwen2-moe" / "config.json").read_text())
+    switch = json.loads((DATA / "golden" / "switch" / "config.json").read_text())
 
     def changed(base=good, **changes):
         return json.dumps({**base, **changes}, indent=2)
@@ -121,7 +122,7 @@ def write_config_json():
     def without(name):
         return json.dumps({key: value for key, value in good.items() if key != name}, indent=2)
 
-    deep = "[" * 50000 + "]" * 50000
+    deep = "[" * 100000 + "]" * 100000  # Printing it took more stack than there is.
     text = json.dumps(good, indent=2)
     files = {
         "cut-short": text[:-30],
@@ -159,6 +160,11 @@ def write_config_json():
         "quantised": changed(quantization_config={"bits": 4}),
         "activation-unknown": changed(hidden_act="gelu"),
         "shared-expert-negative": changed(qwen, shared_expert_intermediate_size=-1),
+        "dense-layer-beyond-the-model": changed(qwen, mlp_only_layers=[99]),
+        "capacity-zero": changed(switch, expert_capacity=0),
+        "distance-buckets-odd": changed(switch, relative_attention_num_buckets=31),
+        "end-of-text-list-empty": changed(eos_token_id=[]),
+        "end-of-text-list-beyond-the-vocabulary": changed(eos_token_id=[2, 320]),
     }
     assert len(set(files.values())) == len(files) and text not in files.values()
     for name, content in files.items():
@@ -326,6 +332,7 @@ def write_tokenizer_model():
         "byte-of-one-digit": file(some + bytes_[:255] + [piece("<0xF>", BYTE)]),
         "byte-missing": file(some + bytes_[:255], last=trainer(fallback=True)),
         "no-pieces": trainer(),
+        "neither-beginning-nor-end": file(head=first[:1]),
         "no-unknown-piece": file(head=first[1:]),
         "second-unknown-piece": file(some + [piece("<unknown>", UNKNOWN)]),
         "unknown-surface-no-utf8": file(last=trainer(extra=block(44, b" \xe2\x81"))),

@@ -4,7 +4,8 @@ with Python's standard library alone: no regular expressions, no heaps, every st
 right. It shares nothing with model/.
 
     scripts/golden/tokenizers.py            writes into test/data: tokenizer-qwen/, tokenizer-neox/ and
-                                            tokenizer-mixtral/, and hard.json of mixtral-tiny/ and tokenizer-other/
+                                            tokenizer-mixtral/, and hard.json of mixtral-tiny/, tokenizer-other/,
+                                            tokenizer-unigram/
     scripts/golden/tokenizers.py --check    fails where they differ from what is there
 
 Byte-level BPE (Radford et al. 2019; tokenizer.json of Hugging Face's tokenizers): text is normalised to NFC where the
@@ -12,9 +13,10 @@ file says so, added tokens are taken out, the rest is cut by hand-written scanne
 (GPT-2's and Qwen's), and in each piece the earliest merge of the list is applied, leftmost first, until none applies.
 Categories and NFC are those of Python's unicodedata, white space is the property White_Space.
 
-SentencePiece BPE (Kudo and Richardson 2018; sentencepiece_model.proto): the protobuf message is walked, the keys of
+SentencePiece (Kudo and Richardson 2018; sentencepiece_model.proto): the protobuf message is walked, the keys of
 the character map's double array are listed once and replaced longest first, and the neighbours whose joined piece
-scores best are joined, leftmost first, until none can be.
+scores best are joined, leftmost first, until none can be; or, for a unigram model (Kudo 2018), the path of the highest
+sum of scores is looked for.
 """
 import argparse
 import json
@@ -365,6 +367,10 @@ def character_map(blob):
     return found
 
 
+def to_float(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
 class SentencePiece:
     NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 
@@ -385,7 +391,8 @@ class SentencePiece:
                 self.pieces.append((text, score, kind))
             elif number == 2:
                 trainer = dict(fields(value))
-                assert trainer[3] == 2, "not BPE"
+                assert trainer.get(3, 1) in (1, 2), "neither unigram nor BPE"
+                self.unigram = trainer.get(3, 1) == 1
                 self.suffix = bool(trainer.get(24, 0))
                 self.fallback = bool(trainer.get(35, 0))
             elif number == 3:
@@ -438,8 +445,68 @@ class SentencePiece:
                 whole = whole[:-len(mark)]
         return whole + mark if self.prefix and self.suffix else whole
 
+    def control(self, text):
+        return next((i for i, p in enumerate(self.pieces) if p[0] == text and p[2] == self.CONTROL), None)
+
     def encode(self, text):
+        """The library's ids, after the beginning of text or, where there is none as in T5's models, before the end."""
         whole = self.normalize(text)
+        ids = self.encode_unigram(whole) if self.unigram else self.encode_bpe(whole)
+        begin = self.control("<s>")
+        return ids + [self.control("</s>")] if begin is None else [begin] + ids
+
+    def encode_unigram(self, whole):
+        """The best path (Viterbi) over the bytes, in the precision of the library's floats: of equal paths the one
+        whose last piece is longest; a character that no piece covers costs 10 more than the worst piece."""
+        text = whole.encode()
+        normal = [p[1] for p in self.pieces if p[2] == self.NORMAL]
+        unknown_score = to_float(min(normal) - 10)
+        usable = {}
+        for i, (piece, score, kind) in enumerate(self.pieces):
+            if kind == self.USER:
+                usable[piece.encode()] = (i, len(piece.encode()) * max(normal) - 0.1)
+            elif kind == self.NORMAL:
+                usable[piece.encode()] = (i, score)
+        longest = max(map(len, usable), default=1)
+        best = {0: (0.0, 0, None)}  # End: score, begin, id.
+        at = 0
+        while at < len(text):
+            here = best[at][0]
+            size = len(text[at:].decode()[0].encode())
+            covered = False
+            for end in range(at + 1, min(at + longest, len(text)) + 1):
+                found = usable.get(text[at:end])
+                if found is None:
+                    continue
+                covered = covered or end == at + size
+                score = found[1] + here
+                if end not in best or to_float(score) > best[end][0]:
+                    best[end] = (to_float(score), at, found[0])
+            if not covered:
+                score = to_float(unknown_score + here)
+                if at + size not in best or score > best[at + size][0]:
+                    best[at + size] = (score, at, self.unknown)
+            at += size
+        path, at = [], len(text)
+        while at > 0:
+            _, begin, piece = best[at]
+            path.append((piece, text[begin:at]))
+            at = begin
+        ids = []
+        for piece, covered in reversed(path):
+            if piece != self.unknown:
+                ids.append(piece)
+            elif self.fallback:
+                ids += self.bytes_of(covered)
+            elif not ids or ids[-1] != self.unknown:
+                ids.append(self.unknown)
+        return ids
+
+    def bytes_of(self, covered):
+        named = {p[0]: i for i, p in enumerate(self.pieces) if p[2] == self.BYTE}
+        return [named["<0x%02X>" % byte] for byte in covered]
+
+    def encode_bpe(self, whole):
         symbols, at = [], 0  # (text, frozen, parts)
         while at < len(whole):
             piece = self.user_at(whole, at)
@@ -462,7 +529,7 @@ class SentencePiece:
         ids = []
         for symbol in symbols:
             self.emit(symbol, ids)
-        return [next(i for i, p in enumerate(self.pieces) if p[0] == "<s>")] + ids
+        return ids
 
     def emit(self, symbol, ids):
         text, _, parts = symbol
@@ -473,8 +540,7 @@ class SentencePiece:
         elif at_piece is not None:
             ids.append(at_piece)
         elif self.fallback:
-            named = {p[0]: i for i, p in enumerate(self.pieces) if p[2] == self.BYTE}
-            ids += [named["<0x%02X>" % byte] for byte in text.encode()]
+            ids += self.bytes_of(text.encode())
         elif not ids or ids[-1] != self.unknown:
             ids.append(self.unknown)
 
@@ -494,8 +560,10 @@ def files():
     # Mixtral's own file leaves white space as it is: remove_extra_whitespaces (field 4 of the normaliser) is 0.
     mixtral = tiny + bytes([3 << 3 | 2, 2, 4 << 3, 0])
     other = (DATA / "tokenizer-other" / "tokenizer.model").read_bytes()
+    unigram = (DATA / "tokenizer-unigram" / "spiece.model").read_bytes()
     yield "tokenizer-mixtral/tokenizer.model", mixtral
-    for folder, blob in (("mixtral-tiny", tiny), ("tokenizer-mixtral", mixtral), ("tokenizer-other", other)):
+    for folder, blob in (("mixtral-tiny", tiny), ("tokenizer-mixtral", mixtral), ("tokenizer-other", other),
+                         ("tokenizer-unigram", unigram)):
         yield f"{folder}/hard.json", cases(texts, SentencePiece(blob).encode)
 
 

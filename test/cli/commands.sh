@@ -78,6 +78,23 @@ expect "a budget below zero is refused" 2 'quality-budget' "$ordermoe" run --mod
 expect "an empty prompt file is refused" 2 'no prompts' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts empty.jsonl
 printf '{"prompt": 7}\n' >wrong.jsonl
 expect "a prompt of the wrong type is refused with its line" 2 'wrong.jsonl:1' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts wrong.jsonl
+printf '{"prompt": ""}\n' >blank.jsonl
+expect "an empty prompt is refused with its line and what to do" 2 'blank.jsonl:1: `prompt` is empty; remove' "$ordermoe" run --model "$model" --mode reference --prompts blank.jsonl
+printf '{"prompt": "", "answer": "3"}\n' >blank-problem.jsonl
+expect "an empty problem is refused with its line" 2 'blank-problem.jsonl:1: `prompt` is empty' "$ordermoe" eval --model "$model" --cluster "$cluster" --problems blank-problem.jsonl
+: >blank.txt
+expect "an empty text to score is refused" 2 'blank.txt: the text is too short' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt
+expect "an empty WikiText file is refused" 2 'blank.txt' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt
+expect "a base model has no chat template" 2 'tokenizer_config.json: no such file.*--chat' "$ordermoe" run --model "$model" --mode reference --prompts prompts.jsonl --chat
+cp -r "$model" instruct
+printf '%s' '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ '"'[INST] ' + message['content'] + ' [/INST]'"' }}{{ message.content + eos_token }}"}' >instruct/tokenizer_config.json
+printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "12 * 3"}]}\nHow?\n' >chat.jsonl
+expect "conversations are answered by the template" 0 '"token_ids"' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl --chat --max-new-tokens 4 --json
+expect "messages without --chat are refused" 2 'chat.jsonl: prompt 1: found `messages`.*--chat' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl
+printf '{"messages": [{"role": "robot", "content": "Hi"}]}\n' >robot.jsonl
+expect "an unknown role is refused with its place" 2 'robot.jsonl:1: messages\[0\].role' "$ordermoe" run --model instruct --mode reference --prompts robot.jsonl --chat
+sed -i 's/INST/OTHER/g' instruct/tokenizer_config.json
+expect "another template is refused with what is known" 2 'tokenizer_config.json: chat_template.*Mixtral-Instruct' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl --chat
 head -c 20000 /dev/zero | tr '\0' 'x' >long.txt
 expect "a prompt beyond the context is refused" 2 'context' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts long.txt --quality-budget 1
 sed 's/memory_gb *= *.*/memory_gb = "much"/' "$cluster" >broken.toml

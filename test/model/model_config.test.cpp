@@ -9,6 +9,7 @@ namespace {
 namespace om = ordermoe::model;
 using fixture::check_error;
 using nlohmann::json;
+namespace fs = std::filesystem;
 using ordermoe::errc;
 
 json good() {
@@ -90,10 +91,46 @@ BOOST_AUTO_TEST_CASE(fields_that_change_the_computation_are_refused_by_name) {
       {"num_shared_experts", 1},
       {"norm_topk_prob", false},
       {"model_type", "qwen2_moe"},
-      {"eos_token_id", {2, 3}},
   };
   for (const auto& [field, value] : fields)
     check_error(read_with(field, value), errc::unsupported, {"config.json", field});
+}
+
+BOOST_AUTO_TEST_CASE(a_text_may_end_with_any_of_several_ids) {
+  const auto config = fixture::need(read_with("eos_token_id", {7, 2, 7, 9}));
+  BOOST_TEST(config.eos_id == 7);
+  for (int id = 0; id < 320; ++id)
+    BOOST_TEST(config.ends_text(id) == (id == 2 || id == 7 || id == 9));
+  const auto back = fixture::need(read(json::parse(om::model_config_json(config))));
+  BOOST_TEST(back.other_eos_ids == config.other_eos_ids, boost::test_tools::per_element());
+  check_error(read_with("eos_token_id", {2, 320}), errc::out_of_range, {"eos_token_id", "320"});
+  check_error(read_with("eos_token_id", {2, -1}), errc::out_of_range, {"eos_token_id", "-1"});
+  check_error(read_with("eos_token_id", {"2"}), errc::malformed, {"eos_token_id", "\"2\""});
+  check_error(read_with("eos_token_id", json::array()), errc::malformed, {"eos_token_id", "empty"});
+  check_error(read_with("bos_token_id", {1, 2}), errc::unsupported, {"bos_token_id"});
+}
+
+BOOST_AUTO_TEST_CASE(a_generation_config_adds_ids_that_end_a_text) {
+  const fixture::scratch_folder folder;
+  const auto with = [&](const json& generation, const json& config) {
+    folder.write("config.json", config.dump());
+    folder.write("generation_config.json", generation.dump());
+    return om::read_model_config(folder.path());
+  };
+  const std::vector<std::int32_t> expected = {5, 9};
+  for (const json& ids : {json({5, 2, 9}), json({2, 5, 9}), json({5, 9})})
+    BOOST_TEST(fixture::need(with({{"eos_token_id", ids}}, good())).other_eos_ids == expected,
+               boost::test_tools::per_element());
+  BOOST_TEST(fixture::need(with({{"eos_token_id", 2}}, good())).other_eos_ids.empty());
+  BOOST_TEST(fixture::need(with({{"top_p", 0.9}}, good())).other_eos_ids.empty());
+  // Qwen's files of base models may state none in config.json.
+  auto none = json::parse(fixture::need(
+      ordermoe::read_file(fs::path(ORDERMOE_TEST_DATA) / "golden/qwen2-moe/config.json")));
+  none.erase("eos_token_id");
+  BOOST_TEST(fixture::need(with({{"eos_token_id", {4, 6}}}, none)).eos_id == 4);
+  check_error(with({{"eos_token_id", 320}}, good()), errc::out_of_range,
+              {"generation_config.json", "eos_token_id", "320"});
+  check_error(with(json::array(), good()), errc::malformed, {"generation_config.json", "array"});
 }
 
 BOOST_AUTO_TEST_CASE(fields_that_change_nothing_are_accepted) {

@@ -99,6 +99,36 @@ BOOST_AUTO_TEST_CASE(generation_ends_before_the_end_of_text) {
              boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(generation_ends_before_any_of_the_ids_that_end_a_text) {
+  const auto whole = make(sampled(20, 1));
+  auto config = tiny_model()->config();
+  // The model's own end, which is not made here, and the one that is made third.
+  BOOST_REQUIRE(std::ranges::count(whole.token_ids, config.eos_id) == 0);
+  const auto third = whole.token_ids[2];
+  const auto first = std::ranges::find(whole.token_ids, third);
+  const fixture::scratch_folder folder;
+  folder.write("config.json", om::model_config_json(config));
+  folder.write("generation_config.json", "{\"eos_token_id\": [" + std::to_string(config.eos_id) +
+                                             ", " + std::to_string(third) + "]}");
+  std::filesystem::copy_file(fixture::tiny / "model.safetensors",
+                             folder.path() / "model.safetensors");
+  const auto model = fixture::need(om::transformer::load(folder.path()));
+  const auto made = fixture::need(om::generate(*model, nullptr, prompt, sampled(20, 1)));
+  BOOST_TEST((made.reason == om::finish_reason::end_of_text));
+  BOOST_TEST(made.token_ids == std::vector<std::int32_t>(whole.token_ids.begin(), first),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_prompt_is_refused_with_what_to_do) {
+  // A byte-level tokenizer makes no ids of an empty text; SentencePiece begins every text.
+  const auto tokens = fixture::need(
+      om::tokenizer::load(std::filesystem::path(ORDERMOE_TEST_DATA) / "tokenizer-qwen"));
+  BOOST_TEST(tokens->encode("").empty());
+  BOOST_TEST(fixture::tiny_tokenizer()->encode("").size() == 1u);
+  fixture::check_error(om::generate(*tiny_model(), tokens.get(), tokens->encode(""), {}),
+                       ordermoe::errc::out_of_range, {"prompt is empty", "give at least one"});
+}
+
 BOOST_AUTO_TEST_CASE(the_text_ends_before_the_first_stop_string) {
   const auto tokens = fixture::tiny_tokenizer();
   const auto whole = make(sampled(50, 4), tokens.get());

@@ -147,6 +147,11 @@ BOOST_AUTO_TEST_CASE(damaged_configurations_are_refused_by_field) {
       {"quantised", unsupported, {"quantization_config", "bits"}},
       {"activation-unknown", unsupported, {"hidden_act", "gelu", "silu"}},
       {"shared-expert-negative", out_of_range, {"shared_expert_intermediate_size", "-1"}},
+      {"dense-layer-beyond-the-model", out_of_range, {"mlp_only_layers", "99"}},
+      {"capacity-zero", out_of_range, {"expert_capacity", "found 0", "allowed"}},
+      {"distance-buckets-odd", unsupported, {"relative_attention_num_buckets", "31"}},
+      {"end-of-text-list-empty", malformed, {"eos_token_id", "empty list"}},
+      {"end-of-text-list-beyond-the-vocabulary", out_of_range, {"eos_token_id", "320"}},
   };
   check_folder("config_json", ".json", expected, [](const auto& path) {
     return om::parse_model_config(bytes_of(path), "config.json");
@@ -209,6 +214,7 @@ BOOST_AUTO_TEST_CASE(damaged_sentencepiece_models_are_refused_by_piece) {
       {"byte-of-one-digit", malformed, {"piece 262", "<0xAB>"}},
       {"byte-missing", malformed, {"falls back to bytes", "<0xFF>"}},
       {"no-pieces", malformed, {"no pieces"}},
+      {"neither-beginning-nor-end", malformed, {"'<s>'"}},
       {"no-unknown-piece", malformed, {"no unknown piece"}},
       {"second-unknown-piece", malformed, {"piece 7 is a second unknown piece"}},
       {"unknown-surface-no-utf8", malformed, {"unknown piece decodes to is no UTF-8"}},

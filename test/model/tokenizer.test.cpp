@@ -21,6 +21,10 @@ class byte_tokenizer final : public om::tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const override {
     return {text.begin(), text.end()};
   }
+  std::vector<std::int32_t> encode_inside(std::string_view text) const override {
+    return encode(text);
+  }
+  std::optional<std::int32_t> special_id(std::string_view) const override { return std::nullopt; }
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::vector<std::int32_t> pieces;
     // The tiny model's byte pieces are the ids 3 to 258.
@@ -62,8 +66,9 @@ void check_pieces(const std::filesystem::path& folder, std::int32_t end = -1) {
 }
 
 const std::filesystem::path data = ORDERMOE_TEST_DATA;
-const std::vector<std::string> all_kinds = {"mixtral-tiny", "tokenizer-mixtral", "tokenizer-other",
-                                            "tokenizer-qwen", "tokenizer-neox"};
+const std::vector<std::string> all_kinds = {"mixtral-tiny",    "tokenizer-mixtral",
+                                            "tokenizer-other", "tokenizer-unigram",
+                                            "tokenizer-qwen",  "tokenizer-neox"};
 
 std::shared_ptr<const om::tokenizer> load(const std::string& folder) {
   return fixture::need(om::tokenizer::load(data / folder));
