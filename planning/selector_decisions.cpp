@@ -37,9 +37,10 @@ const double* tables::onward_row(const layer_table& table, const std::uint32_t* 
   return table.w.data() + key_of(experts, count) * table.key_stride;
 }
 
-/// The router's best experts here, one for each slot; targets that are among them keep their slot.
+/// The router's best experts here, one for each slot, `stride` apart; targets that are among them
+/// keep their slot.
 void tables::restrict_options(const decision_query& query, const layer_facts& facts,
-                              option* options, std::size_t* counts) const {
+                              option* options, std::size_t stride, std::size_t* counts) const {
   const auto count = query.slots.size();
   const auto here = server_mask{1} << query.server;
   const auto is_better = [&](std::size_t a, std::size_t b) {
@@ -64,7 +65,7 @@ void tables::restrict_options(const decision_query& query, const layer_facts& fa
     for (std::size_t i = 0; i < n_best; ++i)
       if (best[i] == slot.target) {
         taken[i] = true;
-        options[j * n_experts_] = {0, here, slot.target, 0};
+        options[j * stride] = {0, here, slot.target, 0};
         counts[j] = 1;
       }
   }
@@ -73,14 +74,14 @@ void tables::restrict_options(const decision_query& query, const layer_facts& fa
     const auto& slot = query.slots[j];
     counts[j] = 1;
     if (n_best == 0) {
-      options[j * n_experts_] = {0, facts.hosts[slot.target], slot.target, 1};
+      options[j * stride] = {0, facts.hosts[slot.target], slot.target, 1};
       continue;
     }
     std::size_t i = 0;
     while (i < n_best && taken[i]) ++i;
     if (i == n_best) i = 0;
     taken[i] = true;
-    options[j * n_experts_] = {slot.loss[best[i]], here, best[i], 0};
+    options[j * stride] = {slot.loss[best[i]], here, best[i], 0};
   }
 }
 
@@ -416,6 +417,7 @@ decision tables::select(const decision_query& query) const {
                        (slot.loss.size() == n_experts_ || rule == candidate_rule::exact),
                    fmt::format("a slot has target {} and {} losses, the layer {} experts",
                                slot.target, slot.loss.size(), n_experts_));
+  if (has_expert_keys()) return select_many(query);
   const auto& facts = layers_[query.layer];
   const auto& table = residencies_[residency_of_[query.access]].layers[query.layer];
 
@@ -425,7 +427,7 @@ decision tables::select(const decision_query& query) const {
   if (token_budget_ == 0) left = 0;
   if (rule == candidate_rule::router_restricted) {
     left = unbounded_budget;
-    restrict_options(query, facts, options, counts.data());
+    restrict_options(query, facts, options, n_experts_, counts.data());
   } else {
     fill_options(query, facts, left, options, counts.data());
   }

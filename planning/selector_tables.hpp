@@ -16,6 +16,7 @@
 ///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
 ///   selector_lookahead.cpp  fills W backwards, eq. (42)
 ///   selector_decisions.cpp  makes one decision, eq. (43)
+///   selector_many.cpp       both where experts are too many for sets of them to be keys
 ///
 /// What a decision calls in its inner loops is defined here, so that it is inlined there.
 namespace ordermoe::planning::selection {
@@ -67,6 +68,21 @@ struct layer_facts {
   std::vector<std::uint32_t> set_key;            ///< [sets]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
   std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
+  std::vector<std::vector<std::uint32_t>>
+      experts_at;  ///< [n_servers] what each hosts, ascending; where keys are experts
+};
+
+/// Ways to run the slots of each set between each pair of servers that may be the best for some
+/// budget, where keys are experts.
+struct layer_fronts {
+  struct point {
+    double cost;        ///< Of the step: time and loss.
+    std::uint32_t bin;  ///< ceil(loss / width)
+    std::uint32_t leaves;
+  };
+  std::vector<std::uint32_t> first;  ///< [from, next, sets + 1] into points
+  std::vector<point> points;
+  std::vector<std::uint32_t> experts;  ///< [points, top_k] executed; empty unless W depends on them
 };
 
 /// W of one layer and residency.
@@ -87,11 +103,9 @@ struct residency_tables {
 
 class tables final : public selection_tables {
  public:
-  static result<std::shared_ptr<const selection_tables>> make(const profile& experts,
-                                                              const plan& placed,
-                                                              const cost_model& costs,
-                                                              const selection_policy& policy,
-                                                              loss_units token_budget);
+  static result<std::shared_ptr<const selection_tables>> make(
+      const profile& experts, const plan& placed, const cost_model& costs,
+      const selection_policy& policy, loss_units token_budget, look_ahead_keys keys);
 
   void slot_losses(std::size_t layer, std::uint32_t target, float gate,
                    std::span<const float> probabilities,
@@ -103,6 +117,7 @@ class tables final : public selection_tables {
   loss_units bin_width() const override { return width_; }
   loss_units token_budget() const override { return token_budget_; }
   const selection_policy& policy() const override { return policy_; }
+  look_ahead_keys keys() const override { return kind_; }
 
  private:
   /// One decision while it is made.
@@ -148,6 +163,8 @@ class tables final : public selection_tables {
   void set_keys();
   std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
   void fill_transition(const layer_profile& here, const layer_profile* next, layer_facts& facts);
+  void fill_expert_transition(const layer_profile& here, const layer_profile& next,
+                              layer_facts& facts);
   double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
                         double gate) const;
 
@@ -182,12 +199,20 @@ class tables final : public selection_tables {
              double* values) const;
   void settle(const double* levels, double* values) const;
 
+  // Both where keys are experts.
+  bool has_expert_keys() const { return kind_ == look_ahead_keys::experts; }
+  layer_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
+  void values_of(const layer_fronts& choices, const layer_facts& facts, const layer_table& table,
+                 server_mask from, const double* onward, std::size_t key_stride,
+                 double* values) const;
+  decision select_many(const decision_query& query) const;
+
   // Decisions.
   std::size_t bin_of(loss_units left) const;
   void fill_options(const decision_query& query, const layer_facts& facts, loss_units left,
                     option* options, std::size_t* counts) const;
   void restrict_options(const decision_query& query, const layer_facts& facts, option* options,
-                        std::size_t* counts) const;
+                        std::size_t stride, std::size_t* counts) const;
   const double* onward_row(const layer_table& table, const std::uint32_t* experts,
                            std::size_t count) const;
   void search(const step_query& step, server_mask residences, outcome& best) const;
@@ -202,6 +227,8 @@ class tables final : public selection_tables {
   void offer(const step_query& step, outcome& candidate, outcome& best) const;
 
   selection_policy policy_;
+  look_ahead_keys kind_ = look_ahead_keys::sets;
+  std::size_t n_kept_sets_ = 0;  ///< Of a layer at most, where keys are experts.
   loss_units token_budget_ = 0;
   loss_units width_ = 1;
   std::size_t n_bins_ = 1;
@@ -210,9 +237,10 @@ class tables final : public selection_tables {
 
   std::size_t n_layers_ = 0, n_experts_ = 0, n_servers_ = 0, top_k_ = 0;
   cost_model costs_;
-  std::vector<double> hidden_to_;                 ///< [to, from]
-  std::vector<std::vector<std::uint32_t>> keys_;  ///< Sets of 1 to top_k experts, ascending.
-  std::vector<std::uint32_t> pair_key_;           ///< [E, E], where top_k is 2
+  std::vector<double> hidden_to_;  ///< [to, from]
+  std::vector<std::vector<std::uint32_t>>
+      keys_;  ///< Sets of 1 to top_k experts, ascending; of 1 where keys are experts.
+  std::vector<std::uint32_t> pair_key_;                            ///< [E, E], where top_k is 2
   std::vector<std::pair<std::uint64_t, std::uint32_t>> mask_key_;  ///< Sorted, where top_k >= 3
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "planning/target_sets.hpp"
+
 namespace ordermoe::planning {
 
 namespace {
@@ -20,9 +22,24 @@ void for_each_server(server_mask servers, Function&& visit) {
     visit(static_cast<std::size_t>(std::countr_zero(servers)));
 }
 
-std::size_t kept_sets(const layer_profile& layer, std::size_t max_sets) {
-  return std::min(layer.sets.size(), max_sets);
-}
+/// The target sets kept of a layer, what they count for together, and which set counts for which.
+struct kept_sets {
+  representatives which;
+  std::vector<double> probability;  ///< [kept]
+
+  kept_sets(const layer_profile& layer, std::size_t max_sets) {
+    std::vector<std::vector<std::uint32_t>> sets;
+    std::vector<double> weights;
+    for (const auto& set : layer.sets) {
+      sets.push_back(set.experts);
+      weights.push_back(set.probability);
+    }
+    which = choose_representatives(sets, weights, max_sets);
+    probability.assign(which.kept.size(), 0);
+    for (std::size_t s = 0; s < sets.size(); ++s) probability[which.counts[s]] += weights[s];
+  }
+  bool is_all() const { return which.kept.size() == which.counts.size(); }
+};
 
 }  // namespace
 
@@ -40,16 +57,18 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
   ORDERMOE_CHECK(n_servers * n_experts <= 65536,
                  "servers times experts of a layer are at most 65536");
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
+  std::vector<kept_sets> kept;
+  for (const auto& source : experts.layers) kept.emplace_back(source, max_sets);
   for (std::size_t l = 0; l < n_layers; ++l) {
     const auto& source = experts.layers[l];
     layer target;
-    target.n_sets = kept_sets(source, max_sets);
+    target.n_sets = kept[l].which.kept.size();
     ORDERMOE_CHECK(target.n_sets > 0, "a profile lists at least one target set for each layer");
     double total = 0;
-    for (std::size_t q = 0; q < target.n_sets; ++q) total += source.sets[q].probability;
+    for (const double p : kept[l].probability) total += p;
     for (std::size_t q = 0; q < target.n_sets; ++q) {
-      const auto& set = source.sets[q];
-      target.probability.push_back(total > 0 ? set.probability / total
+      const auto& set = source.sets[kept[l].which.kept[q]];
+      target.probability.push_back(total > 0 ? kept[l].probability[q] / total
                                              : 1.0 / static_cast<double>(target.n_sets));
       for (std::size_t j = 0; j < n_slots; ++j) {
         const auto r = set.experts[j];
@@ -81,18 +100,25 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
       }
     }
     if (l + 1 < n_layers) {
-      const auto& after = experts.layers[l + 1];
-      const auto n_after = kept_sets(after, max_sets);
+      const auto& after = kept[l + 1];
+      const auto n_after = after.which.kept.size();
+      // Rows of the kept sets, over the kept sets of the next layer: of what counts for them.
+      std::vector<double> rows(target.n_sets * n_after, 0);
+      for (std::size_t s = 0; s < source.sets.size(); ++s) {
+        const double weight = kept[l].is_all() ? 1 : source.sets[s].probability;
+        double* row = rows.data() + kept[l].which.counts[s] * n_after;
+        for (std::size_t to = 0; to < after.which.counts.size(); ++to)
+          row[after.which.counts[to]] += weight * source.set_transition(s, to);
+      }
+      double marginal = 0;
+      for (const double p : after.probability) marginal += p;
       target.incoming.assign(n_after * target.n_sets, 0);
       for (std::size_t q = 0; q < target.n_sets; ++q) {
-        double kept = 0;
-        for (std::size_t p = 0; p < n_after; ++p) kept += source.set_transition(q, p);
-        double marginal = 0;
-        for (std::size_t p = 0; p < n_after; ++p) marginal += after.sets[p].probability;
-        for (std::size_t p = 0; p < n_after; ++p) {
+        double sum = 0;
+        for (std::size_t p = 0; p < n_after; ++p) sum += rows[q * n_after + p];
+        for (std::size_t p = 0; p < n_after; ++p)
           target.incoming[p * target.n_sets + q] =
-              kept > 0 ? source.set_transition(q, p) / kept : after.sets[p].probability / marginal;
-        }
+              sum > 0 ? rows[q * n_after + p] / sum : after.probability[p] / marginal;
       }
     }
     layers.push_back(std::move(target));

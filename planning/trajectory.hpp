@@ -26,7 +26,8 @@
 /// where the next position starts. The target sets of a new position do not depend on the last
 /// one's, so positions form a renewal process over R_0, solved for its average cost.
 ///
-/// Approximations: the target sets kept are the most frequent ones, rescaled; a slot's loss is the
+/// Approximations: the target sets kept are a sample of at most 64 a layer
+/// (choose_representatives); a slot's loss is the
 /// calibration mean for its target; with more than two slots the servers of one layer are found by
 /// local search. Links have no queues; servers have those of set_waits().
 namespace ordermoe::planning {
@@ -52,7 +53,7 @@ struct trajectory_model {
   cost_model costs;
   std::vector<layer> layers;
 
-  /// Keeps the most frequent `max_sets` target sets of each layer.
+  /// Keeps `max_sets` target sets of each layer at most.
   trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
                    std::size_t max_sets = 64);
 };
