@@ -100,7 +100,15 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
       out[n++] = {0, here, slot.target, 0};
     else
       out[n++] = {0, target_hosts, slot.target, local_only ? 1u : 0u};
-    if (rule != candidate_rule::exact)
+    const bool cuts = query.slots.size() == 1 && cuts_ways();
+    if (cuts && rule != candidate_rule::exact) {
+      for (std::uint32_t e = 0; e < n_experts_; ++e)
+        if (slot.loss[e] <= left && e != slot.target)
+          out[n++] = {slot.loss[e], facts.hosts[e], e, 0};
+      n = keep_best_at_servers(out, n);
+      std::stable_sort(out, out + n,
+                       [](const option& a, const option& b) { return a.loss < b.loss; });
+    } else if (rule != candidate_rule::exact)
       for (std::uint32_t e = 0; e < n_experts_; ++e) {
         const auto loss = slot.loss[e];
         if (loss > left || e == slot.target) continue;

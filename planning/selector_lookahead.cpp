@@ -57,6 +57,8 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
       options[j].back().leaves = 1;
     }
   }
+  if (top_k_ == 1 && cuts_ways())
+    options[0].resize(keep_best_at_servers(options[0].data(), options[0].size()));
   return options;
 }
 

@@ -30,29 +30,48 @@ struct fixed_ways {
   std::array<slot_way, max_slots> way;
   std::array<server_mask, max_slots> hosts;
   server_mask useful = 0;
-  loss_units loss = 0;
+  loss_units total = 0;
 
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
     return {&way[slot], (hosts[slot] >> server) & 1u};
+  }
+  loss_units loss(std::size_t slot, std::uint32_t expert) const {
+    return way[slot].expert == expert ? way[slot].loss : forbidden;
   }
   void set(std::size_t slot, slot_way to, server_mask at) {
     way[slot] = to;
     hosts[slot] = at;
     useful |= at;
-    loss += to.loss;
+    total += to.loss;
+  }
+};
+
+/// Lists of one set: lists [slot, server], losses [slot, expert].
+struct listed_ways {
+  const way_list* lists;
+  const loss_units* losses;
+  std::size_t n_servers, n_experts;
+
+  std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
+    const auto& list = lists[slot * n_servers + server];
+    return {list.ways.data(), list.size};
+  }
+  loss_units loss(std::size_t slot, std::uint32_t expert) const {
+    return losses[slot * n_experts + expert];
   }
 };
 
 /// Lists of all slots and servers, found when they are first asked for. Find: void(way_list&, slot,
-/// server).
-template <class Find>
+/// server). Loss: loss_units(slot, expert).
+template <class Find, class Loss>
 struct found_ways {
   Find find;
+  Loss loss;
   std::size_t n_servers;
   std::array<std::uint8_t, max_slots * 64> known{};
   std::array<way_list, max_slots * 64> lists;
 
-  found_ways(Find how, std::size_t n) : find(how), n_servers(n) {}
+  found_ways(Find how, Loss lost, std::size_t n) : find(how), loss(lost), n_servers(n) {}
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) {
     const auto at = slot * n_servers + server;
     auto& list = lists[at];
@@ -138,7 +157,7 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
             continue;
           useful[set] |= facts.hosts[e];
           for_each_server(facts.hosts[e], [&](std::size_t m) {
-            lists[(set * top_k_ + j) * n_servers_ + m].add({lost, e}, apart ? top_k_ : 1);
+            lists[(set * top_k_ + j) * n_servers_ + m].add({lost, e}, top_k_);
           });
         }
     }
@@ -147,17 +166,25 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
   layer_fronts made;
   made.first.push_back(0);
   std::vector<double> first_ns(n_servers_);
+  std::vector<server_place> places;
   for_each_server(from, [&](std::size_t s) {
     for (std::size_t i = 0; i < table.next.size(); ++i) {
       const std::size_t n = table.next[i];
       const double stays = hidden(s, n), later = table.later[i];
-      for (std::size_t m = 0; m < n_servers_; ++m) first_ns[m] = hidden(s, m) + hidden(m, n);
+      places.clear();
+      for (std::size_t m = 0; m < n_servers_; ++m) {
+        first_ns[m] = hidden(s, m) + hidden(m, n);
+        for (std::size_t q = 1; q <= top_k_; ++q)
+          places.push_back({first_ns[m] + static_cast<double>(q) * costs_.expert_ns[m], m});
+      }
+      std::stable_sort(places.begin(), places.end(),
+                       [](const auto& a, const auto& b) { return a.ns < b.ns; });
       for (std::size_t set = 0; set < n_sets; ++set) {
         const auto begin = made.points.size();
         const auto run = [&](auto& ways, server_mask servers, loss_units least,
                              std::uint32_t leaves) {
           slot_sweep sweep(ways, top_k_, servers, facts.hosts.data(), apart, first_ns.data(),
-                           costs_.expert_ns.data());
+                           costs_.expert_ns.data(), places);
           double best = infinity, at = stays;
           bool pending = false;
           for (double next = sweep.next(); next < infinity;) {
@@ -202,19 +229,18 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
             ways.set(j, {only.loss, only.expert}, only.hosts);
             leaves += only.leaves;
           }
-          run(ways, ways.useful, ways.loss, leaves);
+          run(ways, ways.useful, ways.total, leaves);
         } else if (is_local_rule()) {
           fixed_ways ways;
           for (std::size_t leaves = 0; leaves <= top_k_; ++leaves)
             if (keep_local(
                     facts, facts.sets[set].data(), top_k_, s, leaves, apart,
                     [&](std::size_t j, std::size_t e) { return loss(set, j, e); }, ways))
-              run(ways, ways.useful, ways.loss, static_cast<std::uint32_t>(leaves));
+              run(ways, ways.useful, ways.total, static_cast<std::uint32_t>(leaves));
         } else {
-          const auto ways = [&](std::size_t slot, std::size_t server) {
-            const auto& list = lists[(set * top_k_ + slot) * n_servers_ + server];
-            return std::span<const slot_way>(list.ways.data(), list.size);
-          };
+          const listed_ways ways{lists.data() + set * top_k_ * n_servers_,
+                                 facts.mean_loss.data() + set * top_k_ * n_experts_, n_servers_,
+                                 n_experts_};
           run(ways, useful[set], 0, 0);
         }
         made.first.push_back(static_cast<std::uint32_t>(made.points.size()));
@@ -395,21 +421,24 @@ decision tables::select_many(const decision_query& query) const {
       const auto& only = options[j];
       ways.set(j, {only.loss, only.expert}, only.hosts);
     }
-    search_all(ways, ways.useful, ways.loss);
+    search_all(ways, ways.useful, ways.total);
   } else if (rule == candidate_rule::local_only) {
     fixed_ways ways;
     for (std::size_t leaves = 0; leaves <= count; ++leaves) {
       if (!keep_local(
               facts, targets.data(), count, query.server, leaves, apart,
               [&](std::size_t j, std::size_t e) { return query.slots[j].loss[e]; }, ways) ||
-          ways.loss > left)
+          ways.total > left)
         continue;
-      search_all(ways, ways.useful, ways.loss);
+      search_all(ways, ways.useful, ways.total);
       break;
     }
   } else {
     server_mask useful = 0;
     for (std::size_t j = 0; j < count; ++j) useful |= facts.hosts[targets[j]];
+    const auto loss = [&](std::size_t j, std::uint32_t e) {
+      return e == targets[j] ? 0 : query.slots[j].loss[e];
+    };
     const auto is_target = [&](std::uint32_t e) {
       for (std::size_t j = 0; j < count; ++j)
         if (targets[j] == e) return true;
@@ -453,7 +482,7 @@ decision tables::select_many(const decision_query& query) const {
             list.ways[list.size++] = {loss, ranked[m][i]};
           }
         };
-        found_ways ways(find, n_servers_);
+        found_ways ways(find, loss, n_servers_);
         search_all(ways, useful, 0);
       } else {
         const auto find = [&](way_list& list, std::size_t j, std::size_t m) {
@@ -461,11 +490,11 @@ decision tables::select_many(const decision_query& query) const {
           if (((facts.hosts[targets[j]] >> m) & 1u) != 0) list.add({0, targets[j]}, count);
           for (const auto e : facts.experts_at[m]) {
             const auto loss = slot.loss[e];
-            if (loss > left || e == targets[j] || (apart && is_target(e))) continue;
-            list.add({loss, e}, apart ? count : 1);
+            if (loss > left || e == targets[j]) continue;
+            list.add({loss, e}, count);
           }
         };
-        found_ways ways(find, n_servers_);
+        found_ways ways(find, loss, n_servers_);
         search_all(ways, useful, 0);
       }
     }

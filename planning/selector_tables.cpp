@@ -20,8 +20,8 @@ constexpr double max_work = 4e9;
 constexpr double max_automatic_keys = 4096;
 /// Slots to place, over all sets, pairs of servers and layers, for which tables take some 50 ms
 /// where keys are experts, and the sets that a layer keeps at least and at most.
-constexpr double max_placed_slots = 400'000;
-constexpr std::size_t least_kept_sets = 16, most_kept_sets = 64;
+constexpr double max_placed_slots = 200'000;
+constexpr std::size_t least_kept_sets = 8, most_kept_sets = 64;
 
 error mismatch(std::string what) {
   return {errc::mismatch, "selection tables: " + std::move(what)};

@@ -37,21 +37,32 @@ struct slot_assignment {
   loss_units loss = 0;
 };
 
-/// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss; with `apart` as many as
-/// there are slots where the server has them, otherwise one is enough.
+/// A place for one more expert at a server.
+struct server_place {
+  double ns;  ///< back(m, n, q)
+  std::size_t server;
+};
+
+/// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss, as many as there are
+/// slots where the server has them; `loss_units ways.loss(slot, expert)`, `forbidden` where it may
+/// not run.
 template <class Ways>
 class slot_sweep {
  public:
   /// useful: servers where a slot may run. hosts [expert]. apart: no two slots run the same expert.
-  /// first_ns [server]: d(s, m) + wait(m) + d(m, n); run_ns [server]: one expert.
+  /// first_ns [server]: d(s, m) + wait(m) + d(m, n); run_ns [server]: one expert. places: as many
+  /// at every server as there are slots, soonest first, where they are known; otherwise found one
+  /// by one.
   slot_sweep(Ways& ways, std::size_t n_slots, server_mask useful, const server_mask* hosts,
-             bool apart, const double* first_ns, const double* run_ns)
+             bool apart, const double* first_ns, const double* run_ns,
+             std::span<const server_place> places = {})
       : ways_(ways),
         useful_(useful),
         hosts_(hosts),
         apart_(apart),
         first_ns_(first_ns),
-        run_ns_(run_ns) {
+        run_ns_(run_ns),
+        places_(places) {
     now_.n_slots = n_slots;
     now_.servers.fill(nowhere);
     now_.losses.fill(missing);
@@ -63,9 +74,15 @@ class slot_sweep {
     });
   }
 
-  /// When the next place opens; infinity where every slot could be at every server.
+  /// When the next place opens; infinity where every slot could be at every server. To be called
+  /// once before each open().
   double next() {
-    next_server_ = 64;
+    if (!places_.empty()) {
+      while (at_ < places_.size() && ((useful_ >> places_[at_].server) & 1u) == 0) ++at_;
+      if (at_ == places_.size()) return infinity;
+      next_server_ = places_[at_].server;
+      return places_[at_++].ns;
+    }
     double soonest = infinity;
     for_each_server(useful_, [&](std::size_t m) {
       if (next_ns_[m] < soonest) {
@@ -122,10 +139,11 @@ class slot_sweep {
                       std::size_t leaver) const {
     for (const auto& found : ways_(slot, server)) {
       if (found.loss >= limit) return nullptr;
-      bool taken = false;
-      for (std::size_t i = 0; apart_ && i < now_.n_slots; ++i)
-        taken |= now_.experts[i] == found.expert && i != slot && i != leaver;
-      if (!taken) return &found;
+      if (!apart_) return &found;
+      unsigned runners = 0;
+      for (std::size_t i = 0; i < max_slots; ++i)
+        runners |= static_cast<unsigned>(now_.experts[i] == found.expert) << i;
+      if ((runners & ~(1u << slot) & ~(1u << leaver)) == 0) return &found;
     }
     return nullptr;
   }
@@ -177,31 +195,65 @@ class slot_sweep {
     return moved;
   }
 
-  /// The best single change that brings a slot to m, or to another expert there.
+  /// The best single change that brings a slot to m, or to another expert there; without `apart`
+  /// slots that gain by the same expert come together.
   bool step(std::size_t m, server_mask& touched) {
-    loss_units most = 0, dearest = 0;
+    loss_units dearest = 0;
+    for (std::size_t j = 0; j < now_.n_slots; ++j) dearest = std::max(dearest, now_.losses[j]);
+    if (dearest == 0) return false;
+    if (apart_ ? come_alone(m, touched) : come_together(m, touched)) return true;
+    return room_[m] > 0 && make_way(m, dearest, touched);
+  }
+
+  bool come_alone(std::size_t m, server_mask& touched) {
+    loss_units most = 0;
     std::size_t who = max_slots;
     slot_way best{};
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
-      dearest = std::max(dearest, now_.losses[j]);
-      if (now_.losses[j] == 0) continue;
-      const bool swaps = now_.servers[j] == m && (apart_ || runs_alone(j));
-      if (apart_ && room_[m] == 0 && !swaps) continue;
+      if (now_.losses[j] <= most || (room_[m] == 0 && now_.servers[j] != m)) continue;
       const auto* found = way(j, m, now_.losses[j] - most, j);
       if (found == nullptr) continue;
-      if (room_[m] == 0 && !swaps && !is_running(m, found->expert, j)) continue;
       most = now_.losses[j] - found->loss;
       who = j;
       best = *found;
     }
-    if (who < max_slots) {
-      touched |= move(who, m, best);
-      return true;
-    }
-    if (room_[m] == 0 || dearest == 0) return false;
-    // j makes way for i at its server b and comes to m.
-    std::size_t leaver = max_slots;
-    slot_way leaves{};
+    if (who == max_slots) return false;
+    touched |= move(who, m, best);
+    return true;
+  }
+
+  bool come_together(std::size_t m, server_mask& touched) {
+    loss_units most = 0;
+    std::uint32_t best = no_expert;
+    for (std::size_t j = 0; j < now_.n_slots; ++j)
+      for (const auto& found : ways_(j, m)) {
+        if (found.loss >= now_.losses[j]) break;
+        const bool has_place = room_[m] > 0 || is_running(m, found.expert, max_slots) ||
+                               (now_.servers[j] == m && runs_alone(j));
+        if (!has_place || found.expert == best) continue;
+        loss_units gain = 0;
+        for (std::size_t i = 0; i < now_.n_slots; ++i)
+          gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, found.expert));
+        if (gain <= most) continue;
+        most = gain;
+        best = found.expert;
+      }
+    if (best == no_expert) return false;
+    // Who is here alone goes first: its place is the one that the expert takes.
+    for (const bool here : {true, false})
+      for (std::size_t i = 0; i < now_.n_slots; ++i) {
+        const auto loss = ways_.loss(i, best);
+        if (now_.losses[i] <= loss || (now_.servers[i] == m && runs_alone(i)) != here) continue;
+        touched |= move(i, m, {loss, best});
+      }
+    return true;
+  }
+
+  /// A slot at another server makes way there and comes to m, which has room.
+  bool make_way(std::size_t m, loss_units dearest, server_mask& touched) {
+    loss_units most = 0;
+    std::size_t who = max_slots, leaver = max_slots;
+    slot_way best{}, leaves{};
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto b = now_.servers[j];
       if (b == nowhere || b == m || room_[b] > 0 || !(apart_ || runs_alone(j))) continue;
@@ -209,7 +261,7 @@ class slot_sweep {
       if (there == nullptr) continue;
       const auto dearer = there->loss - now_.losses[j];
       for (std::size_t i = 0; i < now_.n_slots; ++i) {
-        if (i == j || now_.servers[i] == b) continue;
+        if (now_.losses[i] <= dearer + most || i == j || now_.servers[i] == b) continue;
         const auto* found = way(i, b, now_.losses[i] - dearer - most, j);
         if (found == nullptr || (apart_ && found->expert == there->expert)) continue;
         most = now_.losses[i] - found->loss - dearer;
@@ -233,6 +285,8 @@ class slot_sweep {
   bool apart_;
   const double* first_ns_;
   const double* run_ns_;
+  std::span<const server_place> places_;
+  std::size_t at_ = 0;
   slot_assignment now_;
   std::size_t n_missing_ = 0;
   std::size_t next_server_ = 64;

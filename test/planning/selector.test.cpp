@@ -650,10 +650,14 @@ BOOST_AUTO_TEST_CASE(too_many_target_sets_are_refused_before_they_take_the_memor
   two.n_servers = 2;
   two.hidden_ns = two.kv_ns = two.message_ns = {0, 1, 1, 0};
   two.expert_ns = two.attention_ns = two.head_ns = {1, 1};
-  const auto made =
-      selection_tables::build(wide, placed, two, plain_policy(candidate_rule::any, 3), 1'000'000);
+  const auto policy = plain_policy(candidate_rule::any, 3);
+  const auto made = selection_tables::build(wide, placed, two, policy, 1'000'000,
+                                            look_ahead_keys::sets);
   BOOST_TEST_REQUIRE(!made.has_value());
   BOOST_TEST((made.error().code == errc::unsupported));
+  const auto by_expert = selection_tables::build(wide, placed, two, policy, 1'000'000);
+  BOOST_TEST_REQUIRE(by_expert.has_value());
+  BOOST_TEST(((*by_expert)->keys() == look_ahead_keys::experts));
 }
 
 BOOST_AUTO_TEST_CASE(weights_follow_the_scarcer_of_budget_and_time) {
