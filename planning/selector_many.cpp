@@ -2,7 +2,7 @@
 
 #include <tuple>
 
-#include "planning/slot_sweep.hpp"
+#include "planning/selector_tables.hpp"
 
 namespace ordermoe::planning::selection {
 

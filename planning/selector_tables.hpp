@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "planning/selector.hpp"
+#include "planning/slot_sweep.hpp"
 
 /// How selection is done behind selector.hpp; nothing outside planning/selector*.cpp includes this.
 ///
@@ -21,9 +22,6 @@
 /// What a decision calls in its inner loops is defined here, so that it is inlined there.
 namespace ordermoe::planning::selection {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Predicted losses end here, so that the sum over all slots stays far from overflow.
-inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
 /// Options of all slots of one decision, on the stack.
 inline constexpr std::size_t max_options = 2048;
 
@@ -33,13 +31,6 @@ inline loss_units to_units(double loss) {
   if (units >= static_cast<double>(largest_loss)) return largest_loss;
   const auto whole = static_cast<loss_units>(units);
   return whole + (static_cast<double>(whole) < units ? 1 : 0);
-}
-
-/// Calls visit(server) for each member, ascending.
-template <class Visit>
-inline void for_each_server(server_mask servers, Visit&& visit) {
-  for (; servers != 0; servers &= servers - 1)
-    visit(static_cast<std::size_t>(std::countr_zero(servers)));
 }
 
 /// A way to run one slot: an expert and the servers where it may run.

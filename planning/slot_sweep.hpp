@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <span>
 
-#include "planning/selector_tables.hpp"
+#include "planning/selector.hpp"
 
 /// How several slots share servers and experts when both are many.
 ///
@@ -18,11 +19,22 @@
 /// least: (time, least loss at that time) are the choices that can be best, whatever a unit of loss
 /// costs. A slot's ways at one server are its cheapest experts there and no others.
 ///
-/// Each new place is filled by the slot that gains most, or by one that makes way for such a slot;
-/// what they leave is filled likewise. Where three or more slots would have to change places at
-/// once, and where sharing one expert pays only if several slots do so together, the least loss may
-/// be missed.
+/// Each new place is filled by the slot that gains most, by the slots that gain most together by
+/// one expert where they may share it, or by a slot that makes way for another; what they leave is
+/// filled likewise. The least loss may be missed where three or more slots would have to change
+/// places at once, or where two that may not share would have to exchange experts.
 namespace ordermoe::planning::selection {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Predicted losses end here, so that the sum over all slots stays far from overflow.
+inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
+
+/// Calls visit(server) for each member, ascending.
+template <class Visit>
+inline void for_each_server(server_mask servers, Visit&& visit) {
+  for (; servers != 0; servers &= servers - 1)
+    visit(static_cast<std::size_t>(std::countr_zero(servers)));
+}
 
 struct slot_way {
   loss_units loss;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "planning/slot_sweep.hpp"
 #include "planning/target_sets.hpp"
 
 namespace ordermoe::planning {
@@ -15,6 +16,8 @@ namespace {
 constexpr double never = 1e30;
 /// Between choices of equal time the smaller loss wins, even where nats are free.
 constexpr double least_price = 1.0;
+/// Losses of more than two slots are counted in whole thousandths of a nanosecond.
+constexpr double units_per_ns = 1000;
 
 template <class Function>
 void for_each_server(server_mask servers, Function&& visit) {
@@ -207,6 +210,30 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
       });
     }
   }
+  if (n_slots > 2) {
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      auto* losses = losses_.data() + (set * n_slots + j) * n_experts;
+      const auto target = content.targets[set * n_slots + j];
+      for (std::size_t k = 0; k < n_experts; ++k) {
+        const double loss = price_ * nats[j * n_experts + k] * units_per_ns;
+        losses[k] = k == target ? 0
+                    : exact     ? forbidden
+                                : static_cast<loss_units>(
+                                  std::min(loss, static_cast<double>(selection::largest_loss)));
+      }
+      for (std::size_t m = 0; m < n_servers; ++m) {
+        const auto at = (set * n_slots + j) * n_servers + m;
+        std::uint8_t n = 0;
+        for (std::size_t rank = 0; rank < n_ranks_; ++rank) {
+          const auto& here = ranked_[at * n_ranks_ + rank];
+          if (here.loss >= never) break;
+          ways_[at * n_ranks_ + n++] = {losses[here.expert], here.expert};
+        }
+        n_ways_[at] = n;
+      }
+    }
+    return;
+  }
   if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
   auto* joint = joint_.data() + set * n_servers;
   std::fill_n(joint, n_servers, candidate{never, 0});
@@ -224,6 +251,8 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
   order_.clear();
   for_each_server(hosting, [&](std::size_t m) {
     one_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.expert_ns[m] + costs.hidden(m, to);
+    if (model_.n_slots > 2)
+      first_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.hidden(m, to);
     order_.push_back(static_cast<std::uint32_t>(m));
     for (auto i = order_.size() - 1; i > 0 && one_ns_[order_[i]] < one_ns_[order_[i - 1]]; --i) {
       std::swap(order_[i], order_[i - 1]);
@@ -233,13 +262,22 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
 
 void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
   const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
-  n_ranks_ = model_.sharing == slot_sharing::allowed ? 1 : n_slots;
+  n_ranks_ = model_.sharing == slot_sharing::allowed && n_slots <= 2 ? 1 : n_slots;
   ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
   joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
   one_ns_.resize(model_.n_servers);
+  if (n_slots > 2) {
+    ways_.resize(ranked_.size());
+    n_ways_.resize(n_sets * n_slots * model_.n_servers);
+    losses_.resize(n_sets * n_slots * model_.n_experts);
+    first_ns_.resize(model_.n_servers);
+    const auto here = hosts.subspan(layer * model_.n_experts, model_.n_experts);
+    hosts_.assign(here.begin(), here.end());
+  }
   for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
   server_mask hosting = 0;
   for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
+  hosting_ = hosting;
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());
   if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
@@ -249,7 +287,7 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots(layer, q, residual_ns);
+        const auto best = best_slots(q, residual_ns);
         const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
         out.cost[at] = best.cost;
         out.nats[at] = 0;
@@ -264,10 +302,9 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
   }
 }
 
-trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set,
-                                          double residual_ns) const {
+trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
   if (model_.n_slots == 1) return best_one(set, residual_ns);
-  if (model_.n_slots > 2) return local_search(layer, set, residual_ns);
+  if (model_.n_slots > 2) return best_of_many(set, residual_ns);
   return model_.sharing == slot_sharing::allowed
              ? best_two<slot_sharing::allowed>(set, residual_ns)
              : best_two<slot_sharing::forbidden>(set, residual_ns);
@@ -361,127 +398,46 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
   return best;
 }
 
-/// More than two slots: from a few starting points, one slot at a time goes to another server or,
-/// with sharing, joins the expert of another slot, as long as that helps.
-trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
-                                            double residual_ns) const {
+/// More than two slots: the cheapest of the assignments that a sweep over time meets.
+trajectory::choice trajectory::best_of_many(std::size_t set, double residual_ns) const {
   const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
   const bool apart = model_.sharing == slot_sharing::forbidden;
-  const double* nats = model_.layers[layer].nats.data() + set * n_slots * n_experts;
-  const auto* targets = model_.layers[layer].targets.data() + set * n_slots;
-  const auto loss_of = [&](std::size_t j, std::size_t k) {
-    if (k == targets[j]) return 0.0;
-    return std::isinf(price_) ? never : price_ * nats[j * n_experts + k];
-  };
-  const auto price = [&](const choice& what) {
-    double loss = 0, time = residual_ns;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      loss += loss_of(j, what.experts[j]);
-      // The distinct experts of the slots up to j at this server run one after the other.
-      double more = 0;
-      for (std::size_t i = 0; i <= j; ++i) {
-        if (what.servers[i] != what.servers[j]) continue;
-        bool repeated = false;
-        for (std::size_t h = 0; h < i; ++h)
-          repeated |= what.servers[h] == what.servers[i] && what.experts[h] == what.experts[i];
-        if (!repeated) more += 1;
-      }
-      const auto m = what.servers[j];
-      time = std::max(time, one_ns_[m] + (more - 1) * model_.costs.expert_ns[m]);
+  const auto* losses = losses_.data() + set * n_slots * n_experts;
+  struct {
+    const selection::slot_way* ways;
+    const std::uint8_t* counts;
+    const loss_units* losses;
+    std::size_t n_servers, n_ranks, n_experts;
+    std::span<const selection::slot_way> operator()(std::size_t slot, std::size_t server) const {
+      const auto at = slot * n_servers + server;
+      return {ways + at * n_ranks, counts[at]};
     }
-    return time + loss;
-  };
-  /// The cheapest expert at m for slot j that none of the first `n_taken` other slots runs.
-  const auto free_at = [&](const choice& what, std::size_t j, std::uint32_t m,
-                           std::size_t n_taken) -> const candidate* {
-    for (std::size_t rank = 0; rank < n_ranks_; ++rank) {
-      const auto& here = ranked(set, j, m, rank);
-      if (here.loss >= never) return nullptr;
-      bool taken = false;
-      for (std::size_t i = 0; apart && i < n_taken; ++i)
-        taken |= i != j && what.experts[i] == here.expert;
-      if (!taken) return &here;
+    loss_units loss(std::size_t slot, std::uint32_t expert) const {
+      return losses[slot * n_experts + expert];
     }
-    return nullptr;
-  };
+  } ways{ways_.data() + set * n_slots * model_.n_servers * n_ranks_,
+         n_ways_.data() + set * n_slots * model_.n_servers,
+         losses,
+         model_.n_servers,
+         n_ranks_,
+         n_experts};
+  selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(), apart, first_ns_.data(),
+                              model_.costs.expert_ns.data());
   choice best;
-  const auto offer = [&](choice trial) {
-    trial.cost = price(trial);
-    if (trial.cost >= best.cost) return false;
-    best = trial;
-    return true;
-  };
-  choice winner;
-  winner.cost = never * 10;
-  const auto descend_from = [&](const choice& start) {
-    best.cost = never * 10;
-    offer(start);
-    for (bool improved = true; improved;) {
-      improved = false;
-      for (std::size_t j = 0; j < n_slots; ++j) {
-        for (const auto m : order_) {
-          if (one_ns_[m] >= best.cost) break;
-          auto trial = best;
-          const auto* here = free_at(trial, j, m, n_slots);
-          if (here == nullptr) continue;
-          trial.servers[j] = m;
-          trial.experts[j] = here->expert;
-          improved |= offer(trial);
-        }
-        for (std::size_t i = 0; !apart && i < n_slots; ++i) {
-          if (i == j) continue;
-          auto trial = best;
-          trial.servers[j] = best.servers[i];
-          trial.experts[j] = best.experts[i];
-          improved |= offer(trial);
-        }
-      }
+  best.cost = never;
+  for (double opens = sweep.next(); opens < never; opens = sweep.next()) {
+    if (std::max(residual_ns, opens) >= best.cost) break;
+    if (!sweep.open() || !sweep.is_complete()) continue;
+    const auto& now = sweep.now();
+    const double cost = sweep.time(residual_ns) + static_cast<double>(now.loss) / units_per_ns;
+    if (cost < best.cost) {
+      best.cost = cost;
+      for (std::size_t j = 0; j < n_slots; ++j) best.servers[j] = now.servers[j];
+      best.experts = now.experts;
     }
-    if (best.cost < winner.cost) winner = best;
-  };
-  // Starts: each slot at its cheapest among the servers soonest back, for every number of servers,
-  // and every slot on one expert. The descent begins at the two cheapest.
-  choice starts[2];
-  starts[0].cost = starts[1].cost = never * 10;
-  const auto add_start = [&](choice start) {
-    start.cost = price(start);
-    if (start.cost < starts[0].cost) {
-      starts[1] = starts[0];
-      starts[0] = start;
-    } else if (start.cost < starts[1].cost) {
-      starts[1] = start;
-    }
-  };
-  for (std::size_t n = 1; n <= order_.size(); ++n) {
-    if (one_ns_[order_[n - 1]] >= starts[0].cost) break;
-    choice start;
-    bool feasible = true;
-    for (std::size_t j = 0; j < n_slots && feasible; ++j) {
-      const candidate* least = nullptr;
-      for (std::size_t i = 0; i < n; ++i) {
-        const auto* here = free_at(start, j, order_[i], j);
-        if (here == nullptr || (least != nullptr && here->loss >= least->loss)) continue;
-        least = here;
-        start.servers[j] = order_[i];
-        start.experts[j] = here->expert;
-      }
-      feasible = least != nullptr;
-    }
-    if (feasible) add_start(start);
+    if (now.loss == 0) break;
   }
-  for (const auto m : order_) {
-    if (apart || one_ns_[m] >= starts[0].cost) break;
-    const auto& joint = joint_[set * model_.n_servers + m];
-    if (joint.loss >= never) continue;
-    choice start;
-    start.servers.fill(m);
-    start.experts.fill(joint.expert);
-    add_start(start);
-  }
-  for (const auto& start : starts) {
-    if (start.cost < never) descend_from(start);
-  }
-  return winner;
+  return best;
 }
 
 /// One backward sweep from the end of a position to the starts of it; bias [R_0] values a start of
