@@ -60,6 +60,7 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
   ORDERMOE_CHECK(n_servers * n_experts <= 65536,
                  "servers times experts of a layer are at most 65536");
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
+  if (max_sets == 0) max_sets = n_slots <= 2 || n_experts <= 16 ? 64 : 24;
   std::vector<kept_sets> kept;
   for (const auto& source : experts.layers) kept.emplace_back(source, max_sets);
   for (std::size_t l = 0; l < n_layers; ++l) {
@@ -201,37 +202,39 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
     auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
     std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
     held.fill(0);
+    std::size_t n_open = n_open_ranks_;
     const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
     for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
       const auto k = order[i];
       const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
       for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-        if (held[m] < n_ranks_) slot[m * n_ranks_ + held[m]++] = {loss, k};
+        if (held[m] == n_ranks_) return;
+        slot[m * n_ranks_ + held[m]++] = {loss, k};
+        --n_open;
       });
+      if (n_open == 0) break;
     }
   }
   if (n_slots > 2) {
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      auto* losses = losses_.data() + (set * n_slots + j) * n_experts;
-      const auto target = content.targets[set * n_slots + j];
-      for (std::size_t k = 0; k < n_experts; ++k) {
-        const double loss = price_ * nats[j * n_experts + k] * units_per_ns;
-        losses[k] = k == target ? 0
-                    : exact     ? forbidden
-                                : static_cast<loss_units>(
-                                  std::min(loss, static_cast<double>(selection::largest_loss)));
+    const auto units = [](double loss_ns) {
+      return static_cast<loss_units>(
+          std::min(loss_ns * units_per_ns, static_cast<double>(selection::largest_loss)));
+    };
+    for (std::size_t at = set * n_slots * n_servers; at < (set + 1) * n_slots * n_servers; ++at) {
+      std::uint8_t n = 0;
+      for (; n < n_ranks_ && ranked_[at * n_ranks_ + n].loss < never; ++n) {
+        const auto& here = ranked_[at * n_ranks_ + n];
+        ways_[at * n_ranks_ + n] = {units(here.loss), here.expert};
       }
-      for (std::size_t m = 0; m < n_servers; ++m) {
-        const auto at = (set * n_slots + j) * n_servers + m;
-        std::uint8_t n = 0;
-        for (std::size_t rank = 0; rank < n_ranks_; ++rank) {
-          const auto& here = ranked_[at * n_ranks_ + rank];
-          if (here.loss >= never) break;
-          ways_[at * n_ranks_ + n++] = {losses[here.expert], here.expert};
-        }
-        n_ways_[at] = n;
-      }
+      n_ways_[at] = n;
     }
+    if (model_.sharing == slot_sharing::forbidden) return;
+    for (std::size_t j = 0; j < n_slots; ++j)
+      for (std::size_t k = 0; k < n_experts; ++k)
+        losses_[(set * n_slots + j) * n_experts + k] =
+            k == content.targets[set * n_slots + j] ? 0
+            : exact                                 ? forbidden
+                                                    : units(price_ * nats[j * n_experts + k]);
     return;
   }
   if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
@@ -274,9 +277,16 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
     const auto here = hosts.subspan(layer * model_.n_experts, model_.n_experts);
     hosts_.assign(here.begin(), here.end());
   }
-  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
   server_mask hosting = 0;
-  for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
+  std::array<std::size_t, 64> n_hosted{};
+  for (std::size_t k = 0; k < model_.n_experts; ++k) {
+    const auto on = hosts[layer * model_.n_experts + k];
+    hosting |= on;
+    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
+  }
+  n_open_ranks_ = 0;
+  for (const auto n : n_hosted) n_open_ranks_ += std::min(n, n_ranks_);
+  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
   hosting_ = hosting;
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());

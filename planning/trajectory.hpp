@@ -27,8 +27,8 @@
 /// where the next position starts. The target sets of a new position do not depend on the last
 /// one's, so positions form a renewal process over R_0, solved for its average cost.
 ///
-/// Approximations: the target sets kept are a sample of at most 64 a layer
-/// (choose_representatives); a slot's loss is the
+/// Approximations: the target sets kept are a sample of at most 64 a layer, 24 where experts are
+/// many (choose_representatives); a slot's loss is the
 /// calibration mean for its target; with more than two slots the servers of one layer are those
 /// that slot_sweep.hpp finds. Links have no queues; servers have those of set_waits().
 namespace ordermoe::planning {
@@ -54,9 +54,10 @@ struct trajectory_model {
   cost_model costs;
   std::vector<layer> layers;
 
-  /// Keeps `max_sets` target sets of each layer at most.
+  /// Keeps `max_sets` target sets of each layer at most; 0: 64, or 24 where more than two slots
+  /// choose among more than 16 experts.
   trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
-                   std::size_t max_sets = 64);
+                   std::size_t max_sets = 0);
 };
 
 /// Expectations for one decoded position, in the stationary state.
@@ -175,6 +176,7 @@ class trajectory {
   std::vector<selection::slot_way> ways_;  ///< [set, slot, server, rank]
   std::vector<std::uint8_t> n_ways_;       ///< [set, slot, server]
   std::vector<loss_units> losses_;         ///< [set, slot, expert]
+  std::size_t n_open_ranks_ = 0;           ///< Entries of ranked_ that a slot can have at most.
   std::vector<double> first_ns_;           ///< [n_servers] there and back without running
   std::vector<server_mask> hosts_;         ///< [n_experts]
   server_mask hosting_ = 0;                ///< Servers that host an expert of the layer.
