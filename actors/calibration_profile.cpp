@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+
+#include "planning/target_sets.hpp"
 
 namespace ordermoe::actors {
 
@@ -40,6 +43,38 @@ planning::matrix normalised(planning::matrix counts, const std::vector<double>& 
   return counts;
 }
 
+/// The target sets that a layer's profile keeps, most frequent first.
+struct kept_sets {
+  std::vector<planning::target_set> sets;
+  std::vector<std::size_t> counts;  ///< [observed sets] the index of the set that it counts for
+};
+
+kept_sets keep_sets(const std::vector<model::observed_set>& observed) {
+  std::vector<std::vector<std::uint32_t>> experts;
+  std::vector<double> weights;
+  double tokens = 0;
+  for (const auto& set : observed) {
+    experts.emplace_back();
+    for (const auto expert : set.experts) experts.back().push_back(expert.value);
+    weights.push_back(static_cast<double>(set.count));
+    tokens += weights.back();
+  }
+  const auto kept = planning::choose_representatives(experts, weights, planning::max_profile_sets);
+  std::vector<double> mass(kept.kept.size(), 0);
+  for (std::size_t s = 0; s < observed.size(); ++s) mass[kept.counts[s]] += weights[s];
+  std::vector<std::size_t> order(mass.size()), place(mass.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return mass[a] > mass[b]; });
+  kept_sets made;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[order[i]] = i;
+    const auto s = kept.kept[order[i]];
+    made.sets.push_back({experts[s], observed[s].mean_gate, mass[order[i]] / tokens});
+  }
+  for (const auto i : kept.counts) made.counts.push_back(place[i]);
+  return made;
+}
+
 }  // namespace
 
 planning::profile make_profile(const model::calibration_statistics& statistics,
@@ -55,6 +90,7 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
   made.seed = seed;
   made.baseline_nats = statistics.baseline_nats;
   const auto n = statistics.n_experts;
+  std::vector<std::vector<std::size_t>> counts_for;  // [layers][observed sets]
   for (const auto& from : statistics.layers) {
     planning::layer_profile layer;
     double activations = 0;
@@ -66,15 +102,9 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
     layer.output_distance = square(from.output_distance, n);
     layer.token_gate_regret = square(from.gate_regret, n);
     layer.mean_gate = from.mean_gate;
-    double tokens = 0;
-    for (const auto& set : from.sets) tokens += static_cast<double>(set.count);
-    for (const auto& set : from.sets) {
-      planning::target_set target;
-      for (const auto expert : set.experts) target.experts.push_back(expert.value);
-      target.mean_gate = set.mean_gate;
-      target.probability = static_cast<double>(set.count) / tokens;
-      layer.sets.push_back(std::move(target));
-    }
+    auto kept = keep_sets(from.sets);
+    layer.sets = std::move(kept.sets);
+    counts_for.push_back(std::move(kept.counts));
     for (const auto& measured : from.damage) {
       layer.damage.push_back(std::max(least_damage, measured.coefficient));
       layer.damage_error.push_back(measured.standard_error);
@@ -90,7 +120,7 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
     layer.transition = normalised(std::move(counts), next.activation);
     planning::matrix sets(layer.sets.size(), next.sets.size());
     for (const auto& step : statistics.layers[l].set_transitions)
-      sets(step.from, step.to) = static_cast<double>(step.count);
+      sets(counts_for[l][step.from], counts_for[l + 1][step.to]) += static_cast<double>(step.count);
     std::vector<double> frequency;
     for (const auto& set : next.sets) frequency.push_back(set.probability);
     layer.set_transition = normalised(std::move(sets), frequency);

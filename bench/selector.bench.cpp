@@ -17,8 +17,9 @@
 #include "planning/selector.hpp"
 
 /// The selector at the shape of Mixtral on eight servers: 32 layers, 8 experts, memory for two
-/// copies of the model, attention free to run anywhere (one residency, the widest). A decision
-/// includes the predicted losses of its slots. Queries are drawn once and walked in turn.
+/// copies of the model, attention free to run anywhere (one residency, the widest); and at the
+/// shapes of models with many experts. A decision includes the predicted losses of its slots.
+/// Queries are drawn once and walked in turn.
 namespace {
 
 using namespace ordermoe;
@@ -51,13 +52,31 @@ world make_world(std::size_t n_servers, std::size_t n_layers, std::size_t n_expe
   return w;
 }
 
+struct named_shape {
+  const char* name;
+  std::size_t n_layers, n_experts, top_k;
+};
+constexpr named_shape many_experts[] = {{"qwen1.5-moe", 24, 60, 4},
+                                        {"olmoe", 16, 64, 8},
+                                        {"qwen3-moe", 48, 128, 8},
+                                        {"switch-256", 12, 256, 1}};
+
+const world& many(std::size_t index) {
+  static world worlds[std::size(many_experts)];
+  auto& w = worlds[index];
+  const auto& of = many_experts[index];
+  if (w.costs.n_servers == 0) w = make_world(8, of.n_layers, of.n_experts, of.top_k);
+  return w;
+}
+
 const world& mixtral(std::size_t top_k) {
   static const world one = make_world(8, 32, 8, 1);
   static const world two = make_world(8, 32, 8, 2);
   return top_k == 1 ? one : two;
 }
 
-enum class kind { paper, ordermoe };
+/// The strategies' own policies; `priced` is ordermoe's once its price of loss is found.
+enum class kind { paper, ordermoe, priced };
 
 selection_policy make_policy(kind which, std::size_t horizon, std::size_t top_k) {
   selection_policy policy;
@@ -74,6 +93,10 @@ selection_policy make_policy(kind which, std::size_t horizon, std::size_t top_k)
   policy.omega_time = 1;
   policy.omega_quality = 0;
   policy.price_attention = true;
+  if (which == kind::priced) {
+    policy.distinct = true;
+    policy.price_ns_per_loss = 2e7;
+  }
   return policy;
 }
 
@@ -85,8 +108,8 @@ loss_units middling_budget(const world& w, kind which) {
 
 struct token {
   std::size_t layer, server, access;
-  std::array<std::uint32_t, 2> targets;
-  std::array<float, 2> gates;
+  std::array<std::uint32_t, max_slots> targets;
+  std::array<float, max_slots> gates;
   std::vector<float> probabilities;
   loss_units budget_left;
 };
@@ -123,7 +146,7 @@ std::vector<token> draw_tokens(const world& w, loss_units budget) {
 decision decide(const selection_tables& tables, const token& t, std::size_t top_k,
                 std::span<const std::int64_t> waits, std::span<loss_units> losses) {
   const auto n = t.probabilities.size();
-  std::array<slot_query, 2> slots;
+  std::array<slot_query, max_slots> slots;
   for (std::size_t j = 0; j < top_k; ++j) {
     const auto own = losses.subspan(j * n, n);
     tables.slot_losses(t.layer, t.targets[j], t.gates[j], t.probabilities, own);
@@ -136,12 +159,13 @@ decision decide(const selection_tables& tables, const token& t, std::size_t top_
   query.slots = std::span(slots).first(top_k);
   query.budget_left = t.budget_left;
   query.wait_ns = waits;
+  query.probabilities = t.probabilities;
   return tables.select(query);
 }
 
-void select(benchmark::State& state, kind which, std::size_t horizon, std::size_t top_k,
+void select(benchmark::State& state, const world& w, kind which, std::size_t horizon,
             bool with_waits) {
-  const auto& w = mixtral(top_k);
+  const auto top_k = w.experts.top_k;
   const auto budget = middling_budget(w, which);
   const auto tables = selection_tables::build(w.experts, w.placed, w.costs,
                                               make_policy(which, horizon, top_k), budget)
@@ -151,7 +175,7 @@ void select(benchmark::State& state, kind which, std::size_t horizon, std::size_
   random_stream random(9);
   for (std::size_t m = 0; with_waits && m < w.costs.n_servers; ++m)
     waits.push_back(static_cast<std::int64_t>(random.below(2'000'000)));
-  std::vector<loss_units> losses(2 * w.experts.n_experts);
+  std::vector<loss_units> losses(top_k * w.experts.n_experts);
   std::size_t at = 0, substituted = 0, moved = 0, slots = 0;
   for (const auto& t : tokens) {
     const auto made = decide(*tables, t, top_k, waits, losses);
@@ -168,9 +192,8 @@ void select(benchmark::State& state, kind which, std::size_t horizon, std::size_
   state.counters["moved"] = static_cast<double>(moved) / n_queries;
 }
 
-void build(benchmark::State& state, kind which, std::size_t horizon, std::size_t top_k) {
-  const auto& w = mixtral(top_k);
-  const auto policy = make_policy(which, horizon, top_k);
+void build(benchmark::State& state, const world& w, kind which, std::size_t horizon) {
+  const auto policy = make_policy(which, horizon, w.experts.top_k);
   const auto budget = middling_budget(w, which);
   for (auto _ : state)
     benchmark::DoNotOptimize(
@@ -387,18 +410,36 @@ void register_all() {
                           std::to_string(top_k) +
                           (horizon == 0 ? "/full" : "/H" + std::to_string(horizon));
         for (const bool waits : {false, true})
-          repeated(benchmark::RegisterBenchmark(
-                       ("select/" + name + (waits ? "/waits" : "")).c_str(),
-                       [=](benchmark::State& s) { select(s, which, horizon, top_k, waits); })
-                       ->MinTime(0.1),
-                   9);
+          repeated(
+              benchmark::RegisterBenchmark(
+                  ("select/" + name + (waits ? "/waits" : "")).c_str(),
+                  [=](benchmark::State& s) { select(s, mixtral(top_k), which, horizon, waits); })
+                  ->MinTime(0.1),
+              9);
         repeated(benchmark::RegisterBenchmark(
                      ("build/" + name).c_str(),
-                     [=](benchmark::State& s) { build(s, which, horizon, top_k); })
+                     [=](benchmark::State& s) { build(s, mixtral(top_k), which, horizon); })
                      ->Unit(benchmark::kMillisecond)
                      ->MinTime(0.1),
                  5);
       }
+  for (std::size_t index = 0; index < std::size(many_experts); ++index)
+    for (const auto which : {kind::paper, kind::priced}) {
+      const std::size_t horizon = which == kind::paper ? 3 : 0;
+      const auto name = std::string(which == kind::paper ? "paper/" : "ordermoe-priced/") +
+                        many_experts[index].name;
+      repeated(benchmark::RegisterBenchmark(
+                   ("select/" + name).c_str(),
+                   [=](benchmark::State& s) { select(s, many(index), which, horizon, true); })
+                   ->MinTime(0.1),
+               9);
+      repeated(benchmark::RegisterBenchmark(
+                   ("build/" + name).c_str(),
+                   [=](benchmark::State& s) { build(s, many(index), which, horizon); })
+                   ->Unit(benchmark::kMillisecond)
+                   ->MinTime(0.1),
+               5);
+    }
   static const world small = make_world(4, 8, 4, 2);
   const auto factor = [](const char* name, const world& w, std::size_t horizon, std::size_t n) {
     repeated(benchmark::RegisterBenchmark(

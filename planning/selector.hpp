@@ -43,6 +43,13 @@
 /// future's gates are the means of the calibration tokens with the same target set, and queues that
 /// wait now are not expected to wait later.
 ///
+/// Where the sets of up to top_k experts are more than 4096 (17 experts at top-4, 91 at top-2), W
+/// is kept for single experts instead: look_ahead_keys. The row of an expert is the
+/// frequency-weighted mean over the sets with it, and a decision takes the mean of its targets'
+/// (executed experts') rows. V then ranges over a sample of the target sets
+/// (choose_representatives), and the slots find their servers as slot_sweep.hpp describes: exactly
+/// but for the choices named there.
+///
 /// A set that calibration did not see (executed ones above all) takes the mean of the rows of all
 /// sets that share an expert with it, weighted by their frequency; where there is none, the next
 /// layer's frequencies.
@@ -83,6 +90,13 @@ enum class candidate_rule {
 enum class residence_choice {
   with_slot,  ///< n = m_1: the paper at top-1. Refused at k > 1.
   free,       ///< Any member of R_{l+1}.
+};
+
+/// What W of the look-ahead is kept for.
+enum class look_ahead_keys {
+  automatic,  ///< Sets where they are few (and building stays quick), else experts.
+  sets,       ///< Sets of up to top_k experts.
+  experts,    ///< Single experts, whose rows a decision averages. The same as sets at top-1.
 };
 
 enum class transition_condition { routed, executed };
@@ -167,13 +181,12 @@ class selection_tables {
  public:
   /// token_budget: the budget class, units that one token may spend; 0 none, unbounded_budget no
   /// limit. Errors: mismatch where profile, plan and cluster disagree; usage for a policy that
-  /// cannot be (with_slot at k > 1); unsupported where the target sets of many experts at top-3 and
-  /// above are too many to look ahead over.
-  static result<std::shared_ptr<const selection_tables>> build(const profile& experts,
-                                                               const plan& placed,
-                                                               const cost_model& costs,
-                                                               const selection_policy& policy,
-                                                               loss_units token_budget);
+  /// cannot be (with_slot at k > 1); unsupported where `keys` asks for sets and they are too many
+  /// to look ahead over.
+  static result<std::shared_ptr<const selection_tables>> build(
+      const profile& experts, const plan& placed, const cost_model& costs,
+      const selection_policy& policy, loss_units token_budget,
+      look_ahead_keys keys = look_ahead_keys::automatic);
   virtual ~selection_tables() = default;
 
   /// The predicted loss of every expert for one slot: fills losses [E], 0 for the target,
@@ -187,7 +200,8 @@ class selection_tables {
   virtual decision select(const decision_query& query) const = 0;
 
   /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the
-  /// horizon, for a token at `server` with the layer's target set `set` and `bin` budget bins left:
+  /// horizon, for a token at `server` with the target set `set` (of those that the look-ahead keeps
+  /// for the layer) and `bin` budget bins left:
   /// V_H, with mean gates. For tests.
   virtual double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
                        std::size_t bin) const = 0;
@@ -200,6 +214,8 @@ class selection_tables {
   virtual const selection_policy& policy() const = 0;
   /// The budget class that they were built for.
   virtual loss_units token_budget() const = 0;
+  /// Sets or experts.
+  virtual look_ahead_keys keys() const = 0;
 };
 
 struct selection_weights {

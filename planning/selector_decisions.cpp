@@ -37,9 +37,10 @@ const double* tables::onward_row(const layer_table& table, const std::uint32_t* 
   return table.w.data() + key_of(experts, count) * table.key_stride;
 }
 
-/// The router's best experts here, one for each slot; targets that are among them keep their slot.
+/// The router's best experts here, one for each slot, `stride` apart; targets that are among them
+/// keep their slot.
 void tables::restrict_options(const decision_query& query, const layer_facts& facts,
-                              option* options, std::size_t* counts) const {
+                              option* options, std::size_t stride, std::size_t* counts) const {
   const auto count = query.slots.size();
   const auto here = server_mask{1} << query.server;
   const auto is_better = [&](std::size_t a, std::size_t b) {
@@ -64,7 +65,7 @@ void tables::restrict_options(const decision_query& query, const layer_facts& fa
     for (std::size_t i = 0; i < n_best; ++i)
       if (best[i] == slot.target) {
         taken[i] = true;
-        options[j * n_experts_] = {0, here, slot.target, 0};
+        options[j * stride] = {0, here, slot.target, 0};
         counts[j] = 1;
       }
   }
@@ -73,14 +74,14 @@ void tables::restrict_options(const decision_query& query, const layer_facts& fa
     const auto& slot = query.slots[j];
     counts[j] = 1;
     if (n_best == 0) {
-      options[j * n_experts_] = {0, facts.hosts[slot.target], slot.target, 1};
+      options[j * stride] = {0, facts.hosts[slot.target], slot.target, 1};
       continue;
     }
     std::size_t i = 0;
     while (i < n_best && taken[i]) ++i;
     if (i == n_best) i = 0;
     taken[i] = true;
-    options[j * n_experts_] = {slot.loss[best[i]], here, best[i], 0};
+    options[j * stride] = {slot.loss[best[i]], here, best[i], 0};
   }
 }
 
@@ -99,7 +100,15 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
       out[n++] = {0, here, slot.target, 0};
     else
       out[n++] = {0, target_hosts, slot.target, local_only ? 1u : 0u};
-    if (rule != candidate_rule::exact)
+    const bool cuts = query.slots.size() == 1 && cuts_ways();
+    if (cuts && rule != candidate_rule::exact) {
+      for (std::uint32_t e = 0; e < n_experts_; ++e)
+        if (slot.loss[e] <= left && e != slot.target)
+          out[n++] = {slot.loss[e], facts.hosts[e], e, 0};
+      n = keep_best_at_servers(out, n);
+      std::stable_sort(out, out + n,
+                       [](const option& a, const option& b) { return a.loss < b.loss; });
+    } else if (rule != candidate_rule::exact)
       for (std::uint32_t e = 0; e < n_experts_; ++e) {
         const auto loss = slot.loss[e];
         if (loss > left || e == slot.target) continue;
@@ -416,6 +425,7 @@ decision tables::select(const decision_query& query) const {
                        (slot.loss.size() == n_experts_ || rule == candidate_rule::exact),
                    fmt::format("a slot has target {} and {} losses, the layer {} experts",
                                slot.target, slot.loss.size(), n_experts_));
+  if (has_expert_keys()) return select_many(query);
   const auto& facts = layers_[query.layer];
   const auto& table = residencies_[residency_of_[query.access]].layers[query.layer];
 
@@ -425,7 +435,7 @@ decision tables::select(const decision_query& query) const {
   if (token_budget_ == 0) left = 0;
   if (rule == candidate_rule::router_restricted) {
     left = unbounded_budget;
-    restrict_options(query, facts, options, counts.data());
+    restrict_options(query, facts, options, n_experts_, counts.data());
   } else {
     fill_options(query, facts, left, options, counts.data());
   }

@@ -57,6 +57,8 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
       options[j].back().leaves = 1;
     }
   }
+  if (top_k_ == 1 && cuts_ways())
+    options[0].resize(keep_best_at_servers(options[0].data(), options[0].size()));
   return options;
 }
 
@@ -221,6 +223,7 @@ void tables::build_residency(residency_tables& content) const {
     const std::size_t n_rounds = full && std::popcount(members[0]) > 1 ? terminal_rounds : 1;
     std::vector<double> start(n_servers_, 0);
     std::vector<double> steps, levels;
+    std::vector<layer_fronts> known_fronts(has_expert_keys() ? n_layers_ : 0);
     for (std::size_t round = 0; round < n_rounds; ++round) {
       auto& end = content.layers.back();
       if (full)
@@ -268,6 +271,16 @@ void tables::build_residency(residency_tables& content) const {
 
         const auto n_sets = facts.sets.size();
         for (auto& v : values) v.assign(n_servers_ * n_sets * n_bins_, 0);
+        if (has_expert_keys()) {
+          auto& choices = known_fronts[l];
+          if (choices.first.empty()) choices = fronts(facts, table, members[l]);
+          for (std::size_t chain = 0; chain < n_chains; ++chain) {
+            const bool flat = !full && chain == 0;
+            values_of(choices, facts, table, members[l], flat ? base.data() : onward[chain].data(),
+                      flat ? 0 : table.key_stride, values[chain].data());
+          }
+          continue;
+        }
         const auto n_levels = (top_k_ + 1) * n_bins_;
         std::vector<std::vector<combination>> choices(n_sets);
         if (!is_local_rule())
@@ -322,6 +335,13 @@ double tables::value(std::size_t access, std::size_t layer, std::size_t server, 
                      std::size_t bin) const {
   const auto& table = residencies_[residency_of_[access]].layers[layer];
   const auto& facts = layers_[layer];
+  if (has_expert_keys()) {
+    const auto from = server_mask{1} << server;
+    std::vector<double> values(n_servers_ * facts.sets.size() * n_bins_);
+    values_of(fronts(facts, table, from), facts, table, from, table.w.data(), table.key_stride,
+              values.data());
+    return values[(server * facts.sets.size() + set) * n_bins_ + bin];
+  }
   const auto choices = combinations(facts, set, server);
   std::vector<double> steps, levels((top_k_ + 1) * n_bins_, infinity), values(n_bins_);
   for (std::size_t i = 0; i < table.next.size(); ++i) {

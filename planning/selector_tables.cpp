@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
+
+#include "planning/target_sets.hpp"
 
 namespace ordermoe::planning::selection {
 
@@ -13,6 +16,12 @@ namespace {
 constexpr double damage_floor = 1e-6;
 /// States times choices of one set of tables beyond which building them is refused.
 constexpr double max_work = 4e9;
+/// Keys beyond which experts are the keys unless sets are asked for.
+constexpr double max_automatic_keys = 4096;
+/// Slots to place, over all sets, pairs of servers and layers, for which tables take some 50 ms
+/// where keys are experts, and the sets that a layer keeps at least and at most.
+constexpr double max_placed_slots = 200'000;
+constexpr std::size_t least_kept_sets = 8, most_kept_sets = 64;
 
 error mismatch(std::string what) {
   return {errc::mismatch, "selection tables: " + std::move(what)};
@@ -47,6 +56,33 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
     return usage(fmt::format("found a token budget of {} units, expected 0 to {}; state it again",
                              token_budget, unbounded_budget));
   return {};
+}
+
+representatives representatives_of(const layer_profile& layer, std::size_t n_most) {
+  std::vector<std::vector<std::uint32_t>> sets;
+  std::vector<double> weights;
+  for (const auto& set : layer.sets) {
+    sets.push_back(set.experts);
+    weights.push_back(set.probability);
+  }
+  return choose_representatives(sets, weights, n_most);
+}
+
+/// Pairs of servers between which the tables place slots, over all layers and residencies.
+double count_pairs(const plan& placed) {
+  std::vector<const residency*> distinct;
+  for (const auto& members : placed.residence)
+    if (std::none_of(distinct.begin(), distinct.end(),
+                     [&](const residency* other) { return other->layers == members.layers; }))
+      distinct.push_back(&members);
+  double pairs = 0;
+  for (const auto* members : distinct)
+    for (std::size_t l = 0; l < members->layers.size(); ++l) {
+      const auto next = l + 1 < members->layers.size() ? members->layers[l + 1]
+                                                       : members->layers[l] | members->layers[0];
+      pairs += static_cast<double>(std::popcount(members->layers[l]) * std::popcount(next));
+    }
+  return pairs;
 }
 
 }  // namespace
@@ -97,7 +133,9 @@ void tables::set_keys() {
       members.pop_back();
     }
   };
-  for (std::size_t size = 1; size <= top_k_; ++size) extend(extend, 0, size);
+  for (std::size_t size = 1; size <= (has_expert_keys() ? 1 : top_k_); ++size)
+    extend(extend, 0, size);
+  if (has_expert_keys()) return;
   if (top_k_ == 2) {
     pair_key_.resize(n_experts_ * n_experts_);
     for (std::size_t key = 0; key < keys_.size(); ++key) {
@@ -119,6 +157,10 @@ void tables::set_keys() {
 void tables::fill_transition(const layer_profile& here, const layer_profile* next,
                              layer_facts& facts) {
   if (next == nullptr || policy_.horizon == 1) return;
+  if (has_expert_keys()) {
+    fill_expert_transition(here, *next, facts);
+    return;
+  }
   const auto n_next = next->sets.size();
   facts.transition.assign(keys_.size() * n_next, 0);
   std::map<std::vector<std::uint32_t>, std::size_t> observed;
@@ -147,6 +189,34 @@ void tables::fill_transition(const layer_profile& here, const layer_profile* nex
   }
 }
 
+/// The mean over the sets with an expert, weighted by their frequency, over the sets that the next
+/// layer keeps.
+void tables::fill_expert_transition(const layer_profile& here, const layer_profile& next,
+                                    layer_facts& facts) {
+  const auto after = representatives_of(next, n_kept_sets_);
+  const auto n_next = after.kept.size();
+  facts.transition.assign(n_experts_ * n_next, 0);
+  std::vector<double> marginal(n_next, 0), row(n_next), weight(n_experts_, 0);
+  for (std::size_t to = 0; to < next.sets.size(); ++to)
+    marginal[after.counts[to]] += next.sets[to].probability;
+  for (std::size_t set = 0; set < here.sets.size(); ++set) {
+    std::fill(row.begin(), row.end(), 0.0);
+    for (std::size_t to = 0; to < next.sets.size(); ++to)
+      row[after.counts[to]] += here.set_transition(set, to);
+    const double p = here.sets[set].probability;
+    for (const auto e : here.sets[set].experts) {
+      weight[e] += p;
+      double* out = facts.transition.data() + e * n_next;
+      for (std::size_t to = 0; to < n_next; ++to) out[to] += p * row[to];
+    }
+  }
+  for (std::size_t e = 0; e < n_experts_; ++e)
+    for (std::size_t to = 0; to < n_next; ++to) {
+      double& p = facts.transition[e * n_next + to];
+      p = weight[e] > 0 ? p / weight[e] : marginal[to];
+    }
+}
+
 result<void> tables::set_layers(const profile& experts, const plan& placed) {
   const placement_index placement(placed);
   const auto n = n_experts_;
@@ -159,7 +229,6 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
   if (grouped && placed.grouping.size() != n_layers_)
     return mismatch(fmt::format("the plan groups {} layers, expected {}; plan again",
                                 placed.grouping.size(), n_layers_));
-  for (const auto& set : experts.layers[0].sets) start_probability_.push_back(set.probability);
   layers_.resize(n_layers_);
   for (std::size_t l = 0; l < n_layers_; ++l) {
     const auto& here = experts.layers[l];
@@ -206,9 +275,26 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
     }
     if (policy_.calibrated)
       facts.damage = std::max(damage_floor, here.damage[static_cast<std::size_t>(policy_.metric)]);
-    for (const auto& set : here.sets) {
+    representatives kept;
+    if (has_expert_keys()) {
+      kept = representatives_of(here, n_kept_sets_);
+      facts.experts_at.resize(n_servers_);
+      for (std::uint32_t e = 0; e < n; ++e)
+        for_each_server(facts.hosts[e], [&](std::size_t m) { facts.experts_at[m].push_back(e); });
+    } else {
+      kept.kept.resize(here.sets.size());
+      std::iota(kept.kept.begin(), kept.kept.end(), std::size_t{0});
+      kept.counts = kept.kept;
+    }
+    if (l == 0) {
+      start_probability_.assign(kept.kept.size(), 0);
+      for (std::size_t set = 0; set < here.sets.size(); ++set)
+        start_probability_[kept.counts[set]] += here.sets[set].probability;
+    }
+    for (const auto index : kept.kept) {
+      const auto& set = here.sets[index];
       facts.sets.push_back(set.experts);
-      facts.set_key.push_back(key_of(set.experts.data(), top_k_));
+      if (!has_expert_keys()) facts.set_key.push_back(key_of(set.experts.data(), top_k_));
       for (std::size_t j = 0; j < top_k_; ++j)
         for (std::size_t k = 0; k < n; ++k) {
           const auto target = set.experts[j];
@@ -268,11 +354,9 @@ result<void> tables::set_residencies(const plan& placed) {
   return {};
 }
 
-result<std::shared_ptr<const selection_tables>> tables::make(const profile& experts,
-                                                             const plan& placed,
-                                                             const cost_model& costs,
-                                                             const selection_policy& policy,
-                                                             loss_units token_budget) {
+result<std::shared_ptr<const selection_tables>> tables::make(
+    const profile& experts, const plan& placed, const cost_model& costs,
+    const selection_policy& policy, loss_units token_budget, look_ahead_keys keys) {
   if (auto checked = check_policy(policy, experts.top_k, token_budget); !checked)
     return checked.error();
   if (placed.n_layers != experts.n_layers || placed.n_experts != experts.n_experts)
@@ -289,13 +373,12 @@ result<std::shared_ptr<const selection_tables>> tables::make(const profile& expe
   if (experts.top_k == 0 || experts.top_k > max_slots)
     return mismatch(
         fmt::format("the model routes to {} experts, expected 1 to {}", experts.top_k, max_slots));
-  if (experts.top_k * experts.n_experts > max_options)
+  if (experts.n_experts > max_options)
     return error{errc::unsupported,
-                 fmt::format("selection tables: found {} experts at top-{}, supported is a product "
-                             "of at most {}",
-                             experts.n_experts, experts.top_k, max_options)};
-  // Keys are sets of up to top_k experts; a set of tables ranges over states, residences and ways
-  // to fill the slots.
+                 fmt::format("selection tables: found {} experts, supported are at most {}",
+                             experts.n_experts, max_options)};
+  // Sets of up to top_k experts as keys; tables range over states, residences and ways to fill the
+  // slots.
   double n_keys = 0, binomial = 1, ways = 1;
   for (std::size_t i = 1; i <= experts.top_k; ++i) {
     binomial *= static_cast<double>(experts.n_experts - i + 1) / static_cast<double>(i);
@@ -307,11 +390,19 @@ result<std::shared_ptr<const selection_tables>> tables::make(const profile& expe
   const double pairs = static_cast<double>(costs.n_servers * costs.n_servers);
   const double work =
       policy.horizon == 1 ? n_keys : pairs * n_sets * ways + pairs * n_keys * experts.n_layers;
-  if (n_keys > 1e5 || work > max_work || (experts.top_k > 2 && experts.n_experts > 64))
+  const bool fits = n_keys <= 1e5 && work <= max_work &&
+                    experts.top_k * experts.n_experts <= max_options &&
+                    (experts.top_k <= 2 || experts.n_experts <= 64);
+  if (keys == look_ahead_keys::automatic)
+    keys = experts.top_k == 1 || (fits && n_keys <= max_automatic_keys) ? look_ahead_keys::sets
+                                                                        : look_ahead_keys::experts;
+  if (experts.top_k == 1) keys = look_ahead_keys::sets;
+  if (keys == look_ahead_keys::sets && !fits)
     return error{
         errc::unsupported,
         fmt::format("selection tables: {} experts at top-{} over {} servers would take {:.2g} "
-                    "steps, supported are {:.2g}; choose horizon 1, groups or fewer experts",
+                    "steps with sets as keys, supported are {:.2g}; choose experts as keys, "
+                    "horizon 1, groups or fewer experts",
                     experts.n_experts, experts.top_k, costs.n_servers, work, max_work)};
 
   auto made = std::make_shared<tables>();
@@ -319,6 +410,10 @@ result<std::shared_ptr<const selection_tables>> tables::make(const profile& expe
   made->n_layers_ = experts.n_layers;
   made->n_experts_ = experts.n_experts;
   made->top_k_ = experts.top_k;
+  made->kind_ = keys;
+  const double per_set = std::max(1.0, count_pairs(placed)) * static_cast<double>(experts.top_k);
+  made->n_kept_sets_ = std::clamp(static_cast<std::size_t>(max_placed_slots / per_set),
+                                  least_kept_sets, most_kept_sets);
   made->set_budget(token_budget);
   if (auto done = made->set_costs(costs); !done) return done.error();
   if (made->is_priced())

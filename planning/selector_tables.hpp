@@ -10,19 +10,18 @@
 #include <vector>
 
 #include "planning/selector.hpp"
+#include "planning/slot_sweep.hpp"
 
 /// How selection is done behind selector.hpp; nothing outside planning/selector*.cpp includes this.
 ///
 ///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
 ///   selector_lookahead.cpp  fills W backwards, eq. (42)
 ///   selector_decisions.cpp  makes one decision, eq. (43)
+///   selector_many.cpp       both where experts are too many for sets of them to be keys
 ///
 /// What a decision calls in its inner loops is defined here, so that it is inlined there.
 namespace ordermoe::planning::selection {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Predicted losses end here, so that the sum over all slots stays far from overflow.
-inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
 /// Options of all slots of one decision, on the stack.
 inline constexpr std::size_t max_options = 2048;
 
@@ -34,13 +33,6 @@ inline loss_units to_units(double loss) {
   return whole + (static_cast<double>(whole) < units ? 1 : 0);
 }
 
-/// Calls visit(server) for each member, ascending.
-template <class Visit>
-inline void for_each_server(server_mask servers, Visit&& visit) {
-  for (; servers != 0; servers &= servers - 1)
-    visit(static_cast<std::size_t>(std::countr_zero(servers)));
-}
-
 /// A way to run one slot: an expert and the servers where it may run.
 struct option {
   loss_units loss;
@@ -48,6 +40,33 @@ struct option {
   std::uint32_t expert;
   std::uint32_t leaves;  ///< 1 where local_only or router_restricted had to leave the server.
 };
+
+/// Experts above which the ways to run a single slot are cut to the best at each server.
+inline constexpr std::size_t few_experts = 16;
+
+/// Leaves of a single slot's ways those that lose least at some server, the lower expert among
+/// equals: whatever else a choice costs, one of them is the best. Keeps their order; returns how
+/// many are left.
+inline std::size_t keep_best_at_servers(option* options, std::size_t count) {
+  std::array<std::uint32_t, 64> best;
+  server_mask seen = 0;
+  for (std::uint32_t i = 0; i < count; ++i)
+    for_each_server(options[i].hosts, [&](std::size_t m) {
+      const auto bit = server_mask{1} << m;
+      if ((seen & bit) == 0 || std::pair(options[i].loss, options[i].expert) <
+                                   std::pair(options[best[m]].loss, options[best[m]].expert))
+        best[m] = i;
+      seen |= bit;
+    });
+  std::array<std::uint32_t, 64> kept;
+  std::size_t n = 0;
+  for_each_server(seen, [&](std::size_t m) { kept[n++] = best[m]; });
+  std::sort(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n));
+  n = static_cast<std::size_t>(
+      std::unique(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n)) - kept.begin());
+  for (std::size_t i = 0; i < n; ++i) options[i] = options[kept[i]];
+  return n;
+}
 
 /// A way to run all slots, with calibration means in place of gates.
 struct combination {
@@ -67,6 +86,21 @@ struct layer_facts {
   std::vector<std::uint32_t> set_key;            ///< [sets]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
   std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
+  std::vector<std::vector<std::uint32_t>>
+      experts_at;  ///< [n_servers] what each hosts, ascending; where keys are experts
+};
+
+/// Ways to run the slots of each set between each pair of servers that may be the best for some
+/// budget, where keys are experts.
+struct layer_fronts {
+  struct point {
+    double cost;        ///< Of the step: time and loss.
+    std::uint32_t bin;  ///< ceil(loss / width)
+    std::uint32_t leaves;
+  };
+  std::vector<std::uint32_t> first;  ///< [from, next, sets + 1] into points
+  std::vector<point> points;
+  std::vector<std::uint32_t> experts;  ///< [points, top_k] executed; empty unless W depends on them
 };
 
 /// W of one layer and residency.
@@ -87,11 +121,9 @@ struct residency_tables {
 
 class tables final : public selection_tables {
  public:
-  static result<std::shared_ptr<const selection_tables>> make(const profile& experts,
-                                                              const plan& placed,
-                                                              const cost_model& costs,
-                                                              const selection_policy& policy,
-                                                              loss_units token_budget);
+  static result<std::shared_ptr<const selection_tables>> make(
+      const profile& experts, const plan& placed, const cost_model& costs,
+      const selection_policy& policy, loss_units token_budget, look_ahead_keys keys);
 
   void slot_losses(std::size_t layer, std::uint32_t target, float gate,
                    std::span<const float> probabilities,
@@ -103,6 +135,7 @@ class tables final : public selection_tables {
   loss_units bin_width() const override { return width_; }
   loss_units token_budget() const override { return token_budget_; }
   const selection_policy& policy() const override { return policy_; }
+  look_ahead_keys keys() const override { return kind_; }
 
  private:
   /// One decision while it is made.
@@ -148,6 +181,8 @@ class tables final : public selection_tables {
   void set_keys();
   std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
   void fill_transition(const layer_profile& here, const layer_profile* next, layer_facts& facts);
+  void fill_expert_transition(const layer_profile& here, const layer_profile& next,
+                              layer_facts& facts);
   double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
                         double gate) const;
 
@@ -159,6 +194,9 @@ class tables final : public selection_tables {
   /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
   /// there it may.
   bool is_monotone() const { return policy_.candidates != candidate_rule::local_only; }
+  /// Whether a single slot's ways may be cut to the best at each server: W does not ask which
+  /// expert ran.
+  bool cuts_ways() const { return n_experts_ > few_experts && !is_executed() && is_monotone(); }
   double hidden(std::size_t from, std::size_t to) const {
     return hidden_to_[to * n_servers_ + from];
   }
@@ -182,12 +220,20 @@ class tables final : public selection_tables {
              double* values) const;
   void settle(const double* levels, double* values) const;
 
+  // Both where keys are experts.
+  bool has_expert_keys() const { return kind_ == look_ahead_keys::experts; }
+  layer_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
+  void values_of(const layer_fronts& choices, const layer_facts& facts, const layer_table& table,
+                 server_mask from, const double* onward, std::size_t key_stride,
+                 double* values) const;
+  decision select_many(const decision_query& query) const;
+
   // Decisions.
   std::size_t bin_of(loss_units left) const;
   void fill_options(const decision_query& query, const layer_facts& facts, loss_units left,
                     option* options, std::size_t* counts) const;
   void restrict_options(const decision_query& query, const layer_facts& facts, option* options,
-                        std::size_t* counts) const;
+                        std::size_t stride, std::size_t* counts) const;
   const double* onward_row(const layer_table& table, const std::uint32_t* experts,
                            std::size_t count) const;
   void search(const step_query& step, server_mask residences, outcome& best) const;
@@ -202,6 +248,8 @@ class tables final : public selection_tables {
   void offer(const step_query& step, outcome& candidate, outcome& best) const;
 
   selection_policy policy_;
+  look_ahead_keys kind_ = look_ahead_keys::sets;
+  std::size_t n_kept_sets_ = 0;  ///< Of a layer at most, where keys are experts.
   loss_units token_budget_ = 0;
   loss_units width_ = 1;
   std::size_t n_bins_ = 1;
@@ -210,9 +258,10 @@ class tables final : public selection_tables {
 
   std::size_t n_layers_ = 0, n_experts_ = 0, n_servers_ = 0, top_k_ = 0;
   cost_model costs_;
-  std::vector<double> hidden_to_;                 ///< [to, from]
-  std::vector<std::vector<std::uint32_t>> keys_;  ///< Sets of 1 to top_k experts, ascending.
-  std::vector<std::uint32_t> pair_key_;           ///< [E, E], where top_k is 2
+  std::vector<double> hidden_to_;  ///< [to, from]
+  std::vector<std::vector<std::uint32_t>>
+      keys_;  ///< Sets of 1 to top_k experts, ascending; of 1 where keys are experts.
+  std::vector<std::uint32_t> pair_key_;                            ///< [E, E], where top_k is 2
   std::vector<std::pair<std::uint64_t, std::uint32_t>> mask_key_;  ///< Sorted, where top_k >= 3
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]

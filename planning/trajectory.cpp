@@ -5,6 +5,9 @@
 #include <cmath>
 #include <numeric>
 
+#include "planning/slot_sweep.hpp"
+#include "planning/target_sets.hpp"
+
 namespace ordermoe::planning {
 
 namespace {
@@ -13,6 +16,8 @@ namespace {
 constexpr double never = 1e30;
 /// Between choices of equal time the smaller loss wins, even where nats are free.
 constexpr double least_price = 1.0;
+/// Losses of more than two slots are counted in whole thousandths of a nanosecond.
+constexpr double units_per_ns = 1000;
 
 template <class Function>
 void for_each_server(server_mask servers, Function&& visit) {
@@ -20,9 +25,24 @@ void for_each_server(server_mask servers, Function&& visit) {
     visit(static_cast<std::size_t>(std::countr_zero(servers)));
 }
 
-std::size_t kept_sets(const layer_profile& layer, std::size_t max_sets) {
-  return std::min(layer.sets.size(), max_sets);
-}
+/// The target sets kept of a layer, what they count for together, and which set counts for which.
+struct kept_sets {
+  representatives which;
+  std::vector<double> probability;  ///< [kept]
+
+  kept_sets(const layer_profile& layer, std::size_t max_sets) {
+    std::vector<std::vector<std::uint32_t>> sets;
+    std::vector<double> weights;
+    for (const auto& set : layer.sets) {
+      sets.push_back(set.experts);
+      weights.push_back(set.probability);
+    }
+    which = choose_representatives(sets, weights, max_sets);
+    probability.assign(which.kept.size(), 0);
+    for (std::size_t s = 0; s < sets.size(); ++s) probability[which.counts[s]] += weights[s];
+  }
+  bool is_all() const { return which.kept.size() == which.counts.size(); }
+};
 
 }  // namespace
 
@@ -40,16 +60,19 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
   ORDERMOE_CHECK(n_servers * n_experts <= 65536,
                  "servers times experts of a layer are at most 65536");
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
+  if (max_sets == 0) max_sets = n_slots <= 2 || n_experts <= 16 ? 64 : 24;
+  std::vector<kept_sets> kept;
+  for (const auto& source : experts.layers) kept.emplace_back(source, max_sets);
   for (std::size_t l = 0; l < n_layers; ++l) {
     const auto& source = experts.layers[l];
     layer target;
-    target.n_sets = kept_sets(source, max_sets);
+    target.n_sets = kept[l].which.kept.size();
     ORDERMOE_CHECK(target.n_sets > 0, "a profile lists at least one target set for each layer");
     double total = 0;
-    for (std::size_t q = 0; q < target.n_sets; ++q) total += source.sets[q].probability;
+    for (const double p : kept[l].probability) total += p;
     for (std::size_t q = 0; q < target.n_sets; ++q) {
-      const auto& set = source.sets[q];
-      target.probability.push_back(total > 0 ? set.probability / total
+      const auto& set = source.sets[kept[l].which.kept[q]];
+      target.probability.push_back(total > 0 ? kept[l].probability[q] / total
                                              : 1.0 / static_cast<double>(target.n_sets));
       for (std::size_t j = 0; j < n_slots; ++j) {
         const auto r = set.experts[j];
@@ -81,18 +104,25 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
       }
     }
     if (l + 1 < n_layers) {
-      const auto& after = experts.layers[l + 1];
-      const auto n_after = kept_sets(after, max_sets);
+      const auto& after = kept[l + 1];
+      const auto n_after = after.which.kept.size();
+      // Rows of the kept sets, over the kept sets of the next layer: of what counts for them.
+      std::vector<double> rows(target.n_sets * n_after, 0);
+      for (std::size_t s = 0; s < source.sets.size(); ++s) {
+        const double weight = kept[l].is_all() ? 1 : source.sets[s].probability;
+        double* row = rows.data() + kept[l].which.counts[s] * n_after;
+        for (std::size_t to = 0; to < after.which.counts.size(); ++to)
+          row[after.which.counts[to]] += weight * source.set_transition(s, to);
+      }
+      double marginal = 0;
+      for (const double p : after.probability) marginal += p;
       target.incoming.assign(n_after * target.n_sets, 0);
       for (std::size_t q = 0; q < target.n_sets; ++q) {
-        double kept = 0;
-        for (std::size_t p = 0; p < n_after; ++p) kept += source.set_transition(q, p);
-        double marginal = 0;
-        for (std::size_t p = 0; p < n_after; ++p) marginal += after.sets[p].probability;
-        for (std::size_t p = 0; p < n_after; ++p) {
+        double sum = 0;
+        for (std::size_t p = 0; p < n_after; ++p) sum += rows[q * n_after + p];
+        for (std::size_t p = 0; p < n_after; ++p)
           target.incoming[p * target.n_sets + q] =
-              kept > 0 ? source.set_transition(q, p) / kept : after.sets[p].probability / marginal;
-        }
+              sum > 0 ? rows[q * n_after + p] / sum : after.probability[p] / marginal;
       }
     }
     layers.push_back(std::move(target));
@@ -172,14 +202,40 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
     auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
     std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
     held.fill(0);
+    std::size_t n_open = n_open_ranks_;
     const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
     for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
       const auto k = order[i];
       const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
       for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-        if (held[m] < n_ranks_) slot[m * n_ranks_ + held[m]++] = {loss, k};
+        if (held[m] == n_ranks_) return;
+        slot[m * n_ranks_ + held[m]++] = {loss, k};
+        --n_open;
       });
+      if (n_open == 0) break;
     }
+  }
+  if (n_slots > 2) {
+    const auto units = [](double loss_ns) {
+      return static_cast<loss_units>(
+          std::min(loss_ns * units_per_ns, static_cast<double>(selection::largest_loss)));
+    };
+    for (std::size_t at = set * n_slots * n_servers; at < (set + 1) * n_slots * n_servers; ++at) {
+      std::uint8_t n = 0;
+      for (; n < n_ranks_ && ranked_[at * n_ranks_ + n].loss < never; ++n) {
+        const auto& here = ranked_[at * n_ranks_ + n];
+        ways_[at * n_ranks_ + n] = {units(here.loss), here.expert};
+      }
+      n_ways_[at] = n;
+    }
+    if (model_.sharing == slot_sharing::forbidden) return;
+    for (std::size_t j = 0; j < n_slots; ++j)
+      for (std::size_t k = 0; k < n_experts; ++k)
+        losses_[(set * n_slots + j) * n_experts + k] =
+            k == content.targets[set * n_slots + j] ? 0
+            : exact                                 ? forbidden
+                                                    : units(price_ * nats[j * n_experts + k]);
+    return;
   }
   if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
   auto* joint = joint_.data() + set * n_servers;
@@ -198,6 +254,8 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
   order_.clear();
   for_each_server(hosting, [&](std::size_t m) {
     one_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.expert_ns[m] + costs.hidden(m, to);
+    if (model_.n_slots > 2)
+      first_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.hidden(m, to);
     order_.push_back(static_cast<std::uint32_t>(m));
     for (auto i = order_.size() - 1; i > 0 && one_ns_[order_[i]] < one_ns_[order_[i - 1]]; --i) {
       std::swap(order_[i], order_[i - 1]);
@@ -207,13 +265,29 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
 
 void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
   const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
-  n_ranks_ = model_.sharing == slot_sharing::allowed ? 1 : n_slots;
+  n_ranks_ = model_.sharing == slot_sharing::allowed && n_slots <= 2 ? 1 : n_slots;
   ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
   joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
   one_ns_.resize(model_.n_servers);
-  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
+  if (n_slots > 2) {
+    ways_.resize(ranked_.size());
+    n_ways_.resize(n_sets * n_slots * model_.n_servers);
+    losses_.resize(n_sets * n_slots * model_.n_experts);
+    first_ns_.resize(model_.n_servers);
+    const auto here = hosts.subspan(layer * model_.n_experts, model_.n_experts);
+    hosts_.assign(here.begin(), here.end());
+  }
   server_mask hosting = 0;
-  for (std::size_t k = 0; k < model_.n_experts; ++k) hosting |= hosts[layer * model_.n_experts + k];
+  std::array<std::size_t, 64> n_hosted{};
+  for (std::size_t k = 0; k < model_.n_experts; ++k) {
+    const auto on = hosts[layer * model_.n_experts + k];
+    hosting |= on;
+    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
+  }
+  n_open_ranks_ = 0;
+  for (const auto n : n_hosted) n_open_ranks_ += std::min(n, n_ranks_);
+  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
+  hosting_ = hosting;
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());
   if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
@@ -223,7 +297,7 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots(layer, q, residual_ns);
+        const auto best = best_slots(q, residual_ns);
         const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
         out.cost[at] = best.cost;
         out.nats[at] = 0;
@@ -238,10 +312,9 @@ void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tab
   }
 }
 
-trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set,
-                                          double residual_ns) const {
+trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
   if (model_.n_slots == 1) return best_one(set, residual_ns);
-  if (model_.n_slots > 2) return local_search(layer, set, residual_ns);
+  if (model_.n_slots > 2) return best_of_many(set, residual_ns);
   return model_.sharing == slot_sharing::allowed
              ? best_two<slot_sharing::allowed>(set, residual_ns)
              : best_two<slot_sharing::forbidden>(set, residual_ns);
@@ -335,127 +408,46 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
   return best;
 }
 
-/// More than two slots: from a few starting points, one slot at a time goes to another server or,
-/// with sharing, joins the expert of another slot, as long as that helps.
-trajectory::choice trajectory::local_search(std::size_t layer, std::size_t set,
-                                            double residual_ns) const {
+/// More than two slots: the cheapest of the assignments that a sweep over time meets.
+trajectory::choice trajectory::best_of_many(std::size_t set, double residual_ns) const {
   const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
   const bool apart = model_.sharing == slot_sharing::forbidden;
-  const double* nats = model_.layers[layer].nats.data() + set * n_slots * n_experts;
-  const auto* targets = model_.layers[layer].targets.data() + set * n_slots;
-  const auto loss_of = [&](std::size_t j, std::size_t k) {
-    if (k == targets[j]) return 0.0;
-    return std::isinf(price_) ? never : price_ * nats[j * n_experts + k];
-  };
-  const auto price = [&](const choice& what) {
-    double loss = 0, time = residual_ns;
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      loss += loss_of(j, what.experts[j]);
-      // The distinct experts of the slots up to j at this server run one after the other.
-      double more = 0;
-      for (std::size_t i = 0; i <= j; ++i) {
-        if (what.servers[i] != what.servers[j]) continue;
-        bool repeated = false;
-        for (std::size_t h = 0; h < i; ++h)
-          repeated |= what.servers[h] == what.servers[i] && what.experts[h] == what.experts[i];
-        if (!repeated) more += 1;
-      }
-      const auto m = what.servers[j];
-      time = std::max(time, one_ns_[m] + (more - 1) * model_.costs.expert_ns[m]);
+  const auto* losses = losses_.data() + set * n_slots * n_experts;
+  struct {
+    const selection::slot_way* ways;
+    const std::uint8_t* counts;
+    const loss_units* losses;
+    std::size_t n_servers, n_ranks, n_experts;
+    std::span<const selection::slot_way> operator()(std::size_t slot, std::size_t server) const {
+      const auto at = slot * n_servers + server;
+      return {ways + at * n_ranks, counts[at]};
     }
-    return time + loss;
-  };
-  /// The cheapest expert at m for slot j that none of the first `n_taken` other slots runs.
-  const auto free_at = [&](const choice& what, std::size_t j, std::uint32_t m,
-                           std::size_t n_taken) -> const candidate* {
-    for (std::size_t rank = 0; rank < n_ranks_; ++rank) {
-      const auto& here = ranked(set, j, m, rank);
-      if (here.loss >= never) return nullptr;
-      bool taken = false;
-      for (std::size_t i = 0; apart && i < n_taken; ++i)
-        taken |= i != j && what.experts[i] == here.expert;
-      if (!taken) return &here;
+    loss_units loss(std::size_t slot, std::uint32_t expert) const {
+      return losses[slot * n_experts + expert];
     }
-    return nullptr;
-  };
+  } ways{ways_.data() + set * n_slots * model_.n_servers * n_ranks_,
+         n_ways_.data() + set * n_slots * model_.n_servers,
+         losses,
+         model_.n_servers,
+         n_ranks_,
+         n_experts};
+  selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(), apart, first_ns_.data(),
+                              model_.costs.expert_ns.data());
   choice best;
-  const auto offer = [&](choice trial) {
-    trial.cost = price(trial);
-    if (trial.cost >= best.cost) return false;
-    best = trial;
-    return true;
-  };
-  choice winner;
-  winner.cost = never * 10;
-  const auto descend_from = [&](const choice& start) {
-    best.cost = never * 10;
-    offer(start);
-    for (bool improved = true; improved;) {
-      improved = false;
-      for (std::size_t j = 0; j < n_slots; ++j) {
-        for (const auto m : order_) {
-          if (one_ns_[m] >= best.cost) break;
-          auto trial = best;
-          const auto* here = free_at(trial, j, m, n_slots);
-          if (here == nullptr) continue;
-          trial.servers[j] = m;
-          trial.experts[j] = here->expert;
-          improved |= offer(trial);
-        }
-        for (std::size_t i = 0; !apart && i < n_slots; ++i) {
-          if (i == j) continue;
-          auto trial = best;
-          trial.servers[j] = best.servers[i];
-          trial.experts[j] = best.experts[i];
-          improved |= offer(trial);
-        }
-      }
+  best.cost = never;
+  for (double opens = sweep.next(); opens < never; opens = sweep.next()) {
+    if (std::max(residual_ns, opens) >= best.cost) break;
+    if (!sweep.open() || !sweep.is_complete()) continue;
+    const auto& now = sweep.now();
+    const double cost = sweep.time(residual_ns) + static_cast<double>(now.loss) / units_per_ns;
+    if (cost < best.cost) {
+      best.cost = cost;
+      for (std::size_t j = 0; j < n_slots; ++j) best.servers[j] = now.servers[j];
+      best.experts = now.experts;
     }
-    if (best.cost < winner.cost) winner = best;
-  };
-  // Starts: each slot at its cheapest among the servers soonest back, for every number of servers,
-  // and every slot on one expert. The descent begins at the two cheapest.
-  choice starts[2];
-  starts[0].cost = starts[1].cost = never * 10;
-  const auto add_start = [&](choice start) {
-    start.cost = price(start);
-    if (start.cost < starts[0].cost) {
-      starts[1] = starts[0];
-      starts[0] = start;
-    } else if (start.cost < starts[1].cost) {
-      starts[1] = start;
-    }
-  };
-  for (std::size_t n = 1; n <= order_.size(); ++n) {
-    if (one_ns_[order_[n - 1]] >= starts[0].cost) break;
-    choice start;
-    bool feasible = true;
-    for (std::size_t j = 0; j < n_slots && feasible; ++j) {
-      const candidate* least = nullptr;
-      for (std::size_t i = 0; i < n; ++i) {
-        const auto* here = free_at(start, j, order_[i], j);
-        if (here == nullptr || (least != nullptr && here->loss >= least->loss)) continue;
-        least = here;
-        start.servers[j] = order_[i];
-        start.experts[j] = here->expert;
-      }
-      feasible = least != nullptr;
-    }
-    if (feasible) add_start(start);
+    if (now.loss == 0) break;
   }
-  for (const auto m : order_) {
-    if (apart || one_ns_[m] >= starts[0].cost) break;
-    const auto& joint = joint_[set * model_.n_servers + m];
-    if (joint.loss >= never) continue;
-    choice start;
-    start.servers.fill(m);
-    start.experts.fill(joint.expert);
-    add_start(start);
-  }
-  for (const auto& start : starts) {
-    if (start.cost < never) descend_from(start);
-  }
-  return winner;
+  return best;
 }
 
 /// One backward sweep from the end of a position to the starts of it; bias [R_0] values a start of

@@ -10,6 +10,7 @@
 #include "planning/plan.hpp"
 #include "planning/profile.hpp"
 #include "planning/search.hpp"
+#include "planning/slot_sweep.hpp"
 
 /// The expected time of one decoded position under full look-ahead, fast enough to score every move
 /// of a search.
@@ -26,9 +27,10 @@
 /// where the next position starts. The target sets of a new position do not depend on the last
 /// one's, so positions form a renewal process over R_0, solved for its average cost.
 ///
-/// Approximations: the target sets kept are the most frequent ones, rescaled; a slot's loss is the
-/// calibration mean for its target; with more than two slots the servers of one layer are found by
-/// local search. Links have no queues; servers have those of set_waits().
+/// Approximations: the target sets kept are a sample of at most 64 a layer, 24 where experts are
+/// many (choose_representatives); a slot's loss is the
+/// calibration mean for its target; with more than two slots the servers of one layer are those
+/// that slot_sweep.hpp finds. Links have no queues; servers have those of set_waits().
 namespace ordermoe::planning {
 
 inline constexpr std::size_t max_trajectory_slots = 8;
@@ -52,9 +54,10 @@ struct trajectory_model {
   cost_model costs;
   std::vector<layer> layers;
 
-  /// Keeps the most frequent `max_sets` target sets of each layer.
+  /// Keeps `max_sets` target sets of each layer at most; 0: 64, or 24 where more than two slots
+  /// choose among more than 16 experts.
   trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
-                   std::size_t max_sets = 64);
+                   std::size_t max_sets = 0);
 };
 
 /// Expectations for one decoded position, in the stationary state.
@@ -136,11 +139,11 @@ class trajectory {
   void fill(std::size_t layer, std::span<const server_mask> hosts, tables& out);
   void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
-  choice best_slots(std::size_t layer, std::size_t set, double residual_ns) const;
+  choice best_slots(std::size_t set, double residual_ns) const;
   choice best_one(std::size_t set, double residual_ns) const;
   template <slot_sharing Sharing>
   choice best_two(std::size_t set, double residual_ns) const;
-  choice local_search(std::size_t layer, std::size_t set, double residual_ns) const;
+  choice best_of_many(std::size_t set, double residual_ns) const;
   /// The `rank`-th cheapest expert of a slot that a server hosts.
   const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
                           std::size_t rank) const {
@@ -169,6 +172,14 @@ class trajectory {
   std::vector<double>
       one_ns_;  ///< [n_servers] one expert run at a server and back, for the pair at hand
   std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.
+  // With more than two slots, in the form that the sweep takes.
+  std::vector<selection::slot_way> ways_;  ///< [set, slot, server, rank]
+  std::vector<std::uint8_t> n_ways_;       ///< [set, slot, server]
+  std::vector<loss_units> losses_;         ///< [set, slot, expert]
+  std::size_t n_open_ranks_ = 0;           ///< Entries of ranked_ that a slot can have at most.
+  std::vector<double> first_ns_;           ///< [n_servers] there and back without running
+  std::vector<server_mask> hosts_;         ///< [n_experts]
+  server_mask hosting_ = 0;                ///< Servers that host an expert of the layer.
 
   // Of the last solve.
   std::vector<std::vector<double>> value_, value_nats_;  ///< [n_layers] of [from, n_sets]

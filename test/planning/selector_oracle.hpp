@@ -20,15 +20,17 @@ namespace ordermoe::planning {
 class selection_oracle {
  public:
   /// With `remembers`, equal subproblems of the recursion are solved once; the expansion is the
-  /// same.
+  /// same. `keys`: sets, or experts whose rows are averaged.
   selection_oracle(const profile& experts, const plan& placed, const cost_model& costs,
-                   const selection_policy& policy, loss_units token_budget, bool remembers)
+                   const selection_policy& policy, loss_units token_budget, bool remembers,
+                   look_ahead_keys keys = look_ahead_keys::sets)
       : profile_(experts),
         plan_(placed),
         costs_(costs),
         policy_(policy),
         budget_(token_budget),
-        remembers_(remembers) {
+        remembers_(remembers),
+        by_expert_(keys == look_ahead_keys::experts) {
     double sum = 0;
     for (double c : costs.expert_ns) sum += c;
     const double d_ref = policy.reference_ns > 0
@@ -356,6 +358,11 @@ class selection_oracle {
   std::vector<std::size_t> condition(const choice& made,
                                      const std::vector<std::size_t>& targets) const {
     if (policy_.condition == transition_condition::routed) return targets;
+    if (by_expert_) {
+      std::vector<std::size_t> each;
+      for (const auto& slot : made.slots) each.push_back(slot.expert);
+      return each;
+    }
     std::set<std::size_t> executed;
     for (const auto& slot : made.slots) executed.insert(slot.expert);
     return {executed.begin(), executed.end()};
@@ -391,6 +398,12 @@ class selection_oracle {
                const std::vector<std::size_t>& given, std::size_t bin, std::size_t steps) {
     if (layer + 1 == profile_.n_layers) return policy_.horizon == 0 ? end(access, n) : 0.0;
     if (steps == 0) return 0;
+    if (by_expert_ && given.size() > 1) {
+      double mean = 0;
+      for (const auto e : given)
+        mean += ahead(access, layer, n, {e}, bin, steps) / static_cast<double>(given.size());
+      return mean;
+    }
     const key_type key(access, layer, n, given, bin, steps, round_);
     if (remembers_)
       if (const auto known = known_.find(key); known != known_.end()) return known->second;
@@ -479,6 +492,7 @@ class selection_oracle {
   selection_policy policy_;
   loss_units budget_;
   bool remembers_;
+  bool by_expert_;
   double time_weight_ = 0, loss_weight_ = 0;
   bool free_ = false;
   std::size_t bins_ = 1;
