@@ -52,8 +52,8 @@ struct layer_profile {
   matrix token_gate_regret;  ///< Mean of p_r - p_k over tokens routed to r, [E, E], diagonal 0.
   std::vector<double> mean_gate;  ///< [E], over tokens routed to the expert.
   matrix transition;  ///< P_l(k -> k'), eq. (41), [E, E]; rows sum to 1; empty at the last layer.
-  std::vector<target_set>
-      sets;               ///< Observed target sets, most frequent first; probabilities sum to 1.
+  std::vector<target_set> sets;  ///< Observed target sets, or a sample of them (target_sets.hpp),
+                                 ///< most frequent first; probabilities sum to 1.
   matrix set_transition;  ///< [sets here, sets at the next layer], rows sum to 1; empty at the last
                           ///< layer.
   std::vector<double>
