@@ -345,7 +345,7 @@ result<std::vector<std::int32_t>> parse_ids(const char* option, const std::strin
 
 void add_logits(CLI::App& parent) {
   struct content {
-    std::string model, ids, decoder_ids, out;
+    std::string model, ids, decoder_ids, out, expert_precision = "stored";
     bool json = false;
   };
   auto& command = *parent.add_subcommand(
