@@ -134,7 +134,10 @@ std::vector<tensor_plan> encoder_decoder_tensors(const model_config& config) {
   // A gate below one weighs what a sparse block adds; this keeps it about as large as the others.
   constexpr double against_gate = 2.0;
   tensor_list list;
-  list.table("shared.weight", config.vocab_size, hidden, 1.0);
+  // A head that is the embedding finds what came in again; small beside what the blocks add, it
+  // does not find that alone. The norm before the head makes up for it.
+  const double root = std::sqrt(static_cast<double>(hidden));
+  list.table("shared.weight", config.vocab_size, hidden, config.tied_embeddings ? 2.0 / root : 1.0);
   const auto add_stack = [&](const std::string& stack, std::span<const std::size_t> sparse,
                              std::size_t n_blocks) {
     const double residual = residual_of(n_blocks);
@@ -173,10 +176,8 @@ std::vector<tensor_plan> encoder_decoder_tensors(const model_config& config) {
       }
       list.norm(fmt::format("{}{}.layer_norm.weight", prefix, part), hidden);
     }
-    // A head that is the embedding makes logits of size one; twice that is as in other families.
-    const bool before_head = stack == "decoder" && config.tied_embeddings;
-    list.all.push_back(
-        {stack + ".final_layer_norm.weight", {hidden}, before_head ? 2.0 : 1.0, 0.1});
+    const double size = stack == "decoder" && config.tied_embeddings ? root : 1.0;
+    list.all.push_back({stack + ".final_layer_norm.weight", {hidden}, size, 0.1 * size});
   };
   const auto sparse = std::span(config.sparse_blocks);
   add_stack("encoder", sparse.first(shape.encoder_layers), shape.encoder_blocks);

@@ -75,7 +75,7 @@ void read_switch_config(field_reader& fields, model_config& config) {
   fields.natural("relative_attention_max_distance", 1, 1 << 20, shape.relative_max_distance);
   fields.positive("layer_norm_epsilon", 1.0, config.rms_norm_eps, 1e-6);
   std::size_t positions = usual_positions;
-  fields.natural("n_positions", 1, 1 << 19, positions, usual_positions);
+  fields.natural("n_positions", 1, 1 << 14, positions, usual_positions);
   config.max_context = 2 * positions;
   config.tied_embeddings = true;
   fields.flag("tie_word_embeddings", config.tied_embeddings);

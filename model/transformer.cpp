@@ -260,10 +260,11 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
   ORDERMOE_CHECK(normed.size() == n * width && hidden.size() == n * width,
                  "normed or hidden is not [n, hidden_size]");
   ORDERMOE_CHECK(logits.size() == n * shape.n_experts, "logits are not [n, n_experts]");
+  if (n == 0) return;
   const layer_weights& content = weights_->layers[layer.index()];
   norm_rows(shape, content.blocks.back().feed_forward_norm, hidden, normed);
   computing("the router", [&] { content.router.apply(normed.data(), logits.data(), n); });
-  if (shape.encoder_decoder && n > 0) {
+  if (shape.encoder_decoder) {
     ORDERMOE_CHECK(rows.size() == n, "rows and hidden differ in number");
     const std::size_t capacity = shape.encoder_decoder->expert_capacity;
     if (shape.of_encoder(layer))
