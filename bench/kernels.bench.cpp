@@ -38,7 +38,10 @@ struct spread {
 spread spread_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
   };
   return {at(0.25), at(0.5), at(0.75)};
 }
@@ -276,7 +279,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
       const auto times_of = [&](std::size_t bytes) {
         return std::max<std::size_t>(1, n_rows <= 4 ? each / bytes : each / bytes / n_rows);
       };
-      const std::size_t n_rounds = n_rows <= 4 ? rounds : std::max<std::size_t>(3, rounds / 4);
+      const std::size_t n_rounds = n_rows <= 4 ? rounds : std::max<std::size_t>(5, rounds / 2);
       for (std::size_t round = 0; round <= n_rounds; ++round) {
         const auto bytes = static_cast<double>(cores * each);
         const double read_s = together(workers, cores, [&](worker& w) { w.read(*best); });
