@@ -19,6 +19,37 @@ using token_documents = std::vector<std::vector<std::int32_t>>;
 constexpr double least_price = 1e5,
                  highest_price = 1e13;  // ns per nat: next to nothing, next to never
 
+/// Tokens that one trial may execute, so that preparing a large model takes minutes and not hours:
+/// trials compute every tensor. Small models have what they ask for.
+std::size_t affordable_tokens(const model::model_config& shape) {
+  constexpr double most_flops = 4e11;
+  const auto costs = model::own_costs(shape);
+  const double of_layer =
+      static_cast<double>(costs.attention_flops) +
+      static_cast<double>(shape.top_k) * static_cast<double>(costs.expert_flops);
+  return static_cast<std::size_t>(most_flops / (of_layer * static_cast<double>(shape.n_layers)));
+}
+
+/// As much of the documents as may be executed. They get shorter before they get fewer: what is
+/// measured on them is as sure as they are many.
+token_documents affordable(const token_documents& documents, std::size_t most_tokens) {
+  constexpr std::size_t enough_documents = 32, least_tokens = 8, least_documents = 4;
+  std::size_t total = 0;
+  for (const auto& document : documents) total += document.size();
+  if (total <= most_tokens) return documents;
+  const auto length =
+      std::max(least_tokens, most_tokens / std::min(enough_documents, documents.size()));
+  token_documents kept;
+  std::size_t n = 0;
+  for (const auto& document : documents) {
+    if (n >= most_tokens && kept.size() >= least_documents) break;
+    const auto end = std::min(length, document.size());
+    kept.emplace_back(document.begin(), document.begin() + static_cast<std::ptrdiff_t>(end));
+    n += end;
+  }
+  return kept;
+}
+
 /// An emulated run without anything that only the real one wants.
 run_setup trial_of(const run_setup& setup) {
   auto trial = setup;
@@ -165,7 +196,10 @@ result<double> trial_load_ms(const run_setup& setup, const strategy_options& opt
   trial.requests.clear();
   constexpr std::size_t prompt_tokens = 32;
   constexpr std::uint32_t new_tokens = 32;
-  for (std::size_t i = 0; i < options.dry_run_requests; ++i) {
+  constexpr std::size_t least_requests = 4;
+  const auto most_requests = std::max(
+      least_requests, affordable_tokens(setup.model->config()) / (prompt_tokens + new_tokens));
+  for (std::size_t i = 0; i < std::min(options.dry_run_requests, most_requests); ++i) {
     const auto& document = documents[i % documents.size()];
     const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
     request_spec spec;
@@ -261,7 +295,8 @@ result<void> prepare_strategy(run_setup& setup, std::string_view name,
   const bool priced = setup.chosen.tunes_price && budget > 0 && budget < planning::unbounded_budget;
   std::optional<calibration_texts> texts;
   if (priced) {
-    auto read = calibration_texts::make(setup, documents);
+    auto read = calibration_texts::make(
+        setup, affordable(documents, affordable_tokens(setup.model->config())));
     if (!read) return read.error();
     texts = std::move(*read);
     constexpr double usual_price = 1e9;  // ns per nat

@@ -23,7 +23,8 @@ namespace ordermoe::actors {
 /// their expert full) the layer ends with the selection. An encoder-decoder's prompt is one chunk,
 /// and instead of sampling it starts the position that reads the decoder's start token.
 ///
-/// attend: waits at the edge server until every earlier KV row of the sequence and layer is there.
+/// attend: waits at the compute until every earlier KV row of the sequence and layer is there; from
+/// there the rows go to the selector, with what else it needs to know, and it answers the token.
 /// execute: one call to each server that runs slots; outputs go to the residence.
 /// collect: waits for the outputs of all calls. Nothing is lost inside a process; a lost frame is
 /// covered by the request's deadline.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include "actors/calibration_profile.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
+#include "model/precision_costs.hpp"
 #include "model/safetensors.hpp"
 
 namespace ordermoe::cli {
@@ -91,6 +93,14 @@ void world_options::add_expert_precision(CLI::App& command) {
   cli::add_expert_precision(command, expert_precision);
 }
 
+void world_options::add_kv_precision(CLI::App& command) {
+  command
+      .add_option("--kv-precision", kv_precision,
+                  "How keys and values are kept: fp32 or bf16, which halves their memory")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+}
+
 void add_expert_precision(CLI::App& command, std::string& target) {
   command
       .add_option("--expert-precision", target,
@@ -167,6 +177,23 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
                               std::move(*digest), seed);
 }
 
+namespace {
+
+/// Tokens to calibrate on where nobody says: 8192, or what 1e13 FLOPs execute, since every expert
+/// runs on every token.
+std::size_t usual_calibration(const model::model_config& shape) {
+  constexpr double most_flops = 1e13;
+  constexpr std::size_t least = 256, usual = 8192;
+  const auto costs = model::own_costs(shape);
+  const double of_token =
+      static_cast<double>(shape.n_layers) *
+      (static_cast<double>(costs.attention_flops) +
+       static_cast<double>(shape.n_experts) * static_cast<double>(costs.expert_flops));
+  return std::clamp(static_cast<std::size_t>(most_flops / of_token), least, usual);
+}
+
+}  // namespace
+
 result<world> load_world(const world_options& options) {
   world loaded;
   const auto folder = existing_folder(options.model, "--model");
@@ -176,6 +203,8 @@ result<world> load_world(const world_options& options) {
   if (!kept) return at("--expert-precision", kept.error());
   model::load_options loading;
   loading.expert_precision = *kept;
+  loading.kv =
+      options.kv_precision == "bf16" ? model::kv_precision::bf16 : model::kv_precision::fp32;
   auto model = model::transformer::load(*folder, loading);
   if (!model) return model.error();
   loaded.model = *model;
@@ -193,7 +222,7 @@ result<world> load_world(const world_options& options) {
             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
   auto costs = load_costs(options.costs, shape);
   if (!costs) return costs.error();
-  loaded.costs = *costs;
+  loaded.costs = model::at_precision(std::move(*costs), *kept);
   if (!options.cluster.empty()) {
     auto servers = read_cluster(options.cluster);
     if (!servers) return servers.error();
@@ -219,7 +248,8 @@ result<world> load_world(const world_options& options) {
       stderr,
       "ordermoe: no profile given and none in the model folder; calibrating on the bundled text\n");
   auto experts = calibrate_on(*folder, *loaded.model, *loaded.tokens,
-                              data_folder() / "eval" / "calibration.txt", 8192, options.seed);
+                              data_folder() / "eval" / "calibration.txt", usual_calibration(shape),
+                              options.seed);
   if (!experts) return experts.error();
   loaded.experts = std::move(*experts);
   return loaded;

@@ -65,6 +65,31 @@ BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_bit_for_bit) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_in_every_precision) {
+  for (const auto kind :
+       {model::family::mixtral, model::family::qwen2_moe, model::family::qwen3_moe,
+        model::family::olmoe, model::family::switch_transformers})
+    for (const auto kept :
+         {model::precision::stored, model::precision::int8, model::precision::int4})
+      for (const auto kv : {model::kv_precision::fp32, model::kv_precision::bf16})
+        BOOST_TEST_CONTEXT(model::to_string(kind)
+                           << ", experts " << model::to_string(kept)
+                           << (kv == model::kv_precision::bf16 ? ", bf16 keys and values" : "")) {
+          model::load_options loading;
+          loading.expert_precision = kept;
+          loading.kv = kv;
+          test::world world("exact", 0, 1, 5, test::random_model(kind, loading));
+          // Rows are streamed between the members of every residence.
+          world.setup.chosen.plan.residence =
+              planning::roaming_residency(world.setup.servers.size(), world.setup.experts.n_layers);
+          world.setup.chunk_rows = 4;
+          world.add_requests(6, 6, 0.7);
+          check_equals_reference(world);
+          world.setup.mode = actors::run_mode::local;
+          check_equals_reference(world);
+        }
+}
+
 BOOST_AUTO_TEST_CASE(an_encoder_decoder_equals_the_reference_wherever_its_rows_may_be) {
   // Prompts and answers beyond the experts' capacity, residences that roam, positions that start at
   // the access server.
