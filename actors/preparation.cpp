@@ -22,7 +22,7 @@ constexpr double least_price = 1e5,
 /// Tokens that one trial may execute, so that preparing a large model takes minutes and not hours:
 /// trials compute every tensor. Small models have what they ask for.
 std::size_t affordable_tokens(const model::model_config& shape) {
-  constexpr double most_flops = 4e11;
+  constexpr double most_flops = 2e11;
   const auto costs = model::own_costs(shape);
   const double of_layer =
       static_cast<double>(costs.attention_flops) +
