@@ -1,11 +1,16 @@
-// How fast weights are loaded, against a plain read of the same files, and how much memory it
-// takes.
+// How fast weights are loaded, against plain reads of the same files, and how much memory it takes.
 //
 // bench_loading [layers [runs [folder]]]: writes a Mixtral of that many layers at full width (1 by
 // default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of memory) to a
 // temporary folder, or takes a folder that is there. Each measurement is a process of its own.
 // "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
-// they were read before. A plain read copies the files into one buffer of 1 MiB, on one thread.
+// they were read before. "memory at hand": warm, and right before each measurement another process
+// wrote to as much memory as the files have bytes and ended, so that what is measured pays for
+// clearing memory and not for the host of a virtual machine finding it.
+//
+// Two plain reads, both with read() on one thread: "plain read" into one buffer of 1 MiB, again and
+// again, which takes no new memory; "kept read" into memory as large as the files, as weights have
+// it, which is new to the process and has to be supplied and cleared. A load has to do the latter.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,11 +25,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "config/files.hpp"
+#include "model/matrix_source.hpp"
 #include "model/random_model.hpp"
 #include "model/transformer.hpp"
 
@@ -121,6 +128,35 @@ measurement plain_read(const fs::path& folder) {
   return found;
 }
 
+measurement kept_read(const fs::path& folder) {
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  std::vector<std::shared_ptr<std::byte>> kept;
+  const double used = processor_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& path : weight_files(folder)) {
+    const open_file file(path);
+    const auto size = static_cast<std::size_t>(fs::file_size(path));
+    kept.push_back(model::weight_memory(size));
+    for (std::size_t done = 0; done < size;) {
+      const auto n = ::read(file.number, kept.back().get() + done, std::min(piece, size - done));
+      if (n <= 0) give_up(path.string() + " cannot be read");
+      done += static_cast<std::size_t>(n);
+    }
+  }
+  measurement found;
+  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.processor = processor_seconds() - used;
+  return found;
+}
+
+/// Writes to so much memory and gives it back.
+measurement touch(double bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  const auto memory = model::weight_memory(size);
+  for (std::size_t at = 0; at < size; at += 4096) memory.get()[at] = std::byte{1};
+  return {};
+}
+
 measurement load(const fs::path& folder) {
   std::ofstream("/proc/self/clear_refs") << "5";
   const double before = status_bytes("VmRSS");
@@ -190,30 +226,46 @@ int main(int argc, char** argv) {
   for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
   fmt::print("{:.2f} GB in {} files, {} threads at hand, {} runs: least, median, most\n",
              bytes * 1e-9, weight_files(folder).size(), std::thread::hardware_concurrency(), runs);
-  for (const bool cold : {true, false}) {
-    std::vector<double> reads, loads, peaks, read_work, load_work;
+  enum class state { cold, warm, at_hand };
+  for (const auto when : {state::cold, state::warm, state::at_hand}) {
+    const bool cold = when == state::cold;
+    std::vector<double> reads, kept, loads, peaks, read_work, kept_work, load_work;
     double held = 0, resident = 0;
     for (int run = cold ? 0 : -1; run < runs; ++run) {
-      if (cold) held = std::max(held, forget(folder));
-      const auto read = apart([&] { return plain_read(folder); });
-      if (cold) held = std::max(held, forget(folder));
-      const auto loaded = apart([&] { return load(folder); });
+      const auto measured = [&](measurement (*body)(const fs::path&)) {
+        if (cold) held = std::max(held, forget(folder));
+        if (when == state::at_hand) apart([&] { return touch(bytes); });
+        return apart([&] { return body(folder); });
+      };
+      const auto read = measured(plain_read);
+      const auto into_new = measured(kept_read);
+      const auto loaded = measured(load);
       if (run < 0) continue;
       reads.push_back(bytes * 1e-9 / read.seconds);
+      kept.push_back(bytes * 1e-9 / into_new.seconds);
+      kept_work.push_back(into_new.processor);
       loads.push_back(bytes * 1e-9 / loaded.seconds);
       read_work.push_back(read.processor);
       load_work.push_back(loaded.processor);
       peaks.push_back(loaded.peak / loaded.resident);
       resident = loaded.resident;
     }
-    const auto r = spread_of(reads), l = spread_of(loads), p = spread_of(peaks);
-    fmt::print("{}{}\n", cold ? "cold" : "warm",
+    const auto r = spread_of(reads), k = spread_of(kept), l = spread_of(loads),
+               p = spread_of(peaks);
+    fmt::print("{}{}\n",
+               cold                  ? "cold"
+               : when == state::warm ? "warm"
+                                     : "warm, memory at hand",
                cold ? fmt::format(" ({:.1f} % of the pages still held)", 100 * held) : "");
     fmt::print("  plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
-    fmt::print("  load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read\n", l.low,
-               l.middle, l.high, 100 * l.middle / r.middle);
-    fmt::print("  processor   {:6.2f} s to read, {:.2f} s to load (median)\n",
-               spread_of(read_work).middle, spread_of(load_work).middle);
+    fmt::print("  kept read   {:6.2f} {:6.2f} {:6.2f} GB/s\n", k.low, k.middle, k.high);
+    fmt::print(
+        "  load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read, {:.0f} % of the "
+        "kept read\n",
+        l.low, l.middle, l.high, 100 * l.middle / r.middle, 100 * l.middle / k.middle);
+    fmt::print("  processor   {:6.2f} s plain read, {:.2f} s kept read, {:.2f} s load (median)\n",
+               spread_of(read_work).middle, spread_of(kept_work).middle,
+               spread_of(load_work).middle);
     fmt::print("  peak memory {:6.3f} {:6.3f} {:6.3f} of {:.2f} GB of resident weights\n", p.low,
                p.middle, p.high, resident * 1e-9);
   }

@@ -111,67 +111,105 @@ float from_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 
-struct int4_group {
-  std::uint16_t scale = 0;                     ///< bf16
-  std::array<std::uint8_t, group_size> steps;  ///< 0 to 15: -8 to 7 scales.
+/// A group of 32 inputs of each of as many outputs as there are lanes. Each lane does what it would
+/// do alone, so the bits depend on neither the lanes beside it nor the instruction set.
+struct int4_groups {
+  static constexpr std::size_t n_lanes = 8;
+  using lanes = float __attribute__((vector_size(n_lanes * sizeof(float))));
+  using whole_lanes = std::int32_t __attribute__((vector_size(n_lanes * sizeof(std::int32_t))));
+  lanes inputs[group_size];
+  whole_lanes steps[group_size];  ///< 0 to 15: -8 to 7 scales.
+  std::uint16_t scales[n_lanes];  ///< bf16
 };
 
-/// Rounds to the nearest number of scales; the squared error.
-float round_int4(const std::array<float, group_size>& inputs, std::uint16_t scale,
-                 std::array<std::uint8_t, group_size>& steps) {
-  const float step = from_bf16(scale);
-  const float inverse = step == 0 ? 0.0f : 1.0f / step;
-  float squares = 0;
-  for (std::size_t i = 0; i < group_size; ++i) {
-    const float n = std::clamp(inputs[i] * inverse, -8.0f, 7.0f) + round_by - round_by;
-    const float difference = inputs[i] - n * step;
-    squares += difference * difference;
-    steps[i] = static_cast<std::uint8_t>(static_cast<int>(n) + 8);
+/// Vectors are handed on by reference: their place in registers differs between instruction sets.
+struct int4_search {
+  using lanes = int4_groups::lanes;
+  using whole_lanes = int4_groups::whole_lanes;
+
+  /// Rounds scales to bf16; what to multiply by instead of dividing.
+  [[gnu::always_inline]] static void prepare(lanes& scale, lanes& inverse) {
+    for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) scale[l] = from_bf16(to_bf16(scale[l]));
+    inverse = scale == 0.0f ? lanes{} : 1.0f / scale;
   }
-  return squares;
+  /// The nearest number of scales.
+  [[gnu::always_inline]] static void round(const lanes& input, const lanes& inverse, lanes& n) {
+    n = input * inverse;
+    n = n < -8.0f ? lanes{} - 8.0f : n;
+    n = n > 7.0f ? lanes{} + 7.0f : n;
+    n = n + round_by - round_by;
+  }
+
+  [[gnu::always_inline]] static void run(int4_groups& groups) {
+    lanes extreme{}, best{}, inverse, n;
+    lanes least = lanes{} + INFINITY;
+    for (const lanes& x : groups.inputs) {
+      const lanes size = x < 0.0f ? -x : x, most = extreme < 0.0f ? -extreme : extreme;
+      extreme = size > most ? x : extreme;
+    }
+    for (int tenths = 66; tenths <= 86; tenths += 2) {
+      // The extreme takes the side that reaches to -8.
+      const lanes first = extreme / (-0.1f * static_cast<float>(tenths));
+      lanes step = first, product{}, square{}, squares{};
+      prepare(step, inverse);
+      for (const lanes& x : groups.inputs) {
+        round(x, inverse, n);
+        product += x * n;
+        square += n * n;
+      }
+      step = square == 0.0f ? first : product / square;
+      prepare(step, inverse);
+      for (const lanes& x : groups.inputs) {
+        round(x, inverse, n);
+        const lanes difference = x - n * step;
+        squares += difference * difference;
+      }
+      best = squares < least ? step : best;
+      least = squares < least ? squares : least;
+    }
+    const lanes most = extreme < 0.0f ? -extreme : extreme;
+    best = most < 0x1p-100f ? lanes{} : best;
+    prepare(best, inverse);
+    for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) groups.scales[l] = to_bf16(best[l]);
+    for (std::size_t i = 0; i < group_size; ++i) {
+      round(groups.inputs[i], inverse, n);
+      groups.steps[i] = __builtin_convertvector(n, whole_lanes) + 8;
+    }
+  }
+};
+
+void quantise_int4_anywhere(int4_groups& groups) {
+  int4_search::run(groups);
 }
 
-int4_group quantise_int4(const std::array<float, group_size>& inputs) {
-  float extreme = 0;
-  for (const float x : inputs)
-    if (std::abs(x) > std::abs(extreme)) extreme = x;
-  int4_group best;
-  best.steps.fill(8);
-  if (std::abs(extreme) < 0x1p-100f) return best;
-  float least = INFINITY;
-  std::array<std::uint8_t, group_size> steps;
-  const auto consider = [&](float scale) {
-    const std::uint16_t rounded = to_bf16(scale);
-    const float squares = round_int4(inputs, rounded, steps);
-    if (squares < least) {
-      least = squares;
-      best = {rounded, steps};
-    }
-  };
-  for (int tenths = 66; tenths <= 86; tenths += 2) {
-    // The extreme takes the side that reaches to -8.
-    const float first = extreme / (-0.1f * static_cast<float>(tenths));
-    round_int4(inputs, to_bf16(first), steps);
-    float product = 0, square = 0;
-    for (std::size_t i = 0; i < group_size; ++i) {
-      const float n = static_cast<float>(steps[i]) - 8.0f;
-      product += inputs[i] * n;
-      square += n * n;
-    }
-    consider(square == 0 ? first : product / square);
-  }
-  return best;
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void quantise_int4_avx2(int4_groups& groups) {
+  int4_search::run(groups);
+}
+#endif
+
+void quantise_int4(int4_groups& groups) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return quantise_int4_avx2(groups);
+#endif
+  quantise_int4_anywhere(groups);
 }
 
 void pack_int4(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  int4_groups groups;
   for (std::size_t g = 0; g < layout.n_groups(); ++g) {
     auto* bytes = reinterpret_cast<std::uint8_t*>(block.first) + g * block.width * 18;
-    for (std::size_t o = 0; o < block.width; ++o) {
-      const auto made = quantise_int4(inputs_of(row_of(layout, rows, o), g));
-      for (std::size_t i = 0; i < group_size / 2; ++i)
-        bytes[int8_at(block.width, o, i)] =
-            static_cast<std::uint8_t>(made.steps[i] | made.steps[i + group_size / 2] << 4);
-      std::memcpy(bytes + block.width * 16 + o * 2, &made.scale, 2);
+    for (std::size_t first = 0; first < block.width; first += int4_groups::n_lanes) {
+      for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) {
+        const auto inputs = inputs_of(row_of(layout, rows, first + l), g);
+        for (std::size_t i = 0; i < group_size; ++i) groups.inputs[i][l] = inputs[i];
+      }
+      quantise_int4(groups);
+      for (std::size_t l = 0; l < int4_groups::n_lanes; ++l)
+        for (std::size_t i = 0; i < group_size / 2; ++i)
+          bytes[int8_at(block.width, first + l, i)] = static_cast<std::uint8_t>(
+              groups.steps[i][l] | groups.steps[i + group_size / 2][l] << 4);
+      std::memcpy(bytes + block.width * 16 + first * 2, groups.scales, sizeof groups.scales);
     }
   }
 }

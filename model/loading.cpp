@@ -114,6 +114,7 @@ class weight_reader {
     std::atomic<std::size_t> next{0};
     std::mutex shared;
     const auto work = [&] {
+      std::vector<std::byte> room;
       for (std::size_t i = next++; i < jobs_.size(); i = next++) {
         job& mine = jobs_[i];
         {
@@ -127,7 +128,10 @@ class weight_reader {
         }
         // The disk goes on with what comes after this while this is converted.
         if (i + n_threads < jobs_.size()) jobs_[i + n_threads].expect();
-        const auto made = guard([&] { mine.make(mine.sources); });
+        const auto made = guard([&] {
+          for (auto& each : mine.sources) each.read_into(room);
+          mine.make(mine.sources);
+        });
         const std::scoped_lock lock(shared);
         if (!made && !problem_) problem_ = made.error();
         for (const auto& each : mine.sources)

@@ -7,6 +7,10 @@
 #include <cstring>
 #include <new>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "config/error.hpp"
 #include "model/quantised_rows.hpp"
 
@@ -52,6 +56,29 @@ void transpose_tile(const std::byte* const (&rows)[tile], std::size_t offset, st
   }
 }
 
+/// Copies `n` numbers, a multiple of a cache line. Packed weights are not read again before all of
+/// a matrix are there: where both sides lie on a boundary of 16 bytes, they go past the caches,
+/// which spares reading the memory that they replace.
+void put_away(const std::uint16_t* from, std::uint16_t* to, std::size_t n) {
+#if defined(__x86_64__)
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128i) == 0) {
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    auto* target = reinterpret_cast<__m128i*>(to);
+    for (std::size_t i = 0; i < n * sizeof(*from) / sizeof(__m128i); ++i)
+      _mm_stream_si128(target + i, _mm_load_si128(source + i));
+    return;
+  }
+#endif
+  std::memcpy(to, from, n * sizeof(*from));
+}
+
+/// Before another thread is told of what was put away.
+void finish_putting_away() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 /// packed[k * width + r] = row r's number k, for `width` rows of which the first n are there.
 void transpose_block(std::span<const std::byte* const> rows, std::size_t n_in, std::size_t width,
                      std::uint16_t* packed) {
@@ -64,21 +91,25 @@ void transpose_block(std::span<const std::byte* const> rows, std::size_t n_in, s
   // A run of a cache line of each row, eight rows at a time: lines of more rows would fall out of
   // the cache before they are used up where rows are a power of two apart.
   constexpr std::size_t run = 32;
+  alignas(64) std::uint16_t gathered[run * block];
   std::size_t k = 0;
-  for (; k + run <= n_in; k += run)
+  for (; k + run <= n_in; k += run) {
     for (std::size_t r = 0; r < width; r += tile) {
       if (r + tile > n) {
-        for (std::size_t c = k; c < k + run; ++c)
-          for (std::size_t i = r; i < r + tile; ++i) packed[c * width + i] = number(i, c);
+        for (std::size_t c = 0; c < run; ++c)
+          for (std::size_t i = r; i < r + tile; ++i) gathered[c * width + i] = number(i, k + c);
         continue;
       }
       const std::byte* from[tile];
       std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(r), tile, from);
-      for (std::size_t c = k; c < k + run; c += tile)
-        transpose_tile(from, 2 * c, packed + c * width + r, width);
+      for (std::size_t c = 0; c < run; c += tile)
+        transpose_tile(from, 2 * (k + c), gathered + c * width + r, width);
     }
+    put_away(gathered, packed + k * width, run * width);
+  }
   for (; k < n_in; ++k)
     for (std::size_t r = 0; r < width; ++r) packed[k * width + r] = number(r, k);
+  finish_putting_away();
 }
 
 }  // namespace
@@ -89,14 +120,14 @@ matrix_source::matrix_source(std::span<const float> row_major, std::size_t n_out
   tensor_view view;
   view.shape = {n_out, n_in};
   view.bytes = std::as_bytes(row_major);
-  parts_.push_back({std::move(view), 0, n_out, 0, false});
+  parts_.push_back({std::move(view), 0, n_out});
 }
 
 matrix_source::matrix_source(const tensor_view& tensor) {
   ORDERMOE_CHECK(tensor.shape.size() == 2, "a matrix has two sides");
   n_out_ = tensor.shape[0];
   n_in_ = tensor.shape[1];
-  parts_.push_back({tensor, 0, n_out_, 0, false});
+  parts_.push_back({tensor, 0, n_out_});
 }
 
 matrix_source::matrix_source(const tensor_view& tensor, const tensor_view& scales,
@@ -106,8 +137,8 @@ matrix_source::matrix_source(const tensor_view& tensor, const tensor_view& scale
   ORDERMOE_CHECK(tensor.shape == shape.weight && tensor.type == shape.weight_type &&
                      scales.shape == shape.scale && scales.type == shape.scale_type,
                  "a quantised matrix of another shape");
-  parts_.push_back({tensor, 0, n_out, 0, false});
-  parts_.push_back({scales, 0, n_out, 0, false});
+  parts_.push_back({tensor, 0, n_out});
+  parts_.push_back({scales, 0, n_out});
 }
 
 std::pair<std::span<const std::byte>, std::span<const std::byte>> matrix_source::quantised_rows(
@@ -115,7 +146,7 @@ std::pair<std::span<const std::byte>, std::span<const std::byte>> matrix_source:
   ORDERMOE_CHECK(quantised_as_, "a matrix that is not stored quantised");
   std::vector<std::span<const std::byte>> found;
   for_parts(*this, first, n, [&](const part& each, std::size_t at, std::size_t bytes) {
-    found.push_back(each.view.bytes.subspan(at, bytes));
+    found.push_back(each.stored(at, bytes));
   });
   return {found.at(0), found.at(1)};
 }
@@ -129,7 +160,7 @@ void matrix_source::append(const matrix_source& below) {
   }
   ORDERMOE_CHECK(below.n_in_ == n_in_, "matrices of different numbers of columns");
   for (const auto& each : below.parts_)
-    parts_.push_back({each.view, n_out_ + each.first_row, each.n_rows, 0, false});
+    parts_.push_back({each.view, n_out_ + each.first_row, each.n_rows});
   n_out_ += below.n_out_;
 }
 
@@ -185,6 +216,12 @@ bool matrix_source::fits_bf16() const {
 }
 
 void matrix_source::begin_rows(std::size_t first, std::size_t n) {
+  std::size_t wanted_room = 0, filled = 0;
+  if (room_ != nullptr) {
+    for_parts(*this, first, n,
+              [&](const part&, std::size_t, std::size_t bytes) { wanted_room += bytes; });
+    if (room_->size() < wanted_room) room_->resize(wanted_room);
+  }
   for_parts(*this, first, n, [&](part& each, std::size_t at, std::size_t bytes) {
     const tensor_view& view = each.view;
     const std::size_t end = at + bytes;
@@ -194,21 +231,36 @@ void matrix_source::begin_rows(std::size_t first, std::size_t n) {
       expect_reading(view, each.expected_bytes, wanted - each.expected_bytes);
       each.expected_bytes = wanted;
     }
-    fetch(view, at, bytes);
-    if (!all_finite(view.type, view.bytes.subspan(at, bytes))) each.not_finite = true;
+    each.held = {};
+    if (room_ != nullptr && view.descriptor >= 0) {
+      const auto place = std::span(*room_).subspan(filled, bytes);
+      if (copy_stored(view, at, place)) {
+        each.held = place;
+        each.held_first = at;
+        filled += bytes;
+      }
+    }
+    if (!all_finite(view.type, each.stored(at, bytes))) each.not_finite = true;
   });
 }
 
+std::span<const std::byte> matrix_source::part::stored(std::size_t at, std::size_t bytes) const {
+  if (at < held_first || at - held_first > held.size() || bytes > held.size() - (at - held_first))
+    return view.bytes.subspan(at, bytes);
+  return held.subspan(at - held_first, bytes);
+}
+
 void matrix_source::end_rows(std::size_t first, std::size_t n) {
-  for_parts(*this, first, n, [](const part& each, std::size_t at, std::size_t bytes) {
-    finish_reading(each.view, at, bytes);
+  for_parts(*this, first, n, [](part& each, std::size_t at, std::size_t bytes) {
+    if (each.held.empty()) finish_reading(each.view, at, bytes);
+    each.held = {};
   });
 }
 
 matrix_source::stored_row matrix_source::row(std::size_t index) const {
   stored_row found;
   for_parts(*this, index, 1, [&](const part& each, std::size_t at, std::size_t bytes) {
-    found = {each.view.type, each.view.bytes.subspan(at, bytes)};
+    found = {each.view.type, each.stored(at, bytes)};
   });
   return found;
 }
@@ -219,7 +271,7 @@ void matrix_source::read(std::size_t first, std::span<float> numbers) const {
   for_parts(*this, first, numbers.size() / n_in_,
             [&](const part& each, std::size_t at, std::size_t bytes) {
               const std::size_t n = bytes / bytes_per_number(each.view.type);
-              widen(each.view.type, each.view.bytes.subspan(at, bytes), numbers.subspan(done, n));
+              widen(each.view.type, each.stored(at, bytes), numbers.subspan(done, n));
               done += n;
             });
 }

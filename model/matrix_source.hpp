@@ -13,8 +13,9 @@
 #include "model/safetensors.hpp"
 
 /// A weight matrix on its way from a checkpoint into the form that is computed with, without a copy
-/// of the whole in between: rows are converted in blocks, straight from the mapped file, and the
-/// file's pages are given back behind them.
+/// of the whole in between: rows are converted in blocks of some, which are copied out of the file
+/// into a buffer that stays in the processor's cache, or are pages of the mapped file that are
+/// given back behind them.
 namespace ordermoe::model {
 
 /// A row-major matrix [n_out, n_in] of stored numbers, in one part or several one below the other
@@ -30,6 +31,10 @@ class matrix_source {
   /// packed as it is and cannot be read in fp32, nor be part of another.
   matrix_source(const tensor_view& tensor, const tensor_view& scales, weight_storage kept,
                 std::size_t n_out, std::size_t n_in);
+  /// Rows that are begun from now on are copied out of their file into `room`, which grows to what
+  /// one call begins, holds the rows of the last call, and outlives the reading. Rows of no file,
+  /// and of one that the system does not copy from, stay where they are mapped.
+  void read_into(std::vector<std::byte>& room) { room_ = &room; }
   /// Puts another matrix of as many columns below.
   void append(const matrix_source& below);
 
@@ -45,7 +50,8 @@ class matrix_source {
   std::pair<std::span<const std::byte>, std::span<const std::byte>> quantised_rows(
       std::size_t first, std::size_t n) const;
 
-  /// Rows `first` to `first + n - 1`: brought into memory, checked, and available from row().
+  /// Rows `first` to `first + n - 1`: brought into memory, checked, and available from row(). With
+  /// read_into(), rows begun before are no longer in memory.
   void begin_rows(std::size_t first, std::size_t n);
   /// Their memory may be given back.
   void end_rows(std::size_t first, std::size_t n);
@@ -70,6 +76,12 @@ class matrix_source {
     std::size_t first_row = 0, n_rows = 0;
     std::size_t expected_bytes = 0;  ///< Asked for from the disk so far.
     bool not_finite = false;
+    /// What of its bytes is in the room, from byte `held_first` on; empty where it is not used.
+    std::span<const std::byte> held = {};
+    std::size_t held_first = 0;
+
+    /// Where a share of its bytes is read from.
+    std::span<const std::byte> stored(std::size_t at, std::size_t bytes) const;
   };
   /// Calls body(part, first byte, bytes) for every part's share of the rows.
   template <class Self, class Body>
@@ -78,6 +90,7 @@ class matrix_source {
   std::vector<part> parts_;
   std::size_t n_out_ = 0, n_in_ = 0;
   std::optional<weight_storage> quantised_as_;  ///< Then parts_ are the weights and the scales.
+  std::vector<std::byte>* room_ = nullptr;      ///< Null: rows are read from the mapped file.
 };
 
 /// Packs a whole matrix as model/kernels.hpp has it, with the bits of pack() there on its numbers

@@ -232,12 +232,19 @@ void expect_reading(const tensor_view& view, std::size_t first, std::size_t n) {
   if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_WILLNEED);
 }
 
-void fetch(const tensor_view& view, std::size_t first, std::size_t n) {
-#ifdef MADV_POPULATE_READ
-  // Where the system is older or a page cannot be read, pages come when they are touched.
-  const auto pages = pages_inside(view, first, n);
-  if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_POPULATE_READ);
-#endif
+bool copy_stored(const tensor_view& view, std::size_t first, std::span<std::byte> target) {
+  ORDERMOE_CHECK(first <= view.bytes.size() && target.size() <= view.bytes.size() - first,
+                 "bytes beyond a tensor");
+  if (view.descriptor < 0) return false;
+  while (!target.empty()) {
+    const ssize_t n = ::pread(view.descriptor, target.data(), target.size(),
+                              static_cast<off_t>(view.offset + first));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    first += static_cast<std::size_t>(n);
+    target = target.subspan(static_cast<std::size_t>(n));
+  }
+  return true;
 }
 
 void finish_reading(const tensor_view& view, std::size_t first, std::size_t n) {
@@ -264,7 +271,7 @@ bool same_numbers(const tensor_view& a, const tensor_view& b) {
   return true;
 }
 
-/// A whole file, mapped read-only.
+/// A whole file, mapped read-only and open.
 class checkpoint::mapping {
  public:
   static result<std::shared_ptr<const mapping>> open(const fs::path& path) {
@@ -286,17 +293,13 @@ class checkpoint::mapping {
                    fmt::format("{}: not a regular file; name a .safetensors file", path.string())};
     }
     auto content = std::make_shared<mapping>();
+    content->file_ = file;
     content->size_ = static_cast<std::size_t>(status.st_size);
     if (content->size_ > 0) {
       void* start = ::mmap(nullptr, content->size_, PROT_READ, MAP_PRIVATE, file, 0);
-      if (start == MAP_FAILED) {
-        auto problem = fail(errc::io, "cannot be mapped");
-        ::close(file);
-        return problem;
-      }
+      if (start == MAP_FAILED) return fail(errc::io, "cannot be mapped");
       content->start_ = start;
     }
-    ::close(file);
     return std::shared_ptr<const mapping>(std::move(content));
   }
 
@@ -305,13 +308,17 @@ class checkpoint::mapping {
   mapping& operator=(const mapping&) = delete;
   ~mapping() {
     if (start_ != nullptr) ::munmap(start_, size_);
+    if (file_ >= 0) ::close(file_);
   }
+
+  int file() const { return file_; }
 
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(start_), size_};
   }
 
  private:
+  int file_ = -1;
   void* start_ = nullptr;
   std::size_t size_ = 0;
 };
@@ -373,6 +380,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
     view.type = *type;
     view.file = path;
     view.mapped = true;
+    view.descriptor = (*mapped)->file();
     std::uint64_t n_bytes = bytes_per_number(*type);
     for (const auto& side : entry["shape"]) {
       if (!side.is_number_unsigned()) return wrong("shape has something that is no natural number");
@@ -400,6 +408,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
       if (key != "dtype" && key != "shape" && key != "data_offsets")
         return wrong(fmt::format("unknown field '{}'", key));
     view.bytes = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(n_bytes));
+    view.offset = static_cast<std::size_t>(view.bytes.data() - bytes.data());
     ranges.push_back({begin, end, name});
     if (const auto* other = find(name))
       return wrong(fmt::format("is in {} as well", other->file.string()));

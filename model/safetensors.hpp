@@ -38,7 +38,9 @@ struct tensor_view {
   std::vector<std::size_t> shape;  ///< Row-major; empty for a scalar.
   std::span<const std::byte> bytes;
   std::filesystem::path file;
-  bool mapped = false;  ///< Whether the bytes are pages of the file.
+  bool mapped = false;     ///< Whether the bytes are pages of the file.
+  int descriptor = -1;     ///< Of the file, open as long as the checkpoint; -1 where not mapped.
+  std::size_t offset = 0;  ///< Place of the first byte in the file.
 
   std::size_t size() const;
   /// The numbers widened to fp32, row-major.
@@ -75,8 +77,10 @@ class checkpoint {
 /// Tells the system that bytes of a mapped tensor are read soon: the disk works while the processor
 /// does.
 void expect_reading(const tensor_view& view, std::size_t first, std::size_t n);
-/// Waits until bytes of a mapped tensor are in memory; cheaper than meeting them page by page.
-void fetch(const tensor_view& view, std::size_t first, std::size_t n);
+/// Copies bytes of a mapped tensor out of its file; a reused target is cheaper than page table
+/// entries that come and go. False, with the target undefined, where the system refuses or the file
+/// has become shorter.
+bool copy_stored(const tensor_view& view, std::size_t first, std::span<std::byte> target);
 /// Tells the system that bytes of a mapped tensor are not needed for now: whole pages of them no
 /// longer count as this process's memory. They can still be read.
 void finish_reading(const tensor_view& view, std::size_t first, std::size_t n);

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <limits>
 
 #include "fixture.hpp"
@@ -100,6 +101,69 @@ BOOST_AUTO_TEST_CASE(parts_of_different_types_are_one_matrix) {
     om::pack(layout, source, storage, found);
     BOOST_TEST((found == expected));
   }
+}
+
+BOOST_AUTO_TEST_CASE(rows_copied_out_of_the_file_give_the_bits_of_mapped_ones) {
+  const fixture::scratch_folder place;
+  const std::size_t n_in = 72;
+  const auto numbers = bf16_numbers(230 * n_in, 9);
+  auto bad = numbers;
+  bad[150 * n_in] = std::numeric_limits<float>::infinity();
+  const auto rows = [&](const std::vector<float>& from, std::size_t first, std::size_t n) {
+    return std::span(from).subspan(first * n_in, n * n_in);
+  };
+  const om::tensor_data tensors[] = {{"top",
+                                      om::tensor_type::bf16,
+                                      {100, n_in},
+                                      om::to_bytes(rows(numbers, 0, 100), om::tensor_type::bf16)},
+                                     {"below",
+                                      om::tensor_type::f32,
+                                      {130, n_in},
+                                      om::to_bytes(rows(numbers, 100, 130), om::tensor_type::f32)},
+                                     {"bad",
+                                      om::tensor_type::bf16,
+                                      {130, n_in},
+                                      om::to_bytes(rows(bad, 100, 130), om::tensor_type::bf16)}};
+  const auto path = place.path() / "model.safetensors";
+  fixture::need(om::write_safetensors(path, tensors));
+  const auto opened = fixture::need(om::checkpoint::open_file(path));
+  const om::packed_layout layout{230, n_in};
+  std::vector<std::byte> room;
+  for (const auto storage : {om::weight_storage::fp32, om::weight_storage::bf16}) {
+    om::matrix_source source(*opened->find("top"));
+    source.append(om::matrix_source(*opened->find("below")));
+    source.read_into(room);
+    std::vector<std::byte> expected(layout.bytes(storage)), found(layout.bytes(storage));
+    om::pack(layout, numbers, storage, expected);
+    om::pack(layout, source, storage, found);
+    BOOST_TEST((found == expected));
+    BOOST_TEST((source.not_finite() == nullptr));
+  }
+  // 64 rows of the wider type: no more than one call begins.
+  BOOST_TEST(room.size() == 64 * n_in * 4);
+
+  om::matrix_source source(*opened->find("bad"));
+  source.read_into(room);
+  std::vector<std::byte> packed(om::packed_layout{130, n_in}.bytes(om::weight_storage::bf16));
+  om::pack({130, n_in}, source, om::weight_storage::bf16, packed);
+  BOOST_REQUIRE(source.not_finite() != nullptr);
+  BOOST_TEST(source.not_finite()->name == "bad");
+}
+
+BOOST_AUTO_TEST_CASE(stored_bytes_are_copied_until_the_file_is_shorter) {
+  const fixture::scratch_folder place;
+  const auto path = place.path() / "model.safetensors";
+  const std::string bytes = om::to_bytes(bf16_numbers(4096, 4), om::tensor_type::f32);
+  const om::tensor_data tensor{"numbers", om::tensor_type::f32, {4096}, bytes};
+  fixture::need(om::write_safetensors(path, std::span(&tensor, 1)));
+  const auto opened = fixture::need(om::checkpoint::open_file(path));
+  const auto& view = *opened->find("numbers");
+  std::vector<std::byte> copy(1000);
+  BOOST_TEST(om::copy_stored(view, 5000, copy));
+  BOOST_TEST((std::memcmp(copy.data(), bytes.data() + 5000, copy.size()) == 0));
+  std::filesystem::resize_file(path, view.offset + 5999);
+  BOOST_TEST(!om::copy_stored(view, 5000, copy));
+  BOOST_TEST(!om::copy_stored(view_of(bytes, om::tensor_type::f32, 64, 64), 0, copy));
 }
 
 BOOST_AUTO_TEST_CASE(f16_numbers_that_bf16_does_not_keep_are_noticed) {
