@@ -4,9 +4,9 @@
 // default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of memory) to a
 // temporary folder, or takes a folder that is there. Each measurement is a process of its own.
 // "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
-// they were read before. "memory at hand": warm, and right before each measurement another process
-// wrote to as much memory as the files have bytes and ended, so that what is measured pays for
-// clearing memory and not for the host of a virtual machine finding it.
+// they were read before. "memory at hand": right before each measurement another process wrote to
+// as much memory as the measured one takes, the system's copy of cold files included, and ended, so
+// that it pays for clearing memory and not for the host of a virtual machine finding it.
 //
 // Two plain reads, both with read() on one thread: "plain read" into one buffer of 1 MiB, again and
 // again, which takes no new memory; "kept read" into memory as large as the files, as weights have
@@ -28,6 +28,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "config/files.hpp"
@@ -226,15 +227,15 @@ int main(int argc, char** argv) {
   for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
   fmt::print("{:.2f} GB in {} files, {} threads at hand, {} runs: least, median, most\n",
              bytes * 1e-9, weight_files(folder).size(), std::thread::hardware_concurrency(), runs);
-  enum class state { cold, warm, at_hand };
-  for (const auto when : {state::cold, state::warm, state::at_hand}) {
-    const bool cold = when == state::cold;
+  constexpr std::pair<bool, bool> states[] = {
+      {true, false}, {true, true}, {false, false}, {false, true}};
+  for (const auto& [cold, at_hand] : states) {
     std::vector<double> reads, kept, loads, peaks, read_work, kept_work, load_work;
     double held = 0, resident = 0;
     for (int run = cold ? 0 : -1; run < runs; ++run) {
       const auto measured = [&](measurement (*body)(const fs::path&)) {
         if (cold) held = std::max(held, forget(folder));
-        if (when == state::at_hand) apart([&] { return touch(bytes); });
+        if (at_hand) apart([&, twice = cold] { return touch(twice ? 2 * bytes : bytes); });
         return apart([&] { return body(folder); });
       };
       const auto read = measured(plain_read);
@@ -252,10 +253,7 @@ int main(int argc, char** argv) {
     }
     const auto r = spread_of(reads), k = spread_of(kept), l = spread_of(loads),
                p = spread_of(peaks);
-    fmt::print("{}{}\n",
-               cold                  ? "cold"
-               : when == state::warm ? "warm"
-                                     : "warm, memory at hand",
+    fmt::print("{}{}{}\n", cold ? "cold" : "warm", at_hand ? ", memory at hand" : "",
                cold ? fmt::format(" ({:.1f} % of the pages still held)", 100 * held) : "");
     fmt::print("  plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
     fmt::print("  kept read   {:6.2f} {:6.2f} {:6.2f} GB/s\n", k.low, k.middle, k.high);
