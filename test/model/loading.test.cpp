@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(rows_copied_out_of_the_file_give_the_bits_of_mapped_ones) {
                                       {130, n_in},
                                       om::to_bytes(rows(bad, 100, 130), om::tensor_type::bf16)}};
   const auto path = place.path() / "model.safetensors";
-  fixture::need(om::write_safetensors(path, tensors));
+  BOOST_REQUIRE(static_cast<bool>(om::write_safetensors(path, tensors)));
   const auto opened = fixture::need(om::checkpoint::open_file(path));
   const om::packed_layout layout{230, n_in};
   std::vector<std::byte> room;
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(stored_bytes_are_copied_until_the_file_is_shorter) {
   const auto path = place.path() / "model.safetensors";
   const std::string bytes = om::to_bytes(bf16_numbers(4096, 4), om::tensor_type::f32);
   const om::tensor_data tensor{"numbers", om::tensor_type::f32, {4096}, bytes};
-  fixture::need(om::write_safetensors(path, std::span(&tensor, 1)));
+  BOOST_REQUIRE(static_cast<bool>(om::write_safetensors(path, std::span(&tensor, 1))));
   const auto opened = fixture::need(om::checkpoint::open_file(path));
   const auto& view = *opened->find("numbers");
   std::vector<std::byte> copy(1000);
