@@ -44,7 +44,7 @@ std::size_t expert_bytes(const model_config& config, precision kept);
 class transformer {
  public:
   /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
-  /// before any weight is read; weights go straight from the mapped files to where they stay, so
+  /// before any weight is read; weights go straight from the files to where they stay, so
   /// that at no time more than resident_bytes() and a few MiB are in memory. Errors name the file,
   /// tensor or field; interrupted; unsupported where an expert is to be kept other than stored and
   /// LibTorch multiplies.
