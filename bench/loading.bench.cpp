@@ -6,7 +6,9 @@
 // "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
 // they were read before. "memory at hand": right before each measurement another process wrote to
 // as much memory as the measured one takes, the system's copy of cold files included, and ended, so
-// that it pays for clearing memory and not for the host of a virtual machine finding it.
+// that it pays for clearing memory and not for the host of a virtual machine finding it. A host
+// that takes idle memory back within seconds does so during a longer measurement: see the processor
+// time.
 //
 // Two plain reads, both with read() on one thread: "plain read" into one buffer of 1 MiB, again and
 // again, which takes no new memory; "kept read" into memory as large as the files, as weights have
