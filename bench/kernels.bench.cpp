@@ -9,115 +9,24 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bandwidth.hpp"
 #include "model/kernels.hpp"
 
 namespace {
 
+using namespace ordermoe::bench;
 using namespace ordermoe::model;
-
-struct spread {
-  double low = 0, middle = 0, high = 0;  ///< Quartiles.
-};
-
-spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double share) {
-    const double place = share * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const std::size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-  };
-  return {at(0.25), at(0.5), at(0.75)};
-}
-
-nlohmann::ordered_json json_of(const spread& s) {
-  return {{"median", s.middle}, {"lower_quartile", s.low}, {"upper_quartile", s.high}};
-}
-
-/// Of the cache that this processor's core reads through; a whole package has several of them.
-std::size_t cache_bytes() {
-  if (std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size"); file) {
-    std::size_t kib = 0;
-    if (file >> kib) return kib << 10;
-  }
-  return std::size_t{32} << 20;
-}
-
-/// Bytes that are small finite numbers whether they are read as fp32, bf16 or integers, in huge
-/// pages where the kernel grants them.
-class pool {
- public:
-  explicit pool(std::size_t bytes) : bytes_(bytes) {
-    constexpr std::size_t huge = std::size_t{2} << 20;
-    first_ = static_cast<std::byte*>(std::aligned_alloc(huge, (bytes + huge - 1) / huge * huge));
-    if (first_ == nullptr) std::abort();
-    static_cast<void>(::madvise(first_, bytes, MADV_HUGEPAGE));
-    std::uint32_t state = 1;
-    for (std::size_t i = 0; i + 2 <= bytes; i += 2) {
-      state = state * 1664525u + 1013904223u;
-      const auto half = static_cast<std::uint16_t>(0x3c00u | (state >> 16 & 0x80ffu));
-      std::memcpy(first_ + i, &half, 2);
-    }
-  }
-  ~pool() { std::free(first_); }
-  pool(const pool&) = delete;
-  pool& operator=(const pool&) = delete;
-  std::byte* at(std::size_t offset) const { return first_ + offset; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::byte* first_;
-  std::size_t bytes_;
-};
-
-/// Reads everything once, from `streams` places at a time, fetching `ahead` bytes ahead, and adds
-/// it up.
-__attribute__((target_clones("avx512f", "avx2", "default"))) std::uint64_t read_all(
-    const std::byte* first, std::size_t bytes, std::size_t streams, std::size_t ahead) {
-  using chunk = std::uint64_t __attribute__((vector_size(64), aligned(64)));
-  chunk sums[4] = {};
-  const std::size_t part = bytes / streams / 256 * 256;
-  for (std::size_t i = 0; i < part; i += 256)
-    for (std::size_t s = 0; s < streams; ++s) {
-      const std::byte* place = first + s * part + i;
-      for (std::size_t k = 0; k < 4; ++k) {
-        if (ahead > 0) __builtin_prefetch(place + ahead + k * 64);
-        sums[k] += *reinterpret_cast<const chunk*>(place + k * 64);
-      }
-    }
-  std::uint64_t sum = 0;
-  for (auto& lanes : sums)
-    for (int i = 0; i < 8; ++i) sum += lanes[i];
-  return sum;
-}
-
-/// The ways to read that are tried before the rounds; the fastest one is the bandwidth.
-struct reading {
-  const char* name;
-  std::size_t streams, ahead;
-};
-constexpr reading readings[] = {{"one stream", 1, 0},
-                                {"two streams", 2, 0},
-                                {"one stream, fetched ahead", 1, 4096},
-                                {"two streams, fetched ahead", 2, 4096}};
-
-std::atomic<std::uint64_t> sink{0};
 
 struct shape {
   const char* name;
@@ -199,15 +108,6 @@ class worker {
   std::vector<std::byte> scratch_;
 };
 
-/// On the wall, or of the thread itself: the latter leaves out what other programs took of the
-/// processor.
-bool own_time = false;
-double now_s() {
-  timespec now{};
-  ::clock_gettime(own_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 /// Seconds of `body` on n workers at once, begun together: of the slowest one.
 template <class Body>
 double together(std::vector<std::unique_ptr<worker>>& workers, std::size_t n, Body body) {
@@ -253,19 +153,9 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
 
   std::vector<line> lines;
   for (std::size_t cores = 1; cores <= n_cores; ++cores) {
-    const reading* best = nullptr;
-    double least = 0;
-    for (const auto& how : readings) {
-      double fastest = 0;
-      for (int i = 0; i < 3; ++i) {
-        const double taken = together(workers, cores, [&](worker& w) { w.read(how); });
-        if (i == 0 || taken < fastest) fastest = taken;
-      }
-      if (best == nullptr || fastest < least) {
-        best = &how;
-        least = fastest;
-      }
-    }
+    const reading& best = fastest_reading([&](const reading& how) {
+      return together(workers, cores, [&](worker& w) { w.read(how); });
+    });
     std::vector<double> all_reads;
     std::vector<std::size_t> row_counts{1, 4, 16, 32};
     if (cores > 1 || quick) row_counts = {1};
@@ -282,7 +172,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
       const std::size_t n_rounds = n_rows <= 4 ? rounds : std::max<std::size_t>(5, rounds / 2);
       for (std::size_t round = 0; round <= n_rounds; ++round) {
         const auto bytes = static_cast<double>(cores * each);
-        const double read_s = together(workers, cores, [&](worker& w) { w.read(*best); });
+        const double read_s = together(workers, cores, [&](worker& w) { w.read(best); });
         const double bandwidth = bytes / read_s;
         const std::size_t times = times_of(bf16_bytes);
         const double torch_s =
@@ -318,7 +208,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
     }
     bandwidths.push_back({{"shape", s.name},
                           {"cores", cores},
-                          {"how", best->name},
+                          {"how", best.name},
                           {"gb_per_s", json_of(spread_of(all_reads))}});
   }
   return lines;

@@ -89,8 +89,8 @@ void world_options::add(CLI::App& command, bool needs_cluster) {
   command.add_flag("--json", json, "Print JSON on standard output");
 }
 
-void world_options::add_expert_precision(CLI::App& command) {
-  cli::add_expert_precision(command, expert_precision);
+void world_options::add_precisions(CLI::App& command) {
+  cli::add_precisions(command, expert_precision, dense_precision);
 }
 
 void world_options::add_kv_precision(CLI::App& command) {
@@ -101,13 +101,30 @@ void world_options::add_kv_precision(CLI::App& command) {
       ->capture_default_str();
 }
 
-void add_expert_precision(CLI::App& command, std::string& target) {
+void add_precisions(CLI::App& command, std::string& expert, std::string& dense) {
+  const CLI::IsMember known({"stored", "bf16", "int8", "int4"});
   command
-      .add_option("--expert-precision", target,
+      .add_option("--expert-precision", expert,
                   "What expert weights are turned into: stored (as in the checkpoint), bf16, int8 "
                   "or int4")
-      ->check(CLI::IsMember({"stored", "bf16", "int8", "int4"}))
+      ->check(known)
       ->capture_default_str();
+  command
+      .add_option("--dense-precision", dense,
+                  "The same for attention's projections, dense feed-forward and the output head")
+      ->check(known)
+      ->capture_default_str();
+}
+
+result<void> set_precisions(model::load_options& loading, const std::string& expert,
+                            const std::string& dense) {
+  const auto experts = model::parse_precision(expert);
+  if (!experts) return at("--expert-precision", experts.error());
+  const auto others = model::parse_precision(dense);
+  if (!others) return at("--dense-precision", others.error());
+  loading.expert_precision = *experts;
+  loading.dense_precision = *others;
+  return {};
 }
 
 actors::run_setup setup_of(const world& loaded, std::uint64_t seed) {
@@ -199,17 +216,18 @@ result<world> load_world(const world_options& options) {
   const auto folder = existing_folder(options.model, "--model");
   if (!folder) return folder.error();
   loaded.model_name = fs::canonical(*folder).filename().string();
-  const auto kept = model::parse_precision(options.expert_precision);
-  if (!kept) return at("--expert-precision", kept.error());
   model::load_options loading;
-  loading.expert_precision = *kept;
+  if (auto set = set_precisions(loading, options.expert_precision, options.dense_precision); !set)
+    return set.error();
   loading.kv =
       options.kv_precision == "bf16" ? model::kv_precision::bf16 : model::kv_precision::fp32;
   auto model = model::transformer::load(*folder, loading);
   if (!model) return model.error();
   loaded.model = *model;
-  if (*kept != model::precision::stored)
+  if (loading.expert_precision != model::precision::stored)
     loaded.model_name += fmt::format(" ({} experts)", options.expert_precision);
+  if (loading.dense_precision != model::precision::stored)
+    loaded.model_name += fmt::format(" ({} dense)", options.dense_precision);
   auto tokens = model::tokenizer::load(*folder);
   if (!tokens) return tokens.error();
   loaded.tokens = *tokens;
@@ -222,7 +240,7 @@ result<world> load_world(const world_options& options) {
             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
   auto costs = load_costs(options.costs, shape);
   if (!costs) return costs.error();
-  loaded.costs = model::at_precision(std::move(*costs), *kept);
+  loaded.costs = model::at_precision(std::move(*costs), loading.expert_precision);
   if (!options.cluster.empty()) {
     auto servers = read_cluster(options.cluster);
     if (!servers) return servers.error();

@@ -54,17 +54,21 @@ int run_chosen();
 /// The options that most subcommands take, and what they name.
 struct world_options {
   std::string model, cluster, costs = "mixtral-8x7b", profile, expert_precision = "stored";
+  std::string dense_precision = "stored";
   std::string kv_precision = "fp32";
   std::uint64_t seed = 1;
   bool json = false;
   void add(CLI::App& command, bool needs_cluster);
   /// Of commands that run the model; the others load it as stored.
-  void add_expert_precision(CLI::App& command);
+  void add_precisions(CLI::App& command);
   void add_kv_precision(CLI::App& command);
 };
 
-/// --expert-precision of a command that has no world.
-void add_expert_precision(CLI::App& command, std::string& target);
+/// --expert-precision and --dense-precision of a command that has no world.
+void add_precisions(CLI::App& command, std::string& expert, std::string& dense);
+/// What they name, for load().
+result<void> set_precisions(model::load_options& loading, const std::string& expert,
+                            const std::string& dense);
 
 struct world {
   std::string model_name;

@@ -168,7 +168,7 @@ void add_eval(CLI::App& app) {
       "Score a strategy: perplexity and arithmetic exact match, executed through the actors");
   auto options = std::make_shared<eval_options>();
   options->world.add(command, true);
-  options->world.add_expert_precision(command);
+  options->world.add_precisions(command);
   options->world.add_kv_precision(command);
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
       ->check(CLI::IsMember(actors::strategy_names()))

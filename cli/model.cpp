@@ -346,6 +346,7 @@ result<std::vector<std::int32_t>> parse_ids(const char* option, const std::strin
 void add_logits(CLI::App& parent) {
   struct content {
     std::string model, ids, decoder_ids, out, expert_precision = "stored";
+    std::string dense_precision = "stored";
     bool json = false;
   };
   auto& command = *parent.add_subcommand(
@@ -357,7 +358,7 @@ void add_logits(CLI::App& parent) {
                      "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
                      "default: its start token, then --ids but for the last");
   command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
-  add_expert_precision(command, options->expert_precision);
+  add_precisions(command, options->expert_precision, options->dense_precision);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
@@ -372,10 +373,10 @@ void add_logits(CLI::App& parent) {
     }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
-    const auto kept = model::parse_precision(options->expert_precision);
-    if (!kept) return at("--expert-precision", kept.error());
     model::load_options loading;
-    loading.expert_precision = *kept;
+    if (auto set = set_precisions(loading, options->expert_precision, options->dense_precision);
+        !set)
+      return set.error();
     const auto loaded = model::transformer::load(*folder, loading);
     if (!loaded) return loaded.error();
     const auto numbers = decoder_ids.empty() ? model::logits(**loaded, *ids)
@@ -388,6 +389,7 @@ void add_logits(CLI::App& parent) {
     if (options->json)
       fmt::print("{}\n", nlohmann::ordered_json{{"file", options->out},
                                                 {"expert_precision", options->expert_precision},
+                                                {"dense_precision", options->dense_precision},
                                                 {"tokens", rows},
                                                 {"vocabulary", vocabulary}}
                              .dump(2));

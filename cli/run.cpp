@@ -219,7 +219,7 @@ void add_run(CLI::App& app) {
   auto& command = *app.add_subcommand("run", "Answer prompts on a cluster");
   auto options = std::make_shared<run_options>();
   options->world.add(command, false);
-  options->world.add_expert_precision(command);
+  options->world.add_precisions(command);
   options->world.add_kv_precision(command);
   command.add_option("--cluster", options->world.cluster,
                      "Cluster file (TOML); not needed for --mode reference");

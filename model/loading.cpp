@@ -234,13 +234,21 @@ class weight_loader {
         width_(shape.n_heads * shape.head_dim),
         kv_width_(shape.kv_width()) {}
 
-  void project(projection& target, matrix_source from) {
-    reader_.later({std::move(from)}, [&target, this](std::vector<matrix_source>& sources) {
-      target = projection(sources.front(), place_);
+  void project(projection& target, matrix_source from, precision kept) {
+    reader_.later({std::move(from)}, [&target, kept, this](std::vector<matrix_source>& sources) {
+      target = projection(sources.front(), place_, kept);
     });
   }
+  /// As it is stored.
   void project(projection& target, const std::string& name, std::size_t n_out, std::size_t n_in) {
-    project(target, reader_.matrix(name, n_out, n_in));
+    project(target, reader_.matrix(name, n_out, n_in), precision::stored);
+  }
+  /// What every row passes.
+  void dense(projection& target, matrix_source from) {
+    project(target, std::move(from), options_.dense_precision);
+  }
+  void dense(projection& target, const std::string& name, std::size_t n_out, std::size_t n_in) {
+    dense(target, reader_.matrix(name, n_out, n_in));
   }
   std::vector<float> vector(const std::string& name, std::size_t size) {
     return reader_.read(name, {size});
@@ -284,19 +292,21 @@ class weight_loader {
     return reader_.problem() ? relative_bias() : relative_bias(table, shape_, reach);
   }
 
-  /// Error where LibTorch multiplies and a routed or shared expert is not to be kept as stored.
+  /// Error where LibTorch multiplies and weights are not to be kept as stored.
   result<void> check_precision() const {
     if (place_.linear == linear_path::kernels) return {};
     auto kept = options_.expert_precision;
     for (std::size_t l = 0; l < shape_.n_layers && kept == precision::stored; ++l)
       for (std::size_t e = 0; e < shape_.n_experts && kept == precision::stored; ++e)
         kept = precision_of(layer_id{l}, expert_id{e});
+    const bool experts = kept != precision::stored;
+    if (!experts) kept = options_.dense_precision;
     if (kept == precision::stored) return {};
     return error{errc::unsupported,
-                 fmt::format("expert precision {} on device '{}': only the kernels on the host "
+                 fmt::format("{} precision {} on device '{}': only the kernels on the host "
                              "multiply by it, LibTorch by weights as they are stored; leave the "
                              "precision out or use device 'cpu' with the kernels",
-                             to_string(kept), place_.device)};
+                             experts ? "expert" : "dense", to_string(kept), place_.device)};
   }
 
  private:
@@ -326,8 +336,7 @@ class weight_loader {
 
   /// The matrices of an expert, shared expert or dense feed-forward; only their names where target
   /// is null.
-  void expert(expert_weights* target, const std::string& name, std::size_t inner,
-              precision kept = precision::stored) {
+  void expert(expert_weights* target, const std::string& name, std::size_t inner, precision kept) {
     const bool mixtral = shape_.kind == family::mixtral;
     std::vector<matrix_source> sources;
     const auto read = [&](const char* part, std::size_t n_out, std::size_t n_in) {
@@ -392,7 +401,8 @@ class weight_loader {
     else
       read_decoder_attention(target, prefix);
     const auto place = feed_forward_of(stack, number);
-    if (!sparse) expert(&target.dense, place, shape_.dense_intermediate_size);
+    if (!sparse)
+      expert(&target.dense, place, shape_.dense_intermediate_size, options_.dense_precision);
     target.feed_forward_norm =
         vector(two_stacks() ? place.substr(0, place.size() - 3) + "layer_norm.weight"
                             : prefix + "post_attention_layernorm.weight",
@@ -403,8 +413,8 @@ class weight_loader {
     const std::string place = prefix + "self_attn.";
     auto& attention = target.attention;
     attention.norm = vector(prefix + "input_layernorm.weight", hidden_);
-    project(attention.query_key_value,
-            stacked(place, {{"q_proj", width_}, {"k_proj", kv_width_}, {"v_proj", kv_width_}}));
+    dense(attention.query_key_value,
+          stacked(place, {{"q_proj", width_}, {"k_proj", kv_width_}, {"v_proj", kv_width_}}));
     if (shape_.query_key_value_bias) {
       attention.bias = vector(place + "q_proj.bias", width_);
       attention.bias = join(std::move(attention.bias), vector(place + "k_proj.bias", kv_width_));
@@ -415,22 +425,22 @@ class weight_loader {
       attention.query_norm = vector(place + "q_norm.weight", per_head ? shape_.head_dim : width_);
       attention.key_norm = vector(place + "k_norm.weight", per_head ? shape_.head_dim : kv_width_);
     }
-    project(attention.output, place + "o_proj.weight", hidden_, width_);
+    dense(attention.output, place + "o_proj.weight", hidden_, width_);
   }
 
   void read_attention(block& target, const std::string& stack, const std::string& prefix) {
     std::string place = prefix + "0.SelfAttention.";
     target.attention.norm = vector(prefix + "0.layer_norm.weight", hidden_);
-    project(target.attention.query_key_value,
-            stacked(place, {{"q", width_}, {"k", kv_width_}, {"v", kv_width_}}));
-    project(target.attention.output, place + "o.weight", hidden_, width_);
+    dense(target.attention.query_key_value,
+          stacked(place, {{"q", width_}, {"k", kv_width_}, {"v", kv_width_}}));
+    dense(target.attention.output, place + "o.weight", hidden_, width_);
     if (stack != "decoder") return;
     auto& to_prompt = target.to_prompt.emplace();
     place = prefix + "1.EncDecAttention.";
     to_prompt.norm = vector(prefix + "1.layer_norm.weight", hidden_);
-    project(to_prompt.query, place + "q.weight", width_, hidden_);
-    project(to_prompt.key_value, stacked(place, {{"k", kv_width_}, {"v", kv_width_}}));
-    project(to_prompt.output, place + "o.weight", hidden_, width_);
+    dense(to_prompt.query, place + "q.weight", width_, hidden_);
+    dense(to_prompt.key_value, stacked(place, {{"k", kv_width_}, {"v", kv_width_}}));
+    dense(to_prompt.output, place + "o.weight", hidden_, width_);
   }
 
   weight_reader& reader_;
@@ -493,8 +503,8 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   } else {
     content->positions.rotary = rotary_angles(shape);
   }
-  loader.project(content->head, shape.tied_embeddings ? embedding : "lm_head.weight",
-                 shape.vocab_size, hidden);
+  loader.dense(content->head, shape.tied_embeddings ? embedding : "lm_head.weight",
+               shape.vocab_size, hidden);
   for (const auto& name : embedding_copies(shape)) {
     if (!reader.has(name)) continue;
     reader.pass_over(name, shape.vocab_size, hidden);

@@ -30,11 +30,14 @@ struct load_options {
   std::function<bool(layer_id layer, expert_id expert)> hosts = {};
   work_watch watch = {};                 ///< Asked between matrices.
   kv_precision kv = kv_precision::fp32;  ///< Of the caches that make_cache() makes.
-  /// Of the experts, the shared one included; what else there is stays as stored.
+  /// Of the experts, the shared one included.
   precision expert_precision = precision::stored;
   /// Of single experts instead, where it is set: servers choose by memory. The shared expert keeps
   /// expert_precision.
   std::function<precision(layer_id layer, expert_id expert)> precision_of = {};
+  /// Of what every row passes: attention's projections, the dense blocks' feed-forward and the
+  /// output head. Embeddings, norms, routers and the shared expert's gate stay as stored.
+  precision dense_precision = precision::stored;
 };
 
 /// Bytes of one expert of this model on the host at a precision; `stored` counts bf16, as published
@@ -46,7 +49,7 @@ class transformer {
   /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
   /// before any weight is read; weights go straight from the files to where they stay, so
   /// that at no time more than resident_bytes() and a few MiB are in memory. Errors name the file,
-  /// tensor or field; interrupted; unsupported where an expert is to be kept other than stored and
+  /// tensor or field; interrupted; unsupported where weights are to be kept other than stored and
   /// LibTorch multiplies.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});

@@ -1,0 +1,390 @@
+// How fast one core runs whole models against what it can read.
+//
+// bench_decode --model DIR [--experts PRECISION...] [--dense PRECISION...] [--kv fp32|bf16]
+// [--rounds N] [--own-time] [--json]: the pieces of the single-process reference on one thread, for
+// each precision of the experts with the dense precision of the same place in the list (the last
+// one goes on). Every round measures a plain read, tokens decoded behind a short prompt, a prompt
+// of 128 tokens, and the steps of each layer behind 1,000 tokens, one after the other; medians and
+// quartiles over the rounds are printed. Tokens are drawn, not decoded, so that routers choose
+// among all experts; their logits are computed all the same. `model make-random` writes full-width
+// checkpoints.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bandwidth.hpp"
+#include "model/forward.hpp"
+#include "model/transformer.hpp"
+
+namespace {
+
+using namespace ordermoe;
+using namespace ordermoe::bench;
+using namespace ordermoe::model;
+
+constexpr std::size_t prompt_tokens = 128;
+constexpr std::size_t short_context = 16;
+constexpr std::size_t long_context = 1000;
+constexpr std::size_t steps_a_round = 6;
+/// Marks hold for a core that reads as much.
+constexpr double marked_gb_per_s = 35;
+
+/// What is asked of a family on one core; 0: nothing.
+struct marks {
+  double decoded_bf16 = 0, decoded_int4 = 0;  ///< Tokens/s at 35 GB/s.
+  double prompt = 0;                          ///< Tokens/s.
+  double outside_percent = 0;                 ///< At most, with 1,000 tokens of context.
+};
+
+marks marks_of(family kind) {
+  if (kind == family::mixtral) return {21.6, 63, 322, 10};
+  if (kind == family::qwen2_moe) return {38, 122, 382, 0};
+  return {};
+}
+
+/// Bytes that one decoded token reads, `stored` as bf16.
+struct token_bytes {
+  double layers = 0, head = 0;
+};
+
+token_bytes bytes_of(const model_config& config, precision experts, precision dense) {
+  const auto storage_of = [](precision kept) {
+    return kept == precision::int8   ? weight_storage::int8
+           : kept == precision::int4 ? weight_storage::int4
+                                     : weight_storage::bf16;
+  };
+  const auto matrix = [](std::size_t n_out, std::size_t n_in, weight_storage storage) {
+    return static_cast<double>(packed_layout{n_out, n_in}.bytes(storage));
+  };
+  const auto kept = storage_of(dense);
+  const std::size_t width = config.hidden_size, inner = config.n_heads * config.head_dim;
+  const double layer =
+      matrix(inner + 2 * config.kv_width(), width, kept) + matrix(width, inner, kept) +
+      matrix(config.n_experts, width, weight_storage::bf16) +
+      static_cast<double>(config.top_k * expert_bytes(config, experts)) +
+      (config.shared_intermediate_size == 0
+           ? 0.0
+           : static_cast<double>(expert_bytes(width, config.shared_intermediate_size, experts)));
+  return {static_cast<double>(config.n_layers) * layer, matrix(config.vocab_size, width, kept)};
+}
+
+class random_ids {
+ public:
+  explicit random_ids(std::size_t vocabulary) : vocabulary_(vocabulary) {}
+  std::int32_t next() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::int32_t>((state_ >> 33) % vocabulary_);
+  }
+  std::vector<std::int32_t> several(std::size_t n) {
+    std::vector<std::int32_t> ids(n);
+    for (auto& id : ids) id = next();
+    return ids;
+  }
+
+ private:
+  std::uint64_t state_ = 1;
+  std::uint64_t vocabulary_;
+};
+
+/// Seconds of the parts of one layer step.
+struct layer_seconds {
+  double attention = 0, router = 0, experts = 0, slots = 0;
+};
+
+class workload {
+ public:
+  explicit workload(const transformer& model)
+      : model_(model),
+        config_(model.config()),
+        ids_(config_.vocab_size),
+        scores_(config_.vocab_size) {}
+
+  /// Seconds of a whole prompt up to the logits behind it.
+  double prompt() {
+    const auto ids = ids_.several(prompt_tokens);
+    auto caches = make_caches(model_, prompt_tokens);
+    const double start = now_s();
+    compute(caches, 0, ids);
+    head();
+    return now_s() - start;
+  }
+
+  struct decoded {
+    double seconds = 0, head_seconds = 0;
+  };
+  /// Of steps_a_round tokens.
+  decoded decode() {
+    auto caches = make_caches(model_, short_context + steps_a_round);
+    compute(caches, 0, ids_.several(short_context));
+    decoded taken;
+    for (std::size_t i = 0; i < steps_a_round; ++i) {
+      const auto ids = ids_.several(1);
+      const double start = now_s();
+      compute(caches, short_context + i, ids);
+      const double before_head = now_s();
+      head();
+      const double end = now_s();
+      taken.seconds += end - start;
+      taken.head_seconds += end - before_head;
+    }
+    return taken;
+  }
+
+  /// Of all layers, steps_a_round tokens behind a long context of drawn keys and values.
+  layer_seconds long_steps() {
+    auto caches = make_caches(model_, long_context + steps_a_round);
+    std::vector<float> row(caches.front().row_size());
+    for (auto& cache : caches)
+      for (std::size_t p = 0; p < long_context; ++p) {
+        for (auto& x : row) x = static_cast<float>(ids_.next() % 1000) / 500 - 1;
+        cache.put(p, row);
+      }
+    layer_seconds taken;
+    hidden_.resize(config_.hidden_size);
+    for (std::size_t i = 0; i < steps_a_round; ++i) {
+      model_.embed(ids_.several(1), hidden_);
+      for (std::size_t l = 0; l < config_.n_layers; ++l)
+        timed_layer(layer_id{l}, caches[l], long_context + i, taken);
+    }
+    return taken;
+  }
+
+ private:
+  void compute(std::vector<kv_cache>& caches, std::size_t first,
+               std::span<const std::int32_t> ids) {
+    hidden_.resize(ids.size() * config_.hidden_size);
+    model_.embed(ids, hidden_);
+    for (std::size_t l = 0; l < config_.n_layers; ++l)
+      run_layer(model_, layer_id{l}, caches[l], {first, first + ids.size()}, hidden_);
+  }
+  void head() {
+    model_.head(std::span<const float>(hidden_).last(config_.hidden_size), scores_);
+    sink += static_cast<std::uint64_t>(sample(scores_, {}, 0, 0));
+  }
+
+  void timed_layer(layer_id layer, kv_cache& cache, std::size_t position, layer_seconds& taken) {
+    const attention_row row{&cache, position, position};
+    std::vector<float> normed(config_.hidden_size), scores(config_.n_experts);
+    double last = now_s();
+    const auto lap = [&](double& part) {
+      const double now = now_s();
+      part += now - last;
+      last = now;
+    };
+    model_.attend(layer, {&row, 1}, hidden_);
+    lap(taken.attention);
+    model_.route(layer, hidden_, normed, scores);
+    lap(taken.router);
+    const auto slots = routed_slots(scores, config_);
+    std::vector<float> outputs(slots.size() * config_.hidden_size);
+    std::vector<float> gates;
+    std::vector<const float*> sources;
+    for (std::size_t j = 0; j < slots.size(); ++j) {
+      gates.push_back(slots[j].gate);
+      sources.push_back(outputs.data() + j * config_.hidden_size);
+    }
+    lap(taken.slots);
+    for (std::size_t j = 0; j < slots.size(); ++j)
+      model_.run_expert(layer, slots[j].expert, normed,
+                        std::span(outputs).subspan(j * config_.hidden_size, config_.hidden_size));
+    lap(taken.experts);
+    add_slots(hidden_, gates, sources);
+    lap(taken.slots);
+  }
+
+  const transformer& model_;
+  const model_config& config_;
+  random_ids ids_;
+  std::vector<float> hidden_, scores_;
+};
+
+struct found {
+  spread gb_per_s, decoded, decoded_marked, layers_marked, percent_of_read, prompt;
+  spread attention_us, router_us, slots_us, experts_us, outside_percent;
+};
+
+found measure(const transformer& model, const token_bytes& bytes, const pool& memory,
+              const reading& how, std::size_t rounds) {
+  workload work(model);
+  std::vector<double> read, decoded, marked, layers, percent, prompt;
+  std::vector<double> attention, router, slots, experts, outside;
+  const auto steps = static_cast<double>(steps_a_round);
+  const double layer_steps = steps * static_cast<double>(model.config().n_layers);
+  for (std::size_t round = 0; round <= rounds; ++round) {
+    const double start = now_s();
+    sink += read_all(memory.at(0), memory.bytes(), how.streams, how.ahead);
+    const double bandwidth = static_cast<double>(memory.bytes()) / (now_s() - start);
+    const auto answer = work.decode();
+    const double prompt_s = work.prompt();
+    const auto step = work.long_steps();
+    if (round == 0) continue;  // Warms up.
+    const double to_marked = marked_gb_per_s * 1e9 / bandwidth;
+    read.push_back(bandwidth * 1e-9);
+    decoded.push_back(steps / answer.seconds);
+    marked.push_back(to_marked * steps / answer.seconds);
+    layers.push_back(to_marked * steps / (answer.seconds - answer.head_seconds));
+    percent.push_back(100 * (bytes.layers + bytes.head) * steps / answer.seconds / bandwidth);
+    prompt.push_back(static_cast<double>(prompt_tokens) / prompt_s);
+    attention.push_back(step.attention / layer_steps * 1e6);
+    router.push_back(step.router / layer_steps * 1e6);
+    slots.push_back(step.slots / layer_steps * 1e6);
+    experts.push_back(step.experts / layer_steps * 1e6);
+    const double others = step.attention + step.router + step.slots;
+    outside.push_back(100 * others / (others + step.experts));
+  }
+  return {spread_of(read),    spread_of(decoded), spread_of(marked),    spread_of(layers),
+          spread_of(percent), spread_of(prompt),  spread_of(attention), spread_of(router),
+          spread_of(slots),   spread_of(experts), spread_of(outside)};
+}
+
+/// ", mark M met" or ", mark M missed", nothing where there is none.
+std::string verdict(double value, double mark, bool at_most = false) {
+  if (mark == 0) return "";
+  const bool met = at_most ? value <= mark : value >= mark;
+  return fmt::format(", mark {} {} {}", at_most ? "<=" : ">=", mark, met ? "met" : "missed");
+}
+
+nlohmann::ordered_json with_mark(const spread& s, double mark) {
+  auto made = json_of(s);
+  if (mark != 0) made["mark"] = mark;
+  return made;
+}
+
+int usage(std::string_view what) {
+  fmt::print(stderr,
+             "bench_decode --model DIR [--experts stored|bf16|int8|int4...] [--dense ...] "
+             "[--kv fp32|bf16] [--rounds N] [--own-time] [--json]; found '{}'\n",
+             what);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string folder;
+  std::vector<precision> experts, dense;
+  auto kv = kv_precision::fp32;
+  std::size_t rounds = 9;
+  bool json = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const bool more = i + 1 < argc;
+    if (flag == "--json") {
+      json = true;
+    } else if (flag == "--own-time") {
+      own_time = true;
+    } else if (flag == "--model" && more) {
+      folder = argv[++i];
+    } else if (flag == "--rounds" && more) {
+      rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+    } else if (flag == "--kv" && more) {
+      const std::string_view name = argv[++i];
+      if (name != "fp32" && name != "bf16") return usage(name);
+      kv = name == "bf16" ? kv_precision::bf16 : kv_precision::fp32;
+    } else if ((flag == "--experts" || flag == "--dense") && more) {
+      auto& list = flag == "--experts" ? experts : dense;
+      while (i + 1 < argc && argv[i + 1][0] != '-') {
+        const auto kept = parse_precision(argv[++i]);
+        if (!kept) return usage(argv[i]);
+        list.push_back(*kept);
+      }
+    } else {
+      return usage(flag);
+    }
+  }
+  if (folder.empty()) return usage("no --model");
+  if (experts.empty()) experts = {precision::stored, precision::int8, precision::int4};
+  if (dense.empty()) dense = {precision::stored};
+
+  const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));
+  const reading& how = fastest_reading([&](const reading& tried) {
+    const double start = now_s();
+    sink += read_all(memory.at(0), memory.bytes(), tried.streams, tried.ahead);
+    return now_s() - start;
+  });
+  nlohmann::ordered_json report{{"model", folder},
+                                {"kernels", kernels().name},
+                                {"rounds", rounds},
+                                {"clock", own_time ? "thread" : "wall"},
+                                {"kv", kv == kv_precision::bf16 ? "bf16" : "fp32"},
+                                {"read", how.name}};
+  auto results = nlohmann::ordered_json::array();
+  if (!json)
+    fmt::print("{}: kernels {}, KV {}, {} time, plain read by {}; medians of {} rounds\n", folder,
+               kernels().name, report["kv"].get<std::string>(), own_time ? "the thread's" : "wall",
+               how.name, rounds);
+  for (std::size_t i = 0; i < experts.size(); ++i) {
+    load_options options;
+    options.expert_precision = experts[i];
+    options.dense_precision = dense[std::min(i, dense.size() - 1)];
+    options.kv = kv;
+    const auto loaded = transformer::load(folder, options);
+    if (!loaded) {
+      fmt::print(stderr, "{}\n", loaded.error().message);
+      return 1;
+    }
+    const auto& config = (*loaded)->config();
+    if (config.encoder_decoder) {
+      fmt::print(stderr, "{}: an encoder-decoder; expected a decoder alone\n", folder);
+      return 1;
+    }
+    const auto bytes = bytes_of(config, options.expert_precision, options.dense_precision);
+    const auto f = measure(**loaded, bytes, memory, how, rounds);
+    const marks asked = marks_of(config.kind);
+    const double decoded_mark = experts[i] == precision::int4   ? asked.decoded_int4
+                                : experts[i] == precision::int8 ? 0
+                                                                : asked.decoded_bf16;
+    const double most = marked_gb_per_s * 1e9 / (bytes.layers + bytes.head);
+    results.push_back(
+        {{"experts", to_string(options.expert_precision)},
+         {"dense", to_string(options.dense_precision)},
+         {"read_gb_per_s", json_of(f.gb_per_s)},
+         {"mb_per_token", (bytes.layers + bytes.head) * 1e-6},
+         {"mb_of_head", bytes.head * 1e-6},
+         {"decoded_tokens_per_s", json_of(f.decoded)},
+         {"decoded_at_35_gb_per_s", with_mark(f.decoded_marked, decoded_mark)},
+         {"most_at_35_gb_per_s", most},
+         {"layers_alone_at_35_gb_per_s", json_of(f.layers_marked)},
+         {"percent_of_read", json_of(f.percent_of_read)},
+         {"prompt_tokens_per_s", with_mark(f.prompt, asked.prompt)},
+         {"layer_at_1000",
+          {{"attention_us", json_of(f.attention_us)},
+           {"router_us", json_of(f.router_us)},
+           {"slots_us", json_of(f.slots_us)},
+           {"experts_us", json_of(f.experts_us)},
+           {"outside_percent", with_mark(f.outside_percent, asked.outside_percent)}}}});
+    if (json) continue;
+    fmt::print(
+        "experts {}, dense {}: {:.0f} MB a token, {:.0f} of them the head; plain read {:.1f} "
+        "GB/s ({:.1f} to {:.1f})\n",
+        to_string(options.expert_precision), to_string(options.dense_precision),
+        (bytes.layers + bytes.head) * 1e-6, bytes.head * 1e-6, f.gb_per_s.middle, f.gb_per_s.low,
+        f.gb_per_s.high);
+    fmt::print(
+        "  decode {:.1f} tokens/s ({:.1f} to {:.1f}), {:.1f} % of the read; at 35 GB/s "
+        "{:.1f} of {:.1f} that the bytes allow{}; without the head {:.1f}\n",
+        f.decoded.middle, f.decoded.low, f.decoded.high, f.percent_of_read.middle,
+        f.decoded_marked.middle, most, verdict(f.decoded_marked.middle, decoded_mark),
+        f.layers_marked.middle);
+    fmt::print("  prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n", prompt_tokens,
+               f.prompt.middle, f.prompt.low, f.prompt.high,
+               verdict(f.prompt.middle, asked.prompt));
+    fmt::print(
+        "  layer behind {} tokens: attention {:.0f} us, router{} {:.0f} us, slots {:.0f} us, "
+        "experts {:.0f} us: {:.1f} % outside ({:.1f} to {:.1f}){}\n",
+        long_context, f.attention_us.middle,
+        config.shared_intermediate_size > 0 ? " and shared expert" : "", f.router_us.middle,
+        f.slots_us.middle, f.experts_us.middle, f.outside_percent.middle, f.outside_percent.low,
+        f.outside_percent.high, verdict(f.outside_percent.middle, asked.outside_percent, true));
+  }
+  report["precisions"] = results;
+  if (json) fmt::print("{}\n", report.dump(2));
+}
