@@ -11,8 +11,9 @@
 
 /// The kernels' bodies, included once by the source of each instruction set after its target
 /// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma,
-/// mul and load_weights (fp32 or bf16), and `ints`, 16 int32 lanes, with what linear products of
-/// quantised numbers take (kernel_linear.hpp).
+/// mul and load_weights (fp32 or bf16), score_keys and value_panels (how many keys, and how many 16
+/// numbers of a value, fit its registers with so many heads), and `ints`, 16 int32 lanes, with what
+/// linear products of quantised numbers take (kernel_linear.hpp).
 ///
 /// Bodies are templates over a type of the including source, so that no two sources share an
 /// instantiation and the linker cannot hand one set's code to another.
@@ -123,47 +124,73 @@ struct row_reader {
     const std::size_t row = first + t;
     return static_cast<const Number*>(pages[row >> shift]) + (row & mask) * row_size + offset;
   }
-  /// Rows from t to the end of its page.
-  inline __attribute__((always_inline)) std::size_t left_in_page(std::size_t t) const {
-    return mask + 1 - ((first + t) & mask);
-  }
 };
 
-/// scores[t] = scale * (query . key t), also for the padding up to a multiple of 16, whose scores
-/// mean nothing; returns the largest of the first n_rows.
-template <class Isa, class Number>
-inline float attention_scores(const float* query, const row_reader<Number>& keys, std::size_t dim,
-                              float scale, std::size_t n_rows, float* scores) {
-  float largest = -INFINITY;
+/// How many rows ahead of their use keys and values are fetched: rows lie too far apart for the
+/// processor to foresee them.
+constexpr std::size_t rows_ahead = 32;
+
+template <class Number>
+inline __attribute__((always_inline)) void fetch_row(const Number* row, std::size_t n) {
+  for (std::size_t i = 0; i < n; i += 64 / sizeof(Number)) __builtin_prefetch(row + i, 0, 3);
+}
+
+/// scores[h][t] = scale * (query h . key t) for Heads heads that share their keys, also for the
+/// padding up to a multiple of 16, whose scores mean nothing; largest[h] is that of the first
+/// n_rows.
+template <class Isa, class Number, int Heads>
+inline void attention_scores(const float* query, const row_reader<Number>& keys, std::size_t dim,
+                             float scale, std::size_t n_rows, std::size_t padded, float* scores,
+                             float (&largest)[Heads]) {
+  for (float& x : largest) x = -INFINITY;
   if (dim % lane != 0) {
-    for (std::size_t t = 0; t < n_rows; ++t) {
-      scores[t] = dot<Isa>(query, keys.at(t), dim) * scale;
-      largest = scores[t] > largest ? scores[t] : largest;
-    }
-    return largest;
+    for (int h = 0; h < Heads; ++h)
+      for (std::size_t t = 0; t < n_rows; ++t) {
+        const float score = dot<Isa>(query + h * dim, keys.at(t), dim) * scale;
+        scores[h * padded + t] = score;
+        largest[h] = score > largest[h] ? score : largest[h];
+      }
+    return;
   }
+  constexpr std::size_t keys_at_once = Isa::template score_keys<Heads>;
   const auto scales = Isa::set1(scale);
-  auto most = Isa::set1(-INFINITY);
+  typename Isa::vec most[Heads];
+  for (auto& x : most) x = Isa::set1(-INFINITY);
   for (std::size_t t = 0; t < n_rows; t += lane) {
-    // Padding repeats the last key, which changes no maximum.
-    typename Isa::vec sums[lane];
-    const std::size_t count = n_rows - t < lane ? n_rows - t : lane;
-    const std::size_t left = keys.left_in_page(t);
-    const Number* key = keys.at(t);
+    const Number* rows[lane];
     for (std::size_t r = 0; r < lane; ++r) {
-      if (r > 0 && r < count) key = r == left ? keys.at(t + r) : key + keys.row_size;
-      sums[r] = Isa::zero();
-      for (std::size_t i = 0; i < dim; i += lane)
-        sums[r] = Isa::fma(Isa::load(query + i), Isa::load_weights(key + i), sums[r]);
+      // Padding repeats the last key, which changes no maximum.
+      rows[r] = t + r < n_rows ? keys.at(t + r) : rows[r - 1];
+      if (t + r + rows_ahead < n_rows) fetch_row(keys.at(t + r + rows_ahead), dim);
     }
-    const auto block = Isa::mul(Isa::lane_sums(sums), scales);
-    Isa::store(scores + t, block);
-    most = Isa::max(most, block);
+    typename Isa::vec sums[Heads][lane];
+    for (std::size_t r = 0; r < lane; r += keys_at_once) {
+      typename Isa::vec tile[Heads][keys_at_once];
+      for (int h = 0; h < Heads; ++h)
+        for (std::size_t k = 0; k < keys_at_once; ++k) tile[h][k] = Isa::zero();
+      for (std::size_t i = 0; i < dim; i += lane) {
+        typename Isa::vec key[keys_at_once];
+        for (std::size_t k = 0; k < keys_at_once; ++k) key[k] = Isa::load_weights(rows[r + k] + i);
+        for (int h = 0; h < Heads; ++h) {
+          const auto part = Isa::load(query + h * dim + i);
+          for (std::size_t k = 0; k < keys_at_once; ++k)
+            tile[h][k] = Isa::fma(part, key[k], tile[h][k]);
+        }
+      }
+      for (int h = 0; h < Heads; ++h)
+        for (std::size_t k = 0; k < keys_at_once; ++k) sums[h][r + k] = tile[h][k];
+    }
+    for (int h = 0; h < Heads; ++h) {
+      const auto block = Isa::mul(Isa::lane_sums(sums[h]), scales);
+      Isa::store(scores + h * padded + t, block);
+      most[h] = Isa::max(most[h], block);
+    }
   }
-  alignas(64) float lanes[lane];
-  Isa::store(lanes, most);
-  for (const float x : lanes) largest = x > largest ? x : largest;
-  return largest;
+  for (int h = 0; h < Heads; ++h) {
+    alignas(64) float lanes[lane];
+    Isa::store(lanes, most[h]);
+    for (const float x : lanes) largest[h] = x > largest[h] ? x : largest[h];
+  }
 }
 
 /// out[h] = sum over rows t, in order, of weights[h][t] * value t, for Heads heads that share their
@@ -175,16 +202,14 @@ inline void weighted_values(const float* weights, std::size_t padded,
   typename Isa::vec sums[Heads][Panels];
   for (int h = 0; h < Heads; ++h)
     for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::zero();
-  for (std::size_t t = 0; t < n_rows;) {
-    const std::size_t left = values.left_in_page(t);
-    const std::size_t end = left < n_rows - t ? t + left : n_rows;
-    for (const Number* row = values.at(t) + d; t < end; ++t, row += values.row_size) {
-      typename Isa::vec value[Panels];
-      for (int p = 0; p < Panels; ++p) value[p] = Isa::load_weights(row + p * lane);
-      for (int h = 0; h < Heads; ++h) {
-        const auto weight = Isa::set1(weights[h * padded + t]);
-        for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
-      }
+  for (std::size_t t = 0; t < n_rows; ++t) {
+    const Number* row = values.at(t) + d;
+    if (t + rows_ahead < n_rows) fetch_row(values.at(t + rows_ahead) + d, Panels * lane);
+    typename Isa::vec value[Panels];
+    for (int p = 0; p < Panels; ++p) value[p] = Isa::load_weights(row + p * lane);
+    for (int h = 0; h < Heads; ++h) {
+      const auto weight = Isa::set1(weights[h * padded + t]);
+      for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
     }
   }
   for (int h = 0; h < Heads; ++h)
@@ -209,10 +234,12 @@ inline void attend_heads(const float* query, const row_reader<Number>& keys,
                          const float* bias, std::size_t bias_size, std::size_t n_rows,
                          float* scratch, float* output) {
   const std::size_t padded = (n_rows + lane - 1) / lane * lane;
-  float totals[Heads];
+  float totals[Heads], all_largest[Heads];
+  attention_scores<Isa, Number, Heads>(query, keys, dim, scale, n_rows, padded, scratch,
+                                       all_largest);
   for (int h = 0; h < Heads; ++h) {
     float* scores = scratch + h * padded;
-    float largest = attention_scores<Isa>(query + h * dim, keys, dim, scale, n_rows, scores);
+    float largest = all_largest[h];
     if (bias != nullptr) largest = add_bias(bias + h * bias_size, n_rows, scores);
     // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
     for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
@@ -224,6 +251,11 @@ inline void attend_heads(const float* query, const row_reader<Number>& keys,
     totals[h] = lane_sum(lanes);
   }
   std::size_t d = 0;
+  constexpr int wide = Isa::template value_panels<Heads>;
+  if constexpr (wide > 2) {
+    for (; d + wide * lane <= dim; d += wide * lane)
+      weighted_values<Isa, Number, Heads, wide>(scratch, padded, values, d, n_rows, output, dim);
+  }
   for (; d + 2 * lane <= dim; d += 2 * lane)
     weighted_values<Isa, Number, Heads, 2>(scratch, padded, values, d, n_rows, output, dim);
   for (; d + lane <= dim; d += lane)

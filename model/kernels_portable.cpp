@@ -24,6 +24,12 @@ struct portable {
   static constexpr int block_panels = 2;
   template <int Rows>
   static constexpr int quantised_panels = block_panels<Rows>;
+  template <int Heads>
+  static constexpr int score_keys = Heads == 1   ? 4
+                                    : Heads == 2 ? 2
+                                                 : 1;
+  template <int Heads>
+  static constexpr int value_panels = 2;
 
   static vec zero() { return {}; }
   static vec set1(float x) {

@@ -4,8 +4,9 @@
 #include "model/evaluation.hpp"
 #include "model/expert_weights.hpp"
 #include "model/forward.hpp"
+#include "model/reference.hpp"
 
-// What quantised experts do to whole models.
+// What quantised weights do to whole models.
 
 namespace {
 
@@ -20,9 +21,11 @@ constexpr om::precision every_precision[] = {om::precision::stored, om::precisio
 
 const fixture::fs::path models = fixture::fs::path(ORDERMOE_DATA) / "models";
 
-double held_out_perplexity(const std::string& name, om::precision kept, std::size_t n_tokens) {
+double held_out_perplexity(const std::string& name, om::precision kept, std::size_t n_tokens,
+                           om::precision dense = om::precision::stored) {
   om::load_options options;
   options.expert_precision = kept;
+  options.dense_precision = dense;
   const auto model = fixture::need(om::transformer::load(models / name, options));
   const auto tokens = fixture::need(om::tokenizer::load(models / name));
   auto ids = tokens->encode(fixture::need(
@@ -31,8 +34,9 @@ double held_out_perplexity(const std::string& name, om::precision kept, std::siz
   ids.resize(n_tokens);
   const auto score =
       fixture::need(om::perplexity(om::windows(ids, 256), om::reference_losses(*model)));
-  BOOST_TEST_MESSAGE(name << ", " << om::to_string(kept) << ": perplexity " << score.perplexity
-                          << " over " << score.n_tokens << " tokens");
+  BOOST_TEST_MESSAGE(name << ", experts " << om::to_string(kept) << ", dense "
+                          << om::to_string(dense) << ": perplexity " << score.perplexity << " over "
+                          << score.n_tokens << " tokens");
   return score.perplexity;
 }
 
@@ -51,6 +55,71 @@ BOOST_AUTO_TEST_CASE(perplexity_rises_by_half_a_per_cent_at_eight_bits_and_three
     BOOST_TEST(eight != stored);
     BOOST_TEST(four != eight);
   }
+}
+
+BOOST_AUTO_TEST_CASE(eight_bits_outside_the_experts_keep_perplexity_within_the_same_bounds) {
+  for (const std::string name : {"lineage", "upcycled"}) {
+    const double stored = held_out_perplexity(name, om::precision::bf16, 6144);
+    const double dense = held_out_perplexity(name, om::precision::bf16, 6144, om::precision::int8);
+    const double eight = held_out_perplexity(name, om::precision::int8, 6144, om::precision::int8);
+    const double four = held_out_perplexity(name, om::precision::int4, 6144, om::precision::int8);
+    BOOST_TEST(dense < 1.005 * stored);
+    BOOST_TEST(eight < 1.005 * stored);
+    BOOST_TEST(four < 1.03 * stored);
+    BOOST_TEST(dense != stored);
+    BOOST_TEST(eight != dense);
+    // Reported: four bits everywhere is bounded by nothing.
+    const double all_four =
+        held_out_perplexity(name, om::precision::int4, 6144, om::precision::int4);
+    BOOST_TEST(all_four != four);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(dense_parts_at_any_precision_give_the_same_bits_token_by_token_and_in_chunks) {
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < 40; ++i) ids.push_back(3 + i * 37 % 200);
+  std::vector<float> as_stored;
+  for (const auto kept : every_precision) {
+    om::load_options options;
+    options.expert_precision = om::precision::int8;
+    options.dense_precision = kept;
+    const auto model = fixture::need(om::transformer::load(fixture::tiny, options));
+    const auto& config = model->config();
+    const auto whole = fixture::need(om::logits(*model, ids));
+    auto caches = om::make_caches(*model, ids.size());
+    std::vector<float> hidden(config.hidden_size), row(config.vocab_size);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      model->embed(std::span(ids).subspan(i, 1), hidden);
+      for (std::size_t l = 0; l < config.n_layers; ++l)
+        om::run_layer(*model, layer_id{l}, caches[l], {i, ids.size()}, hidden);
+      model->head(hidden, row);
+      BOOST_REQUIRE(same_bits(row.data(), whole.data() + i * config.vocab_size, row.size()));
+    }
+    if (kept == om::precision::stored)
+      as_stored = whole;
+    else if (kept != om::precision::bf16)  // The checkpoint is bf16 already.
+      BOOST_TEST(!same_bits(as_stored.data(), whole.data(), whole.size()));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(dense_parts_take_the_bytes_of_their_precision) {
+  const auto bytes = [](om::precision kept) {
+    om::load_options options;
+    options.dense_precision = kept;
+    return fixture::need(om::transformer::load(fixture::tiny, options))->resident_bytes();
+  };
+  const auto config = fixture::tiny_model()->config();
+  const std::size_t width = config.hidden_size, heads = config.n_heads * config.head_dim;
+  const auto of = [&](om::weight_storage storage) {
+    const auto matrix = [&](std::size_t n_out, std::size_t n_in) {
+      return om::packed_layout{n_out, n_in}.bytes(storage);
+    };
+    return config.n_layers * (matrix(heads + 2 * config.kv_width(), width) + matrix(width, heads)) +
+           matrix(config.vocab_size, width);
+  };
+  const std::size_t others = bytes(om::precision::bf16) - of(om::weight_storage::bf16);
+  BOOST_TEST(bytes(om::precision::int8) == others + of(om::weight_storage::int8));
+  BOOST_TEST(bytes(om::precision::int4) == others + of(om::weight_storage::int4));
 }
 
 BOOST_AUTO_TEST_CASE(an_expert_at_any_precision_gives_a_row_the_same_bits_alone_and_in_batches) {
@@ -114,13 +183,17 @@ BOOST_AUTO_TEST_CASE(bytes_of_an_expert_are_those_of_its_packed_matrices) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_experts_by_name) {
+BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_weights_by_name) {
   om::load_options options;
   options.linear = om::linear_path::libtorch;
   options.expert_precision = om::precision::int4;
   fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
                        {"int4", "cpu", "kernels"});
   options.expert_precision = om::precision::stored;
+  options.dense_precision = om::precision::int8;
+  fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
+                       {"dense", "int8", "kernels"});
+  options.dense_precision = om::precision::stored;
   options.precision_of = [](layer_id, expert_id expert) {
     return expert.index() == 1 ? om::precision::int8 : om::precision::stored;
   };
