@@ -206,6 +206,12 @@ class workload {
   std::vector<float> hidden_, scores_;
 };
 
+double seconds_of_reading(const pool& memory, const reading& how) {
+  const double start = now_s();
+  sink += read_all(memory.at(0), memory.bytes(), how.streams, how.ahead);
+  return now_s() - start;
+}
+
 struct found {
   spread gb_per_s, decoded, decoded_marked, layers_marked, percent_of_read, prompt;
   spread attention_us, router_us, slots_us, experts_us, outside_percent;
@@ -219,9 +225,13 @@ found measure(const transformer& model, const token_bytes& bytes, const pool& me
   const auto steps = static_cast<double>(steps_a_round);
   const double layer_steps = steps * static_cast<double>(model.config().n_layers);
   for (std::size_t round = 0; round <= rounds; ++round) {
-    const double start = now_s();
-    sink += read_all(memory.at(0), memory.bytes(), how.streams, how.ahead);
-    const double bandwidth = static_cast<double>(memory.bytes()) / (now_s() - start);
+    // The first pass finds what the machine did to the memory in the meantime.
+    double least = 0;
+    for (int pass = 0; pass < 3; ++pass) {
+      const double taken = seconds_of_reading(memory, how);
+      if (pass == 0 || taken < least) least = taken;
+    }
+    const double bandwidth = static_cast<double>(memory.bytes()) / least;
     const auto answer = work.decode();
     const double prompt_s = work.prompt();
     const auto step = work.long_steps();
@@ -244,6 +254,9 @@ found measure(const transformer& model, const token_bytes& bytes, const pool& me
           spread_of(percent), spread_of(prompt),  spread_of(attention), spread_of(router),
           spread_of(slots),   spread_of(experts), spread_of(outside)};
 }
+
+/// A token cannot be faster than its bytes: where it seems to be, something disturbed the read.
+constexpr double most_percent = 105;
 
 /// ", mark M met" or ", mark M missed", nothing where there is none.
 std::string verdict(double value, double mark, bool at_most = false) {
@@ -305,11 +318,8 @@ int main(int argc, char** argv) {
   if (dense.empty()) dense = {precision::stored};
 
   const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));
-  const reading& how = fastest_reading([&](const reading& tried) {
-    const double start = now_s();
-    sink += read_all(memory.at(0), memory.bytes(), tried.streams, tried.ahead);
-    return now_s() - start;
-  });
+  const reading& how =
+      fastest_reading([&](const reading& tried) { return seconds_of_reading(memory, tried); });
   nlohmann::ordered_json report{{"model", folder},
                                 {"kernels", kernels().name},
                                 {"rounds", rounds},
