@@ -2,8 +2,8 @@
 
 /// The bytes are a tokenizer.model (SentencePiece).
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto tokens = ordermoe::model::tokenizer::parse_sentencepiece(fuzz::text_of(data, size),
-                                                                      "tokenizer.model");
+  const auto tokens =
+      ordermoe::model::tokenizer::parse_sentencepiece(fuzz::text_of(data, size), "tokenizer.model");
   if (tokens)
     fuzz::check_tokenizer(*tokens);
   else

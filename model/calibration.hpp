@@ -89,8 +89,8 @@ struct calibration_options {
 };
 
 /// Passes the documents (token ids, each within the context) through the model; an encoder-decoder
-/// has the first half of each in its encoder and predicts the other. Its statistics of a layer are of
-/// the rows that run experts there, and no transition leads from encoder to decoder. Errors:
+/// has the first half of each in its encoder and predicts the other. Its statistics of a layer are
+/// of the rows that run experts there, and no transition leads from encoder to decoder. Errors:
 /// out_of_range, naming the document; interrupted.
 result<calibration_statistics> calibrate(const transformer& model,
                                          std::span<const std::vector<std::int32_t>> documents,

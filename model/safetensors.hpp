@@ -81,8 +81,8 @@ void expect_reading(const tensor_view& view, std::size_t first, std::size_t n);
 /// entries that come and go. False, with the target undefined, where the system refuses or the file
 /// has become shorter.
 bool copy_stored(const tensor_view& view, std::size_t first, std::span<std::byte> target);
-/// Tells the system that bytes of a mapped tensor are not needed for now: whole pages of them no
-/// longer count as this process's memory. They can still be read.
+/// Tells the system that bytes of a mapped tensor are not needed before they are read again: whole
+/// pages of them no longer count as this process's memory. They can still be read.
 void finish_reading(const tensor_view& view, std::size_t first, std::size_t n);
 /// Whether two tensors hold the same numbers, whatever they are stored as.
 bool same_numbers(const tensor_view& a, const tensor_view& b);

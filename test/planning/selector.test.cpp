@@ -651,8 +651,8 @@ BOOST_AUTO_TEST_CASE(too_many_target_sets_are_refused_before_they_take_the_memor
   two.hidden_ns = two.kv_ns = two.message_ns = {0, 1, 1, 0};
   two.expert_ns = two.attention_ns = two.head_ns = {1, 1};
   const auto policy = plain_policy(candidate_rule::any, 3);
-  const auto made = selection_tables::build(wide, placed, two, policy, 1'000'000,
-                                            look_ahead_keys::sets);
+  const auto made =
+      selection_tables::build(wide, placed, two, policy, 1'000'000, look_ahead_keys::sets);
   BOOST_TEST_REQUIRE(!made.has_value());
   BOOST_TEST((made.error().code == errc::unsupported));
   const auto by_expert = selection_tables::build(wide, placed, two, policy, 1'000'000);
