@@ -21,8 +21,8 @@ namespace ordermoe::actors {
 /// measured increase keeps the budget with 95 % confidence, before it answers the trial load.
 ///
 /// Trials compute every tensor. Of a large model they get a part of the texts and requests, so that
-/// each executes at most 2e11 FLOPs; a budget that is calibrated on fewer tokens is kept with the
-/// same confidence, and so used less.
+/// each executes about 2e11 FLOPs, four texts and four requests at least; a budget that is
+/// calibrated on fewer tokens is kept with the same confidence, and so used less.
 ///
 /// Errors: those of make_strategy and run_requests.
 result<void> prepare_strategy(run_setup& setup, std::string_view name,
