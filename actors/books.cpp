@@ -38,7 +38,7 @@ const char* to_string(execution_kind kind) {
 execution_kind classify(std::uint32_t server, std::uint32_t target,
                         const planning::slot_choice& slot) {
   const bool local = slot.server == server;
-  if (slot.expert == target)
+  if (slot.expert == target && slot.loss == 0)
     return local ? execution_kind::local_exact : execution_kind::remote_exact;
   return local ? execution_kind::local_substitute : execution_kind::remote_substitute;
 }

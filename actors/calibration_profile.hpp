@@ -14,7 +14,8 @@ namespace ordermoe::actors {
 inline constexpr double least_damage = 1e-4;
 
 /// Turns the model's raw statistics into the profile that planning reads: eqs. (4), (5) and (41),
-/// distances, gates, target sets and damage coefficients.
+/// distances, gates, target sets and damage coefficients. What a coarser copy does is often too
+/// little to be told from noise: then its damage is taken to be the standard error.
 planning::profile make_profile(const model::calibration_statistics& statistics,
                                std::string model_name, std::string model_digest,
                                std::uint64_t seed);

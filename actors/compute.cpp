@@ -174,6 +174,10 @@ struct compute_state {
     thread->post([tensors = tensors.get(), request] { tensors->drop(request); });
   }
 
+  void count_cost(batch& content) const {
+    content.count_cost(run().costs, expert_bytes(server(), run().costs), run().shape().hidden_size);
+  }
+
   std::int64_t cost_ns(const batch& content) const {
     return compute_ns(server(), content.flops, content.bytes_read);
   }
@@ -184,7 +188,7 @@ struct compute_state {
     queue.pop_front();
     open[weights_index(running->kind, running->layer, running->expert)] = nullptr;
     running->start_ns = now_ns(self);
-    running->count_cost(run().costs, run().shape().hidden_size);
+    count_cost(*running);
     const auto cost = cost_ns(*running);
     running_until_ns = running->start_ns + cost;
     if (run().clock == clock_kind::virtual_time) {
@@ -248,7 +252,7 @@ struct compute_state {
     if (!running) return 0;
     auto wait = std::max<std::int64_t>(0, running_until_ns - now_ns(self));
     for (const auto& waiting : queue) {
-      waiting->count_cost(run().costs, run().shape().hidden_size);
+      count_cost(*waiting);
       wait += cost_ns(*waiting);
     }
     return wait;
@@ -265,7 +269,7 @@ compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run
         auto& state = self->state;
         state.self = self;
         state.ledger.server = id;
-        state.tensors = std::make_unique<device>(run->model);
+        state.tensors = std::make_unique<device>(run->models[id]);
         if (run->clock == clock_kind::wall) state.thread = std::make_unique<device_thread>();
         return {
             // CAF tries one after the other, so the most frequent come first.

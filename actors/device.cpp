@@ -17,7 +17,8 @@ const char* to_string(work_kind kind) {
   return "unknown";
 }
 
-void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
+void batch::count_cost(const cost_profile& costs, std::int64_t expert_bytes,
+                       std::size_t hidden_size) {
   rows = flops = bytes_read = 0;
   switch (kind) {
     case work_kind::attend:
@@ -34,7 +35,7 @@ void batch::count_cost(const cost_profile& costs, std::size_t hidden_size) {
     case work_kind::expert:
       for (const auto& share : experts) rows += share.n;
       flops = rows * costs.expert_flops;
-      bytes_read = costs.expert_bytes;
+      bytes_read = expert_bytes;
       break;
     case work_kind::head:
       for (const auto& work : heads)

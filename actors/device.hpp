@@ -47,7 +47,8 @@ struct batch {
   std::int64_t start_ns = 0;
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
 
-  void count_cost(const cost_profile& costs, std::size_t hidden_size);
+  /// `expert_bytes`: of one expert on this server.
+  void count_cost(const cost_profile& costs, std::int64_t expert_bytes, std::size_t hidden_size);
   /// Back to no work, with the memory of what it had.
   void clear();
 };

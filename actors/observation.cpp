@@ -155,13 +155,14 @@ weight_move weights_to_move(const planning::plan& from, const planning::plan& to
     const auto target = placed.server.index();
     const auto hosts = before.hosts(placed.layer.index(), placed.expert.index());
     if ((hosts >> target) & 1u) continue;
+    const auto bytes = expert_bytes(servers.servers[target], costs);
     auto best = std::numeric_limits<std::int64_t>::max();
     for (std::uint32_t host = 0; host < servers.size(); ++host)
       if ((hosts >> host) & 1u) {
         const auto& link = servers.link(server_id{host}, placed.server);
-        best = std::min(best, transfer_ns(link, costs.expert_bytes) + link.latency_ns);
+        best = std::min(best, transfer_ns(link, bytes) + link.latency_ns);
       }
-    move.bytes += costs.expert_bytes;
+    move.bytes += bytes;
     busy_ns[target] += best;
   }
   move.ns = *std::max_element(busy_ns.begin(), busy_ns.end());

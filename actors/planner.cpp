@@ -158,6 +158,8 @@ struct planner_state {
             check_kv_fits(made->plan.residence, work.most_positions, run->servers, run->costs);
         !fits)
       return refuse(fits.error().message);
+    if (made->plan.expert_precision != current->plan.expert_precision)
+      return refuse("it keeps experts in another precision than servers have loaded");
     if (same_layout(current->plan, made->plan)) return refuse("it is the plan in force");
     next.change.cost_before_ns =
         placement_cost_ns(*experts, current->plan, run->servers, run->costs);

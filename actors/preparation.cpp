@@ -147,7 +147,10 @@ result<void> calibrate_budget(run_setup& setup, const calibration_texts& texts,
   const auto metric = static_cast<std::size_t>(setup.chosen.policy.metric);
   const auto corrected = [&](double damage, double price) {
     auto trial = trial_of(setup);
-    for (auto& layer : trial.experts.layers) layer.damage[metric] *= damage;
+    for (auto& layer : trial.experts.layers) {
+      layer.damage[metric] *= damage;
+      for (auto& copy : layer.copies) copy.damage *= damage;
+    }
     trial.chosen.policy.price_ns_per_loss = std::exp(price) / damage;
     return trial;
   };

@@ -22,6 +22,9 @@ enum class clock_kind { virtual_time, wall };
 
 struct run_context {
   std::shared_ptr<const model::transformer> model;
+  /// [n_servers] what each server's compute runs: `model`, or the same with the experts as the
+  /// server keeps them.
+  std::vector<std::shared_ptr<const model::transformer>> models;
   std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
   cluster servers;
   cost_profile costs;

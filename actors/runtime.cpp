@@ -46,6 +46,53 @@ std::vector<std::size_t> most_positions(const run_setup& setup) {
   return most;
 }
 
+/// The servers as the run's plan has them keep their experts.
+cluster servers_of(const run_setup& setup) {
+  if (setup.planner.makes_first_plan) return servers_for(setup.chosen.name, setup.servers);
+  return planning::with_precisions(setup.servers, setup.chosen.plan);
+}
+
+/// [n_servers] what each runs; null where setup has none that fits.
+std::vector<std::shared_ptr<const model::transformer>> models_of(const run_setup& setup,
+                                                                 const cluster& servers) {
+  if (!setup.server_models.empty()) return setup.server_models;
+  std::vector<std::shared_ptr<const model::transformer>> models;
+  for (const auto& server : servers.servers) {
+    const auto coarser = setup.coarser.find(server.expert_precision);
+    models.push_back(server.expert_precision == precision::stored ? setup.model
+                     : coarser != setup.coarser.end()             ? coarser->second
+                                                                  : nullptr);
+  }
+  return models;
+}
+
+/// Whether every server has a model with the experts of its plan.
+result<void> check_models(const run_setup& setup) {
+  const auto servers = servers_of(setup);
+  const auto models = models_of(setup, servers);
+  if (models.size() != servers.size())
+    return error{errc::mismatch, fmt::format("{} models were loaded for {} servers", models.size(),
+                                             servers.size())};
+  for (std::size_t m = 0; m < models.size(); ++m)
+    if (!models[m])
+      return error{
+          errc::mismatch,
+          fmt::format("server {} ({}) keeps its experts as {}, and no model was loaded so", m,
+                      servers.servers[m].name, to_string(servers.servers[m].expert_precision))};
+  if (setup.server_models.empty()) return {};
+  if (setup.planner.makes_first_plan || setup.monitor.drift_margin > 0 || !setup.replans.empty())
+    return error{errc::unsupported,
+                 "servers that loaded the experts of one plan cannot change to another"};
+  for (const auto& placed : setup.chosen.plan.experts)
+    if (!models[placed.server.index()]->hosts(placed.layer, placed.expert))
+      return error{
+          errc::mismatch,
+          fmt::format("server {} did not load expert {} of layer {}, which the plan places "
+                      "there",
+                      placed.server.index(), placed.expert.index(), placed.layer.index())};
+  return {};
+}
+
 /// All actors of one run, their scheduler, and the loop that drives or awaits them.
 class run_of_actors {
  public:
@@ -60,9 +107,10 @@ class run_of_actors {
     context_ = std::make_shared<run_context>();
     context_->model = setup.model;
     context_->tokens = setup.tokens;
-    context_->servers = setup.servers;
+    context_->servers = servers_of(setup);
     context_->costs = setup.costs;
-    context_->prices = planning::make_cost_model(setup.servers, setup.costs);
+    context_->prices = planning::make_cost_model(context_->servers, setup.costs);
+    context_->models = models_of(setup, context_->servers);
     context_->clock =
         setup.mode == run_mode::emulated ? clock_kind::virtual_time : clock_kind::wall;
     context_->chunk_rows = setup.chunk_rows;
@@ -137,11 +185,12 @@ class run_of_actors {
   result<void> begin(const strategy& chosen) {
     chosen_ = chosen;
     context_->allowance_factor = chosen.allowance_factor;
-    if (auto fits = check_kv_fits(chosen.plan.residence, most_positions(setup_), setup_.servers,
+    if (auto fits = check_kv_fits(chosen.plan.residence, most_positions(setup_), context_->servers,
                                   setup_.costs);
         !fits)
       return fits;
-    if (books_.tracing()) books_.trace(header_line(setup_, chosen, context_->shape().gates));
+    if (books_.tracing())
+      books_.trace(header_line(setup_, context_->servers, chosen, context_->shape().gates));
     return {};
   }
 
@@ -350,6 +399,7 @@ result<void> check_prompts(const run_setup& setup) {
 
 result<run_result> run_requests(const run_setup& setup) {
   if (auto checked = check_prompts(setup); !checked) return checked.error();
+  if (auto checked = check_models(setup); !checked) return checked.error();
   if (!setup.trace.empty() && setup.model->config().encoder_decoder)
     return error{
         errc::unsupported,

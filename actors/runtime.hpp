@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,8 +77,14 @@ struct replan_order {
 
 struct run_setup {
   std::shared_ptr<const model::transformer> model;
+  /// The same model with its experts kept coarser, for servers that keep them so.
+  std::map<precision, std::shared_ptr<const model::transformer>> coarser;
+  /// [n_servers] what each server has in memory, experts of `chosen.plan` and what it shares with
+  /// the others; empty: `model` or one of `coarser`, which all servers share. Servers that have
+  /// their own cannot change plans.
+  std::vector<std::shared_ptr<const model::transformer>> server_models;
   std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
-  cluster servers;
+  cluster servers;  ///< How they keep experts is overruled by what `chosen.plan` says.
   cost_profile costs;
   planning::profile experts;
   strategy chosen;

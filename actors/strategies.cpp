@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "planning/cost_model.hpp"
 #include "planning/placement.hpp"
@@ -101,9 +102,58 @@ double expected_dispatch_ns(const planning::profile& experts, const planning::pl
   return total;
 }
 
+cluster servers_for(std::string_view name, cluster servers) {
+  if (name != "ordermoe")
+    for (auto& server : servers.servers) server.expert_precision = precision::stored;
+  return servers;
+}
+
+namespace {
+
+/// Servers that keep their experts as a plan made with these options does.
+cluster planned_servers(std::string_view name, const cluster& servers,
+                        const strategy_options& options) {
+  if (options.plan && options.plan->n_servers == servers.size())
+    return planning::with_precisions(servers, *options.plan);
+  auto kept = servers_for(name, servers);
+  if (options.expert_precision.size() == servers.size())
+    for (std::size_t m = 0; m < servers.size(); ++m)
+      kept.servers[m].expert_precision = options.expert_precision[m];
+  return kept;
+}
+
+/// As few servers as can hold a copy of every expert as the model has it, those with the most
+/// memory, keep theirs so, and the others keep copies of this precision. Empty where that leaves
+/// none of them.
+std::vector<precision> coarser_where_small(const planning::profile& experts, const cluster& servers,
+                                           const cost_profile& costs, precision coarse) {
+  std::vector<std::size_t> by_room(servers.size());
+  std::iota(by_room.begin(), by_room.end(), std::size_t{0});
+  const auto room = [&](std::size_t m) {
+    return std::max<std::int64_t>(0,
+                                  expert_memory_bytes(servers.servers[m], costs, experts.n_layers));
+  };
+  std::ranges::stable_sort(by_room, [&](auto a, auto b) { return room(a) > room(b); });
+  std::vector<precision> kept(servers.size(), precision::stored);
+  auto missing = static_cast<std::int64_t>(experts.n_layers * experts.n_experts);
+  bool any = false;
+  for (const auto m : by_room) {
+    if (missing <= 0) {
+      kept[m] = coarse;
+      any = true;
+    } else if (costs.expert_bytes > 0) {
+      missing -= room(m) / costs.expert_bytes;
+    }
+  }
+  return any && missing <= 0 ? kept : std::vector<precision>();
+}
+
+}  // namespace
+
 result<strategy> make_strategy(std::string_view name, const planning::profile& experts,
-                               const cluster& servers, const cost_profile& costs,
+                               const cluster& cluster_servers, const cost_profile& costs,
                                const strategy_options& options) {
+  const auto servers = planned_servers(name, cluster_servers, options);
   strategy made;
   made.name = std::string(name);
   const auto n_servers = servers.size();
@@ -186,6 +236,7 @@ result<strategy> make_strategy(std::string_view name, const planning::profile& e
                    fmt::format("residency '{}' is not known; expected access or roaming",
                                *options.residency)};
   }
+  if (!options.plan) planning::note_precisions(made.plan, servers);
   if (auto valid = planning::validate(made.plan, servers, costs); !valid) return valid.error();
   return made;
 }
@@ -222,13 +273,25 @@ std::vector<strategy_options> plan_variants(std::string_view name, const plannin
     add_shards(planning::shard_objective::throughput, planning::shard_return::by_access);
     add_shards(planning::shard_objective::throughput, planning::shard_return::direct);
   } else if (name == "ordermoe") {
+    const auto add_copies = [&](double scale) {
+      if (!options.choose_precision || experts.layers.empty()) return;
+      for (const auto& copy : experts.layers.front().copies) {
+        auto kept = coarser_where_small(experts, servers, costs, copy.kept);
+        if (kept.empty()) continue;
+        variants.push_back(options);
+        variants.back().planned_budget_scale = scale;
+        variants.back().expert_precision = std::move(kept);
+      }
+    };
     if (options.quality_percent > 0) {
       for (const double scale : {0.5, 0.25, 0.0}) {
         variants.push_back(options);
         variants.back().planned_budget_scale = scale;
       }
+      for (const double scale : {1.0, 0.5}) add_copies(scale);
       return variants;
     }
+    if (options.quality_percent < 0) add_copies(1);
     for (const double load : {0.5, 2.0}) {
       variants.push_back(options);
       variants.back().concurrency = std::max(1.0, load * options.concurrency);

@@ -25,6 +25,10 @@ struct strategy_options {
   std::size_t dry_run_requests = 64;  ///< Of a dry run between candidate plans; 0: none.
   std::optional<planning::plan>
       plan;  ///< Use this placement and residency instead of the strategy's own.
+  /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
+  std::vector<precision> expert_precision;
+  /// Whether plan_variants also tries coarser copies, where the profile has them.
+  bool choose_precision = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
 };
 
@@ -41,6 +45,10 @@ struct strategy {
 
 /// Names in the order in which reports list them.
 std::vector<std::string> strategy_names();
+
+/// The servers as a strategy has them keep their experts before a plan says so: as the cluster does
+/// where it can use coarser copies (`ordermoe`), all as the model has them otherwise.
+cluster servers_for(std::string_view name, cluster servers);
 
 /// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
 /// of other shape.

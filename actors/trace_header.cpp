@@ -76,7 +76,8 @@ std::string gate_rule_name(model::gate_rule rule) {
 
 }  // namespace
 
-std::string header_line(const run_setup& setup, const strategy& chosen, model::gate_rule gates) {
+std::string header_line(const run_setup& setup, const cluster& servers, const strategy& chosen,
+                        model::gate_rule gates) {
   json costs, policy, line;
   cost_fields(setup.costs, write_field{costs});
   policy_fields(chosen.policy, write_field{policy});
@@ -93,7 +94,7 @@ std::string header_line(const run_setup& setup, const strategy& chosen, model::g
   line["chunk_rows"] = setup.chunk_rows;
   line["requests"] = setup.requests.size();
   line["router_gates"] = gate_rule_name(gates);
-  line["cluster_toml"] = cluster_toml(setup.servers);
+  line["cluster_toml"] = cluster_toml(servers);
   line["costs"] = costs;
   line["policy"] = policy;
   line["profile"] = json::parse(planning::profile_json(setup.experts));

@@ -7,9 +7,10 @@
 namespace ordermoe::actors {
 
 /// The first line of a trace: everything that is needed to check the rest of it. docs/TRACE.md
-/// states every field. `chosen`: what the run begins with, which the planner may have made;
-/// `gates`: the model's rule.
-std::string header_line(const run_setup& setup, const strategy& chosen, model::gate_rule gates);
+/// states every field. `servers`: as they keep their experts; `chosen`: what the run begins with,
+/// which the planner may have made; `gates`: the model's rule.
+std::string header_line(const run_setup& setup, const cluster& servers, const strategy& chosen,
+                        model::gate_rule gates);
 
 struct trace_header {
   run_mode mode = run_mode::emulated;

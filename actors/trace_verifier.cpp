@@ -107,8 +107,8 @@ result<void> verifier::check_header(const std::string& text) {
   auto& document = **parsed;
   document.set_remedy("run again with --trace");
   const auto root = document.root();
-  const auto written =
-      nlohmann::json::parse(header_line(run_setup{}, strategy{}, model::gate_rule::renormalised));
+  const auto written = nlohmann::json::parse(
+      header_line(run_setup{}, cluster{}, strategy{}, model::gate_rule::renormalised));
   only_keys_of(written, root);
   only_keys_of(written.at("costs"), root.at("costs"));
   only_keys_of(written.at("policy"), root.at("policy"));

@@ -36,7 +36,7 @@ bool verifier::on_batch(std::string_view text) {
     server.attention = {number_, layer, end, {rows, flops, bytes - costs.attention_bytes, 0}, 0};
   } else if (work == "expert") {
     if (!same("flops", flops, rows * costs.expert_flops) ||
-        !same("bytes", bytes, costs.expert_bytes))
+        !same("bytes", bytes, expert_bytes(header_.servers.servers[id], costs)))
       return false;
     const auto index = layer * n_experts() + expert;
     server.expert_found[index] += rows;

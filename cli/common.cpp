@@ -9,12 +9,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <set>
 #include <sstream>
 
 #include "actors/calibration_profile.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
-#include "model/precision_costs.hpp"
 #include "model/safetensors.hpp"
 
 namespace ordermoe::cli {
@@ -101,6 +101,15 @@ void world_options::add_kv_precision(CLI::App& command) {
       ->capture_default_str();
 }
 
+void world_options::add_server_weights(CLI::App& command) {
+  command.add_flag("--choose-precision", choose_precision,
+                   "Let the ordermoe planner keep experts coarser on servers where that pays; the "
+                   "profile says what it costs (`calibrate`)");
+  command.add_flag("--own-weights", own_weights,
+                   "Each server loads only the experts that its plan hosts, and what every server "
+                   "has; otherwise servers of this process share one copy");
+}
+
 void add_precisions(CLI::App& command, std::string& expert, std::string& dense) {
   const CLI::IsMember known({"stored", "bf16", "int8", "int4"});
   command
@@ -118,9 +127,9 @@ void add_precisions(CLI::App& command, std::string& expert, std::string& dense) 
 
 result<void> set_precisions(model::load_options& loading, const std::string& expert,
                             const std::string& dense) {
-  const auto experts = model::parse_precision(expert);
+  const auto experts = parse_precision(expert);
   if (!experts) return at("--expert-precision", experts.error());
-  const auto others = model::parse_precision(dense);
+  const auto others = parse_precision(dense);
   if (!others) return at("--dense-precision", others.error());
   loading.expert_precision = *experts;
   loading.dense_precision = *others;
@@ -177,13 +186,21 @@ result<std::vector<std::vector<std::int32_t>>> read_documents(const fs::path& pa
 result<planning::profile> calibrate_on(const fs::path& model_folder,
                                        const model::transformer& model,
                                        const model::tokenizer& tokens, const fs::path& text,
-                                       std::size_t max_tokens, std::uint64_t seed) {
+                                       std::size_t max_tokens, std::uint64_t seed,
+                                       const std::vector<precision>& copies) {
   const auto documents = read_documents(
       text, tokens, std::min<std::size_t>(256, model.config().max_context), max_tokens);
   if (!documents) return documents.error();
   progress_line line("calibrating");
   model::calibration_options options;
   options.seed = seed;
+  for (const auto kept : copies) {
+    model::load_options loading;
+    loading.expert_precision = kept;
+    auto coarser = model::transformer::load(model_folder, loading);
+    if (!coarser) return coarser.error();
+    options.copies.push_back({kept, std::move(*coarser)});
+  }
   options.progress = [&](double share) { line.show(share); };
   options.should_stop = stop_requested;
   const auto statistics = model::calibrate(model, *documents, options);
@@ -240,7 +257,7 @@ result<world> load_world(const world_options& options) {
             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
   auto costs = load_costs(options.costs, shape);
   if (!costs) return costs.error();
-  loaded.costs = model::at_precision(std::move(*costs), loading.expert_precision);
+  loaded.costs = at_precision(std::move(*costs), loading.expert_precision);
   if (!options.cluster.empty()) {
     auto servers = read_cluster(options.cluster);
     if (!servers) return servers.error();
@@ -271,6 +288,77 @@ result<world> load_world(const world_options& options) {
   if (!experts) return experts.error();
   loaded.experts = std::move(*experts);
   return loaded;
+}
+
+result<void> load_coarser(actors::run_setup& setup, const world_options& options,
+                          const actors::strategy_options& choice) {
+  std::set<precision> wanted;
+  for (const auto& server : setup.servers.servers) wanted.insert(server.expert_precision);
+  if (choice.plan)
+    wanted.insert(choice.plan->expert_precision.begin(), choice.plan->expert_precision.end());
+  if (options.choose_precision) {
+    const auto& copies = setup.experts.layers.front().copies;
+    if (copies.empty())
+      return error{errc::mismatch,
+                   fmt::format("--choose-precision: the profile of {} does not say what coarser "
+                               "experts cost; run `ordermoe calibrate` for this model",
+                               options.model)};
+    for (const auto& copy : copies) wanted.insert(copy.kept);
+  }
+  wanted.erase(precision::stored);
+  if (wanted.empty()) return {};
+  if (options.expert_precision != to_string(precision::stored))
+    return error{
+        errc::usage,
+        fmt::format("--expert-precision {}: servers of the cluster or plan keep experts in "
+                    "precisions of their own, which are those of the model as stored; "
+                    "leave it out",
+                    options.expert_precision)};
+  for (const auto kept : wanted) {
+    model::load_options loading;
+    if (auto set = set_precisions(loading, to_string(kept), options.dense_precision); !set)
+      return set.error();
+    loading.kv = setup.model->kv();
+    auto coarser = model::transformer::load(options.model, loading);
+    if (!coarser) return coarser.error();
+    setup.coarser[kept] = std::move(*coarser);
+  }
+  return {};
+}
+
+result<void> load_own_weights(actors::run_setup& setup, const world_options& options) {
+  if (!options.own_weights) return {};
+  const auto& placed = setup.chosen.plan;
+  const planning::placement_index index(placed);
+  std::vector<std::shared_ptr<const model::transformer>> own;
+  for (std::size_t m = 0; m < placed.n_servers; ++m) {
+    model::load_options loading;
+    if (auto set = set_precisions(loading, options.expert_precision, options.dense_precision); !set)
+      return set.error();
+    if (placed.precision_at(m) != precision::stored)
+      loading.expert_precision = placed.precision_at(m);
+    loading.kv = setup.model->kv();
+    loading.hosts = [&](layer_id layer, expert_id expert) {
+      return index.hosts(m, layer.index(), expert.index());
+    };
+    auto loaded = model::transformer::load(options.model, loading);
+    if (!loaded) return loaded.error();
+    const auto& server = setup.servers.servers[m];
+    const auto bytes = static_cast<std::int64_t>((*loaded)->resident_bytes());
+    const auto room = server.memory_bytes - server.kv_bytes;
+    if (options.costs == "measured" && bytes > room)
+      return error{errc::infeasible,
+                   fmt::format("server {} ({}): its weights take {} bytes, {} are left beside KV; "
+                               "give it more memory or plan again",
+                               m, server.name, bytes, room)};
+    fmt::print(stderr, "server {} ({}): {:.1f} MB of weights\n", m, server.name,
+               static_cast<double>(bytes) * 1e-6);
+    own.push_back(std::move(*loaded));
+  }
+  setup.server_models = std::move(own);
+  setup.model = setup.server_models.front();
+  setup.coarser.clear();
+  return {};
 }
 
 namespace {

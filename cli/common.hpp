@@ -58,10 +58,14 @@ struct world_options {
   std::string kv_precision = "fp32";
   std::uint64_t seed = 1;
   bool json = false;
+  bool choose_precision = false;
+  bool own_weights = false;
   void add(CLI::App& command, bool needs_cluster);
   /// Of commands that run the model; the others load it as stored.
   void add_precisions(CLI::App& command);
   void add_kv_precision(CLI::App& command);
+  /// --choose-precision and --own-weights, of commands that run servers.
+  void add_server_weights(CLI::App& command);
 };
 
 /// --expert-precision and --dense-precision of a command that has no world.
@@ -92,7 +96,18 @@ result<planning::profile> calibrate_on(const std::filesystem::path& model_folder
                                        const model::transformer& model,
                                        const model::tokenizer& tokens,
                                        const std::filesystem::path& text, std::size_t max_tokens,
-                                       std::uint64_t seed);
+                                       std::uint64_t seed,
+                                       const std::vector<precision>& copies = {});
+
+/// The model's experts at every precision that servers may keep them in: those of the cluster and
+/// of a plan that is given, and with --choose-precision those that the profile has. Before a
+/// strategy is chosen.
+result<void> load_coarser(actors::run_setup& setup, const world_options& options,
+                          const actors::strategy_options& choice);
+/// With --own-weights: each server loads the experts that the chosen plan places on it, and nothing
+/// is shared any more. Errors also: infeasible where that is more than a server has, as the
+/// cluster's memory is meant where the model charges its own costs.
+result<void> load_own_weights(actors::run_setup& setup, const world_options& options);
 
 /// A text file as documents of at most `document_tokens` tokens, `max_tokens` in all.
 result<std::vector<std::vector<std::int32_t>>> read_documents(const std::filesystem::path& path,

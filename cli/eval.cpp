@@ -126,7 +126,10 @@ result<void> evaluate(const eval_options& options) {
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
+  choice.choose_precision = options.world.choose_precision;
+  if (auto coarser = load_coarser(setup, options.world, choice); !coarser) return coarser.error();
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
+  if (auto own = load_own_weights(setup, options.world); !own) return own.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("scoring");
@@ -169,6 +172,7 @@ void add_eval(CLI::App& app) {
   auto options = std::make_shared<eval_options>();
   options->world.add(command, true);
   options->world.add_precisions(command);
+  options->world.add_server_weights(command);
   options->world.add_kv_precision(command);
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
       ->check(CLI::IsMember(actors::strategy_names()))

@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <numeric>
+#include <set>
+
 #include "cli/common.hpp"
 #include "config/files.hpp"
 
@@ -14,6 +17,7 @@ void add_calibrate(CLI::App& app) {
     std::size_t tokens = 8192;
     std::uint64_t seed = 1;
     bool json = false;
+    std::vector<std::string> copies{"int8", "int4"};
   };
   auto& command =
       *app.add_subcommand("calibrate", "Measure how a model's experts behave; writes profile.json");
@@ -22,6 +26,13 @@ void add_calibrate(CLI::App& app) {
   command.add_option("--text", options->text, "Calibration text; default: the bundled one");
   command.add_option("--tokens", options->tokens, "Calibration tokens at most")
       ->check(CLI::Range(64u, 100'000'000u))
+      ->capture_default_str();
+  command
+      .add_option("--copies", options->copies,
+                  "Coarser copies of the experts whose damage is measured too, each beside the "
+                  "model in memory; none for none")
+      ->check(CLI::IsMember({"int8", "int4", "none"}))
+      ->delimiter(',')
       ->capture_default_str();
   command.add_option("--out", options->out, "Profile to write; default: MODEL/profile.json");
   command.add_option("--seed", options->seed, "Seed of the damage measurement")
@@ -39,8 +50,11 @@ void add_calibrate(CLI::App& app) {
     if (!tokens) return tokens.error();
     const auto text = options->text.empty() ? data_folder() / "eval" / "calibration.txt"
                                             : std::filesystem::path(options->text);
-    const auto experts =
-        calibrate_on(*folder, **model, **tokens, text, options->tokens, options->seed);
+    std::set<precision> copies;
+    for (const auto& name : options->copies)
+      if (name != "none") copies.insert(*parse_precision(name));
+    const auto experts = calibrate_on(*folder, **model, **tokens, text, options->tokens,
+                                      options->seed, {copies.begin(), copies.end()});
     if (!experts) return experts.error();
     const auto out =
         options->out.empty() ? *folder / "profile.json" : std::filesystem::path(options->out);
@@ -50,7 +64,11 @@ void add_calibrate(CLI::App& app) {
       nlohmann::ordered_json j{{"profile", out.string()},
                                {"calibration_tokens", experts->calibration_tokens},
                                {"baseline_nats", experts->baseline_nats}};
-      for (const auto& layer : experts->layers) j["damage"].push_back(layer.damage);
+      for (const auto& layer : experts->layers) {
+        j["damage"].push_back(layer.damage);
+        for (const auto& copy : layer.copies)
+          j["copy_damage"][to_string(copy.kept)].push_back(copy.damage);
+      }
       fmt::print("{}\n", j.dump(2));
       return {};
     }
@@ -65,6 +83,19 @@ void add_calibrate(CLI::App& app) {
       for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
         fmt::print("{:>17.5f} ({:>8.5f})", experts->layers[l].damage[m],
                    experts->layers[l].damage_error[m]);
+      fmt::print("\n");
+    }
+    if (copies.empty()) return {};
+    fmt::print("coarser copies: mean output distance, damage (standard error)\n{:>6}", "layer");
+    for (const auto kept : copies) fmt::print("{:>38}", to_string(kept));
+    fmt::print("\n");
+    for (std::size_t l = 0; l < experts->n_layers; ++l) {
+      fmt::print("{:>6}", l);
+      for (const auto& copy : experts->layers[l].copies)
+        fmt::print("{:>10.5f}{:>17.5f} ({:>8.5f})",
+                   std::accumulate(copy.distance.begin(), copy.distance.end(), 0.0) /
+                       static_cast<double>(copy.distance.size()),
+                   copy.damage, copy.damage_error);
       fmt::print("\n");
     }
     return {};

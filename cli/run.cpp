@@ -149,6 +149,7 @@ result<void> run(const run_options& options) {
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
+  choice.choose_precision = options.world.choose_precision;
   choice.expected_rate = options.rate;
   choice.concurrency = std::clamp(static_cast<double>(prompts->size()), 1.0, 4.0);
   if (options.horizon_given) choice.horizon = options.horizon;
@@ -187,7 +188,10 @@ result<void> run(const run_options& options) {
   }
   if (auto good = actors::check_prompts(setup); !good) return good.error();
   actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
+  if (auto loaded = load_coarser(setup, options.world, choice); !loaded) return loaded.error();
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
+  loaded->model.reset();
+  if (auto own = load_own_weights(setup, options.world); !own) return own.error();
   result<actors::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("answering");
@@ -221,6 +225,7 @@ void add_run(CLI::App& app) {
   options->world.add(command, false);
   options->world.add_precisions(command);
   options->world.add_kv_precision(command);
+  options->world.add_server_weights(command);
   command.add_option("--cluster", options->world.cluster,
                      "Cluster file (TOML); not needed for --mode reference");
   command

@@ -8,6 +8,7 @@
 #include "config/cost_profile.hpp"
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "config/precision.hpp"
 
 namespace ordermoe {
 
@@ -21,7 +22,10 @@ struct server_spec {
   double memory_bandwidth_bytes_per_s = 0;  ///< Rate at which weights and KV are read.
   std::int64_t memory_bytes = 0;  ///< Whole memory: resident parts, experts and KV together.
   std::int64_t kv_bytes = 0;      ///< Part of it that is kept for KV rows.
-  double arrival_share = 0;       ///< Share of the requests that arrive here; shares sum to 1.
+  /// How this server keeps its experts: stored, int8 or int4. Coarser than stored: an expert here
+  /// is a substitute of itself.
+  precision expert_precision = precision::stored;
+  double arrival_share = 0;  ///< Share of the requests that arrive here; shares sum to 1.
 };
 
 /// One direction of one pair of servers.
@@ -50,6 +54,11 @@ std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes);
 /// Nanoseconds that a batch keeps a server busy: max(flops / F, bytes read / memory bandwidth),
 /// rounded up.
 std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
+
+/// Bytes of one expert on this server.
+inline std::int64_t expert_bytes(const server_spec& server, const cost_profile& costs) {
+  return expert_bytes(costs, server.expert_precision);
+}
 
 /// Memory of a server that is left for experts: memory_bytes - kv_bytes - resident parts; may be
 /// negative.

@@ -233,9 +233,9 @@ class cluster_reader {
                          servers.empty() ? "add a [[servers]] table" : "remove some"));
     std::size_t n_shares = 0;
     for (const auto& item : servers) {
-      const section server(
-          *item.as_table(), "a server",
-          {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb", "arrival_share"});
+      const section server(*item.as_table(), "a server",
+                           {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb",
+                            "arrival_share", "expert_precision"});
       server_spec spec;
       spec.name = server.name("name");
       const auto [first, is_new] = server_index_.emplace(spec.name, content_.servers.size());
@@ -250,6 +250,16 @@ class cluster_reader {
           server.whole_units("memory_bandwidth_gb_per_s", memory_bandwidth_gb_per_s);
       spec.memory_bytes = static_cast<std::int64_t>(server.whole_units("memory_gb", memory_gb));
       spec.kv_bytes = static_cast<std::int64_t>(server.whole_units("kv_gb", memory_gb));
+      if (server.find("expert_precision") != nullptr) {
+        const auto text = server.string("expert_precision");
+        const auto kept = parse_precision(text);
+        if (!kept || *kept == precision::bf16)
+          refuse(errc::out_of_range, server.place("expert_precision"),
+                 fmt::format("found expert_precision = \"{}\", expected stored, int8 or int4; "
+                             "correct it or leave it out for stored",
+                             text));
+        spec.expert_precision = *kept;
+      }
       if (spec.kv_bytes > spec.memory_bytes)
         refuse(errc::out_of_range, server.place("kv_gb"),
                fmt::format("found kv_gb = {} beside memory_gb = {}, expected at most as much; "
@@ -466,6 +476,8 @@ std::string cluster_toml(const cluster& content) {
         in_units(server.memory_bandwidth_bytes_per_s, memory_bandwidth_gb_per_s),
         in_units(static_cast<double>(server.memory_bytes), memory_gb),
         in_units(static_cast<double>(server.kv_bytes), memory_gb), decimal(server.arrival_share));
+    if (server.expert_precision != precision::stored)
+      text += fmt::format("expert_precision = \"{}\"\n", to_string(server.expert_precision));
   }
   if (n == 1) return text;
   text += "\n[network]\nlinks = [\n";

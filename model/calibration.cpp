@@ -32,8 +32,9 @@ void probabilities(std::span<const float> logits, std::vector<double>& p) {
 
 /// Sums over tokens at one layer, from which layer_statistics are made.
 struct layer_sums {
-  explicit layer_sums(std::size_t n)
-      : gram(n * n),
+  explicit layer_sums(std::size_t n, std::size_t n_copies)
+      : copies(n_copies, copy_sums{std::vector<double>(n), std::vector<double>(n)}),
+        gram(n * n),
         centred(n * n),
         transitions(n * n),
         routed_distance(n * n),
@@ -45,6 +46,11 @@ struct layer_sums {
         squared_gate(n),
         routed_output(n) {}
 
+  /// Squared distances of each expert to a coarser copy of it.
+  struct copy_sums {
+    std::vector<double> routed, all;
+  };
+  std::vector<copy_sums> copies;
   std::vector<double> gram, centred;
   std::vector<std::uint64_t> transitions;
   std::vector<double> routed_distance, all_distance, routed_regret, all_regret;
@@ -109,7 +115,7 @@ set_key key_of(const std::vector<executed_slot>& slots) {
 
 /// Adds one document at one layer to the sums; returns the hidden state after the layer.
 std::vector<float> observe(const transformer& model, layer_id layer, const before_experts& state,
-                           layer_sums& sums) {
+                           std::span<const coarser_copy> copies, layer_sums& sums) {
   const model_config& config = model.config();
   const std::size_t n_experts = config.n_experts;
   const std::size_t width = config.hidden_size;
@@ -117,6 +123,20 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
   std::vector<std::vector<float>> outputs(n_experts, std::vector<float>(n * width));
   for (std::size_t e = 0; e < n_experts; ++e)
     model.run_expert(layer, expert_id{e}, state.normed, outputs[e]);
+  std::vector<float> coarser(n * width);
+  for (std::size_t c = 0; c < copies.size(); ++c)
+    for (std::size_t e = 0; e < n_experts; ++e) {
+      copies[c].model->run_expert(layer, expert_id{e}, state.normed, coarser);
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto& slots = state.routed[i];
+        if (slots.empty()) continue;
+        const double d =
+            squared_distance(outputs[e].data() + i * width, coarser.data() + i * width, width);
+        sums.copies[c].all[e] += d;
+        if (std::ranges::any_of(slots, [&](const auto& slot) { return slot.expert.index() == e; }))
+          sums.copies[c].routed[e] += d;
+      }
+    }
 
   std::vector<float> hidden = state.hidden;
   std::vector<double> p;
@@ -219,8 +239,10 @@ std::map<set_key, std::size_t> rank_sets(const layer_sums& sums, std::vector<obs
   return index;
 }
 
-layer_statistics conclude(const layer_sums& sums, std::size_t n_experts) {
+layer_statistics conclude(const layer_sums& sums, std::size_t n_experts,
+                          std::span<const coarser_copy> copies) {
   layer_statistics layer;
+  for (const auto& copy : copies) layer.copies.push_back({copy.kept, {}, {}});
   layer.logit_gram = sums.gram;
   layer.centred_gram = sums.centred;
   layer.activations = sums.activations;
@@ -243,6 +265,10 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts) {
       const double regret = routed ? sums.routed_regret[at] : sums.all_regret[at];
       layer.output_distance[at] = output > 0 ? std::sqrt(distance / output) : 0;
       layer.gate_regret[at] = regret / count;
+    }
+    for (std::size_t c = 0; c < sums.copies.size(); ++c) {
+      const double distance = routed ? sums.copies[c].routed[r] : sums.copies[c].all[r];
+      layer.copies[c].distance.push_back(output > 0 ? std::sqrt(distance / output) : 0);
     }
   }
   return layer;
@@ -449,7 +475,7 @@ result<calibration_statistics> calibrate(const transformer& model,
     if (options.progress) options.progress(std::min(1.0, done / (observing + measuring)));
   };
 
-  std::vector<layer_sums> sums(config.n_layers, layer_sums(n_experts));
+  std::vector<layer_sums> sums(config.n_layers, layer_sums(n_experts, options.copies.size()));
   double baseline = 0;
   std::uint64_t predicted_tokens = 0;
   for (const auto& ids : documents) {
@@ -460,7 +486,7 @@ result<calibration_statistics> calibrate(const transformer& model,
     slot_table before;
     for (std::size_t l = 0; l < config.n_layers; ++l) {
       const auto state = prepare(model, layer_id{l}, text.prompt, hidden);
-      hidden = observe(model, layer_id{l}, state, sums[l]);
+      hidden = observe(model, layer_id{l}, state, options.copies, sums[l]);
       if (l > 0) observe_transitions(before, state.routed, n_experts, sums[l - 1]);
       before = state.routed;
     }
@@ -472,7 +498,7 @@ result<calibration_statistics> calibrate(const transformer& model,
 
   std::vector<std::map<set_key, std::size_t>> set_index(config.n_layers);
   for (std::size_t l = 0; l < config.n_layers; ++l) {
-    statistics.layers.push_back(conclude(sums[l], n_experts));
+    statistics.layers.push_back(conclude(sums[l], n_experts, options.copies));
     set_index[l] = rank_sets(sums[l], statistics.layers[l].sets);
   }
   for (std::size_t l = 0; l + 1 < config.n_layers; ++l) {
@@ -493,10 +519,13 @@ result<calibration_statistics> calibrate(const transformer& model,
     centred[l] = cosines(statistics.layers[l].centred_gram, n_experts);
   }
   std::vector<std::array<std::vector<damage_sample>, n_loss_models>> samples(config.n_layers);
-  double measured_tokens = 0;
+  std::vector<std::vector<std::vector<damage_sample>>> copy_samples(
+      config.n_layers, std::vector<std::vector<damage_sample>>(options.copies.size()));
+  double measured_tokens = 0, measured_once = 0;
   for (std::size_t d = 0; d < n_damage_documents; ++d) {
     const auto& ids = documents[d];
     const auto text = rows_of(config, ids);
+    measured_once += static_cast<double>(text.targets.size());
     measured_tokens +=
         static_cast<double>(text.targets.size()) * static_cast<double>(options.damage_draws);
     std::vector<float> hidden(ids.size() * config.hidden_size);
@@ -508,7 +537,20 @@ result<calibration_statistics> calibrate(const transformer& model,
       execute_slots(model, layer_id{l}, states[l].normed, states[l].routed, hidden);
     }
     const double exact = remaining_loss(model, config.n_layers, hidden, text);
-    for (std::size_t l = 0; l < config.n_layers; ++l)
+    for (std::size_t l = 0; l < config.n_layers; ++l) {
+      for (std::size_t c = 0; c < options.copies.size(); ++c) {
+        if (stopping()) return stopped;
+        damage_sample sample;
+        for (std::size_t i = 0; i < text.first + text.targets.size(); ++i)
+          for (const auto& slot : states[l].routed[i])
+            sample.predicted += std::pow(
+                slot.gate * statistics.layers[l].copies[c].distance[slot.expert.index()], 2);
+        std::vector<float> changed = states[l].hidden;
+        execute_slots(*options.copies[c].model, layer_id{l}, states[l].normed, states[l].routed,
+                      changed);
+        sample.increase = remaining_loss(model, l + 1, std::move(changed), text) - exact;
+        copy_samples[l][c].push_back(sample);
+      }
       for (std::size_t draw = 0; draw < options.damage_draws; ++draw) {
         if (stopping()) return stopped;
         const auto available = draw_available(n_experts, options.seed, l, draw);
@@ -534,10 +576,14 @@ result<calibration_statistics> calibrate(const transformer& model,
         }
         advance(static_cast<double>(ids.size() * n_loss_models * (config.n_layers - l)));
       }
+    }
   }
-  for (std::size_t l = 0; l < config.n_layers; ++l)
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
     for (std::size_t m = 0; m < n_loss_models; ++m)
       statistics.layers[l].damage[m] = conclude(samples[l][m], measured_tokens);
+    for (std::size_t c = 0; c < options.copies.size(); ++c)
+      statistics.layers[l].copies[c].damage = conclude(copy_samples[l][c], measured_once);
+  }
   if (options.progress) options.progress(1.0);
   return statistics;
 }

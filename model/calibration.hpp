@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,16 @@ struct damage_measurement {
   double standard_error = 0;  ///< Of the coefficient, over documents and draws.
   double mean_increase = 0;   ///< Nats per token, over all draws.
   double mean_predicted = 0;  ///< Predicted loss per token, over all draws.
+};
+
+/// What coarser copies of a layer's experts do in their place.
+struct copy_statistics {
+  precision kept = precision::int8;
+  /// [n_experts] sqrt(E |f_r(x) - copy of f_r(x)|^2 / E |y|^2) over tokens routed to r, y the
+  /// layer's gated sum; over all tokens where none was.
+  std::vector<double> distance;
+  /// All experts of the layer replaced; predicted per slot: gate^2 distance^2.
+  damage_measurement damage;
 };
 
 /// Experts that the router chose together, ascending.
@@ -66,6 +77,7 @@ struct layer_statistics {
   std::vector<double> mean_gate;  ///< [n_experts], over tokens routed to the expert; 0 without any.
   std::vector<double> mean_squared_gate;  ///< [n_experts], likewise.
   std::array<damage_measurement, n_loss_models> damage;
+  std::vector<copy_statistics> copies;  ///< As calibration_options::copies.
 };
 
 struct calibration_statistics {
@@ -79,11 +91,18 @@ struct calibration_statistics {
   std::vector<layer_statistics> layers;
 };
 
+/// The same model with its experts kept coarser.
+struct coarser_copy {
+  precision kept = precision::int8;
+  std::shared_ptr<const transformer> model;
+};
+
 struct calibration_options {
   std::size_t damage_tokens =
       2048;  ///< Whole documents from the front until there are this many tokens.
   std::size_t damage_draws = 3;  ///< Random halves of experts taken away, per layer.
   std::uint64_t seed = 1;
+  std::vector<coarser_copy> copies;  ///< To be measured too, fine to coarse.
   std::function<void(double share_done)> progress = {};
   std::function<bool()> should_stop = {};  ///< Asked between documents.
 };

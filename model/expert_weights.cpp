@@ -43,27 +43,6 @@ std::byte* aligned_room(std::size_t bytes) {
 
 }  // namespace
 
-const char* to_string(precision value) {
-  switch (value) {
-    case precision::stored:
-      return "stored";
-    case precision::bf16:
-      return "bf16";
-    case precision::int8:
-      return "int8";
-    case precision::int4:
-      return "int4";
-  }
-  return "";
-}
-
-result<precision> parse_precision(std::string_view name) {
-  for (const auto value : {precision::stored, precision::bf16, precision::int8, precision::int4})
-    if (name == to_string(value)) return value;
-  return error{errc::usage,
-               fmt::format("precision '{}': expected stored, bf16, int8 or int4", name)};
-}
-
 struct projection::device_matrix {
   at::Device device;
   at::Tensor content;  ///< [n_out, n_in] fp32

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/precision.hpp"
 #include "model/kernels.hpp"
 #include "model/matrix_source.hpp"
 
@@ -23,14 +24,9 @@ constexpr std::size_t most_rows = 128;
 /// other device.
 enum class linear_path { kernels, libtorch };
 
-/// What weights are turned into when they are loaded; `stored`: what the checkpoint has. bf16
-/// rounds what has more bits; int8 and int4 are those of weight_storage. For the kernels on the
-/// host only.
-enum class precision { stored, bf16, int8, int4 };
-/// "stored", "bf16", "int8", "int4".
-const char* to_string(precision value);
-/// The opposite of to_string. Error: usage, naming what is allowed.
-result<precision> parse_precision(std::string_view name);
+/// What weights are turned into when they are loaded (config/precision.hpp); int8 and int4 are those
+/// of weight_storage. For the kernels on the host only.
+using ordermoe::precision;
 
 /// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
 /// must be libtorch where it is not the host.

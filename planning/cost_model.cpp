@@ -12,7 +12,8 @@ cost_model make_cost_model(const cluster& servers, const cost_profile& costs) {
   for (std::size_t from = 0; from < n; ++from) {
     const auto& server = servers.servers[from];
     model.expert_ns.push_back(
-        static_cast<double>(compute_ns(server, costs.expert_flops, costs.expert_bytes)));
+        static_cast<double>(compute_ns(server, costs.expert_flops, expert_bytes(server, costs))));
+    model.expert_precision.push_back(server.expert_precision);
     model.attention_ns.push_back(
         static_cast<double>(compute_ns(server, costs.attention_flops, costs.attention_bytes)));
     model.head_ns.push_back(

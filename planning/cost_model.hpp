@@ -22,6 +22,7 @@ struct cost_model {
   std::vector<double> message_ns;  ///< A small message (a sampled id): latency plus its bytes.
   std::vector<double>
       expert_ns;  ///< c(m): one row through one expert, max(FLOPs / F, bytes / bandwidth).
+  std::vector<precision> expert_precision;  ///< How each server keeps its experts.
   std::vector<double>
       attention_ns;  ///< One row through one layer's attention, norms and router, no context.
   std::vector<double> head_ns;  ///< One row through the output projection.

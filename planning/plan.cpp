@@ -87,12 +87,22 @@ result<void> check_experts(const plan& content) {
           "each expert at most once on a server");
     mask |= bit;
   }
-  for (std::size_t i = 0; i < hosts.size(); ++i)
+  server_mask exact = 0;
+  for (std::size_t m = 0; m < content.n_servers; ++m)
+    if (content.precision_at(m) == precision::stored) exact |= server_mask{1} << m;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (hosts[i] == 0)
       return wrong_plan(errc::infeasible, "experts",
                         fmt::format("no server for layer {} expert {}", i / content.n_experts,
                                     i % content.n_experts),
                         "every expert on at least one server");
+    if ((hosts[i] & exact) == 0)
+      return wrong_plan(errc::infeasible, "experts",
+                        fmt::format("layer {} expert {} only on servers that keep it coarser than "
+                                    "the model",
+                                    i / content.n_experts, i % content.n_experts),
+                        "every expert on at least one server as the model has it");
+  }
   return {};
 }
 
@@ -154,6 +164,10 @@ result<void> validate(const plan& content) {
                       fmt::format("{} entries", content.experts.size()),
                       fmt::format("every one of {} experts in {} layers on at least one server",
                                   content.n_experts, content.n_layers));
+  if (!content.expert_precision.empty() && content.expert_precision.size() != content.n_servers)
+    return wrong_plan(errc::mismatch, "expert_precision",
+                      fmt::format("{} values", content.expert_precision.size()),
+                      fmt::format("none or {}, one for each server", content.n_servers));
   if (auto r = check_experts(content); !r) return r;
   if (!content.grouping.empty() && content.grouping.size() != content.n_layers)
     return wrong_plan(errc::mismatch, "grouping", fmt::format("{} layers", content.grouping.size()),
@@ -184,9 +198,15 @@ result<void> validate(const plan& content, const cluster& servers, const cost_pr
     return wrong_plan(errc::mismatch, "n_servers", fmt::format("{}", content.n_servers),
                       fmt::format("{}, the servers of the cluster", servers.size()));
   std::vector<std::int64_t> used(content.n_servers, 0);
-  for (const auto& placed : content.experts) used[placed.server.index()] += costs.expert_bytes;
+  for (const auto& placed : content.experts)
+    used[placed.server.index()] += expert_bytes(servers.servers[placed.server.index()], costs);
   for (std::size_t m = 0; m < content.n_servers; ++m) {
     const auto& server = servers.servers[m];
+    if (content.precision_at(m) != server.expert_precision)
+      return wrong_plan(errc::mismatch, fmt::format("expert_precision[{}]", m),
+                        to_string(content.precision_at(m)),
+                        fmt::format("{}, as the cluster has server {}",
+                                    to_string(server.expert_precision), server.name));
     const auto limit = expert_memory_bytes(server, costs, content.n_layers);
     if (used[m] > limit)
       return error{errc::infeasible,
@@ -203,6 +223,21 @@ result<void> validate(const plan& content, const cluster& servers, const cost_pr
                         fmt::format("{}, what the cluster leaves for experts", limit));
   }
   return {};
+}
+
+void note_precisions(plan& content, const cluster& servers) {
+  content.expert_precision.clear();
+  for (const auto& server : servers.servers)
+    content.expert_precision.push_back(server.expert_precision);
+  if (std::ranges::all_of(content.expert_precision,
+                          [](precision kept) { return kept == precision::stored; }))
+    content.expert_precision.clear();
+}
+
+cluster with_precisions(cluster servers, const plan& content) {
+  for (std::size_t m = 0; m < servers.size(); ++m)
+    servers.servers[m].expert_precision = content.precision_at(m);
+  return servers;
 }
 
 std::vector<residency> access_residency(std::size_t n_servers, std::size_t n_layers) {

@@ -64,6 +64,9 @@ struct plan {
   std::vector<layer_grouping> grouping;  ///< [n_layers]; empty where the strategy does not group
   std::vector<placed_expert> experts;    ///< In the order chosen.
   std::vector<residency> residence;      ///< [n_servers], by access server
+  /// [n_servers] how each server keeps its experts; empty: all as the model has them. Every expert
+  /// has a copy that is stored so.
+  std::vector<precision> expert_precision;
   std::vector<std::int64_t> expert_bytes_used;   ///< [n_servers]
   std::vector<std::int64_t> expert_bytes_limit;  ///< [n_servers]
   /// The planner's estimate of the time of one decoded token, averaged over arrivals; 0 where the
@@ -71,7 +74,15 @@ struct plan {
   double estimated_token_ns = 0;
 
   bool hosts(server_id server, layer_id layer, expert_id expert) const;
+  precision precision_at(std::size_t server) const {
+    return expert_precision.empty() ? precision::stored : expert_precision[server];
+  }
 };
+
+/// Writes the precisions of a cluster's servers into a plan for them; none where all are stored.
+void note_precisions(plan& content, const cluster& servers);
+/// The servers as the plan has them. Precondition: as many servers.
+cluster with_precisions(cluster servers, const plan& content);
 
 /// Fast look-up of who hosts what.
 class placement_index {
@@ -92,12 +103,12 @@ class placement_index {
 
 /// What holds of a plan by itself: shapes, ids in range, no expert twice on a server, every expert
 /// on some server (c.2), groups that cover each layer once, residency sets that are neither empty
-/// nor name unknown servers. The message opens with the JSON path. Errors: mismatch, out_of_range,
+/// nor name unknown servers, a copy of every expert as the model has it. The message opens with the JSON path. Errors: mismatch, out_of_range,
 /// infeasible (an expert that no server hosts).
 result<void> validate(const plan& content);
 
 /// The same, and that the plan fits the cluster: number of servers, bytes counted right, memory
-/// limits (c.1). Error: mismatch or infeasible besides those above.
+/// limits (c.1), precisions. Error: mismatch or infeasible besides those above.
 result<void> validate(const plan& content, const cluster& servers, const cost_profile& costs);
 
 result<plan> read_plan(const std::filesystem::path& path);

@@ -82,6 +82,11 @@ std::string plan_json(const plan& content) {
   document["estimated_token_ns"] = content.estimated_token_ns;
   document["expert_bytes_used"] = content.expert_bytes_used;
   document["expert_bytes_limit"] = content.expert_bytes_limit;
+  if (!content.expert_precision.empty()) {
+    auto names = ordered_json::array();
+    for (const auto kept : content.expert_precision) names.push_back(to_string(kept));
+    document["expert_precision"] = std::move(names);
+  }
   auto residence = ordered_json::array();
   for (const auto& access : content.residence) {
     auto layers = ordered_json::array();
@@ -122,6 +127,12 @@ result<plan> parse_plan(const std::string& json, const std::string& place) {
     content.expert_bytes_used.push_back(bytes.integer());
   for (const auto& bytes : root.at("expert_bytes_limit").items())
     content.expert_bytes_limit.push_back(bytes.integer());
+  if (const auto names = root.find("expert_precision"))
+    for (const auto& name : names->items()) {
+      constexpr std::array kept{precision::stored, precision::int8, precision::int4};
+      content.expert_precision.push_back(
+          kept[name.one_of({to_string(kept[0]), to_string(kept[1]), to_string(kept[2])})]);
+    }
   for (const auto& access : root.at("residence").items()) {
     auto& layers = content.residence.emplace_back().layers;
     for (const auto& servers : access.items()) layers.push_back(mask_of(servers));

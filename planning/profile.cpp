@@ -174,7 +174,24 @@ result<void> check_layer(const profile& content, std::size_t l) {
   if (auto r = check_range(layer.damage, 0, infinity, path("damage")); !r) return r;
   if (layer.damage_error.size() != n_loss_metrics)
     return wrong_shape(path("damage_error"), layer.damage_error.size(), n_loss_metrics);
-  return check_range(layer.damage_error, 0, infinity, path("damage_error"));
+  if (auto r = check_range(layer.damage_error, 0, infinity, path("damage_error")); !r) return r;
+  if (layer.copies.size() != content.layers[0].copies.size())
+    return wrong_shape(path("copies"), layer.copies.size(), content.layers[0].copies.size());
+  for (std::size_t c = 0; c < layer.copies.size(); ++c) {
+    const auto& copy = layer.copies[c];
+    const auto here = fmt::format("layers[{}].copies[{}]", l, c);
+    if (copy.kept != content.layers[0].copies[c].kept ||
+        (c > 0 && copy.kept <= layer.copies[c - 1].kept))
+      return error{errc::mismatch,
+                   fmt::format("{}.precision: found {}, expected the precisions of layers[0], each "
+                               "once from fine to coarse; calibrate the model again",
+                               here, to_string(copy.kept))};
+    if (copy.distance.size() != n) return wrong_shape(here + ".distance", copy.distance.size(), n);
+    if (auto r = check_range(copy.distance, 0, infinity, here + ".distance"); !r) return r;
+    const std::array damage{copy.damage, copy.damage_error};
+    if (auto r = check_range(damage, 0, infinity, here + ".damage"); !r) return r;
+  }
+  return {};
 }
 
 }  // namespace
@@ -188,6 +205,12 @@ result<loss_metric> parse_loss_metric(std::string_view name) {
     if (name == metric_names[i]) return static_cast<loss_metric>(i);
   return error{errc::usage, fmt::format("found the loss metric '{}', expected one of {}", name,
                                         fmt::join(metric_names, ", "))};
+}
+
+const copy_profile* layer_profile::copy_of(precision kept) const {
+  const auto found = std::find_if(copies.begin(), copies.end(),
+                                  [&](const copy_profile& copy) { return copy.kept == kept; });
+  return found == copies.end() ? nullptr : &*found;
 }
 
 const matrix& profile::similarity(std::size_t layer, loss_metric metric) const {

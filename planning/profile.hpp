@@ -9,6 +9,7 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "config/precision.hpp"
 
 namespace ordermoe::planning {
 
@@ -44,6 +45,15 @@ struct target_set {
   double probability = 0;              ///< Share of calibration tokens at this layer.
 };
 
+/// What a coarser copy of an expert does in its place: a substitution whose loss is
+/// damage * gate^2 * distance^2 in nats, whatever the metric of other substitutions.
+struct copy_profile {
+  precision kept = precision::int8;
+  std::vector<double> distance;  ///< D(r, copy of r), [E], as output_distance
+  double damage = 0;             ///< Measured nats per unit of gate^2 * distance^2; >= 0.
+  double damage_error = 0;       ///< Standard error of the same.
+};
+
 struct layer_profile {
   std::vector<double> activation;  ///< f_l^j, eq. (5), [E]; sums to 1.
   matrix router_logit;             ///< Sim_l, eq. (4), [E, E], symmetric, diagonal 1.
@@ -59,6 +69,11 @@ struct layer_profile {
   std::vector<double>
       damage;  ///< [n_loss_metrics]: measured nats per unit of predicted loss; >= 0.
   std::vector<double> damage_error;  ///< [n_loss_metrics]: standard error of the same.
+  std::vector<copy_profile> copies;  ///< Of the precisions that were measured, fine to coarse; the
+                                     ///< same ones in every layer.
+
+  /// Null where this precision was not measured.
+  const copy_profile* copy_of(precision kept) const;
 };
 
 /// What calibration learnt about a model's experts: profile.json, version 1.

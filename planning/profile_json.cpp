@@ -1,3 +1,5 @@
+#include <array>
+
 #include "config/files.hpp"
 #include "config/json.hpp"
 #include "planning/json_text.hpp"
@@ -69,6 +71,17 @@ ordered_json layer_json(const layer_profile& layer) {
   content["set_transition"] = rows_of(layer.set_transition);
   content["damage"] = by_metric(layer.damage);
   content["damage_error"] = by_metric(layer.damage_error);
+  if (layer.copies.empty()) return content;
+  auto copies = ordered_json::array();
+  for (const auto& copy : layer.copies) {
+    ordered_json entry;
+    entry["precision"] = to_string(copy.kept);
+    entry["distance"] = copy.distance;
+    entry["damage"] = copy.damage;
+    entry["damage_error"] = copy.damage_error;
+    copies.push_back(std::move(entry));
+  }
+  content["copies"] = std::move(copies);
   return content;
 }
 
@@ -87,6 +100,16 @@ layer_profile layer_of(const json_value& content, std::uint32_t n_experts) {
   layer.set_transition = matrix_of(content.at("set_transition"));
   layer.damage = by_metric(content.at("damage"));
   layer.damage_error = by_metric(content.at("damage_error"));
+  if (const auto copies = content.find("copies"))
+    for (const auto& entry : copies->items()) {
+      copy_profile copy;
+      copy.kept = std::array{precision::int8, precision::int4}
+          [entry.at("precision").one_of({to_string(precision::int8), to_string(precision::int4)})];
+      copy.distance = entry.at("distance").numbers();
+      copy.damage = entry.at("damage").number();
+      copy.damage_error = entry.at("damage_error").number();
+      layer.copies.push_back(std::move(copy));
+    }
   return layer;
 }
 

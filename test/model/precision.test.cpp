@@ -34,7 +34,7 @@ double held_out_perplexity(const std::string& name, om::precision kept, std::siz
   ids.resize(n_tokens);
   const auto score =
       fixture::need(om::perplexity(om::windows(ids, 256), om::reference_losses(*model)));
-  BOOST_TEST_MESSAGE(name << ", experts " << om::to_string(kept) << ", dense "
+  BOOST_TEST_MESSAGE(name << ", experts " << ordermoe::to_string(kept) << ", dense "
                           << om::to_string(dense) << ": perplexity " << score.perplexity << " over "
                           << score.n_tokens << " tokens");
   return score.perplexity;
@@ -203,8 +203,8 @@ BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_weights_by_name) {
 
 BOOST_AUTO_TEST_CASE(precisions_are_named_and_read_back) {
   for (const auto kept : every_precision)
-    BOOST_TEST((fixture::need(om::parse_precision(om::to_string(kept))) == kept));
-  fixture::check_error(om::parse_precision("int3"), ordermoe::errc::usage, {"int3", "int8"});
+    BOOST_TEST((fixture::need(ordermoe::parse_precision(ordermoe::to_string(kept))) == kept));
+  fixture::check_error(ordermoe::parse_precision("int3"), ordermoe::errc::usage, {"int3", "int8"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()
