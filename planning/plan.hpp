@@ -103,8 +103,8 @@ class placement_index {
 
 /// What holds of a plan by itself: shapes, ids in range, no expert twice on a server, every expert
 /// on some server (c.2), groups that cover each layer once, residency sets that are neither empty
-/// nor name unknown servers, a copy of every expert as the model has it. The message opens with the JSON path. Errors: mismatch, out_of_range,
-/// infeasible (an expert that no server hosts).
+/// nor name unknown servers, a copy of every expert as the model has it. The message opens with the
+/// JSON path. Errors: mismatch, out_of_range, infeasible (an expert that no server hosts).
 result<void> validate(const plan& content);
 
 /// The same, and that the plan fits the cluster: number of servers, bytes counted right, memory

@@ -91,37 +91,49 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
   const auto rule = policy_.candidates;
   for (std::size_t j = 0; j < query.slots.size(); ++j) {
     const auto& slot = query.slots[j];
-    option* out = options + j * n_experts_;
+    option* out = options + j * n_ways_;
     std::size_t n = 0;
     const auto here = server_mask{1} << query.server;
     const bool local_only = rule == candidate_rule::local_only;
-    const auto target_hosts = facts.hosts[slot.target];
+    const auto target_hosts = facts.way_hosts[slot.target];
     if (local_only && (target_hosts & here) != 0)
       out[n++] = {0, here, slot.target, 0};
     else
       out[n++] = {0, target_hosts, slot.target, local_only ? 1u : 0u};
     const bool cuts = query.slots.size() == 1 && cuts_ways();
+    const auto add_copies = [&](auto&& add) {
+      for (std::size_t kept = 1; kept < precisions_.size(); ++kept)
+        for (std::uint32_t e = 0; e < n_experts_; ++e) {
+          const auto hosts = facts.way_hosts[kept * n_experts_ + e];
+          if (hosts == 0 || slot.loss[e] > left) continue;
+          const auto loss = slot.loss[e] + copy_units(facts, kept, e, slot.gate);
+          if (loss <= left) add(option{loss, hosts, e, 0});
+        }
+    };
     if (cuts && rule != candidate_rule::exact) {
       for (std::uint32_t e = 0; e < n_experts_; ++e)
-        if (slot.loss[e] <= left && e != slot.target)
-          out[n++] = {slot.loss[e], facts.hosts[e], e, 0};
+        if (slot.loss[e] <= left && e != slot.target && facts.way_hosts[e] != 0)
+          out[n++] = {slot.loss[e], facts.way_hosts[e], e, 0};
+      add_copies([&](const option& copy) { out[n++] = copy; });
       n = keep_best_at_servers(out, n);
       std::stable_sort(out, out + n,
                        [](const option& a, const option& b) { return a.loss < b.loss; });
-    } else if (rule != candidate_rule::exact)
+    } else if (rule != candidate_rule::exact) {
+      // Insertion by loss; experts of equal loss stay in ascending order after the target.
+      const auto insert = [&](const option& way) {
+        std::size_t at = n++;
+        for (; at > 0 && out[at - 1].loss > way.loss; --at) out[at] = out[at - 1];
+        out[at] = way;
+      };
       for (std::uint32_t e = 0; e < n_experts_; ++e) {
         const auto loss = slot.loss[e];
         if (loss > left || e == slot.target) continue;
-        auto hosts = facts.hosts[e];
-        if (local_only) {
-          hosts &= here;
-          if (hosts == 0) continue;
-        }
-        // Insertion by loss; experts of equal loss stay in ascending order after the target.
-        std::size_t at = n++;
-        for (; at > 0 && out[at - 1].loss > loss; --at) out[at] = out[at - 1];
-        out[at] = {loss, hosts, e, 0};
+        auto hosts = facts.way_hosts[e];
+        if (local_only) hosts &= here;
+        if (hosts != 0) insert({loss, hosts, e, 0});
       }
+      add_copies(insert);
+    }
     counts[j] = n;
   }
 }
@@ -138,7 +150,7 @@ void tables::place(const step_query& step, outcome& candidate) const {
   std::array<std::uint32_t, max_slots> experts{};
   std::array<server_mask, max_slots> hosts{};
   for (std::size_t j = 0; j < step.count; ++j) {
-    const auto& choice = step.at(j, candidate.choice[j], n_experts_);
+    const auto& choice = step.at(j, candidate.choice[j], n_ways_);
     experts[j] = choice.expert;
     hosts[j] = choice.hosts & only;
   }
@@ -187,7 +199,7 @@ void tables::offer(const step_query& step, outcome& candidate, outcome& best) co
       std::array<std::uint32_t, 2 * max_slots> slots{};
       for (std::size_t j = 0; j < step.count; ++j) {
         slots[2 * j] = x.servers[j];
-        slots[2 * j + 1] = step.at(j, x.choice[j], n_experts_).expert;
+        slots[2 * j + 1] = step.at(j, x.choice[j], n_ways_).expert;
       }
       return std::tuple(x.work, x.position, slots);
     };
@@ -255,7 +267,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
     double beaten = infinity, beaten_twice = infinity;
     const timed* settled = begin;
     for (std::size_t i = 0; i < step.counts[j]; ++i) {
-      const auto& choice = step.at(j, i, n_experts_);
+      const auto& choice = step.at(j, i, n_ways_);
       double first = infinity, second = infinity;
       std::size_t host = 0;
       for_each_server(choice.hosts, [&](std::size_t m) {
@@ -310,8 +322,10 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
       const auto loss = a.loss + b.loss;
       if (loss > step.left) break;
       double time;
-      if (a.expert == b.expert) {
-        if (policy_.distinct && policy_.candidates != candidate_rule::router_restricted) continue;
+      if (a.expert == b.expert && policy_.distinct &&
+          policy_.candidates != candidate_rule::router_restricted)
+        continue;
+      if (a.expert == b.expert && a.host == b.host) {
         time = a.first;
       } else if (a.host != b.host) {
         time = std::max(a.first, b.first);
@@ -365,7 +379,7 @@ void tables::search_many(const step_query& step, std::size_t position, outcome& 
       return;
     }
     for (std::size_t i = 0; i < step.counts[slot]; ++i) {
-      const auto& choice = step.at(slot, i, n_experts_);
+      const auto& choice = step.at(slot, i, n_ways_);
       if (loss + choice.loss > step.left) break;
       if (policy_.distinct && policy_.candidates != candidate_rule::router_restricted &&
           std::find(experts.begin(), experts.begin() + slot, choice.expert) !=
@@ -435,7 +449,7 @@ decision tables::select(const decision_query& query) const {
   if (token_budget_ == 0) left = 0;
   if (rule == candidate_rule::router_restricted) {
     left = unbounded_budget;
-    restrict_options(query, facts, options, n_experts_, counts.data());
+    restrict_options(query, facts, options, n_ways_, counts.data());
   } else {
     fill_options(query, facts, left, options, counts.data());
   }
@@ -475,7 +489,7 @@ decision tables::select(const decision_query& query) const {
   made.residence = table.next[best.position];
   made.n_slots = static_cast<std::uint32_t>(count);
   for (std::size_t j = 0; j < count; ++j) {
-    const auto& choice = step.at(j, best.choice[j], n_experts_);
+    const auto& choice = step.at(j, best.choice[j], n_ways_);
     made.slots[j] = {best.servers[j], choice.expert, choice.loss};
   }
   made.time_ns = best.time;

@@ -13,8 +13,14 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
   };
   std::vector<std::vector<option>> options(top_k_);
   const auto add = [&](std::size_t slot, std::size_t expert) {
-    options[slot].push_back({loss(slot, expert), hosts_from(facts, expert, server),
-                             static_cast<std::uint32_t>(expert), 0});
+    for (std::size_t kept = 0; kept < precisions_.size(); ++kept) {
+      const auto hosts = hosts_from(facts, kept * n_experts_ + expert, server);
+      if (hosts == 0) continue;
+      options[slot].push_back(
+          {loss(slot, expert) +
+               copy_units(facts, kept, expert, facts.mean_gates[set * top_k_ + slot]),
+           hosts, static_cast<std::uint32_t>(expert), 0});
+    }
   };
   const auto is_local = [&](std::size_t expert) { return (facts.hosts[expert] >> server) & 1u; };
 
@@ -69,12 +75,13 @@ std::vector<combination> tables::combinations(const layer_facts& facts, std::siz
   const bool ignores_budget = token_budget_ == unbounded_budget || is_priced() ||
                               policy_.candidates == candidate_rule::router_restricted;
   std::vector<combination> found;
-  std::array<std::uint32_t, max_slots> experts{};
+  std::array<std::uint32_t, max_slots> experts{}, ways{};
   const auto fill = [&](auto&& self, std::size_t slot, loss_units loss,
                         std::uint32_t leaves) -> void {
     if (slot == top_k_) {
       combination all;
       all.key = key_of(experts.data(), top_k_);
+      all.step = steps_.empty() ? all.key : step_index_(ways.data(), top_k_);
       all.leaves = leaves;
       all.quality = per_unit_ * static_cast<double>(loss);
       if (!ignores_budget) all.bin = static_cast<std::uint32_t>((loss + width_ - 1) / width_);
@@ -90,19 +97,23 @@ std::vector<combination> tables::combinations(const layer_facts& facts, std::siz
               experts.begin() + slot)
         continue;
       experts[slot] = choice.expert;
+      if (!steps_.empty()) {
+        const auto host = static_cast<std::size_t>(std::countr_zero(choice.hosts));
+        ways[slot] = static_cast<std::uint32_t>(precision_at_[host] * n_experts_ + choice.expert);
+      }
       self(self, slot + 1, sum, leaves + choice.leaves);
     }
   };
   fill(fill, 0, 0, 0);
 
   const auto order = [](const combination& x) {
-    return std::tuple(x.key, x.leaves, x.bin, x.quality);
+    return std::tuple(x.step, x.leaves, x.bin, x.quality);
   };
   std::sort(found.begin(), found.end(),
             [&](const auto& x, const auto& y) { return order(x) < order(y); });
   std::vector<combination> kept;
   for (const auto& x : found) {
-    if (!kept.empty() && kept.back().key == x.key && kept.back().leaves == x.leaves &&
+    if (!kept.empty() && kept.back().step == x.step && kept.back().leaves == x.leaves &&
         (is_monotone() ? kept.back().quality <= x.quality : kept.back().bin == x.bin))
       continue;
     kept.push_back(x);
@@ -112,9 +123,8 @@ std::vector<combination> tables::combinations(const layer_facts& facts, std::siz
   return kept;
 }
 
-/// Shortest time until all of these different experts have answered at the residence, without
-/// queues.
-double tables::shortest(const layer_facts& facts, const std::uint32_t* experts, std::size_t count,
+/// Shortest time until all of these different ways have answered at the residence, without queues.
+double tables::shortest(const layer_facts& facts, const std::uint32_t* ways, std::size_t count,
                         std::size_t server, std::size_t residence) const {
   const auto only = policy_.residence == residence_choice::with_slot ? server_mask{1} << residence
                                                                      : ~server_mask{0};
@@ -126,7 +136,7 @@ double tables::shortest(const layer_facts& facts, const std::uint32_t* experts, 
     std::array<double, 2> first{infinity, infinity}, second{infinity, infinity};
     std::array<std::size_t, 2> host{};
     for (std::size_t i = 0; i < count; ++i)
-      for_each_server(hosts_from(facts, experts[i], server) & only, [&](std::size_t m) {
+      for_each_server(hosts_from(facts, ways[i], server) & only, [&](std::size_t m) {
         const double t = time(m, 1);
         if (t < first[i]) {
           second[i] = first[i];
@@ -148,7 +158,7 @@ double tables::shortest(const layer_facts& facts, const std::uint32_t* experts, 
       best = longest;
       return;
     }
-    for_each_server(hosts_from(facts, experts[i], server) & only, [&](std::size_t m) {
+    for_each_server(hosts_from(facts, ways[i], server) & only, [&](std::size_t m) {
       ++run[m];
       self(self, i + 1, std::max(longest, time(m, run[m])));
       --run[m];
@@ -158,14 +168,15 @@ double tables::shortest(const layer_facts& facts, const std::uint32_t* experts, 
   return best;
 }
 
-/// omega_T / d_ref * (time + later) of running each key's experts.
+/// omega_T / d_ref * (time + later) of running each set of ways.
 void tables::fill_steps(const layer_facts& facts, std::size_t server, std::size_t residence,
                         double later, std::vector<double>& steps) const {
   const double stays = hidden(server, residence);
-  steps.resize(keys_.size());
-  for (std::size_t key = 0; key < keys_.size(); ++key) {
-    const double time = shortest(facts, keys_[key].data(), keys_[key].size(), server, residence);
-    steps[key] = time == infinity ? infinity : per_ns_ * (std::max(stays, time) + later);
+  const auto& sets = steps_.empty() ? keys_ : steps_;
+  steps.resize(sets.size());
+  for (std::size_t set = 0; set < sets.size(); ++set) {
+    const double time = shortest(facts, sets[set].data(), sets[set].size(), server, residence);
+    steps[set] = time == infinity ? infinity : per_ns_ * (std::max(stays, time) + later);
   }
 }
 
@@ -177,7 +188,7 @@ void tables::relax(const std::vector<combination>& choices, const std::vector<do
   const double* routed = onward + set_key * key_stride;
   double lowest = infinity;
   for (const auto& choice : choices) {
-    const double cost = steps[choice.key] + choice.quality;
+    const double cost = steps[choice.step] + choice.quality;
     const double* row = is_executed() ? onward + choice.key * key_stride : routed;
     // Without executed rows, a choice that is dearer than one of a lower bin never wins.
     if (!is_executed() && is_monotone()) {

@@ -35,7 +35,7 @@ struct fixed_ways {
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
     return {&way[slot], (hosts[slot] >> server) & 1u};
   }
-  loss_units loss(std::size_t slot, std::uint32_t expert) const {
+  loss_units loss(std::size_t slot, std::size_t, std::uint32_t expert) const {
     return way[slot].expert == expert ? way[slot].loss : forbidden;
   }
   void set(std::size_t slot, slot_way to, server_mask at) {
@@ -46,23 +46,24 @@ struct fixed_ways {
   }
 };
 
-/// Lists of one set: lists [slot, server], losses [slot, expert].
+/// Lists of one set: lists [slot, server]. Loss: loss_units(slot, server, expert).
+template <class Loss>
 struct listed_ways {
   const way_list* lists;
-  const loss_units* losses;
-  std::size_t n_servers, n_experts;
+  Loss lost;
+  std::size_t n_servers;
 
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
     const auto& list = lists[slot * n_servers + server];
     return {list.ways.data(), list.size};
   }
-  loss_units loss(std::size_t slot, std::uint32_t expert) const {
-    return losses[slot * n_experts + expert];
+  loss_units loss(std::size_t slot, std::size_t server, std::uint32_t expert) const {
+    return lost(slot, server, expert);
   }
 };
 
 /// Lists of all slots and servers, found when they are first asked for. Find: void(way_list&, slot,
-/// server). Loss: loss_units(slot, expert).
+/// server). Loss: loss_units(slot, server, expert).
 template <class Find, class Loss>
 struct found_ways {
   Find find;
@@ -141,6 +142,11 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
     return facts.mean_loss[(set * top_k_ + slot) * n_experts_ + expert];
   };
 
+  const auto copy_loss = [&](std::size_t set, std::size_t slot, std::size_t server,
+                             std::size_t expert) {
+    return copy_units(facts, precision_at_[server], expert, facts.mean_gates[set * top_k_ + slot]);
+  };
+
   // Lists of every set, slot and server, where the server that the token is at does not matter.
   std::vector<way_list> lists;
   std::vector<server_mask> useful(n_sets, 0);
@@ -157,7 +163,8 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
             continue;
           useful[set] |= facts.hosts[e];
           for_each_server(facts.hosts[e], [&](std::size_t m) {
-            lists[(set * top_k_ + j) * n_servers_ + m].add({lost, e}, top_k_);
+            const auto all = lost + copy_loss(set, j, m, e);
+            if (all <= most) lists[(set * top_k_ + j) * n_servers_ + m].add({all, e}, top_k_);
           });
         }
     }
@@ -238,9 +245,10 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
                     [&](std::size_t j, std::size_t e) { return loss(set, j, e); }, ways))
               run(ways, ways.useful, ways.total, static_cast<std::uint32_t>(leaves));
         } else {
-          const listed_ways ways{lists.data() + set * top_k_ * n_servers_,
-                                 facts.mean_loss.data() + set * top_k_ * n_experts_, n_servers_,
-                                 n_experts_};
+          const auto lost = [&](std::size_t j, std::size_t m, std::size_t e) {
+            return loss(set, j, e) + copy_loss(set, j, m, e);
+          };
+          const listed_ways ways{lists.data() + set * top_k_ * n_servers_, lost, n_servers_};
           run(ways, useful[set], 0, 0);
         }
         made.first.push_back(static_cast<std::uint32_t>(made.points.size()));
@@ -436,8 +444,9 @@ decision tables::select_many(const decision_query& query) const {
   } else {
     server_mask useful = 0;
     for (std::size_t j = 0; j < count; ++j) useful |= facts.hosts[targets[j]];
-    const auto loss = [&](std::size_t j, std::uint32_t e) {
-      return e == targets[j] ? 0 : query.slots[j].loss[e];
+    const auto loss = [&](std::size_t j, std::size_t m, std::uint32_t e) {
+      return (e == targets[j] ? 0 : query.slots[j].loss[e]) +
+             copy_units(facts, precision_at_[m], e, query.slots[j].gate);
     };
     const auto is_target = [&](std::uint32_t e) {
       for (std::size_t j = 0; j < count; ++j)
@@ -452,7 +461,7 @@ decision tables::select_many(const decision_query& query) const {
       for (std::size_t m = 0; m < n_servers_; ++m)
         if (!facts.experts_at[m].empty()) useful |= server_mask{1} << m;
       if (policy_.metric == loss_metric::token_gate && rule == candidate_rule::any && apart &&
-          query.probabilities.size() == n_experts_) {
+          query.probabilities.size() == n_experts_ && precisions_.size() == 1) {
         // Every slot ranks the experts at a server alike: by the router's score.
         std::array<std::uint8_t, 64> is_ranked{};
         std::array<std::array<std::uint32_t, max_slots>, 64> ranked;
@@ -487,12 +496,13 @@ decision tables::select_many(const decision_query& query) const {
       } else {
         const auto find = [&](way_list& list, std::size_t j, std::size_t m) {
           const auto& slot = query.slots[j];
-          if (((facts.hosts[targets[j]] >> m) & 1u) != 0) list.add({0, targets[j]}, count);
-          for (const auto e : facts.experts_at[m]) {
-            const auto loss = slot.loss[e];
-            if (loss > left || e == targets[j]) continue;
-            list.add({loss, e}, count);
-          }
+          const auto offer_way = [&](std::uint32_t e) {
+            const auto lost = loss(j, m, e);
+            if (lost <= left) list.add({lost, e}, count);
+          };
+          if (((facts.hosts[targets[j]] >> m) & 1u) != 0) offer_way(targets[j]);
+          for (const auto e : facts.experts_at[m])
+            if (slot.loss[e] <= left && e != targets[j]) offer_way(e);
         };
         found_ways ways(find, loss, n_servers_);
         search_all(ways, useful, 0);

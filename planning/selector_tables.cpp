@@ -103,7 +103,8 @@ result<void> tables::set_costs(const cost_model& costs) {
   if (n == 0 || n > 64)
     return mismatch(fmt::format("found {} servers, expected 1 to 64; split the cluster", n));
   if (costs.hidden_ns.size() != n * n || costs.message_ns.size() != n * n ||
-      costs.expert_ns.size() != n || costs.attention_ns.size() != n || costs.head_ns.size() != n)
+      costs.expert_ns.size() != n || costs.attention_ns.size() != n || costs.head_ns.size() != n ||
+      (!costs.expert_precision.empty() && costs.expert_precision.size() != n))
     return mismatch(fmt::format(
         "the cost model's arrays do not fit its {} servers; make it from the cluster again", n));
   n_servers_ = n;
@@ -120,14 +121,38 @@ result<void> tables::set_costs(const cost_model& costs) {
   return {};
 }
 
-void tables::set_keys() {
+/// Only candidate_rule::any with losses in nats runs coarser copies; for the others servers that
+/// keep nothing else host nothing.
+void tables::set_precisions(const cost_model& costs) {
+  const auto at = [&](std::size_t m) {
+    return costs.expert_precision.empty() ? precision::stored : costs.expert_precision[m];
+  };
+  precisions_ = {precision::stored};
+  if (policy_.candidates == candidate_rule::any && policy_.calibrated)
+    for (const auto kept : {precision::int8, precision::int4})
+      for (std::size_t m = 0; m < n_servers_; ++m)
+        if (at(m) == kept && precisions_.back() != kept) precisions_.push_back(kept);
+  servers_at_.assign(precisions_.size(), 0);
+  precision_at_.assign(n_servers_, 0);
+  for (std::size_t kept = 0; kept < precisions_.size(); ++kept)
+    for (std::size_t m = 0; m < n_servers_; ++m)
+      if (at(m) == precisions_[kept]) {
+        servers_at_[kept] |= server_mask{1} << m;
+        precision_at_[m] = static_cast<std::uint8_t>(kept);
+      }
+  n_ways_ = precisions_.size() * n_experts_;
+}
+
+/// Sets of 1 to top_k of n things, ascending.
+void tables::list_sets(std::size_t n, std::vector<std::vector<std::uint32_t>>& sets,
+                       set_index& index) const {
   std::vector<std::uint32_t> members;
   const auto extend = [&](auto&& self, std::size_t first, std::size_t size) -> void {
     if (members.size() == size) {
-      keys_.push_back(members);
+      sets.push_back(members);
       return;
     }
-    for (std::size_t e = first; e < n_experts_; ++e) {
+    for (std::size_t e = first; e < n; ++e) {
       members.push_back(static_cast<std::uint32_t>(e));
       self(self, e + 1, size);
       members.pop_back();
@@ -135,22 +160,27 @@ void tables::set_keys() {
   };
   for (std::size_t size = 1; size <= (has_expert_keys() ? 1 : top_k_); ++size)
     extend(extend, 0, size);
+  index.n = n;
   if (has_expert_keys()) return;
   if (top_k_ == 2) {
-    pair_key_.resize(n_experts_ * n_experts_);
-    for (std::size_t key = 0; key < keys_.size(); ++key) {
-      const auto a = keys_[key].front(), b = keys_[key].back();
-      pair_key_[a * n_experts_ + b] = pair_key_[b * n_experts_ + a] =
-          static_cast<std::uint32_t>(key);
+    index.pairs.resize(n * n);
+    for (std::size_t key = 0; key < sets.size(); ++key) {
+      const auto a = sets[key].front(), b = sets[key].back();
+      index.pairs[a * n + b] = index.pairs[b * n + a] = static_cast<std::uint32_t>(key);
     }
   } else if (top_k_ > 2) {
-    for (std::size_t key = 0; key < keys_.size(); ++key) {
+    for (std::size_t key = 0; key < sets.size(); ++key) {
       std::uint64_t mask = 0;
-      for (const auto e : keys_[key]) mask |= std::uint64_t{1} << e;
-      mask_key_.emplace_back(mask, static_cast<std::uint32_t>(key));
+      for (const auto e : sets[key]) mask |= std::uint64_t{1} << e;
+      index.masks.emplace_back(mask, static_cast<std::uint32_t>(key));
     }
-    std::sort(mask_key_.begin(), mask_key_.end());
+    std::sort(index.masks.begin(), index.masks.end());
   }
+}
+
+void tables::set_keys() {
+  list_sets(n_experts_, keys_, key_index_);
+  if (precisions_.size() > 1 && !has_expert_keys()) list_sets(n_ways_, steps_, step_index_);
 }
 
 // Eq. (41) over target sets, completed for sets that calibration did not see.
@@ -234,12 +264,28 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
     const auto& here = experts.layers[l];
     auto& facts = layers_[l];
     for (std::size_t e = 0; e < n; ++e) {
-      facts.hosts.push_back(placement.hosts(l, e));
+      server_mask hosts = 0;
+      for (const auto servers : servers_at_) hosts |= placement.hosts(l, e) & servers;
+      facts.hosts.push_back(hosts);
       if (facts.hosts.back() == 0)
         return mismatch(
             fmt::format("no server hosts expert {} of layer {}, expected one at least; "
                         "plan again",
                         e, l));
+    }
+    for (std::size_t kept = 0; kept < precisions_.size(); ++kept) {
+      const auto* copy = here.copy_of(precisions_[kept]);
+      if (kept > 0 && copy == nullptr)
+        return mismatch(
+            fmt::format("servers keep experts as {}, and the profile does not say what that "
+                        "costs; calibrate the model again",
+                        to_string(precisions_[kept])));
+      for (std::size_t e = 0; e < n; ++e) {
+        facts.way_hosts.push_back(facts.hosts[e] & servers_at_[kept]);
+        facts.copy_loss.push_back(kept == 0 ? 0
+                                            : std::max(damage_floor, copy->damage) *
+                                                  copy->distance[e] * copy->distance[e]);
+      }
     }
     const bool centred = policy_.metric == loss_metric::router_logit_centred;
     const auto& similarity = centred ? here.router_logit_centred : here.router_logit;
@@ -295,6 +341,7 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
       const auto& set = here.sets[index];
       facts.sets.push_back(set.experts);
       if (!has_expert_keys()) facts.set_key.push_back(key_of(set.experts.data(), top_k_));
+      facts.mean_gates.insert(facts.mean_gates.end(), set.mean_gate.begin(), set.mean_gate.end());
       for (std::size_t j = 0; j < top_k_; ++j)
         for (std::size_t k = 0; k < n; ++k) {
           const auto target = set.experts[j];
@@ -373,26 +420,34 @@ result<std::shared_ptr<const selection_tables>> tables::make(
   if (experts.top_k == 0 || experts.top_k > max_slots)
     return mismatch(
         fmt::format("the model routes to {} experts, expected 1 to {}", experts.top_k, max_slots));
-  if (experts.n_experts > max_options)
+  auto made = std::make_shared<tables>();
+  made->policy_ = policy;
+  made->n_layers_ = experts.n_layers;
+  made->n_experts_ = experts.n_experts;
+  made->top_k_ = experts.top_k;
+  if (auto done = made->set_costs(costs); !done) return done.error();
+  made->set_precisions(costs);
+  const auto n_ways = made->n_ways_;
+  if (n_ways > max_options)
     return error{errc::unsupported,
-                 fmt::format("selection tables: found {} experts, supported are at most {}",
-                             experts.n_experts, max_options)};
+                 fmt::format("selection tables: found {} experts in {} precisions, supported are "
+                             "at most {} in all",
+                             experts.n_experts, made->precisions_.size(), max_options)};
   // Sets of up to top_k experts as keys; tables range over states, residences and ways to fill the
   // slots.
   double n_keys = 0, binomial = 1, ways = 1;
   for (std::size_t i = 1; i <= experts.top_k; ++i) {
-    binomial *= static_cast<double>(experts.n_experts - i + 1) / static_cast<double>(i);
+    binomial *= static_cast<double>(n_ways - i + 1) / static_cast<double>(i);
     n_keys += binomial;
-    if (policy.candidates == candidate_rule::any) ways *= static_cast<double>(experts.n_experts);
+    if (policy.candidates == candidate_rule::any) ways *= static_cast<double>(n_ways);
   }
   double n_sets = 0;
   for (const auto& layer : experts.layers) n_sets += static_cast<double>(layer.sets.size());
   const double pairs = static_cast<double>(costs.n_servers * costs.n_servers);
   const double work =
       policy.horizon == 1 ? n_keys : pairs * n_sets * ways + pairs * n_keys * experts.n_layers;
-  const bool fits = n_keys <= 1e5 && work <= max_work &&
-                    experts.top_k * experts.n_experts <= max_options &&
-                    (experts.top_k <= 2 || experts.n_experts <= 64);
+  const bool fits = n_keys <= 1e5 && work <= max_work && experts.top_k * n_ways <= max_options &&
+                    (experts.top_k <= 2 || n_ways <= 64);
   if (keys == look_ahead_keys::automatic)
     keys = experts.top_k == 1 || (fits && n_keys <= max_automatic_keys) ? look_ahead_keys::sets
                                                                         : look_ahead_keys::experts;
@@ -405,17 +460,11 @@ result<std::shared_ptr<const selection_tables>> tables::make(
                     "horizon 1, groups or fewer experts",
                     experts.n_experts, experts.top_k, costs.n_servers, work, max_work)};
 
-  auto made = std::make_shared<tables>();
-  made->policy_ = policy;
-  made->n_layers_ = experts.n_layers;
-  made->n_experts_ = experts.n_experts;
-  made->top_k_ = experts.top_k;
   made->kind_ = keys;
   const double per_set = std::max(1.0, count_pairs(placed)) * static_cast<double>(experts.top_k);
   made->n_kept_sets_ = std::clamp(static_cast<std::size_t>(max_placed_slots / per_set),
                                   least_kept_sets, most_kept_sets);
   made->set_budget(token_budget);
-  if (auto done = made->set_costs(costs); !done) return done.error();
   if (made->is_priced())
     made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
   made->set_keys();

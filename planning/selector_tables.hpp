@@ -33,7 +33,8 @@ inline loss_units to_units(double loss) {
   return whole + (static_cast<double>(whole) < units ? 1 : 0);
 }
 
-/// A way to run one slot: an expert and the servers where it may run.
+/// A way to run one slot: an expert and the servers where it may run, which keep it in the same
+/// precision.
 struct option {
   loss_units loss;
   server_mask hosts;
@@ -72,19 +73,23 @@ inline std::size_t keep_best_at_servers(option* options, std::size_t count) {
 struct combination {
   double quality = 0;  ///< omega_Q / budget * loss
   std::uint32_t key = 0;
-  std::uint32_t bin = 0;  ///< ceil(loss / width)
+  std::uint32_t step = 0;  ///< Of the ways, as `key` is of the experts.
+  std::uint32_t bin = 0;   ///< ceil(loss / width)
   std::uint32_t leaves = 0;
 };
 
 /// What a layer's decisions need, whatever the residency.
 struct layer_facts {
-  std::vector<server_mask> hosts;     ///< [E]
+  std::vector<server_mask> hosts;      ///< [E]
+  std::vector<server_mask> way_hosts;  ///< [precisions, E] in tables::precisions_
+  std::vector<double> copy_loss;      ///< [precisions, E] per squared gate; 0 as the model has them
   std::vector<double> distance;       ///< [E, E] from target to substitute
   std::vector<std::uint8_t> allowed;  ///< [E, E] by the candidate rule
   double damage = 1;
   std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
   std::vector<std::uint32_t> set_key;            ///< [sets]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
+  std::vector<double> mean_gates;                ///< [sets, top_k]
   std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
   std::vector<std::vector<std::uint32_t>>
       experts_at;  ///< [n_servers] what each hosts, ascending; where keys are experts
@@ -144,7 +149,7 @@ class tables final : public selection_tables {
     const layer_facts& facts;
     const layer_table& table;
     std::size_t count;      ///< Slots.
-    const option* options;  ///< [slot, n_experts], counts[slot] of them, by ascending loss
+    const option* options;  ///< [slot, n_ways], counts[slot] of them, by ascending loss
     const std::size_t* counts;
     loss_units left;
     const double*
@@ -153,8 +158,8 @@ class tables final : public selection_tables {
     const double* ready;  ///< [server] d(s, m) + wait(m)
     double per_unit;      ///< Cost of a unit of loss in this decision.
 
-    const option& at(std::size_t slot, std::size_t index, std::size_t n_experts) const {
-      return options[slot * n_experts + index];
+    const option& at(std::size_t slot, std::size_t index, std::size_t n_ways) const {
+      return options[slot * n_ways + index];
     }
   };
   struct outcome {
@@ -178,6 +183,7 @@ class tables final : public selection_tables {
   result<void> set_costs(const cost_model& costs);
   result<void> set_layers(const profile& experts, const plan& placed);
   result<void> set_residencies(const plan& placed);
+  void set_precisions(const cost_model& costs);
   void set_keys();
   std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
   void fill_transition(const layer_profile& here, const layer_profile* next, layer_facts& facts);
@@ -185,6 +191,11 @@ class tables final : public selection_tables {
                               layer_facts& facts);
   double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
                         double gate) const;
+  /// What running an expert at one of the precisions in use loses besides.
+  loss_units copy_units(const layer_facts& facts, std::size_t kept, std::size_t expert,
+                        double gate) const {
+    return kept == 0 ? 0 : to_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
+  }
 
   bool is_local_rule() const {
     return policy_.candidates == candidate_rule::local_only ||
@@ -200,8 +211,8 @@ class tables final : public selection_tables {
   double hidden(std::size_t from, std::size_t to) const {
     return hidden_to_[to * n_servers_ + from];
   }
-  server_mask hosts_from(const layer_facts& facts, std::size_t expert, std::size_t server) const {
-    const auto hosts = facts.hosts[expert];
+  server_mask hosts_from(const layer_facts& facts, std::size_t way, std::size_t server) const {
+    const auto hosts = facts.way_hosts[way];
     return is_local_rule() && ((hosts >> server) & 1u) ? server_mask{1} << server : hosts;
   }
 
@@ -213,7 +224,7 @@ class tables final : public selection_tables {
                                                 std::size_t server) const;
   void fill_steps(const layer_facts& facts, std::size_t server, std::size_t residence, double later,
                   std::vector<double>& steps) const;
-  double shortest(const layer_facts& facts, const std::uint32_t* experts, std::size_t count,
+  double shortest(const layer_facts& facts, const std::uint32_t* ways, std::size_t count,
                   std::size_t server, std::size_t residence) const;
   void relax(const std::vector<combination>& choices, const std::vector<double>& steps,
              const double* onward, std::size_t key_stride, std::size_t set_key,
@@ -257,26 +268,46 @@ class tables final : public selection_tables {
   double per_unit_ = 0;  ///< omega_Q / budget; 0 where the budget is none or without limit
 
   std::size_t n_layers_ = 0, n_experts_ = 0, n_servers_ = 0, top_k_ = 0;
+  /// Ways to keep an expert that the servers in use have, and the servers of each: as the model has
+  /// them first.
+  std::vector<precision> precisions_;
+  std::vector<server_mask> servers_at_;
+  std::vector<std::uint8_t> precision_at_;  ///< [n_servers] index into precisions_
+  std::size_t n_ways_ = 0;                  ///< Experts at any of them: way = kept * E + expert.
   cost_model costs_;
   std::vector<double> hidden_to_;  ///< [to, from]
   std::vector<std::vector<std::uint32_t>>
       keys_;  ///< Sets of 1 to top_k experts, ascending; of 1 where keys are experts.
-  std::vector<std::uint32_t> pair_key_;                            ///< [E, E], where top_k is 2
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> mask_key_;  ///< Sorted, where top_k >= 3
+  std::vector<std::vector<std::uint32_t>> steps_;  ///< The same of ways; empty where keys_ are.
+  /// From the members of a set to its place in a list.
+  struct set_index {
+    std::size_t n = 0;                                           ///< Members to choose from.
+    std::vector<std::uint32_t> pairs;                            ///< [n, n], where top_k is 2
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> masks;  ///< Sorted, where top_k >= 3
+
+    std::uint32_t operator()(const std::uint32_t* members, std::size_t count) const;
+  };
+  void list_sets(std::size_t n, std::vector<std::vector<std::uint32_t>>& sets,
+                 set_index& index) const;
+  set_index key_index_, step_index_;
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]
   std::vector<residency_tables> residencies_;
   std::vector<std::uint32_t> residency_of_;  ///< [n_servers], by access server
 };
 
+inline std::uint32_t tables::set_index::operator()(const std::uint32_t* members,
+                                                   std::size_t count) const {
+  if (count == 1) return members[0];
+  if (!pairs.empty()) return pairs[members[0] * n + members[1]];
+  std::uint64_t mask = 0;
+  for (std::size_t i = 0; i < count; ++i) mask |= std::uint64_t{1} << members[i];
+  return std::lower_bound(masks.begin(), masks.end(), std::pair{mask, std::uint32_t{0}})->second;
+}
+
 /// The key of the set of these experts; an expert may be named twice.
 inline std::uint32_t tables::key_of(const std::uint32_t* experts, std::size_t count) const {
-  if (count == 1) return experts[0];
-  if (top_k_ == 2) return pair_key_[experts[0] * n_experts_ + experts[1]];
-  std::uint64_t mask = 0;
-  for (std::size_t i = 0; i < count; ++i) mask |= std::uint64_t{1} << experts[i];
-  return std::lower_bound(mask_key_.begin(), mask_key_.end(), std::pair{mask, std::uint32_t{0}})
-      ->second;
+  return key_index_(experts, count);
 }
 
 inline double tables::predicted_loss(const layer_facts& facts, std::size_t target,

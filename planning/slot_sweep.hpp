@@ -56,8 +56,8 @@ struct server_place {
 };
 
 /// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss, as many as there are
-/// slots where the server has them; `loss_units ways.loss(slot, expert)`, `forbidden` where it may
-/// not run.
+/// slots where the server has them; `loss_units ways.loss(slot, server, expert)`, `forbidden` where
+/// it may not run.
 template <class Ways>
 class slot_sweep {
  public:
@@ -245,7 +245,7 @@ class slot_sweep {
         if (!has_place || found.expert == best) continue;
         loss_units gain = 0;
         for (std::size_t i = 0; i < now_.n_slots; ++i)
-          gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, found.expert));
+          gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, m, found.expert));
         if (gain <= most) continue;
         most = gain;
         best = found.expert;
@@ -254,7 +254,7 @@ class slot_sweep {
     // Who is here alone goes first: its place is the one that the expert takes.
     for (const bool here : {true, false})
       for (std::size_t i = 0; i < now_.n_slots; ++i) {
-        const auto loss = ways_.loss(i, best);
+        const auto loss = ways_.loss(i, m, best);
         if (now_.losses[i] <= loss || (now_.servers[i] == m && runs_alone(i)) != here) continue;
         touched |= move(i, m, {loss, best});
       }

@@ -422,7 +422,7 @@ trajectory::choice trajectory::best_of_many(std::size_t set, double residual_ns)
       const auto at = slot * n_servers + server;
       return {ways + at * n_ranks, counts[at]};
     }
-    loss_units loss(std::size_t slot, std::uint32_t expert) const {
+    loss_units loss(std::size_t slot, std::size_t, std::uint32_t expert) const {
       return losses[slot * n_experts + expert];
     }
   } ways{ways_.data() + set * n_slots * model_.n_servers * n_ranks_,
