@@ -502,7 +502,8 @@ decision tables::select_many(const decision_query& query) const {
           };
           if (((facts.hosts[targets[j]] >> m) & 1u) != 0) offer_way(targets[j]);
           for (const auto e : facts.experts_at[m])
-            if (slot.loss[e] <= left && e != targets[j]) offer_way(e);
+            // A slot whose target another one runs might be left without any way.
+            if (slot.loss[e] <= left && (apart ? !is_target(e) : e != targets[j])) offer_way(e);
         };
         found_ways ways(find, loss, n_servers_);
         search_all(ways, useful, 0);

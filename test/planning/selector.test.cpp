@@ -44,9 +44,10 @@ BOOST_AUTO_TEST_CASE(tables_equal_the_direct_recursion_on_a_thousand_instances) 
   for (std::uint64_t seed = 1; n_built < 1000; ++seed) {
     random_stream random(seed, 42);
     const auto of = draw_shape_for(seed, random);
-    const auto w = draw_world(random, of);
+    auto w = draw_world(random, of);
     const auto policy = draw_policy(random, of);
     const auto budget = draw_budget(random);
+    if (seed % 2 == 0) draw_copies(random, w);
     const auto made = selection_tables::build(w.experts, w.placed, w.costs, policy, budget);
     if (!made) {
       // A token that must move with its slot cannot always do so in a drawn residency.

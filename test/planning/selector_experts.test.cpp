@@ -89,6 +89,45 @@ BOOST_AUTO_TEST_CASE(keyed_by_experts_the_tables_stay_close_to_their_recursion) 
     }
 }
 
+BOOST_AUTO_TEST_CASE(keyed_by_experts_coarser_copies_are_weighed_as_the_recursion_does) {
+  for (const bool distinct : {false, true}) {
+    agreement values, decisions;
+    std::size_t n_copies = 0;
+    for (std::uint64_t seed = 1; seed <= 120; ++seed) {
+      random_stream random(seed, 79);
+      const auto of = draw_wider_shape(random);
+      auto w = draw_world(random, of);
+      draw_copies(random, w);
+      auto policy = draw_policy(random, of);
+      policy.candidates = candidate_rule::any;
+      policy.calibrated = true;
+      policy.distinct = distinct;
+      policy.residence = residence_choice::free;
+      const auto budget = draw_budget(random);
+      const auto tables = built(w, policy, budget, look_ahead_keys::experts);
+      selection_oracle oracle(w.experts, w.placed, w.costs, policy, budget, true,
+                              look_ahead_keys::experts);
+      for (std::size_t trial = 0; trial < 3; ++trial) {
+        asked a(random, w, *tables, of, budget);
+        const auto set = random.below(w.experts.layers[a.query.layer].sets.size());
+        const auto bin = random.below(tables->bins());
+        values.add(tables->value(a.query.access, a.query.layer, a.query.server, set, bin),
+                   oracle.value(a.query.access, a.query.layer, a.query.server, set, bin));
+        const auto made = tables->select(a.query);
+        BOOST_TEST_REQUIRE(spent(made) <= std::max<loss_units>(0, a.query.budget_left));
+        for (std::size_t j = 0; j < made.n_slots; ++j)
+          n_copies += w.costs.expert_precision[made.slots[j].server] != precision::stored;
+        decisions.add(made.cost, oracle.decide(a.query).cost);
+      }
+    }
+    BOOST_TEST(n_copies > 20u);
+    BOOST_TEST(10 * decisions.n_equal >= 9 * decisions.n, decisions.shown());
+    BOOST_TEST(decisions.mean() <= 0.01, decisions.shown());
+    BOOST_TEST_MESSAGE("copies" << (distinct ? " distinct" : "") << ": values " << values.shown()
+                                << "; decisions " << decisions.shown());
+  }
+}
+
 // A single slot's ways are cut to the best at each server where experts are more than a few.
 BOOST_AUTO_TEST_CASE(a_slot_of_many_experts_still_makes_the_oracles_choice) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {

@@ -45,8 +45,11 @@ class selection_oracle {
     }
     hosts_.resize(profile_.n_layers);
     for (auto& layer : hosts_) layer.resize(profile_.n_experts);
+    // Coarser copies run where any expert may, with losses in nats, and nowhere else.
+    copies_ = policy_.candidates == candidate_rule::any && policy_.calibrated;
     for (const auto& item : plan_.experts)
-      hosts_[item.layer.index()][item.expert.index()].insert(item.server.index());
+      if (copies_ || kept_at(item.server.index()) == precision::stored)
+        hosts_[item.layer.index()][item.expert.index()].insert(item.server.index());
   }
 
   std::size_t bins() const { return bins_; }
@@ -129,6 +132,7 @@ class selection_oracle {
   };
   struct wanted {
     std::size_t target = 0;
+    double gate = 0;
     std::vector<loss_units> loss;  ///< [E]
   };
   using order = std::tuple<std::size_t, double, loss_units, double, double, std::size_t,
@@ -187,6 +191,21 @@ class selection_oracle {
     return 0;
   }
 
+  precision kept_at(std::size_t m) const {
+    return costs_.expert_precision.empty() ? precision::stored : costs_.expert_precision[m];
+  }
+
+  loss_units copy_loss(std::size_t layer, std::size_t m, std::size_t expert, double gate) const {
+    if (!copies_ || kept_at(m) == precision::stored) return 0;
+    for (const auto& copy : profile_.layers[layer].copies)
+      if (copy.kept == kept_at(m)) {
+        const double d = copy.distance[expert];
+        return static_cast<loss_units>(
+            std::ceil(std::max(1e-6, copy.damage) * d * d * gate * gate * units_per_loss));
+      }
+    return forbidden;
+  }
+
   std::size_t steps_to_go(std::size_t layer) const {
     const auto left = profile_.n_layers - layer;
     return policy_.horizon == 0 ? left : std::min(left, policy_.horizon);
@@ -208,7 +227,7 @@ class selection_oracle {
   std::vector<wanted> slots_of(const decision_query& query) const {
     std::vector<wanted> slots;
     for (const auto& slot : query.slots) {
-      wanted w{slot.target, {slot.loss.begin(), slot.loss.end()}};
+      wanted w{slot.target, slot.gate, {slot.loss.begin(), slot.loss.end()}};
       slots.push_back(w);
     }
     if (policy_.candidates == candidate_rule::router_restricted) restrict(query, slots);
@@ -247,7 +266,7 @@ class selection_oracle {
     const auto& content = profile_.layers[layer].sets[set];
     std::vector<wanted> slots;
     for (std::size_t j = 0; j < content.experts.size(); ++j) {
-      wanted w{content.experts[j], {}};
+      wanted w{content.experts[j], content.mean_gate[j], {}};
       for (std::size_t e = 0; e < profile_.n_experts; ++e)
         w.loss.push_back(e == w.target ? 0
                          : is_candidate(layer, w.target, e)
@@ -307,6 +326,8 @@ class selection_oracle {
                       [&](const auto& other) { return other.expert == k; }))
         continue;
       for (const auto m : hosts_[layer][k]) {
+        const auto all = loss + copy_loss(layer, m, k, slots[j].gate);
+        if (so_far.loss + all > budget) continue;
         if (policy_.residence == residence_choice::with_slot && m != so_far.residence) continue;
         std::size_t leaves = 0;
         if (keeps_local && m != server) {
@@ -315,8 +336,8 @@ class selection_oracle {
           leaves = 1;
         }
         auto longer = so_far;
-        longer.slots.push_back({m, k, loss, leaves});
-        longer.loss += loss;
+        longer.slots.push_back({m, k, all, leaves});
+        longer.loss += all;
         longer.leaves += leaves;
         extend(layer, server, slots, budget, longer, found);
       }
@@ -492,6 +513,7 @@ class selection_oracle {
   selection_policy policy_;
   loss_units budget_;
   bool remembers_;
+  bool copies_ = false;
   bool by_expert_;
   double time_weight_ = 0, loss_weight_ = 0;
   bool free_ = false;

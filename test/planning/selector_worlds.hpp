@@ -171,6 +171,30 @@ inline world draw_world(random_stream& random, const shape& of) {
   return w;
 }
 
+/// Lets servers but the first keep their experts coarser; the first hosts what would be nowhere as
+/// the model has it.
+inline void draw_copies(random_stream& random, world& w) {
+  auto& kept_at = w.costs.expert_precision;
+  kept_at.assign(w.costs.n_servers, precision::stored);
+  for (std::size_t m = 1; m < kept_at.size(); ++m)
+    kept_at[m] = std::array{precision::stored, precision::int8, precision::int4}[random.below(3)];
+  for (auto& layer : w.experts.layers)
+    for (const auto kept : {precision::int8, precision::int4}) {
+      copy_profile copy{kept, {}, random.below(4) == 0 ? 0.0 : random.uniform(0.1, 2), 0};
+      for (std::size_t e = 0; e < w.experts.n_experts; ++e)
+        copy.distance.push_back(number(random, 0.05, 0.6));
+      layer.copies.push_back(std::move(copy));
+    }
+  const placement_index index(w.placed);
+  for (std::size_t l = 0; l < w.experts.n_layers; ++l)
+    for (std::size_t e = 0; e < w.experts.n_experts; ++e) {
+      bool stored = false;
+      for (std::size_t m = 0; m < kept_at.size(); ++m)
+        stored = stored || (kept_at[m] == precision::stored && index.hosts(m, l, e));
+      if (!stored) w.placed.experts.push_back({server_id{0u}, layer_id{l}, expert_id{e}});
+    }
+}
+
 inline selection_policy draw_policy(random_stream& random, const shape& of) {
   selection_policy policy;
   policy.candidates = static_cast<candidate_rule>(random.below(5));
