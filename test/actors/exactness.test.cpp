@@ -69,11 +69,10 @@ BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_in_every_precision) {
   for (const auto kind :
        {model::family::mixtral, model::family::qwen2_moe, model::family::qwen3_moe,
         model::family::olmoe, model::family::switch_transformers})
-    for (const auto kept :
-         {model::precision::stored, model::precision::int8, model::precision::int4})
+    for (const auto kept : {precision::stored, precision::int8, precision::int4})
       for (const auto kv : {model::kv_precision::fp32, model::kv_precision::bf16})
         BOOST_TEST_CONTEXT(model::to_string(kind)
-                           << ", experts " << model::to_string(kept)
+                           << ", experts " << to_string(kept)
                            << (kv == model::kv_precision::bf16 ? ", bf16 keys and values" : "")) {
           model::load_options loading;
           loading.expert_precision = kept;
