@@ -257,7 +257,7 @@ result<world> load_world(const world_options& options) {
             folder->string(), loaded.tokens->vocab_size(), shape.vocab_size)};
   auto costs = load_costs(options.costs, shape);
   if (!costs) return costs.error();
-  loaded.costs = at_precision(std::move(*costs), loading.expert_precision);
+  loaded.costs = at_precision(std::move(*costs), loading.expert_precision, loading.dense_precision);
   if (!options.cluster.empty()) {
     auto servers = read_cluster(options.cluster);
     if (!servers) return servers.error();

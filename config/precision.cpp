@@ -40,17 +40,33 @@ double bits_per_weight(precision kept) {
   return 16;
 }
 
-std::int64_t expert_bytes(const cost_profile& costs, precision kept) {
+namespace {
+
+std::int64_t bytes_at(std::int64_t stored, precision kept) {
   const double share = bits_per_weight(kept) / bits_per_weight(precision::stored);
-  if (share == 1) return costs.expert_bytes;
-  return static_cast<std::int64_t>(std::ceil(static_cast<double>(costs.expert_bytes) * share));
+  if (share == 1) return stored;
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(stored) * share));
 }
 
-cost_profile at_precision(cost_profile costs, precision kept) {
-  const auto bytes = expert_bytes(costs, kept);
-  if (bytes == costs.expert_bytes) return costs;
-  costs.name += fmt::format(", {} experts", to_string(kept));
-  costs.expert_bytes = bytes;
+}  // namespace
+
+std::int64_t expert_bytes(const cost_profile& costs, precision kept) {
+  return bytes_at(costs.expert_bytes, kept);
+}
+
+cost_profile at_precision(cost_profile costs, precision experts, precision dense) {
+  const auto changes = [](precision kept) {
+    return bits_per_weight(kept) != bits_per_weight(precision::stored);
+  };
+  if (changes(experts)) {
+    costs.name += fmt::format(", {} experts", to_string(experts));
+    costs.expert_bytes = bytes_at(costs.expert_bytes, experts);
+  }
+  if (changes(dense)) {
+    costs.name += fmt::format(", {} dense", to_string(dense));
+    costs.attention_bytes = bytes_at(costs.attention_bytes, dense);
+    costs.head_bytes = bytes_at(costs.head_bytes, dense);
+  }
   return costs;
 }
 

@@ -26,8 +26,11 @@ double bits_per_weight(precision kept);
 /// Bytes of one expert that is kept so, by charges that count it in 16 bits.
 std::int64_t expert_bytes(const cost_profile& costs, precision kept);
 
-/// The same charges where every expert is kept so: its bytes, in memory and read for each batch.
-/// The name says it. FLOPs stay.
-cost_profile at_precision(cost_profile costs, precision kept);
+/// The same charges where every expert is kept so, and what is not an expert as `dense`: their
+/// bytes, in memory and read for each batch. The name says it. FLOPs stay, and so does the
+/// embedding; norms and router, which stay as they are, are too few to count. A shared expert, which
+/// costs count with attention, follows `dense` here and the experts when it is loaded.
+cost_profile at_precision(cost_profile costs, precision experts,
+                          precision dense = precision::stored);
 
 }  // namespace ordermoe

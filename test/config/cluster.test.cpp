@@ -1,5 +1,7 @@
 #include "config/cluster.hpp"
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <numeric>
@@ -273,6 +275,30 @@ BOOST_AUTO_TEST_CASE(a_hand_written_file_reads_with_its_units) {
        {read->link(server_id{0}, server_id{1}), read->link(server_id{1}, server_id{0})}) {
     BOOST_TEST(link.bandwidth_bytes_per_s == 2.5e9 / 8);
     BOOST_TEST(link.latency_ns == 3'000'000);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_server_may_keep_its_experts_coarser) {
+  const auto text = [](const std::string& line) {
+    return "version = 1\nname = \"one\"\n[[servers]]\nname = \"a\"\ntflops = 1\n"
+           "memory_bandwidth_gb_per_s = 1\nmemory_gb = 2\nkv_gb = 1\n" +
+           line;
+  };
+  for (const auto kept : {precision::stored, precision::int8, precision::int4}) {
+    const auto line = fmt::format("expert_precision = \"{}\"\n", to_string(kept));
+    const auto read = parse_cluster(text(line), "a.toml");
+    BOOST_TEST_REQUIRE(read.has_value());
+    BOOST_TEST((read->servers[0].expert_precision == kept));
+    const auto again = parse_cluster(cluster_toml(*read), "again.toml");
+    BOOST_TEST_REQUIRE(again.has_value());
+    BOOST_TEST((again->servers[0].expert_precision == kept));
+  }
+  BOOST_TEST((parse_cluster(text(""), "a.toml")->servers[0].expert_precision == precision::stored));
+  for (const std::string wrong : {"\"bf16\"", "\"int2\"", "8"}) {
+    const auto refused = parse_cluster(text("expert_precision = " + wrong + "\n"), "a.toml");
+    BOOST_TEST_REQUIRE(!refused.has_value());
+    BOOST_TEST(refused.error().message.find("a.toml:9:") == 0u, refused.error().message);
+    BOOST_TEST(refused.error().message.find("expert_precision") != std::string::npos);
   }
 }
 
