@@ -1,9 +1,10 @@
 // How fast the emulation runs: token-layer steps a second besides tensor work, and the share of
 // tensor work.
 //
-// bench_emulation [runs [strategy...]]: the bundled model on the bundled cluster, 64 requests of 64
-// prompt and 64 new tokens, for the strategies that stress different parts unless some are named. A
-// step is one token at one layer. Times of single steps are in microseconds of the median run.
+// bench_emulation [runs [prompt new [strategy...]]]: the bundled model on the bundled cluster, 64
+// requests of so many prompt and new tokens (64 and 64), for the strategies that stress different
+// parts unless some are named. A step is one token at one layer. Times of single steps are in
+// microseconds of the median run.
 
 #include <fmt/format.h>
 
@@ -46,25 +47,29 @@ int main(int argc, char** argv) {
   setup.experts = take(planning::read_profile(folder + "/profile.json"));
   const auto tokens = take(model::tokenizer::load(folder));
   const auto ids = tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
-  constexpr std::size_t n_requests = 64, prompt = 64;
-  constexpr std::uint32_t new_tokens = 64;
+  constexpr std::size_t n_requests = 64;
+  const auto size_of = [&](int at, int otherwise) {
+    return static_cast<std::size_t>(argc > at ? std::max(1, std::atoi(argv[at])) : otherwise);
+  };
+  const auto prompt = size_of(2, 64), new_tokens = size_of(3, 64);
   for (std::size_t i = 0; i < n_requests; ++i) {
     actors::request_spec spec;
     spec.number = i;
-    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt);
-    spec.prompt.assign(at, at + prompt);
-    spec.max_new_tokens = new_tokens;
+    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt % (ids.size() - prompt));
+    spec.prompt.assign(at, at + static_cast<std::ptrdiff_t>(prompt));
+    spec.max_new_tokens = static_cast<std::uint32_t>(new_tokens);
     spec.ignore_end_of_text = true;
     setup.requests.push_back(std::move(spec));
   }
   actors::draw_arrivals(setup.requests, setup.servers, 8, 1);
   const auto steps =
       static_cast<double>(n_requests * (prompt + new_tokens - 1) * setup.experts.n_layers);
-  fmt::print("{} requests, {} token-layer steps, {} runs: least, median, most\n", n_requests, steps,
-             runs);
+  fmt::print(
+      "{} requests of {} and {} tokens, {} token-layer steps, {} runs: least, median, most\n",
+      n_requests, prompt, new_tokens, steps, runs);
   fmt::print("{:<16}{:>38}{:>34}{:>26}{:>20}\n", "strategy", "steps/s besides tensor work",
              "steps/s in all", "tensor share %", "us besides, tensor");
-  std::vector<std::string> names(argv + std::min(argc, 2), argv + argc);
+  std::vector<std::string> names(argv + std::min(argc, 4), argv + argc);
   if (names.empty()) names = {"exact", "layer-shards", "paper", "ordermoe"};
   for (const auto& name : names) {
     actors::strategy_options options;
