@@ -1,6 +1,7 @@
 #include "actors/decide.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -36,11 +37,19 @@ void find_executed(row_decision& row, std::span<const float> logits, planning::g
       found->gate += row.target_gates[j];
   }
   if (rule == planning::gating::target) return;
-  std::vector<expert_id> experts;
-  for (const auto& e : row.executed) experts.push_back(expert_id{e.expert});
-  const auto gates = model::gates_of(logits, experts, gates_rule);
-  for (std::size_t j = 0; j < gates.size(); ++j) row.executed[j].gate = gates[j];
+  slot_list<model::route_slot> weighed;
+  for (const auto& e : row.executed) weighed.push_back({expert_id{e.expert}, 0});
+  model::weigh_experts(logits, gates_rule, {weighed.data(), weighed.size()});
+  for (std::size_t j = 0; j < weighed.size(); ++j) row.executed[j].gate = weighed[j].gate;
 }
+
+/// What one chunk needs besides its result; kept for its memory by each thread.
+struct scratch {
+  std::vector<float> probabilities;         ///< [n, n_experts]
+  std::vector<double> weights;              ///< [n_experts]
+  std::vector<loss_units> losses;           ///< [n, k, n_experts]
+  std::vector<planning::slot_query> slots;  ///< [n, k]
+};
 
 }  // namespace
 
@@ -50,30 +59,38 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   chunk_decision chunk;
   chunk.rows.resize(n);
   const auto k = input.top_k;
-  std::vector<float> probabilities(n * n_experts);
-  std::vector<double> weights(n_experts);
-  std::vector<loss_units> losses(n * k * n_experts);
-  std::vector<planning::slot_query> slots(n * k);
+  // A rule that never substitutes asks for no loss.
+  const bool substitutes = tables.policy().candidates != planning::candidate_rule::exact;
+  thread_local scratch memory;
+  auto& [probabilities, weights, losses, slots] = memory;
+  slots.assign(n * k, {});
+  if (substitutes) {
+    probabilities.resize(n * n_experts);
+    weights.resize(n_experts);
+    losses.resize(n * k * n_experts);
+  }
   const auto probabilities_of = [&](std::size_t i) {
-    return std::span(probabilities).subspan(i * n_experts, n_experts);
+    return substitutes ? std::span(probabilities).subspan(i * n_experts, n_experts)
+                       : std::span<float>();
   };
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
     if (!model::has_slots(logits)) continue;
     auto& row = chunk.rows[i];
-    row.targets.reserve(k);
-    row.target_gates.reserve(k);
-    row.executed.reserve(k);
-    for (const auto& slot : model::choose_experts(logits, k, input.gates)) {
-      row.targets.push_back(slot.expert.value);
-      row.target_gates.push_back(slot.gate);
+    std::array<model::route_slot, planning::max_slots> wanted;
+    model::choose_experts(logits, input.gates, std::span(wanted).first(k));
+    for (std::size_t j = 0; j < k; ++j) {
+      row.targets.push_back(wanted[j].expert.value);
+      row.target_gates.push_back(wanted[j].gate);
+      slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
     }
+    if (!substitutes) continue;
     router_probabilities(logits, weights, probabilities_of(i));
     for (std::size_t j = 0; j < k; ++j) {
       const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
       tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities_of(i),
                          loss);
-      slots[i * k + j] = {row.targets[j], row.target_gates[j], loss};
+      slots[i * k + j].loss = loss;
     }
   }
 
@@ -96,8 +113,9 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     return total;
   };
 
-  if (n > 1) {
-    std::vector<std::size_t> votes(64, 0);
+  // Where only one residence may follow, the rows need not be asked.
+  if (n > 1 && std::popcount(input.next_members) != 1) {
+    std::array<std::size_t, 64> votes{};
     auto pool = input.pool;
     for (std::size_t i = 0; i < n; ++i) {
       if (chunk.rows[i].targets.empty()) continue;

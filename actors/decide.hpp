@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/container/static_vector.hpp>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,13 +15,16 @@
 /// records.
 namespace ordermoe::actors {
 
+/// One for each slot of a row at most; never allocates.
+template <class T>
+using slot_list = boost::container::static_vector<T, planning::max_slots>;
+
 struct row_decision {
-  std::vector<std::uint32_t> targets;  ///< [k], rank order
-  std::vector<float> target_gates;     ///< [k]
-  planning::decision choice;           ///< slots in rank order of the targets
-  std::vector<executed_slot>
-      executed;         ///< Distinct (server, expert), by first slot that they serve.
-  loss_units loss = 0;  ///< Sum over the slots.
+  slot_list<std::uint32_t> targets;   ///< [k], rank order
+  slot_list<float> target_gates;      ///< [k]
+  planning::decision choice;          ///< slots in rank order of the targets
+  slot_list<executed_slot> executed;  ///< Distinct (server, expert), by first slot that they serve.
+  loss_units loss = 0;                ///< Sum over the slots.
 };
 
 struct chunk_decision {

@@ -66,12 +66,21 @@ struct token_data {
     state.pool = choice.pool_left;
     state.slots_of_row.clear();
     state.slots.clear();
+    state.slots_of_row.reserve(n());
+    state.slots.reserve(n() * run().shape().top_k);
     // By server, ascending: a decision names few.
     std::vector<std::pair<std::uint32_t, expert_call>> calls;
     const auto call_to = [&](std::uint32_t server) -> expert_call& {
       auto at = calls.begin();
       while (at != calls.end() && at->first < server) ++at;
-      if (at == calls.end() || at->first != server) at = calls.insert(at, {server, {}});
+      if (at == calls.end() || at->first != server) {
+        at = calls.insert(at, {server, {}});
+        auto& call = at->second;
+        call.rows.reserve(n());
+        call.whole.reserve(n());
+        call.items.reserve(n() * run().shape().top_k);
+        call.x.reserve(n() * width());
+      }
       return at->second;
     };
     for (std::uint32_t i = 0; i < n(); ++i) {

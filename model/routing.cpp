@@ -74,24 +74,34 @@ void leave_without_slots(std::span<float> logits) {
   std::ranges::fill(logits, -INFINITY);
 }
 
-std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
-                                       gate_rule rule) {
+void weigh_experts(std::span<const float> logits, gate_rule rule, std::span<route_slot> slots) {
+  weigh(
+      logits, slots.size(), rule, [&](std::size_t j) { return slots[j].expert; },
+      [&](std::size_t j, float gate) { slots[j].gate = gate; });
+}
+
+void choose_experts(std::span<const float> logits, gate_rule rule, std::span<route_slot> slots) {
+  const auto top_k = slots.size();
   ORDERMOE_CHECK(top_k > 0 && top_k <= logits.size(),
                  fmt::format("top {} of {} experts", top_k, logits.size()));
-  std::vector<route_slot> ranked;
-  ranked.reserve(top_k + 1);
+  std::size_t n = 0;
   for (std::size_t e = 0; e < logits.size(); ++e) {
     // Insertion behind every expert of at least this logit keeps ties in the order of their ids.
-    auto at = ranked.end();
-    while (at != ranked.begin() && logits[(at - 1)->expert.index()] < logits[e]) --at;
-    if (at == ranked.end() && ranked.size() == top_k) continue;
-    ranked.insert(at, {expert_id{e}, 0});
-    if (ranked.size() > top_k) ranked.pop_back();
+    std::size_t at = n;
+    while (at > 0 && logits[slots[at - 1].expert.index()] < logits[e]) --at;
+    if (at == top_k) continue;
+    n = std::min(n + 1, top_k);
+    for (std::size_t i = n - 1; i > at; --i) slots[i] = slots[i - 1];
+    slots[at] = {expert_id{e}, 0};
   }
-  weigh(
-      logits, top_k, rule, [&](std::size_t j) { return ranked[j].expert; },
-      [&](std::size_t j, float gate) { ranked[j].gate = gate; });
-  return ranked;
+  weigh_experts(logits, rule, slots);
+}
+
+std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
+                                       gate_rule rule) {
+  std::vector<route_slot> slots(top_k);
+  choose_experts(logits, rule, slots);
+  return slots;
 }
 
 std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts,

@@ -31,6 +31,8 @@ void leave_without_slots(std::span<float> logits);
 /// expert first), with gates by the rule.
 std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_t top_k,
                                        gate_rule rule);
+/// The same for slots.size() slots, without allocating.
+void choose_experts(std::span<const float> logits, gate_rule rule, std::span<route_slot> slots);
 
 /// Gates of any list of distinct experts for one row, in the order given. renormalised: the softmax
 /// over their logits. probabilities: each one's probability among all experts, whatever else is in
@@ -39,5 +41,7 @@ std::vector<route_slot> choose_experts(std::span<const float> logits, std::size_
 /// the bits are those of choose_experts.
 std::vector<float> gates_of(std::span<const float> logits, std::span<const expert_id> experts,
                             gate_rule rule);
+/// The same into slots that name the experts, without allocating.
+void weigh_experts(std::span<const float> logits, gate_rule rule, std::span<route_slot> slots);
 
 }  // namespace ordermoe::model
