@@ -58,10 +58,12 @@ class searcher {
       share_.push_back(server.arrival_share);
     }
     n_items_ = model_.n_layers * model_.n_experts;
+    scratch_.forbid_losses(is_exact());
   }
 
   std::size_t n_servers() const { return model_.n_servers; }
   bool is_loaded() const { return options_.concurrency > 1; }
+  bool is_exact() const { return !(options_.quality_nats > 0); }
   std::size_t n_layers() const { return model_.n_layers; }
   std::size_t n_experts() const { return model_.n_experts; }
 
@@ -678,7 +680,10 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
   auto prices = best_score.prices;
   const auto n_chains = current.chains.size();
   std::vector<trajectory> problems(n_chains, trajectory(model_));
-  for (auto& problem : problems) problem.track_usage(is_loaded());
+  for (auto& problem : problems) {
+    problem.track_usage(is_loaded());
+    problem.forbid_losses(is_exact());
+  }
   const bool priced = options_.quality_nats > 0 && !std::isinf(options_.quality_nats);
   auto wait_ns = best_score.wait_ns;
   const auto cost_now = [&](const layout& content) {

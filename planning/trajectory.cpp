@@ -1,138 +1,24 @@
 #include "planning/trajectory.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <numeric>
-
-#include "planning/slot_sweep.hpp"
-#include "planning/target_sets.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
 
-/// Stands for a loss that may not be taken; finite, so that sums and differences stay numbers.
-constexpr double never = 1e30;
 /// Between choices of equal time the smaller loss wins, even where nats are free.
 constexpr double least_price = 1.0;
-/// Losses of more than two slots are counted in whole thousandths of a nanosecond.
-constexpr double units_per_ns = 1000;
 
-template <class Function>
-void for_each_server(server_mask servers, Function&& visit) {
-  for (; servers != 0; servers &= servers - 1)
-    visit(static_cast<std::size_t>(std::countr_zero(servers)));
-}
-
-/// The target sets kept of a layer, what they count for together, and which set counts for which.
-struct kept_sets {
-  representatives which;
-  std::vector<double> probability;  ///< [kept]
-
-  kept_sets(const layer_profile& layer, std::size_t max_sets) {
-    std::vector<std::vector<std::uint32_t>> sets;
-    std::vector<double> weights;
-    for (const auto& set : layer.sets) {
-      sets.push_back(set.experts);
-      weights.push_back(set.probability);
-    }
-    which = choose_representatives(sets, weights, max_sets);
-    probability.assign(which.kept.size(), 0);
-    for (std::size_t s = 0; s < sets.size(); ++s) probability[which.counts[s]] += weights[s];
-  }
-  bool is_all() const { return which.kept.size() == which.counts.size(); }
-};
+using selection::for_each_server;
 
 }  // namespace
-
-trajectory_model::trajectory_model(const profile& experts, const cost_model& prices,
-                                   slot_sharing shares, std::size_t max_sets)
-    : n_layers(experts.n_layers),
-      n_experts(experts.n_experts),
-      n_servers(prices.n_servers),
-      n_slots(experts.top_k),
-      n_candidates(shares == slot_sharing::allowed ? n_experts : n_experts - n_slots + 1),
-      sharing(shares),
-      costs(prices) {
-  ORDERMOE_CHECK(n_slots >= 1 && n_slots <= max_trajectory_slots, "a token has 1 to 8 slots");
-  ORDERMOE_CHECK(n_servers >= 1 && n_servers <= 64, "a plan has 1 to 64 servers");
-  ORDERMOE_CHECK(n_servers * n_experts <= 65536,
-                 "servers times experts of a layer are at most 65536");
-  constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
-  if (max_sets == 0) max_sets = n_slots <= 2 || n_experts <= 16 ? 64 : 24;
-  std::vector<kept_sets> kept;
-  for (const auto& source : experts.layers) kept.emplace_back(source, max_sets);
-  for (std::size_t l = 0; l < n_layers; ++l) {
-    const auto& source = experts.layers[l];
-    layer target;
-    target.n_sets = kept[l].which.kept.size();
-    ORDERMOE_CHECK(target.n_sets > 0, "a profile lists at least one target set for each layer");
-    double total = 0;
-    for (const double p : kept[l].probability) total += p;
-    for (std::size_t q = 0; q < target.n_sets; ++q) {
-      const auto& set = source.sets[kept[l].which.kept[q]];
-      target.probability.push_back(total > 0 ? kept[l].probability[q] / total
-                                             : 1.0 / static_cast<double>(target.n_sets));
-      for (std::size_t j = 0; j < n_slots; ++j) {
-        const auto r = set.experts[j];
-        target.targets.push_back(r);
-        // An expert that runs for another slot anyway adds nothing: taking it is priced as losing
-        // the slot, by the largest regret of the target.
-        double dropped = 0;
-        for (std::size_t k = 0; k < n_experts; ++k)
-          dropped = std::max(dropped, source.token_gate_regret(r, k));
-        for (std::size_t k = 0; k < n_experts; ++k) {
-          const bool wanted =
-              std::find(set.experts.begin(), set.experts.end(), k) != set.experts.end();
-          const double regret = k == r   ? 0
-                                : wanted ? dropped
-                                         : std::max(0.0, source.token_gate_regret(r, k));
-          target.nats.push_back(source.damage[metric] * regret);
-        }
-        const double* nats = target.nats.data() + (q * n_slots + j) * n_experts;
-        std::vector<std::uint32_t> order;
-        for (std::uint32_t k = 0; k < n_experts; ++k) {
-          const bool taken =
-              k != r && std::find(set.experts.begin(), set.experts.end(), k) != set.experts.end();
-          if (sharing == slot_sharing::allowed || !taken) order.push_back(k);
-        }
-        std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-          return std::pair{a != r, nats[a]} < std::pair{b != r, nats[b]};
-        });
-        target.candidates.insert(target.candidates.end(), order.begin(), order.end());
-      }
-    }
-    if (l + 1 < n_layers) {
-      const auto& after = kept[l + 1];
-      const auto n_after = after.which.kept.size();
-      // Rows of the kept sets, over the kept sets of the next layer: of what counts for them.
-      std::vector<double> rows(target.n_sets * n_after, 0);
-      for (std::size_t s = 0; s < source.sets.size(); ++s) {
-        const double weight = kept[l].is_all() ? 1 : source.sets[s].probability;
-        double* row = rows.data() + kept[l].which.counts[s] * n_after;
-        for (std::size_t to = 0; to < after.which.counts.size(); ++to)
-          row[after.which.counts[to]] += weight * source.set_transition(s, to);
-      }
-      double marginal = 0;
-      for (const double p : after.probability) marginal += p;
-      target.incoming.assign(n_after * target.n_sets, 0);
-      for (std::size_t q = 0; q < target.n_sets; ++q) {
-        double sum = 0;
-        for (std::size_t p = 0; p < n_after; ++p) sum += rows[q * n_after + p];
-        for (std::size_t p = 0; p < n_after; ++p)
-          target.incoming[p * target.n_sets + q] =
-              sum > 0 ? rows[q * n_after + p] / sum : after.probability[p] / marginal;
-      }
-    }
-    layers.push_back(std::move(target));
-  }
-}
 
 trajectory::trajectory(const trajectory_model& model)
     : model_(model),
       wait_ns_(model.n_servers, 0),
       layers_(model.n_layers),
+      builder_(model),
       value_(model.n_layers),
       value_nats_(model.n_layers),
       next_(model.n_layers) {}
@@ -146,35 +32,93 @@ void trajectory::set_waits(std::vector<double> wait_ns) {
   wait_ns_.resize(model_.n_servers, 0);
 }
 
+namespace {
+
+struct ends {
+  std::vector<std::uint8_t> from, to;
+};
+
+/// Members of R_l, and where a token may go from there.
+void set_ends(const trajectory_model& model, std::size_t layer,
+              std::span<const server_mask> residence, std::vector<std::uint8_t>& from,
+              std::vector<std::uint8_t>& to) {
+  from.clear();
+  to.clear();
+  for_each_server(residence[layer],
+                  [&](std::size_t s) { from.push_back(static_cast<std::uint8_t>(s)); });
+  const bool last = layer + 1 == model.n_layers;
+  const auto onward = last ? residence[layer] | residence[0] : residence[layer + 1];
+  for_each_server(onward, [&](std::size_t s) { to.push_back(static_cast<std::uint8_t>(s)); });
+}
+
+}  // namespace
+
 void trajectory::rebuild(std::span<const server_mask> hosts,
                          std::span<const server_mask> residence) {
   commit();
-  for (std::size_t l = 0; l < model_.n_layers; ++l) rebuild_layer(l, hosts, residence);
+  ends now;
+  for (std::size_t l = 0; l < model_.n_layers; ++l) {
+    auto& known = layers_[l];
+    set_ends(model_, l, residence, now.from, now.to);
+    const auto here = hosts.subspan(l * model_.n_experts, model_.n_experts);
+    // Where only the price changed, the fronts are what they were.
+    if (has_fronts() &&
+        front_builder::is_for(known.fronts, here, now.from, now.to, wait_ns_, exact_fronts()))
+      price_fronts(l, known);
+    else
+      rebuild_layer(l, hosts, residence);
+  }
   commit();
 }
 
 void trajectory::rebuild_layer(std::size_t layer, std::span<const server_mask> hosts,
                                std::span<const server_mask> residence) {
+  tables fresh;
+  if (!spare_.empty()) {
+    fresh = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  set_ends(model_, layer, residence, fresh.from, fresh.to);
+  auto& known = layers_[layer];
+  if (has_fronts()) {
+    builder_.build(layer, hosts.subspan(layer * model_.n_experts, model_.n_experts), fresh.from,
+                   fresh.to, wait_ns_, exact_fronts(), known.fronts, fresh.fronts);
+    price_fronts(layer, fresh);
+  } else {
+    fill_few(layer, hosts, fresh);
+  }
+  std::swap(fresh, known);
   const bool seen = std::any_of(replaced_.begin(), replaced_.end(),
                                 [&](const auto& entry) { return entry.first == layer; });
-  if (!seen) {
-    tables fresh;
-    if (!spare_.empty()) {
-      fresh = std::move(spare_.back());
-      spare_.pop_back();
-    }
-    std::swap(fresh, layers_[layer]);
+  if (seen)
+    spare_.push_back(std::move(fresh));
+  else
     replaced_.emplace_back(layer, std::move(fresh));
+}
+
+/// The cheapest choice of each set; among equals the one with the smaller loss.
+void trajectory::price_fronts(std::size_t layer, tables& out) const {
+  const auto& fronts = out.fronts;
+  const auto n_slots = model_.n_slots;
+  const auto n = out.from.size() * out.to.size() * model_.layers[layer].n_sets;
+  const bool exact = std::isinf(price_);
+  out.cost.resize(n);
+  out.nats.resize(n);
+  if (tracks_usage_) out.runs.resize(n * n_slots);
+  for (std::size_t at = 0; at < n; ++at) {
+    auto best = fronts.first[at + 1] - 1;
+    double cost = fronts.points[best].ns + (exact ? 0 : price_ * fronts.points[best].nats);
+    for (auto i = best; !exact && i-- > fronts.first[at];) {
+      const double other = fronts.points[i].ns + price_ * fronts.points[i].nats;
+      if (other >= cost) break;  // Along a convex hull it only rises from here.
+      cost = other;
+      best = i;
+    }
+    out.cost[at] = cost;
+    out.nats[at] = fronts.points[best].nats;
+    if (tracks_usage_)
+      std::copy_n(fronts.points[best].runs.begin(), n_slots, out.runs.data() + at * n_slots);
   }
-  auto& out = layers_[layer];
-  out.from.clear();
-  out.to.clear();
-  for_each_server(residence[layer],
-                  [&](std::size_t s) { out.from.push_back(static_cast<std::uint8_t>(s)); });
-  const bool last = layer + 1 == model_.n_layers;
-  const auto onward = last ? residence[layer] | residence[0] : residence[layer + 1];
-  for_each_server(onward, [&](std::size_t s) { out.to.push_back(static_cast<std::uint8_t>(s)); });
-  fill(layer, hosts, out);
 }
 
 void trajectory::commit() {
@@ -188,266 +132,6 @@ void trajectory::roll_back() {
     spare_.push_back(std::move(old));
   }
   replaced_.clear();
-}
-
-void trajectory::rank_candidates(std::size_t layer, std::size_t set,
-                                 std::span<const server_mask> hosts) {
-  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
-  const auto n_candidates = model_.n_candidates;
-  const auto& content = model_.layers[layer];
-  const double* nats = content.nats.data() + set * n_slots * n_experts;
-  const bool exact = std::isinf(price_);
-  std::array<std::uint8_t, 64> held;
-  for (std::size_t j = 0; j < n_slots; ++j) {
-    auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
-    std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
-    held.fill(0);
-    std::size_t n_open = n_open_ranks_;
-    const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
-    for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
-      const auto k = order[i];
-      const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
-      for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-        if (held[m] == n_ranks_) return;
-        slot[m * n_ranks_ + held[m]++] = {loss, k};
-        --n_open;
-      });
-      if (n_open == 0) break;
-    }
-  }
-  if (n_slots > 2) {
-    const auto units = [](double loss_ns) {
-      return static_cast<loss_units>(
-          std::min(loss_ns * units_per_ns, static_cast<double>(selection::largest_loss)));
-    };
-    for (std::size_t at = set * n_slots * n_servers; at < (set + 1) * n_slots * n_servers; ++at) {
-      std::uint8_t n = 0;
-      for (; n < n_ranks_ && ranked_[at * n_ranks_ + n].loss < never; ++n) {
-        const auto& here = ranked_[at * n_ranks_ + n];
-        ways_[at * n_ranks_ + n] = {units(here.loss), here.expert};
-      }
-      n_ways_[at] = n;
-    }
-    if (model_.sharing == slot_sharing::forbidden) return;
-    for (std::size_t j = 0; j < n_slots; ++j)
-      for (std::size_t k = 0; k < n_experts; ++k)
-        losses_[(set * n_slots + j) * n_experts + k] =
-            k == content.targets[set * n_slots + j] ? 0
-            : exact                                 ? forbidden
-                                                    : units(price_ * nats[j * n_experts + k]);
-    return;
-  }
-  if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
-  auto* joint = joint_.data() + set * n_servers;
-  std::fill_n(joint, n_servers, candidate{never, 0});
-  for (std::uint32_t k = 0; k < n_experts; ++k) {
-    double sum = 0;
-    for (std::size_t j = 0; j < n_slots; ++j) sum += nats[j * n_experts + k];
-    for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-      if (price_ * sum < joint[m].loss) joint[m] = {price_ * sum, k};
-    });
-  }
-}
-
-void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting) {
-  const auto& costs = model_.costs;
-  order_.clear();
-  for_each_server(hosting, [&](std::size_t m) {
-    one_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.expert_ns[m] + costs.hidden(m, to);
-    if (model_.n_slots > 2)
-      first_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.hidden(m, to);
-    order_.push_back(static_cast<std::uint32_t>(m));
-    for (auto i = order_.size() - 1; i > 0 && one_ns_[order_[i]] < one_ns_[order_[i - 1]]; --i) {
-      std::swap(order_[i], order_[i - 1]);
-    }
-  });
-}
-
-void trajectory::fill(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
-  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
-  n_ranks_ = model_.sharing == slot_sharing::allowed && n_slots <= 2 ? 1 : n_slots;
-  ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
-  joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
-  one_ns_.resize(model_.n_servers);
-  if (n_slots > 2) {
-    ways_.resize(ranked_.size());
-    n_ways_.resize(n_sets * n_slots * model_.n_servers);
-    losses_.resize(n_sets * n_slots * model_.n_experts);
-    first_ns_.resize(model_.n_servers);
-    const auto here = hosts.subspan(layer * model_.n_experts, model_.n_experts);
-    hosts_.assign(here.begin(), here.end());
-  }
-  server_mask hosting = 0;
-  std::array<std::size_t, 64> n_hosted{};
-  for (std::size_t k = 0; k < model_.n_experts; ++k) {
-    const auto on = hosts[layer * model_.n_experts + k];
-    hosting |= on;
-    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
-  }
-  n_open_ranks_ = 0;
-  for (const auto n : n_hosted) n_open_ranks_ += std::min(n, n_ranks_);
-  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
-  hosting_ = hosting;
-  out.cost.resize(out.from.size() * out.to.size() * n_sets);
-  out.nats.resize(out.cost.size());
-  if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
-  std::size_t at = 0;
-  for (const auto from : out.from) {
-    for (const auto to : out.to) {
-      arrivals(from, to, hosting);
-      const double residual_ns = model_.costs.hidden(from, to);
-      for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots(q, residual_ns);
-        const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
-        out.cost[at] = best.cost;
-        out.nats[at] = 0;
-        for (std::size_t j = 0; j < n_slots; ++j) {
-          out.nats[at] += nats[j * model_.n_experts + best.experts[j]];
-          if (!tracks_usage_) continue;
-          out.runs[at * n_slots + j] =
-              static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
-        }
-      }
-    }
-  }
-}
-
-trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
-  if (model_.n_slots == 1) return best_one(set, residual_ns);
-  if (model_.n_slots > 2) return best_of_many(set, residual_ns);
-  return model_.sharing == slot_sharing::allowed
-             ? best_two<slot_sharing::allowed>(set, residual_ns)
-             : best_two<slot_sharing::forbidden>(set, residual_ns);
-}
-
-trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) const {
-  choice best;
-  best.cost = never;
-  for (const auto m : order_) {
-    if (one_ns_[m] >= best.cost) break;
-    const auto& here = ranked(set, 0, m, 0);
-    const double cost = std::max(residual_ns, one_ns_[m]) + here.loss;
-    if (cost >= best.cost) continue;
-    best.cost = cost;
-    best.servers[0] = m;
-    best.experts[0] = here.expert;
-  }
-  return best;
-}
-
-/// With the servers in order of arrival, the later of two different ones decides the time and the
-/// earlier one is the cheapest of the prefix. Without sharing the prefix keeps its two cheapest
-/// experts, since the other slot may want the same one.
-template <slot_sharing Sharing>
-trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) const {
-  constexpr bool apart = Sharing == slot_sharing::forbidden;
-  struct way {
-    double loss = never;
-    std::uint32_t expert = 0, server = 0;
-  };
-  struct ways {
-    way first, second;  ///< Of different experts.
-    void add(const way& other) {
-      if (other.loss < first.loss) {
-        if (other.expert != first.expert) second = first;
-        first = other;
-      } else if (other.expert != first.expert && other.loss < second.loss) {
-        second = other;
-      }
-    }
-  };
-  choice best;
-  best.cost = never;
-  const auto offer = [&](double time, const way& a, const way& b) {
-    const double cost = time + a.loss + b.loss;
-    if (cost >= best.cost) return;
-    best.cost = cost;
-    best.servers[0] = a.server;
-    best.servers[1] = b.server;
-    best.experts[0] = a.expert;
-    best.experts[1] = b.expert;
-  };
-  const auto offer_ways = [&](double time, const ways& a, const ways& b) {
-    if (!apart || a.first.expert != b.first.expert) {
-      offer(time, a.first, b.first);
-      return;
-    }
-    offer(time, a.first, b.second);
-    offer(time, a.second, b.first);
-  };
-  const auto at = [&](std::size_t slot, std::uint32_t m) {
-    const auto& one = ranked(set, slot, m, 0);
-    ways out{{one.loss, one.expert, m}, {never, one.expert, m}};
-    if constexpr (apart) {
-      const auto& two = ranked(set, slot, m, 1);
-      out.second = {two.loss, two.expert, m};
-    }
-    return out;
-  };
-  ways first_before, second_before;
-  for (const auto m : order_) {
-    if (one_ns_[m] >= best.cost) break;
-    const double time = std::max(residual_ns, one_ns_[m]);
-    const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
-    const auto first = at(0, m), second = at(1, m);
-    if constexpr (!apart) {
-      const auto& joint = joint_[set * model_.n_servers + m];
-      const way one{joint.loss, joint.expert, m};
-      offer(time, one, {0, joint.expert, m});
-    }
-    offer_ways(both, first, second);
-    offer_ways(time, first, second_before);
-    offer_ways(time, first_before, second);
-    first_before.add(first.first);
-    second_before.add(second.first);
-    if constexpr (apart) {
-      first_before.add(first.second);
-      second_before.add(second.second);
-    }
-  }
-  return best;
-}
-
-/// More than two slots: the cheapest of the assignments that a sweep over time meets.
-trajectory::choice trajectory::best_of_many(std::size_t set, double residual_ns) const {
-  const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
-  const bool apart = model_.sharing == slot_sharing::forbidden;
-  const auto* losses = losses_.data() + set * n_slots * n_experts;
-  struct {
-    const selection::slot_way* ways;
-    const std::uint8_t* counts;
-    const loss_units* losses;
-    std::size_t n_servers, n_ranks, n_experts;
-    std::span<const selection::slot_way> operator()(std::size_t slot, std::size_t server) const {
-      const auto at = slot * n_servers + server;
-      return {ways + at * n_ranks, counts[at]};
-    }
-    loss_units loss(std::size_t slot, std::size_t, std::uint32_t expert) const {
-      return losses[slot * n_experts + expert];
-    }
-  } ways{ways_.data() + set * n_slots * model_.n_servers * n_ranks_,
-         n_ways_.data() + set * n_slots * model_.n_servers,
-         losses,
-         model_.n_servers,
-         n_ranks_,
-         n_experts};
-  selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(), apart, first_ns_.data(),
-                              model_.costs.expert_ns.data());
-  choice best;
-  best.cost = never;
-  for (double opens = sweep.next(); opens < never; opens = sweep.next()) {
-    if (std::max(residual_ns, opens) >= best.cost) break;
-    if (!sweep.open() || !sweep.is_complete()) continue;
-    const auto& now = sweep.now();
-    const double cost = sweep.time(residual_ns) + static_cast<double>(now.loss) / units_per_ns;
-    if (cost < best.cost) {
-      best.cost = cost;
-      for (std::size_t j = 0; j < n_slots; ++j) best.servers[j] = now.servers[j];
-      best.experts = now.experts;
-    }
-    if (now.loss == 0) break;
-  }
-  return best;
 }
 
 /// One backward sweep from the end of a position to the starts of it; bias [R_0] values a start of
@@ -601,11 +285,41 @@ static std::vector<double> settled(const std::vector<double>& onward, std::size_
   return {row, row + static_cast<std::ptrdiff_t>(n)};
 }
 
+/// Whether no layer leaves a choice of residence. Where experts are few, positions are solved in
+/// the one way whatever the residences, so that plans do not depend on this.
+bool trajectory::is_pipeline() const {
+  return has_fronts() && layers_.front().from.size() == 1 &&
+         std::all_of(layers_.begin(), layers_.end(),
+                     [](const auto& table) { return table.to.size() == 1; });
+}
+
+/// Without choices of residence each layer adds the mean of its sets.
+trajectory_estimate trajectory::solve_pipeline() {
+  const auto& costs = model_.costs;
+  const std::size_t start = layers_.front().from[0], end = layers_.back().to[0];
+  trajectory_estimate sum;
+  sum.token_ns = wait_ns_[end] + costs.head_ns[end] + costs.message(end, start);
+  for (std::size_t l = 0; l < model_.n_layers; ++l) {
+    const auto& table = layers_[l];
+    const auto& visits = model_.layers[l].visits;
+    sum.token_ns += wait_ns_[table.from[0]] + costs.attention_ns[table.from[0]];
+    for (std::size_t q = 0; q < visits.size(); ++q) {
+      sum.token_ns += visits[q] * table.cost[q];
+      sum.token_nats += visits[q] * table.nats[q];
+    }
+    next_[l].assign(visits.size(), 0);
+  }
+  restart_.assign(model_.n_servers, 0);
+  start_share_.assign(1, 1);
+  return sum;
+}
+
 /// With one member in R_0 every position is like the last. With more, policy iteration over the
 /// starts of positions, with a discount close to 1 so that starts that keep to themselves can be
 /// compared.
 template <bool WithNats>
 trajectory_estimate trajectory::solve_as() {
+  if (is_pipeline()) return solve_pipeline();
   const auto n = layers_[0].from.size();
   std::vector<double> bias(n, 0);
   start_share_.assign(n, 0);
@@ -769,106 +483,6 @@ trajectory_usage trajectory::usage() {
   return out;
 }
 
-namespace {
-
-/// One kind of job at a server: rows for it that wait together are served as one.
-struct job_kind {
-  double runs = 0;        ///< Rows per position
-  double service_ns = 0;  ///< Of one batch
-};
-
-/// Mean wait of the first row of a job at a server that serves its jobs in order, where positions
-/// pass at `rate` per ns: what is ahead in the queue and in service,
-///
-///   w = sum over kinds of (jobs per ns) * service * (w + service / 2)
-///
-/// Rows of the same kind that come while a job waits join it, so that (jobs per ns) is
-/// rows / (1 + rows * w): the right side is concave, and Newton's method from beyond the root
-/// descends to it.
-double first_row_wait(const std::vector<job_kind>& kinds, double rate) {
-  double w = 0;
-  for (const auto& kind : kinds) w += 2 * kind.service_ns;
-  for (int round = 0; round < 30; ++round) {
-    double ahead = 0, slope = 0;
-    for (const auto& kind : kinds) {
-      const double rows = rate * kind.runs, share = 1 / (1 + rows * w);
-      ahead += rows * kind.service_ns * (w + 0.5 * kind.service_ns) * share;
-      slope += rows * kind.service_ns * (1 - 0.5 * rows * kind.service_ns) * share * share;
-    }
-    const double step = (w - ahead) / std::max(1 - slope, 1e-3);
-    w = std::max(0.0, w - step);
-    if (std::abs(step) <= 1e-4 * w + 1) break;
-  }
-  return w;
-}
-
-/// Mean wait of a row: the rows that join a job come half way through its wait on average.
-double row_wait(const std::vector<job_kind>& kinds, double rate) {
-  if (kinds.empty() || rate <= 0) return 0;
-  const double w = first_row_wait(kinds, rate);
-  double rows = 0, waited = 0;
-  for (const auto& kind : kinds) {
-    const double joined = rate * kind.runs * w;
-    rows += kind.runs;
-    waited += kind.runs * w * (1 + 0.5 * joined) / (1 + joined);
-  }
-  return waited / rows;
-}
-
-}  // namespace
-
-queue_estimate estimate_queues(const trajectory_model& model, const trajectory_usage& usage,
-                               double token_ns, double concurrency,
-                               std::span<const double> known_wait_ns) {
-  const auto n_servers = model.n_servers;
-  std::vector<std::vector<job_kind>> kinds(n_servers);
-  double bare_ns = token_ns;
-  for (std::size_t m = 0; m < n_servers; ++m) {
-    const auto add = [&](double runs, double service_ns) {
-      if (runs > 0) kinds[m].push_back({runs, service_ns});
-    };
-    for (std::size_t l = 0; l < model.n_layers; ++l)
-      add(usage.visits[l * n_servers + m], model.costs.attention_ns[m]);
-    const auto n_items = model.n_layers * model.n_experts;
-    for (std::size_t i = 0; i < n_items; ++i)
-      add(usage.expert_runs[m * n_items + i], model.costs.expert_ns[m]);
-    add(usage.head_runs[m], model.costs.head_ns[m]);
-    if (!known_wait_ns.empty()) bare_ns -= usage.jobs[m] * known_wait_ns[m];
-  }
-  bare_ns = std::max(bare_ns, 1.0);
-  queue_estimate out;
-  out.wait_ns.assign(n_servers, 0);
-  // A position meets the other concurrency - 1; longer positions pass less often and wait less.
-  const auto with_waits = [&](double at_ns) {
-    double total = bare_ns;
-    for (std::size_t m = 0; m < n_servers; ++m) {
-      out.wait_ns[m] = row_wait(kinds[m], std::max(0.0, concurrency - 1) / at_ns);
-      total += usage.jobs[m] * out.wait_ns[m];
-    }
-    return total;
-  };
-  // Regula falsi (Illinois) on with_waits(t) - t, which falls in t.
-  double low = bare_ns, low_gap = with_waits(low) - low;
-  double high = low + low_gap, high_gap = with_waits(high) - high;
-  out.token_ns = high + high_gap;
-  for (int round = 0; round < 20 && high - low > 1e-5 * high && low_gap > high_gap; ++round) {
-    const double t = (low * high_gap - high * low_gap) / (high_gap - low_gap);
-    const double gap = with_waits(t) - t;
-    out.token_ns = t + gap;
-    if (std::abs(gap) <= 1e-5 * t) break;
-    if (gap > 0) {
-      low = t;
-      low_gap = gap;
-      high_gap *= 0.5;
-    } else {
-      high = t;
-      high_gap = gap;
-      low_gap *= 0.5;
-    }
-  }
-  return out;
-}
-
 trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
                                         std::size_t access, double ns_per_nat,
@@ -881,6 +495,7 @@ trajectory_estimate estimate_trajectory(const profile& experts, const plan& plac
   }
   trajectory problem(model);
   problem.set_price(ns_per_nat);
+  problem.forbid_losses(std::isinf(ns_per_nat));
   problem.rebuild(hosts, placed.residence[access].layers);
   return problem.solve();
 }

@@ -1,16 +1,16 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
 
-#include "planning/cost_model.hpp"
 #include "planning/plan.hpp"
-#include "planning/profile.hpp"
 #include "planning/search.hpp"
-#include "planning/slot_sweep.hpp"
+#include "planning/trajectory_fronts.hpp"
+#include "planning/trajectory_model.hpp"
 
 /// The expected time of one decoded position under full look-ahead, fast enough to score every move
 /// of a search.
@@ -30,35 +30,9 @@
 /// Approximations: the target sets kept are a sample of at most 64 a layer, 24 where experts are
 /// many (choose_representatives); a slot's loss is the
 /// calibration mean for its target; with more than two slots the servers of one layer are those
-/// that slot_sweep.hpp finds. Links have no queues; servers have those of set_waits().
+/// that slot_sweep.hpp finds (trajectory_fronts.hpp). Links have no queues; servers have those of
+/// set_waits().
 namespace ordermoe::planning {
-
-inline constexpr std::size_t max_trajectory_slots = 8;
-
-/// What the estimate needs of a profile and a cluster, in flat arrays. Immutable.
-struct trajectory_model {
-  struct layer {
-    std::size_t n_sets = 0;
-    std::vector<double> probability;     ///< [n_sets]
-    std::vector<std::uint32_t> targets;  ///< [n_sets, n_slots]
-    std::vector<double> nats;  ///< [n_sets, n_slots, n_experts] of running each expert in the slot
-    /// [n_sets, n_slots, n_candidates] by rising nats, the target first.
-    std::vector<std::uint32_t> candidates;
-    std::vector<double>
-        incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
-  };
-
-  std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
-  std::size_t n_candidates = 0;  ///< Of a slot; without sharing no other slot's target is one.
-  slot_sharing sharing = slot_sharing::forbidden;
-  cost_model costs;
-  std::vector<layer> layers;
-
-  /// Keeps `max_sets` target sets of each layer at most; 0: 64, or 24 where more than two slots
-  /// choose among more than 16 experts.
-  trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
-                   std::size_t max_sets = 0);
-};
 
 /// Expectations for one decoded position, in the stationary state.
 struct trajectory_usage {
@@ -98,6 +72,9 @@ class trajectory {
   /// Nanoseconds that one nat is worth; infinity forbids substitution. Rebuild afterwards.
   void set_price(double ns_per_nat);
   double price() const { return price_; }
+  /// Whether more than two slots are built without substitutes, for prices that stay infinite:
+  /// quicker. Rebuild afterwards.
+  void forbid_losses(bool on) { forbids_losses_ = on; }
   /// [n_servers] time that a job waits before it starts; empty: none. Rebuild afterwards.
   void set_waits(std::vector<double> wait_ns);
 
@@ -120,12 +97,16 @@ class trajectory {
   trajectory_usage usage();
 
  private:
+  static constexpr double never = 1e30;  ///< Stands for a loss that may not be taken; finite, so
+                                         ///< that sums and differences stay numbers.
+
   struct tables {
     std::vector<std::uint8_t> from,
         to;                           ///< Servers: members of R_l; members of R_{l+1}.
     std::vector<double> cost;         ///< [from, to, n_sets] of the best slots
     std::vector<double> nats;         ///< The same slots' nats.
     std::vector<std::uint16_t> runs;  ///< [from, to, n_sets, n_slots]: server * n_experts + expert
+    layer_fronts fronts;              ///< With more than two slots.
   };
   struct candidate {
     double loss = 0;  ///< price * nats; `never` where there is none.
@@ -136,14 +117,16 @@ class trajectory {
     std::array<std::uint32_t, max_trajectory_slots> servers{}, experts{};
   };
 
-  void fill(std::size_t layer, std::span<const server_mask> hosts, tables& out);
+  void fill_few(std::size_t layer, std::span<const server_mask> hosts, tables& out);
+  void price_fronts(std::size_t layer, tables& out) const;
+  bool has_fronts() const { return model_.n_slots > 2; }
+  bool exact_fronts() const { return forbids_losses_ && std::isinf(price_); }
   void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
   choice best_slots(std::size_t set, double residual_ns) const;
   choice best_one(std::size_t set, double residual_ns) const;
   template <slot_sharing Sharing>
   choice best_two(std::size_t set, double residual_ns) const;
-  choice best_of_many(std::size_t set, double residual_ns) const;
   /// The `rank`-th cheapest expert of a slot that a server hosts.
   const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
                           std::size_t rank) const {
@@ -154,12 +137,14 @@ class trajectory {
   void sweep_forward(std::vector<double> start, Visit&& visit) const;
   template <bool WithNats>
   trajectory_estimate solve_as();
+  bool is_pipeline() const;
+  trajectory_estimate solve_pipeline();
   template <bool WithNats>
   void backward(std::span<const double> bias);
 
   const trajectory_model& model_;
   double price_ = std::numeric_limits<double>::infinity();
-  bool tracks_usage_ = false;
+  bool tracks_usage_ = false, forbids_losses_ = false;
   std::vector<double> wait_ns_;
   std::vector<tables> layers_;
   std::vector<std::pair<std::size_t, tables>> replaced_;  ///< Tables before the moves not yet kept.
@@ -167,19 +152,13 @@ class trajectory {
 
   // Of the layer at hand.
   std::size_t n_ranks_ = 1;  ///< Candidates kept: as many as slots, so that each finds a free one.
+  std::size_t n_open_ranks_ = 0;   ///< Entries of ranked_ that a slot can have at most.
   std::vector<candidate> ranked_;  ///< [set, slot, server, rank]
   std::vector<candidate> joint_;   ///< [set, server] every slot on one expert, with sharing
   std::vector<double>
       one_ns_;  ///< [n_servers] one expert run at a server and back, for the pair at hand
   std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.
-  // With more than two slots, in the form that the sweep takes.
-  std::vector<selection::slot_way> ways_;  ///< [set, slot, server, rank]
-  std::vector<std::uint8_t> n_ways_;       ///< [set, slot, server]
-  std::vector<loss_units> losses_;         ///< [set, slot, expert]
-  std::size_t n_open_ranks_ = 0;           ///< Entries of ranked_ that a slot can have at most.
-  std::vector<double> first_ns_;           ///< [n_servers] there and back without running
-  std::vector<server_mask> hosts_;         ///< [n_experts]
-  server_mask hosting_ = 0;                ///< Servers that host an expert of the layer.
+  front_builder builder_;             ///< With more than two slots.
 
   // Of the last solve.
   std::vector<std::vector<double>> value_, value_nats_;  ///< [n_layers] of [from, n_sets]

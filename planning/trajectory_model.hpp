@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planning/cost_model.hpp"
+#include "planning/profile.hpp"
+#include "planning/search.hpp"
+
+namespace ordermoe::planning {
+
+inline constexpr std::size_t max_trajectory_slots = 8;
+
+/// What the estimate needs of a profile and a cluster, in flat arrays. Immutable.
+struct trajectory_model {
+  struct layer {
+    std::size_t n_sets = 0;
+    std::vector<double> probability;     ///< [n_sets]
+    std::vector<std::uint32_t> targets;  ///< [n_sets, n_slots]
+    std::vector<double> nats;  ///< [n_sets, n_slots, n_experts] of running each expert in the slot
+    /// [n_sets, n_slots, n_candidates] by rising nats, the target first.
+    std::vector<std::uint32_t> candidates;
+    /// [n_sets, n_slots, n_experts] where each expert stands among the candidates, n_candidates
+    /// where it is none; only for more than two slots.
+    std::vector<std::uint16_t> ranks;
+    std::vector<double>
+        incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
+    std::vector<double> visits;  ///< [n_sets] probability after the layers before
+  };
+
+  std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
+  std::size_t n_candidates = 0;  ///< Of a slot; without sharing no other slot's target is one.
+  slot_sharing sharing = slot_sharing::forbidden;
+  cost_model costs;
+  std::vector<layer> layers;
+
+  /// Keeps `max_sets` target sets of each layer at most; 0: 64, or 24 where more than two slots
+  /// choose among more than 16 experts.
+  trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
+                   std::size_t max_sets = 0);
+};
+
+}  // namespace ordermoe::planning
