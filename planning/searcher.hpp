@@ -1,0 +1,135 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "config/random.hpp"
+#include "planning/plan.hpp"
+#include "planning/search.hpp"
+#include "planning/trajectory.hpp"
+
+/// How placement by search is done behind search.hpp; nothing outside planning/search*.cpp includes
+/// this.
+///
+///   search.cpp         what is started from, and how the steps are shared out
+///   search_rating.cpp  what a layout costs, at the prices that meet the budget
+///   search_starts.cpp  layouts to start from: pipelines of homes
+///   search_moves.cpp   random changes of a layout, and annealing over them
+///   search_finish.cpp  what is tidied at the end, and the plan made of it
+namespace ordermoe::planning::searching {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
+constexpr server_mask bit(std::size_t server) {
+  return server_mask{1} << server;
+}
+
+/// A placement and the residencies that requests use over it. Items are layer * n_experts + expert.
+struct layout {
+  std::vector<server_mask> hosts;                 ///< [n_items]
+  std::vector<std::vector<std::uint32_t>> items;  ///< [n_servers] -> what it hosts
+  std::vector<std::vector<server_mask>> chains;   ///< Distinct residencies, each [n_layers]
+  std::vector<std::uint32_t> chain_of;            ///< [n_servers] by access server
+};
+
+struct score {
+  double cost = infinity;  ///< What is minimised: mean time of a position, and the priced KV bytes.
+  double token_ns = infinity;   ///< Mean time of a position alone.
+  std::vector<double> prices;   ///< [chains] ns per nat at which the budget is met.
+  std::vector<double> wait_ns;  ///< [n_servers] mean waits of the queues that are priced.
+};
+
+/// A placement problem and the scratch memory to rate layouts of it. Not thread-safe.
+class searcher {
+ public:
+  using rated_layout = std::pair<layout, score>;
+
+  searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
+           const search_options& options)
+      : profile_(experts),
+        options_(options),
+        model_(experts, make_cost_model(servers, costs), options.sharing),
+        kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
+        scratch_(model_) {
+    for (const auto& server : servers.servers) {
+      const auto bytes =
+          std::max<std::int64_t>(0, expert_memory_bytes(server, costs, model_.n_layers));
+      capacity_.push_back(
+          costs.expert_bytes > 0 ? static_cast<std::size_t>(bytes / costs.expert_bytes) : 0);
+      share_.push_back(server.arrival_share);
+    }
+    n_items_ = model_.n_layers * model_.n_experts;
+    scratch_.forbid_losses(is_exact());
+  }
+
+  std::size_t n_servers() const { return model_.n_servers; }
+  bool is_loaded() const { return options_.concurrency > 1; }
+  bool is_exact() const { return !(options_.quality_nats > 0); }
+  std::size_t n_layers() const { return model_.n_layers; }
+  std::size_t n_experts() const { return model_.n_experts; }
+
+  layout layout_of(const plan& placed) const;
+  void fill_free_memory(layout& content) const;
+  std::vector<layout> pipelines(std::size_t n_most) const;
+  std::vector<layout> parallel(const std::vector<rated_layout>& starts);
+  /// `hints` [chains]: prices near those that meet the budget; they only save time.
+  score evaluate(const layout& content, const std::vector<double>& hints = {});
+  rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
+  std::vector<rated_layout> diverse(const std::vector<rated_layout>& sorted, std::size_t n) const;
+  layout merge_chains(const layout& content);
+  /// From now on a residency that cannot be faster than this is rated by a lower bound only, at
+  /// this price of nats; infinity: every one is rated in full.
+  void set_cutoff(double token_ns, double price) {
+    cutoff_ns_ = token_ns;
+    cutoff_price_ = price;
+  }
+  void tidy(layout& content, score& rated);
+  plan to_plan(const layout& content, const score& rated, const cluster& servers,
+               const cost_profile& costs);
+
+ private:
+  struct chain_price {
+    double price = 0, token_ns = 0;
+  };
+  chain_price meet_budget(const layout& content, std::size_t chain, double hint = 0);
+  trajectory_usage usage_of(const layout& content, std::size_t chain, double price);
+  double chain_share(const layout& content, std::size_t chain) const;
+  double kv_cost(const std::vector<server_mask>& chain) const;
+  double kv_cost(const layout& content) const;
+  bool has_copies_to_spare(const layout& content, std::uint32_t item) const {
+    return static_cast<std::size_t>(std::popcount(content.hosts[item])) > options_.min_copies;
+  }
+  void put(layout& content, std::size_t server, std::uint32_t item) const {
+    content.hosts[item] |= bit(server);
+    content.items[server].push_back(item);
+  }
+  void replace(layout& content, std::size_t server, std::size_t at, std::uint32_t item) const {
+    content.hosts[content.items[server][at]] &= ~bit(server);
+    content.hosts[item] |= bit(server);
+    content.items[server][at] = item;
+  }
+  using homes = std::vector<std::size_t>;
+  layout pipeline(const std::vector<homes>& chains) const;
+  double rough_cost(const homes& home) const;
+  bool propose(layout& content, random_stream& random) const;
+  bool pull(layout& content, std::size_t server, std::uint32_t wanted, random_stream& random) const;
+  bool move_residence(layout& content, random_stream& random) const;
+  std::uint32_t wanted_item(const layout& content, std::size_t& server,
+                            random_stream& random) const;
+  std::vector<std::uint32_t> by_activation(std::size_t layer) const;
+
+  const profile& profile_;
+  const search_options& options_;
+  trajectory_model model_;
+  double kv_row_price_ = 0;
+  trajectory scratch_;
+  std::vector<std::size_t> capacity_;  ///< [n_servers] experts that fit
+  std::vector<double> share_;
+  std::size_t n_items_ = 0;
+  double cutoff_ns_ = infinity, cutoff_price_ = 0;
+};
+
+}  // namespace ordermoe::planning::searching
