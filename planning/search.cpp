@@ -39,6 +39,16 @@ bool by_cost(const rated_layout& a, const rated_layout& b) {
   return a.second.cost < b.second.cost;
 }
 
+/// Where experts are many: whole layers first, then many experts at a time, from the best starts.
+void improve_starts(searcher& search, std::vector<rated_layout>& starts, std::size_t n_steps) {
+  if (!search.has_many_experts() || search.is_loaded()) return;
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  constexpr std::size_t n_homes = 4;
+  for (auto& start : search.diverse(starts, n_homes))
+    starts.push_back(search.exchange_experts(
+        search.improve_homes({search.merge_chains(start.first), start.second}, n_steps / 64), 12));
+}
+
 /// Half of the steps to the best starts, the rest to the best results among them.
 rated_layout anneal_best(searcher& search, std::vector<rated_layout> starts, std::size_t n_steps,
                          random_stream& random) {
@@ -123,8 +133,10 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   auto alone = options;
   alone.concurrency = 1;
   searcher single(experts, servers, costs, alone);
-  auto starts =
-      starts_of(single, single.pipelines(std::max<std::size_t>(32, options.n_steps / 10)));
+  const std::size_t n_pipelines =
+      std::max<std::size_t>(32, options.n_steps / (single.has_many_experts() ? 64 : 10));
+  auto starts = starts_of(single, single.pipelines(n_pipelines));
+  improve_starts(single, starts, options.n_steps);
   if (!(options.concurrency > 1)) {
     auto best = anneal_best(single, std::move(starts), options.n_steps, random);
     single.tidy(best.first, best.second);

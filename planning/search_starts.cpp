@@ -7,6 +7,50 @@
 /// Layouts to start from.
 namespace ordermoe::planning::searching {
 
+searcher::searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
+                   const search_options& options)
+    : profile_(experts),
+      options_(options),
+      model_(experts, make_cost_model(servers, costs), options.sharing),
+      kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
+      scratch_(model_) {
+  for (const auto& server : servers.servers) {
+    const auto bytes =
+        std::max<std::int64_t>(0, expert_memory_bytes(server, costs, model_.n_layers));
+    capacity_.push_back(
+        costs.expert_bytes > 0 ? static_cast<std::size_t>(bytes / costs.expert_bytes) : 0);
+    share_.push_back(server.arrival_share);
+  }
+  n_items_ = model_.n_layers * model_.n_experts;
+  scratch_.forbid_losses(is_exact());
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    const auto& activation = profile_.layers[l].activation;
+    auto& order = by_activation_.emplace_back(n_experts());
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return activation[a] > activation[b]; });
+    for (std::size_t e = 0; has_many_experts() && e < n_experts(); ++e)
+      worth_.push_back(worth_of(l, e));
+  }
+}
+
+/// How much is lost where an expert is missing at the home of its layer: how often it is wanted
+/// and, where it may be substituted, what the nearest experts lose in its place.
+double searcher::worth_of(std::size_t layer, std::size_t expert) const {
+  const auto& content = profile_.layers[layer];
+  const double activation = content.activation[expert];
+  if (is_exact()) return activation;
+  std::vector<double> losses;
+  for (std::size_t k = 0; k < n_experts(); ++k)
+    if (k != expert) losses.push_back(std::max(0.0, content.token_gate_regret(expert, k)));
+  const auto n = std::min(model_.n_slots, losses.size());
+  std::nth_element(losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(n - 1),
+                   losses.end());
+  const double nearest =
+      std::accumulate(losses.begin(), losses.begin() + static_cast<std::ptrdiff_t>(n), 0.0);
+  return activation * nearest * content.damage[static_cast<std::size_t>(loss_metric::token_gate)];
+}
+
 layout searcher::layout_of(const plan& placed) const {
   layout out;
   out.hosts.assign(n_items_, 0);
@@ -21,15 +65,6 @@ layout searcher::layout_of(const plan& placed) const {
     if (found == out.chains.end()) out.chains.push_back(by_access.layers);
   }
   return out;
-}
-
-std::vector<std::uint32_t> searcher::by_activation(std::size_t layer) const {
-  const auto& activation = profile_.layers[layer].activation;
-  std::vector<std::uint32_t> order(n_experts());
-  std::iota(order.begin(), order.end(), 0u);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](auto a, auto b) { return activation[a] > activation[b]; });
-  return order;
 }
 
 /// Replicas for memory that is left: first what the residencies can use at a server, then the
@@ -49,16 +84,74 @@ void searcher::fill_free_memory(layout& content) const {
       worth.emplace_back((near ? 100.0 : 0.0) + activation / std::popcount(content.hosts[item]),
                          item);
     }
-    std::stable_sort(worth.begin(), worth.end(),
-                     [](const auto& a, const auto& b) { return a.first > b.first; });
-    for (const auto& entry : worth) {
-      if (content.items[m].size() >= capacity_[m]) break;
-      put(content, m, entry.second);
+    const auto n = std::min(worth.size(), capacity_[m] - content.items[m].size());
+    const auto best = worth.begin() + static_cast<std::ptrdiff_t>(n);
+    const auto is_better = [](const auto& a, const auto& b) {
+      return a.first > b.first || (a.first == b.first && a.second < b.second);
+    };
+    std::nth_element(worth.begin(), best, worth.end(), is_better);
+    std::sort(worth.begin(), best, is_better);
+    for (auto entry = worth.begin(); entry != best; ++entry) put(content, m, entry->second);
+  }
+}
+
+/// Every home gives each of its layers as much of its memory, for the most frequent experts.
+void searcher::take_quotas(const std::vector<homes>& chains, layout& out,
+                           std::vector<std::size_t>& room) const {
+  std::vector<std::size_t> layers_left(n_servers(), 0);
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    server_mask here = 0;
+    for (const auto& home : chains) here |= bit(home[l]);
+    for (std::size_t m = 0; m < n_servers(); ++m) layers_left[m] += (here >> m) & 1u;
+  }
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    const auto& order = by_activation_[l];
+    server_mask done = 0;
+    for (const auto& home : chains) {
+      const auto h = home[l];
+      if (done & bit(h)) continue;
+      done |= bit(h);
+      auto quota = std::min(n_experts(), room[h] / layers_left[h]);
+      --layers_left[h];
+      for (const auto e : order) {
+        if (quota == 0) break;
+        put(out, h, static_cast<std::uint32_t>(l * n_experts() + e));
+        --quota;
+        --room[h];
+      }
     }
   }
 }
 
-/// One home for each layer of each chain; a home takes the most frequent experts of its layers,
+/// Every home takes the experts of its layers that are worth most, whatever their layer.
+void searcher::take_worthiest(const std::vector<homes>& chains, layout& out,
+                              std::vector<std::size_t>& room) const {
+  std::vector<std::vector<std::uint32_t>> wanted(n_servers());
+  for (std::size_t l = 0; l < n_layers(); ++l) {
+    server_mask done = 0;
+    for (const auto& home : chains) {
+      if (done & bit(home[l])) continue;
+      done |= bit(home[l]);
+      for (std::size_t e = 0; e < n_experts(); ++e)
+        wanted[home[l]].push_back(static_cast<std::uint32_t>(l * n_experts() + e));
+    }
+  }
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    auto& items = wanted[m];
+    if (items.size() > room[m]) {
+      std::nth_element(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(room[m]),
+                       items.end(), [&](auto a, auto b) {
+                         return worth_[a] > worth_[b] || (worth_[a] == worth_[b] && a < b);
+                       });
+      items.resize(room[m]);
+      std::sort(items.begin(), items.end());
+    }
+    for (const auto item : items) put(out, m, item);
+    room[m] -= items.size();
+  }
+}
+
+/// One home for each layer of each chain; a home takes experts of its layers,
 /// what no home holds goes where the detour is shortest, and replicas fill the rest. Access servers
 /// are dealt to the chains so that each gets about the same share of the arrivals.
 layout searcher::pipeline(const std::vector<homes>& chains) const {
@@ -82,32 +175,14 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
   }
 
   const auto& costs = model_.costs;
-  std::vector<std::size_t> layers_left(n_servers(), 0), room = capacity_;
-  for (std::size_t l = 0; l < n_layers(); ++l) {
-    server_mask here = 0;
-    for (const auto& home : chains) here |= bit(home[l]);
-    for (std::size_t m = 0; m < n_servers(); ++m) layers_left[m] += (here >> m) & 1u;
-  }
-  for (std::size_t l = 0; l < n_layers(); ++l) {
-    const auto order = by_activation(l);
-    server_mask done = 0;
-    for (const auto& home : chains) {
-      const auto h = home[l];
-      if (done & bit(h)) continue;
-      done |= bit(h);
-      auto quota = std::min(n_experts(), room[h] / layers_left[h]);
-      --layers_left[h];
-      for (const auto e : order) {
-        if (quota == 0) break;
-        put(out, h, static_cast<std::uint32_t>(l * n_experts() + e));
-        --quota;
-        --room[h];
-      }
-    }
-  }
+  std::vector<std::size_t> room = capacity_;
+  if (has_many_experts())
+    take_worthiest(chains, out, room);
+  else
+    take_quotas(chains, out, room);
   for (std::size_t copy = 1; copy <= options_.min_copies; ++copy) {
     for (std::size_t l = 0; l < n_layers(); ++l) {
-      for (const auto e : by_activation(l)) {
+      for (const auto e : by_activation_[l]) {
         const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
         if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy) continue;
         std::size_t best = n_servers();

@@ -17,8 +17,9 @@
 ///   search.cpp         what is started from, and how the steps are shared out
 ///   search_rating.cpp  what a layout costs, at the prices that meet the budget
 ///   search_starts.cpp  layouts to start from: pipelines of homes
-///   search_moves.cpp   random changes of a layout, and annealing over them
-///   search_finish.cpp  what is tidied at the end, and the plan made of it
+///   search_homes.cpp   where experts are many: changes of whole layers, and of many experts at
+///   once search_moves.cpp   random changes of a layout, and annealing over them search_finish.cpp
+///   what is tidied at the end, and the plan made of it
 namespace ordermoe::planning::searching {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -48,26 +49,13 @@ class searcher {
   using rated_layout = std::pair<layout, score>;
 
   searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
-           const search_options& options)
-      : profile_(experts),
-        options_(options),
-        model_(experts, make_cost_model(servers, costs), options.sharing),
-        kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
-        scratch_(model_) {
-    for (const auto& server : servers.servers) {
-      const auto bytes =
-          std::max<std::int64_t>(0, expert_memory_bytes(server, costs, model_.n_layers));
-      capacity_.push_back(
-          costs.expert_bytes > 0 ? static_cast<std::size_t>(bytes / costs.expert_bytes) : 0);
-      share_.push_back(server.arrival_share);
-    }
-    n_items_ = model_.n_layers * model_.n_experts;
-    scratch_.forbid_losses(is_exact());
-  }
+           const search_options& options);
 
   std::size_t n_servers() const { return model_.n_servers; }
   bool is_loaded() const { return options_.concurrency > 1; }
   bool is_exact() const { return !(options_.quality_nats > 0); }
+  /// Whether experts are too many for moves of single ones to get anywhere by themselves.
+  bool has_many_experts() const { return model_.n_slots > 2 && model_.n_experts > 16; }
   std::size_t n_layers() const { return model_.n_layers; }
   std::size_t n_experts() const { return model_.n_experts; }
 
@@ -80,6 +68,12 @@ class searcher {
   rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
   std::vector<rated_layout> diverse(const std::vector<rated_layout>& sorted, std::size_t n) const;
   layout merge_chains(const layout& content);
+  /// Moves whole layers between servers, and servers in and out of a pipeline, as long as that
+  /// helps and at most `n_most` times. Layouts that are no single pipeline stay as they are.
+  rated_layout improve_homes(rated_layout start, std::size_t n_most);
+  /// Exchanges many experts at a time, those that gain most for those that are missed least, as
+  /// long as that helps. Only for one residency and one position at a time.
+  rated_layout exchange_experts(rated_layout start, std::size_t n_rounds);
   /// From now on a residency that cannot be faster than this is rated by a lower bound only, at
   /// this price of nats; infinity: every one is rated in full.
   void set_cutoff(double token_ns, double price) {
@@ -119,7 +113,22 @@ class searcher {
   bool move_residence(layout& content, random_stream& random) const;
   std::uint32_t wanted_item(const layout& content, std::size_t& server,
                             random_stream& random) const;
-  std::vector<std::uint32_t> by_activation(std::size_t layer) const;
+  double worth_of(std::size_t layer, std::size_t expert) const;
+  void take_quotas(const std::vector<homes>& chains, layout& out,
+                   std::vector<std::size_t>& room) const;
+  void take_worthiest(const std::vector<homes>& chains, layout& out,
+                      std::vector<std::size_t>& room) const;
+  std::vector<homes> neighbours(const homes& home) const;
+  /// At `server` one expert makes way for another; a last copy goes to `refuge`, in the place of
+  /// an expert there or into free memory.
+  struct exchange {
+    double gain = 0;  ///< Of both changes, each alone.
+    std::uint32_t comes = 0, leaves = 0;
+    std::size_t server = 0;
+  };
+  std::vector<exchange> find_exchanges(const layout& content, trajectory& problem) const;
+  layout exchanged(const layout& content, const std::vector<exchange>& some,
+                   const std::vector<std::uint8_t>& idle) const;
 
   const profile& profile_;
   const search_options& options_;
@@ -129,6 +138,8 @@ class searcher {
   std::vector<std::size_t> capacity_;  ///< [n_servers] experts that fit
   std::vector<double> share_;
   std::size_t n_items_ = 0;
+  std::vector<std::vector<std::uint32_t>> by_activation_;  ///< [n_layers] most active first
+  std::vector<double> worth_;  ///< [n_items] of a copy at home; where experts are many
   double cutoff_ns_ = infinity, cutoff_price_ = 0;
 };
 
