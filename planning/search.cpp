@@ -39,14 +39,28 @@ bool by_cost(const rated_layout& a, const rated_layout& b) {
   return a.second.cost < b.second.cost;
 }
 
-/// Where experts are many: whole layers first, then many experts at a time, from the best starts.
-void improve_starts(searcher& search, std::vector<rated_layout>& starts, std::size_t n_steps) {
-  if (!search.has_many_experts() || search.is_loaded()) return;
+/// Where experts are many: whole layers first, then many experts at a time, from the best starts;
+/// single experts at last, of the best result alone.
+rated_layout coarse_to_fine(searcher& search, std::vector<rated_layout> starts, std::size_t n_steps,
+                            random_stream& random) {
   std::stable_sort(starts.begin(), starts.end(), by_cost);
-  constexpr std::size_t n_homes = 4;
-  for (auto& start : search.diverse(starts, n_homes))
-    starts.push_back(search.exchange_experts(
-        search.improve_homes({search.merge_chains(start.first), start.second}, n_steps / 64), 12));
+  auto best = search.with_one_residency(starts.front());
+  constexpr std::size_t n_coarse = 6, n_middle = 3, n_rounds = 4;
+  starts = search.diverse(starts, n_coarse);
+  for (auto& start : starts) {
+    start = search.improve_homes(search.with_one_residency(std::move(start)), n_steps / 48);
+  }
+  std::stable_sort(starts.begin(), starts.end(), by_cost);
+  starts = search.diverse(starts, n_middle);
+  for (auto& start : starts) {
+    start = search.exchange_experts(std::move(start), n_rounds);
+    start = search.widen_boundaries(std::move(start),
+                                    std::max<std::size_t>(1, search.n_layers() / 12), n_rounds);
+    if (start.second.cost < best.second.cost) best = std::move(start);
+  }
+  best = search.anneal(std::move(best.first), n_steps / 16, random);
+  best = search.exchange_experts(std::move(best), 2 * n_rounds);
+  return best;
 }
 
 /// Half of the steps to the best starts, the rest to the best results among them.
@@ -116,6 +130,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
       if (!made) continue;
       auto content = search.layout_of(*made);
       offer(content);
+      if (search.has_many_experts()) continue;
       search.fill_free_memory(content);
       offer(content);
       offer(search.merge_chains(content));
@@ -136,9 +151,13 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   const std::size_t n_pipelines =
       std::max<std::size_t>(32, options.n_steps / (single.has_many_experts() ? 64 : 10));
   auto starts = starts_of(single, single.pipelines(n_pipelines));
-  improve_starts(single, starts, options.n_steps);
+  const auto best_of = [&](searcher& search, std::vector<rated_layout> from) {
+    return search.has_many_experts() && !search.is_loaded()
+               ? coarse_to_fine(search, std::move(from), options.n_steps, random)
+               : anneal_best(search, std::move(from), options.n_steps, random);
+  };
   if (!(options.concurrency > 1)) {
-    auto best = anneal_best(single, std::move(starts), options.n_steps, random);
+    auto best = best_of(single, std::move(starts));
     single.tidy(best.first, best.second);
     return single.to_plan(best.first, best.second, servers, costs);
   }
@@ -146,7 +165,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   // The plan for one position at a time is a start, so that planning for the load never loses to
   // it.
   std::stable_sort(starts.begin(), starts.end(), by_cost);
-  auto fastest = anneal_best(single, starts, options.n_steps, random);
+  auto fastest = best_of(single, starts);
   single.tidy(fastest.first, fastest.second);
   searcher search(experts, servers, costs, options);
   auto more = search.parallel(starts);
@@ -155,7 +174,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
     more.push_back(starts[i].first);
   more.push_back(fastest.first);
   auto loaded = starts_of(search, std::move(more));
-  auto best = anneal_best(search, std::move(loaded), options.n_steps, random);
+  auto best = best_of(search, std::move(loaded));
   search.tidy(best.first, best.second);
   return search.to_plan(best.first, best.second, servers, costs);
 }

@@ -81,6 +81,13 @@ std::vector<searcher::homes> searcher::neighbours(const homes& home) const {
   return out;
 }
 
+searcher::rated_layout searcher::with_one_residency(rated_layout start) {
+  if (start.first.chains.size() < 2) return start;
+  auto content = merge_chains(start.first);
+  auto rated = evaluate(content);
+  return {std::move(content), std::move(rated)};
+}
+
 searcher::rated_layout searcher::improve_homes(rated_layout start, std::size_t n_most) {
   auto& [content, rated] = start;
   if (content.chains.size() != 1) return start;
@@ -89,6 +96,7 @@ searcher::rated_layout searcher::improve_homes(rated_layout start, std::size_t n
     if (std::popcount(members) != 1) return start;
     home.push_back(static_cast<std::size_t>(std::countr_zero(members)));
   }
+  tried_homes_.insert(home);
   std::size_t n_tried = 0, at = 0;
   auto tries = neighbours(home);
   // Round and round through the neighbours; every improvement is taken at once.
@@ -96,7 +104,7 @@ searcher::rated_layout searcher::improve_homes(rated_layout start, std::size_t n
     if (n_tried % 16 == 0 && options_.should_stop && options_.should_stop()) break;
     const auto& next = tries[at++ % tries.size()];
     ++n_failed;
-    if (rough_cost(next) > 3 * rough_cost(home)) continue;
+    if (!tried_homes_.insert(next).second) continue;
     auto other = pipeline({next});
     if (other.hosts.empty()) continue;
     auto again = evaluate(other, rated.prices);
@@ -115,35 +123,55 @@ searcher::rated_layout searcher::improve_homes(rated_layout start, std::size_t n
 std::vector<searcher::exchange> searcher::find_exchanges(const layout& content,
                                                          trajectory& problem) const {
   const auto& chain = content.chains[0];
-  const double now = problem.solve_cost();
+  const double scale = problem.solve().token_ns;
+  problem.hold_policy();
   auto hosts = content.hosts;
+  server_mask members = 0;
+  for (const auto layer : chain) members |= layer;
   struct worth {
     double ns;
     std::uint32_t item;
   };
   std::vector<exchange> out;
   for (std::size_t m = 0; m < n_servers(); ++m) {
+    // Where a last copy would go.
+    auto refuge = n_servers();
+    for (std::size_t i = 0; i < n_servers(); ++i)
+      if (!(members & bit(i)) &&
+          (refuge == n_servers() || model_.costs.hidden(m, i) < model_.costs.hidden(m, refuge)))
+        refuge = i;
     std::vector<worth> missing, held;
+    double sum = 0, met = 0;
     for (std::size_t l = 0; l < n_layers(); ++l) {
       if (((chain[l] | chain[(l + 1) % n_layers()]) & bit(m)) == 0) continue;
+      const double now = problem.held_cost(l);
       for (std::size_t e = 0; e < n_experts(); ++e) {
         const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
-        const bool is_here = (hosts[item] & bit(m)) != 0;
+        const auto on = hosts[item];
         hosts[item] ^= bit(m);
-        double cost = infinity;
+        if (hosts[item] == 0 && refuge < n_servers()) hosts[item] = bit(refuge);
         if (hosts[item] != 0) {
           problem.rebuild_layer(l, hosts, chain);
-          cost = problem.solve_cost();
+          const double change = problem.held_cost(l) - now;
           problem.roll_back();
+          sum += std::abs(change);
+          met += wanted_[item];
+          if (on & bit(m))
+            held.push_back({change, item});
+          else
+            missing.push_back({-change, item});
         }
-        hosts[item] ^= bit(m);
-        if (is_here)
-          held.push_back({cost - now, item});
-        else if (cost < now)
-          missing.push_back({now - cost, item});
+        hosts[item] = on;
       }
     }
     if (missing.empty()) continue;
+    // The kept sets are few for so many experts: what they say of one counts for half, how often
+    // calibration met it for the other.
+    const double mean = met > 0 ? sum / met : 0;
+    for (auto* some : {&missing, &held})
+      for (auto& [ns, item] : *some)
+        ns = 0.5 * (ns + mean * profile_.layers[item / n_experts()].activation[item % n_experts()] *
+                             static_cast<double>(model_.n_slots));
     // What is not near the residence is worth nothing here.
     for (const auto item : content.items[m]) {
       const auto l = item / n_experts();
@@ -157,7 +185,7 @@ std::vector<searcher::exchange> searcher::find_exchanges(const layout& content,
     });
     for (std::size_t i = 0; i < std::min(missing.size(), held.size()); ++i) {
       const double gain = missing[i].ns - held[i].ns;
-      if (gain <= 1e-9 * now) break;
+      if (gain <= 1e-9 * scale) break;
       out.push_back({gain, missing[i].item, held[i].item, m});
     }
   }
@@ -196,6 +224,30 @@ layout searcher::exchanged(const layout& content, const std::vector<exchange>& s
     replace(out, swap.server, static_cast<std::size_t>(place), swap.comes);
   }
   return out;
+}
+
+/// The layout where tokens may pass from one server to the next at any of `by` layers on either
+/// side of each boundary: both servers' experts are at hand where a token passes.
+layout searcher::widened(const layout& content, std::size_t by) const {
+  auto out = content;
+  const auto& chain = content.chains[0];
+  for (std::size_t l = 1; l < n_layers(); ++l) {
+    if (chain[l] == chain[l - 1]) continue;
+    // Positions start at one server.
+    for (std::size_t i = std::max<std::size_t>(1, l - std::min(l, by));
+         i < std::min(n_layers(), l + by); ++i)
+      out.chains[0][i] |= chain[l] | chain[l - 1];
+  }
+  return out;
+}
+
+searcher::rated_layout searcher::widen_boundaries(rated_layout start, std::size_t by,
+                                                  std::size_t n_rounds) {
+  if (start.first.chains.size() != 1) return start;
+  auto content = widened(start.first, by);
+  auto rated = evaluate(content, start.second.prices);
+  auto other = exchange_experts({std::move(content), std::move(rated)}, n_rounds);
+  return other.second.cost < start.second.cost ? std::move(other) : std::move(start);
 }
 
 searcher::rated_layout searcher::exchange_experts(rated_layout start, std::size_t n_rounds) {

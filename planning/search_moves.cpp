@@ -75,6 +75,9 @@ bool searcher::move_residence(layout& content, random_stream& random) const {
     } else if (std::popcount(members) > 1) {
       members &= ~bit(s);
     }
+    // Several members of R_0 make every solve many; they do not pay for that where experts are
+    // many.
+    if (i == 0 && has_many_experts() && std::popcount(members) > 1) members = chain[i];
     changed |= members != chain[i] && members != 0;
     if (members != 0) chain[i] = members;
   }
@@ -182,7 +185,8 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
     return cost_now(current);
   };
   double current_cost = restart();
-  const double hot = 0.005 * best_score.cost, cold = 0.0001 * best_score.cost;
+  const double hot = (has_many_experts() ? 0.0005 : 0.005) * best_score.cost,
+               cold = 0.0001 * best_score.cost;
   const std::size_t period = std::max<std::size_t>(64, n_steps / 48);
   layout trial = current;
   for (std::size_t step = 0; step < n_steps; ++step) {

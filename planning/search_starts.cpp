@@ -31,6 +31,10 @@ searcher::searcher(const profile& experts, const cluster& servers, const cost_pr
                      [&](auto a, auto b) { return activation[a] > activation[b]; });
     for (std::size_t e = 0; has_many_experts() && e < n_experts(); ++e)
       worth_.push_back(worth_of(l, e));
+    const auto& content = model_.layers[l];
+    wanted_.resize(n_items_, 0);
+    for (std::size_t at = 0; at < content.targets.size(); ++at)
+      wanted_[l * n_experts() + content.targets[at]] += content.visits[at / model_.n_slots];
   }
 }
 
@@ -274,7 +278,7 @@ std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) 
 
 /// What a chain of homes costs where the experts that its servers cannot hold are a detour away: to
 /// choose which chains are worth a real estimate.
-double searcher::rough_cost(const homes& home) const {
+double searcher::rough_cost(const homes& home, double missing_share) const {
   const auto& costs = model_.costs;
   server_mask members = 0;
   for (const auto h : home) members |= bit(h);
@@ -282,7 +286,7 @@ double searcher::rough_cost(const homes& home) const {
   for (std::size_t m = 0; m < n_servers(); ++m) {
     if (members & bit(m)) room += static_cast<double>(capacity_[m]);
   }
-  const double missing = std::max(0.0, 1 - room / static_cast<double>(n_items_));
+  const double missing = missing_share * std::max(0.0, 1 - room / static_cast<double>(n_items_));
   double total = 0;
   for (std::size_t l = 0; l < n_layers(); ++l) {
     const auto h = home[l], next = home[(l + 1) % n_layers()];
@@ -350,10 +354,24 @@ std::vector<layout> searcher::pipelines(std::size_t n_most) const {
     };
     extend(extend);
   }
-  std::vector<std::pair<double, std::size_t>> order;
-  for (std::size_t i = 0; i < seen.size(); ++i) order.emplace_back(rough_cost(seen[i]), i);
-  std::sort(order.begin(), order.end());
-  if (order.size() > n_most) order.resize(n_most);
+  const auto best_of = [&](double missing_share, std::size_t n) {
+    std::vector<std::pair<double, std::size_t>> order;
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      order.emplace_back(rough_cost(seen[i], missing_share), i);
+    std::sort(order.begin(), order.end());
+    if (order.size() > n) order.resize(n);
+    return order;
+  };
+  auto order = best_of(1, n_most);
+  if (has_many_experts() && !is_exact()) {
+    // Substitutes for what is missing cost less than detours, nobody knows how much less.
+    order = best_of(1, n_most / 3);
+    for (const double missing_share : {0.1, 0.0})
+      for (const auto& entry : best_of(missing_share, n_most / 3))
+        if (std::none_of(order.begin(), order.end(),
+                         [&](const auto& other) { return other.second == entry.second; }))
+          order.push_back(entry);
+  }
   std::vector<layout> out;
   for (const auto& entry : order) {
     auto content = pipeline({seen[entry.second]});

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -68,9 +69,14 @@ class searcher {
   rated_layout anneal(layout start, std::size_t n_steps, random_stream& random);
   std::vector<rated_layout> diverse(const std::vector<rated_layout>& sorted, std::size_t n) const;
   layout merge_chains(const layout& content);
+  /// Where no queue is priced: the fastest residency for every request.
+  rated_layout with_one_residency(rated_layout start);
   /// Moves whole layers between servers, and servers in and out of a pipeline, as long as that
   /// helps and at most `n_most` times. Layouts that are no single pipeline stay as they are.
   rated_layout improve_homes(rated_layout start, std::size_t n_most);
+  /// Lets tokens choose at which of 2 * by layers they pass from server to server, and exchanges
+  /// experts for it, where that helps.
+  rated_layout widen_boundaries(rated_layout start, std::size_t by, std::size_t n_rounds);
   /// Exchanges many experts at a time, those that gain most for those that are missed least, as
   /// long as that helps. Only for one residency and one position at a time.
   rated_layout exchange_experts(rated_layout start, std::size_t n_rounds);
@@ -107,7 +113,8 @@ class searcher {
   }
   using homes = std::vector<std::size_t>;
   layout pipeline(const std::vector<homes>& chains) const;
-  double rough_cost(const homes& home) const;
+  /// missing_share: of what the homes do not hold, how much costs a detour.
+  double rough_cost(const homes& home, double missing_share = 1) const;
   bool propose(layout& content, random_stream& random) const;
   bool pull(layout& content, std::size_t server, std::uint32_t wanted, random_stream& random) const;
   bool move_residence(layout& content, random_stream& random) const;
@@ -126,6 +133,7 @@ class searcher {
     std::uint32_t comes = 0, leaves = 0;
     std::size_t server = 0;
   };
+  layout widened(const layout& content, std::size_t by) const;
   std::vector<exchange> find_exchanges(const layout& content, trajectory& problem) const;
   layout exchanged(const layout& content, const std::vector<exchange>& some,
                    const std::vector<std::uint8_t>& idle) const;
@@ -139,7 +147,9 @@ class searcher {
   std::vector<double> share_;
   std::size_t n_items_ = 0;
   std::vector<std::vector<std::uint32_t>> by_activation_;  ///< [n_layers] most active first
-  std::vector<double> worth_;  ///< [n_items] of a copy at home; where experts are many
+  std::vector<double> wanted_;   ///< [n_items] by how many slots of the kept sets, each position
+  std::vector<double> worth_;    ///< [n_items] of a copy at home; where experts are many
+  std::set<homes> tried_homes_;  ///< By improve_homes(), whatever it started from.
   double cutoff_ns_ = infinity, cutoff_price_ = 0;
 };
 

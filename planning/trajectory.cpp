@@ -21,7 +21,8 @@ trajectory::trajectory(const trajectory_model& model)
       builder_(model),
       value_(model.n_layers),
       value_nats_(model.n_layers),
-      next_(model.n_layers) {}
+      next_(model.n_layers),
+      onward_(model.n_layers) {}
 
 void trajectory::set_price(double ns_per_nat) {
   price_ = std::max(ns_per_nat, least_price);
@@ -142,14 +143,14 @@ void trajectory::backward(std::span<const double> bias) {
   const auto last = model_.n_layers - 1;
   const auto& starts = layers_[0].from;
   restart_.assign(model_.n_servers, 0);
-  onward_.clear();
   onward_nats_.clear();
   for (std::size_t l = model_.n_layers; l-- > 0;) {
+    auto& onward = onward_[l];
     const auto& table = layers_[l];
     const auto& content = model_.layers[l];
     const auto n_sets = content.n_sets, n_to = table.to.size();
     // W_{l+1}(n, q) for every n: [n_to, n_sets].
-    onward_.assign(n_to * n_sets, 0);
+    onward.assign(n_to * n_sets, 0);
     if constexpr (WithNats) onward_nats_.assign(n_to * n_sets, 0);
     if (l == last) {
       for (std::size_t i = 0; i < n_to; ++i) {
@@ -163,14 +164,14 @@ void trajectory::backward(std::span<const double> bias) {
         }
         least += wait_ns_[n] + costs.head_ns[n];
         for (std::size_t q = 0; q < n_sets; ++q) {
-          onward_[i * n_sets + q] = least;
+          onward[i * n_sets + q] = least;
         }
       }
     } else {
       const auto n_after = model_.layers[l + 1].n_sets;
       for (std::size_t i = 0; i < n_to; ++i) {
         const std::size_t n = table.to[i];
-        double* out = onward_.data() + i * n_sets;
+        double* out = onward.data() + i * n_sets;
         const double arrive = wait_ns_[n] + costs.attention_ns[n];
         for (std::size_t q = 0; q < n_sets; ++q) out[q] = arrive;
         const double* value = value_[l + 1].data() + i * n_after;
@@ -199,7 +200,7 @@ void trajectory::backward(std::span<const double> bias) {
       double* value = value_[l].data() + s * n_sets;
       for (std::size_t i = 0; i < n_to; ++i) {
         const double* cost = table.cost.data() + (s * n_to + i) * n_sets;
-        const double* after = onward_.data() + i * n_sets;
+        const double* after = onward.data() + i * n_sets;
         if constexpr (WithNats) {
           const double* nats = table.nats.data() + (s * n_to + i) * n_sets;
           for (std::size_t q = 0; q < n_sets; ++q) {
@@ -311,6 +312,38 @@ trajectory_estimate trajectory::solve_pipeline() {
   }
   restart_.assign(model_.n_servers, 0);
   start_share_.assign(1, 1);
+  return sum;
+}
+
+void trajectory::hold_policy() {
+  held_.assign(model_.n_layers, {});
+  const bool pipeline = is_pipeline();
+  for (std::size_t l = 0; l < model_.n_layers; ++l) {
+    const auto n_sets = model_.layers[l].n_sets;
+    held_[l].mass.assign(layers_[l].from.size() * n_sets, 0);
+    held_[l].onward = onward_[l];
+    if (pipeline) held_[l].onward.assign(n_sets, 0);
+  }
+  sweep_forward(start_share_,
+                [&](std::size_t l, std::size_t s, std::size_t q, std::size_t, double weight) {
+                  held_[l].mass[s * model_.layers[l].n_sets + q] += weight;
+                });
+}
+
+double trajectory::held_cost(std::size_t layer) const {
+  const auto& table = layers_[layer];
+  const auto& [mass, onward] = held_[layer];
+  const auto n_sets = model_.layers[layer].n_sets, n_to = table.to.size();
+  ORDERMOE_CHECK(mass.size() == table.from.size() * n_sets && onward.size() == n_to * n_sets,
+                 "a held policy is for the residences that it was held with");
+  double sum = 0;
+  for (std::size_t s = 0; s < table.from.size(); ++s)
+    for (std::size_t q = 0; q < n_sets; ++q) {
+      double least = never;
+      for (std::size_t i = 0; i < n_to; ++i)
+        least = std::min(least, table.cost[(s * n_to + i) * n_sets + q] + onward[i * n_sets + q]);
+      sum += mass[s * n_sets + q] * least;
+    }
   return sum;
 }
 

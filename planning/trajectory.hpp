@@ -27,11 +27,10 @@
 /// where the next position starts. The target sets of a new position do not depend on the last
 /// one's, so positions form a renewal process over R_0, solved for its average cost.
 ///
-/// Approximations: the target sets kept are a sample of at most 64 a layer, 24 where experts are
-/// many (choose_representatives); a slot's loss is the
-/// calibration mean for its target; with more than two slots the servers of one layer are those
-/// that slot_sweep.hpp finds (trajectory_fronts.hpp). Links have no queues; servers have those of
-/// set_waits().
+/// Approximations: the target sets kept are a sample of at most 64 a layer
+/// (choose_representatives); a slot's loss is the calibration mean for its target; with more than
+/// two slots the servers of one layer are those that slot_sweep.hpp finds (trajectory_fronts.hpp).
+/// Links have no queues; servers have those of set_waits().
 namespace ordermoe::planning {
 
 /// Expectations for one decoded position, in the stationary state.
@@ -93,6 +92,13 @@ class trajectory {
   /// Mean cost of a position: time_ns + price * nats. Faster than solve().
   double solve_cost();
   trajectory_estimate solve();
+  /// Keeps where positions are and what is ahead of them under the policy of the last solve(), for
+  /// held_cost().
+  void hold_policy();
+  /// What a layer as it is now and all that follows cost where positions reach it as they did when
+  /// the policy was held and go on likewise: a change of held_cost() by rebuild_layer() bounds the
+  /// change of solve_cost() from above. Only with the residences of that time.
+  double held_cost(std::size_t layer) const;
   /// What the policy of the last solve() does; track_usage() must have been on at the rebuild.
   trajectory_usage usage();
 
@@ -166,7 +172,13 @@ class trajectory {
   std::vector<std::uint8_t> restart_;            ///< [n_servers] -> index into R_0
   std::vector<double> start_cost_, start_nats_;  ///< [R_0]
   std::vector<double> start_share_;              ///< [R_0] of the positions in the long run
-  std::vector<double> onward_, onward_nats_;
+  std::vector<std::vector<double>> onward_;      ///< [n_layers] of [to, n_sets]: W_{l+1}(n, q)
+  std::vector<double> onward_nats_;
+  struct held_layer {
+    std::vector<double> mass;    ///< [from, n_sets] how often a position is there
+    std::vector<double> onward;  ///< [to, n_sets]
+  };
+  std::vector<held_layer> held_;
 };
 
 }  // namespace ordermoe::planning

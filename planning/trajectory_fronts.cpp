@@ -5,18 +5,6 @@
 
 namespace ordermoe::planning {
 
-namespace {
-
-/// Losses are counted in whole units of this many to a nat.
-constexpr double units_per_nat = 1e12;
-
-loss_units units(double nats) {
-  return static_cast<loss_units>(
-      std::min(nats * units_per_nat, static_cast<double>(selection::largest_loss)));
-}
-
-}  // namespace
-
 /// Lists of the set at hand, found when the sweep first asks for them.
 struct front_builder::listed_ways {
   front_builder& builder;
@@ -70,14 +58,14 @@ void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& li
   const auto& content = model_.layers[layer_];
   const auto at = set_ * model_.n_slots + slot;
   const auto* order = content.candidates.data() + at * model_.n_candidates;
-  const double* nats = content.nats.data() + at * model_.n_experts;
+  const auto* losses = content.losses.data() + at * model_.n_candidates;
   const bool stops_at_target = model_.sharing == slot_sharing::forbidden;
   list.size = 0;
   std::size_t i = 0;
   for (const auto n = exact_ ? 1 : model_.n_candidates; i < n && list.size < model_.n_slots;) {
     const auto k = order[i++];
     if (((hosts_[k] >> server) & 1u) == 0) continue;
-    list.ways[list.size++] = {i == 1 ? 0 : units(nats[k]), k};
+    list.ways[list.size++] = {losses[i - 1], k};
     if (i == 1 && stops_at_target) break;
   }
   list.reach = static_cast<std::uint16_t>(i);
@@ -87,13 +75,12 @@ void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& li
 void front_builder::fill_losses() {
   const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
   const auto& content = model_.layers[layer_];
-  losses_.resize(n_slots * n_experts);
-  for (std::size_t j = 0; j < n_slots; ++j)
-    for (std::size_t k = 0; k < n_experts; ++k)
-      losses_[j * n_experts + k] = k == content.targets[set_ * n_slots + j] ? 0
-                                   : exact_
-                                       ? forbidden
-                                       : units(content.nats[(set_ * n_slots + j) * n_experts + k]);
+  losses_.assign(n_slots * n_experts, forbidden);
+  for (std::size_t j = 0; j < n_slots; ++j) {
+    const auto at = (set_ * n_slots + j) * model_.n_candidates;
+    for (std::size_t i = 0; i < (exact_ ? 1 : model_.n_candidates); ++i)
+      losses_[j * n_experts + content.candidates[at + i]] = content.losses[at + i];
+  }
 }
 
 /// Whether a change of the placement may change what a sweep met.
@@ -133,7 +120,6 @@ void front_builder::sweep(std::size_t from, std::size_t to, std::size_t set, lay
                           std::uint16_t* reach) {
   const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
   const auto& pair = pairs_[from * model_.n_servers + to];
-  const double* nats = model_.layers[layer_].nats.data() + set * n_slots * n_experts;
   const double residual_ns = model_.costs.hidden(from, to);
   ++n_sweeps_;
   listed_ways ways{*this, reach};
@@ -146,10 +132,9 @@ void front_builder::sweep(std::size_t from, std::size_t to, std::size_t set, lay
     const auto& now = sweep.now();
     auto& point = met_.emplace_back();
     point.ns = sweep.time(residual_ns);
-    for (std::size_t j = 0; j < n_slots; ++j) {
-      point.nats += nats[j * n_experts + now.experts[j]];
+    point.nats = static_cast<double>(now.loss) / trajectory_model::units_per_nat;
+    for (std::size_t j = 0; j < n_slots; ++j)
       point.runs[j] = static_cast<std::uint16_t>(now.servers[j] * n_experts + now.experts[j]);
-    }
     if (now.loss == 0) break;
   }
   keep_hull(out);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planning/slot_sweep.hpp"
 #include "planning/target_sets.hpp"
 
 namespace ordermoe::planning {
@@ -43,7 +44,7 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
   ORDERMOE_CHECK(n_servers * n_experts <= 65536,
                  "servers times experts of a layer are at most 65536");
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
-  if (max_sets == 0) max_sets = n_slots <= 2 || n_experts <= 16 ? 64 : 24;
+  if (max_sets == 0) max_sets = 64;
   std::vector<kept_sets> kept;
   for (const auto& source : experts.layers) kept.emplace_back(source, max_sets);
   for (std::size_t l = 0; l < n_layers; ++l) {
@@ -88,10 +89,15 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
         target.ranks.resize(target.ranks.size() + n_experts,
                             static_cast<std::uint16_t>(n_candidates));
         auto* ranks = target.ranks.data() + (q * n_slots + j) * n_experts;
-        for (std::size_t i = 0; i < order.size(); ++i)
+        for (std::size_t i = 0; i < order.size(); ++i) {
           ranks[order[i]] = static_cast<std::uint16_t>(i);
+          target.losses.push_back(
+              static_cast<loss_units>(std::min(i == 0 ? 0 : nats[order[i]] * units_per_nat,
+                                               static_cast<double>(selection::largest_loss))));
+        }
       }
     }
+    if (n_slots > 2) target.nats = {};
     if (l + 1 < n_layers) {
       const auto& after = kept[l + 1];
       const auto n_after = after.which.kept.size();

@@ -6,6 +6,7 @@
 #include "planning/cost_model.hpp"
 #include "planning/profile.hpp"
 #include "planning/search.hpp"
+#include "planning/selector.hpp"
 
 namespace ordermoe::planning {
 
@@ -13,15 +14,21 @@ inline constexpr std::size_t max_trajectory_slots = 8;
 
 /// What the estimate needs of a profile and a cluster, in flat arrays. Immutable.
 struct trajectory_model {
+  static constexpr double units_per_nat = 1e12;
+
   struct layer {
     std::size_t n_sets = 0;
     std::vector<double> probability;     ///< [n_sets]
     std::vector<std::uint32_t> targets;  ///< [n_sets, n_slots]
-    std::vector<double> nats;  ///< [n_sets, n_slots, n_experts] of running each expert in the slot
+    /// [n_sets, n_slots, n_experts] of running each expert in the slot; empty for more than two.
+    std::vector<double> nats;
     /// [n_sets, n_slots, n_candidates] by rising nats, the target first.
     std::vector<std::uint32_t> candidates;
+    /// [n_sets, n_slots, n_candidates] the same candidates' nats, in units; like the next only for
+    /// more than two slots.
+    std::vector<loss_units> losses;
     /// [n_sets, n_slots, n_experts] where each expert stands among the candidates, n_candidates
-    /// where it is none; only for more than two slots.
+    /// where it is none.
     std::vector<std::uint16_t> ranks;
     std::vector<double>
         incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
@@ -34,8 +41,7 @@ struct trajectory_model {
   cost_model costs;
   std::vector<layer> layers;
 
-  /// Keeps `max_sets` target sets of each layer at most; 0: 64, or 24 where more than two slots
-  /// choose among more than 16 experts.
+  /// Keeps `max_sets` target sets of each layer at most; 0: 64.
   trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
                    std::size_t max_sets = 0);
 };
