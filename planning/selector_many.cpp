@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <bit>
 #include <tuple>
 
 #include "planning/selector_tables.hpp"
@@ -128,7 +129,8 @@ bool keep_local(const layer_facts& facts, const std::uint32_t* targets, std::siz
 
 }  // namespace
 
-/// The sweep of each set from each server to each residence, which does not depend on W.
+/// The sweep of each set from each server to each residence, which does not depend on W. Where
+/// links are as fast both ways, a pair of servers is swept once for both directions.
 layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
                             server_mask from) const {
   const auto n_sets = facts.sets.size();
@@ -172,12 +174,48 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
 
   layer_fronts made;
   made.first.push_back(0);
+  struct way_there {
+    double time;
+    loss_units loss;
+  };
+  std::vector<way_there> ways_there;  ///< [points] what their costs are made of.
+  const auto n_next = table.next.size();
+  const auto turned_pair = [&](std::size_t s, std::size_t n) {
+    constexpr auto none = ~std::size_t{0};
+    if (n >= s || ((from >> n) & 1u) == 0 || ((table.next_mask >> s) & 1u) == 0 || is_local_rule())
+      return none;
+    if (hidden(s, n) != hidden(n, s)) return none;
+    for (std::size_t m = 0; m < n_servers_; ++m)
+      if (hidden(s, m) + hidden(m, n) != hidden(n, m) + hidden(m, s)) return none;
+    const auto before = [](server_mask mask, std::size_t server) {
+      return static_cast<std::size_t>(std::popcount(mask & ((server_mask{1} << server) - 1)));
+    };
+    return before(from, n) * n_next + before(table.next_mask, s);
+  };
   std::vector<double> first_ns(n_servers_);
   std::vector<server_place> places;
   for_each_server(from, [&](std::size_t s) {
     for (std::size_t i = 0; i < table.next.size(); ++i) {
       const std::size_t n = table.next[i];
       const double stays = hidden(s, n), later = table.later[i];
+      const auto cost_of = [&](const way_there& way) {
+        return per_ns_ * (way.time + later) + per_unit_ * static_cast<double>(way.loss);
+      };
+      if (const auto turned = turned_pair(s, n); turned < n_servers_ * n_next) {
+        for (std::size_t set = 0; set < n_sets; ++set) {
+          const auto* bounds = made.first.data() + turned * n_sets + set;
+          const auto begin = bounds[0], end = bounds[1];
+          for (auto p = begin; p < end; ++p) {
+            ways_there.push_back(way_there{ways_there[p]});
+            made.points.push_back(
+                {cost_of(ways_there[p]), made.points[p].bin, made.points[p].leaves});
+            for (std::size_t j = 0; keeps_experts && j < top_k_; ++j)
+              made.experts.push_back(std::uint32_t{made.experts[p * top_k_ + j]});
+          }
+          made.first.push_back(static_cast<std::uint32_t>(made.points.size()));
+        }
+        continue;
+      }
       places.clear();
       for (std::size_t m = 0; m < n_servers_; ++m) {
         first_ns[m] = hidden(s, m) + hidden(m, n);
@@ -211,15 +249,19 @@ layer_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
             pending = false;
             const auto& now = sweep.now();
             if (now.loss > most) continue;
-            const double cost =
-                per_ns_ * (sweep.time(stays) + later) + per_unit_ * static_cast<double>(now.loss);
+            const way_there met{sweep.time(stays), now.loss};
+            const double cost = cost_of(met);
             const auto bin =
                 ignores_budget ? 0u : static_cast<std::uint32_t>((now.loss + width_ - 1) / width_);
             if (!keeps_experts && made.points.size() > begin &&
                 made.points.back().leaves == leaves && made.points.back().bin == bin) {
-              made.points.back().cost = std::min(made.points.back().cost, cost);
+              if (cost < made.points.back().cost) {
+                made.points.back().cost = cost;
+                ways_there.back() = met;
+              }
             } else {
               made.points.push_back({cost, bin, leaves});
+              ways_there.push_back(met);
               if (keeps_experts)
                 made.experts.insert(made.experts.end(), now.experts.begin(),
                                     now.experts.begin() + static_cast<std::ptrdiff_t>(top_k_));

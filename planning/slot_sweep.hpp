@@ -237,12 +237,16 @@ class slot_sweep {
   bool come_together(std::size_t m, server_mask& touched) {
     loss_units most = 0;
     std::uint32_t best = no_expert;
+    std::array<std::uint64_t, 4> seen{};  // Experts weighed already, of the first 256.
     for (std::size_t j = 0; j < now_.n_slots; ++j)
       for (const auto& found : ways_(j, m)) {
         if (found.loss >= now_.losses[j]) break;
+        const auto word = found.expert / 64, bit = found.expert % 64;
+        if (word < seen.size() && ((seen[word] >> bit) & 1u) != 0) continue;
         const bool has_place = room_[m] > 0 || is_running(m, found.expert, max_slots) ||
                                (now_.servers[j] == m && runs_alone(j));
         if (!has_place || found.expert == best) continue;
+        if (word < seen.size()) seen[word] |= std::uint64_t{1} << bit;
         loss_units gain = 0;
         for (std::size_t i = 0; i < now_.n_slots; ++i)
           gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, m, found.expert));
@@ -268,9 +272,9 @@ class slot_sweep {
     slot_way best{}, leaves{};
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto b = now_.servers[j];
-      if (b == nowhere || b == m || room_[b] > 0 || !(apart_ || runs_alone(j))) continue;
+      if (b == nowhere || b == m || room_[b] > 0) continue;
       const auto* there = way(j, m, now_.losses[j] + dearest - most, j);
-      if (there == nullptr) continue;
+      if (there == nullptr || !(apart_ || runs_alone(j))) continue;
       const auto dearer = there->loss - now_.losses[j];
       for (std::size_t i = 0; i < now_.n_slots; ++i) {
         if (now_.losses[i] <= dearer + most || i == j || now_.servers[i] == b) continue;

@@ -216,6 +216,43 @@ BOOST_AUTO_TEST_CASE(planning_for_a_load_never_loses_to_planning_for_one_request
   BOOST_TEST(n_won >= 2u);
 }
 
+BOOST_AUTO_TEST_CASE(many_experts_are_planned_within_all_limits_and_better_than_by_layer_shards) {
+  const auto costs = small_costs();
+  double of_shards = 0, of_search = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto experts = random_profile(6, 24, 3 + seed % 3, seed);
+    const auto servers = drawn_cluster(5, 6, 24, seed % 2 == 0 ? 3.0 : 1.6, seed);
+    auto options = few_steps(seed == 1 ? 0.0 : 0.02, 600);
+    options.min_copies = seed % 2 == 0 ? 2 : 1;
+    options.concurrency = seed == 3 ? 4 : 1;
+    const auto placed = place_by_search(experts, servers, costs, options);
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      BOOST_REQUIRE(placed.has_value());
+      BOOST_TEST(validate(*placed, servers, costs).has_value());
+      const placement_index index(*placed);
+      for (std::size_t l = 0; l < 6; ++l)
+        for (std::size_t e = 0; e < 24; ++e)
+          BOOST_TEST_REQUIRE(static_cast<std::size_t>(std::popcount(index.hosts(l, e))) >=
+                             options.min_copies);
+      for (std::size_t m = 0; m < 5; ++m)
+        BOOST_TEST(placed->expert_bytes_used[m] <= placed->expert_bytes_limit[m]);
+      // Queues are solved to 1e-5 only (estimate_queues).
+      BOOST_TEST(
+          estimate_plan(experts, *placed, servers, costs, options) == placed->estimated_token_ns,
+          boost::test_tools::tolerance(options.concurrency > 1 ? 1e-5 : 1e-6));
+      const auto again = place_by_search(experts, servers, costs, options);
+      BOOST_TEST(plan_json(*again) == plan_json(*placed));
+      const auto shards = place_layer_shards(experts, servers, costs);
+      BOOST_REQUIRE(shards.has_value());
+      const double start = estimate_plan(experts, *shards, servers, costs, options);
+      BOOST_TEST(placed->estimated_token_ns <= start * (1 + 1e-9));
+      of_shards += start;
+      of_search += placed->estimated_token_ns;
+    }
+  }
+  BOOST_TEST(of_search < 0.9 * of_shards);
+}
+
 BOOST_AUTO_TEST_CASE(a_cluster_that_is_too_small_is_infeasible) {
   const auto experts = random_profile(3, 4, 2, 1);
   const auto servers = drawn_cluster(4, 3, 4, 0.7, 1);
