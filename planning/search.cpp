@@ -154,7 +154,8 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   const auto best_of = [&](searcher& search, std::vector<rated_layout> from) {
     return search.has_many_experts() && !search.is_loaded()
                ? coarse_to_fine(search, std::move(from), options.n_steps, random)
-               : anneal_best(search, std::move(from), options.n_steps, random);
+               : anneal_best(search, std::move(from),
+                             options.n_steps / (search.has_many_experts() ? 16 : 1), random);
   };
   if (!(options.concurrency > 1)) {
     auto best = best_of(single, std::move(starts));

@@ -228,6 +228,7 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
 
 /// Two or three chains side by side, of the best single ones, for requests that would queue in one.
 std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) {
+  const std::size_t n_most = has_many_experts() ? 6 : 24;
   std::vector<homes> singles;
   for (const auto& [content, rated] : starts) {
     if (content.chains.size() != 1) continue;
@@ -246,7 +247,7 @@ std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) 
       return others == servers;
     });
     if (is_new) singles.push_back(home);
-    if (singles.size() == 24) break;
+    if (singles.size() == n_most) break;
   }
   std::vector<layout> out;
   std::vector<std::pair<double, std::vector<homes>>> pairs;
