@@ -119,6 +119,8 @@ class building_folder {
   fs::path path_;
 };
 
+constexpr std::size_t page = 4096;
+
 std::string header_of(std::span<const tensor_entry> tensors, const std::string& format) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header["__metadata__"] = {{"format", format}};
@@ -131,8 +133,9 @@ std::string header_of(std::span<const tensor_entry> tensors, const std::string& 
     offset = end;
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
   std::string length(8, '\0');
+  // The tensors begin at a page, so that those of whole pages lie on pages wherever they are.
+  text.append(page - (length.size() + text.size()) % page, ' ');
   const std::uint64_t size = text.size();
   std::memcpy(length.data(), &size, length.size());
   return length + text;
