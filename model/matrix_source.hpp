@@ -72,7 +72,7 @@ class matrix_source {
   void end_rows(std::size_t first, std::size_t n);
   /// A tensor with a number that is not finite among the rows begun so far, or null.
   const tensor_view* not_finite() const;
-  /// Tells the disk that reading begins soon.
+  /// Tells the disk that reading begins soon; of what stays, bring_in() does that, on huge pages.
   void expect() const;
   /// File and place of the first number.
   std::pair<std::string, const std::byte*> place() const;

@@ -347,6 +347,10 @@ class checkpoint::mapping {
 
   int file() const { return file_; }
 
+  /// What is read from the disk from now on comes in huge pages where the file system has them. A
+  /// refusal costs speed only.
+  void use_huge_pages() const { static_cast<void>(::madvise(start_, size_, MADV_HUGEPAGE)); }
+
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(start_), size_};
   }
@@ -472,6 +476,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
   }
   if (covered != data.size())
     return bad(fmt::format("{} bytes of data, but its tensors take {}", data.size(), covered));
+  if (packed != 0) (*mapped)->use_huge_pages();
   mappings_.push_back(*mapped);
   return {};
 }
