@@ -1,8 +1,10 @@
 // How fast weights are loaded, against plain reads of the same files, and how much memory it takes.
 //
-// bench_loading [layers [runs [folder]]]: writes a Mixtral of that many layers at full width (1 by
-// default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of memory) to a
-// temporary folder, or takes a folder that is there. Each measurement is a process of its own.
+// bench_loading [layers [runs [folder [packed folder]]]]: writes a Mixtral of that many layers at
+// full width (1 by default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of
+// memory) to a temporary folder, or takes a folder that is there; packs it (model/convert.hpp), or
+// takes what was packed before. Rounds go over both folders. Each measurement is a process of its
+// own.
 // "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
 // they were read before. "memory at hand": right before each measurement another process wrote to
 // as much memory as the measured one takes, the system's copy of cold files included, and ended, so
@@ -34,6 +36,7 @@
 #include <vector>
 
 #include "config/files.hpp"
+#include "model/convert.hpp"
 #include "model/matrix_source.hpp"
 #include "model/random_model.hpp"
 #include "model/transformer.hpp"
@@ -202,18 +205,62 @@ spread spread_of(std::vector<double> values) {
   return {values.front(), values[values.size() / 2], values.back()};
 }
 
+double bytes_of(const fs::path& folder) {
+  double bytes = 0;
+  for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
+  return bytes;
+}
+
+/// What was measured of one folder.
+struct series {
+  const char* name;
+  fs::path folder;
+  std::vector<measurement> reads, kept, loads;
+};
+
+template <class Value>
+spread spread_over(const std::vector<measurement>& found, Value value) {
+  std::vector<double> values;
+  for (const auto& each : found) values.push_back(value(each));
+  return spread_of(std::move(values));
+}
+
+void print(const series& found) {
+  const double bytes = bytes_of(found.folder);
+  const auto speed = [&](const measurement& each) { return bytes * 1e-9 / each.seconds; };
+  const auto work = [](const measurement& each) { return each.processor; };
+  const auto r = spread_over(found.reads, speed), k = spread_over(found.kept, speed),
+             l = spread_over(found.loads, speed);
+  const auto p =
+      spread_over(found.loads, [](const measurement& each) { return each.peak / each.resident; });
+  fmt::print("  {}\n", found.name);
+  fmt::print("    plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
+  fmt::print("    kept read   {:6.2f} {:6.2f} {:6.2f} GB/s\n", k.low, k.middle, k.high);
+  fmt::print(
+      "    load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read, {:.0f} % of the "
+      "kept read\n",
+      l.low, l.middle, l.high, 100 * l.middle / r.middle, 100 * l.middle / k.middle);
+  fmt::print("    processor   {:6.2f} s plain read, {:.2f} s kept read, {:.2f} s load (median)\n",
+             spread_over(found.reads, work).middle, spread_over(found.kept, work).middle,
+             spread_over(found.loads, work).middle);
+  fmt::print("    peak memory {:6.3f} {:6.3f} {:6.3f} of {:.2f} GB of resident weights\n", p.low,
+             p.middle, p.high, found.loads.front().resident * 1e-9);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::size_t layers = argc > 1 ? static_cast<std::size_t>(std::atoi(argv[1])) : 1;
   const int runs = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
   fs::path folder = argc > 3 ? fs::path(argv[3]) : fs::path();
-  const bool made = folder.empty();
+  fs::path packed = argc > 4 ? fs::path(argv[4]) : fs::path();
   fs::path place;
-  if (made) {
+  if (packed.empty()) {
     std::string pattern = (fs::temp_directory_path() / "ordermoe-loading-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) give_up("no temporary folder");
     place = pattern;
+  }
+  if (folder.empty()) {
     folder = place / "model";
     model::random_model_options options;
     options.shape = model::published_shape(model::family::mixtral, layers);
@@ -225,49 +272,39 @@ int main(int argc, char** argv) {
       give_up(written.error().message);
     }
   }
-  double bytes = 0;
-  for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
-  fmt::print("{:.2f} GB in {} files, {} threads at hand, {} runs: least, median, most\n",
-             bytes * 1e-9, weight_files(folder).size(), std::thread::hardware_concurrency(), runs);
+  if (packed.empty()) {
+    packed = place / "packed";
+    const auto written = model::pack_model(folder, packed, {});
+    if (!written) {
+      fs::remove_all(place);
+      give_up(written.error().message);
+    }
+  }
+  fmt::print("{:.2f} GB, packed {:.2f} GB, {} threads at hand, {} runs: least, median, most\n",
+             bytes_of(folder) * 1e-9, bytes_of(packed) * 1e-9, std::thread::hardware_concurrency(),
+             runs);
   constexpr std::pair<bool, bool> states[] = {
       {true, false}, {true, true}, {false, false}, {false, true}};
   for (const auto& [cold, at_hand] : states) {
-    std::vector<double> reads, kept, loads, peaks, read_work, kept_work, load_work;
-    double held = 0, resident = 0;
-    for (int run = cold ? 0 : -1; run < runs; ++run) {
-      const auto measured = [&](measurement (*body)(const fs::path&)) {
-        if (cold) held = std::max(held, forget(folder));
-        if (at_hand) apart([&, twice = cold] { return touch(twice ? 2 * bytes : bytes); });
-        return apart([&] { return body(folder); });
-      };
-      const auto read = measured(plain_read);
-      const auto into_new = measured(kept_read);
-      const auto loaded = measured(load);
-      if (run < 0) continue;
-      reads.push_back(bytes * 1e-9 / read.seconds);
-      kept.push_back(bytes * 1e-9 / into_new.seconds);
-      kept_work.push_back(into_new.processor);
-      loads.push_back(bytes * 1e-9 / loaded.seconds);
-      read_work.push_back(read.processor);
-      load_work.push_back(loaded.processor);
-      peaks.push_back(loaded.peak / loaded.resident);
-      resident = loaded.resident;
-    }
-    const auto r = spread_of(reads), k = spread_of(kept), l = spread_of(loads),
-               p = spread_of(peaks);
+    std::vector<series> all{{"original", folder, {}, {}, {}}, {"packed", packed, {}, {}, {}}};
+    double held = 0;
+    for (int run = cold ? 0 : -1; run < runs; ++run)
+      for (auto& each : all) {
+        const double bytes = bytes_of(each.folder);
+        const auto measured = [&](measurement (*body)(const fs::path&)) {
+          if (cold) held = std::max(held, forget(each.folder));
+          if (at_hand) apart([&, twice = cold] { return touch(twice ? 2 * bytes : bytes); });
+          return apart([&] { return body(each.folder); });
+        };
+        const auto read = measured(plain_read), kept = measured(kept_read), loaded = measured(load);
+        if (run < 0) continue;
+        each.reads.push_back(read);
+        each.kept.push_back(kept);
+        each.loads.push_back(loaded);
+      }
     fmt::print("{}{}{}\n", cold ? "cold" : "warm", at_hand ? ", memory at hand" : "",
                cold ? fmt::format(" ({:.1f} % of the pages still held)", 100 * held) : "");
-    fmt::print("  plain read  {:6.2f} {:6.2f} {:6.2f} GB/s\n", r.low, r.middle, r.high);
-    fmt::print("  kept read   {:6.2f} {:6.2f} {:6.2f} GB/s\n", k.low, k.middle, k.high);
-    fmt::print(
-        "  load        {:6.2f} {:6.2f} {:6.2f} GB/s, {:.0f} % of the plain read, {:.0f} % of the "
-        "kept read\n",
-        l.low, l.middle, l.high, 100 * l.middle / r.middle, 100 * l.middle / k.middle);
-    fmt::print("  processor   {:6.2f} s plain read, {:.2f} s kept read, {:.2f} s load (median)\n",
-               spread_of(read_work).middle, spread_of(kept_work).middle,
-               spread_of(load_work).middle);
-    fmt::print("  peak memory {:6.3f} {:6.3f} {:6.3f} of {:.2f} GB of resident weights\n", p.low,
-               p.middle, p.high, resident * 1e-9);
+    for (const auto& each : all) print(each);
   }
-  if (made) fs::remove_all(place);
+  if (!place.empty()) fs::remove_all(place);
 }

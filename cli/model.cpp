@@ -11,6 +11,7 @@
 #include "model/convert.hpp"
 #include "model/inspect.hpp"
 #include "model/npy.hpp"
+#include "model/packed_tensors.hpp"
 #include "model/random_model.hpp"
 #include "model/reference.hpp"
 #include "model/safetensors.hpp"
@@ -168,6 +169,7 @@ void add_inspect(CLI::App& parent) {
     const auto sizes = model::sizes_of(*shape);
     std::map<std::string, std::size_t> types;
     std::uint64_t stored = 0;
+    const bool packed = model::is_packed((*source)->tensors());
     for (const auto& [name, view] : (*source)->tensors()) {
       ++types[model::to_string(view.type)];
       stored += view.bytes.size();
@@ -192,6 +194,7 @@ void add_inspect(CLI::App& parent) {
           {"tensors", (*source)->tensors().size()},
           {"tensor_types", types},
           {"tensor_bytes", stored},
+          {"packed", packed},
           {"weights", sizes.total_weights},
           {"expert_weights", sizes.expert_weights},
           {"non_expert_weights", sizes.non_expert_weights}};
@@ -220,8 +223,9 @@ void add_inspect(CLI::App& parent) {
     std::string kinds;
     for (const auto& [type, n] : types)
       kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", n, type);
-    fmt::print("{} tensors ({}) of {} bytes; {} weights, {} in each of {} experts\n",
-               (*source)->tensors().size(), kinds, stored, sizes.total_weights,
+    fmt::print("{} tensors ({}) of {} bytes{}; {} weights, {} in each of {} experts\n",
+               (*source)->tensors().size(), kinds, stored,
+               packed ? ", packed as they are computed with" : "", sizes.total_weights,
                sizes.expert_weights, sizes.n_experts);
     fmt::print("{:<10}{:>16}{:>18}{:>18}{:>18}\n", "bytes in", "one expert", "all experts",
                "everything else", "in all");
@@ -473,47 +477,74 @@ void add_make_random(CLI::App& parent) {
 
 void add_convert(CLI::App& parent) {
   struct content {
-    std::string folder, precision, out;
-    bool json = false;
+    std::string folder, precision, expert_precision = "stored", dense_precision = "stored", out;
+    bool packed = false, json = false;
   };
-  auto& command = *parent.add_subcommand("convert", "Write a model again in another precision");
+  auto& command = *parent.add_subcommand(
+      "convert", "Write a model again in another precision, or ready to be mapped");
   auto options = std::make_shared<content>();
   command.add_option("--model", options->folder, "Model folder")->required();
-  command
-      .add_option("--precision", options->precision,
-                  "fp32 or bf16 for all weights; int8 or int4 for the experts alone")
-      ->check(CLI::IsMember({"fp32", "bf16", "int8", "int4"}))
-      ->required();
+  auto* precision =
+      command
+          .add_option("--precision", options->precision,
+                      "fp32 or bf16 for all weights; int8 or int4 for the experts alone")
+          ->check(CLI::IsMember({"fp32", "bf16", "int8", "int4"}));
+  auto* packed = command
+                     .add_flag("--packed", options->packed,
+                               "Every matrix as it is computed with, so that loading maps the "
+                               "files and copies nothing; with the precisions below")
+                     ->excludes(precision);
+  add_precisions(command, options->expert_precision, options->dense_precision);
+  for (const char* name : {"--expert-precision", "--dense-precision"})
+    command.get_option(name)->needs(packed);
   command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
-      "A folder in int8 or int4 gives the bits of quantising when loading; only OrderMoE reads "
-      "it.\n"
+      "A folder in int8 or int4, or packed, gives the bits of loading the original with the same\n"
+      "precisions; only OrderMoE reads it. A packed folder must stay as it is while it is in use.\n"
       "Profiles are not copied: run `ordermoe calibrate` for the new folder.\n"
-      "Example:\n  ordermoe model convert --model data/models/lineage --precision int8 --out "
-      "lineage-int8");
+      "Examples:\n"
+      "  ordermoe model convert --model data/models/lineage --precision int8 --out lineage-int8\n"
+      "  ordermoe model convert --model data/models/lineage --packed --out lineage-packed");
   set_body(command, [options]() -> result<void> {
     const auto path = existing_folder(options->folder, "--model");
     if (!path) return path.error();
-    const auto kept = model::parse_storage(options->precision);
-    if (!kept) return at("--precision", kept.error());
+    if (!options->packed && options->precision.empty())
+      return error{errc::usage, "convert: give --precision, --packed, or see --help"};
     result<model::written_model> written = error{errc::failed, "not run"};
+    nlohmann::ordered_json report{{"folder", options->out}};
     {
       progress_line line("converting");
-      model::convert_options how;
-      how.kept = *kept;
-      how.watch.progress = [&](double share) { line.show(share); };
-      how.watch.should_stop = stop_requested;
-      written = model::convert_model(*path, options->out, how);
+      const model::work_watch watch{[&](double share) { line.show(share); }, stop_requested};
+      if (options->packed) {
+        model::load_options loading;
+        if (auto set = set_precisions(loading, options->expert_precision, options->dense_precision);
+            !set)
+          return set.error();
+        model::pack_options how;
+        how.experts = loading.expert_precision;
+        how.dense = loading.dense_precision;
+        how.watch = watch;
+        written = model::pack_model(*path, options->out, how);
+        report["packed"] = true;
+        report["expert_precision"] = options->expert_precision;
+        report["dense_precision"] = options->dense_precision;
+      } else {
+        const auto kept = model::parse_storage(options->precision);
+        if (!kept) return at("--precision", kept.error());
+        model::convert_options how;
+        how.kept = *kept;
+        how.watch = watch;
+        written = model::convert_model(*path, options->out, how);
+        report["precision"] = options->precision;
+      }
     }
     if (!written) return written.error();
+    report["tensors"] = written->n_tensors;
+    report["weight_files"] = written->n_files;
+    report["weight_bytes"] = written->weight_bytes;
     if (options->json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"folder", options->out},
-                                                {"precision", options->precision},
-                                                {"tensors", written->n_tensors},
-                                                {"weight_files", written->n_files},
-                                                {"weight_bytes", written->weight_bytes}}
-                             .dump(2));
+      fmt::print("{}\n", report.dump(2));
     else
       fmt::print("{}: {} tensors of {} bytes in {} {}\n", options->out, written->n_tensors,
                  written->weight_bytes, written->n_files, written->n_files == 1 ? "file" : "files");

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A new file that is written from front to back; its bytes are on the disk after finish().
+/// A new file that is written from front to back; its bytes are on the disk after finish(). It is
+/// written in huge pages, so that the system keeps it in them and maps it so.
 class growing_file {
  public:
   explicit growing_file(fs::path path)
@@ -36,7 +37,27 @@ class growing_file {
   growing_file& operator=(const growing_file&) = delete;
 
   result<void> append(std::string_view bytes) {
-    if (code_ == 0) digest_.update(bytes);
+    digest_.update(bytes);
+    waiting_ += bytes;
+    const std::size_t whole = waiting_.size() / huge_page * huge_page;
+    if (whole == 0) return outcome("writing");
+    auto written = write(std::string_view(waiting_).substr(0, whole));
+    waiting_.erase(0, whole);
+    return written;
+  }
+
+  /// Gives the digest of all bytes.
+  result<std::string> finish() {
+    if (auto written = write(waiting_); !written) return written.error();
+    if (file_ >= 0 && code_ == 0 && ::fsync(file_) != 0) code_ = errno;
+    if (auto flushed = outcome("flushing to disk"); !flushed) return flushed.error();
+    return digest_.finish();
+  }
+
+ private:
+  static constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+  result<void> write(std::string_view bytes) {
     while (file_ >= 0 && code_ == 0 && !bytes.empty()) {
       const auto n = ::write(file_, bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
@@ -48,14 +69,6 @@ class growing_file {
     return outcome("writing");
   }
 
-  /// Gives the digest of all bytes.
-  result<std::string> finish() {
-    if (file_ >= 0 && code_ == 0 && ::fsync(file_) != 0) code_ = errno;
-    if (auto flushed = outcome("flushing to disk"); !flushed) return flushed.error();
-    return digest_.finish();
-  }
-
- private:
   result<void> outcome(const char* step) const {
     if (code_ == 0) return {};
     return error{errc::io,
@@ -67,6 +80,7 @@ class growing_file {
   fs::path path_;
   int file_;
   int code_ = 0;
+  std::string waiting_;
   sha256 digest_;
 };
 
@@ -119,6 +133,8 @@ class building_folder {
   fs::path path_;
 };
 
+constexpr std::size_t page = 4096;
+
 std::string header_of(std::span<const tensor_entry> tensors, const std::string& format) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header["__metadata__"] = {{"format", format}};
@@ -131,8 +147,9 @@ std::string header_of(std::span<const tensor_entry> tensors, const std::string& 
     offset = end;
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
   std::string length(8, '\0');
+  // The tensors begin at a page, so that those of whole pages lie on pages wherever they are.
+  text.append(page - (length.size() + text.size()) % page, ' ');
   const std::uint64_t size = text.size();
   std::memcpy(length.data(), &size, length.size());
   return length + text;

@@ -36,7 +36,8 @@ struct written_model {
 
 class checkpoint_writer {
  public:
-  /// Tensors go to files in their order, to a new file where one would have more than shard_bytes.
+  /// Tensors go to files in their order, to a new file where one would have more than shard_bytes;
+  /// each file's first tensor begins at a multiple of 4096 bytes.
   /// `format` is what the files' metadata says: "pt" where others may read them. Errors: io (the
   /// target is there and not empty, or the disk has no room).
   static result<std::unique_ptr<checkpoint_writer>> begin(const std::filesystem::path& target,

@@ -43,6 +43,16 @@ std::byte* aligned_room(std::size_t bytes) {
 
 }  // namespace
 
+weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept) {
+  bool fits = kept == precision::stored;
+  for (const auto* each : together) {
+    if (each == nullptr) continue;
+    if (each->quantised_as()) return *each->quantised_as();
+    fits = fits && each->fits_bf16();
+  }
+  return storage_of(kept, fits);
+}
+
 struct projection::device_matrix {
   at::Device device;
   at::Tensor content;  ///< [n_out, n_in] fp32
@@ -55,6 +65,11 @@ projection::projection(std::span<const float> row_major, std::size_t n_out, std:
 }
 
 projection::projection(matrix_source& source, const compute_place& place, precision kept) {
+  if (source.stays()) {
+    packed_ = source.packed();
+    host_ = source.owner();
+    return;
+  }
   packed_.layout = {source.n_out(), source.n_in()};
   if (place.linear == linear_path::libtorch) {
     ORDERMOE_CHECK(kept == precision::stored, "LibTorch multiplies by weights as they are stored");
@@ -72,7 +87,7 @@ projection::projection(matrix_source& source, const compute_place& place, precis
     device_ = std::make_shared<const device_matrix>(device_matrix{device, plain.to(device)});
     return;
   }
-  packed_.storage = storage_of(kept, kept == precision::stored && source.fits_bf16());
+  packed_.storage = storage_for({&source}, kept);
   const auto memory = weight_memory(packed_.layout.bytes(packed_.storage));
   pack(packed_.layout, source, packed_.storage,
        {memory.get(), packed_.layout.bytes(packed_.storage)});
@@ -129,15 +144,16 @@ void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source&
     down_ = projection(down, place, kept);
     return;
   }
-  const bool stored = kept == precision::stored;
+  if (up.stays()) {
+    packed_ = {gate != nullptr ? gate->packed() : packed_matrix(), up.packed(), down.packed()};
+    host_ = up.owner();
+    return;
+  }
   // The kernel takes gate and up in one storage.
-  const auto wide = up.quantised_as().value_or(
-      storage_of(kept, stored && up.fits_bf16() && (gate == nullptr || gate->fits_bf16())));
+  const auto wide = storage_for({&up, gate}, kept);
   packed_.up = {{up.n_out(), up.n_in()}, wide, nullptr};
   packed_.gate = packed_.up;
-  packed_.down = {{down.n_out(), down.n_in()},
-                  down.quantised_as().value_or(storage_of(kept, stored && down.fits_bf16())),
-                  nullptr};
+  packed_.down = {{down.n_out(), down.n_in()}, storage_for({&down}, kept), nullptr};
   const std::size_t wide_bytes = packed_.up.layout.bytes(wide);
   const std::size_t down_bytes = packed_.down.layout.bytes(packed_.down.storage);
   const std::size_t step = whole_lines(wide_bytes);

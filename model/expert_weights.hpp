@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,11 @@ enum class linear_path { kernels, libtorch };
 /// of weight_storage. For the kernels on the host only.
 using ordermoe::precision;
 
+/// What matrices are kept in that have the same storage, which is bf16 for `stored` where it keeps
+/// every number of all of them. What is stored quantised stays so whatever `kept` says; null ones
+/// are left out. Reads the numbers where the types do not tell.
+weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept);
+
 /// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
 /// must be libtorch where it is not the host.
 struct compute_place {
@@ -51,8 +57,9 @@ class scratch_buffer {
 class projection {
  public:
   projection() = default;
-  /// Reads the source from its first row to its last. Throws what LibTorch throws where the device
-  /// cannot hold it, and std::bad_alloc. Precondition: `kept` is stored where LibTorch multiplies.
+  /// Reads the source from its first row to its last, but what is packed already stays where it is,
+  /// as it is. Throws what LibTorch throws where the device cannot hold it, and std::bad_alloc.
+  /// Precondition: where LibTorch multiplies, `kept` is stored and the source not packed.
   projection(matrix_source& source, const compute_place& place, precision kept = precision::stored);
   projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
              const compute_place& place, precision kept = precision::stored);
@@ -78,8 +85,8 @@ class expert_weights {
  public:
   expert_weights() = default;
   /// gate and up are [inner, width], down is [width, inner]; each is read from its first row to its
-  /// last. What is stored quantised stays so whatever `kept` says; then gate and up are stored
-  /// alike, and the kernels multiply. Throws as projection does.
+  /// last. What is stored quantised or packed stays so whatever `kept` says; then gate and up are
+  /// stored alike, and the kernels multiply. Throws as projection does.
   expert_weights(matrix_source& gate, matrix_source& up, matrix_source& down,
                  const compute_place& place, precision kept = precision::stored);
   /// gate and up are [inner, width] row-major, down is [width, inner]. Throws as projection does.

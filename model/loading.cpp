@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "model/packed_tensors.hpp"
 #include "model/quantised_rows.hpp"
 #include "model/safetensors.hpp"
 #include "model/transformer.hpp"
@@ -22,12 +23,19 @@ namespace ordermoe::model {
 
 row_table::row_table(matrix_source& source)
     : width_(source.n_in()),
-      type_(source.fits_bf16() ? tensor_type::bf16 : tensor_type::f32),
-      bytes_(source.n_out() * row_bytes()),
-      memory_(weight_memory(bytes_)) {
+      type_(source.stays()       ? source.row(0).type
+            : source.fits_bf16() ? tensor_type::bf16
+                                 : tensor_type::f32),
+      bytes_(source.n_out() * row_bytes()) {
+  if (source.stays()) {
+    memory_ = {source.owner(), source.row(0).bytes.data()};
+    return;
+  }
+  const auto memory = weight_memory(bytes_);
+  memory_ = memory;
   constexpr std::size_t rows_at_once = 64;
   std::vector<float> wide(rows_at_once * width_);
-  auto* target = memory_.get();
+  auto* target = memory.get();
   for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
     const std::size_t n = std::min(rows_at_once, source.n_out() - first);
     source.begin_rows(first, n);
@@ -57,7 +65,13 @@ namespace {
 /// reads what was asked for in the order of the files.
 class weight_reader {
  public:
-  explicit weight_reader(std::shared_ptr<const checkpoint> source) : source_(std::move(source)) {}
+  explicit weight_reader(std::shared_ptr<const checkpoint> source)
+      : source_(std::move(source)),
+        mapped_(is_packed(source_->tensors()) ? source_->memory() : nullptr) {}
+
+  /// Whether matrices stand in their files as they are computed with. Then the tensors were checked
+  /// by compare_packed().
+  bool packed() const { return mapped_ != nullptr; }
 
   const std::optional<error>& problem() const { return problem_; }
 
@@ -71,14 +85,24 @@ class weight_reader {
 
   /// A matrix, to be read later; nothing after the first error.
   matrix_source matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    if (packed()) return packed_as(name, n_out, n_in);
     const auto* view = find(name, {n_out, n_in});
     return view == nullptr ? matrix_source() : matrix_source(*view);
+  }
+
+  /// A matrix whose rows are looked up.
+  matrix_source rows(const std::string& name, std::size_t n_rows, std::size_t width) {
+    if (!packed()) return matrix(name, n_rows, width);
+    const auto* view = find(name, {n_rows, width});
+    if (view == nullptr) return {};
+    return matrix_source(*view, {{n_rows, width}, {}, nullptr}, mapped_);
   }
 
   /// The matrix of an expert, which may be stored quantised.
   matrix_source expert_matrix(const std::string& name, std::size_t n_out, std::size_t n_in) {
     const auto* view = source_->find(name);
-    if (view == nullptr || bytes_per_number(view->type) > 1) return matrix(name, n_out, n_in);
+    if (packed() || view == nullptr || bytes_per_number(view->type) > 1)
+      return matrix(name, n_out, n_in);
     const auto kept = view->type == tensor_type::i8 ? weight_storage::int8 : weight_storage::int4;
     const auto shape = stored_shape(kept, n_out, n_in);
     view = find(name, shape.weight, shape.weight_type);
@@ -128,12 +152,21 @@ class weight_reader {
         }
         // The disk goes on with what comes after this while this is converted.
         if (i + n_threads < jobs_.size()) jobs_[i + n_threads].expect();
+        const tensor_view* unreadable = nullptr;
         const auto made = guard([&] {
-          for (auto& each : mine.sources) each.read_into(room);
+          for (auto& each : mine.sources) {
+            each.read_into(room);
+            if (const auto* view = each.bring_in()) unreadable = view;
+          }
           mine.make(mine.sources);
         });
         const std::scoped_lock lock(shared);
         if (!made && !problem_) problem_ = made.error();
+        if (unreadable != nullptr)
+          fail(
+              {errc::io, fmt::format("{}: tensor '{}' cannot be read: the file has become shorter, "
+                                     "or the disk failed; fetch or convert the weights again",
+                                     unreadable->file.string(), unreadable->name)});
         for (const auto& each : mine.sources)
           if (const auto* view = each.not_finite()) not_finite(*view);
         done += mine.bytes();
@@ -163,6 +196,19 @@ class weight_reader {
   }
 
  private:
+  matrix_source packed_as(const std::string& name, std::size_t n_out, std::size_t n_in) {
+    asked_.insert(name);
+    if (problem_) return {};
+    const auto* view = source_->find(name);
+    ORDERMOE_CHECK(view != nullptr, name + " is no tensor of a packed checkpoint");
+    const auto matrix = packed_view(*view, n_out, n_in);
+    if (!matrix) {
+      problem_ = matrix.error();
+      return {};
+    }
+    return matrix_source(*view, *matrix, mapped_);
+  }
+
   struct job {
     std::vector<matrix_source> sources;
     std::function<void(std::vector<matrix_source>&)> make;
@@ -210,6 +256,7 @@ class weight_reader {
   }
 
   std::shared_ptr<const checkpoint> source_;
+  std::shared_ptr<const void> mapped_;  ///< Keeps a packed checkpoint's files mapped.
   std::set<std::string> asked_;
   std::vector<job> jobs_;
   std::optional<error> problem_;
@@ -235,6 +282,7 @@ class weight_loader {
         kv_width_(shape.kv_width()) {}
 
   void project(projection& target, matrix_source from, precision kept) {
+    check_kept("matrix", from, kept);
     reader_.later({std::move(from)}, [&target, kept, this](std::vector<matrix_source>& sources) {
       target = projection(sources.front(), place_, kept);
     });
@@ -348,40 +396,44 @@ class weight_loader {
     read(two_stacks() ? "wi" : mixtral ? "w3" : "up_proj", inner, hidden_);
     read(two_stacks() ? "wo" : mixtral ? "w2" : "down_proj", hidden_, inner);
     if (target == nullptr) return;
-    check_quantised(name, sources, kept);
+    for (const auto& each : sources) check_kept("expert", each, kept);
+    if (sources.size() == 3 && sources[0].quantised_as() != sources[1].quantised_as())
+      reader_.fail({errc::mismatch,
+                    fmt::format("expert '{}' has gate and up matrices of different precision; "
+                                "convert the model again",
+                                name)});
     reader_.later(std::move(sources), [target, kept, this](std::vector<matrix_source>& from) {
       *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_, kept)
                                  : expert_weights(from[0], from[1], place_, kept);
     });
   }
 
-  /// Refuses what is stored quantised where it cannot be kept so.
-  void check_quantised(const std::string& name, const std::vector<matrix_source>& sources,
-                       precision kept) {
-    for (const auto& each : sources) {
-      const auto stored = each.quantised_as();
-      if (!stored) continue;
-      if (place_.linear == linear_path::libtorch)
-        reader_.fail({errc::unsupported,
-                      fmt::format("expert '{}' is stored in {}, which only the kernels on the host "
-                                  "multiply by; use device 'cpu' with the kernels",
-                                  name, to_string(*stored))});
-      else if (kept != precision::stored && std::string_view(to_string(kept)) != to_string(*stored))
-        reader_.fail({errc::unsupported,
-                      fmt::format("expert '{}' is stored in {}, asked for is {}; load the model "
-                                  "that it was converted from, or leave the precision out",
-                                  name, to_string(*stored), to_string(kept))});
-    }
-    if (sources.size() == 3 && sources[0].quantised_as() != sources[1].quantised_as())
-      reader_.fail({errc::mismatch,
-                    fmt::format("expert '{}' has gate and up matrices of different precision; "
-                                "convert the model again",
-                                name)});
+  /// Refuses what is stored quantised or packed where it cannot be kept so.
+  void check_kept(const char* what, const matrix_source& from, precision kept) {
+    if (!from.stays() && !from.quantised_as()) return;
+    const char* stored = to_string(from.stays() ? from.packed().storage : *from.quantised_as());
+    if (place_.linear == linear_path::libtorch)
+      reader_.fail({errc::unsupported,
+                    fmt::format("{} '{}' is stored {}in {}, which only the kernels on the host "
+                                "multiply by; use device 'cpu' with the kernels",
+                                what, from.name(), from.stays() ? "packed " : "", stored)});
+    else if (kept != precision::stored && std::string_view(to_string(kept)) != stored)
+      reader_.fail(
+          {errc::unsupported,
+           fmt::format("{} '{}' is stored {}in {}, asked for is {}; load the model that "
+                       "it was converted from, or leave the precision out",
+                       what, from.name(), from.stays() ? "packed " : "", stored, to_string(kept))});
   }
 
   /// Matrices of the same width one below the other.
   matrix_source stacked(const std::string& place,
                         std::initializer_list<std::pair<const char*, std::size_t>> parts) {
+    if (reader_.packed()) {
+      std::size_t n_out = 0;
+      for (const auto& part : parts) n_out += part.second;
+      return reader_.matrix(packed_name(fmt::format("{}{}.weight", place, parts.begin()->first)),
+                            n_out, hidden_);
+    }
     matrix_source all;
     for (const auto& [name, n_out] : parts) {
       auto part = reader_.matrix(fmt::format("{}{}.weight", place, name), n_out, hidden_);
@@ -481,10 +533,14 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   const std::size_t hidden = shape.hidden_size;
   const bool two_stacks = shape.encoder_decoder.has_value();
   weight_reader reader(*source);
+  if (reader.packed()) {
+    const auto problems = compare_packed(shape, (*source)->place().string(), (*source)->tensors());
+    if (!problems.empty()) return problems.front();
+  }
   weight_loader loader(reader, shape, options, place);
   if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
   const std::string embedding = two_stacks ? "shared.weight" : "model.embed_tokens.weight";
-  reader.later({reader.matrix(embedding, shape.vocab_size, hidden)},
+  reader.later({reader.rows(embedding, shape.vocab_size, hidden)},
                [&content](std::vector<matrix_source>& sources) {
                  content->embedding = row_table(sources.front());
                });
@@ -503,10 +559,10 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   } else {
     content->positions.rotary = rotary_angles(shape);
   }
-  loader.dense(content->head, shape.tied_embeddings ? embedding : "lm_head.weight",
-               shape.vocab_size, hidden);
+  const bool shared_head = shape.tied_embeddings && !reader.packed();
+  loader.dense(content->head, shared_head ? embedding : "lm_head.weight", shape.vocab_size, hidden);
   for (const auto& name : embedding_copies(shape)) {
-    if (!reader.has(name)) continue;
+    if (reader.packed() || !reader.has(name)) continue;
     reader.pass_over(name, shape.vocab_size, hidden);
     if (!reader.problem() && !same_numbers(*(*source)->find(name), *(*source)->find(embedding)))
       return error{errc::mismatch,

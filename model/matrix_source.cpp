@@ -12,6 +12,7 @@
 #endif
 
 #include "config/error.hpp"
+#include "model/packed_tensors.hpp"
 #include "model/quantised_rows.hpp"
 
 namespace ordermoe::model {
@@ -141,6 +142,47 @@ matrix_source::matrix_source(const tensor_view& tensor, const tensor_view& scale
   parts_.push_back({scales, 0, n_out});
 }
 
+matrix_source::matrix_source(const tensor_view& tensor, const packed_matrix& matrix,
+                             std::shared_ptr<const void> owner)
+    : n_out_(matrix.layout.n_out),
+      n_in_(matrix.layout.n_in),
+      packed_(matrix),
+      owner_(std::move(owner)) {
+  parts_.push_back({tensor, 0, n_out_});
+}
+
+const tensor_view* matrix_source::bring_in() {
+  if (!stays()) return nullptr;
+  // Small enough that the processor's cache still has what the system touched.
+  constexpr std::size_t piece_bytes = std::size_t{2} << 20;
+  part& all = parts_.front();
+  const auto piece = [&](std::size_t first, std::size_t n, const auto& finite) {
+    if (!model::bring_in(all.view, first, n)) return false;
+    if (!finite()) all.not_finite = true;
+    return true;
+  };
+  if (packed_.data == nullptr) {
+    for (std::size_t first = 0; first < all.view.bytes.size(); first += piece_bytes) {
+      const std::size_t n = std::min(piece_bytes, all.view.bytes.size() - first);
+      const auto bytes = all.view.bytes.subspan(first, n);
+      if (!piece(first, n, [&] { return all_finite(all.view.type, bytes); })) return &all.view;
+    }
+    return nullptr;
+  }
+  const packed_layout& layout = packed_.layout;
+  const std::size_t padded = layout.padded_out();
+  const std::size_t output_bytes = layout.bytes(packed_.storage) / padded;
+  const std::size_t at_once =
+      std::max<std::size_t>(1, piece_bytes / (block * output_bytes)) * block;
+  for (std::size_t first = 0; first < padded; first += at_once) {
+    const std::size_t end = std::min(first + at_once, padded);
+    if (!piece(first * output_bytes, (end - first) * output_bytes,
+               [&] { return all_finite(packed_, first, end); }))
+      return &all.view;
+  }
+  return nullptr;
+}
+
 std::pair<std::span<const std::byte>, std::span<const std::byte>> matrix_source::quantised_rows(
     std::size_t first, std::size_t n) const {
   ORDERMOE_CHECK(quantised_as_, "a matrix that is not stored quantised");
@@ -153,6 +195,7 @@ std::pair<std::span<const std::byte>, std::span<const std::byte>> matrix_source:
 
 void matrix_source::append(const matrix_source& below) {
   if (below.parts_.empty()) return;
+  ORDERMOE_CHECK(!stays() && !below.stays(), "packed matrices are not joined");
   ORDERMOE_CHECK(!quantised_as_ && !below.quantised_as_, "quantised matrices are not joined");
   if (parts_.empty()) {
     *this = below;
@@ -188,6 +231,7 @@ const tensor_view* matrix_source::not_finite() const {
 }
 
 void matrix_source::expect() const {
+  if (stays()) return;
   for (const auto& each : parts_)
     expect_reading(each.view, 0, std::min(read_ahead_bytes, each.view.bytes.size()));
 }
@@ -276,51 +320,54 @@ void matrix_source::read(std::size_t first, std::span<float> numbers) const {
             });
 }
 
+void pack_block(matrix_source& source, std::size_t start, weight_storage storage,
+                std::span<std::byte> packed, packing_room& room) {
+  ORDERMOE_CHECK(!source.stays() && start % block == 0 && start < source.n_out(),
+                 "no block of a matrix that is read");
+  ORDERMOE_CHECK(!source.quantised_as() || source.quantised_as() == storage,
+                 "a quantised matrix is packed as something else");
+  const packed_layout layout{std::min(block, source.n_out() - start), source.n_in()};
+  ORDERMOE_CHECK(packed.size() == layout.bytes(storage), "room for a block of another shape");
+  source.begin_rows(start, layout.n_out);
+  if (source.quantised_as()) {
+    const auto [weight, scale] = source.quantised_rows(start, layout.n_out);
+    to_packed(layout, storage, weight, scale, packed);
+  } else if (storage != weight_storage::bf16) {
+    room.wide.resize(layout.n_out * layout.n_in);
+    source.read(start, room.wide);
+    pack(layout, room.wide, storage, packed);
+  } else {
+    room.narrow.resize(block);
+    room.rows.clear();
+    for (std::size_t r = 0; r < layout.n_out; ++r) {
+      const auto stored = source.row(start + r);
+      if (stored.type == tensor_type::bf16) {
+        room.rows.push_back(stored.bytes.data());
+        continue;
+      }
+      room.wide.resize(layout.n_in);
+      widen(stored.type, stored.bytes, room.wide);
+      room.narrow[r] = to_bytes(room.wide, tensor_type::bf16);
+      room.rows.push_back(reinterpret_cast<const std::byte*>(room.narrow[r].data()));
+    }
+    transpose_block(room.rows, layout.n_in, layout.padded_out(),
+                    reinterpret_cast<std::uint16_t*>(packed.data()));
+  }
+  source.end_rows(start, layout.n_out);
+}
+
 void pack(const packed_layout& layout, matrix_source& source, weight_storage storage,
           std::span<std::byte> packed) {
   ORDERMOE_CHECK(source.n_out() == layout.n_out && source.n_in() == layout.n_in,
                  "a matrix of another shape");
   ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
                  "room for a packed matrix of another shape");
-  ORDERMOE_CHECK(!source.quantised_as() || source.quantised_as() == storage,
-                 "a quantised matrix is packed as something else");
-  std::vector<float> wide;
-  std::vector<std::string> narrow(block);
-  std::vector<const std::byte*> rows;
-  std::size_t done = 0;
-  for (std::size_t start = 0; start < layout.n_out; start += block) {
+  packing_room room;
+  for (std::size_t start = 0, done = 0; start < layout.n_out; start += block) {
     const packed_layout part{std::min(block, layout.n_out - start), layout.n_in};
     const auto target = packed.subspan(done, part.bytes(storage));
     done += target.size();
-    source.begin_rows(start, part.n_out);
-    if (source.quantised_as()) {
-      const auto [weight, scale] = source.quantised_rows(start, part.n_out);
-      to_packed(part, storage, weight, scale, target);
-      source.end_rows(start, part.n_out);
-      continue;
-    }
-    if (storage != weight_storage::bf16) {
-      wide.resize(part.n_out * part.n_in);
-      source.read(start, wide);
-      pack(part, wide, storage, target);
-      source.end_rows(start, part.n_out);
-      continue;
-    }
-    rows.clear();
-    for (std::size_t r = 0; r < part.n_out; ++r) {
-      const auto stored = source.row(start + r);
-      if (stored.type == tensor_type::bf16) {
-        rows.push_back(stored.bytes.data());
-        continue;
-      }
-      wide.resize(layout.n_in);
-      widen(stored.type, stored.bytes, wide);
-      narrow[r] = to_bytes(wide, tensor_type::bf16);
-      rows.push_back(reinterpret_cast<const std::byte*>(narrow[r].data()));
-    }
-    transpose_block(rows, layout.n_in, part.padded_out(),
-                    reinterpret_cast<std::uint16_t*>(target.data()));
-    source.end_rows(start, part.n_out);
+    pack_block(source, start, storage, target, room);
   }
 }
 

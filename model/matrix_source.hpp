@@ -15,7 +15,8 @@
 /// A weight matrix on its way from a checkpoint into the form that is computed with, without a copy
 /// of the whole in between: rows are converted in blocks of some, which are copied out of the file
 /// into a buffer that stays in the processor's cache, or are pages of the mapped file that are
-/// given back behind them.
+/// given back behind them. What stands in its file as it is computed with (packed_tensors.hpp)
+/// stays there: bring_in() takes the place of reading rows.
 namespace ordermoe::model {
 
 /// A row-major matrix [n_out, n_in] of stored numbers, in one part or several one below the other
@@ -31,6 +32,10 @@ class matrix_source {
   /// packed as it is and cannot be read in fp32, nor be part of another.
   matrix_source(const tensor_view& tensor, const tensor_view& scales, weight_storage kept,
                 std::size_t n_out, std::size_t n_in);
+  /// A tensor of a packed checkpoint, where it stays; `owner` keeps it mapped. `matrix` is what
+  /// packed_view() gives, or the embedding with data null.
+  matrix_source(const tensor_view& tensor, const packed_matrix& matrix,
+                std::shared_ptr<const void> owner);
   /// Rows that are begun from now on are copied out of their file into `room`, which grows to what
   /// one call begins, holds the rows of the last call, and outlives the reading. Rows of no file,
   /// and of one that the system does not copy from, stay where they are mapped.
@@ -44,8 +49,18 @@ class matrix_source {
   /// Whether every number is a bf16 number. Reads all of them where the types do not tell.
   bool fits_bf16() const;
 
-  /// int8 or int4 where it is stored quantised.
+  /// int8 or int4 where it is stored quantised row by row.
   std::optional<weight_storage> quantised_as() const { return quantised_as_; }
+  /// Whether it stays where it is mapped; then no rows are read.
+  bool stays() const { return owner_ != nullptr; }
+  /// Precondition: stays().
+  const packed_matrix& packed() const { return packed_; }
+  const std::shared_ptr<const void>& owner() const { return owner_; }
+  /// Brings all of what stays into memory and checks its numbers, for not_finite(). Where it cannot
+  /// be read, the tensor; else null.
+  const tensor_view* bring_in();
+  /// Of its first part.
+  const std::string& name() const { return parts_.front().view.name; }
   /// Rows of a quantised matrix that were begun, as to_packed() takes them.
   std::pair<std::span<const std::byte>, std::span<const std::byte>> quantised_rows(
       std::size_t first, std::size_t n) const;
@@ -57,7 +72,7 @@ class matrix_source {
   void end_rows(std::size_t first, std::size_t n);
   /// A tensor with a number that is not finite among the rows begun so far, or null.
   const tensor_view* not_finite() const;
-  /// Tells the disk that reading begins soon.
+  /// Tells the disk that reading begins soon; of what stays, bring_in() does that, on huge pages.
   void expect() const;
   /// File and place of the first number.
   std::pair<std::string, const std::byte*> place() const;
@@ -91,11 +106,24 @@ class matrix_source {
   std::size_t n_out_ = 0, n_in_ = 0;
   std::optional<weight_storage> quantised_as_;  ///< Then parts_ are the weights and the scales.
   std::vector<std::byte>* room_ = nullptr;      ///< Null: rows are read from the mapped file.
+  packed_matrix packed_;
+  std::shared_ptr<const void> owner_;
 };
 
-/// Packs a whole matrix as model/kernels.hpp has it, with the bits of pack() there on its numbers
-/// in fp32. `packed` has layout.bytes(storage) bytes. Beside them, 64 rows in fp32 at most are in
-/// memory.
+/// What packing needs beside its result; kept from block to block.
+struct packing_room {
+  std::vector<float> wide;
+  std::vector<std::string> narrow;
+  std::vector<const std::byte*> rows;
+};
+/// Packs outputs `start`, a multiple of 64, and on, as many as a block has, as model/kernels.hpp
+/// has it, with the bits of pack() there on its numbers in fp32. `packed` has the bytes of a matrix
+/// of so many outputs. Precondition: !source.stays().
+void pack_block(matrix_source& source, std::size_t start, weight_storage storage,
+                std::span<std::byte> packed, packing_room& room);
+
+/// The whole matrix, block by block. `packed` has layout.bytes(storage) bytes. Beside them, 64 rows
+/// in fp32 at most are in memory.
 void pack(const packed_layout& layout, matrix_source& source, weight_storage storage,
           std::span<std::byte> packed);
 

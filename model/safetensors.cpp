@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -103,6 +104,19 @@ std::uint16_t narrow_bf16(float number) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(number);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/// Version in a format of packed_tensors.hpp, 0 in any other; nothing where there is none behind
+/// the prefix.
+std::optional<unsigned> packed_version_in(std::string_view format) {
+  if (!format.starts_with(packed_format_prefix)) return 0;
+  format.remove_prefix(packed_format_prefix.size());
+  unsigned version = 0;
+  const auto [end, problem] =
+      std::from_chars(format.data(), format.data() + format.size(), version);
+  if (problem != std::errc() || end != format.data() + format.size() || version == 0)
+    return std::nullopt;
+  return version;
 }
 
 std::string shape_text(std::span<const std::size_t> shape) {
@@ -212,12 +226,17 @@ std::vector<float> tensor_view::to_fp32() const {
 
 namespace {
 
+std::uintptr_t page_bytes() {
+  static const auto bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 /// The whole pages inside a range of a mapped tensor; nothing where there is none.
 std::span<std::byte> pages_inside(const tensor_view& view, std::size_t first, std::size_t n) {
   ORDERMOE_CHECK(first <= view.bytes.size() && n <= view.bytes.size() - first,
                  "bytes beyond a tensor");
   if (!view.mapped) return {};
-  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto page = page_bytes();
   const auto start = reinterpret_cast<std::uintptr_t>(view.bytes.data()) + first;
   const auto begin = (start + page - 1) / page * page;
   const auto end = (start + n) / page * page;
@@ -230,6 +249,21 @@ std::span<std::byte> pages_inside(const tensor_view& view, std::size_t first, st
 void expect_reading(const tensor_view& view, std::size_t first, std::size_t n) {
   const auto pages = pages_inside(view, first, n);
   if (!pages.empty()) ::madvise(pages.data(), pages.size(), MADV_WILLNEED);
+}
+
+bool bring_in(const tensor_view& view, std::size_t first, std::size_t n) {
+  ORDERMOE_CHECK(first <= view.bytes.size() && n <= view.bytes.size() - first,
+                 "bytes beyond a tensor");
+  if (!view.mapped || n == 0) return true;
+  const auto page = page_bytes();
+  const auto start = reinterpret_cast<std::uintptr_t>(view.bytes.data()) + first;
+  const auto begin = start / page * page;
+  const auto end = (start + n + page - 1) / page * page;
+  int outcome = 0;
+  do outcome = ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
+  while (outcome != 0 && errno == EINTR);
+  // Systems before Linux 5.14 do not know it: pages come when they are read.
+  return outcome == 0 || errno == EINVAL;
 }
 
 bool copy_stored(const tensor_view& view, std::size_t first, std::span<std::byte> target) {
@@ -313,6 +347,10 @@ class checkpoint::mapping {
 
   int file() const { return file_; }
 
+  /// What is read from the disk from now on comes in huge pages where the file system has them. A
+  /// refusal costs speed only.
+  void use_huge_pages() const { static_cast<void>(::madvise(start_, size_, MADV_HUGEPAGE)); }
+
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(start_), size_};
   }
@@ -355,13 +393,21 @@ result<void> checkpoint::add_file(const fs::path& path) {
     std::string name;
   };
   std::vector<range> ranges;
-  for (const auto& [name, entry] : header->items()) {
-    if (name == "__metadata__") {
-      if (!entry.is_object()) return bad("__metadata__ is not an object of strings");
-      for (const auto& [key, value] : entry.items())
-        if (!value.is_string()) return bad(fmt::format("__metadata__: '{}' is not a string", key));
-      continue;
+  unsigned packed = 0;
+  if (const auto metadata = header->find("__metadata__"); metadata != header->end()) {
+    if (!metadata->is_object()) return bad("__metadata__ is not an object of strings");
+    for (const auto& [key, value] : metadata->items())
+      if (!value.is_string()) return bad(fmt::format("__metadata__: '{}' is not a string", key));
+    if (const auto format = metadata->find("format"); format != metadata->end()) {
+      const auto name = format->get<std::string>();
+      const auto version = packed_version_in(name);
+      if (!version)
+        return bad(fmt::format("__metadata__: format '{}' does not end in a version", name));
+      packed = *version;
     }
+  }
+  for (const auto& [name, entry] : header->items()) {
+    if (name == "__metadata__") continue;
     const auto wrong = [&](const std::string& what) {
       return bad(fmt::format("tensor '{}': {}", name, what));
     };
@@ -381,6 +427,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
     view.file = path;
     view.mapped = true;
     view.descriptor = (*mapped)->file();
+    view.packed = packed;
     std::uint64_t n_bytes = bytes_per_number(*type);
     for (const auto& side : entry["shape"]) {
       if (!side.is_number_unsigned()) return wrong("shape has something that is no natural number");
@@ -429,8 +476,13 @@ result<void> checkpoint::add_file(const fs::path& path) {
   }
   if (covered != data.size())
     return bad(fmt::format("{} bytes of data, but its tensors take {}", data.size(), covered));
+  if (packed != 0) (*mapped)->use_huge_pages();
   mappings_.push_back(*mapped);
   return {};
+}
+
+std::shared_ptr<const void> checkpoint::memory() const {
+  return std::make_shared<const std::vector<std::shared_ptr<const mapping>>>(mappings_);
 }
 
 result<std::shared_ptr<const checkpoint>> checkpoint::open_file(const fs::path& path) {

@@ -21,7 +21,7 @@
 /// overlap, and file names in an index may not leave the folder.
 namespace ordermoe::model {
 
-/// i8 and u8 hold quantised experts (quantised_rows.hpp), nothing else.
+/// i8 and u8 hold quantised weights (quantised_rows.hpp, packed_tensors.hpp), nothing else.
 enum class tensor_type { f32, f16, bf16, i8, u8 };
 const char* to_string(tensor_type type);
 std::size_t bytes_per_number(tensor_type type);
@@ -41,6 +41,8 @@ struct tensor_view {
   bool mapped = false;     ///< Whether the bytes are pages of the file.
   int descriptor = -1;     ///< Of the file, open as long as the checkpoint; -1 where not mapped.
   std::size_t offset = 0;  ///< Place of the first byte in the file.
+  /// Version of packed_tensors.hpp that the file says it is written in; 0: none, row by row.
+  unsigned packed = 0;
 
   std::size_t size() const;
   /// The numbers widened to fp32, row-major.
@@ -64,6 +66,8 @@ class checkpoint {
   result<std::vector<float>> read(std::string_view name, std::span<const std::size_t> shape) const;
   /// What messages call the whole: the file or the folder.
   const std::filesystem::path& place() const { return place_; }
+  /// Keeps the bytes of all tensors mapped when the checkpoint is gone.
+  std::shared_ptr<const void> memory() const;
 
  private:
   class mapping;
@@ -77,6 +81,9 @@ class checkpoint {
 /// Tells the system that bytes of a mapped tensor are read soon: the disk works while the processor
 /// does.
 void expect_reading(const tensor_view& view, std::size_t first, std::size_t n);
+/// Brings pages of a mapped tensor into memory and into this process's page tables. False where the
+/// disk does not give them or the file has become shorter.
+bool bring_in(const tensor_view& view, std::size_t first, std::size_t n);
 /// Copies bytes of a mapped tensor out of its file; a reused target is cheaper than page table
 /// entries that come and go. False, with the target undefined, where the system refuses or the file
 /// has become shorter.
@@ -86,6 +93,9 @@ bool copy_stored(const tensor_view& view, std::size_t first, std::span<std::byte
 void finish_reading(const tensor_view& view, std::size_t first, std::size_t n);
 /// Whether two tensors hold the same numbers, whatever they are stored as.
 bool same_numbers(const tensor_view& a, const tensor_view& b);
+
+/// With what the format in a file's metadata begins where packed_tensors.hpp describes it.
+inline constexpr std::string_view packed_format_prefix = "ordermoe-packed-";
 
 /// A model.safetensors.index.json: which file of the folder holds which tensor.
 struct shard_index {

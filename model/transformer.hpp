@@ -48,9 +48,10 @@ class transformer {
  public:
   /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
   /// before any weight is read; weights go straight from the files to where they stay, so
-  /// that at no time more than resident_bytes() and a few MiB are in memory. Errors name the file,
-  /// tensor or field; interrupted; unsupported where weights are to be kept other than stored and
-  /// LibTorch multiplies.
+  /// that at no time more than resident_bytes() and a few MiB are in memory. Matrices of a packed
+  /// folder (packed_tensors.hpp) stay in its files, mapped, which must not change while this lives.
+  /// Errors name the file, tensor or field; interrupted; unsupported where weights are to be kept
+  /// other than stored and LibTorch multiplies, or other than they are packed or quantised.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
   ~transformer();

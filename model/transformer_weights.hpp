@@ -17,7 +17,7 @@ namespace ordermoe::model {
 class row_table {
  public:
   row_table() = default;
-  /// Reads the source from its first row to its last.
+  /// Reads the source from its first row to its last; what stays where it is mapped is used there.
   explicit row_table(matrix_source& source);
 
   std::size_t bytes() const { return bytes_; }
@@ -30,7 +30,7 @@ class row_table {
   std::size_t width_ = 0;
   tensor_type type_ = tensor_type::f32;
   std::size_t bytes_ = 0;
-  std::shared_ptr<std::byte> memory_;
+  std::shared_ptr<const std::byte> memory_;
 };
 
 struct layer_weights {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "model/packed_tensors.hpp"
 #include "model/quantised_rows.hpp"
 #include "model/random_model.hpp"
 #include "model/tokenizer.hpp"
@@ -19,8 +20,6 @@ namespace {
 
 /// Numbers are checked in pieces of this size, and each piece's memory is given back.
 constexpr std::size_t piece_bytes = std::size_t{4} << 20;
-
-using tensor_map = std::map<std::string, tensor_view, std::less<>>;
 
 std::string shape_text(const std::vector<std::size_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -51,7 +50,7 @@ class verifier {
       for (auto& problem : compare_tensors(*config, folder_.string(), tensors_))
         report_.problems.push_back(std::move(problem));
     if (config) check_tokenizer(*config);
-    if (!check_numbers()) return interrupted();
+    if (!check_numbers(config)) return interrupted();
     if (list && !check_digests(*list)) return interrupted();
     return std::move(report_);
   }
@@ -174,9 +173,20 @@ class verifier {
   }
 
   /// False where interrupted.
-  bool check_numbers() {
+  bool check_numbers(const std::optional<model_config>& config) {
+    std::map<std::string, packed_matrix> quantised_ones;
+    if (config && is_packed(tensors_))
+      for (const auto& each : packed_tensors(*config)) {
+        const auto found = tensors_.find(each.name);
+        if (!each.packed() || found == tensors_.end()) continue;
+        const auto matrix = packed_view(found->second, each.shape[0], each.shape[1]);
+        if (matrix && quantised(matrix->storage)) quantised_ones.emplace(each.name, *matrix);
+      }
     for (const auto& [name, view] : tensors_) {
       bool finite = true;
+      // Scales are among the integers.
+      if (const auto matrix = quantised_ones.find(name); matrix != quantised_ones.end())
+        finite = all_finite(matrix->second, 0, matrix->second.layout.padded_out());
       for (std::size_t first = 0; first < view.bytes.size(); first += piece_bytes) {
         const std::size_t n = std::min(piece_bytes, view.bytes.size() - first);
         expect_reading(view, first, n);
@@ -253,6 +263,7 @@ result<verify_report> verify_model(const fs::path& folder, checksum_check checks
 
 std::vector<error> compare_tensors(const model_config& config, const std::string& place,
                                    const tensor_map& tensors) {
+  if (is_packed(tensors)) return compare_packed(config, place, tensors);
   constexpr const char* remedy = "config.json and weights must be of the same model";
   std::vector<error> problems;
   std::set<std::string, std::less<>> expected;

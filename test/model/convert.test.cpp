@@ -16,37 +16,16 @@ namespace {
 namespace om = ordermoe::model;
 namespace fs = std::filesystem;
 using fixture::check_error;
+using fixture::logits_of;
+using fixture::sharded_qwen;
 using om::weight_storage;
 using ordermoe::errc;
-
-/// A small random model with a shared expert, in several files.
-const fs::path& original() {
-  static const fixture::scratch_folder place;
-  static const auto folder = [] {
-    om::random_model_options options;
-    options.shape = om::small_shape(om::family::qwen2_moe);
-    const auto tokenizer = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-    options.tokenizer = tokenizer;
-    options.shard_bytes = 300'000;
-    auto made = place.path() / "model";
-    fixture::need(om::write_random_model(made, options));
-    return made;
-  }();
-  return folder;
-}
 
 om::convert_options to(weight_storage kept) {
   om::convert_options options;
   options.kept = kept;
   options.shard_bytes = 500'000;
   return options;
-}
-
-std::vector<float> logits_of(const fs::path& folder, const om::load_options& options = {}) {
-  const auto model = fixture::need(om::transformer::load(folder, options));
-  std::vector<std::int32_t> ids(24);
-  std::iota(ids.begin(), ids.end(), 100);
-  return fixture::need(om::logits(*model, ids));
 }
 
 std::size_t entries(const fs::path& folder) {
@@ -60,10 +39,11 @@ BOOST_AUTO_TEST_SUITE(convert)
 BOOST_AUTO_TEST_CASE(bf16_to_fp32_and_back_keeps_every_bit) {
   const fixture::scratch_folder place;
   const auto wide = place.path() / "wide", narrow = place.path() / "narrow";
-  const auto written = fixture::need(om::convert_model(original(), wide, to(weight_storage::fp32)));
+  const auto written =
+      fixture::need(om::convert_model(sharded_qwen(), wide, to(weight_storage::fp32)));
   BOOST_TEST(written.n_files > 1u);
   fixture::need(om::convert_model(wide, narrow, to(weight_storage::bf16)));
-  const auto before = fixture::need(om::checkpoint::open_folder(original()));
+  const auto before = fixture::need(om::checkpoint::open_folder(sharded_qwen()));
   const auto middle = fixture::need(om::checkpoint::open_folder(wide));
   const auto after = fixture::need(om::checkpoint::open_folder(narrow));
   BOOST_TEST(before->tensors().size() == after->tensors().size());
@@ -84,14 +64,14 @@ BOOST_AUTO_TEST_CASE(a_quantised_folder_gives_the_bits_of_quantising_when_loadin
   for (const auto& [kept, loaded_as] : kinds) {
     const fixture::scratch_folder place;
     const auto made = place.path() / "model";
-    const auto report = fixture::need(om::convert_model(original(), made, to(kept)));
+    const auto report = fixture::need(om::convert_model(sharded_qwen(), made, to(kept)));
     om::load_options options;
     options.expert_precision = loaded_as;
-    const auto expected = logits_of(original(), options);
+    const auto expected = logits_of(sharded_qwen(), options);
     const auto found = logits_of(made);
     BOOST_TEST_CONTEXT(om::to_string(kept)) {
       BOOST_TEST(fixture::same_bits(expected.data(), found.data(), found.size()));
-      BOOST_TEST(!fixture::same_bits(logits_of(original()).data(), found.data(), found.size()));
+      BOOST_TEST(!fixture::same_bits(logits_of(sharded_qwen()).data(), found.data(), found.size()));
       const auto whole = fixture::need(om::verify_model(made, om::checksum_check::verify));
       for (const auto& problem : whole.problems) BOOST_ERROR(problem.message);
       BOOST_TEST(whole.n_tensors == report.n_tensors);
@@ -163,7 +143,7 @@ BOOST_AUTO_TEST_CASE(stored_integers_times_their_scales_are_the_weights_that_are
 BOOST_AUTO_TEST_CASE(scales_that_are_absent_or_do_not_fit_are_refused) {
   const fixture::scratch_folder place;
   const auto made = place.path() / "model";
-  fixture::need(om::convert_model(original(), made, to(weight_storage::int8)));
+  fixture::need(om::convert_model(sharded_qwen(), made, to(weight_storage::int8)));
   const std::string name = "model.layers.1.mlp.experts.4.down_proj.weight_scale";
   const auto rewritten = [&](auto change) {
     const auto folder = place.path() / "changed";
@@ -217,22 +197,22 @@ BOOST_AUTO_TEST_CASE(an_interrupt_and_a_target_that_is_there_leave_everything_as
     auto options = to(kept);
     std::size_t asked = 0;
     options.watch.should_stop = [&] { return ++asked == 40; };
-    check_error(om::convert_model(original(), place.path() / "model", options), errc::interrupted,
-                {"nothing is kept"});
+    check_error(om::convert_model(sharded_qwen(), place.path() / "model", options),
+                errc::interrupted, {"nothing is kept"});
     BOOST_TEST(entries(place.path()) == 0u);
   }
   place.write("notes.txt", "keep me");
-  check_error(om::convert_model(original(), place.path(), to(weight_storage::fp32)), errc::io,
+  check_error(om::convert_model(sharded_qwen(), place.path(), to(weight_storage::fp32)), errc::io,
               {"no empty folder"});
   BOOST_TEST(entries(place.path()) == 1u);
-  check_error(om::convert_model(original(), original(), to(weight_storage::fp32)), errc::io,
+  check_error(om::convert_model(sharded_qwen(), sharded_qwen(), to(weight_storage::fp32)), errc::io,
               {"no empty folder"});
 }
 
 BOOST_AUTO_TEST_CASE(a_model_that_is_not_whole_is_not_converted) {
   const fixture::scratch_folder place;
   const auto broken = place.path() / "broken";
-  fs::copy(original(), broken);
+  fs::copy(sharded_qwen(), broken);
   auto config = nlohmann::json::parse(fixture::need(ordermoe::read_file(broken / "config.json")));
   config["moe_intermediate_size"] = 64;
   fixture::need(ordermoe::read_file(broken / "config.json"));

@@ -32,11 +32,7 @@ std::filesystem::path golden(const std::string& name) {
 const std::filesystem::path& random_folder() {
   static const fixture::scratch_folder place;
   static const auto folder = [] {
-    om::random_model_options options;
-    options.shape = om::small_shape(om::family::switch_transformers);
-    options.seed = 7;
-    const auto tokenizer = need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-    options.tokenizer = tokenizer;
+    const auto options = fixture::small_model(om::family::switch_transformers, 7);
     need(om::write_random_model(place.path() / "model", options));
     return place.path() / "model";
   }();

@@ -31,13 +31,8 @@ const std::filesystem::path& folder_of(om::family kind) {
   static std::map<om::family, std::filesystem::path> made;
   auto& folder = made[kind];
   if (folder.empty()) {
-    om::random_model_options options;
-    options.shape = om::small_shape(kind);
-    options.seed = 7;
-    const auto tokenizer = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-    options.tokenizer = tokenizer;
     folder = place.path() / om::to_string(kind);
-    fixture::need(om::write_random_model(folder, options));
+    fixture::need(om::write_random_model(folder, fixture::small_model(kind, 7)));
   }
   return folder;
 }

@@ -6,11 +6,14 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "config/files.hpp"
 #include "config/random.hpp"
+#include "model/random_model.hpp"
+#include "model/reference.hpp"
 #include "model/tokenizer.hpp"
 #include "model/transformer.hpp"
 
@@ -75,6 +78,39 @@ class scratch_folder {
  private:
   fs::path path_;
 };
+
+/// A small random model of a family, to be written; it has the tiny checkpoint's tokenizer.
+inline ordermoe::model::random_model_options small_model(ordermoe::model::family kind,
+                                                         std::uint64_t seed = 1) {
+  static const auto tokenizer = need(ordermoe::read_file(tiny / "tokenizer.model"));
+  ordermoe::model::random_model_options options;
+  options.shape = ordermoe::model::small_shape(kind);
+  options.seed = seed;
+  options.tokenizer = tokenizer;
+  return options;
+}
+
+/// The folder of a small random model with a shared expert, in several files, made once.
+inline const fs::path& sharded_qwen() {
+  static const scratch_folder place;
+  static const auto folder = [] {
+    auto options = small_model(ordermoe::model::family::qwen2_moe);
+    options.shard_bytes = 300'000;
+    auto made = place.path() / "model";
+    need(ordermoe::model::write_random_model(made, options));
+    return made;
+  }();
+  return folder;
+}
+
+/// The reference's logits for 24 tokens of a small model.
+inline std::vector<float> logits_of(const fs::path& folder,
+                                    const ordermoe::model::load_options& options = {}) {
+  const auto model = need(ordermoe::model::transformer::load(folder, options));
+  std::vector<std::int32_t> ids(24);
+  std::iota(ids.begin(), ids.end(), 100);
+  return need(ordermoe::model::logits(*model, ids));
+}
 
 /// Fails unless the result is an error of this code whose message holds every one of the words.
 template <class T>

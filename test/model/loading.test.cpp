@@ -18,24 +18,10 @@ namespace {
 namespace om = ordermoe::model;
 using fixture::check_error;
 using fixture::same_bits;
+using fixture::sharded_qwen;
 using ordermoe::errc;
 using ordermoe::expert_id;
 using ordermoe::layer_id;
-
-const std::filesystem::path& model_folder() {
-  static const fixture::scratch_folder place;
-  static const auto folder = [] {
-    om::random_model_options options;
-    options.shape = om::small_shape(om::family::qwen2_moe);
-    const auto tokenizer = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-    options.tokenizer = tokenizer;
-    options.shard_bytes = 300'000;
-    auto made = place.path() / "model";
-    fixture::need(om::write_random_model(made, options));
-    return made;
-  }();
-  return folder;
-}
 
 /// Rounded to bf16, so that every storage keeps them.
 std::vector<float> bf16_numbers(std::size_t n, std::uint64_t seed) {
@@ -185,12 +171,12 @@ BOOST_AUTO_TEST_CASE(weight_memory_is_aligned_and_as_large_as_asked_for) {
 }
 
 BOOST_AUTO_TEST_CASE(a_part_of_the_experts_takes_their_memory_only_and_gives_the_same_bits) {
-  const auto whole = fixture::need(om::transformer::load(model_folder()));
+  const auto whole = fixture::need(om::transformer::load(sharded_qwen()));
   om::load_options options;
   options.hosts = [](layer_id layer, expert_id expert) {
     return (layer.index() + expert.index()) % 3 == 0;
   };
-  const auto part = fixture::need(om::transformer::load(model_folder(), options));
+  const auto part = fixture::need(om::transformer::load(sharded_qwen(), options));
   const auto& shape = whole->config();
   std::size_t absent = 0;
   const auto normed = fixture::numbers(5 * shape.hidden_size, 3);
@@ -214,7 +200,7 @@ BOOST_AUTO_TEST_CASE(a_part_of_the_experts_takes_their_memory_only_and_gives_the
 }
 
 BOOST_AUTO_TEST_CASE(resident_bytes_are_those_of_the_files_and_the_tables) {
-  const auto model = fixture::need(om::transformer::load(model_folder()));
+  const auto model = fixture::need(om::transformer::load(sharded_qwen()));
   const auto& shape = model->config();
   std::size_t bytes = 0;
   for (const auto& tensor : om::tensors_of(shape)) {
@@ -254,14 +240,14 @@ BOOST_AUTO_TEST_CASE(tensors_of_experts_that_are_not_loaded_are_still_checked) {
 }
 
 BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_is_named_by_its_tensor_in_every_kind_of_weight) {
-  const auto source = fixture::need(om::checkpoint::open_folder(model_folder()));
+  const auto source = fixture::need(om::checkpoint::open_folder(sharded_qwen()));
   for (const char* name :
        {"model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight",
         "model.layers.1.self_attn.v_proj.bias", "model.layers.0.mlp.experts.2.up_proj.weight",
         "model.layers.2.mlp.shared_expert.down_proj.weight",
         "model.layers.2.mlp.shared_expert_gate.weight", "model.norm.weight", "lm_head.weight"}) {
     const fixture::scratch_folder folder;
-    std::filesystem::copy_file(model_folder() / "config.json", folder.path() / "config.json");
+    std::filesystem::copy_file(sharded_qwen() / "config.json", folder.path() / "config.json");
     std::vector<om::tensor_data> tensors;
     for (const auto& [each, view] : source->tensors()) {
       auto numbers = view.to_fp32();
@@ -278,14 +264,14 @@ BOOST_AUTO_TEST_CASE(loading_ends_when_interrupted_and_shows_how_far_it_is) {
   om::load_options options;
   std::size_t asked = 0;
   options.watch.should_stop = [&] { return ++asked == 5; };
-  check_error(om::transformer::load(model_folder(), options), errc::interrupted, {"interrupted"});
+  check_error(om::transformer::load(sharded_qwen(), options), errc::interrupted, {"interrupted"});
   double last = 0;
   options.watch.should_stop = {};
   options.watch.progress = [&](double share) {
     BOOST_REQUIRE(share > last);
     last = share;
   };
-  fixture::need(om::transformer::load(model_folder(), options));
+  fixture::need(om::transformer::load(sharded_qwen(), options));
   BOOST_TEST(last > 0.99);
 }
 

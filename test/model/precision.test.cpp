@@ -35,8 +35,8 @@ double held_out_perplexity(const std::string& name, om::precision kept, std::siz
   const auto score =
       fixture::need(om::perplexity(om::windows(ids, 256), om::reference_losses(*model)));
   BOOST_TEST_MESSAGE(name << ", experts " << ordermoe::to_string(kept) << ", dense "
-                          << om::to_string(dense) << ": perplexity " << score.perplexity << " over "
-                          << score.n_tokens << " tokens");
+                          << ordermoe::to_string(dense) << ": perplexity " << score.perplexity
+                          << " over " << score.n_tokens << " tokens");
   return score.perplexity;
 }
 

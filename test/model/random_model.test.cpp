@@ -15,34 +15,16 @@ namespace {
 
 namespace om = ordermoe::model;
 using fixture::check_error;
+using fixture::logits_of;
+using fixture::small_model;
 using ordermoe::errc;
 
 constexpr om::family all_families[] = {om::family::mixtral, om::family::qwen2_moe,
                                        om::family::qwen3_moe, om::family::olmoe,
                                        om::family::switch_transformers};
 
-const std::string& tokenizer_bytes() {
-  static const auto bytes = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-  return bytes;
-}
-
-om::random_model_options small(om::family kind, std::uint64_t seed = 1) {
-  om::random_model_options options;
-  options.shape = om::small_shape(kind);
-  options.seed = seed;
-  options.tokenizer = tokenizer_bytes();
-  return options;
-}
-
 std::size_t entries(const std::filesystem::path& folder) {
   return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
-}
-
-std::vector<float> logits_of(const std::filesystem::path& folder) {
-  const auto model = fixture::need(om::transformer::load(folder));
-  std::vector<std::int32_t> ids(24);
-  std::iota(ids.begin(), ids.end(), 100);
-  return fixture::need(om::logits(*model, ids));
 }
 
 /// Files may not grow beyond this while the object lives: the disk is full.
@@ -73,7 +55,7 @@ BOOST_AUTO_TEST_CASE(a_written_folder_is_complete_and_its_activations_are_sane) 
   const fixture::scratch_folder place;
   for (const auto kind : all_families) BOOST_TEST_CONTEXT(om::to_string(kind)) {
       const auto folder = place.path() / om::to_string(kind);
-      const auto report = fixture::need(om::write_random_model(folder, small(kind)));
+      const auto report = fixture::need(om::write_random_model(folder, small_model(kind)));
       BOOST_TEST(report.n_files == 1u);
       BOOST_TEST(entries(folder) == 4u);
       BOOST_TEST(fixture::need(om::tokenizer::load(folder))->vocab_size() <=
@@ -93,7 +75,8 @@ BOOST_AUTO_TEST_CASE(a_written_folder_is_complete_and_its_activations_are_sane) 
 BOOST_AUTO_TEST_CASE(the_same_seed_gives_the_same_bytes_and_another_does_not) {
   const fixture::scratch_folder place;
   const auto bytes = [&](const char* name, std::uint64_t seed) {
-    fixture::need(om::write_random_model(place.path() / name, small(om::family::olmoe, seed)));
+    fixture::need(
+        om::write_random_model(place.path() / name, small_model(om::family::olmoe, seed)));
     return fixture::need(ordermoe::read_file(place.path() / name / "model.safetensors"));
   };
   const auto first = bytes("a", 3);
@@ -103,7 +86,7 @@ BOOST_AUTO_TEST_CASE(the_same_seed_gives_the_same_bytes_and_another_does_not) {
 
 BOOST_AUTO_TEST_CASE(shards_with_an_index_hold_the_same_model) {
   const fixture::scratch_folder place;
-  auto options = small(om::family::qwen2_moe);
+  auto options = small_model(om::family::qwen2_moe);
   fixture::need(om::write_random_model(place.path() / "one", options));
   options.shard_bytes = 100'000;
   const auto report = fixture::need(om::write_random_model(place.path() / "many", options));
@@ -115,7 +98,7 @@ BOOST_AUTO_TEST_CASE(shards_with_an_index_hold_the_same_model) {
 
 BOOST_AUTO_TEST_CASE(numbers_have_the_mean_and_deviation_of_their_plan) {
   const fixture::scratch_folder place;
-  const auto options = small(om::family::qwen3_moe);
+  const auto options = small_model(om::family::qwen3_moe);
   fixture::need(om::write_random_model(place.path() / "model", options));
   const auto source = fixture::need(om::checkpoint::open_folder(place.path() / "model"));
   const auto plans = om::tensors_of(options.shape);
@@ -140,7 +123,7 @@ BOOST_AUTO_TEST_CASE(numbers_have_the_mean_and_deviation_of_their_plan) {
 
 BOOST_AUTO_TEST_CASE(an_interrupt_leaves_nothing) {
   const fixture::scratch_folder place;
-  auto options = small(om::family::mixtral);
+  auto options = small_model(om::family::mixtral);
   std::size_t asked = 0;
   options.should_stop = [&] { return ++asked == 40; };
   check_error(om::write_random_model(place.path() / "model", options), errc::interrupted,
@@ -152,20 +135,20 @@ BOOST_AUTO_TEST_CASE(an_interrupt_leaves_nothing) {
 BOOST_AUTO_TEST_CASE(a_full_disk_leaves_nothing) {
   const fixture::scratch_folder place;
   const small_disk limit(200'000);
-  check_error(om::write_random_model(place.path() / "model", small(om::family::mixtral)), errc::io,
-              {"model.safetensors", "writing failed"});
+  check_error(om::write_random_model(place.path() / "model", small_model(om::family::mixtral)),
+              errc::io, {"model.safetensors", "writing failed"});
   BOOST_TEST(entries(place.path()) == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_there_already_is_not_touched) {
   const fixture::scratch_folder place;
   place.write("notes.txt", "keep me");
-  check_error(om::write_random_model(place.path(), small(om::family::mixtral)), errc::io,
+  check_error(om::write_random_model(place.path(), small_model(om::family::mixtral)), errc::io,
               {place.path().string(), "no empty folder"});
   BOOST_TEST(entries(place.path()) == 1u);
   const auto empty = place.path() / "empty";
   std::filesystem::create_directory(empty);
-  fixture::need(om::write_random_model(empty, small(om::family::mixtral)));
+  fixture::need(om::write_random_model(empty, small_model(om::family::mixtral)));
   BOOST_TEST(entries(empty) == 4u);
 }
 

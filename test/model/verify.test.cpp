@@ -21,12 +21,9 @@ class model_folder {
   explicit model_folder(std::size_t shard_bytes = std::size_t{1} << 30,
                         om::family kind = om::family::mixtral, bool tied = false)
       : path_(place_.path() / "model") {
-    om::random_model_options options;
-    options.shape = om::small_shape(kind);
+    auto options = fixture::small_model(kind);
     options.shape.tied_embeddings = tied;
     options.shard_bytes = shard_bytes;
-    const auto tokenizer = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
-    options.tokenizer = tokenizer;
     fixture::need(om::write_random_model(path_, options));
   }
 
