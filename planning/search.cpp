@@ -93,18 +93,30 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
         fmt::format("profile: found top-{}, expected at most top-{}; choose another strategy",
                     experts.top_k, max_trajectory_slots)};
   }
+  auto as_stored = servers;
+  for (auto& server : as_stored.servers) {
+    if (server.expert_precision != precision::stored &&
+        std::ranges::any_of(experts.layers, [&](const layer_profile& layer) {
+          return layer.copy_of(server.expert_precision) == nullptr;
+        }))
+      return error{errc::mismatch,
+                   fmt::format("profile: server {} keeps its experts as {}, and what that costs is "
+                               "not in it; calibrate the model again",
+                               server.name, to_string(server.expert_precision))};
+    server.expert_precision = precision::stored;
+  }
   placement_options simple;
   simple.min_copies = options.min_copies;
-  auto popular = place_by_popularity(experts, servers, costs, simple);
+  auto popular = place_by_popularity(experts, as_stored, costs, simple);
   if (!popular) return popular.error();
 
   const auto plans = [&] {
     std::vector<result<plan>> made;
     made.push_back(std::move(popular));
-    made.push_back(place_by_similarity(experts, servers, costs, simple));
-    made.push_back(place_layer_shards(experts, servers, costs));
+    made.push_back(place_by_similarity(experts, as_stored, costs, simple));
+    made.push_back(place_layer_shards(experts, as_stored, costs));
     made.push_back(
-        place_layer_shards(experts, servers, costs, {.objective = shard_objective::throughput}));
+        place_layer_shards(experts, as_stored, costs, {.objective = shard_objective::throughput}));
     return made;
   }();
 
@@ -114,7 +126,8 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
     double least = infinity, last_price = 0;
     const auto offer = [&](layout content) {
       const auto enough = [&](server_mask hosts) {
-        return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies;
+        return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies &&
+               search.is_exact_at(hosts);
       };
       if (!std::all_of(content.hosts.begin(), content.hosts.end(), enough)) return;
       auto rated = search.evaluate(content, std::vector<double>(content.chains.size(), last_price));
@@ -151,6 +164,10 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
   const std::size_t n_pipelines =
       std::max<std::size_t>(32, options.n_steps / (single.has_many_experts() ? 64 : 10));
   auto starts = starts_of(single, single.pipelines(n_pipelines));
+  if (starts.empty())
+    return error{errc::infeasible,
+                 "placement: servers that keep experts as the model has them cannot hold a copy of "
+                 "each; let more servers do so or give them more memory"};
   const auto best_of = [&](searcher& search, std::vector<rated_layout> from) {
     return search.has_many_experts() && !search.is_loaded()
                ? coarse_to_fine(search, std::move(from), options.n_steps, random)

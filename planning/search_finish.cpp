@@ -32,7 +32,7 @@ void searcher::tidy(layout& content, score& rated) {
   for (std::size_t m = 0; m < n_servers(); ++m) {
     for (std::size_t at = 0; at < trial.items[m].size(); ++at) {
       const auto item = trial.items[m][at];
-      if (runs[m * n_items_ + item] > 0 || !has_copies_to_spare(trial, item)) continue;
+      if (runs[m * n_items_ + item] > 0 || !may_leave(trial, m, item)) continue;
       auto rarest = item;
       const auto rarity = [&](std::uint32_t candidate, int copies) {
         return std::pair{
@@ -65,7 +65,7 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
   out.n_experts = n_experts();
   out.grouping.clear();
   // Each copy's score: how much longer a position would take without it, at the same prices; 0 for
-  // a last copy.
+  // a last copy, or the last as the model has it.
   std::vector<double> longer(n_servers() * n_items_, 0);
   scratch_.set_waits(rated.wait_ns);
   for (std::size_t c = 0; c < content.chains.size(); ++c) {
@@ -76,7 +76,7 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
     const double with = scratch_.solve_cost();
     for (std::size_t m = 0; m < n_servers(); ++m) {
       for (const auto item : content.items[m]) {
-        if (std::popcount(hosts[item]) < 2) continue;
+        if (std::popcount(hosts[item]) < 2 || !is_exact_at(hosts[item] & ~bit(m))) continue;
         hosts[item] &= ~bit(m);
         scratch_.rebuild_layer(item / n_experts(), hosts, content.chains[c]);
         longer[m * n_items_ + item] += share * std::max(0.0, scratch_.solve_cost() - with);
@@ -93,7 +93,8 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
                              expert_id{item % n_experts()}, placement_reason::search,
                              longer[m * n_items_ + item]});
     }
-    out.expert_bytes_used.push_back(static_cast<std::int64_t>(items.size()) * costs.expert_bytes);
+    out.expert_bytes_used.push_back(static_cast<std::int64_t>(items.size()) *
+                                    expert_bytes(servers.servers[m], costs));
     out.expert_bytes_limit.push_back(
         std::max<std::int64_t>(0, expert_memory_bytes(servers.servers[m], costs, n_layers())));
     out.residence.push_back({content.chains[content.chain_of[m]]});

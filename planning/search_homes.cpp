@@ -200,15 +200,16 @@ layout searcher::exchanged(const layout& content, const std::vector<exchange>& s
                            const std::vector<std::uint8_t>& idle) const {
   layout out = content;
   std::vector<std::size_t> at(n_servers(), 0);
-  const auto find_refuge = [&](std::uint32_t item) {
+  const auto find_refuge = [&](std::uint32_t item, std::size_t from) {
     for (std::size_t m = 0; m < n_servers(); ++m) {
       if (idle[m] == 0 || (out.hosts[item] & bit(m))) continue;
+      if (!is_exact_at(out.hosts[item] & ~bit(from)) && !is_exact_at(bit(m))) continue;
       if (out.items[m].size() < capacity_[m]) {
         put(out, m, item);
         return true;
       }
       for (; at[m] < out.items[m].size(); ++at[m]) {
-        if (!has_copies_to_spare(out, out.items[m][at[m]])) continue;
+        if (!may_leave(out, m, out.items[m][at[m]])) continue;
         replace(out, m, at[m]++, item);
         return true;
       }
@@ -218,7 +219,8 @@ layout searcher::exchanged(const layout& content, const std::vector<exchange>& s
   for (const auto& swap : some) {
     if ((out.hosts[swap.comes] & bit(swap.server)) || !(out.hosts[swap.leaves] & bit(swap.server)))
       continue;
-    if (!has_copies_to_spare(out, swap.leaves) && !find_refuge(swap.leaves)) continue;
+    if (!may_leave(out, swap.server, swap.leaves) && !find_refuge(swap.leaves, swap.server))
+      continue;
     const auto& items = out.items[swap.server];
     const auto place = std::find(items.begin(), items.end(), swap.leaves) - items.begin();
     replace(out, swap.server, static_cast<std::size_t>(place), swap.comes);

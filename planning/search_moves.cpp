@@ -38,7 +38,7 @@ bool searcher::pull(layout& content, std::size_t server, std::uint32_t wanted,
   if (here.empty()) return false;
   const auto at = random.below(here.size());
   const auto leaving = here[at];
-  if (has_copies_to_spare(content, leaving) && random.below(4) != 0) {
+  if (may_leave(content, server, leaving) && random.below(4) != 0) {
     replace(content, server, at, wanted);
     return true;
   }
@@ -48,7 +48,10 @@ bool searcher::pull(layout& content, std::size_t server, std::uint32_t wanted,
       continue;
     const auto other_at = random.below(content.items[other].size());
     const auto displaced = content.items[other][other_at];
-    if (displaced != wanted && !has_copies_to_spare(content, displaced)) continue;
+    if (!may_move(content, leaving, server, other)) continue;
+    if (displaced == wanted ? !may_move(content, wanted, other, server)
+                            : !may_leave(content, other, displaced))
+      continue;
     replace(content, other, other_at, leaving);
     replace(content, server, at, wanted);
     return true;
@@ -106,6 +109,7 @@ bool searcher::propose(layout& content, random_stream& random) const {
                bt = random.below(content.items[b].size());
     const auto x = content.items[a][at], y = content.items[b][bt];
     if ((content.hosts[x] & bit(b)) || (content.hosts[y] & bit(a))) return false;
+    if (!may_move(content, x, a, b) || !may_move(content, y, b, a)) return false;
     replace(content, a, at, y);
     replace(content, b, bt, x);
     return true;

@@ -17,8 +17,8 @@ searcher::searcher(const profile& experts, const cluster& servers, const cost_pr
   for (const auto& server : servers.servers) {
     const auto bytes =
         std::max<std::int64_t>(0, expert_memory_bytes(server, costs, model_.n_layers));
-    capacity_.push_back(
-        costs.expert_bytes > 0 ? static_cast<std::size_t>(bytes / costs.expert_bytes) : 0);
+    const auto of_one = expert_bytes(server, costs);
+    capacity_.push_back(of_one > 0 ? static_cast<std::size_t>(bytes / of_one) : 0);
     share_.push_back(server.arrival_share);
   }
   n_items_ = model_.n_layers * model_.n_experts;
@@ -188,11 +188,16 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
     for (std::size_t l = 0; l < n_layers(); ++l) {
       for (const auto e : by_activation_[l]) {
         const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
-        if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy) continue;
+        const bool wants_exact = !is_exact_at(out.hosts[item]);
+        if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy && !wants_exact)
+          continue;
+        const auto may_take = [&](std::size_t m) {
+          return (out.hosts[item] & bit(m)) == 0 && (!wants_exact || is_exact_at(bit(m)));
+        };
         std::size_t best = n_servers();
         double least = infinity;
         for (std::size_t m = 0; m < n_servers(); ++m) {
-          if (room[m] == 0 || (out.hosts[item] & bit(m))) continue;
+          if (room[m] == 0 || !may_take(m)) continue;
           double detour = 0;
           for (const auto& home : chains) {
             detour += costs.hidden(home[l], m) + costs.expert_ns[m] +
@@ -210,9 +215,9 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
         }
         // Homes filled the memory with second copies: one of them makes way.
         for (std::size_t m = 0; m < n_servers() && best == n_servers(); ++m) {
-          if (out.hosts[item] & bit(m)) continue;
+          if (!may_take(m)) continue;
           for (std::size_t at = out.items[m].size(); at-- > 0;) {
-            if (!has_copies_to_spare(out, out.items[m][at])) continue;
+            if (!may_leave(out, m, out.items[m][at])) continue;
             replace(out, m, at, item);
             best = m;
             break;

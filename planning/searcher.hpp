@@ -57,6 +57,8 @@ class searcher {
   bool is_exact() const { return !(options_.quality_nats > 0); }
   /// Whether experts are too many for moves of single ones to get anywhere by themselves.
   bool has_many_experts() const { return model_.n_slots > 2 && model_.n_experts > 16; }
+  /// Whether these hosts have a copy as the model has it.
+  bool is_exact_at(server_mask hosts) const { return (hosts & ~model_.coarse) != 0; }
   std::size_t n_layers() const { return model_.n_layers; }
   std::size_t n_experts() const { return model_.n_experts; }
 
@@ -99,8 +101,15 @@ class searcher {
   double chain_share(const layout& content, std::size_t chain) const;
   double kv_cost(const std::vector<server_mask>& chain) const;
   double kv_cost(const layout& content) const;
-  bool has_copies_to_spare(const layout& content, std::uint32_t item) const {
-    return static_cast<std::size_t>(std::popcount(content.hosts[item])) > options_.min_copies;
+  /// Whether an item may leave a server without coming to another one.
+  bool may_leave(const layout& content, std::size_t server, std::uint32_t item) const {
+    const auto hosts = content.hosts[item];
+    return static_cast<std::size_t>(std::popcount(hosts)) > options_.min_copies &&
+           is_exact_at(hosts & ~bit(server));
+  }
+  /// Whether an item may go from one server to another that does not host it.
+  bool may_move(const layout& content, std::uint32_t item, std::size_t from, std::size_t to) const {
+    return is_exact_at((content.hosts[item] & ~bit(from)) | bit(to));
   }
   void put(layout& content, std::size_t server, std::uint32_t item) const {
     content.hosts[item] |= bit(server);

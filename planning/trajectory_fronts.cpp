@@ -18,8 +18,9 @@ struct front_builder::listed_ways {
     reach[at] = list.reach;
     return {list.ways.data(), list.size};
   }
-  loss_units loss(std::size_t slot, std::size_t, std::uint32_t expert) const {
-    return builder.losses_[slot * builder.model_.n_experts + expert];
+  loss_units loss(std::size_t slot, std::size_t server, std::uint32_t expert) const {
+    const auto known = builder.losses_[slot * builder.model_.n_experts + expert];
+    return known >= forbidden ? known : known + builder.copy_loss(slot, server, expert);
   }
 };
 
@@ -65,9 +66,14 @@ void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& li
   for (const auto n = exact_ ? 1 : model_.n_candidates; i < n && list.size < model_.n_slots;) {
     const auto k = order[i++];
     if (((hosts_[k] >> server) & 1u) == 0) continue;
-    list.ways[list.size++] = {losses[i - 1], k};
+    if (exact_ && ((model_.coarse >> server) & 1u) != 0) continue;
+    list.ways[list.size++] = {losses[i - 1] + copy_loss(slot, server, k), k};
     if (i == 1 && stops_at_target) break;
   }
+  // Coarser copies are the first by what their experts lose as the model has them.
+  if (((model_.coarse >> server) & 1u) != 0)
+    std::stable_sort(list.ways.begin(), list.ways.begin() + list.size,
+                     [](const auto& a, const auto& b) { return a.loss < b.loss; });
   list.reach = static_cast<std::uint16_t>(i);
   list.made_by = n_builds_;
 }

@@ -67,6 +67,11 @@ class front_builder {
     server_mask hosts;  ///< Before or after.
   };
 
+  loss_units copy_loss(std::size_t slot, std::size_t server, std::size_t expert) const {
+    return static_cast<loss_units>(
+        model_.copy_nats(model_.layers[layer_], set_, slot, server, expert) *
+        trajectory_model::units_per_nat);
+  }
   void open_pair(std::size_t from, std::size_t to, std::span<const double> wait_ns);
   void fill_losses();
   void find_ways(std::size_t slot, std::size_t server, way_list& list) const;

@@ -43,6 +43,8 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
   ORDERMOE_CHECK(n_servers >= 1 && n_servers <= 64, "a plan has 1 to 64 servers");
   ORDERMOE_CHECK(n_servers * n_experts <= 65536,
                  "servers times experts of a layer are at most 65536");
+  for (std::size_t m = 0; m < costs.expert_precision.size(); ++m)
+    if (costs.expert_precision[m] != precision::stored) coarse |= server_mask{1} << m;
   constexpr auto metric = static_cast<std::size_t>(loss_metric::token_gate);
   if (max_sets == 0) max_sets = 64;
   std::vector<kept_sets> kept;
@@ -59,6 +61,7 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
       target.probability.push_back(total > 0 ? kept[l].probability[q] / total
                                              : 1.0 / static_cast<double>(target.n_sets));
       for (std::size_t j = 0; j < n_slots; ++j) {
+        target.squared_gates.push_back(set.mean_gate[j] * set.mean_gate[j]);
         const auto r = set.experts[j];
         target.targets.push_back(r);
         // An expert that runs for another slot anyway adds nothing: taking it is priced as losing
@@ -98,6 +101,13 @@ trajectory_model::trajectory_model(const profile& experts, const cost_model& pri
       }
     }
     if (n_slots > 2) target.nats = {};
+    if (coarse != 0) target.copy_nats.assign(n_servers * n_experts, 0);
+    selection::for_each_server(coarse, [&](std::size_t m) {
+      const auto* copy = source.copy_of(costs.expert_precision[m]);
+      ORDERMOE_CHECK(copy != nullptr, "the profile says what coarser copies cost");
+      for (std::size_t e = 0; e < n_experts; ++e)
+        target.copy_nats[m * n_experts + e] = copy->damage * copy->distance[e] * copy->distance[e];
+    });
     if (l + 1 < n_layers) {
       const auto& after = kept[l + 1];
       const auto n_after = after.which.kept.size();

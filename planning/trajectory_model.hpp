@@ -32,14 +32,27 @@ struct trajectory_model {
     std::vector<std::uint16_t> ranks;
     std::vector<double>
         incoming;  ///< [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
-    std::vector<double> visits;  ///< [n_sets] probability after the layers before
+    std::vector<double> visits;         ///< [n_sets] probability after the layers before
+    std::vector<double> squared_gates;  ///< [n_sets, n_slots]
+    /// [n_servers, n_experts] nats per squared gate that a server's coarser copy of an expert loses
+    /// besides; empty where every server keeps experts as the model has them.
+    std::vector<double> copy_nats;
   };
 
   std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
   std::size_t n_candidates = 0;  ///< Of a slot; without sharing no other slot's target is one.
   slot_sharing sharing = slot_sharing::forbidden;
   cost_model costs;
+  server_mask coarse = 0;  ///< Servers that keep experts coarser than the model.
   std::vector<layer> layers;
+
+  /// Nats that running an expert at a server costs a slot of a set besides.
+  double copy_nats(const layer& content, std::size_t set, std::size_t slot, std::size_t server,
+                   std::size_t expert) const {
+    return ((coarse >> server) & 1u) == 0 ? 0
+                                          : content.squared_gates[set * n_slots + slot] *
+                                                content.copy_nats[server * n_experts + expert];
+  }
 
   /// Keeps `max_sets` target sets of each layer at most; 0: 64.
   trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,

@@ -28,7 +28,9 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
       const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
       for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
         if (held[m] == n_ranks_) return;
-        slot[m * n_ranks_ + held[m]++] = {loss, k};
+        if (exact && ((model_.coarse >> m) & 1u) != 0) return;
+        const double besides = model_.copy_nats(content, set, j, m, k);
+        slot[m * n_ranks_ + held[m]++] = {besides == 0 ? loss : loss + price_ * besides, k};
         --n_open;
       });
       if (n_open == 0) break;
@@ -41,7 +43,9 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
     double sum = 0;
     for (std::size_t j = 0; j < n_slots; ++j) sum += nats[j * n_experts + k];
     for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-      if (price_ * sum < joint[m].loss) joint[m] = {price_ * sum, k};
+      double all = sum;
+      for (std::size_t j = 0; j < n_slots; ++j) all += model_.copy_nats(content, set, j, m, k);
+      if (price_ * all < joint[m].loss) joint[m] = {price_ * all, k};
     });
   }
 }
@@ -88,7 +92,9 @@ void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts,
         out.cost[at] = best.cost;
         out.nats[at] = 0;
         for (std::size_t j = 0; j < n_slots; ++j) {
-          out.nats[at] += nats[j * model_.n_experts + best.experts[j]];
+          out.nats[at] +=
+              nats[j * model_.n_experts + best.experts[j]] +
+              model_.copy_nats(model_.layers[layer], q, j, best.servers[j], best.experts[j]);
           if (!tracks_usage_) continue;
           out.runs[at * n_slots + j] =
               static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
