@@ -39,6 +39,20 @@ inline cluster drawn_cluster(std::size_t n_servers, std::size_t n_layers, std::s
   return draw_cluster(options);
 }
 
+/// Every server but each third keeps its experts coarser; the profile says what that costs, of one
+/// layer and precision the same for every expert.
+inline void keep_coarser(cluster& servers, profile& experts, std::uint64_t seed) {
+  random_stream random(seed, 0xc0a25e);
+  for (std::size_t m = 0; m < servers.size(); ++m)
+    if (m % 3 != 0)
+      servers.servers[m].expert_precision = m % 3 == 1 ? precision::int4 : precision::int8;
+  for (auto& layer : experts.layers)
+    for (const auto kept : {precision::int8, precision::int4})
+      layer.copies.push_back({kept,
+                              std::vector<double>(experts.n_experts, random.uniform(0.01, 0.2)),
+                              random.uniform(0.01, 1), 0});
+}
+
 /// Gives every server exactly this much memory for experts.
 inline void set_expert_memory(cluster& servers, const std::vector<std::int64_t>& bytes,
                               const cost_profile& costs, std::size_t n_layers) {

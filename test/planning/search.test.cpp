@@ -106,6 +106,54 @@ BOOST_AUTO_TEST_CASE(plan_is_valid_and_never_worse_than_its_starting_points) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(
+    servers_that_keep_experts_coarser_hold_more_and_every_expert_is_kept_as_it_is) {
+  for (std::uint64_t seed = 1; seed <= 8; ++seed)
+    for (const auto& [n_experts, top_k] : {std::pair<std::size_t, std::size_t>{6, 2}, {20, 4}}) {
+      auto experts = random_profile(4, n_experts, top_k, seed);
+      auto servers = drawn_cluster(6, 4, n_experts, 4.0, seed);
+      const auto costs = small_costs();
+      const auto options = few_steps(0.05, 400);
+      const auto plain = place_by_search(experts, servers, costs, options);
+      keep_coarser(servers, experts, seed);
+      auto placed = place_by_search(experts, servers, costs, options);
+      BOOST_TEST_CONTEXT("seed " << seed << ", " << n_experts << " experts") {
+        BOOST_TEST_REQUIRE(plain.has_value());
+        // Two servers of six may have too little memory for a copy of every expert.
+        if (!placed) {
+          BOOST_TEST((placed.error().code == errc::infeasible), placed.error().message);
+          continue;
+        }
+        ++n_placed;
+        note_precisions(*placed, servers);
+        const auto valid = validate(*placed, servers, costs);
+        BOOST_TEST(valid.has_value(), (valid ? "" : valid.error().message));
+        BOOST_TEST(placed->experts.size() > plain->experts.size());
+        BOOST_TEST(
+            estimate_plan(experts, *placed, servers, costs, options) == placed->estimated_token_ns,
+            boost::test_tools::tolerance(1e-6));
+        const auto again = parse_plan(plan_json(*placed), "plan.json");
+        BOOST_TEST_REQUIRE(again.has_value());
+        BOOST_TEST((again->expert_precision == placed->expert_precision));
+        // Without the precisions it is not a plan for these servers.
+        auto bare = *placed;
+        bare.expert_precision.clear();
+        BOOST_TEST(!validate(bare, servers, costs).has_value());
+      }
+    }
+  BOOST_TEST(n_placed >= 8u);
+}
+
+BOOST_AUTO_TEST_CASE(a_precision_that_the_profile_does_not_have_is_refused) {
+  const auto experts = random_profile(2, 4, 2, 1);
+  auto servers = drawn_cluster(3, 2, 4, 2.0, 1);
+  servers.servers[1].expert_precision = precision::int4;
+  const auto placed = place_by_search(experts, servers, small_costs(), few_steps(0.01, 50));
+  BOOST_TEST_REQUIRE(!placed.has_value());
+  BOOST_TEST((placed.error().code == errc::mismatch));
+  BOOST_TEST(placed.error().message.find("int4") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(tiny_instances_are_solved_to_the_exhaustive_optimum) {
   const auto costs = small_costs();
   const std::vector<std::size_t> capacity{3, 3, 2};

@@ -27,10 +27,12 @@ struct instance {
 
 /// Every expert on one server at least, random residencies of up to `max_members` servers.
 instance drawn_instance(std::size_t n_servers, std::size_t n_layers, std::size_t n_experts,
-                        std::size_t top_k, std::size_t max_members, std::uint64_t seed) {
+                        std::size_t top_k, std::size_t max_members, std::uint64_t seed,
+                        bool coarser = false) {
   instance out;
   out.experts = random_profile(n_layers, n_experts, top_k, seed);
   out.servers = drawn_cluster(n_servers, n_layers, n_experts, 2.0, seed);
+  if (coarser) keep_coarser(out.servers, out.experts, seed);
   random_stream random(seed, 77);
   auto& placed = out.placed;
   placed.n_servers = n_servers;
@@ -38,7 +40,8 @@ instance drawn_instance(std::size_t n_servers, std::size_t n_layers, std::size_t
   placed.n_experts = n_experts;
   for (std::size_t l = 0; l < n_layers; ++l) {
     for (std::size_t e = 0; e < n_experts; ++e) {
-      const auto home = random.below(n_servers);
+      // The first and each third server keep experts as the model has them.
+      const auto home = coarser ? random.below(n_servers) / 3 * 3 : random.below(n_servers);
       for (std::size_t m = 0; m < n_servers; ++m) {
         if (m == home || random.below(3) == 0)
           placed.experts.push_back({server_id{m}, layer_id{l}, expert_id{e}});
@@ -108,6 +111,15 @@ class oracle {
     return layer.damage[static_cast<std::size_t>(loss_metric::token_gate)] * regret;
   }
 
+  double copy_nats(std::size_t l, const target_set& set, std::size_t j, std::size_t m,
+                   std::size_t e) const {
+    const auto kept = what_.servers.servers[m].expert_precision;
+    if (kept == precision::stored) return 0;
+    for (const auto& copy : what_.experts.layers[l].copies)
+      if (copy.kept == kept) return copy.damage * std::pow(copy.distance[e] * set.mean_gate[j], 2);
+    return infinity;
+  }
+
   double best_step(std::size_t l, std::size_t s, std::size_t n, const target_set& set) const {
     const auto k = set.experts.size();
     const auto n_servers = what_.servers.size(), n_experts = what_.experts.n_experts;
@@ -134,14 +146,15 @@ class oracle {
       for (std::size_t m = 0; m < n_servers; ++m) {
         for (std::size_t e = 0; e < n_experts; ++e) {
           if (!what_.placed.hosts(server_id{m}, layer_id{l}, expert_id{e})) continue;
-          if (std::isinf(price_) && e != set.experts[j]) continue;
+          const double copy = copy_nats(l, set, j, m, e);
+          if (std::isinf(price_) && (e != set.experts[j] || copy > 0)) continue;
           if (sharing_ == slot_sharing::forbidden &&
               std::find(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(j), e) !=
                   experts.begin() + static_cast<std::ptrdiff_t>(j))
             continue;
           servers[j] = m;
           experts[j] = e;
-          self(self, j + 1, spent + nats(l, set, j, e));
+          self(self, j + 1, spent + nats(l, set, j, e) + copy);
         }
       }
     };
@@ -231,6 +244,30 @@ BOOST_AUTO_TEST_CASE(estimate_equals_the_spelt_out_expectation_for_one_and_two_s
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
       BOOST_TEST(estimated_cost(what, seed % 4, price, sharing) == expected,
                  boost::test_tools::tolerance(1e-6));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(estimate_with_coarser_copies_equals_the_spelt_out_expectation) {
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    const std::size_t top_k = 1 + seed % 2;
+    const auto what = drawn_instance(4, 3, 4, top_k, 1 + seed % 3, seed, true);
+    for (const double price : {1e5, 3e6, 1e8, 1e10, infinity}) {
+      const double expected = oracle(what, seed % 4, price, slot_sharing::forbidden).cost();
+      BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
+      BOOST_TEST(estimated_cost(what, seed % 4, price) == expected,
+                 boost::test_tools::tolerance(1e-6));
+    }
+  }
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const auto what = drawn_instance(4, 2, 5, 3, 2, seed, true);
+    for (const double price : {1e6, 1e8, 1e10, infinity}) {
+      const double expected = oracle(what, 0, price, slot_sharing::forbidden).cost();
+      const double found = estimated_cost(what, 0, price);
+      BOOST_TEST_CONTEXT("three slots, seed " << seed << " price " << price) {
+        BOOST_TEST(found >= expected * (1 - 1e-6));
+        BOOST_TEST(found <= expected * 1.03);
+      }
     }
   }
 }
