@@ -108,6 +108,7 @@ BOOST_AUTO_TEST_CASE(plan_is_valid_and_never_worse_than_its_starting_points) {
 
 BOOST_AUTO_TEST_CASE(
     servers_that_keep_experts_coarser_hold_more_and_every_expert_is_kept_as_it_is) {
+  std::size_t n_placed = 0;
   for (std::uint64_t seed = 1; seed <= 8; ++seed)
     for (const auto& [n_experts, top_k] : {std::pair<std::size_t, std::size_t>{6, 2}, {20, 4}}) {
       auto experts = random_profile(4, n_experts, top_k, seed);
