@@ -102,7 +102,7 @@ struct calibration_options {
       2048;  ///< Whole documents from the front until there are this many tokens.
   std::size_t damage_draws = 3;  ///< Random halves of experts taken away, per layer.
   std::uint64_t seed = 1;
-  std::vector<coarser_copy> copies;  ///< To be measured too, fine to coarse.
+  std::vector<coarser_copy> copies = {};  ///< To be measured too, fine to coarse.
   std::function<void(double share_done)> progress = {};
   std::function<bool()> should_stop = {};  ///< Asked between documents.
 };

@@ -240,6 +240,61 @@ BOOST_AUTO_TEST_CASE(equal_experts_do_no_damage_and_have_no_distance) {
   }
 }
 
+// D^2 of a copy, spelt out on the rows that the router sends to each expert.
+BOOST_AUTO_TEST_CASE(a_coarser_copy_is_as_far_as_its_outputs_and_the_same_weights_are_no_distance) {
+  om::load_options loading;
+  loading.expert_precision = ordermoe::precision::int4;
+  const auto coarse = fixture::need(om::transformer::load(fixture::tiny, loading));
+  om::calibration_options options{.damage_tokens = 60};
+  options.copies = {{ordermoe::precision::int8, tiny_model()}, {ordermoe::precision::int4, coarse}};
+  const auto found = fixture::need(om::calibrate(*tiny_model(), documents(), options));
+  const auto& config = tiny_model()->config();
+  for (std::size_t l = 0; l < config.n_layers; ++l) {
+    const auto& layer = found.layers[l];
+    BOOST_TEST(layer.output_distance == statistics().layers[l].output_distance,
+               boost::test_tools::per_element());
+    BOOST_TEST_REQUIRE(layer.copies.size() == 2u);
+    for (const double d : layer.copies[0].distance) BOOST_TEST(d == 0.0);
+    BOOST_TEST(layer.copies[0].damage.mean_predicted == 0.0);
+    BOOST_TEST(layer.copies[0].damage.mean_increase == 0.0);
+    BOOST_TEST(layer.copies[1].damage.mean_predicted > 0.0);
+    BOOST_TEST(layer.copies[1].damage.mean_increase != 0.0);
+  }
+  std::vector<double> distance(n_experts, 0), output(n_experts, 0);
+  for (const auto& ids : documents()) {
+    std::vector<float> hidden(ids.size() * config.hidden_size), normed(hidden.size());
+    std::vector<float> logits(ids.size() * n_experts);
+    tiny_model()->embed(ids, hidden);
+    auto cache = tiny_model()->make_cache(layer_id{0u}, ids.size());
+    std::vector<om::attention_row> rows;
+    for (std::size_t i = 0; i < ids.size(); ++i) rows.push_back({&cache, i});
+    tiny_model()->attend(layer_id{0u}, rows, hidden);
+    tiny_model()->route(layer_id{0u}, hidden, normed, logits);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto x =
+          std::span<const float>(normed).subspan(i * config.hidden_size, config.hidden_size);
+      std::vector<double> sum(config.hidden_size, 0);
+      const auto slots = om::choose_experts(
+          std::span<const float>(logits).subspan(i * n_experts, n_experts), 2, config.gates);
+      for (const auto& slot : slots) {
+        std::vector<float> fine(config.hidden_size), rough(config.hidden_size);
+        tiny_model()->run_expert(layer_id{0u}, slot.expert, x, fine);
+        coarse->run_expert(layer_id{0u}, slot.expert, x, rough);
+        for (std::size_t c = 0; c < fine.size(); ++c) {
+          distance[slot.expert.index()] += std::pow(static_cast<double>(fine[c]) - rough[c], 2);
+          sum[c] += static_cast<double>(slot.gate) * fine[c];
+        }
+      }
+      for (const auto& slot : slots)
+        for (const double y : sum) output[slot.expert.index()] += y * y;
+    }
+  }
+  for (std::size_t e = 0; e < n_experts; ++e)
+    if (output[e] > 0)
+      BOOST_TEST(found.layers[0].copies[1].distance[e] == std::sqrt(distance[e] / output[e]),
+                 boost::test_tools::tolerance(1e-5));
+}
+
 BOOST_AUTO_TEST_CASE(the_same_seed_repeats_and_another_draws_other_experts) {
   const auto again =
       fixture::need(om::calibrate(*tiny_model(), documents(), {.damage_tokens = 60}));

@@ -115,6 +115,37 @@ BOOST_AUTO_TEST_CASE(a_profile_is_read_from_a_file_and_a_missing_file_is_named) 
   BOOST_TEST(missing.error().message.find("ordermoe-test-profile.json") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(coarser_copies_read_back_and_wrong_ones_are_refused) {
+  const auto add = [](planning::profile& content) {
+    for (auto& layer : content.layers)
+      layer.copies = {{precision::int8, {0.01, 0.02, 0.03, 0.04}, 0.5, 0.1},
+                      {precision::int4, {0.1, 0.2, 0.3, 0.4}, 0.25, 0.05}};
+  };
+  auto content = random_profile(3, 4, 2, 7);
+  add(content);
+  const auto again = parse_profile(profile_json(content), "p.json");
+  BOOST_TEST_REQUIRE(again.has_value(), (again ? "" : again.error().message));
+  BOOST_TEST(profile_json(*again) == profile_json(content));
+  BOOST_TEST((again->layers[2].copy_of(precision::int4)->distance[3] == 0.4));
+  BOOST_TEST((again->layers[2].copy_of(precision::stored) == nullptr));
+
+  const auto refused = [&](auto change, const std::string& path) {
+    const auto problem = after([&](planning::profile& changed) {
+      add(changed);
+      change(changed.layers);
+    });
+    BOOST_TEST(problem.message.find(path) == 0u, problem.message);
+  };
+  refused([](auto& layers) { layers[1].copies.pop_back(); }, "layers[1].copies");
+  refused([](auto& layers) { std::swap(layers[1].copies[0], layers[1].copies[1]); },
+          "layers[1].copies[0].precision");
+  refused([](auto& layers) { layers[2].copies[1].distance.pop_back(); },
+          "layers[2].copies[1].distance");
+  refused([](auto& layers) { layers[0].copies[0].distance[2] = -1; },
+          "layers[0].copies[0].distance[2]");
+  refused([](auto& layers) { layers[0].copies[0].damage = NAN; }, "layers[0].copies[0].damage");
+}
+
 BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
   const auto expect = [](const error& found, errc code, const char* path) {
     BOOST_TEST((found.code == code), found.message);
