@@ -101,10 +101,14 @@ void world_options::add_kv_precision(CLI::App& command) {
       ->capture_default_str();
 }
 
-void world_options::add_server_weights(CLI::App& command) {
+void world_options::add_choose_precision(CLI::App& command) {
   command.add_flag("--choose-precision", choose_precision,
                    "Let the ordermoe planner keep experts coarser on servers where that pays; the "
                    "profile says what it costs (`calibrate`)");
+}
+
+void world_options::add_server_weights(CLI::App& command) {
+  add_choose_precision(command);
   command.add_flag("--own-weights", own_weights,
                    "Each server loads only the experts that its plan hosts, and what every server "
                    "has; otherwise servers of this process share one copy");

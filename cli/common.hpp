@@ -64,7 +64,8 @@ struct world_options {
   /// Of commands that run the model; the others load it as stored.
   void add_precisions(CLI::App& command);
   void add_kv_precision(CLI::App& command);
-  /// --choose-precision and --own-weights, of commands that run servers.
+  void add_choose_precision(CLI::App& command);
+  /// --choose-precision and --own-weights, of commands that run one strategy.
   void add_server_weights(CLI::App& command);
 };
 

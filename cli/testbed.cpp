@@ -73,6 +73,7 @@ result<void> frontier(const frontier_options& options) {
   if (!made) return made.error();
   auto& content = made->content;
   auto& setup = content.setup;
+  if (auto coarser = load_coarser(setup, options.world, {}); !coarser) return coarser.error();
 
   nlohmann::ordered_json all = nlohmann::json::array();
   std::map<std::string, series> results;
@@ -97,7 +98,8 @@ result<void> frontier(const frontier_options& options) {
       line.show(
           static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)),
           label(p));
-      const auto choice = options.load.planning(p.percent, seed);
+      auto choice = options.load.planning(p.percent, seed);
+      choice.choose_precision = options.world.choose_precision;
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
         if (ready.error().code != errc::infeasible)
@@ -189,6 +191,7 @@ void add_testbed(CLI::App& app) {
       "frontier", "Latency and traffic against executed quality, every strategy and budget");
   auto options = std::make_shared<frontier_options>();
   options->world.add(command, false);
+  options->world.add_choose_precision(command);
   command.add_option("--seeds", options->seeds, "Clusters to draw")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
