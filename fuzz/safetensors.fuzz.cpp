@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fuzz/support.hpp"
+#include "model/packed_tensors.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
@@ -41,6 +42,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const std::size_t side : view.shape) n *= side;
     ORDERMOE_CHECK(n == view.size() && view.to_fp32().size() == n, "a tensor of another size");
     bytes += view.bytes.size();
+    // What matrices would be in a packed model: refused, or wholly within the tensor.
+    for (const auto [n_out, n_in] : {std::pair<std::size_t, std::size_t>{16, 32}, {64, 40}})
+      if (const auto packed = om::packed_view(view, n_out, n_in))
+        static_cast<void>(om::all_finite(*packed, 0, n_out));
   }
   ORDERMOE_CHECK(bytes <= size, "tensors take more than the file has");
   return 0;

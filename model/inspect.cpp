@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/random_model.hpp"
+#include "model/tensor_plan.hpp"
 
 namespace ordermoe::model {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "model/quantised_rows.hpp"
-#include "model/random_model.hpp"
+#include "model/tensor_plan.hpp"
 
 namespace ordermoe::model {
 

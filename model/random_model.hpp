@@ -16,21 +16,6 @@
 /// where no trained weights are at hand.
 namespace ordermoe::model {
 
-/// One tensor of a checkpoint in the names of Hugging Face transformers, and how it is drawn.
-struct tensor_plan {
-  std::string name;
-  std::vector<std::size_t> shape;
-  double mean = 0;
-  double deviation = 0;  ///< Standard deviation of the draw, before rounding to bf16.
-
-  std::size_t size() const;
-};
-
-/// Every tensor of a model, embedding first, then layer by layer. Deviations keep the size of
-/// activations about constant: a matrix divides by the root of what it sums over, and what is added
-/// to the residual stream by the root of how often that happens.
-std::vector<tensor_plan> tensors_of(const model_config& config);
-
 /// Shape of the family's published model: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B,
 /// OLMoE-1B-7B, switch-base-8, with n_layers instead of the published number where it is not 0; of
 /// an encoder-decoder each stack has so many, each of a dense and a sparse block. Beginning and end

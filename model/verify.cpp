@@ -9,7 +9,7 @@
 
 #include "model/packed_tensors.hpp"
 #include "model/quantised_rows.hpp"
-#include "model/random_model.hpp"
+#include "model/tensor_plan.hpp"
 #include "model/tokenizer.hpp"
 
 namespace ordermoe::model {

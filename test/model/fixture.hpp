@@ -14,6 +14,7 @@
 #include "config/random.hpp"
 #include "model/random_model.hpp"
 #include "model/reference.hpp"
+#include "model/tensor_plan.hpp"
 #include "model/tokenizer.hpp"
 #include "model/transformer.hpp"
 
