@@ -77,9 +77,9 @@ void device::run(batch& content) {
 void device::store(const store_kv& content) {
   for (const auto& block : content.content.blocks) {
     auto& target = cache(block.request, content.content.layer, content.capacity);
-    const auto width = target.row_size();
+    const auto width = target.row_bytes();
     for (std::size_t row = 0; row < block.n; ++row)
-      target.put(block.first + row, std::span(block.rows).subspan(row * width, width));
+      target.put_bytes(block.first + row, std::span(block.rows).subspan(row * width, width));
   }
 }
 
@@ -149,13 +149,11 @@ void device::run_attention(batch& content) {
                                 work.tokens_left});
     if (work.stream) {
       kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
-      block.rows.reserve(n * shape.kv_row_size());
-      for (std::size_t i = 0; i < n; ++i) {
-        const auto* cache = rows[row + i].cache;
-        const auto offset = block.rows.size();
-        block.rows.resize(offset + cache->row_size());
-        cache->read(work.first + i, std::span(block.rows).subspan(offset));
-      }
+      const auto* cache = rows[row].cache;
+      const auto row_bytes = cache->row_bytes();
+      block.rows.resize(n * row_bytes);
+      for (std::size_t i = 0; i < n; ++i)
+        cache->read_bytes(work.first + i, std::span(block.rows).subspan(i * row_bytes, row_bytes));
       content.streamed.content.layer = content.layer;
       content.streamed.content.blocks.push_back(std::move(block));
       content.streamed.access.push_back(work.terms.access);

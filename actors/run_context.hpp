@@ -49,7 +49,9 @@ struct run_context {
   std::uint32_t decoded_layer() const {
     return shape().first_layer(model::row_kind::decoded).value;
   }
-  wire_shape wire() const { return {shape().hidden_size, shape().kv_row_size()}; }
+  wire_shape wire() const {
+    return {shape().hidden_size, shape().kv_row_size() * model::bytes_per_number(model->kv())};
+  }
 };
 
 /// A plan in force: what servers need of it. Named by the plan's epoch and `weights`.

@@ -274,7 +274,7 @@ frame encode(const kv_rows& message) {
   auto content = make_frame(frame_kind::kv, message);
   for (const auto& block : message.blocks) {
     content.kv_rows += block.n;
-    content.value_bytes += static_cast<std::int64_t>(block.rows.size() * sizeof(float));
+    content.value_bytes += static_cast<std::int64_t>(block.rows.size());
   }
   return content;
 }
@@ -332,7 +332,7 @@ result<kv_rows> decode_kv(const frame& content, const wire_shape& shape) {
   auto message = read_frame<kv_rows>(content, frame_kind::kv);
   if (!message) return message;
   for (const auto& block : message->blocks)
-    if (block.rows.size() != block.n * shape.kv_row_size)
+    if (block.rows.size() != block.n * shape.kv_row_bytes)
       return bad_shape(content.kind, "rows and their count disagree");
   return message;
 }

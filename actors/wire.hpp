@@ -112,7 +112,7 @@ struct kv_block {
   std::uint32_t attempt = 0;
   std::uint32_t first = 0;
   std::uint32_t n = 0;
-  std::vector<float> rows;  ///< [n, kv_row_size]
+  std::vector<std::uint8_t> rows;  ///< [n, kv_row_bytes] as the cache keeps them
   friend bool operator==(const kv_block&, const kv_block&) = default;
 };
 
@@ -180,10 +180,10 @@ frame encode(const reservation& message);
 frame encode(const load_report& message);
 
 /// Error: malformed, naming the message and the byte where it stops making sense. Checks shapes
-/// against `hidden_size` and `kv_row_size`.
+/// against `hidden_size` and `kv_row_bytes`.
 struct wire_shape {
   std::size_t hidden_size = 0;
-  std::size_t kv_row_size = 0;
+  std::size_t kv_row_bytes = 0;
 };
 result<token_state> decode_token(const frame& content, const wire_shape& shape);
 result<expert_call> decode_call(const frame& content, const wire_shape& shape);

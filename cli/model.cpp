@@ -503,7 +503,7 @@ void add_convert(CLI::App& parent) {
       "A folder in int8 or int4, or packed, gives the bits of loading the original with the same\n"
       "precisions; only OrderMoE reads it. A packed folder must stay as it is while it is in use.\n"
       "Profiles are not copied: run `ordermoe calibrate` for the new folder.\n"
-      "Examples:\n"
+      "Example:\n"
       "  ordermoe model convert --model data/models/lineage --precision int8 --out lineage-int8\n"
       "  ordermoe model convert --model data/models/lineage --packed --out lineage-packed");
   set_body(command, [options]() -> result<void> {

@@ -297,20 +297,6 @@ std::vector<float> unpack(const packed_matrix& matrix) {
   return row_major;
 }
 
-const char* to_string(weight_storage storage) {
-  switch (storage) {
-    case weight_storage::fp32:
-      return "fp32";
-    case weight_storage::bf16:
-      return "bf16";
-    case weight_storage::int8:
-      return "int8";
-    case weight_storage::int4:
-      return "int4";
-  }
-  return "";
-}
-
 std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
   const auto row = [](const packed_matrix& matrix) {

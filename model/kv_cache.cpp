@@ -38,20 +38,46 @@ void kv_cache::put(std::size_t position, std::span<const float> row) {
 }
 
 void kv_cache::put(std::size_t position, std::size_t first, std::span<const float> part) {
-  ORDERMOE_CHECK(position < capacity(),
-                 fmt::format("row {} of a cache of {} rows", position, capacity()));
   ORDERMOE_CHECK(
       first + part.size() <= row_size_,
       fmt::format("{} numbers from {} on in a row of {}", part.size(), first, row_size_));
-  while (pages_.size() <= position / page_rows) {
-    pages_.push_back(std::make_unique<std::byte[]>(page_bytes()));
-    addresses_.push_back(pages_.back().get());
-  }
+  make_page_of(position);
   const auto [page, start] = find(position);
   if (precision_ == kv_precision::fp32)
     std::ranges::copy(part, reinterpret_cast<float*>(page) + start + first);
   else
     std::ranges::transform(part, reinterpret_cast<std::uint16_t*>(page) + start + first, to_bf16);
+  note(position);
+}
+
+void kv_cache::put_bytes(std::size_t position, std::span<const std::uint8_t> row) {
+  ORDERMOE_CHECK(row.size() == row_bytes(),
+                 fmt::format("a row of {} bytes, expected {}", row.size(), row_bytes()));
+  make_page_of(position);
+  const auto [page, start] = find(position);
+  std::memcpy(page + start * bytes_per_number(precision_), row.data(), row.size());
+  note(position);
+}
+
+void kv_cache::read_bytes(std::size_t position, std::span<std::uint8_t> row) const {
+  ORDERMOE_CHECK(has(position), fmt::format("row {} is not in the cache", position));
+  ORDERMOE_CHECK(row.size() == row_bytes(),
+                 fmt::format("room for {} bytes, a row has {}", row.size(), row_bytes()));
+  const auto [page, start] = find(position);
+  std::memcpy(row.data(), page + start * bytes_per_number(precision_), row.size());
+}
+
+void kv_cache::make_page_of(std::size_t position) {
+  ORDERMOE_CHECK(position < capacity(),
+                 fmt::format("row {} of a cache of {} rows", position, capacity()));
+  while (pages_.size() <= position / page_rows) {
+    pages_.push_back(std::make_unique<std::byte[]>(page_bytes()));
+    addresses_.push_back(pages_.back().get());
+  }
+}
+
+/// That a row is there.
+void kv_cache::note(std::size_t position) {
   if (position > contiguous_) {
     if (present_.size() <= position) present_.resize(position + 1, 0);
     present_[position] = 1;

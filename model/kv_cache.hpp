@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -39,6 +40,11 @@ class kv_cache {
   /// Copies a row, [row_size].
   void read(std::size_t position, std::span<float> row) const;
   std::vector<float> row(std::size_t position) const;
+  /// Bytes of a row as it is kept.
+  std::size_t row_bytes() const { return row_size_ * bytes_per_number(precision_); }
+  /// A row as it is kept, for another cache of the same precision, [row_bytes()].
+  void read_bytes(std::size_t position, std::span<std::uint8_t> row) const;
+  void put_bytes(std::size_t position, std::span<const std::uint8_t> row);
   float number(std::size_t position, std::size_t index) const;
   /// Rows [first, first + n), which are there; keys begin at number `offset` of each. Until the
   /// cache is moved or a row is stored.
@@ -59,6 +65,8 @@ class kv_cache {
   }
   std::size_t page_bytes() const { return page_rows * row_size_ * bytes_per_number(precision_); }
   void copy(location from, std::span<float> target) const;
+  void make_page_of(std::size_t position);
+  void note(std::size_t position);
 
   std::size_t capacity_;
   std::size_t row_size_;

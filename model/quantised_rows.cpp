@@ -7,6 +7,20 @@
 
 namespace ordermoe::model {
 
+const char* to_string(weight_storage storage) {
+  switch (storage) {
+    case weight_storage::fp32:
+      return "fp32";
+    case weight_storage::bf16:
+      return "bf16";
+    case weight_storage::int8:
+      return "int8";
+    case weight_storage::int4:
+      return "int4";
+  }
+  return "";
+}
+
 namespace {
 
 constexpr std::size_t group = packed_layout::group;

@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(calls_outputs_and_kv_rows_round_trip) {
   check_hostile(encode(output), [](const frame& f) { return decode_output(f, shape); });
 
   const kv_rows rows{
-      3, {{7, 0, 2, 1, {1, 2, 3, 4, 5, 6}}, {8, 0, 0, 2, std::vector<float>(12, 0.5f)}}};
+      3, {{7, 0, 2, 1, {1, 2, 3, 4, 5, 6}}, {8, 0, 0, 2, std::vector<std::uint8_t>(12, 7)}}};
   BOOST_TEST((*decode_kv(encode(rows), shape) == rows));
   BOOST_TEST(encode(rows).kv_rows == 3u);
   check_hostile(encode(rows), [](const frame& f) { return decode_kv(f, shape); });

@@ -78,6 +78,24 @@ BOOST_AUTO_TEST_CASE(bf16_rows_are_rounded_to_the_nearest_once) {
   BOOST_TEST(other.row(0) == rounded, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(a_row_goes_to_another_cache_as_it_is_kept) {
+  for (const auto kept : {om::kv_precision::fp32, om::kv_precision::bf16}) {
+    om::kv_cache from(40, 3, kept), to(40, 3, kept);
+    BOOST_TEST(from.row_bytes() == 3 * om::bytes_per_number(kept));
+    std::vector<std::uint8_t> bytes(from.row_bytes());
+    for (const std::size_t position : {2u, 0u, 1u, 35u}) {
+      from.put(position,
+               std::vector<float>{0.1f * static_cast<float>(position), 1e-30f, -3.14159f});
+      from.read_bytes(position, bytes);
+      to.put_bytes(position, bytes);
+      BOOST_TEST(to.row(position) == from.row(position), boost::test_tools::per_element());
+    }
+    BOOST_TEST(to.contiguous() == 3u);
+    BOOST_TEST(to.has(35));
+    BOOST_TEST(!to.has(34));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(storing_a_row_again_changes_nothing) {
   om::kv_cache cache(8, 3);
   for (const std::size_t position : {0u, 1u, 3u}) cache.put(position, row_at(position));
