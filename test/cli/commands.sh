@@ -48,6 +48,11 @@ expect "a model is converted" 0 'tensors of' "$ordermoe" model convert --model "
 expect "a converted model is whole" 0 'have the digests' "$ordermoe" model verify --model model-int8 --checksums
 expect "a converted model gives logits" 0 'fp32' "$ordermoe" model logits --model model-int8 --ids 1,2,3 --out int8.npy
 expect "a converted model is not overwritten" 1 'no empty folder' "$ordermoe" model convert --model "$model" --precision fp32 --out model-int8
+expect "a model is packed" 0 'tensors of' "$ordermoe" model convert --model "$model" --packed --expert-precision int4 --out model-packed
+expect "a packed model keeps its precision" 2 'expert.precision|precision' "$ordermoe" model logits --model model-packed --ids 1,2,3 --expert-precision int8 --out packed.npy
+"$ordermoe" model logits --model model-packed --ids 1,2,3 --out packed.npy >/dev/null 2>&1
+"$ordermoe" model logits --model "$model" --ids 1,2,3 --expert-precision int4 --out int4.npy >/dev/null 2>&1
+cmp -s packed.npy int4.npy || { echo "FAILED: a packed model gives other logits"; failures=$((failures + 1)); }
 printf 'x' >>model-int8/config.json
 expect "a changed file is named" 2 'config.json' "$ordermoe" model verify --model model-int8 --checksums
 expect "a folder without checksums says so" 2 'SHA256SUMS' "$ordermoe" model verify --model "$model" --checksums
@@ -98,6 +103,12 @@ expect "another template is refused with what is known" 2 'tokenizer_config.json
 head -c 20000 /dev/zero | tr '\0' 'x' >long.txt
 expect "a prompt beyond the context is refused" 2 'context' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts long.txt --quality-budget 1
 sed 's/memory_gb *= *.*/memory_gb = "much"/' "$cluster" >broken.toml
+# Servers that keep their experts coarser, and servers that load only their own.
+awk '{ print } /^name = "s[67]"/ { print "expert_precision = \"int4\"" }' "$cluster" >coarse.toml
+expect "a coarser server takes part" 0 '"execution"' "$ordermoe" run --model "$model" --cluster coarse.toml --prompts prompts.jsonl --quality-budget unbounded --search-steps 200 --max-new-tokens 4 --json
+expect "the plan says who keeps what" 0 '"expert_precision"' "$ordermoe" plan --model "$model" --cluster coarse.toml --quality-budget 1 --search-steps 200
+expect "coarser servers need the model as it is" 2 'expert-precision int8' "$ordermoe" run --model "$model" --cluster coarse.toml --prompts prompts.jsonl --expert-precision int8
+expect "each server loads its own" 0 'MB of weights' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --own-weights --mode local --max-new-tokens 4
 expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
 expect "a cluster that is too small is infeasible, with the missing bytes" 3 'bytes' bash -c \
   "'$ordermoe' cluster draw --seed 1 --memory-ratio 0.5 --out small.toml >/dev/null && '$ordermoe' plan --model '$model' --cluster small.toml --strategy paper"
