@@ -110,10 +110,10 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
       layer.damage_error.push_back(measured.standard_error);
     }
     for (const auto& copy : from.copies)
-      layer.copies.push_back({copy.kept, copy.distance,
-                              std::max({least_damage, copy.damage.coefficient,
-                                        copy.damage.standard_error}),
-                              copy.damage.standard_error});
+      layer.copies.push_back(
+          {copy.kept, copy.distance,
+           std::max({least_damage, copy.damage.coefficient, copy.damage.standard_error}),
+           copy.damage.standard_error});
     made.layers.push_back(std::move(layer));
   }
   for (std::size_t l = 0; l + 1 < made.n_layers; ++l) {

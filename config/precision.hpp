@@ -28,8 +28,8 @@ std::int64_t expert_bytes(const cost_profile& costs, precision kept);
 
 /// The same charges where every expert is kept so, and what is not an expert as `dense`: their
 /// bytes, in memory and read for each batch. The name says it. FLOPs stay, and so does the
-/// embedding; norms and router, which stay as they are, are too few to count. A shared expert, which
-/// costs count with attention, follows `dense` here and the experts when it is loaded.
+/// embedding; norms and router, which stay as they are, are too few to count. A shared expert,
+/// which costs count with attention, follows `dense` here and the experts when it is loaded.
 cost_profile at_precision(cost_profile costs, precision experts,
                           precision dense = precision::stored);
 

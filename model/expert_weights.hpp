@@ -25,8 +25,8 @@ constexpr std::size_t most_rows = 128;
 /// other device.
 enum class linear_path { kernels, libtorch };
 
-/// What weights are turned into when they are loaded (config/precision.hpp); int8 and int4 are those
-/// of weight_storage. For the kernels on the host only.
+/// What weights are turned into when they are loaded (config/precision.hpp); int8 and int4 are
+/// those of weight_storage. For the kernels on the host only.
 using ordermoe::precision;
 
 /// What matrices are kept in that have the same storage, which is bf16 for `stored` where it keeps
