@@ -73,6 +73,9 @@ result<void> frontier(const frontier_options& options) {
   if (!made) return made.error();
   auto& content = made->content;
   auto& setup = content.setup;
+  // The same servers whatever the precision that experts are kept in.
+  const auto drawn_for = load_costs(options.world.costs, loaded->model->config());
+  if (!drawn_for) return drawn_for.error();
   if (auto coarser = load_coarser(setup, options.world, {}); !coarser) return coarser.error();
 
   nlohmann::ordered_json all = nlohmann::json::array();
@@ -83,7 +86,7 @@ result<void> frontier(const frontier_options& options) {
     const auto seed = options.first_seed + s;
     draw_options draw;
     draw.seed = seed;
-    draw.costs = loaded->costs;
+    draw.costs = *drawn_for;
     draw.n_layers = loaded->experts.n_layers;
     draw.n_experts = loaded->experts.n_experts;
     draw.memory_ratio = options.memory_ratio;
@@ -191,6 +194,7 @@ void add_testbed(CLI::App& app) {
       "frontier", "Latency and traffic against executed quality, every strategy and budget");
   auto options = std::make_shared<frontier_options>();
   options->world.add(command, false);
+  options->world.add_precisions(command);
   options->world.add_choose_precision(command);
   command.add_option("--seeds", options->seeds, "Clusters to draw")
       ->check(CLI::Range(1u, 1000u))
