@@ -12,7 +12,6 @@ namespace ordermoe {
 /// rounds what has more bits; int8 has one scale for each output, int4 one for 32 inputs of an
 /// output. Ordered from fine to coarse.
 enum class precision : std::uint8_t { stored, bf16, int8, int4 };
-inline constexpr std::size_t n_precisions = 4;
 
 /// "stored", "bf16", "int8", "int4".
 const char* to_string(precision value);
