@@ -120,8 +120,10 @@ expect "a broken profile is refused by name" 2 'bad-profile.json' "$ordermoe" ru
 
 # An interrupt ends a long command and leaves no half-written file.
 "$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json >/dev/null 2>&1 &
-# Once it catches the signal (bit 1 of the mask of caught ones), however long starting takes.
-until grep -q '^SigCgt:.*[2367abef]$' "/proc/$!/status" || ! kill -0 $!; do sleep 0.05; done
+# Once it is no longer the shell's fork and catches the signal (bit 1 of the mask), however long starting takes.
+until { grep -q '^ordermoe' "/proc/$!/comm" && grep -q '^SigCgt:.*[2367abef]$' "/proc/$!/status"; } || ! kill -0 $!; do
+  sleep 0.05
+done
 kill -INT $! && wait $!
 if [[ $? -ne 1 || -e interrupted.json ]]; then
   echo "FAILED: an interrupted calibration left a file or the wrong exit code"
