@@ -34,11 +34,4 @@ inline void leave_log() {
   caf::logger::set_current_actor_system(nullptr);
 }
 
-/// Delivers a message `delay_ns` from now.
-template <class Handle, class Message>
-void send_later(caf::scheduled_actor* self, const Handle& to, std::int64_t delay_ns,
-                Message&& message) {
-  caf::delayed_anon_send(to, std::chrono::nanoseconds(delay_ns), std::forward<Message>(message));
-}
-
 }  // namespace ordermoe::actors

@@ -11,6 +11,7 @@
 
 #include "actors/device.hpp"
 #include "actors/kv_presence.hpp"
+#include "actors/virtual_time_worker.hpp"
 #include "config/cluster.hpp"
 
 namespace ordermoe::actors {

@@ -9,6 +9,7 @@
 #include "actors/request.hpp"
 #include "actors/server_actors.hpp"
 #include "actors/token.hpp"
+#include "actors/virtual_time_worker.hpp"
 
 namespace ordermoe::actors {
 

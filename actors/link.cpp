@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/server_actors.hpp"
+#include "actors/virtual_time_worker.hpp"
 
 namespace ordermoe::actors {
 

@@ -8,6 +8,7 @@
 #include "actors/observation.hpp"
 #include "actors/request.hpp"
 #include "actors/trace_lines.hpp"
+#include "actors/virtual_time_worker.hpp"
 
 namespace ordermoe::actors {
 

@@ -8,6 +8,7 @@
 #include "actors/observation.hpp"
 #include "actors/token.hpp"
 #include "actors/trace_lines.hpp"
+#include "actors/virtual_time_worker.hpp"
 #include "planning/ledger.hpp"
 
 namespace ordermoe::actors {

@@ -230,13 +230,14 @@ class run_of_actors {
                                                  chosen_.token_budget, chosen_.continue_in_place});
     }
     for (const auto& order : setup_.replans)
-      caf::delayed_anon_send(planner_, std::chrono::nanoseconds(order.at_ns),
-                             replan{std::make_shared<const replan_order>(order)});
+      send_later(worker(), planner_, order.at_ns,
+                 replan{std::make_shared<const replan_order>(order)});
     if (context_->load_period_ns > 0)
       for (const auto& view : views_)
-        caf::delayed_anon_send(view->server, std::chrono::nanoseconds(context_->load_period_ns),
-                               load_tick{});
+        send_later(worker(), view->server, context_->load_period_ns, load_tick{});
   }
+
+  virtual_time_worker* worker() { return worker_ ? &*worker_ : nullptr; }
 
   bool stop_asked() const { return setup_.should_stop && setup_.should_stop(); }
 
@@ -259,7 +260,7 @@ class run_of_actors {
         if (stop_asked()) return error{errc::interrupted, "interrupted; nothing was written"};
         tell_progress();
       }
-      if (scheduler_->trigger_timeout()) continue;
+      if (worker_->deliver_next()) continue;
       if (books_.outstanding() == 0) break;
       return error{errc::timed_out, fmt::format("{} of {} requests wait and nothing moves any more "
                                                 "(is KV streaming off, or a message "

@@ -1,16 +1,18 @@
 // How fast the emulation runs: token-layer steps a second besides tensor work, and the share of
 // tensor work.
 //
-// bench_emulation [runs [prompt new [strategy...]]]: the bundled model on the bundled cluster, 64
-// requests of so many prompt and new tokens (64 and 64), for the strategies that stress different
-// parts unless some are named. A step is one token at one layer. Times of single steps are in
-// microseconds of the median run.
+// bench_emulation [--libtorch] [runs [prompt new [strategy...]]]: the bundled model on the bundled
+// cluster, 64 requests of so many prompt and new tokens (64 and 64), for the strategies that stress
+// different parts unless some are named. A step is one token at one layer. Times of single steps
+// are in microseconds of the median run. --libtorch multiplies with LibTorch instead of our
+// kernels.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "actors/runtime.hpp"
@@ -38,10 +40,15 @@ spread spread_of(std::vector<double> values) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  model::load_options loading;
+  if (argc > 1 && std::string_view(argv[1]) == "--libtorch") {
+    loading.linear = model::linear_path::libtorch;
+    --argc, ++argv;
+  }
   const int runs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   const std::string folder = ORDERMOE_DATA "/models/lineage";
   actors::run_setup setup;
-  setup.model = take(model::transformer::load(folder));
+  setup.model = take(model::transformer::load(folder, loading));
   setup.servers = take(read_cluster(ORDERMOE_DATA "/clusters/edge8.toml"));
   setup.costs = take(named_cost_profile("mixtral-8x7b"));
   setup.experts = take(planning::read_profile(folder + "/profile.json"));

@@ -84,6 +84,11 @@ void world_options::add(CLI::App& command, bool needs_cluster) {
           "--costs", costs,
           "What the emulation charges: mixtral-8x7b, qwen1.5-moe-a2.7b, switch-base-8 or measured")
       ->capture_default_str();
+  command
+      .add_option("--kv-precision", kv_precision,
+                  "How keys and values are kept: bf16, or fp32 in twice the memory")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
   command.add_option("--profile", profile, "Calibration profile; made when missing");
   command.add_option("--seed", seed, "Seed of everything random")->capture_default_str();
   command.add_flag("--json", json, "Print JSON on standard output");
@@ -91,14 +96,6 @@ void world_options::add(CLI::App& command, bool needs_cluster) {
 
 void world_options::add_precisions(CLI::App& command) {
   cli::add_precisions(command, expert_precision, dense_precision);
-}
-
-void world_options::add_kv_precision(CLI::App& command) {
-  command
-      .add_option("--kv-precision", kv_precision,
-                  "How keys and values are kept: fp32 or bf16, which halves their memory")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
 }
 
 void world_options::add_choose_precision(CLI::App& command) {

@@ -55,7 +55,7 @@ int run_chosen();
 struct world_options {
   std::string model, cluster, costs = "mixtral-8x7b", profile, expert_precision = "stored";
   std::string dense_precision = "stored";
-  std::string kv_precision = "fp32";
+  std::string kv_precision = "bf16";
   std::uint64_t seed = 1;
   bool json = false;
   bool choose_precision = false;
@@ -63,7 +63,6 @@ struct world_options {
   void add(CLI::App& command, bool needs_cluster);
   /// Of commands that run the model; the others load it as stored.
   void add_precisions(CLI::App& command);
-  void add_kv_precision(CLI::App& command);
   void add_choose_precision(CLI::App& command);
   /// --choose-precision and --own-weights, of commands that run one strategy.
   void add_server_weights(CLI::App& command);

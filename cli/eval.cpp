@@ -173,7 +173,6 @@ void add_eval(CLI::App& app) {
   options->world.add(command, true);
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
-  options->world.add_kv_precision(command);
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
       ->check(CLI::IsMember(actors::strategy_names()))
       ->capture_default_str();

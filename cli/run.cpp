@@ -224,7 +224,6 @@ void add_run(CLI::App& app) {
   auto options = std::make_shared<run_options>();
   options->world.add(command, false);
   options->world.add_precisions(command);
-  options->world.add_kv_precision(command);
   options->world.add_server_weights(command);
   command.add_option("--cluster", options->world.cluster,
                      "Cluster file (TOML); not needed for --mode reference");
