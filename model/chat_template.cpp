@@ -110,7 +110,9 @@ result<chat_template> chat_template::recognise(std::string_view program, std::st
       !has("<<SYS>>") && !has("[AVAILABLE_TOOLS]")) {
     made.format_ = chat_format::inst;
     made.end_ = std::move(eos_token);
-    made.takes_system_ = has("[INST] '+system_message+'\n\n'+message['content']+' [/INST]'");
+    // Some relatives of Mixtral's template put the system message before the last question.
+    made.takes_system_ =
+        has("[INST] '+system_message+'\n\n'+message['content']+' [/INST]'") && !has("loop.last");
     if (made.begin_.empty() || made.end_.empty())
       return error{errc::malformed,
                    fmt::format("{}: found no bos_token and eos_token for its chat template, "
@@ -126,8 +128,14 @@ result<chat_template> chat_template::recognise(std::string_view program, std::st
     made.drops_thoughts_ = has("</think>");
     return made;
   }
-  if (has("'<|user|>\n'+message['content'] }}") && has("'<|system|>\n'+message['content'] }}") &&
-      has("'<|assistant|>\n'+message['content']+eos_token }}") && !eos_token.empty()) {
+  // The line ends are the program's own, or written into its texts.
+  const bool own_lines = has("'<|user|>\n'+message['content'] }}") &&
+                         has("'<|system|>\n'+message['content'] }}") &&
+                         has("'<|assistant|>\n'+message['content']+eos_token }}");
+  const bool written_lines = has("'<|user|>\n'+message['content']+'\n' }}") &&
+                             has("'<|system|>\n'+message['content']+'\n' }}") &&
+                             has("'<|assistant|>\n'+message['content']+eos_token+'\n' }}");
+  if ((own_lines || written_lines) && !eos_token.empty()) {
     made.format_ = chat_format::tulu;
     made.end_ = std::move(eos_token);
     return made;

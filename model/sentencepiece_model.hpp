@@ -15,8 +15,8 @@
 /// Why not the SentencePiece library: Debian's carries its own protobuf and exports it, and
 /// LibTorch loads another version; a program with both ends before main. The file format (a
 /// protobuf message) and the algorithm are small. Results equal the library's; a test compares them
-/// with what spm_encode and spm_decode printed. Non-goals: unigram, word and character models,
-/// sampling, training.
+/// with what spm_encode and spm_decode printed. Non-goals: word and character models, sampling,
+/// training.
 namespace ordermoe::model {
 
 class sentencepiece_model {

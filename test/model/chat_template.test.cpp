@@ -46,6 +46,14 @@ const string olmoe =
     "{{ '<|assistant|>\n'  + message['content'] + eos_token }}\n{% endif %}\n"
     "{% if loop.last and add_generation_prompt %}\n{{ '<|assistant|>' }}\n{% endif %}{% endfor %}";
 
+const string newer_olmoe =
+    R"({{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %})"
+    R"({{ '<|system|>\n' + message['content'] + '\n' }}{% elif message['role'] == 'user' %})"
+    R"({{ '<|user|>\n' + message['content'] + '\n' }}{% elif message['role'] == 'assistant' %})"
+    R"({% if not loop.last %}{{ '<|assistant|>\n'  + message['content'] + eos_token + '\n' }})"
+    R"({% else %}{{ '<|assistant|>\n'  + message['content'] + eos_token }}{% endif %}{% endif %})"
+    R"({% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %})";
+
 string config_of(const string& program, const string& bos, const string& eos) {
   return json{{"chat_template", program}, {"bos_token", bos}, {"eos_token", {{"content", eos}}}}
       .dump();
@@ -78,6 +86,11 @@ BOOST_AUTO_TEST_CASE(mixtral_writes_questions_between_its_inst_marks) {
   const auto older = need_template(older_mixtral, "<s>", "</s>");
   BOOST_TEST(rendered(older, two_turns) == rendered(chat, two_turns));
   check_error(older.render(with_system), errc::unsupported, {"message 1", "system"});
+  // With the system message before another question than the first: not ours.
+  auto last = mixtral;
+  last.replace(last.find("loop.first"), 10, "loop.last");
+  check_error(need_template(last, "<s>", "</s>").render(with_system), errc::unsupported,
+              {"message 1", "system"});
 }
 
 BOOST_AUTO_TEST_CASE(qwen_writes_every_message_with_its_role) {
@@ -113,6 +126,9 @@ BOOST_AUTO_TEST_CASE(olmoe_begins_and_ends_with_its_own_tokens) {
              "<|user|>\nWho are you?\n<|assistant|>\n");
   BOOST_TEST(rendered(chat, with_system) ==
              "<|begin|><|system|>\nBe brief.\n<|user|>\nHi.\n<|assistant|>\n");
+  const auto newer = need_template(newer_olmoe, "<|begin|>", "<|endoftext|>");
+  for (const auto& messages : {one_turn, two_turns, with_system})
+    BOOST_TEST(rendered(newer, messages) == rendered(chat, messages));
 }
 
 BOOST_AUTO_TEST_CASE(turns_that_make_no_conversation_are_refused) {
