@@ -80,6 +80,8 @@ result<strategy_report> measure(const experiment& content) {
   strategy_report report;
   report.name = setup.chosen.name;
   if (setup.chosen.has_budget) report.quality_budget_percent = setup.quality_percent;
+  report.whole_model = setup.chosen.whole_model;
+  report.whole_model_percent = percent_of_nats(setup.chosen.whole_model_nats);
   report.plan_estimate_ms = setup.chosen.plan.estimated_token_ns * 1e-6;
   report.n_requests = setup.requests.size();
 
@@ -236,6 +238,10 @@ std::string report_json(const report_header& header, const std::vector<strategy_
       j["quality_budget_percent"] = "unbounded";
     else
       j["quality_budget_percent"] = maybe(s.quality_budget_percent);
+    j["whole_model"] = s.whole_model == precision::stored
+                           ? json(nullptr)
+                           : json{{"expert_precision", to_string(s.whole_model)},
+                                  {"budget_percent", s.whole_model_percent}};
     j["requests"] = s.n_requests;
     j["prompt_tokens"] = s.prompt_tokens;
     j["new_tokens"] = s.new_tokens;

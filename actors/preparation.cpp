@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "actors/experiment.hpp"
+#include "config/precision.hpp"
 #include "model/reference.hpp"
 
 namespace ordermoe::actors {
@@ -65,6 +66,12 @@ struct trial_score {
   double increase = 0;        ///< Mean nats per token above those without substitution.
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
+
+  /// What the increase stays below with 95 % confidence.
+  double bound() const {
+    constexpr double one_sided_95 = 1.645;
+    return increase + one_sided_95 * standard_error;
+  }
 };
 
 /// The calibration texts, and their losses without substitution, which every exact run has.
@@ -96,21 +103,31 @@ class calibration_texts {
     trial.requests = requests_;
     const auto outcome = run_requests(trial);
     if (!outcome) return outcome.error();
+    std::vector<std::vector<double>> losses;
+    double spent = 0, n = 0;
+    for (const auto& answer : outcome->outcomes) {
+      losses.push_back(answer.losses);
+      spent += static_cast<double>(answer.spent) / planning::units_per_loss;
+      n += static_cast<double>(answer.losses.size());
+    }
+    auto found = above(losses);
+    found.predicted = spent / n;
+    return found;
+  }
+
+  /// How far these losses, of the same texts, are above those without substitution.
+  trial_score above(const std::vector<std::vector<double>>& losses) const {
     trial_score found;
     double n = 0;
     std::vector<double> of_text;
-    for (std::size_t i = 0; i < requests_.size(); ++i) {
-      const auto& answer = outcome->outcomes[i];
+    for (std::size_t i = 0; i < exact_.size(); ++i) {
       double difference = 0;
-      for (std::size_t t = 0; t < exact_[i].size(); ++t)
-        difference += answer.losses[t] - exact_[i][t];
+      for (std::size_t t = 0; t < exact_[i].size(); ++t) difference += losses[i][t] - exact_[i][t];
       of_text.push_back(difference);
       found.increase += difference;
       n += static_cast<double>(exact_[i].size());
-      found.predicted += static_cast<double>(answer.spent) / planning::units_per_loss;
     }
     found.increase /= n;
-    found.predicted /= n;
     double square = 0;
     for (std::size_t i = 0; i < of_text.size(); ++i)
       square += std::pow(of_text[i] - found.increase * static_cast<double>(exact_[i].size()), 2);
@@ -118,6 +135,8 @@ class calibration_texts {
     if (texts > 1) found.standard_error = std::sqrt(square * texts / (texts - 1)) / n;
     return found;
   }
+
+  const std::vector<std::vector<double>>& exact() const { return exact_; }
 
  private:
   std::vector<request_spec> requests_;
@@ -160,8 +179,7 @@ result<void> calibrate_budget(run_setup& setup, const calibration_texts& texts,
   for (int i = 0; i < limits.most_trials; ++i) {
     const auto found = texts.score(corrected(damage, price));
     if (!found) return found.error();
-    constexpr double one_sided_95 = 1.645;
-    const double bound = found->increase + one_sided_95 * found->standard_error;
+    const double bound = found->bound();
     const point here{price, std::log(std::max(bound, 1e-3 * nats))};
     if (bound > nats) {
       if (!over || price > over->price) over = here;
@@ -246,15 +264,16 @@ result<tried_variant> try_variant(const run_setup& setup, std::string_view name,
 
 /// Tries every variant, two at a time where there are cores for it; the fastest one's plan, price
 /// and damage stay in setup. The result does not depend on the threads. One variant without a
-/// budget needs no trial.
-result<void> choose_variant(run_setup& setup, std::string_view name,
-                            const std::vector<strategy_options>& variants,
-                            const calibration_texts* texts, const token_documents& documents) {
+/// budget needs no trial. Returns the latency that the fastest one was tried with.
+result<std::optional<double>> choose_variant(run_setup& setup, std::string_view name,
+                                             const std::vector<strategy_options>& variants,
+                                             const calibration_texts* texts,
+                                             const token_documents& documents) {
   if (variants.size() == 1 && texts == nullptr) {
     auto made = make_strategy(name, setup.experts, setup.servers, setup.costs, variants.front());
     if (!made) return made.error();
     setup.chosen = std::move(*made);
-    return {};
+    return std::optional<double>();
   }
   std::vector<result<tried_variant>> tried(variants.size(), error{errc::failed, "not tried"});
   std::atomic<std::size_t> next{0};
@@ -279,15 +298,14 @@ result<void> choose_variant(run_setup& setup, std::string_view name,
   if (best == nullptr) return tried.front().error();
   setup.chosen = best->setup.chosen;
   setup.experts = best->setup.experts;
-  return {};
+  return std::optional(best->latency_ms);
 }
 
-}  // namespace
-
-result<void> prepare_strategy(run_setup& setup, std::string_view name,
-                              const strategy_options& options,
-                              const std::vector<std::vector<std::int32_t>>& documents) {
-  setup.quality_percent = options.quality_percent;
+/// Makes setup.chosen for the model as setup has it. Returns the latency that it was tried with, if
+/// it was.
+result<std::optional<double>> prepare(run_setup& setup, std::string_view name,
+                                      const strategy_options& options,
+                                      const token_documents& documents) {
   auto rough = options;
   constexpr std::size_t rough_steps = 2000;
   rough.search_steps = std::min(options.search_steps, rough_steps);
@@ -305,13 +323,85 @@ result<void> prepare_strategy(run_setup& setup, std::string_view name,
     constexpr double usual_price = 1e9;  // ns per nat
     setup.chosen.policy.price_ns_per_loss = usual_price;
     constexpr tuning_limits roughly{4, 0.3};
-    if (auto done = calibrate_budget(setup, texts->half(), roughly); !done) return done;
+    if (auto done = calibrate_budget(setup, texts->half(), roughly); !done) return done.error();
   }
   const auto variants =
       options.dry_run_requests == 0
           ? std::vector{options}
           : plan_variants(name, setup.experts, setup.servers, setup.costs, options);
   return choose_variant(setup, name, variants, texts ? &*texts : nullptr, documents);
+}
+
+/// Whether the whole model may be kept coarser, as a server may: there is a budget that this can
+/// take something of, nobody says how a server keeps its experts, and the plan stays.
+bool may_keep_whole_model_coarser(const run_setup& setup, std::string_view name,
+                                  const strategy_options& options) {
+  return options.choose_precision && name == "ordermoe" && options.quality_percent > 0 &&
+         !options.plan && options.expert_precision.empty() && options.dry_run_requests > 0 &&
+         setup.replans.empty() && setup.monitor.drift_margin <= 0 &&
+         std::ranges::all_of(setup.servers.servers, [](const server_spec& server) {
+           return server.expert_precision == precision::stored;
+         });
+}
+
+/// The same run with every expert of the model kept so.
+run_setup with_whole_model(const run_setup& setup, precision kept) {
+  auto coarse = setup;
+  coarse.model = setup.coarser.at(kept);
+  coarse.costs = at_precision(setup.costs, kept);
+  coarse.coarser.clear();
+  return coarse;
+}
+
+/// Prepares the strategy on the model in each coarser precision with what its damage, measured on
+/// the texts at 95 % confidence, leaves of the budget; `setup` becomes the fastest of these if that
+/// is faster than `latency_ms`.
+result<void> try_whole_models(run_setup& setup, const run_setup& before, double latency_ms,
+                              std::string_view name, const strategy_options& options,
+                              const token_documents& documents) {
+  const auto nats = nats_of_percent(options.quality_percent);
+  const auto texts = calibration_texts::make(
+      before, affordable(documents, affordable_tokens(before.model->config())));
+  if (!texts) return texts.error();
+  for (const auto& [kept, model] : before.coarser) {
+    auto coarse = with_whole_model(before, kept);
+    const auto of_coarse = calibration_texts::make(
+        coarse, affordable(documents, affordable_tokens(before.model->config())));
+    if (!of_coarse) return of_coarse.error();
+    const double taken = std::max(0.0, texts->above(of_coarse->exact()).bound());
+    if (taken >= nats) continue;
+    auto rest = options;
+    rest.choose_precision = false;
+    rest.quality_percent = percent_of_nats(nats - taken);
+    const auto tried = prepare(coarse, name, rest, documents);
+    if (!tried && tried.error().code == errc::infeasible) continue;
+    if (!tried) return tried.error();
+    if (!*tried || **tried >= latency_ms) continue;
+    latency_ms = **tried;
+    coarse.chosen.whole_model = kept;
+    coarse.chosen.whole_model_nats = taken;
+    setup = std::move(coarse);
+  }
+  return {};
+}
+
+}  // namespace
+
+result<void> prepare_strategy(run_setup& setup, std::string_view name,
+                              const strategy_options& options,
+                              const std::vector<std::vector<std::int32_t>>& documents) {
+  setup.quality_percent = options.quality_percent;
+  const bool tries_coarser = may_keep_whole_model_coarser(setup, name, options);
+  const auto before = tries_coarser ? setup : run_setup{};
+  const auto latency = prepare(setup, name, options, documents);
+  if (!tries_coarser) return latency ? result<void>{} : latency.error();
+  if (!latency && latency.error().code != errc::infeasible) return latency.error();
+  // Where the model as stored fits nowhere, a coarser one may.
+  const double to_beat = latency && *latency ? **latency : std::numeric_limits<double>::infinity();
+  if (auto done = try_whole_models(setup, before, to_beat, name, options, documents); !done)
+    return done;
+  if (!latency && setup.chosen.whole_model == precision::stored) return latency.error();
+  return {};
 }
 
 }  // namespace ordermoe::actors

@@ -20,6 +20,12 @@ namespace ordermoe::actors {
 /// variants are planned with the corrected profile, and each gets the lowest price at which the
 /// measured increase keeps the budget with 95 % confidence, before it answers the trial load.
 ///
+/// With choose_precision, `ordermoe` under a budget is also prepared on the whole model in each
+/// precision of setup.coarser: what that alone costs on the texts, at 95 % confidence, is taken of
+/// the budget beforehand (strategy::whole_model), and the rest is substitution's. Where that
+/// answers the trial load fastest, setup's model and costs become those of the coarser model. Not
+/// where the cluster says how servers keep experts, nor where plans can change during the run.
+///
 /// Trials compute every tensor. Of a large model they get a part of the texts and requests, so that
 /// each executes about 2e11 FLOPs, four texts and four requests at least; a budget that is
 /// calibrated on fewer tokens is kept with the same confidence, and so used less.

@@ -20,10 +20,6 @@ namespace {
 using planning::candidate_rule;
 using planning::loss_metric;
 
-double nats_of_percent(double percent) {
-  return percent < 0 ? std::numeric_limits<double>::infinity() : std::log1p(percent / 100.0);
-}
-
 planning::loss_units units_of_nats(double nats) {
   if (std::isinf(nats)) return planning::unbounded_budget;
   return static_cast<planning::loss_units>(std::floor(nats * planning::units_per_loss));
@@ -63,6 +59,14 @@ planning::selection_policy substitute_policy(std::string name, candidate_rule ca
 }
 
 }  // namespace
+
+double nats_of_percent(double percent) {
+  return percent < 0 ? std::numeric_limits<double>::infinity() : std::log1p(percent / 100.0);
+}
+
+double percent_of_nats(double nats) {
+  return 100 * std::expm1(nats);
+}
 
 std::vector<std::string> strategy_names() {
   return {"exact", "layer-shards", "local-only", "router-restricted", "paper", "ordermoe"};

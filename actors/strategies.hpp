@@ -27,7 +27,8 @@ struct strategy_options {
       plan;  ///< Use this placement and residency instead of the strategy's own.
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
-  /// Whether plan_variants also tries coarser copies, where the profile has them.
+  /// Whether plan_variants also tries coarser copies, where the profile has them, and
+  /// prepare_strategy the whole model in each precision that it has.
   bool choose_precision = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
 };
@@ -41,7 +42,17 @@ struct strategy {
   double allowance_factor = 1;
   bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (experiment.hpp).
   bool has_budget = false;   ///< Whether a quality budget changes what it does.
+  /// How prepare_strategy has the whole model keep its experts: what counts as exact then. Other
+  /// than as stored, that takes `whole_model_nats` a token of the budget beforehand, and
+  /// token_budget is the rest.
+  precision whole_model = precision::stored;
+  double whole_model_nats = 0;
 };
+
+/// Nats a token of a perplexity increase; infinite where it is negative, which means unbounded.
+double nats_of_percent(double percent);
+/// The increase in per cent.
+double percent_of_nats(double nats);
 
 /// Names in the order in which reports list them.
 std::vector<std::string> strategy_names();

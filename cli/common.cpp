@@ -100,8 +100,8 @@ void world_options::add_precisions(CLI::App& command) {
 
 void world_options::add_choose_precision(CLI::App& command) {
   command.add_flag("--choose-precision", choose_precision,
-                   "Let the ordermoe planner keep experts coarser on servers where that pays; the "
-                   "profile says what it costs (`calibrate`)");
+                   "Let the ordermoe planner keep experts coarser, on some servers or in the whole "
+                   "model, where that pays; the profile says what copies cost (`calibrate`)");
 }
 
 void world_options::add_server_weights(CLI::App& command) {
@@ -336,6 +336,8 @@ result<void> load_own_weights(actors::run_setup& setup, const world_options& opt
     model::load_options loading;
     if (auto set = set_precisions(loading, options.expert_precision, options.dense_precision); !set)
       return set.error();
+    if (setup.chosen.whole_model != precision::stored)
+      loading.expert_precision = setup.chosen.whole_model;
     if (placed.precision_at(m) != precision::stored)
       loading.expert_precision = placed.precision_at(m);
     loading.kv = setup.model->kv();
@@ -481,6 +483,14 @@ void print_table(const std::vector<actors::strategy_report>& strategies) {
         s.per_1k(s.charged.serialised_bytes) * 1e-6, 100 * s.execution[0], 100 * s.execution[1],
         100 * s.execution[2], 100 * s.execution[3], number(s.perplexity, 4),
         number(s.exact_match, 2), number(s.budget_spent_ratio, 0, 100));
+  for (const auto& s : strategies) print_whole_model(s);
+}
+
+void print_whole_model(const actors::strategy_report& report) {
+  if (report.whole_model == precision::stored) return;
+  fmt::print(
+      "{}: the whole model's experts in {}, which takes {:.2f} % of perplexity of its budget\n",
+      report.name, to_string(report.whole_model), report.whole_model_percent);
 }
 
 }  // namespace ordermoe::cli

@@ -133,6 +133,8 @@ result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
 
 /// The comparison table on stdout.
 void print_table(const std::vector<actors::strategy_report>& strategies);
+/// A line where a strategy keeps the whole model coarser.
+void print_whole_model(const actors::strategy_report& report);
 
 // One for each subcommand.
 void add_demo(CLI::App& app);

@@ -160,6 +160,7 @@ result<void> evaluate(const eval_options& options) {
   if (measured->predicted_increase_percent)
     fmt::print(", predicted increase {:.3f} %", *measured->predicted_increase_percent);
   fmt::print("\n");
+  print_whole_model(*measured);
   return {};
 }
 

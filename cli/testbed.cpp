@@ -77,6 +77,7 @@ result<void> frontier(const frontier_options& options) {
   const auto drawn_for = load_costs(options.world.costs, loaded->model->config());
   if (!drawn_for) return drawn_for.error();
   if (auto coarser = load_coarser(setup, options.world, {}); !coarser) return coarser.error();
+  const auto coarser = setup.coarser;
 
   nlohmann::ordered_json all = nlohmann::json::array();
   std::map<std::string, series> results;
@@ -103,6 +104,9 @@ result<void> frontier(const frontier_options& options) {
           label(p));
       auto choice = options.load.planning(p.percent, seed);
       choice.choose_precision = options.world.choose_precision;
+      setup.model = loaded->model;
+      setup.coarser = coarser;
+      setup.costs = loaded->costs;
       setup.experts = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
         if (ready.error().code != errc::infeasible)
@@ -141,6 +145,7 @@ result<void> frontier(const frontier_options& options) {
            {"increase_high", increase.high},
            {"exact_match", measured->exact_match.value_or(0)},
            {"budget_spent_ratio", measured->budget_spent_ratio.value_or(0)},
+           {"whole_model", to_string(measured->whole_model)},
            {"plan_estimate_token_ms", measured->plan_estimate_ms}});
     }
   }

@@ -28,7 +28,7 @@ inline std::shared_ptr<const model::transformer> tiny_model() {
 
 /// A small random model of the family, from a folder that is gone again.
 inline std::shared_ptr<const model::transformer> random_model(
-    model::family kind, const model::load_options& loading = {}) {
+    model::family kind, const model::load_options& loading = {}, std::uint64_t seed = 1) {
   std::string place = (std::filesystem::temp_directory_path() / "ordermoe-test-XXXXXX").string();
   ORDERMOE_CHECK(::mkdtemp(place.data()) != nullptr, "a temporary folder can be made");
   const auto tokenizer = read_file(ORDERMOE_TEST_DATA "/mixtral-tiny/tokenizer.model");
@@ -36,6 +36,7 @@ inline std::shared_ptr<const model::transformer> random_model(
   model::random_model_options options;
   options.shape = model::small_shape(kind);
   options.tokenizer = *tokenizer;
+  options.seed = seed;
   const auto written = model::write_random_model(place, options);
   auto loaded = model::transformer::load(place, loading);
   std::filesystem::remove_all(place);
