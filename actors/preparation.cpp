@@ -360,13 +360,12 @@ result<void> try_whole_models(run_setup& setup, const run_setup& before, double 
                               std::string_view name, const strategy_options& options,
                               const token_documents& documents) {
   const auto nats = nats_of_percent(options.quality_percent);
-  const auto texts = calibration_texts::make(
-      before, affordable(documents, affordable_tokens(before.model->config())));
+  const auto read = affordable(documents, affordable_tokens(before.model->config()));
+  const auto texts = calibration_texts::make(before, read);
   if (!texts) return texts.error();
   for (const auto& [kept, model] : before.coarser) {
     auto coarse = with_whole_model(before, kept);
-    const auto of_coarse = calibration_texts::make(
-        coarse, affordable(documents, affordable_tokens(before.model->config())));
+    const auto of_coarse = calibration_texts::make(coarse, read);
     if (!of_coarse) return of_coarse.error();
     const double taken = std::max(0.0, texts->above(of_coarse->exact()).bound());
     if (taken >= nats) continue;

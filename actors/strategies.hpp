@@ -28,7 +28,7 @@ struct strategy_options {
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
   /// Whether plan_variants also tries coarser copies, where the profile has them, and
-  /// prepare_strategy the whole model in each precision that it has.
+  /// prepare_strategy the whole model in each precision of run_setup::coarser.
   bool choose_precision = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
 };
@@ -40,7 +40,7 @@ struct strategy {
   planning::loss_units token_budget = 0;  ///< Average units per token.
   bool continue_in_place = true;
   double allowance_factor = 1;
-  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (experiment.hpp).
+  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (preparation.hpp).
   bool has_budget = false;   ///< Whether a quality budget changes what it does.
   /// How prepare_strategy has the whole model keep its experts: what counts as exact then. Other
   /// than as stored, that takes `whole_model_nats` a token of the budget beforehand, and
