@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "actors/device_thread.hpp"
 #include "actors/run_context.hpp"
 
 namespace ordermoe::actors {
@@ -13,8 +14,12 @@ namespace ordermoe::actors {
 /// bandwidth), weights read once.
 ///
 /// Virtual time: tensors are computed when the batch starts, results are sent when its charged time
-/// has passed. Wall clock: a private thread computes, results are sent when it is done.
+/// has passed. Wall clock: `thread` computes, results are sent when it is done; it must live until
+/// the system's actors are done. Precondition: a thread if and only if run->clock is the wall's.
 compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run,
-                            std::uint32_t id);
+                            std::uint32_t id, std::shared_ptr<device_thread> thread);
+
+/// The time in ns that a batch keeps a server busy; fills its counts.
+std::int64_t charge(const run_context& run, std::uint32_t server, batch& content);
 
 }  // namespace ordermoe::actors

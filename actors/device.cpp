@@ -52,8 +52,43 @@ void batch::clear() {
   heads.clear();
   attended.clear();
   head_results.clear();
+  complete.clear();
   streamed.content.blocks.clear();
   streamed.access.clear();
+}
+
+batch& batch_queue::joinable(work_kind kind, std::uint32_t layer, std::uint32_t expert) {
+  const auto index = index_of(kind, layer, expert);
+  if (index >= open_.size()) open_.resize(index_of(work_kind::head, 0, 0) + 1, nullptr);
+  auto& found = open_[index];
+  if (found == nullptr) {
+    if (spare_.empty()) {
+      waiting_.push_back(std::make_shared<batch>());
+    } else {
+      waiting_.push_back(std::move(spare_.back()));
+      spare_.pop_back();
+    }
+    found = waiting_.back().get();
+    found->kind = kind;
+    found->layer = layer;
+    found->expert = expert;
+  }
+  return *found;
+}
+
+std::shared_ptr<batch> batch_queue::take() {
+  if (waiting_.empty()) return nullptr;
+  auto next = std::move(waiting_.front());
+  waiting_.pop_front();
+  open_[index_of(next->kind, next->layer, next->expert)] = nullptr;
+  return next;
+}
+
+void batch_queue::recycle(std::shared_ptr<batch> done) {
+  constexpr std::size_t most_spare = 16;
+  if (done.use_count() > 1 || spare_.size() >= most_spare) return;
+  done->clear();
+  spare_.push_back(std::move(done));
 }
 
 void device::run(batch& content) {
@@ -177,7 +212,7 @@ void device::run_experts(batch& content) {
   y.resize(x.size());
   model_->run_expert(layer_id{content.layer}, expert_id{content.expert}, x, y);
   std::size_t row = 0;
-  for (const auto& share : content.experts) {
+  for (auto& share : content.experts) {
     const auto& items = share.call->work.call.items;
     for (std::size_t item = 0; item < items.size(); ++item) {
       if (items[item].expert != content.expert) continue;
@@ -185,6 +220,7 @@ void device::run_experts(batch& content) {
                   share.call->outputs.begin() + static_cast<std::ptrdiff_t>(item * width));
       ++row;
     }
+    if (--share.call->batches_left == 0) content.complete.push_back(std::move(share.call));
   }
 }
 
@@ -196,6 +232,7 @@ void device::run_heads(batch& content) {
     hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
   std::vector<float> logits(hidden.size() / width * vocabulary);
   model_->head(hidden, logits);
+  if (content.heads.size() == 1) return content.head_results.push_back({std::move(logits)});
   auto from = logits.begin();
   for (const auto& work : content.heads) {
     const auto to = from + static_cast<std::ptrdiff_t>(work.hidden.size() / width * vocabulary);

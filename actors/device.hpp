@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -22,7 +24,7 @@ const char* to_string(work_kind kind);
 struct running_call {
   expert_work work;
   std::vector<float> outputs;  ///< [items, hidden_size]
-  std::size_t batches_left = 0;
+  std::size_t batches_left = 0;  ///< Not computed yet; the device counts it down.
 };
 
 struct expert_share {
@@ -42,15 +44,46 @@ struct batch {
   std::vector<select_query> attended;   ///< One for each of `attends`.
   std::vector<head_done> head_results;  ///< One for each of `heads`.
   kv_written streamed;
+  std::vector<std::shared_ptr<running_call>> complete;  ///< Calls whose last batch this was.
   std::int64_t tensor_ns = 0;
-  // Filled by the compute actor:
-  std::int64_t start_ns = 0;
+  // Filled by whoever starts and ends it:
+  std::int64_t start_ns = 0, end_ns = 0;
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
 
   /// `expert_bytes`: of one expert on this server.
   void count_cost(const cost_profile& costs, std::int64_t expert_bytes, std::size_t hidden_size);
+  /// Once it has run: whether anything can go on because of it.
+  bool matters() const { return kind != work_kind::expert || !complete.empty(); }
   /// Back to no work, with the memory of what it had.
   void clear();
+};
+
+/// Batches that wait for a device, in FIFO order of their first arrival. One thread at a time.
+class batch_queue {
+ public:
+  explicit batch_queue(const model::model_config& shape)
+      : n_layers_(shape.n_layers), n_experts_(shape.n_experts) {}
+
+  bool empty() const { return waiting_.empty(); }
+  /// The batch that waits for these weights, at the end of the queue where there was none.
+  batch& joinable(work_kind kind, std::uint32_t layer, std::uint32_t expert);
+  /// The first, which nothing joins any more; null where none waits.
+  std::shared_ptr<batch> take();
+  /// Keeps the memory of a batch that is done for one to come, unless somebody else holds it.
+  void recycle(std::shared_ptr<batch> done);
+  const std::deque<std::shared_ptr<batch>>& waiting() const { return waiting_; }
+
+ private:
+  /// Each layer has one attention and its experts; the head comes last.
+  std::size_t index_of(work_kind kind, std::uint32_t layer, std::uint32_t expert) const {
+    if (kind == work_kind::head) return n_layers_ * (n_experts_ + 1);
+    return layer * (n_experts_ + 1) + (kind == work_kind::expert ? expert + 1 : 0);
+  }
+
+  std::size_t n_layers_, n_experts_;
+  std::deque<std::shared_ptr<batch>> waiting_;
+  std::vector<batch*> open_;  ///< Those of waiting_, by index_of.
+  std::vector<std::shared_ptr<batch>> spare_;
 };
 
 class device {

@@ -173,7 +173,7 @@ struct edge_server_state {
       outputs = std::move(parked->second);
       early.erase(parked);
     }
-    tokens[key] = spawn_token(self->system(), view, std::move(state), std::move(outputs));
+    tokens[key] = spawn_token(*self, view, std::move(state), std::move(outputs));
   }
 
   void admit(const start_request& message) {

@@ -162,6 +162,7 @@ struct drop_sequence {
 struct batch;
 struct batch_done {
   std::shared_ptr<batch> content;
+  std::vector<std::shared_ptr<batch>> earlier;  ///< Done before it, which nobody waited for.
 };
 
 /// From the run or the edge server: the server as it is now. The first message that each actor of a

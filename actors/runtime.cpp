@@ -166,7 +166,12 @@ class run_of_actors {
       view->run = context_;
       view->id = id;
       view->server = spawn_edge_server(system_, id);
-      view->compute = spawn_compute(system_, context_, id);
+      if (scheduler_ == nullptr)
+        devices_.push_back(std::make_shared<device_thread>(
+            system_, context_->models[id],
+            [run = context_, id](batch& content) { return charge(*run, id, content); }));
+      view->compute = spawn_compute(system_, context_, id,
+                                    devices_.empty() ? nullptr : devices_.back());
       view->selector = spawn_selector(system_, id);
       view->monitor = monitor_;
       view->links.resize(n);
@@ -330,6 +335,10 @@ class run_of_actors {
     views_.clear();
     planner_ = nullptr;
     monitor_ = nullptr;
+    if (scheduler_ != nullptr) return;
+    // Actors may still use the devices, and devices the system.
+    system_.await_all_actors_done();
+    devices_.clear();
   }
 
   const run_setup& setup_;
@@ -339,6 +348,7 @@ class run_of_actors {
   caf::scheduler::test_coordinator* scheduler_ = nullptr;  ///< Emulated mode.
   std::optional<virtual_time_worker> worker_;              ///< Emulated mode.
   std::shared_ptr<run_context> context_;
+  std::vector<std::shared_ptr<device_thread>> devices_;  ///< [n_servers] in local mode.
   std::vector<std::shared_ptr<server_view>> views_;
   planner_actor planner_;
   monitor_actor monitor_;

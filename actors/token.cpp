@@ -251,9 +251,9 @@ struct token_data {
 
 }  // namespace
 
-token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
+token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs) {
-  auto token = system.spawn(
+  auto token = parent.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
         auto& data = self->state;

@@ -27,8 +27,8 @@ namespace ordermoe::actors {
 /// there the rows go to the selector, with what else it needs to know, and it answers the token.
 /// execute: one call to each server that runs slots; outputs go to the residence.
 /// collect: waits for the outputs of all calls. Nothing is lost inside a process; a lost frame is
-/// covered by the request's deadline.
-token_actor spawn_token(caf::actor_system& system, std::shared_ptr<const server_view> view,
+/// covered by the request's deadline. Begins where `parent` runs, without waking another thread.
+token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_view> view,
                         token_state state, std::vector<expert_output> early_outputs);
 
 /// Tokens that share the pool of the rows [first, first + rows) before layer `layer` of `n_layers`:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "config/error.hpp"
@@ -11,16 +12,36 @@
 
 namespace ordermoe::model {
 
+namespace {
+
+/// In lanes, as compilers find vector instructions for.
+float largest_of(std::span<const float> numbers) {
+  constexpr std::size_t n_lanes = 16;
+  float lanes[n_lanes];
+  std::ranges::fill(lanes, -std::numeric_limits<float>::infinity());
+  std::size_t i = 0;
+  for (; i + n_lanes <= numbers.size(); i += n_lanes)
+    for (std::size_t j = 0; j < n_lanes; ++j)
+      lanes[j] = numbers[i + j] > lanes[j] ? numbers[i + j] : lanes[j];
+  for (; i < numbers.size(); ++i) lanes[0] = numbers[i] > lanes[0] ? numbers[i] : lanes[0];
+  return *std::ranges::max_element(lanes);
+}
+
+}  // namespace
+
 std::int32_t sample(std::span<const float> logits, const sampling_options& options,
                     std::uint64_t request, std::uint64_t position) {
   ORDERMOE_CHECK(!logits.empty(), "sampling from no logits");
-  const auto largest = std::ranges::max_element(logits);
-  const auto best = static_cast<std::int32_t>(largest - logits.begin());
+  const float largest = largest_of(logits);
+  const auto first = std::ranges::find(logits, largest);
+  // None where all are not numbers.
+  const auto best =
+      first == logits.end() ? 0 : static_cast<std::int32_t>(first - logits.begin());
   if (options.temperature <= 0) return best;
   std::vector<double> cumulative(logits.size());
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    total += std::exp((static_cast<double>(logits[i]) - *largest) / options.temperature);
+    total += std::exp((static_cast<double>(logits[i]) - largest) / options.temperature);
     cumulative[i] = total;
   }
   const double mark = random_unit(options.seed, request, position) * total;
@@ -33,7 +54,7 @@ std::int32_t sample(std::span<const float> logits, const sampling_options& optio
 double negative_log_likelihood(std::span<const float> logits, std::int32_t target) {
   ORDERMOE_CHECK(target >= 0 && static_cast<std::size_t>(target) < logits.size(),
                  fmt::format("token {} of {}", target, logits.size()));
-  const double largest = *std::ranges::max_element(logits);
+  const double largest = largest_of(logits);
   double total = 0;
   for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
   return std::log(total) + largest - static_cast<double>(logits[static_cast<std::size_t>(target)]);
