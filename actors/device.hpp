@@ -23,7 +23,7 @@ const char* to_string(work_kind kind);
 /// One expert call while its batches run.
 struct running_call {
   expert_work work;
-  std::vector<float> outputs;  ///< [items, hidden_size]
+  std::vector<float> outputs;    ///< [items, hidden_size]
   std::size_t batches_left = 0;  ///< Not computed yet; the device counts it down.
 };
 

@@ -168,10 +168,10 @@ class run_of_actors {
       view->server = spawn_edge_server(system_, id);
       if (scheduler_ == nullptr)
         devices_.push_back(std::make_shared<device_thread>(
-            system_, context_->models[id],
+            system_, context_->models[id], setup_.threads_per_server,
             [run = context_, id](batch& content) { return charge(*run, id, content); }));
-      view->compute = spawn_compute(system_, context_, id,
-                                    devices_.empty() ? nullptr : devices_.back());
+      view->compute =
+          spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
       view->selector = spawn_selector(system_, id);
       view->monitor = monitor_;
       view->links.resize(n);
@@ -411,6 +411,8 @@ result<void> check_prompts(const run_setup& setup) {
 result<run_result> run_requests(const run_setup& setup) {
   if (auto checked = check_prompts(setup); !checked) return checked.error();
   if (auto checked = check_models(setup); !checked) return checked.error();
+  if (setup.threads_per_server < 1)
+    return error{errc::out_of_range, "no thread for a server to compute with; expected 1 at least"};
   if (!setup.trace.empty() && setup.model->config().encoder_decoder)
     return error{
         errc::unsupported,

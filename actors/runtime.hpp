@@ -89,6 +89,7 @@ struct run_setup {
   planning::profile experts;
   strategy chosen;
   run_mode mode = run_mode::emulated;
+  std::size_t threads_per_server = 1;  ///< That compute, in local mode; no result depends on it.
   std::vector<request_spec> requests;
   std::filesystem::path trace;  ///< Empty: none.
   std::uint64_t seed = 0;       ///< Written into the trace.

@@ -1,18 +1,23 @@
-// How fast one core runs whole models against what it can read.
+// How fast whole models run against what one core can read: in the reference, and through the
+// actors.
 //
 // bench_decode --model DIR [--experts PRECISION...] [--dense PRECISION...] [--kv fp32|bf16]
-// [--rounds N] [--own-time] [--json]: the pieces of the single-process reference on one thread, for
-// each precision of the experts with the dense precision of the same place in the list (the last
-// one goes on). Every round measures a plain read, tokens decoded behind a short prompt, a prompt
-// of 128 tokens, and the steps of each layer behind 1,000 tokens, one after the other; medians and
-// quartiles over the rounds are printed. Tokens are drawn, not decoded, so that routers choose
-// among all experts; their logits are computed all the same. `model make-random` writes full-width
-// checkpoints.
+// [--threads N] [--rounds N] [--own-time] [--json]: for each precision of the experts with the
+// dense precision of the same place in the list (the last one goes on). Every round measures, one
+// after the other, a plain read by one core; the pieces of the single-process reference (tokens
+// decoded behind a short prompt, a prompt of 128 tokens, and the steps of each layer behind 1,000
+// tokens); and, where the folder has a profile.json, local mode on one server that holds
+// everything: one request of 128 tokens and 64 new ones. Medians and quartiles
+// over the rounds are printed. In the reference, tokens are drawn, not decoded, so that routers
+// choose among all experts; their logits are computed all the same. `model make-random` writes
+// full-width checkpoints, `calibrate` their profiles.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -20,8 +25,10 @@
 #include <string_view>
 #include <vector>
 
+#include "actors/runtime.hpp"
 #include "bandwidth.hpp"
 #include "model/forward.hpp"
+#include "model/thread_team.hpp"
 #include "model/transformer.hpp"
 
 namespace {
@@ -31,6 +38,7 @@ using namespace ordermoe::bench;
 using namespace ordermoe::model;
 
 constexpr std::size_t prompt_tokens = 128;
+constexpr std::size_t local_new_tokens = 64;
 constexpr std::size_t short_context = 16;
 constexpr std::size_t long_context = 1000;
 constexpr std::size_t steps_a_round = 6;
@@ -212,14 +220,69 @@ double seconds_of_reading(const pool& memory, const reading& how) {
   return now_s() - start;
 }
 
+/// Seconds of one request through the actors, on a cluster of one server that holds everything.
+struct local_seconds {
+  double prompt = 0;  ///< Until the first new token.
+  double token = 0;   ///< Each further one.
+};
+
+class local_mode {
+ public:
+  local_mode(std::shared_ptr<const transformer> model, const planning::profile& experts,
+             std::size_t n_threads)
+      : ids_(model->config().vocab_size) {
+    setup_.model = std::move(model);
+    setup_.experts = experts;
+    setup_.costs = own_costs(setup_.model->config());
+    setup_.mode = actors::run_mode::local;
+    setup_.threads_per_server = n_threads;
+    setup_.servers.name = "one";
+    server_spec server;
+    server.name = "s0";
+    server.flops_per_s = 1e12;
+    server.memory_bandwidth_bytes_per_s = marked_gb_per_s * 1e9;
+    server.memory_bytes = std::int64_t{1} << 40;
+    server.kv_bytes = std::int64_t{1} << 30;
+    server.arrival_share = 1;
+    setup_.servers.servers = {server};
+    setup_.servers.links.resize(1);
+  }
+
+  result<local_seconds> measure() {
+    if (setup_.chosen.name.empty()) {
+      auto made = actors::make_strategy("layer-shards", setup_.experts, setup_.servers,
+                                        setup_.costs, actors::strategy_options());
+      if (!made) return made.error();
+      setup_.chosen = std::move(*made);
+    }
+    actors::request_spec spec;
+    spec.prompt = ids_.several(prompt_tokens);
+    spec.max_new_tokens = local_new_tokens;
+    spec.ignore_end_of_text = true;
+    setup_.requests = {spec};
+    const auto outcome = actors::run_requests(setup_);
+    if (!outcome) return outcome.error();
+    const auto& only = outcome->outcomes.front();
+    return local_seconds{
+        static_cast<double>(only.first_token_ns - only.arrival_ns) * 1e-9,
+        static_cast<double>(only.done_ns - only.first_token_ns) * 1e-9 / (local_new_tokens - 1)};
+  }
+
+ private:
+  actors::run_setup setup_;
+  random_ids ids_;
+};
+
 struct found {
+  spread local_decoded, local_marked, local_prompt;  ///< Zero without a profile.
   spread gb_per_s, decoded, decoded_marked, layers_marked, percent_of_read, prompt;
   spread attention_us, router_us, slots_us, experts_us, outside_percent;
 };
 
-found measure(const transformer& model, const token_bytes& bytes, const pool& memory,
-              const reading& how, std::size_t rounds) {
+result<found> measure(const transformer& model, const token_bytes& bytes, const pool& memory,
+                      const reading& how, std::size_t rounds, local_mode* through_actors) {
   workload work(model);
+  std::vector<double> local_decoded, local_marked, local_prompt;
   std::vector<double> read, decoded, marked, layers, percent, prompt;
   std::vector<double> attention, router, slots, experts, outside;
   const auto steps = static_cast<double>(steps_a_round);
@@ -235,8 +298,17 @@ found measure(const transformer& model, const token_bytes& bytes, const pool& me
     const auto answer = work.decode();
     const double prompt_s = work.prompt();
     const auto step = work.long_steps();
+    local_seconds request{1, 1};
+    if (through_actors != nullptr) {
+      const auto measured = through_actors->measure();
+      if (!measured) return measured.error();
+      request = *measured;
+    }
     if (round == 0) continue;  // Warms up.
     const double to_marked = marked_gb_per_s * 1e9 / bandwidth;
+    local_decoded.push_back(1 / request.token);
+    local_marked.push_back(to_marked / request.token);
+    local_prompt.push_back(static_cast<double>(prompt_tokens) / request.prompt);
     read.push_back(bandwidth * 1e-9);
     decoded.push_back(steps / answer.seconds);
     marked.push_back(to_marked * steps / answer.seconds);
@@ -250,9 +322,11 @@ found measure(const transformer& model, const token_bytes& bytes, const pool& me
     const double others = step.attention + step.router + step.slots;
     outside.push_back(100 * others / (others + step.experts));
   }
-  return {spread_of(read),    spread_of(decoded), spread_of(marked),    spread_of(layers),
-          spread_of(percent), spread_of(prompt),  spread_of(attention), spread_of(router),
-          spread_of(slots),   spread_of(experts), spread_of(outside)};
+  return found{spread_of(local_decoded), spread_of(local_marked), spread_of(local_prompt),
+               spread_of(read),          spread_of(decoded),      spread_of(marked),
+               spread_of(layers),        spread_of(percent),      spread_of(prompt),
+               spread_of(attention),     spread_of(router),       spread_of(slots),
+               spread_of(experts),       spread_of(outside)};
 }
 
 /// A token cannot be faster than its bytes: where it seems to be, something disturbed the read.
@@ -274,7 +348,7 @@ nlohmann::ordered_json with_mark(const spread& s, double mark) {
 int usage(std::string_view what) {
   fmt::print(stderr,
              "bench_decode --model DIR [--experts stored|bf16|int8|int4...] [--dense ...] "
-             "[--kv fp32|bf16] [--rounds N] [--own-time] [--json]; found '{}'\n",
+             "[--kv fp32|bf16] [--threads N] [--rounds N] [--own-time] [--json]; found '{}'\n",
              what);
   return 2;
 }
@@ -285,7 +359,7 @@ int main(int argc, char** argv) {
   std::string folder;
   std::vector<precision> experts, dense;
   auto kv = kv_precision::fp32;
-  std::size_t rounds = 9;
+  std::size_t rounds = 9, n_threads = 1;
   bool json = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
@@ -298,6 +372,8 @@ int main(int argc, char** argv) {
       folder = argv[++i];
     } else if (flag == "--rounds" && more) {
       rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+    } else if (flag == "--threads" && more) {
+      n_threads = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
     } else if (flag == "--kv" && more) {
       const std::string_view name = argv[++i];
       if (name != "fp32" && name != "bf16") return usage(name);
@@ -320,7 +396,19 @@ int main(int argc, char** argv) {
   const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));
   const reading& how =
       fastest_reading([&](const reading& tried) { return seconds_of_reading(memory, tried); });
+  thread_team team(n_threads);
+  const team_scope scope(&team);
+  std::optional<planning::profile> experts_profile;
+  if (std::filesystem::exists(folder + "/profile.json")) {
+    auto profile = planning::read_profile(folder + "/profile.json");
+    if (!profile) {
+      fmt::print(stderr, "{}\n", profile.error().message);
+      return 1;
+    }
+    experts_profile = std::move(*profile);
+  }
   nlohmann::ordered_json report{{"model", folder},
+                                {"threads", n_threads},
                                 {"kernels", kernels().name},
                                 {"rounds", rounds},
                                 {"clock", own_time ? "thread" : "wall"},
@@ -328,9 +416,11 @@ int main(int argc, char** argv) {
                                 {"read", how.name}};
   auto results = nlohmann::ordered_json::array();
   if (!json)
-    fmt::print("{}: kernels {}, KV {}, {} time, plain read by {}; medians of {} rounds\n", folder,
-               kernels().name, report["kv"].get<std::string>(), own_time ? "the thread's" : "wall",
-               how.name, rounds);
+    fmt::print(
+        "{}: kernels {}, KV {}, threads {}, {} time, plain read on one core by {}; medians of {} "
+        "rounds\n",
+        folder, kernels().name, report["kv"].get<std::string>(), n_threads,
+        own_time ? "the thread's" : "wall", how.name, rounds);
   for (std::size_t i = 0; i < experts.size(); ++i) {
     load_options options;
     options.expert_precision = experts[i];
@@ -347,7 +437,15 @@ int main(int argc, char** argv) {
       return 1;
     }
     const auto bytes = bytes_of(config, options.expert_precision, options.dense_precision);
-    const auto f = measure(**loaded, bytes, memory, how, rounds);
+    std::optional<local_mode> through_actors;
+    if (experts_profile && !own_time) through_actors.emplace(*loaded, *experts_profile, n_threads);
+    const auto measured =
+        measure(**loaded, bytes, memory, how, rounds, through_actors ? &*through_actors : nullptr);
+    if (!measured) {
+      fmt::print(stderr, "{}\n", measured.error().message);
+      return 1;
+    }
+    const found& f = *measured;
     const marks asked = marks_of(config.kind);
     const double decoded_mark = experts[i] == precision::int4   ? asked.decoded_int4
                                 : experts[i] == precision::int8 ? 0
@@ -371,6 +469,11 @@ int main(int argc, char** argv) {
            {"slots_us", json_of(f.slots_us)},
            {"experts_us", json_of(f.experts_us)},
            {"outside_percent", with_mark(f.outside_percent, asked.outside_percent)}}}});
+    if (through_actors)
+      results.back()["local"] = {
+          {"decoded_tokens_per_s", json_of(f.local_decoded)},
+          {"decoded_at_35_gb_per_s", with_mark(f.local_marked, decoded_mark)},
+          {"prompt_tokens_per_s", with_mark(f.local_prompt, asked.prompt)}};
     if (json) continue;
     fmt::print(
         "experts {}, dense {}: {:.0f} MB a token, {:.0f} of them the head; plain read {:.1f} "
@@ -384,6 +487,14 @@ int main(int argc, char** argv) {
         f.decoded.middle, f.decoded.low, f.decoded.high, f.percent_of_read.middle,
         f.decoded_marked.middle, most, verdict(f.decoded_marked.middle, decoded_mark),
         f.layers_marked.middle);
+    if (through_actors)
+      fmt::print(
+          "  local mode: decode {:.1f} tokens/s ({:.1f} to {:.1f}); at 35 GB/s {:.1f} ({:.1f} to "
+          "{:.1f}){}; prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n",
+          f.local_decoded.middle, f.local_decoded.low, f.local_decoded.high, f.local_marked.middle,
+          f.local_marked.low, f.local_marked.high, verdict(f.local_marked.middle, decoded_mark),
+          prompt_tokens, f.local_prompt.middle, f.local_prompt.low, f.local_prompt.high,
+          verdict(f.local_prompt.middle, asked.prompt));
     fmt::print("  prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n", prompt_tokens,
                f.prompt.middle, f.prompt.low, f.prompt.high,
                verdict(f.prompt.middle, asked.prompt));

@@ -5,10 +5,12 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/common.hpp"
 #include "config/files.hpp"
 #include "model/reference.hpp"
+#include "model/thread_team.hpp"
 
 namespace ordermoe::cli {
 
@@ -20,7 +22,7 @@ struct run_options {
                        residency, stop;
   std::uint32_t max_new_tokens = 64;
   double temperature = 0, rate = 0;
-  std::size_t horizon = 0, search_steps = 10000;
+  std::size_t horizon = 0, search_steps = 10000, threads = 0;
   bool horizon_given = false, chat = false;
   double adapt_weights = 0, drift_percent = 0;
   std::vector<std::string> replans;
@@ -97,11 +99,19 @@ result<std::vector<std::vector<std::int32_t>>> encode_prompts(const run_options&
   return encoded;
 }
 
+/// What each of so many servers in this process computes with.
+std::size_t threads_for(const run_options& options, std::size_t n_servers) {
+  if (options.threads > 0) return options.threads;
+  return std::max<std::size_t>(1, std::thread::hardware_concurrency() / n_servers);
+}
+
 result<void> run_reference(const run_options& options, const world& loaded,
                            const std::vector<prompt>& prompts,
                            const std::vector<std::vector<std::int32_t>>& encoded) {
   nlohmann::ordered_json answers = nlohmann::json::array();
   progress_line line("generating");
+  model::thread_team team(threads_for(options, 1));
+  const model::team_scope scope(&team);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     if (stop_requested()) return error{errc::interrupted, "interrupted"};
     line.show(static_cast<double>(i) / static_cast<double>(prompts.size()));
@@ -164,6 +174,7 @@ result<void> run(const run_options& options) {
   auto& setup = content.setup;
   setup = setup_of(*loaded, options.world.seed);
   setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
+  setup.threads_per_server = threads_for(options, setup.servers.size());
   setup.trace = options.trace;
   setup.monitor.on = options.adapt_weights > 0 || options.drift_percent > 0;
   setup.monitor.kappa = options.adapt_weights;
@@ -241,6 +252,12 @@ void add_run(CLI::App& app) {
       .add_option("--mode", options->mode,
                   "emulated (virtual time), local (wall clock) or reference (one process)")
       ->check(CLI::IsMember({"emulated", "local", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option("--threads", options->threads,
+                  "Threads that each server of --mode local, or the reference, computes with; 0: "
+                  "this machine's processors, shared between them")
+      ->check(CLI::Range(0u, 1024u))
       ->capture_default_str();
   command
       .add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each prompt at most")

@@ -7,6 +7,7 @@
 
 #include "config/error.hpp"
 #include "model/kernels.hpp"
+#include "model/thread_team.hpp"
 
 namespace ordermoe::model {
 
@@ -61,16 +62,30 @@ void add_attention(const model_config& config, const float* queries, std::size_t
   const attention_shape heads = attention_heads(config);
   const std::size_t width = config.n_heads * config.head_dim;
   const std::size_t n = hidden.size() / config.hidden_size;
-  thread_local scratch_buffer mixed_room, score_room;
+  // A core multiplies four times while it reads a byte.
+  const double row_work = std::max(static_cast<double>(2 * config.kv_width() * sizeof(float)),
+                                   static_cast<double>(2 * width) / 4);
+  thread_local scratch_buffer mixed_room;
   for (std::size_t start = 0; start < n; start += most_rows) {
     const std::size_t count = std::min(most_rows, n - start);
     float* mixed = mixed_room.room(count * (width + config.hidden_size));
     float* update = mixed + count * width;
-    for (std::size_t i = 0; i < count; ++i) {
-      const attention_view view = view_of(start + i);
-      kernels().attention(heads, queries + (start + i) * stride, view,
-                          score_room.room(attention_scratch(view.n_rows)), mixed + i * width);
-    }
+    // By rows and, within them, by heads that share keys.
+    double work = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      work += row_work * static_cast<double>(view_of(start + i).n_rows);
+    share_out(count * heads.n_kv_heads, work, [&](std::size_t first, std::size_t last) {
+      thread_local scratch_buffer score_room;
+      while (first < last) {
+        const std::size_t i = first / heads.n_kv_heads;
+        const std::size_t end = std::min(last, (i + 1) * heads.n_kv_heads);
+        const attention_view view = view_of(start + i);
+        kernels().attention(heads, first - i * heads.n_kv_heads, end - i * heads.n_kv_heads,
+                            queries + (start + i) * stride, view,
+                            score_room.room(attention_scratch(view.n_rows)), mixed + i * width);
+        first = end;
+      }
+    });
     output.apply(mixed, update, count);
     float* target = hidden.data() + start * config.hidden_size;
     for (std::size_t i = 0; i < count * config.hidden_size; ++i) target[i] += update[i];

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "model/thread_team.hpp"
+
 namespace ordermoe::model {
 
 namespace {
@@ -39,6 +41,60 @@ std::byte* aligned_room(std::size_t bytes) {
     size = bytes;
   }
   return memory.get();
+}
+
+/// What a thread needs for n rows of a product, in the unit of share_out(): a core multiplies four
+/// times while it reads a byte.
+double work_of(const packed_matrix& matrix, std::size_t n_rows) {
+  const auto& layout = matrix.layout;
+  return std::max(static_cast<double>(layout.bytes(matrix.storage)),
+                  static_cast<double>(layout.n_out * layout.n_in * n_rows) / 4);
+}
+
+/// output[i] = matrix * input[i] by the kernels, as `input` has the rows: groups where the matrix
+/// is quantised, else numbers.
+void multiply(const packed_matrix& matrix, const void* input, float* output, std::size_t n) {
+  const auto& layout = matrix.layout;
+  share_out(layout.n_blocks(), work_of(matrix, n), [&](std::size_t first, std::size_t last) {
+    const auto part = blocks_of(matrix, first, last);
+    float* place = output + first * packed_layout::block;
+    if (quantised(matrix.storage))
+      kernels().linear_quantised(part, static_cast<const quantised_group*>(input), place,
+                                 layout.n_out, n);
+    else
+      kernels().linear(part, static_cast<const float*>(input), layout.n_in, place, layout.n_out, n);
+  });
+}
+
+/// Rows of n_in numbers to rows of groups.
+void quantise_rows(const packed_layout& layout, const float* input, quantised_group* groups,
+                   std::size_t n) {
+  // About as long as reading sixteen bytes a number.
+  share_out(n, 16 * static_cast<double>(n * layout.n_in), [&](std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i)
+      kernels().quantise(input + i * layout.n_in, layout.n_in, groups + i * layout.n_groups());
+  });
+}
+
+/// An expert that the thread's team shares: first all its units, then its outputs.
+void run_shared(const packed_expert& expert, const float* input, float* output, std::size_t n,
+                std::byte* scratch) {
+  const auto& outer = expert.up.layout;
+  const void* rows = input;
+  if (quantised(expert.up.storage)) {
+    auto* groups = reinterpret_cast<quantised_group*>(scratch);
+    quantise_rows(outer, input, groups, n);
+    rows = groups;
+    scratch += whole_lines(n * outer.n_groups() * sizeof(quantised_group));
+  }
+  const double work =
+      work_of(expert.up, n) + (expert.gate.data != nullptr ? work_of(expert.gate, n) : 0);
+  share_out(outer.n_blocks(), work, [&](std::size_t first, std::size_t last) {
+    thread_local scratch_buffer room;
+    kernels().expert_units(expert, first, last, rows, scratch, n,
+                           room.room(2 * packed_layout::block * n));
+  });
+  multiply(expert.down, scratch, output, n);
 }
 
 }  // namespace
@@ -102,19 +158,16 @@ std::size_t projection::bytes() const {
 }
 
 void projection::apply(const float* input, float* output, std::size_t n) const {
-  if (packed_.data != nullptr && !quantised(packed_.storage)) {
-    kernels().linear(packed_, input, n_in(), output, n_out(), n);
-    return;
-  }
+  if (packed_.data != nullptr && !quantised(packed_.storage))
+    return multiply(packed_, input, output, n);
   if (packed_.data != nullptr) {
     const std::size_t stride = packed_.layout.n_groups();
     for (std::size_t start = 0; start < n; start += most_rows) {
       const std::size_t count = std::min(most_rows, n - start);
       auto* groups = reinterpret_cast<quantised_group*>(
           aligned_room(count * stride * sizeof(quantised_group)));
-      for (std::size_t i = 0; i < count; ++i)
-        kernels().quantise(input + (start + i) * n_in(), n_in(), groups + i * stride);
-      kernels().linear_quantised(packed_, groups, output + start * n_out(), n_out(), count);
+      quantise_rows(packed_.layout, input + start * n_in(), groups, count);
+      multiply(packed_, groups, output + start * n_out(), count);
     }
     return;
   }
@@ -206,8 +259,11 @@ void expert_weights::apply(const float* input, float* output, std::size_t n) con
     const std::size_t width = packed_.down.layout.n_out;
     for (std::size_t start = 0; start < n; start += most_rows) {
       const std::size_t count = std::min(most_rows, n - start);
-      kernels().expert(packed_, input + start * width, output + start * width, count,
-                       aligned_room(expert_scratch(packed_, count)));
+      std::byte* scratch = aligned_room(expert_scratch(packed_, count));
+      if (current_team() != nullptr)
+        run_shared(packed_, input + start * width, output + start * width, count, scratch);
+      else
+        kernels().expert(packed_, input + start * width, output + start * width, count, scratch);
     }
     return;
   }

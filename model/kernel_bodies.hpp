@@ -272,13 +272,13 @@ inline void attend_heads(const float* query, const row_reader<Number>& keys,
 }
 
 template <class Isa, class Number>
-void attention_over(const attention_shape& shape, const float* query, const attention_view& view,
-                    float* scratch, float* output) {
+void attention_over(const attention_shape& shape, std::size_t first, std::size_t last,
+                    const float* query, const attention_view& view, float* scratch, float* output) {
   const std::size_t dim = shape.head_dim;
   const std::size_t width = shape.n_kv_heads * dim;
   const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
-  for (std::size_t h = 0; h < shape.n_heads;) {
+  for (std::size_t h = first * group; h < last * group;) {
     const std::size_t left = group - h % group;
     const row_reader<Number> keys(view, h / group * dim);
     const row_reader<Number> values(view, h / group * dim + width);
@@ -298,12 +298,12 @@ void attention_over(const attention_shape& shape, const float* query, const atte
 }
 
 template <class Isa>
-void attention(const attention_shape& shape, const float* query, const attention_view& view,
-               float* scratch, float* output) {
+void attention(const attention_shape& shape, std::size_t first, std::size_t last,
+               const float* query, const attention_view& view, float* scratch, float* output) {
   if (view.precision == kv_precision::bf16)
-    attention_over<Isa, std::uint16_t>(shape, query, view, scratch, output);
+    attention_over<Isa, std::uint16_t>(shape, first, last, query, view, scratch, output);
   else
-    attention_over<Isa, float>(shape, query, view, scratch, output);
+    attention_over<Isa, float>(shape, first, last, query, view, scratch, output);
 }
 
 }  // namespace ordermoe::model::bodies

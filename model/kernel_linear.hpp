@@ -223,10 +223,6 @@ inline __attribute__((always_inline)) block_place block_of(const packed_matrix& 
           width, valid};
 }
 
-inline __attribute__((always_inline)) std::size_t block_count(const packed_layout& layout) {
-  return (layout.padded_out() + block - 1) / block;
-}
-
 template <class Isa, class Operand, int Rows, int Panels>
 inline void block_panels(const block_place& from, std::size_t first_panel, std::size_t n_in,
                          const row_span<Operand>& rows, float* output, std::size_t output_stride,
@@ -314,7 +310,7 @@ template <class Isa, class Operand>
 void multiply(const packed_matrix& weights, row_span<Operand> rows, float* output,
               std::size_t output_stride, std::size_t n_rows) {
   const std::size_t n_in = weights.layout.n_in;
-  const std::size_t n_blocks = block_count(weights.layout);
+  const std::size_t n_blocks = weights.layout.n_blocks();
   std::size_t next = 0;
   if (n_rows == 1) {
     // The two halves of the matrix at once; what does not pair follows.
@@ -396,13 +392,15 @@ struct scratch_cursor {
   }
 };
 
-/// What lies between the products, 64 inner units at a time, into `product` as Down reads it.
+/// What lies between the products, blocks [first, last) of 64 inner units, into `product` as Down
+/// reads it.
 template <class Isa, class Wide, class Down>
-void between_products(const packed_expert& expert, row_span<Wide> rows, typename Down::row* product,
-                      std::size_t product_stride, std::size_t n_rows, float* gates, float* ups) {
+void between_products(const packed_expert& expert, std::size_t first, std::size_t last,
+                      row_span<Wide> rows, typename Down::row* product, std::size_t product_stride,
+                      std::size_t n_rows, float* gates, float* ups) {
   const auto& layout = expert.up.layout;
   const bool gated = expert.gate.data != nullptr;
-  for (std::size_t b = 0; b < block_count(layout); ++b) {
+  for (std::size_t b = first; b < last; ++b) {
     const auto up = block_of<Wide>(expert.up, b);
     if (!gated) {
       block_rows<Isa, Wide>(up, layout.n_in, rows, ups, block, n_rows);
@@ -429,57 +427,88 @@ void between_products(const packed_expert& expert, row_span<Wide> rows, typename
   }
 }
 
-template <class Isa, class Wide, class Down>
-void run_expert(const packed_expert& expert, row_span<Wide> rows, float* output, std::size_t n_rows,
-                scratch_cursor scratch) {
-  const auto& inner = expert.down.layout;
-  const std::size_t stride = Down::is_quantised ? inner.n_groups() : inner.n_in;
-  auto* gates = scratch.take<float>(n_rows * block);
-  auto* ups = scratch.take<float>(n_rows * block);
-  auto* product = scratch.take<typename Down::row>(n_rows * stride);
-  between_products<Isa, Wide, Down>(expert, rows, product, stride, n_rows, gates, ups);
-  multiply<Isa, Down>(expert.down, {product, stride}, output, inner.n_out, n_rows);
+/// use(wide, down): with the operands of an expert's two products.
+template <class Use>
+inline void with_operands(const packed_expert& expert, const Use& use) {
+  const auto with_down = [&]<class Wide>(Wide wide) {
+    switch (expert.down.storage) {
+      case weight_storage::fp32:
+        return use(wide, plain_operand<float>{});
+      case weight_storage::bf16:
+        return use(wide, plain_operand<std::uint16_t>{});
+      case weight_storage::int8:
+        return use(wide, int8_operand{});
+      case weight_storage::int4:
+        return use(wide, int4_operand{});
+    }
+  };
+  switch (expert.up.storage) {
+    case weight_storage::fp32:
+      return with_down(plain_operand<float>{});
+    case weight_storage::bf16:
+      return with_down(plain_operand<std::uint16_t>{});
+    case weight_storage::int8:
+      return with_down(int8_operand{});
+    case weight_storage::int4:
+      return with_down(int4_operand{});
+  }
+}
+
+/// Numbers or groups of a row that goes into a matrix.
+template <class Operand>
+constexpr std::size_t row_stride(const packed_layout& layout) {
+  return Operand::is_quantised ? layout.n_groups() : layout.n_in;
+}
+
+template <class Isa>
+void expert_units(const packed_expert& content, std::size_t first, std::size_t last,
+                  const void* input, void* units, std::size_t n_rows, float* scratch) {
+  with_operands(content, [&]<class Wide, class Down>(Wide, Down) {
+    const row_span<Wide> rows{static_cast<const typename Wide::row*>(input),
+                              row_stride<Wide>(content.up.layout)};
+    between_products<Isa, Wide, Down>(
+        content, first, last, rows, static_cast<typename Down::row*>(units),
+        row_stride<Down>(content.down.layout), n_rows, scratch, scratch + n_rows * block);
+  });
 }
 
 template <class Isa>
 void expert(const packed_expert& content, const float* input, float* output, std::size_t n_rows,
             void* scratch) {
-  scratch_cursor free{static_cast<std::byte*>(scratch)};
-  const auto& layout = content.up.layout;
-  const auto down = [&]<class Wide>(row_span<Wide> rows) {
-    switch (content.down.storage) {
-      case weight_storage::fp32:
-        return run_expert<Isa, Wide, plain_operand<float>>(content, rows, output, n_rows, free);
-      case weight_storage::bf16:
-        return run_expert<Isa, Wide, plain_operand<std::uint16_t>>(content, rows, output, n_rows,
-                                                                   free);
-      case weight_storage::int8:
-        return run_expert<Isa, Wide, int8_operand>(content, rows, output, n_rows, free);
-      case weight_storage::int4:
-        return run_expert<Isa, Wide, int4_operand>(content, rows, output, n_rows, free);
+  with_operands(content, [&]<class Wide, class Down>(Wide, Down) {
+    scratch_cursor free{static_cast<std::byte*>(scratch)};
+    const auto& outer = content.up.layout;
+    const auto& inner = content.down.layout;
+    const std::size_t stride = row_stride<Down>(inner);
+    row_span<Wide> rows{nullptr, row_stride<Wide>(outer)};
+    if constexpr (Wide::is_quantised) {
+      auto* groups = free.take<quantised_group>(n_rows * rows.stride);
+      for (std::size_t i = 0; i < n_rows; ++i)
+        quantise<Isa>(input + i * outer.n_in, outer.n_in, groups + i * rows.stride);
+      rows.first = groups;
+    } else {
+      rows.first = input;
     }
-  };
-  if (!quantised(content.up.storage)) {
-    if (content.up.storage == weight_storage::fp32)
-      down(row_span<plain_operand<float>>{input, layout.n_in});
-    else
-      down(row_span<plain_operand<std::uint16_t>>{input, layout.n_in});
-    return;
-  }
-  const std::size_t stride = layout.n_groups();
-  auto* groups = free.take<quantised_group>(n_rows * stride);
-  for (std::size_t i = 0; i < n_rows; ++i)
-    quantise<Isa>(input + i * layout.n_in, layout.n_in, groups + i * stride);
-  if (content.up.storage == weight_storage::int8)
-    down(row_span<int8_operand>{groups, stride});
-  else
-    down(row_span<int4_operand>{groups, stride});
+    auto* gates = free.take<float>(n_rows * block);
+    auto* ups = free.take<float>(n_rows * block);
+    auto* product = free.take<typename Down::row>(n_rows * stride);
+    between_products<Isa, Wide, Down>(content, 0, outer.n_blocks(), rows, product, stride, n_rows,
+                                      gates, ups);
+    multiply<Isa, Down>(content.down, {product, stride}, output, inner.n_out, n_rows);
+  });
 }
 
 template <class Isa>
 constexpr kernel_set make_set(const char* name) {
-  return {name,         &linear<Isa>,   &quantise<Isa>,  &linear_quantised<Isa>,
-          &expert<Isa>, &rms_norm<Isa>, &attention<Isa>, &silu_product<Isa>,
+  return {name,
+          &linear<Isa>,
+          &quantise<Isa>,
+          &linear_quantised<Isa>,
+          &expert<Isa>,
+          &expert_units<Isa>,
+          &rms_norm<Isa>,
+          &attention<Isa>,
+          &silu_product<Isa>,
           &rotate<Isa>};
 }
 

@@ -297,6 +297,17 @@ std::vector<float> unpack(const packed_matrix& matrix) {
   return row_major;
 }
 
+packed_matrix blocks_of(const packed_matrix& matrix, std::size_t first, std::size_t last) {
+  const auto& layout = matrix.layout;
+  ORDERMOE_CHECK(first < last && last <= layout.n_blocks(), "blocks that a matrix does not have");
+  const std::size_t start = first * packed_layout::block;
+  const std::size_t end = std::min(last * packed_layout::block, layout.n_out);
+  const std::size_t bytes_an_output = layout.bytes(matrix.storage) / layout.padded_out();
+  return {{end - start, layout.n_in},
+          matrix.storage,
+          static_cast<const std::byte*>(matrix.data) + start * bytes_an_output};
+}
+
 std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
   const auto row = [](const packed_matrix& matrix) {

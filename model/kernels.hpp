@@ -19,8 +19,8 @@
 /// depends on other rows or on how an instruction set adds integers.
 ///
 /// One row streams the weights once, from two places at a time and with prefetching; many rows pass
-/// over each block of 64 outputs while it is in cache. Non-goals: threads (the caller decides what
-/// runs in parallel), any device but the host.
+/// over each block of 64 outputs while it is in cache. Non-goals: threads (callers share out slices
+/// of a matrix, rows and heads), any device but the host.
 namespace ordermoe::model {
 
 /// How packed weights are kept. A bf16 number is the upper half of the fp32 number of equal value,
@@ -48,6 +48,7 @@ struct packed_layout {
   std::size_t n_in = 0;
 
   std::size_t padded_out() const { return (n_out + lane - 1) / lane * lane; }
+  std::size_t n_blocks() const { return (n_out + block - 1) / block; }
   /// Groups of 32 inputs.
   std::size_t n_groups() const { return (n_in + group - 1) / group; }
   /// Numbers of fp32 or bf16, not bytes.
@@ -74,6 +75,10 @@ struct packed_matrix {
   weight_storage storage = weight_storage::fp32;
   const void* data = nullptr;
 };
+
+/// Its blocks [first, last), which give the outputs from 64 * first on. Precondition: first < last,
+/// and no more blocks than there are.
+packed_matrix blocks_of(const packed_matrix& matrix, std::size_t first, std::size_t last);
 
 /// Packs a row-major matrix [n_out, n_in]. `packed` has layout.size() numbers.
 void pack(const packed_layout& layout, std::span<const float> row_major, std::span<float> packed);
@@ -171,13 +176,19 @@ struct kernel_set {
   /// quantised.
   void (*expert)(const packed_expert& expert, const float* input, float* output, std::size_t n_rows,
                  void* scratch);
+  /// The first half of expert(): units = silu(gate(input)) * up(input), or max(0, up(input)), of
+  /// the blocks [first_block, last_block) of 64 inner units, each at its place in a row. `input`
+  /// are rows of numbers, or of groups where gate and up are quantised; `units` rows of numbers, or
+  /// of groups where down is. `scratch` has 2 * 64 * n_rows numbers.
+  void (*expert_units)(const packed_expert& expert, std::size_t first_block, std::size_t last_block,
+                       const void* input, void* units, std::size_t n_rows, float* scratch);
   /// output = input / sqrt(mean(input^2) + epsilon) * weight, one row of n numbers.
   void (*rms_norm)(const float* input, const float* weight, float epsilon, float* output,
                    std::size_t n);
-  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its view. `scratch`
-  /// has attention_scratch(n_rows) numbers.
-  void (*attention)(const attention_shape& shape, const float* query, const attention_view& view,
-                    float* scratch, float* output);
+  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its view, for the
+  /// heads of key and value heads [first, last). `scratch` has attention_scratch(n_rows) numbers.
+  void (*attention)(const attention_shape& shape, std::size_t first, std::size_t last,
+                    const float* query, const attention_view& view, float* scratch, float* output);
   /// output[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, float* output, std::size_t n);
   /// Rotates the pairs (i, i + half) of each head by the angles whose cosines and sines [half] are

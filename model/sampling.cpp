@@ -35,8 +35,7 @@ std::int32_t sample(std::span<const float> logits, const sampling_options& optio
   const float largest = largest_of(logits);
   const auto first = std::ranges::find(logits, largest);
   // None where all are not numbers.
-  const auto best =
-      first == logits.end() ? 0 : static_cast<std::int32_t>(first - logits.begin());
+  const auto best = first == logits.end() ? 0 : static_cast<std::int32_t>(first - logits.begin());
   if (options.temperature <= 0) return best;
   std::vector<double> cumulative(logits.size());
   double total = 0;

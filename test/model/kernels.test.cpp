@@ -133,8 +133,10 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
             const auto page = halved(rows);
             for (const auto& view :
                  {single_page(rows, n_rows, 4 * dim), single_page(page, n_rows, 4 * dim)}) {
-              portable.attention(shape, query.data(), view, scratch.data(), expected.data());
-              set->attention(shape, query.data(), view, scratch.data(), output.data());
+              portable.attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(),
+                                 expected.data());
+              set->attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(),
+                             output.data());
               BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
             }
           }
@@ -178,8 +180,8 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   const auto rows = numbers(n_rows * 80, 15, 2.0);
   const auto query = numbers(80, 16, 2.0);
   std::vector<float> scratch(om::attention_scratch(n_rows)), output(80);
-  om::kernels().attention(shape, query.data(), single_page(rows, n_rows, 80), scratch.data(),
-                          output.data());
+  om::kernels().attention(shape, 0, shape.n_kv_heads, query.data(), single_page(rows, n_rows, 80),
+                          scratch.data(), output.data());
   for (std::size_t h = 0; h < 4; ++h) {
     std::vector<double> weight(n_rows);
     double total = 0;
@@ -218,9 +220,10 @@ BOOST_AUTO_TEST_CASE(pages_and_precision_of_rows_change_no_bit_of_attention_over
         auto plain = single_page(rows, n, row_size);
         plain.offset = 3;
         for (const auto* set : om::available_kernels()) {
-          set->attention(shape, query.data(), plain, scratch.data(), expected.data());
-          set->attention(shape, query.data(), cache.rows(first, n, 3), scratch.data(),
-                         output.data());
+          set->attention(shape, 0, shape.n_kv_heads, query.data(), plain, scratch.data(),
+                         expected.data());
+          set->attention(shape, 0, shape.n_kv_heads, query.data(), cache.rows(first, n, 3),
+                         scratch.data(), output.data());
           BOOST_TEST_REQUIRE(same_bits(expected.data(), output.data(), output.size()),
                              set->name << ": rows " << first << " to " << first + n);
         }
@@ -240,7 +243,7 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       auto view = single_page(rows, n_rows, row_size);
       view.bias = bias.data();
       view.bias_size = bias_size;
-      set->attention(shape, query.data(), view, scratch.data(), output.data());
+      set->attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(), output.data());
       for (std::size_t h = 0; h < 3; ++h) {
         std::vector<double> weight(n_rows);
         double total = 0;
@@ -260,8 +263,8 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       }
       // The same bits from every set.
       std::vector<float> portable(3 * dim);
-      om::available_kernels().front()->attention(shape, query.data(), view, scratch.data(),
-                                                 portable.data());
+      om::available_kernels().front()->attention(shape, 0, shape.n_kv_heads, query.data(), view,
+                                                 scratch.data(), portable.data());
       BOOST_TEST(same_bits(portable.data(), output.data(), output.size()));
     }
 }

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/caf.hpp"
+#include "actors/device.hpp"
+
+/// The private thread of one device on the wall clock.
+///
+///             +--- a batch waits -----> computing ---- another waits: batch_done to the system's
+///             |                          |    ^         threads, go on with the next
+///   idle -----+                          |    +-----------------------------------+
+///    ^        +--- a job was posted      | none waits: batch_done to itself       |
+///    |                                   v                                        |
+///    +----- no actor is ready ------- lending: runs the actors that the result    |
+///                                     makes ready, until a batch waits -----------+
+///
+/// Batches run one after the other without a message in between. With nothing to compute, the
+/// thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
+/// token, the call to the shard) runs here at once, and no thread has to be woken between the end
+/// of a batch and the next batch that it leads to.
+namespace ordermoe::actors {
+
+/// Whoever makes one keeps it until every actor of the system that can reach it is done. LibTorch
+/// and the kernels of one server run only here and, in products worth it, on n_threads - 1 threads
+/// beside it.
+class device_thread final : public caf::execution_unit {
+ public:
+  /// What a batch will take, in ns; fills its counts.
+  using charge_function = std::function<std::int64_t(batch&)>;
+  device_thread(caf::actor_system& system, std::shared_ptr<const model::transformer> model,
+                std::size_t n_threads, charge_function charge);
+  /// Ends after the batch that is running; what waits is dropped.
+  ~device_thread() override;
+
+  /// Who hears of batches that are done. Before the first of them waits.
+  void report_to(const compute_actor& owner) {
+    owner_ = caf::actor_cast<caf::weak_actor_ptr>(owner);
+  }
+  /// change(queue), from any thread; what it puts there runs.
+  template <class Change>
+  void queue(Change change) {
+    const std::lock_guard lock(mutex_);
+    change(waiting_);
+    if (asleep_ && !waiting_.empty()) wake_.notify_one();
+  }
+  /// job(device) before any batch that begins later, from any thread.
+  void post(std::function<void(device&)> job);
+  /// Time until work that arrives now could start: the rest of the running batch and what waits
+  /// before it. From any thread.
+  std::int64_t wait_ns();
+
+  void exec_later(caf::resumable* job) override;
+
+ private:
+  std::int64_t clock_ns() const;
+  void run();
+  bool has_work() const { return stopping_ || !jobs_.empty() || !waiting_.empty(); }
+  void compute(std::unique_lock<std::mutex>& lock);
+  void lend();
+
+  device tensors_;
+  std::size_t n_threads_;
+  charge_function charge_;
+  caf::weak_actor_ptr owner_;
+  // Of this thread alone:
+  std::deque<caf::resumable*> ready_;           ///< Actors to run here.
+  std::vector<std::shared_ptr<batch>> untold_;  ///< Done; told with the next one that matters.
+
+  std::mutex mutex_;  ///< Of everything below.
+  std::condition_variable wake_;
+  batch_queue waiting_;
+  std::vector<std::function<void(device&)>> jobs_;
+  bool running_ = false;
+  std::int64_t running_until_ns_ = 0;  ///< Expected end of the running batch.
+  bool asleep_ = false;
+  bool stopping_ = false;
+
+  std::thread thread_;  ///< The last: it uses all of the above.
+};
+
+}  // namespace ordermoe::actors
