@@ -166,6 +166,7 @@ BOOST_AUTO_TEST_CASE(fifty_held_out_prompts_on_the_bundled_model_and_cluster_equ
                                     << temperature) {
           auto world = test::bundled_world("lineage", strategy, 50, 64, temperature);
           world.setup.mode = mode;
+          world.setup.threads_per_server = 2;
           check_equals_reference(world);
         }
       }
