@@ -21,7 +21,9 @@ struct spread {
   double low = 0, middle = 0, high = 0;  ///< Quartiles.
 };
 
+/// Zeros of no values.
 inline spread spread_of(std::vector<double> values) {
+  if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
     const double place = share * static_cast<double>(values.size() - 1);

@@ -6,12 +6,12 @@
 // dense precision of the same place in the list (the last one goes on). Every round measures, one
 // after the other, the pieces of the single-process reference (tokens decoded behind a short
 // prompt, a prompt of 128 tokens, and the steps of each layer behind 1,000 tokens); and, where the
-// folder has a profile.json, local mode on one server that holds everything: one request of 128
-// tokens and 64 new ones. Decoding is held against a plain read by one core right before it and
-// right behind it, the faster of the two. Medians and quartiles over the rounds are printed. In the
-// reference, tokens are drawn, not decoded, so that routers choose among all experts; their logits
-// are computed all the same. `model make-random` writes full-width checkpoints, `calibrate` their
-// profiles.
+// folder has a profile.json, local mode on one server that holds everything: a prompt of 128
+// tokens, and 32 new tokens behind one of 16. Decoding is held against a plain read by one core
+// right before it and one right behind it, their mean. Medians and quartiles over the rounds are
+// printed. In the reference, tokens are drawn, not decoded, so that routers choose among all
+// experts; their logits are computed all the same. `model make-random` writes full-width
+// checkpoints, `calibrate` their profiles.
 
 #include <fmt/format.h>
 
@@ -39,7 +39,7 @@ using namespace ordermoe::bench;
 using namespace ordermoe::model;
 
 constexpr std::size_t prompt_tokens = 128;
-constexpr std::size_t local_new_tokens = 64;
+constexpr std::size_t local_new_tokens = 32;
 constexpr std::size_t short_context = 16;
 constexpr std::size_t long_context = 1000;
 constexpr std::size_t steps_a_round = 6;
@@ -221,12 +221,7 @@ double seconds_of_reading(const pool& memory, const reading& how) {
   return now_s() - start;
 }
 
-/// Seconds of one request through the actors, on a cluster of one server that holds everything.
-struct local_seconds {
-  double prompt = 0;  ///< Until the first new token.
-  double token = 0;   ///< Each further one.
-};
-
+/// Requests through the actors, one at a time, on a cluster of one server that holds everything.
 class local_mode {
  public:
   local_mode(std::shared_ptr<const transformer> model, const planning::profile& experts,
@@ -249,7 +244,12 @@ class local_mode {
     setup_.servers.links.resize(1);
   }
 
-  result<local_seconds> measure() {
+  /// Seconds until the first new token of a request with so many prompt tokens, and seconds of each
+  /// further one of `new_tokens`.
+  struct request_seconds {
+    double prompt = 0, token = 0;
+  };
+  result<request_seconds> measure(std::size_t prompt, std::uint32_t new_tokens) {
     if (setup_.chosen.name.empty()) {
       auto made = actors::make_strategy("layer-shards", setup_.experts, setup_.servers,
                                         setup_.costs, actors::strategy_options());
@@ -257,16 +257,16 @@ class local_mode {
       setup_.chosen = std::move(*made);
     }
     actors::request_spec spec;
-    spec.prompt = ids_.several(prompt_tokens);
-    spec.max_new_tokens = local_new_tokens;
+    spec.prompt = ids_.several(prompt);
+    spec.max_new_tokens = new_tokens;
     spec.ignore_end_of_text = true;
     setup_.requests = {spec};
     const auto outcome = actors::run_requests(setup_);
     if (!outcome) return outcome.error();
     const auto& only = outcome->outcomes.front();
-    return local_seconds{
-        static_cast<double>(only.first_token_ns - only.arrival_ns) * 1e-9,
-        static_cast<double>(only.done_ns - only.first_token_ns) * 1e-9 / (local_new_tokens - 1)};
+    return request_seconds{static_cast<double>(only.first_token_ns - only.arrival_ns) * 1e-9,
+                           static_cast<double>(only.done_ns - only.first_token_ns) * 1e-9 /
+                               std::max(1.0, new_tokens - 1.0)};
   }
 
  private:
@@ -298,24 +298,28 @@ result<found> measure(const transformer& model, const token_bytes& bytes, const 
   for (std::size_t round = 0; round <= rounds; ++round) {
     const double before = bytes_per_s_of(memory, how);
     const auto answer = work.decode();
-    const double bandwidth = std::max(before, bytes_per_s_of(memory, how));
+    const double bandwidth = (before + bytes_per_s_of(memory, how)) / 2;
     const double prompt_s = work.prompt();
     const auto step = work.long_steps();
-    local_seconds request{1, 1};
-    double local_bandwidth = bandwidth;
+    double local_bandwidth = 0, local_token_s = 0, local_prompt_s = 0;
     if (through_actors != nullptr) {
+      const auto prompt_alone = through_actors->measure(prompt_tokens, 1);
+      if (!prompt_alone) return prompt_alone.error();
+      local_prompt_s = prompt_alone->prompt;
       const double before_request = bytes_per_s_of(memory, how);
-      const auto measured = through_actors->measure();
-      if (!measured) return measured.error();
-      request = *measured;
-      local_bandwidth = std::max(before_request, bytes_per_s_of(memory, how));
+      const auto request = through_actors->measure(short_context, local_new_tokens);
+      if (!request) return request.error();
+      local_token_s = request->token;
+      local_bandwidth = (before_request + bytes_per_s_of(memory, how)) / 2;
     }
     if (round == 0) continue;  // Warms up.
     const double to_marked = marked_gb_per_s * 1e9 / bandwidth;
-    local_decoded.push_back(1 / request.token);
-    local_marked.push_back(marked_gb_per_s * 1e9 / local_bandwidth / request.token);
-    local_percent.push_back(100 * (bytes.layers + bytes.head) / request.token / local_bandwidth);
-    local_prompt.push_back(static_cast<double>(prompt_tokens) / request.prompt);
+    if (through_actors != nullptr) {
+      local_decoded.push_back(1 / local_token_s);
+      local_marked.push_back(marked_gb_per_s * 1e9 / local_bandwidth / local_token_s);
+      local_percent.push_back(100 * (bytes.layers + bytes.head) / local_token_s / local_bandwidth);
+      local_prompt.push_back(static_cast<double>(prompt_tokens) / local_prompt_s);
+    }
     read.push_back(bandwidth * 1e-9);
     decoded.push_back(steps / answer.seconds);
     marked.push_back(to_marked * steps / answer.seconds);
@@ -335,9 +339,6 @@ result<found> measure(const transformer& model, const token_bytes& bytes, const 
                spread_of(prompt),        spread_of(attention),    spread_of(router),
                spread_of(slots),         spread_of(experts),      spread_of(outside)};
 }
-
-/// A token cannot be faster than its bytes: where it seems to be, something disturbed the read.
-constexpr double most_percent = 105;
 
 /// ", mark M met" or ", mark M missed", nothing where there is none.
 std::string verdict(double value, double mark, bool at_most = false) {

@@ -76,6 +76,9 @@ expect "a plan changes while requests run" 0 'plan 2 \(order\): asked at 100.0 m
 expect "the trace of a changed plan holds" 0 'valid' "$ordermoe" trace verify changed.jsonl
 expect "an order to plan anew is checked" 2 "--replan 'soon:exact'" "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --replan soon:exact
 expect "a local run answers" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --max-new-tokens 8
+expect "a local run computes with several threads" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --threads 3 --max-new-tokens 8
+expect "the reference computes with several threads" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 3 --max-new-tokens 8 --json
+expect "a number of threads is checked" 2 'threads' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 5000
 expect "plans are written and used" 0 'copies of 48 experts' "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 500 --out plan.json
 expect "a written plan is used" 0 'ordermoe' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --plan plan.json --max-new-tokens 8
 expect "a budget below zero is refused" 2 'quality-budget' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --quality-budget=-3
