@@ -53,7 +53,9 @@ struct marks {
   double outside_percent = 0;                 ///< At most, with 1,000 tokens of context.
 };
 
-marks marks_of(family kind) {
+marks marks_of(const model_config& config) {
+  if (config.hidden_size < 2048) return {};  // Marks are for the published widths.
+  const auto kind = config.kind;
   if (kind == family::mixtral) return {21.6, 63, 322, 10};
   if (kind == family::qwen2_moe) return {38, 122, 382, 0};
   return {};
@@ -454,7 +456,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     const found& f = *measured;
-    const marks asked = marks_of(config.kind);
+    const marks asked = marks_of(config);
     const double decoded_mark = experts[i] == precision::int4   ? asked.decoded_int4
                                 : experts[i] == precision::int8 ? 0
                                                                 : asked.decoded_bf16;
