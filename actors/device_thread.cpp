@@ -10,8 +10,8 @@
 namespace ordermoe::actors {
 
 device_thread::device_thread(caf::actor_system& system,
-                             std::shared_ptr<const model::transformer> model,
-                             std::size_t n_threads, charge_function charge)
+                             std::shared_ptr<const model::transformer> model, std::size_t n_threads,
+                             charge_function charge)
     : caf::execution_unit(&system),
       tensors_(model),
       n_threads_(n_threads),
