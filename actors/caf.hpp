@@ -4,7 +4,9 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 #include <caf/event_based_actor.hpp>
+#include <caf/execution_unit.hpp>
 #include <caf/logger.hpp>
+#include <caf/resumable.hpp>
 #include <caf/scheduled_actor.hpp>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
@@ -12,6 +14,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 /// What this project uses of CAF 0.17, in one place. A port to another CAF release starts here.
@@ -32,6 +35,22 @@ inline std::int64_t now_ns(caf::scheduled_actor* self) {
 /// is kept there, behind a lock, before and after every message. Spawning an actor undoes it.
 inline void leave_log() {
   caf::logger::set_current_actor_system(nullptr);
+}
+
+/// Lets an actor that is ready handle up to so many messages on this unit; whether it has more and
+/// stays with the caller.
+inline bool resume(caf::resumable* job, caf::execution_unit* unit, std::size_t most_messages) {
+  switch (job->resume(unit, most_messages)) {
+    case caf::resumable::resume_later:
+      return true;
+    case caf::resumable::awaiting_message:
+    case caf::resumable::done:
+      caf::intrusive_ptr_release(job);
+      break;
+    case caf::resumable::shutdown_execution_unit:
+      break;
+  }
+  return false;
 }
 
 }  // namespace ordermoe::actors

@@ -100,17 +100,7 @@ void device_thread::lend() {
   while (!ready_.empty()) {
     auto* job = ready_.front();
     ready_.pop_front();
-    switch (job->resume(this, most_messages)) {
-      case caf::resumable::resume_later:
-        ready_.push_back(job);
-        break;
-      case caf::resumable::awaiting_message:
-      case caf::resumable::done:
-        caf::intrusive_ptr_release(job);
-        break;
-      case caf::resumable::shutdown_execution_unit:
-        break;
-    }
+    if (resume(job, this, most_messages)) ready_.push_back(job);
     if (ready_.empty()) break;
     const std::lock_guard lock(mutex_);
     if (!has_work()) continue;

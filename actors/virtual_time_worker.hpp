@@ -33,17 +33,7 @@ class virtual_time_worker final : public caf::execution_unit {
     if (scheduler_.jobs.empty()) return false;
     auto* job = scheduler_.jobs.front();
     scheduler_.jobs.pop_front();
-    switch (job->resume(this, most_messages)) {
-      case caf::resumable::resume_later:
-        scheduler_.jobs.push_front(job);
-        break;
-      case caf::resumable::awaiting_message:
-      case caf::resumable::done:
-        caf::intrusive_ptr_release(job);
-        break;
-      case caf::resumable::shutdown_execution_unit:
-        break;
-    }
+    if (resume(job, this, most_messages)) scheduler_.jobs.push_front(job);
     return true;
   }
 
