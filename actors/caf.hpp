@@ -16,11 +16,16 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <new>
 
-/// What this project uses of CAF 0.17, in one place. A port to another CAF release starts here.
+#include "config/error.hpp"
+
+/// What the actors use of CAF 0.17. Besides this header only device_thread, virtual_time_worker and the
+/// services that make an actor system include CAF. A port to another CAF release starts here.
 ///
 /// Two rules keep clear of that release's traps. Floating point never passes through CAF's
-/// serialisers: what crosses between servers is a `frame` of bytes from wire.hpp. Messages inside a
+/// serialisers: what crosses between servers is a `frame` of bytes (net/wire). Messages inside a
 /// process carry plain structs that are declared unsafe to serialise.
 namespace ordermoe::actors {
 
@@ -29,6 +34,24 @@ inline std::int64_t now_ns(caf::scheduled_actor* self) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              self->clock().now().time_since_epoch())
       .count();
+}
+
+/// Calls tell(error) where a handler of the actor throws; the actor ends then.
+template <class Self, class Tell>
+void tell_exceptions(Self* self, Tell tell) {
+  self->set_exception_handler([tell](std::exception_ptr& thrown) -> caf::error {
+    error what{errc::failed, "an exception of unknown type"};
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+      what.message = "memory is exhausted";
+    } catch (const std::exception& problem) {
+      what.message = problem.what();
+    } catch (...) {
+    }
+    tell(what);
+    return caf::exit_reason::unhandled_exception;
+  });
 }
 
 /// Takes this thread out of CAF's log, which nobody reads: otherwise the name of the running actor

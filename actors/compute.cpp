@@ -1,7 +1,5 @@
 #include "actors/compute.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "actors/kv_presence.hpp"
 #include "actors/virtual_time_worker.hpp"
 #include "config/cluster.hpp"
+#include "trace/lines.hpp"
 
 namespace ordermoe::actors {
 
@@ -24,16 +23,22 @@ struct virtual_device {
   std::int64_t running_until_ns = 0;  ///< End of `running`.
 };
 
+/// The KV rows of one attempt at a request.
+struct kept_sequence {
+  std::uint32_t attempt = 0;
+  std::vector<kv_presence> layers;  ///< [n_layers]
+};
+
 struct compute_state {
   compute_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   std::optional<virtual_device> emulated;  ///< Virtual time; there is a thread otherwise.
   std::shared_ptr<device_thread> thread;
   server_ledger ledger;
-  std::unordered_map<std::uint64_t, std::vector<kv_presence>> kv;  ///< By request, then layer.
+  std::unordered_map<std::uint64_t, kept_sequence> sequences;  ///< By request.
   std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
 
-  const run_context& run() const { return *view->run; }
+  const service_context& context() const { return *view->context; }
 
   /// change(queue), and what it puts there runs.
   template <class Change>
@@ -43,17 +48,41 @@ struct compute_state {
     start_next();
   }
 
-  kv_presence& presence_of(std::uint64_t request, std::uint32_t layer) {
-    auto& layers = kv[request];
-    if (layers.empty()) layers.resize(run().shape().n_layers);
-    return layers[layer];
+  /// On the device, before any batch that begins later.
+  template <class Job>
+  void on_device(Job job) {
+    if (thread)
+      thread->post(std::move(job));
+    else
+      job(emulated->tensors);
+  }
+
+  void open(const open_sequence& message) {
+    forget(message.request);
+    auto& sequence = sequences[message.request];
+    sequence.attempt = message.attempt;
+    sequence.layers.resize(context().shape().n_layers);
+  }
+
+  void forget(std::uint64_t request) {
+    if (sequences.erase(request) == 0) return;
+    queue([request](batch_queue& waiting) { waiting.drop(request); });
+    on_device([request](device& tensors) { tensors.drop(request); });
+  }
+
+  /// Null where no rows of this attempt are kept.
+  kv_presence* presence_of(std::uint64_t request, std::uint32_t attempt, std::uint32_t layer) {
+    const auto found = sequences.find(request);
+    if (found == sequences.end() || found->second.attempt != attempt) return nullptr;
+    return &found->second.layers[layer];
   }
 
   void attend(attend_work& work) {
-    auto& presence = presence_of(work.terms.request, work.layer);
-    if (!presence.ready_for(work.first)) return presence.waiting.push_back(std::move(work));
-    enqueue(presence, std::move(work));
-    wake(presence);
+    auto* presence = presence_of(work.terms.request, work.terms.attempt, work.layer);
+    if (presence == nullptr) return;
+    if (!presence->ready_for(work.first)) return presence->waiting.push_back(std::move(work));
+    enqueue(*presence, std::move(work));
+    wake(*presence);
   }
 
   void enqueue(kv_presence& presence, attend_work work) {
@@ -71,8 +100,8 @@ struct compute_state {
     auto running_here = std::make_shared<running_call>();
     running_here->work = std::move(work);
     const auto& call = running_here->work.call;
-    running_here->outputs.resize(call.items.size() * run().shape().hidden_size);
-    items_of_expert.assign(run().shape().n_experts, 0);
+    running_here->outputs.resize(call.items.size() * context().shape().hidden_size);
+    items_of_expert.assign(context().shape().n_experts, 0);
     for (const auto& item : call.items)
       if (items_of_expert[item.expert]++ == 0) ++running_here->batches_left;
     queue([&](batch_queue& waiting) {
@@ -89,25 +118,21 @@ struct compute_state {
     });
   }
 
-  void store(store_kv& content) {
+  void store(store_kv& message) {
+    auto& blocks = message.content.blocks;
+    const auto layer = message.content.layer;
+    std::erase_if(blocks, [&](const wire::kv_block& block) {
+      return presence_of(block.request, block.attempt, layer) == nullptr;
+    });
     std::vector<kv_presence*> changed;
-    changed.reserve(content.content.blocks.size());
-    for (const auto& block : content.content.blocks) {
-      auto& presence = presence_of(block.request, content.content.layer);
-      presence.add(block.first, block.n);
-      changed.push_back(&presence);
+    changed.reserve(blocks.size());
+    for (const auto& block : blocks) {
+      auto* presence = presence_of(block.request, block.attempt, layer);
+      presence->add(block.first, block.n);
+      changed.push_back(presence);
     }
-    if (thread)
-      thread->post([content = std::move(content)](device& tensors) { tensors.store(content); });
-    else
-      emulated->tensors.store(content);
+    on_device([content = std::move(message)](device& tensors) { tensors.store(content); });
     for (auto* presence : changed) wake(*presence);
-  }
-
-  void drop(std::uint64_t request) {
-    kv.erase(request);
-    if (!thread) return emulated->tensors.drop(request);
-    thread->post([request](device& tensors) { tensors.drop(request); });
   }
 
   void start_next() {
@@ -116,7 +141,7 @@ struct compute_state {
     site.running = site.waiting.take();
     auto& content = *site.running;
     content.start_ns = now_ns(self);
-    const auto cost = charge(run(), view->id, content);
+    const auto cost = charge(context(), view->id, content);
     site.running_until_ns = content.end_ns = content.start_ns + cost;
     site.tensors.run(content);
     send_later(self, caf::actor_cast<compute_actor>(self), cost, batch_done{site.running, {}});
@@ -124,42 +149,58 @@ struct compute_state {
 
   void finish(std::shared_ptr<batch> done) {
     auto& content = *done;
+    count(content);
+    if (emulated) emulated->running.reset();
+    if (content.failed) fail(content);
+    for (const auto& work : content.unserved)
+      self->send(work.token, work_failed{{errc::failed, "KV rows could not be kept"}});
+    if (!content.attended.empty())
+      self->send(view->selector, select_batch{std::exchange(content.attended, {})});
+    if (!content.streamed.content.blocks.empty())
+      self->send(view->server, std::move(content.streamed));
+    for (std::size_t i = 0; i < content.head_results.size(); ++i)
+      self->send(content.heads[i].token, std::move(content.head_results[i]));
+    for (const auto& call : content.complete) answer(*call);
+    queue([&](batch_queue& waiting) { waiting.recycle(std::move(done)); });
+  }
+
+  void count(const batch& content) {
     ledger.batches += 1;
     ledger.rows += content.rows;
     ledger.flops += content.flops;
     ledger.bytes_read += content.bytes_read;
     ledger.busy_ns += content.end_ns - content.start_ns;
     ledger.tensor_ns += content.tensor_ns;
-    if (run().books->tracing())
-      run().books->trace(fmt::format(
-          R"({{"type":"batch","server":{},"work":"{}","layer":{},"expert":{},"rows":{},"flops":{},"bytes":{},"start_ns":{},"end_ns":{}}})",
-          view->id, to_string(content.kind), content.layer, content.expert, content.rows,
-          content.flops, content.bytes_read, content.start_ns - run().start_ns,
-          content.end_ns - run().start_ns));
-    if (emulated) emulated->running.reset();
-    if (!content.attended.empty())
-      self->send(view->selector, select_batch{std::exchange(content.attended, {})});
-    if (!content.streamed.content.blocks.empty())
-      self->send(view->server, std::move(content.streamed));
-    for (std::size_t i = 0; i < content.heads.size(); ++i)
-      self->send(content.heads[i].token, std::move(content.head_results[i]));
-    for (const auto& call : content.complete) answer(*call);
-    queue([&](batch_queue& waiting) { waiting.recycle(std::move(done)); });
+    if (view->tracing())
+      view->trace(trace::batch_line({view->id, to_string(content.kind), content.layer,
+                                     content.expert, content.rows, content.flops,
+                                     content.bytes_read, content.start_ns - context().start_ns,
+                                     content.end_ns - context().start_ns}));
+  }
+
+  void fail(const batch& content) {
+    for (const auto& work : content.attends) self->send(work.token, work_failed{*content.failed});
+    for (const auto& work : content.heads) self->send(work.token, work_failed{*content.failed});
   }
 
   void answer(const running_call& call) {
-    auto output = assemble_output(call, run().shape().hidden_size);
     const auto to = call.work.call.reply_to;
+    if (call.failed) return fail(call, to);
+    auto output = assemble_output(call, context().wire.hidden_size);
     if (to != view->id)
-      view->send(to, encode(output));
+      view->send(to, wire::encode(output));
     else if (call.work.token)
       self->send(call.work.token, std::move(output));
     else
-      self->send(view->server, encode(output));
+      self->send(view->server, arrived_output{std::move(output)});
   }
 
-  void report_load() {
-    self->send(view->server, load_report{view->id, now_ns(self) - run().start_ns, wait_ns()});
+  void fail(const running_call& call, std::uint32_t to) {
+    const auto& key = call.work.call.token;
+    self->send(view->server,
+               part_failed{{key.request, key.attempt, view->id,
+                            static_cast<std::uint8_t>(call.failed->code), call.failed->message},
+                           to});
   }
 
   /// Time until work that arrives now could start: the rest of the running batch and what waits
@@ -168,33 +209,40 @@ struct compute_state {
     if (thread) return thread->wait_ns();
     if (!emulated->running) return 0;
     auto wait = std::max<std::int64_t>(0, emulated->running_until_ns - now_ns(self));
-    for (const auto& each : emulated->waiting.waiting()) wait += charge(run(), view->id, *each);
+    for (const auto& each : emulated->waiting.waiting()) wait += charge(context(), view->id, *each);
     return wait;
+  }
+
+  compute_status tell() {
+    const auto waiting = thread ? thread->n_waiting()
+                                : emulated->waiting.waiting().size() + (emulated->running ? 1 : 0);
+    return {ledger, sequences.size(), waiting, wait_ns()};
   }
 };
 
 }  // namespace
 
-std::int64_t charge(const run_context& run, std::uint32_t server, batch& content) {
-  const auto& spec = run.servers.servers[server];
-  content.count_cost(run.costs, expert_bytes(spec, run.costs), run.shape().hidden_size);
+std::int64_t charge(const service_context& context, std::uint32_t server, batch& content) {
+  const auto& spec = context.servers.servers[server];
+  content.count_cost(context.costs, expert_bytes(spec, context.costs), context.wire.hidden_size);
   return compute_ns(spec, content.flops, content.bytes_read);
 }
 
-compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run,
-                            std::uint32_t id, std::shared_ptr<device_thread> thread) {
-  ORDERMOE_CHECK((thread != nullptr) == (run->clock == clock_kind::wall),
+compute_actor spawn_compute(caf::actor_system& system,
+                            std::shared_ptr<const service_context> context, std::uint32_t id,
+                            std::shared_ptr<device_thread> thread) {
+  ORDERMOE_CHECK((thread != nullptr) == (context->clock == clock_kind::wall),
                  "a device's thread goes with the wall clock");
   const auto compute = system.spawn(
-      [run, id, thread](
+      [context, id, thread](
           compute_actor::stateful_pointer<compute_state> self) -> compute_actor::behavior_type {
         auto& state = self->state;
         state.self = self;
         state.ledger.server = id;
         state.thread = thread;
         if (!thread)
-          state.emulated.emplace(
-              virtual_device{device(run->models[id]), batch_queue(run->shape()), nullptr, 0});
+          state.emulated.emplace(virtual_device{device(context->models[id]),
+                                                batch_queue(context->shape()), nullptr, 0});
         return {
             // CAF tries one after the other, so the most frequent come first.
             [&state](batch_done& done) {
@@ -205,10 +253,13 @@ compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run
             [&state](attend_work& work) { state.attend(work); },
             [&state](store_kv& content) { state.store(content); },
             [&state](head_work& work) { state.head(work); },
-            [&state](drop_sequence content) { state.drop(content.request); },
+            [&state](const open_sequence& message) { state.open(message); },
+            [&state](drop_sequence message) { state.forget(message.request); },
+            [self, &state](tell_load) {
+              self->send(state.view->server, compute_load{state.wait_ns()});
+            },
             [&state](attach_view& message) { state.view = std::move(message.view); },
-            [&state](tell_load) { state.report_load(); },
-            [&state](tell_ledger) { state.run().books->add(state.ledger); },
+            [&state](status_query) { return state.tell(); },
         };
       });
   if (thread) thread->report_to(compute);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "actors/context.hpp"
 #include "actors/device_thread.hpp"
-#include "actors/run_context.hpp"
 
 namespace ordermoe::actors {
 
@@ -15,11 +15,18 @@ namespace ordermoe::actors {
 ///
 /// Virtual time: tensors are computed when the batch starts, results are sent when its charged time
 /// has passed. Wall clock: `thread` computes, results are sent when it is done; it must live until
-/// the system's actors are done. Precondition: a thread if and only if run->clock is the wall's.
-compute_actor spawn_compute(caf::actor_system& system, std::shared_ptr<const run_context> run,
-                            std::uint32_t id, std::shared_ptr<device_thread> thread);
+/// the system's actors are done. Precondition: a thread if and only if the clock is the wall's.
+///
+/// KV: rows are kept for the attempts that the edge server opened, and for no others. A sequence's rows at
+/// a layer are known to be here from the moment their attention is queued here or their frame was
+/// stored; work whose earlier rows are not all here waits, and goes on as soon as they are.
+///
+/// A batch that fails (memory is exhausted) fails those who wait for it and nobody else.
+compute_actor spawn_compute(caf::actor_system& system,
+                            std::shared_ptr<const service_context> context, std::uint32_t id,
+                            std::shared_ptr<device_thread> thread);
 
 /// The time in ns that a batch keeps a server busy; fills its counts.
-std::int64_t charge(const run_context& run, std::uint32_t server, batch& content);
+std::int64_t charge(const service_context& context, std::uint32_t server, batch& content);
 
 }  // namespace ordermoe::actors

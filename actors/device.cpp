@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <utility>
 
 namespace ordermoe::actors {
 
@@ -53,6 +55,8 @@ void batch::clear() {
   attended.clear();
   head_results.clear();
   complete.clear();
+  unserved.clear();
+  failed.reset();
   streamed.content.blocks.clear();
   streamed.access.clear();
 }
@@ -91,35 +95,79 @@ void batch_queue::recycle(std::shared_ptr<batch> done) {
   spare_.push_back(std::move(done));
 }
 
+void batch_queue::drop(std::uint64_t request) {
+  std::erase_if(waiting_, [&](const std::shared_ptr<batch>& each) {
+    const auto erased = std::erase_if(
+        each->attends, [&](const attend_work& work) { return work.terms.request == request; });
+    if (erased == 0 || !each->attends.empty()) return false;
+    open_[index_of(each->kind, each->layer, each->expert)] = nullptr;
+    return true;
+  });
+}
+
 void device::run(batch& content) {
   const auto begin = std::chrono::steady_clock::now();
-  switch (content.kind) {
-    case work_kind::attend:
-      run_attention(content);
-      break;
-    case work_kind::expert:
-      run_experts(content);
-      break;
-    case work_kind::head:
-      run_heads(content);
-      break;
+  try {
+    compute(content);
+  } catch (const std::exception& problem) {
+    fail(content, {errc::failed, problem.what()});
   }
   content.tensor_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)
           .count();
 }
 
+void device::compute(batch& content) {
+  switch (content.kind) {
+    case work_kind::attend:
+      set_apart_incomplete(content);
+      return content.attends.empty() ? void() : run_attention(content);
+    case work_kind::expert:
+      return run_experts(content);
+    case work_kind::head:
+      return run_heads(content);
+  }
+}
+
+void device::fail(batch& content, error what) {
+  content.failed = std::move(what);
+  content.attended.clear();
+  content.head_results.clear();
+  content.streamed.content.blocks.clear();
+  content.streamed.access.clear();
+  for (auto& share : content.experts) {
+    if (!share.call) continue;
+    share.call->failed = content.failed;
+    if (--share.call->batches_left == 0) content.complete.push_back(std::move(share.call));
+  }
+}
+
 void device::store(const store_kv& content) {
   for (const auto& block : content.content.blocks) {
-    auto& target = cache(block.request, content.content.layer, content.capacity);
-    const auto width = target.row_bytes();
-    for (std::size_t row = 0; row < block.n; ++row)
-      target.put_bytes(block.first + row, std::span(block.rows).subspan(row * width, width));
+    try {
+      auto& target = cache(block.request, content.content.layer, content.capacity);
+      const auto width = target.row_bytes();
+      for (std::size_t row = 0; row < block.n; ++row)
+        target.put_bytes(block.first + row, std::span(block.rows).subspan(row * width, width));
+    } catch (const std::exception&) {
+      incomplete_.insert(block.request);
+    }
   }
 }
 
 void device::drop(std::uint64_t request) {
   caches_.erase(request);
+  incomplete_.erase(request);
+}
+
+/// Takes out the work of requests that lost rows.
+void device::set_apart_incomplete(batch& content) {
+  if (incomplete_.empty()) return;
+  std::erase_if(content.attends, [&](attend_work& work) {
+    if (!incomplete_.contains(work.terms.request)) return false;
+    content.unserved.push_back(std::move(work));
+    return true;
+  });
 }
 
 model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity) {
@@ -183,7 +231,7 @@ void device::run_attention(batch& content) {
                                 work.pool,
                                 work.tokens_left});
     if (work.stream) {
-      kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
+      wire::kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       const auto* cache = rows[row].cache;
       const auto row_bytes = cache->row_bytes();
       block.rows.resize(n * row_bytes);
@@ -241,9 +289,9 @@ void device::run_heads(batch& content) {
   }
 }
 
-expert_output assemble_output(const running_call& running, std::size_t hidden_size) {
+wire::expert_output assemble_output(const running_call& running, std::size_t hidden_size) {
   const auto& call = running.work.call;
-  expert_output output;
+  wire::expert_output output;
   output.token = call.token;
   output.layer = call.layer;
   // A row comes back whole, or once for each of its items.
@@ -270,7 +318,7 @@ expert_output assemble_output(const running_call& running, std::size_t hidden_si
     }
     if (!call.whole[x_row]) continue;
     const auto offset = output.y.size();
-    output.rows.push_back({call.rows[x_row], whole_row});
+    output.rows.push_back({call.rows[x_row], wire::whole_row});
     output.y.resize(offset + hidden_size);
     model::weigh_slots(std::span(output.y).subspan(offset), gates, parts);
   }

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "actors/messages.hpp"
@@ -25,6 +27,7 @@ struct running_call {
   expert_work work;
   std::vector<float> outputs;    ///< [items, hidden_size]
   std::size_t batches_left = 0;  ///< Not computed yet; the device counts it down.
+  std::optional<error> failed;   ///< One of its batches did.
 };
 
 struct expert_share {
@@ -45,7 +48,9 @@ struct batch {
   std::vector<head_done> head_results;  ///< One for each of `heads`.
   kv_written streamed;
   std::vector<std::shared_ptr<running_call>> complete;  ///< Calls whose last batch this was.
+  std::vector<attend_work> unserved;  ///< Of `attends`: their earlier rows could not be kept.
   std::int64_t tensor_ns = 0;
+  std::optional<error> failed;  ///< Nothing came of it.
   // Filled by whoever starts and ends it:
   std::int64_t start_ns = 0, end_ns = 0;
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
@@ -69,6 +74,8 @@ class batch_queue {
   batch& joinable(work_kind kind, std::uint32_t layer, std::uint32_t expert);
   /// The first, which nothing joins any more; null where none waits.
   std::shared_ptr<batch> take();
+  /// Forgets attention that waits for rows of this request.
+  void drop(std::uint64_t request);
   /// Keeps the memory of a batch that is done for one to come, unless somebody else holds it.
   void recycle(std::shared_ptr<batch> done);
   const std::deque<std::shared_ptr<batch>>& waiting() const { return waiting_; }
@@ -89,23 +96,29 @@ class batch_queue {
 class device {
  public:
   explicit device(std::shared_ptr<const model::transformer> model) : model_(std::move(model)) {}
+  /// Where it throws, the batch has failed, and the calls that wait for it.
   void run(batch& content);
+  /// Where rows cannot be kept, the request is not served any more until drop().
   void store(const store_kv& content);
   void drop(std::uint64_t request);
 
  private:
   model::kv_cache& cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity);
+  void compute(batch& content);
+  static void fail(batch& content, error what);
+  void set_apart_incomplete(batch& content);
   void run_attention(batch& content);
   void run_experts(batch& content);
   void run_heads(batch& content);
 
   std::shared_ptr<const model::transformer> model_;
+  std::unordered_set<std::uint64_t> incomplete_;  ///< Requests that lost rows.
   /// By request, then layer; without capacity until used.
   std::unordered_map<std::uint64_t, std::vector<model::kv_cache>> caches_;
 };
 
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and
 /// summed in rank order into one row.
-expert_output assemble_output(const running_call& call, std::size_t hidden_size);
+wire::expert_output assemble_output(const running_call& call, std::size_t hidden_size);
 
 }  // namespace ordermoe::actors

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "model/thread_team.hpp"
+#include "model/kernels/thread_team.hpp"
 
 namespace ordermoe::actors {
 
@@ -46,6 +46,11 @@ std::int64_t device_thread::wait_ns() {
   auto wait = std::max<std::int64_t>(0, running_until_ns_ - clock_ns());
   for (const auto& each : waiting_.waiting()) wait += charge_(*each);
   return wait;
+}
+
+std::size_t device_thread::n_waiting() {
+  const std::lock_guard lock(mutex_);
+  return waiting_.waiting().size() + (running_ ? 1 : 0);
 }
 
 void device_thread::run() {

@@ -58,6 +58,8 @@ class device_thread final : public caf::execution_unit {
   /// Time until work that arrives now could start: the rest of the running batch and what waits
   /// before it. From any thread.
   std::int64_t wait_ns();
+  /// Batches that wait or run. From any thread.
+  std::size_t n_waiting();
 
   void exec_later(caf::resumable* job) override;
 

@@ -1,61 +1,94 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
-#include <functional>
+#include <bit>
+#include <exception>
+#include <limits>
 #include <map>
-#include <unordered_map>
+#include <set>
+#include <utility>
 
 #include "actors/request.hpp"
 #include "actors/server_actors.hpp"
 #include "actors/token.hpp"
 #include "actors/virtual_time_worker.hpp"
+#include "planning/serving/arrivals.hpp"
+#include "planning/serving/kv_reservations.hpp"
+#include "planning/serving/phases.hpp"
+#include "planning/serving/token_visits.hpp"
+#include "trace/lines.hpp"
 
 namespace ordermoe::actors {
 
-void server_view::send(std::uint32_t to, frame content) const {
-  caf::anon_send(links[to], std::move(content));
-}
-
-std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from,
-                                        std::uint32_t layer) const {
-  const auto members = placed->plan.residence[access].layers[layer];
-  std::uint32_t best = 0;
-  double best_ns = -1;
-  for (std::uint32_t m = 0; m < run->servers.size(); ++m) {
-    if (!((members >> m) & 1u)) continue;
-    const auto ns = run->prices.message(from, m);
-    if (best_ns < 0 || ns < best_ns) {
-      best = m;
-      best_ns = ns;
-    }
-  }
-  return best;
-}
-
 namespace {
 
-struct hash_of_key {
-  std::size_t operator()(const token_key& key) const {
-    return std::hash<std::uint64_t>{}(key.request * 0x9e3779b97f4a7c15u ^
-                                      (std::uint64_t{key.attempt} << 32 | key.first));
-  }
+using wire::expert_output;
+using wire::frame_kind;
+using wire::reservation;
+using wire::reserve_step;
+using wire::token_state;
+
+enum class admission { holding, open, draining };
+
+constexpr transition<admission> admission_steps[] = {
+    {admission::holding, admission::open, "resume"},
+    {admission::open, admission::draining, "hold"},
+    {admission::draining, admission::holding, "none in flight"},
+    {admission::draining, admission::open, "resume"},
+};
+
+/// A request of a user of this server.
+struct owned_request {
+  request_actor handle;
+  request_status status;
+  std::int64_t deadline_ns = 0;
+};
+
+/// A sequence that holds memory here.
+struct live_sequence {
+  std::uint32_t positions = 0;  ///< That its memory is for.
+  token_visits visits;
+  std::map<std::uint32_t, token_actor> tokens;  ///< Those that are here, by first position.
 };
 
 struct edge_server_state {
   edge_server_actor::pointer self = nullptr;
   std::uint32_t id = 0;
   std::shared_ptr<const server_view> view;
-  std::unordered_map<token_key, token_actor, hash_of_key> tokens;
-  std::map<token_key, std::vector<expert_output>> early;  ///< Outputs that came before their token.
-  std::map<std::uint64_t, request_actor> requests;        ///< Those whose user is connected here.
-  std::unordered_map<std::uint64_t, std::int64_t> reserved;  ///< Bytes by request.
-  std::deque<reservation> reservation_queue;
-  std::int64_t reserved_bytes = 0;
-  caf::typed_response_promise<caf::ok_atom> drained;  ///< To the planner that holds admission.
-  std::size_t n_answers_missing = 0;                  ///< Of requests, until it is.
+  arrival_limits limits;
+  phase_of<admission> admitting{admission::holding, admission_steps};
+  hold_admission hold;  ///< Whom to answer when none is in flight.
+  std::map<std::uint64_t, owned_request> requests;
+  std::uint64_t ended_requests = 0;
+  kv_reservations memory;
+  std::map<std::uint64_t, live_sequence> sequences;            ///< Those that hold memory.
+  std::set<std::pair<std::int64_t, std::uint64_t>> deadlines;  ///< Of own requests.
+  std::int64_t timer_ns = -1;                 ///< Of the timer that is set; -1: none.
+  std::vector<std::uint64_t> refused_frames;  ///< [n_servers] by sender
+  std::uint64_t late_frames = 0;
+  // Load reports:
+  wire::load_report told;                  ///< The latest.
+  std::vector<std::int64_t> link_wait_ns;  ///< [n_servers] as links last said
+  bool tick_is_set = false;
+  bool worked = false;  ///< Since the latest tick.
+  bool tells_load = true;
+  bool goes_on = false;  ///< Another tick follows the latest one whatever it finds.
 
-  const run_context& run() const { return *view->run; }
+  const service_context& context() const { return *view->context; }
+  std::int64_t now() const { return view->time_ns(self); }
+  edge_server_actor handle() const { return caf::actor_cast<edge_server_actor>(self); }
+
+  void begin(std::uint32_t own_id, const service_context& given) {
+    id = own_id;
+    limits = given.limits(id);
+    memory = {id, limits.kv_bytes};
+    refused_frames.resize(limits.n_servers, 0);
+    link_wait_ns.resize(limits.n_servers, 0);
+    told.server = id;
+    told.link_wait_ns.resize(limits.n_servers, 0);
+  }
+
+  // --------------------------------------------------------------------------------------- plans
 
   void install(const install_plan& message) {
     auto next = std::make_shared<server_view>(*view);
@@ -65,302 +98,522 @@ struct edge_server_state {
     view = next;
     self->send(view->compute, attach_view{view});
     self->send(view->selector, attach_view{view});
+    self->send(message.planner, plan_installed{view->placed->plan.epoch, view->placed->policy, id});
   }
 
   /// Shards of the plan in place of those before it, which nobody calls any more: a new plan comes
   /// while no request is in flight.
   void host_experts(const std::shared_ptr<server_view>& next) {
-    for (const auto& shard : next->shards)
-      if (shard) self->send_exit(shard, caf::exit_reason::user_shutdown);
-    const auto n_layers = run().shape().n_layers;
-    next->shards.assign(n_layers, shard_actor{});
-    for (std::uint32_t layer = 0; layer < n_layers; ++layer)
-      for (std::uint32_t expert = 0; expert < run().shape().n_experts; ++expert)
+    for (const auto& shard : next->shards) end(shard);
+    next->shards.assign(limits.n_layers, shard_actor{});
+    for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
+      for (std::uint32_t expert = 0; expert < limits.n_experts; ++expert)
         if (next->placed->index.hosts(id, layer, expert)) {
           next->shards[layer] = spawn_shard(self->system(), next, layer);
           break;
         }
   }
 
-  // -------------------------------------------------------------------------------------------------
-  // changes of plan
-
-  /// Answers when no request of a user of this server is in flight; none begins until resume().
-  caf::typed_response_promise<caf::ok_atom> hold() {
-    drained = self->make_response_promise<caf::ok_atom>();
-    n_answers_missing = requests.size();
-    if (requests.empty()) drained.deliver(caf::ok_atom::value);
-    for (const auto& [number, request] : requests)
-      self->request(request, caf::infinite, hold_admission{})
-          .then([this](caf::ok_atom) { count_answer(); },
-                [this, n = number](const caf::error&) {  // It was done before it was asked.
-                  requests.erase(n);
-                  count_answer();
-                });
-    return drained;
+  void stop_admitting(const hold_admission& message) {
+    hold = message;
+    if (admitting.is(admission::open)) admitting.move(admission::draining);
+    check_drained();
   }
 
-  void count_answer() {
-    if (--n_answers_missing == 0) drained.deliver(caf::ok_atom::value);
+  void check_drained() {
+    if (!hold.planner || admitting.is(admission::open)) return;
+    const bool in_flight = std::ranges::any_of(
+        requests, [](const auto& each) { return each.second.status.phase != request_phase::held; });
+    if (in_flight) return;
+    admitting.move(admission::holding);
+    self->send(std::exchange(hold.planner, nullptr), admission_held{hold.change, id});
   }
 
   void resume() {
-    for (const auto& [number, request] : requests) self->send(request, resume_request{view});
+    hold = {};
+    admitting.move(admission::open);
+    for (auto& [number, request] : requests)
+      if (request.status.phase == request_phase::held) admit(request);
   }
 
-  // -------------------------------------------------------------------------------------------------
-  // arrivals
+  /// In flight from now on, whatever it has said of itself.
+  void admit(owned_request& request) {
+    request.status.phase = request_phase::reserving;
+    self->send(request.handle, resume_request{view});
+  }
 
+  // ------------------------------------------------------------------------------------- requests
+
+  void submit(const submit_request& message) {
+    work();
+    if (requests.contains(message.request))
+      return refuse(message, {errc::usage, "a request of this number is being answered"});
+    if (message.spec->access != id)
+      return refuse(message,
+                    {errc::out_of_range, fmt::format("access server {} was asked for, this "
+                                                     "is server {}",
+                                                     message.spec->access, id)});
+    if (auto fits = check_prompt(*message.spec, context()); !fits)
+      return refuse(message, fits.error());
+    owned_request request;
+    request.handle = spawn_request(self->system(), view, message);
+    auto& status = request.status;
+    status.request = message.request;
+    status.access = id;
+    status.prompt_tokens = prompt_tokens(*message.spec);
+    status.arrival_ns = now();
+    request.deadline_ns = now() + (message.spec->deadline_ns > 0 ? message.spec->deadline_ns
+                                                                 : context().request_timeout_ns);
+    deadlines.emplace(request.deadline_ns, message.request);
+    set_timer();
+    if (admitting.is(admission::open)) admit(request);
+    requests.emplace(message.request, std::move(request));
+  }
+
+  void refuse(const submit_request& message, error why) {
+    ++ended_requests;
+    request_outcome outcome;
+    outcome.request = message.request;
+    outcome.access = id;
+    outcome.finish = "failed";
+    outcome.problem = at(fmt::format("request {}", message.request), std::move(why));
+    outcome.arrival_ns = outcome.done_ns = now();
+    if (message.client)
+      self->send(message.client,
+                 answer_end{std::make_shared<const request_outcome>(std::move(outcome))});
+  }
+
+  void follow(const request_moved& message) {
+    const auto found = requests.find(message.request);
+    if (found == requests.end()) return;
+    found->second.status.phase = message.phase;
+    found->second.status.attempt = message.attempt;
+    if (message.phase != request_phase::ended) return;
+    deadlines.erase({found->second.deadline_ns, message.request});
+    requests.erase(found);
+    ++ended_requests;
+    check_drained();
+  }
+
+  template <class Message>
+  void tell_request(std::uint64_t number, Message message) {
+    const auto found = requests.find(number);
+    if (found != requests.end()) self->send(found->second.handle, std::move(message));
+  }
+
+  // --------------------------------------------------------------------------------------- frames
+
+  /// A bad frame has no effect but to be counted; nothing that it causes ends the server.
   void receive(const frame& content) {
-    const auto shape = run().wire();
-    switch (content.kind) {
-      case frame_kind::token: {
-        auto state = decode_token(content, shape);
-        if (!state) return broken(content, state.error());
-        return start(std::move(*state));
-      }
-      case frame_kind::call: {
-        auto call = decode_call(content, shape);
-        if (!call) return broken(content, call.error());
-        if (call->layer >= view->shards.size() || !view->shards[call->layer])
-          return run().books->fail(
-              {errc::mismatch, fmt::format("server {} hosts no expert of layer {} and was sent a "
-                                           "call for one",
-                                           id, call->layer)});
-        return self->send(view->shards[call->layer], expert_work{std::move(*call), token_actor{}});
-      }
-      case frame_kind::output: {
-        auto output = decode_output(content, shape);
-        if (!output) return broken(content, output.error());
-        return deliver(std::move(*output));
-      }
-      case frame_kind::kv: {
-        auto rows = decode_kv(content, shape);
-        if (!rows) return broken(content, rows.error());
-        if (rows->layer >= run().shape().n_layers)
-          return broken(content,
-                        {errc::malformed, fmt::format("KV rows of layer {} of {}", rows->layer,
-                                                      run().shape().n_layers)});
-        return store(std::move(*rows));
-      }
-      case frame_kind::progress: {
-        auto report = decode_progress(content);
-        if (!report) return broken(content, report.error());
-        return forward(std::move(*report));
-      }
-      case frame_kind::reservation: {
-        const auto message = decode_reservation(content);
-        if (!message) return broken(content, message.error());
-        return reserve(*message);
-      }
-      case frame_kind::load: {
-        const auto report = decode_load(content);
-        if (!report) return broken(content, report.error());
-        return self->send(view->selector, *report);
-      }
+    if (content.from >= limits.n_servers || content.to != id)
+      return refuse(content, {errc::malformed, fmt::format("a frame from server {} to {}",
+                                                           content.from, content.to)});
+    if (!view->placed) return refuse(content, {errc::malformed, "a frame before the first plan"});
+    if (content.kind != frame_kind::load) work();
+    if (belongs_to_plan(content.kind) && content.epoch != view->placed->plan.epoch) return late();
+    try {
+      if (auto taken = take(content); !taken) refuse(content, taken.error());
+    } catch (const std::exception& problem) {
+      refuse(content, {errc::failed, problem.what()});
     }
   }
 
-  void broken(const frame& content, const error& problem) {
-    run().books->fail(at(fmt::format("server {}, from server {}", id, content.from), problem));
+  /// What a token does goes by one plan. Of another one are only frames of requests that are over,
+  /// since a plan changes when none is in flight.
+  static bool belongs_to_plan(frame_kind kind) {
+    return kind == frame_kind::token || kind == frame_kind::call || kind == frame_kind::output ||
+           kind == frame_kind::kv;
+  }
+
+  result<void> take(const frame& content) {
+    const auto& shape = context().wire;
+    switch (content.kind) {
+      case frame_kind::token:
+        return take(
+            wire::decode_token(content, shape),
+            [&](token_state& state) {
+              return check(state, content.from, limits, view->placed->plan);
+            },
+            [&](token_state& state) { return start(std::move(state)); });
+      case frame_kind::call:
+        return take(
+            wire::decode_call(content, shape),
+            [&](const wire::expert_call& call) { return check(call, limits, view->placed->index); },
+            [&](wire::expert_call& call) {
+              self->send(view->shards[call.layer], expert_work{std::move(call), token_actor{}});
+            });
+      case frame_kind::output:
+        return take(
+            wire::decode_output(content, shape),
+            [&](const expert_output& output) {
+              return check(output, content.from, limits, view->placed->index);
+            },
+            [&](expert_output& output) { deliver(std::move(output)); });
+      case frame_kind::kv:
+        return take(
+            wire::decode_kv(content, shape),
+            [&](const wire::kv_rows& rows) { return check(rows, limits); },
+            [&](wire::kv_rows& rows) { store(std::move(rows), content.from); });
+      case frame_kind::progress:
+        return take(
+            wire::decode_progress(content),
+            [&](const wire::progress_report& report) {
+              return check(report, content.from, limits, view->placed->plan);
+            },
+            [&](wire::progress_report& report) { forward(std::move(report)); });
+      case frame_kind::reservation:
+        return take(
+            wire::decode_reservation(content),
+            [&](const reservation& message) { return check(message, content.from, limits); },
+            [&](const reservation& message) { reserve(message); });
+      case frame_kind::load:
+        return take(
+            wire::decode_load(content),
+            [&](const wire::load_report& report) { return check(report, content.from, limits); },
+            [&](wire::load_report& report) { self->send(view->selector, std::move(report)); });
+      case frame_kind::failure:
+        return take(
+            wire::decode_failure(content),
+            [&](const wire::failure_report& report) { return check(report, content.from, limits); },
+            [&](wire::failure_report& report) { pass_on(std::move(report)); });
+    }
+    return error{errc::malformed,
+                 fmt::format("a frame of kind {}", static_cast<int>(content.kind))};
+  }
+
+  template <class Message, class Check, class Use>
+  static result<void> take(result<Message> message, Check check, Use use) {
+    if (!message) return message.error();
+    if (auto possible = check(*message); !possible) return possible.error();
+    use(*message);
+    return {};
+  }
+
+  void refuse(const frame& content, error why) {
+    auto& count = refused_frames[content.from < limits.n_servers ? content.from : id];
+    if (!std::has_single_bit(++count)) return;
+    problem found;
+    found.of = problem::scope::peer;
+    found.server = id;
+    found.peer = content.from;
+    found.count = count;
+    found.what = at(fmt::format("server {}, from server {}", id, content.from), std::move(why));
+    found.time_ns = now();
+    self->send(view->recorder, std::move(found));
+  }
+
+  // ------------------------------------------------------------------------- sequences and tokens
+
+  /// The sequence that a frame of this attempt belongs to; null where none is live here.
+  live_sequence* sequence_of(std::uint64_t request, std::uint32_t attempt) {
+    const auto* held = memory.find(request);
+    if (held == nullptr || held->attempt != attempt) return nullptr;
+    return &sequences.at(request);
   }
 
   void start(token_state state) {
-    const token_key key{state.terms.request, state.terms.attempt, state.first};
-    std::vector<expert_output> outputs;
-    const auto parked = early.find(key);
-    if (parked != early.end()) {
-      outputs = std::move(parked->second);
-      early.erase(parked);
-    }
-    tokens[key] = spawn_token(*self, view, std::move(state), std::move(outputs));
+    work();
+    auto* sequence = sequence_of(state.terms.request, state.terms.attempt);
+    if (sequence == nullptr || state.first + state.ids.size() > sequence->positions) return late();
+    auto outputs = sequence->visits.arrive(state.first, step_of(state));
+    if (!outputs) return late();
+    const auto first = state.first;
+    sequence->tokens[first] = spawn_token(*self, view, std::move(state), std::move(*outputs));
   }
 
-  void admit(const start_request& message) {
-    const auto& spec = *message.spec;
-    auto request =
-        spawn_request(self->system(), view, spec, message.token_budget, message.continue_in_place);
-    requests[spec.number] = request;
-    send_later(self, request, spec.arrival_ns, begin_request{});
+  void depart(const token_departed& message) {
+    auto* sequence = sequence_of(message.key.request, message.key.attempt);
+    if (sequence == nullptr) return;
+    sequence->tokens.erase(message.key.first);
+    sequence->visits.leave(message.key.first, message.step);
   }
 
   void deliver(expert_output output) {
-    const auto found = tokens.find(output.token);
-    if (found != tokens.end())
-      self->send(found->second, std::move(output));
-    else
-      early[output.token].push_back(std::move(output));
+    auto* sequence = sequence_of(output.token.request, output.token.attempt);
+    if (sequence == nullptr || output.token.first >= sequence->positions) return late();
+    const auto token = sequence->tokens.find(output.token.first);
+    if (token != sequence->tokens.end()) return self->send(token->second, std::move(output));
+    if (!sequence->visits.park(std::move(output))) late();
   }
 
-  void forward(progress_report report) {
-    if (report.access != id) return view->send(report.access, encode(report));
+  void forward(wire::progress_report report) {
+    if (report.access != id) return view->send(report.access, wire::encode(report));
     const auto found = requests.find(report.request);
-    if (found != requests.end()) self->send(found->second, std::move(report));
+    if (found == requests.end()) return late();
+    if (report.id >= 0) ++found->second.status.new_tokens;
+    self->send(found->second.handle, std::move(report));
   }
 
-  // -------------------------------------------------------------------------------------------------------
-  // KV
+  void fail_part(part_failed& message) {
+    if (message.to != id) return view->send(message.to, wire::encode(message.report));
+    pass_on(std::move(message.report));
+  }
+
+  /// To the owner: it is here, or known by the sequence.
+  void pass_on(wire::failure_report report) {
+    if (requests.contains(report.request)) return tell_request(report.request, std::move(report));
+    const auto* held = memory.find(report.request);
+    if (held == nullptr || held->access == id) return late();
+    view->send(held->access, wire::encode(report));
+  }
+
+  void late() { ++late_frames; }
+
+  // ------------------------------------------------------------------------------------------- KV
 
   void stream(const kv_written& written) {
     const auto layer = written.content.layer;
-    const auto members_of = [&](std::uint32_t access) {
-      return view->placed->plan.residence[access].layers[layer];
-    };
-    const auto first = members_of(written.access.front());
+    const auto first = view->members(written.access.front(), layer);
     if (std::all_of(written.access.begin(), written.access.end(),
-                    [&](std::uint32_t access) { return members_of(access) == first; })) {
-      const auto content = encode(written.content);
-      for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer)
+                    [&](std::uint32_t access) { return view->members(access, layer) == first; })) {
+      const auto content = wire::encode(written.content);
+      for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
         if (peer != id && ((first >> peer) & 1u)) view->send(peer, content);
       return;
     }
-    std::map<std::uint32_t, kv_rows> by_peer;
+    std::map<std::uint32_t, wire::kv_rows> by_peer;
     for (std::size_t i = 0; i < written.content.blocks.size(); ++i) {
-      const auto members = members_of(written.access[i]);
-      for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer) {
+      const auto members = view->members(written.access[i], layer);
+      for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer) {
         if (peer == id || !((members >> peer) & 1u)) continue;
         auto& rows = by_peer[peer];
         rows.layer = layer;
         rows.blocks.push_back(written.content.blocks[i]);
       }
     }
-    for (const auto& [peer, rows] : by_peer) view->send(peer, encode(rows));
+    for (const auto& [peer, rows] : by_peer) view->send(peer, wire::encode(rows));
   }
 
-  void store(kv_rows rows) {
-    // Where a request is over, its last rows were still on the way.
-    std::erase_if(rows.blocks,
-                  [&](const kv_block& block) { return !reserved.contains(block.request); });
-    self->send(view->compute,
-               store_kv{std::move(rows), static_cast<std::uint32_t>(run().shape().max_context)});
+  /// Rows of sequences that are live here and that the sender keeps as well. Where a request is over,
+  /// its last rows were still on the way.
+  void store(wire::kv_rows rows, std::uint32_t sender) {
+    const auto before = rows.blocks.size();
+    std::erase_if(rows.blocks, [&](const wire::kv_block& block) {
+      const auto* sequence = sequence_of(block.request, block.attempt);
+      if (sequence == nullptr || block.first + block.n > sequence->positions) return true;
+      const auto access = memory.find(block.request)->access;
+      return ((view->members(access, rows.layer) >> sender) & 1u) == 0;
+    });
+    late_frames += before - rows.blocks.size();
+    if (!rows.blocks.empty())
+      self->send(view->compute, store_kv{std::move(rows), limits.most_positions});
   }
 
-  // --------------------------------------------------------------------------------------------
-  // reservations
+  // ---------------------------------------------------------------------------------- reservations
 
   void reserve(const reservation& message) {
-    const bool answer =
-        message.step == reserve_step::granted || message.step == reserve_step::refused;
+    const bool answer = message.step == reserve_step::granted ||
+                        message.step == reserve_step::refused ||
+                        message.step == reserve_step::fenced;
     const auto addressee = answer ? message.access : message.server;
-    if (addressee != id) return view->send(addressee, encode(message));
-    switch (message.step) {
-      case reserve_step::granted:
-      case reserve_step::refused: {
-        const auto found = requests.find(message.request);
-        if (found != requests.end()) self->send(found->second, message);
-        return;
+    if (addressee != id) return view->send(addressee, wire::encode(message));
+    if (answer) return answer_request(message);
+    const auto* held = memory.find(message.request);
+    if (held != nullptr && held->access != message.access) return late();
+    apply(memory.take(message, now()));
+    set_timer();
+  }
+
+  void answer_request(const reservation& message) {
+    if (requests.contains(message.request)) return tell_request(message.request, message);
+    late();
+    // Granted to a request that is over: an ask that came late, or again.
+    if (message.step != reserve_step::granted) return;
+    auto release = message;
+    release.step = reserve_step::release;
+    reserve(release);
+  }
+
+  void apply(const kv_reservations::outcome& outcome) {
+    using what = kv_reservations::event::what;
+    for (const auto& event : outcome.events) {
+      if (event.kind != what::granted) end_tokens(event.request);
+      if (event.kind == what::ended) {
+        sequences.erase(event.request);
+        self->send(view->compute, drop_sequence{event.request});
+      } else {
+        open(event.request, event.attempt);
       }
-      case reserve_step::attempt:
-        if (!reservation_queue.empty() || !fits(message))
-          return reply(message, reserve_step::refused);
-        return grant(message);
-      case reserve_step::wait:
-        reservation_queue.push_back(message);
-        return serve_queue();
-      case reserve_step::release: {
-        const auto held = reserved.find(message.request);
-        if (held == reserved.end()) return;
-        reserved_bytes -= held->second;
-        trace_memory(message.request, -held->second);
-        reserved.erase(held);
-        self->send(view->compute, drop_sequence{message.request});
-        return serve_queue();
-      }
+      if (event.change_bytes != 0 && view->tracing())
+        view->trace(
+            trace::memory_line(id, event.request, event.change_bytes, event.reserved_bytes, now()));
     }
+    for (const auto& answer : outcome.answers) reserve(answer);
   }
 
-  bool fits(const reservation& message) const {
-    return reserved_bytes + message.bytes <= run().servers.servers[id].kv_bytes;
+  /// What has been here of an earlier attempt says nothing about this one.
+  void open(std::uint64_t request, std::uint32_t attempt) {
+    const auto* held = memory.find(request);
+    std::int64_t layers = 0;
+    for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
+      layers += (view->members(held->access, layer) >> id) & 1u;
+    const auto row_bytes = std::max<std::int64_t>(1, layers * context().costs.kv_row_bytes);
+    live_sequence sequence;
+    sequence.positions = static_cast<std::uint32_t>(std::min<std::int64_t>(
+        held->bytes / row_bytes + context().decoding.start_rows, limits.most_positions));
+    sequence.visits = token_visits(std::size_t{sequence.positions} * limits.top_k);
+    sequences[request] = std::move(sequence);
+    self->send(view->compute, open_sequence{request, attempt});
   }
 
-  void grant(const reservation& message) {
-    reserved[message.request] += message.bytes;
-    reserved_bytes += message.bytes;
-    run().books->keep_kv_peak(id, reserved_bytes);
-    trace_memory(message.request, message.bytes);
-    reply(message, reserve_step::granted);
+  void end_tokens(std::uint64_t request) {
+    const auto found = sequences.find(request);
+    if (found == sequences.end()) return;
+    for (const auto& [first, token] : found->second.tokens) end(token);
+    found->second.tokens.clear();
   }
 
-  void serve_queue() {
-    while (!reservation_queue.empty() && fits(reservation_queue.front())) {
-      const auto message = reservation_queue.front();
-      reservation_queue.pop_front();
-      grant(message);
+  // --------------------------------------------------------------------------------------- timers
+
+  /// For the earliest deadline of a request or end of a lease.
+  void set_timer() {
+    auto earliest = memory.next_expiry_ns();
+    if (!deadlines.empty()) earliest = std::min(earliest, deadlines.begin()->first);
+    if (earliest == std::numeric_limits<std::int64_t>::max()) return;
+    if (timer_ns >= 0 && timer_ns <= earliest) return;
+    timer_ns = earliest;
+    send_later(self, handle(), std::max<std::int64_t>(0, earliest - now()), timer_tick{},
+               later::timer);
+  }
+
+  void ring() {
+    timer_ns = -1;
+    while (!deadlines.empty() && deadlines.begin()->first <= now()) {
+      const auto number = deadlines.begin()->second;
+      deadlines.erase(deadlines.begin());
+      tell_request(number, request_deadline{});
     }
+    apply(memory.expire(now()));
+    set_timer();
   }
 
-  void reply(reservation message, reserve_step step) {
-    message.step = step;
-    reserve(message);
+  // ----------------------------------------------------------------------------------------- load
+
+  /// Something happens here: waits are told until nothing does.
+  void work() {
+    worked = true;
+    set_tick();
   }
 
-  void trace_memory(std::uint64_t request, std::int64_t change) {
-    if (run().books->tracing())
-      run().books->trace(fmt::format(
-          R"({{"type":"kv","server":{},"request":{},"change_bytes":{},"reserved_bytes":{},"time_ns":{}}})",
-          id, request, change, reserved_bytes, now_ns(self) - run().start_ns));
+  void set_tick() {
+    if (tick_is_set || !tells_load || context().load_period_ns <= 0) return;
+    tick_is_set = true;
+    send_later(self, handle(), context().load_period_ns, load_tick{}, later::timer);
   }
-
-  // ----------------------------------------------------------------------------------------------------
-  // load
 
   void tick() {
-    if (run().books->outstanding() == 0) return;
+    tick_is_set = false;
+    if (!tells_load) return;
+    goes_on = std::exchange(worked, false);
+    for (const auto& link : view->links)
+      if (link) self->send(link, tell_load{});
     self->send(view->compute, tell_load{});
-    if (view->monitor)
-      for (const auto& link : view->links)
-        if (link) self->send(link, tell_load{});
-    send_later(self, view->server, run().load_period_ns, load_tick{});
+  }
+
+  void take(const link_load& load) {
+    link_wait_ns[load.to] = load.wait_ns;
+    if (view->monitor) self->send(view->monitor, load);
+  }
+
+  /// The links have answered before.
+  void take(const compute_load& load) {
+    const bool changed = load.wait_ns != told.wait_ns || link_wait_ns != told.link_wait_ns;
+    const bool waits =
+        load.wait_ns > 0 || std::ranges::any_of(link_wait_ns, [](auto wait) { return wait > 0; });
+    if (changed) {
+      ++told.number;
+      told.wait_ns = load.wait_ns;
+      told.link_wait_ns = link_wait_ns;
+      self->send(view->selector, told);
+      if (view->monitor) self->send(view->monitor, told);
+      for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+        if (peer != id) view->send(peer, wire::encode(told));
+    }
+    if (goes_on || waits) set_tick();
+  }
+
+  // --------------------------------------------------------------------------------- status and end
+
+  edge_status tell() const {
+    server_status status;
+    status.server = id;
+    status.name = context().servers.servers[id].name;
+    if (view->placed) {
+      status.epoch = view->placed->plan.epoch;
+      status.policy = view->placed->policy;
+    }
+    status.admitting = admitting.is(admission::open);
+    for (const auto& [number, request] : requests) status.requests.push_back(request.status);
+    for (const auto& [request, held] : memory.sequences()) {
+      sequence_status sequence{request, held.attempt, held.bytes, held.granted, 0, 0};
+      if (const auto live = sequences.find(request); live != sequences.end()) {
+        sequence.tokens = static_cast<std::uint32_t>(live->second.tokens.size());
+        sequence.parked_rows = static_cast<std::uint32_t>(live->second.visits.parked_rows());
+      }
+      status.sequences.push_back(sequence);
+    }
+    std::ranges::sort(status.sequences, {}, &sequence_status::request);
+    status.reserved_bytes = memory.reserved_bytes();
+    status.kv_bytes = memory.capacity_bytes();
+    status.ledger.kv_peak_bytes = memory.peak_bytes();
+    status.ended_requests = ended_requests;
+    for (const auto count : refused_frames) status.refused_frames += count;
+    status.late_frames = late_frames;
+    return {std::move(status)};
+  }
+
+  template <class Handle>
+  void end(const Handle& actor) {
+    if (actor) self->send_exit(actor, caf::exit_reason::user_shutdown);
   }
 
   void stop() {
-    const auto end = [this](const auto& actor) {
-      if (actor) self->send_exit(actor, caf::exit_reason::user_shutdown);
-    };
-    for (const auto& [key, token] : tokens) end(token);
-    for (const auto& [number, request] : requests) end(request);
+    for (const auto& [request, sequence] : sequences)
+      for (const auto& [first, token] : sequence.tokens) end(token);
+    for (const auto& [number, request] : requests) end(request.handle);
     for (const auto& shard : view->shards) end(shard);
     for (const auto& link : view->links) end(link);
     end(view->compute);
     end(view->selector);
     self->quit();
   }
-
-  void tell_everyone(const load_report& report) {
-    self->send(view->selector, report);
-    if (view->monitor) self->send(view->monitor, report);
-    for (std::uint32_t peer = 0; peer < run().servers.size(); ++peer)
-      if (peer != id) view->send(peer, encode(report));
-  }
 };
 
 }  // namespace
 
-edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id) {
-  return system.spawn([id](edge_server_actor::stateful_pointer<edge_server_state> self)
+edge_server_actor spawn_edge_server(caf::actor_system& system,
+                                    std::shared_ptr<const service_context> context,
+                                    std::uint32_t id) {
+  return system.spawn([context, id](edge_server_actor::stateful_pointer<edge_server_state> self)
                           -> edge_server_actor::behavior_type {
     auto& state = self->state;
     state.self = self;
-    state.id = id;
+    state.begin(id, *context);
     return {
         // CAF tries one after the other, so the most frequent come first.
-        [&state](frame& content) { state.receive(content); },
+        [&state](const frame& content) { state.receive(content); },
         [&state](const kv_written& written) { state.stream(written); },
-        [&state](const token_departed& message) { state.tokens.erase(message.key); },
+        [&state](arrived_output& message) { state.deliver(std::move(message.content)); },
+        [&state](const token_departed& message) { state.depart(message); },
         [&state](start_token& message) { state.start(std::move(message.state)); },
-        [&state](const start_request& message) { state.admit(message); },
-        [&state](progress_report& report) { state.forward(std::move(report)); },
+        [&state](wire::progress_report& report) { state.forward(std::move(report)); },
         [&state](const reservation& message) { state.reserve(message); },
-        [&state](const load_report& report) { state.tell_everyone(report); },
+        [&state](const request_moved& message) { state.follow(message); },
+        [&state](const submit_request& message) { state.submit(message); },
+        [&state](const link_load& load) { state.take(load); },
+        [&state](const compute_load& load) { state.take(load); },
         [&state](load_tick) { state.tick(); },
+        [&state](timer_tick) { state.ring(); },
+        [&state](part_failed& message) { state.fail_part(message); },
+        [&state](const cancel_request& message) { state.tell_request(message.request, message); },
+        [&state](const restart_request& message) { state.tell_request(message.request, message); },
         [&state](attach_view& message) { state.view = std::move(message.view); },
-        [&state](stop_server) { state.stop(); },
-        [&state](const install_plan& message) {
-          state.install(message);
-          return caf::ok_atom::value;
-        },
-        [&state](hold_admission) { return state.hold(); },
+        [&state](const install_plan& message) { state.install(message); },
+        [&state](const hold_admission& message) { state.stop_admitting(message); },
         [&state](resume_admission) { state.resume(); },
+        [&state](settle_down) { state.tells_load = false; },
+        [&state](status_query) { return state.tell(); },
+        [&state](stop_server) { state.stop(); },
     };
   });
 }

@@ -6,40 +6,74 @@
 #include <vector>
 
 #include "actors/caf.hpp"
-#include "actors/decide.hpp"
-#include "actors/wire.hpp"
+#include "actors/changes.hpp"
+#include "actors/requests.hpp"
+#include "actors/status.hpp"
+#include "net/wire/messages.hpp"
+#include "planning/serving/decide.hpp"
+#include "planning/serving/plan_in_force.hpp"
+#include "planning/strategies/adaptation.hpp"
 
 /// The protocol between the actors: every message inside a process and every typed interface. What
-/// crosses between servers is in wire.hpp and travels as a `frame` through a link.
+/// crosses between servers is in net/wire/messages.hpp and travels as a `frame` through a link.
 ///
-/// Inside one process a message cannot be lost. What can be lost, a frame on a link or a whole
-/// server, is covered by the deadline that each request actor holds.
+/// Inside one process a message is neither lost nor repeated, and those of one sender to one receiver
+/// keep their order. Frames have none of that: whoever takes one in takes each thing once
+/// (planning/serving).
 namespace ordermoe::actors {
 
-struct deployment;
+using wire::frame;
+using wire::token_key;
+
 struct server_view;
-struct request_spec;
-struct replan_order;
-struct answered_request;
 
-struct tell_load {};    ///< Ask for the present load; a compute answers its edge server, a link the
-                        ///< monitor.
-struct tell_ledger {};  ///< Ask to write what was counted into the run's books.
+/// To edge servers, computes, selectors, links, planners: say how things are. Answered by the struct of that
+/// name in status.hpp.
+struct status_query {};
 
-// ----------------------------------------------------------------------------------------------------
-// to a planner
+// ------------------------------------------------------------------------------------- to a client
 
-struct push_plan {};  ///< From the run: put the first plan in force everywhere.
+/// answer_token, answer_end: from the request that it sent, which ends with the latter.
+struct answer_end {
+  std::shared_ptr<const request_outcome> outcome;
+};
 
-/// From the run (an operator's order): plan anew and switch once no request is in flight.
+using client_actor = caf::typed_actor<caf::reacts_to<answer_token>, caf::reacts_to<answer_end>>;
+
+// ----------------------------------------------------------------------------------- to a recorder
+
+/// problem: from whoever finds it. plan_change, policy_change: from the planner.
+/// Asked for everything that it was told.
+struct history_query {};
+struct history {
+  std::vector<problem> problems;  ///< The latest, as many as are kept.
+  std::vector<plan_change> plan_changes;
+  std::vector<policy_change> policy_changes;
+};
+
+using recorder_actor =
+    caf::typed_actor<caf::reacts_to<problem>, caf::reacts_to<plan_change>,
+                     caf::reacts_to<policy_change>, caf::replies_to<history_query>::with<history>>;
+
+// ------------------------------------------------------------------------------------ to a planner
+
+/// From the service: put the first plan in force everywhere.
+struct push_plan {};
+
+/// From the service (an operator's order): plan anew and switch once no request is in flight.
 struct replan {
   std::shared_ptr<const replan_order> order;
 };
 
+/// From the service (an operator's order): select by another policy.
+struct change_policy {
+  std::shared_ptr<const policy_order> order;
+};
+
 /// From the monitor: activation drifted from the profile, so that the plan's expected cost is
-/// `cost_ratio` times what the profile in force says. Answered by plan_in_force or plan_kept.
+/// `cost_ratio` times what the profile in force says. Answered by plan_announced or plan_kept.
 struct propose_replan {
-  std::shared_ptr<const planning::profile> experts;  ///< With the measured activation.
+  std::shared_ptr<const planning::profile> profile;  ///< With the measured activation.
   double cost_ratio = 1;
   double least_gain = 0;  ///< Share of the expected cost that another plan must save.
 };
@@ -51,23 +85,42 @@ struct change_weights {
   std::vector<std::uint64_t> requests;  ///< The window, in the order in which they count.
 };
 
+/// From an edge server: no request of its users is in flight, and none begins. `change` as in
+/// hold_admission.
+struct admission_held {
+  std::uint64_t change = 0;
+  std::uint32_t server = 0;
+};
+
+/// From an edge server: it hosts the plan and decides by the policy of these numbers.
+struct plan_installed {
+  std::uint64_t epoch = 0, policy = 0;
+  std::uint32_t server = 0;
+};
+
 /// From itself: the weights of the next plan are where they will be needed.
-struct weights_moved {};
+struct weights_moved {
+  std::uint64_t change = 0;
+};
 
-/// tell_ledger: from the run, when every request is answered; nothing changes any more.
+/// From itself: a step of this change has taken too long.
+struct change_overdue {
+  std::uint64_t change = 0;
+};
 
-using planner_actor =
-    caf::typed_actor<caf::reacts_to<push_plan>, caf::reacts_to<replan>,
-                     caf::reacts_to<propose_replan>, caf::reacts_to<change_weights>,
-                     caf::reacts_to<weights_moved>, caf::reacts_to<tell_ledger>>;
+using planner_actor = caf::typed_actor<
+    caf::reacts_to<push_plan>, caf::reacts_to<replan>, caf::reacts_to<change_policy>,
+    caf::reacts_to<propose_replan>, caf::reacts_to<change_weights>, caf::reacts_to<admission_held>,
+    caf::reacts_to<plan_installed>, caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
+    caf::replies_to<status_query>::with<planner_status>>;
 
-// ----------------------------------------------------------------------------------------------------
-// to a monitor. Nobody sends these where no monitor runs.
+// ---------------------------------------------- to a monitor. Nobody sends these where none runs.
 
 /// From the planner: what measurements are compared with from now on.
-struct plan_in_force {
-  std::shared_ptr<const deployment> content;
+struct plan_announced {
+  std::shared_ptr<const plan_in_force> content;
   planner_actor planner;
+  bool new_policy = false;  ///< Not one that the monitor's own steps made.
 };
 
 /// From the planner: a proposal changed nothing.
@@ -79,27 +132,27 @@ struct activation_report {
   std::vector<std::uint32_t> rows;    ///< [n_layers]
 };
 
-/// From a link, when its edge server tells its load.
+/// From a link: its load. To its edge server, which passes it on to the monitor.
 struct link_load {
   std::uint32_t from = 0, to = 0;
   std::int64_t time_ns = 0;
-  std::int64_t busy_ns = 0;  ///< Since the start of the run.
+  std::int64_t busy_ns = 0;  ///< Since the start.
   std::int64_t wait_ns = 0;  ///< Until a frame sent now could start.
 };
 
 /// From a request that is answered.
 struct request_report {
-  std::shared_ptr<const answered_request> content;
+  std::shared_ptr<const planning::answered_request> content;
 };
 
-/// load_report: from each edge server, of itself.
-using monitor_actor = caf::typed_actor<caf::reacts_to<plan_in_force>, caf::reacts_to<plan_kept>,
-                                       caf::reacts_to<activation_report>,
-                                       caf::reacts_to<load_report>, caf::reacts_to<link_load>,
-                                       caf::reacts_to<request_report>, caf::reacts_to<tell_ledger>>;
+/// wire::load_report: from each edge server, of itself. status_query: what was measured so far.
+using monitor_actor =
+    caf::typed_actor<caf::reacts_to<plan_announced>, caf::reacts_to<plan_kept>,
+                     caf::reacts_to<activation_report>, caf::reacts_to<wire::load_report>,
+                     caf::reacts_to<link_load>, caf::reacts_to<request_report>,
+                     caf::replies_to<status_query>::with<observations>>;
 
-// ----------------------------------------------------------------------------------------------------
-// to a token
+// -------------------------------------------------------------------------------------- to a token
 
 /// From the selector: the rows after attention, and what runs where.
 struct decided {
@@ -114,19 +167,22 @@ struct head_done {
   std::vector<float> logits;
 };
 
-/// expert_output (wire.hpp) comes from compute where the experts ran here, from the edge server
-/// otherwise.
-using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<expert_output>,
-                                     caf::reacts_to<head_done>>;
+/// From compute: what the token waits for cannot be computed.
+struct work_failed {
+  error what;
+};
 
-// --------------------------------------------------------------------------------------------------
-// to a compute
+/// wire::expert_output comes from compute where the experts ran here, from the edge server otherwise.
+using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<wire::expert_output>,
+                                     caf::reacts_to<head_done>, caf::reacts_to<work_failed>>;
+
+// ------------------------------------------------------------------------------------ to a compute
 
 /// From a token: attend these rows as soon as every earlier KV row of the sequence is here, then
 /// ask the selector what runs where. The selector answers the token.
 struct attend_work {
   token_actor token;
-  request_terms terms;
+  wire::request_terms terms;
   std::uint32_t layer = 0;
   std::uint32_t first = 0;
   std::uint32_t n = 0;            ///< Rows.
@@ -140,7 +196,7 @@ struct attend_work {
 };
 
 struct expert_work {
-  expert_call call;
+  wire::expert_call call;
   token_actor token;  ///< Set where the outputs go to a token on this server.
 };
 
@@ -151,10 +207,18 @@ struct head_work {
 
 /// KV rows that arrived from another member of R_l: stored before any later attention runs.
 struct store_kv {
-  kv_rows content;
+  wire::kv_rows content;
   std::uint32_t capacity = 0;  ///< Positions that a sequence may have.
 };
 
+/// From the edge server: rows of this attempt may be kept here from now on, those of earlier attempts are
+/// forgotten.
+struct open_sequence {
+  std::uint64_t request = 0;
+  std::uint32_t attempt = 0;
+};
+
+/// From the edge server: nothing of this request is kept here any more.
 struct drop_sequence {
   std::uint64_t request = 0;
 };
@@ -165,7 +229,18 @@ struct batch_done {
   std::vector<std::shared_ptr<batch>> earlier;  ///< Done before it, which nobody waited for.
 };
 
-/// From the run or the edge server: the server as it is now. The first message that each actor of a
+/// From the edge server: say the present load; answered by compute_load and link_load.
+struct tell_load {};
+
+/// What a compute counted and has to do.
+struct compute_status {
+  server_ledger ledger;
+  std::size_t sequences = 0;
+  std::size_t waiting_batches = 0;
+  std::int64_t wait_ns = 0;
+};
+
+/// From the service or the edge server: the server as it is now. The first message that each actor of a
 /// server gets.
 struct attach_view {
   std::shared_ptr<const server_view> view;
@@ -173,18 +248,16 @@ struct attach_view {
 
 using compute_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<attend_work>, caf::reacts_to<expert_work>,
-    caf::reacts_to<head_work>, caf::reacts_to<store_kv>, caf::reacts_to<drop_sequence>,
-    caf::reacts_to<batch_done>, caf::reacts_to<tell_load>, caf::reacts_to<tell_ledger>>;
+    caf::reacts_to<head_work>, caf::reacts_to<store_kv>, caf::reacts_to<open_sequence>,
+    caf::reacts_to<drop_sequence>, caf::reacts_to<batch_done>, caf::reacts_to<tell_load>,
+    caf::replies_to<status_query>::with<compute_status>>;
 
-// ------------------------------------------------------------------------------------------- to an
-// expert shard
+// ------------------------------------------------------------------------------- to an expert shard
 
-/// From a token here or from the edge server: run these rows. Experts that this shard does not host
-/// are a broken plan.
+/// From a token here or from the edge server: run these rows.
 using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>>;
 
-// -------------------------------------------------------------------------------------------------
-// to a selector
+// ----------------------------------------------------------------------------------- to a selector
 
 /// One token's rows after attention, norm and router.
 struct select_query {
@@ -205,126 +278,212 @@ struct select_batch {
   std::vector<select_query> queries;
 };
 
-/// load_report: what other servers say of their waits; a new snapshot each time.
-using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_batch>,
-                                        caf::reacts_to<load_report>>;
+struct selector_status {
+  execution_counts executions{};
+  std::uint64_t snapshot = 0;
+};
 
-// -----------------------------------------------------------------------------------------------------
-// to a link
+/// wire::load_report: what a server, this one too, says of its waits; a new snapshot each time.
+using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_batch>,
+                                        caf::reacts_to<wire::load_report>,
+                                        caf::replies_to<status_query>::with<selector_status>>;
+
+// --------------------------------------------------------------------------------------- to a link
 
 /// Frames in FIFO order, delivered to the edge server at the other end.
-using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
-                                    caf::reacts_to<tell_load>, caf::reacts_to<tell_ledger>>;
+using link_actor =
+    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<tell_load>,
+                     caf::replies_to<status_query>::with<link_status>>;
 
-// ---------------------------------------------------------------------------------------------------
-// to a request
+// ------------------------------------------------------------------------------------ to a request
 
-struct begin_request {};     ///< From the run: the request arrives now.
-struct request_deadline {};  ///< From itself.
+/// From the edge server: its time is over.
+struct request_deadline {};
 
-/// From the planner to every edge server, and from there to its users' requests: let no request
-/// begin. A request answers at once where it has not begun, otherwise when it is done; a server
-/// when all of its requests have answered.
-struct hold_admission {};
+/// From the edge server: nobody wants the answer any more.
+struct cancel_request {
+  std::uint64_t request = 0;
+};
 
-/// From the planner to every edge server once all of them confirmed the plan: requests may begin.
-struct resume_admission {};
+/// From the edge server: begin again on what is known, with a new attempt.
+struct restart_request {
+  std::uint64_t request = 0;
+};
 
-/// From the edge server to its users' requests: begin, if you arrived, under this view.
+/// From the edge server: begin under this view.
 struct resume_request {
   std::shared_ptr<const server_view> view;
 };
 
 using request_actor =
-    caf::typed_actor<caf::reacts_to<begin_request>, caf::reacts_to<progress_report>,
-                     caf::reacts_to<reservation>, caf::reacts_to<request_deadline>,
-                     caf::replies_to<hold_admission>::with<caf::ok_atom>,
-                     caf::reacts_to<resume_request>>;
+    caf::typed_actor<caf::reacts_to<wire::progress_report>, caf::reacts_to<wire::reservation>,
+                     caf::reacts_to<wire::failure_report>, caf::reacts_to<resume_request>,
+                     caf::reacts_to<request_deadline>, caf::reacts_to<cancel_request>,
+                     caf::reacts_to<restart_request>>;
 
-// -----------------------------------------------------------------------------------------------
-// to an edge server
+// -------------------------------------------------------------------------------- to an edge server
 
 /// From compute: KV rows were written here; the other members of R_l get them.
 struct kv_written {
-  kv_rows content;
+  wire::kv_rows content;
   std::vector<std::uint32_t> access;  ///< [blocks] access server: selects R_l
+};
+
+/// From compute: experts ran here for a token that is to be here.
+struct arrived_output {
+  wire::expert_output content;
 };
 
 /// From a token: it left this server or ended.
 struct token_departed {
   token_key key;
+  std::uint32_t step = 0;  ///< Up to which it was here.
+};
+
+/// From a token, compute or the own request: a part of a request cannot be done here, and `to` waits for
+/// it.
+struct part_failed {
+  wire::failure_report report;
+  std::uint32_t to = 0;
 };
 
 /// A token starts here; from a request or from the token before it.
 struct start_token {
-  token_state state;
+  wire::token_state state;
 };
 
-/// From the run: a user connected to this server sends a request at `spec->arrival_ns`.
-struct start_request {
+/// From a client: a user connected to this server asks for an answer. Nothing is sent back but what
+/// goes to the client.
+struct submit_request {
+  std::uint64_t request = 0;  ///< No other in the cluster has this number, now or before.
   std::shared_ptr<const request_spec> spec;
-  loss_units token_budget = 0;  ///< Average units per token; unbounded_budget: no limit.
-  bool continue_in_place = true;
+  client_actor client;
 };
 
-/// From the planner: host these experts from now on. Answered when shards and selector are ready.
-/// A plan of another epoch comes only while no request is in flight; within an epoch only the
-/// selection tables change.
+/// From a request of a user of this server: it is in another phase now, with so many tokens answered.
+struct request_moved {
+  std::uint64_t request = 0;
+  request_phase phase = request_phase::held;
+  std::uint32_t attempt = 0;
+};
+
+/// From compute: its load.
+struct compute_load {
+  std::int64_t wait_ns = 0;
+};
+
+/// From the planner: let no request begin from now on; answer with admission_held once none is in
+/// flight.
+struct hold_admission {
+  std::uint64_t change = 0;
+  planner_actor planner;
+};
+
+/// From the planner: requests may begin.
+struct resume_admission {};
+
+/// From the planner: host these experts and decide by these tables from now on; answer with
+/// plan_installed. A plan of another epoch comes only while no request is in flight; within an epoch
+/// only the policy changes.
 struct install_plan {
-  std::shared_ptr<const deployment> content;
+  std::shared_ptr<const plan_in_force> content;
+  planner_actor planner;
 };
 
+/// From itself.
 struct load_tick {};
+struct timer_tick {};
 
-/// From the run: end, with every actor of this server.
+/// From the service, which is about to count what was sent: tell no load any more.
+struct settle_down {};
+
+/// From the service: end, with every actor of this server.
 struct stop_server {};
+
+/// What an edge server counted; server_status without what its compute and selector know.
+struct edge_status {
+  server_status content;
+};
 
 using edge_server_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<kv_written>,
-    caf::reacts_to<token_departed>, caf::reacts_to<start_token>, caf::reacts_to<start_request>,
-    caf::reacts_to<progress_report>, caf::reacts_to<reservation>, caf::reacts_to<load_report>,
-    caf::reacts_to<load_tick>, caf::reacts_to<stop_server>,
-    caf::replies_to<install_plan>::with<caf::ok_atom>,
-    caf::replies_to<hold_admission>::with<caf::ok_atom>, caf::reacts_to<resume_admission>>;
+    caf::reacts_to<arrived_output>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
+    caf::reacts_to<wire::progress_report>, caf::reacts_to<wire::reservation>,
+    caf::reacts_to<part_failed>, caf::reacts_to<submit_request>, caf::reacts_to<cancel_request>,
+    caf::reacts_to<restart_request>, caf::reacts_to<request_moved>, caf::reacts_to<compute_load>,
+    caf::reacts_to<link_load>, caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>,
+    caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>, caf::reacts_to<install_plan>,
+    caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
+    caf::replies_to<status_query>::with<edge_status>>;
 
 }  // namespace ordermoe::actors
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::frame)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::attach_view)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::decided)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::head_done)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::expert_output)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::attend_work)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::expert_work)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::head_work)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::store_kv)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::drop_sequence)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::batch_done)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::tell_load)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::tell_ledger)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::select_batch)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::load_report)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::begin_request)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::request_deadline)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::progress_report)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::reservation)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::kv_written)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::token_departed)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::start_token)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::start_request)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::install_plan)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::load_tick)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::stop_server)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::push_plan)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::replan)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::propose_replan)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::change_weights)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::weights_moved)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::plan_in_force)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::plan_kept)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::activation_report)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::link_load)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::request_report)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::hold_admission)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::resume_admission)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::actors::resume_request)
+// Messages stay inside a process: CAF never serialises them.
+#define ORDERMOE_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::type)
+ORDERMOE_LOCAL_MESSAGE(actors::activation_report)
+ORDERMOE_LOCAL_MESSAGE(actors::admission_held)
+ORDERMOE_LOCAL_MESSAGE(actors::answer_end)
+ORDERMOE_LOCAL_MESSAGE(actors::answer_token)
+ORDERMOE_LOCAL_MESSAGE(actors::arrived_output)
+ORDERMOE_LOCAL_MESSAGE(actors::attach_view)
+ORDERMOE_LOCAL_MESSAGE(actors::attend_work)
+ORDERMOE_LOCAL_MESSAGE(actors::batch_done)
+ORDERMOE_LOCAL_MESSAGE(actors::cancel_request)
+ORDERMOE_LOCAL_MESSAGE(actors::change_overdue)
+ORDERMOE_LOCAL_MESSAGE(actors::change_policy)
+ORDERMOE_LOCAL_MESSAGE(actors::change_weights)
+ORDERMOE_LOCAL_MESSAGE(actors::compute_load)
+ORDERMOE_LOCAL_MESSAGE(actors::compute_status)
+ORDERMOE_LOCAL_MESSAGE(actors::decided)
+ORDERMOE_LOCAL_MESSAGE(actors::drop_sequence)
+ORDERMOE_LOCAL_MESSAGE(actors::edge_status)
+ORDERMOE_LOCAL_MESSAGE(actors::expert_work)
+ORDERMOE_LOCAL_MESSAGE(actors::head_done)
+ORDERMOE_LOCAL_MESSAGE(actors::head_work)
+ORDERMOE_LOCAL_MESSAGE(actors::history)
+ORDERMOE_LOCAL_MESSAGE(actors::history_query)
+ORDERMOE_LOCAL_MESSAGE(actors::hold_admission)
+ORDERMOE_LOCAL_MESSAGE(actors::install_plan)
+ORDERMOE_LOCAL_MESSAGE(actors::kv_written)
+ORDERMOE_LOCAL_MESSAGE(actors::link_load)
+ORDERMOE_LOCAL_MESSAGE(actors::link_status)
+ORDERMOE_LOCAL_MESSAGE(actors::load_tick)
+ORDERMOE_LOCAL_MESSAGE(actors::observations)
+ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
+ORDERMOE_LOCAL_MESSAGE(actors::part_failed)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_announced)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_change)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_installed)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_kept)
+ORDERMOE_LOCAL_MESSAGE(actors::planner_status)
+ORDERMOE_LOCAL_MESSAGE(actors::policy_change)
+ORDERMOE_LOCAL_MESSAGE(actors::problem)
+ORDERMOE_LOCAL_MESSAGE(actors::propose_replan)
+ORDERMOE_LOCAL_MESSAGE(actors::push_plan)
+ORDERMOE_LOCAL_MESSAGE(actors::replan)
+ORDERMOE_LOCAL_MESSAGE(actors::request_deadline)
+ORDERMOE_LOCAL_MESSAGE(actors::request_moved)
+ORDERMOE_LOCAL_MESSAGE(actors::request_report)
+ORDERMOE_LOCAL_MESSAGE(actors::restart_request)
+ORDERMOE_LOCAL_MESSAGE(actors::resume_admission)
+ORDERMOE_LOCAL_MESSAGE(actors::resume_request)
+ORDERMOE_LOCAL_MESSAGE(actors::select_batch)
+ORDERMOE_LOCAL_MESSAGE(actors::selector_status)
+ORDERMOE_LOCAL_MESSAGE(actors::settle_down)
+ORDERMOE_LOCAL_MESSAGE(actors::start_token)
+ORDERMOE_LOCAL_MESSAGE(actors::status_query)
+ORDERMOE_LOCAL_MESSAGE(actors::stop_server)
+ORDERMOE_LOCAL_MESSAGE(actors::store_kv)
+ORDERMOE_LOCAL_MESSAGE(actors::submit_request)
+ORDERMOE_LOCAL_MESSAGE(actors::tell_load)
+ORDERMOE_LOCAL_MESSAGE(actors::timer_tick)
+ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
+ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
+ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
+ORDERMOE_LOCAL_MESSAGE(wire::expert_output)
+ORDERMOE_LOCAL_MESSAGE(wire::failure_report)
+ORDERMOE_LOCAL_MESSAGE(wire::frame)
+ORDERMOE_LOCAL_MESSAGE(wire::load_report)
+ORDERMOE_LOCAL_MESSAGE(wire::progress_report)
+ORDERMOE_LOCAL_MESSAGE(wire::reservation)
+#undef ORDERMOE_LOCAL_MESSAGE

@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "actors/run_context.hpp"
-#include "actors/runtime.hpp"
+#include "actors/changes.hpp"
+#include "actors/context.hpp"
 
 namespace ordermoe::actors {
 
-/// One per cluster, where the run asks for it. Measures and proposes; the planner decides.
+/// One per cluster, where it is asked for. Measures and proposes; the planner decides.
 ///
 ///   load_report, link_load  -> recent waits of servers, recent use and waits of links
 ///   activation_report       -> faded counts of what routers chose; every `least_rows` rows the
@@ -15,10 +15,12 @@ namespace ordermoe::actors {
 ///                              profile in force: off by more than `drift_margin` ->
 ///                              propose_replan, and silence until the planner answers
 ///   request_report          -> budget use and delay; each full window -> change_weights, eq. (45)
+///   status_query            -> what was measured so far
 ///
 /// Nothing here is on a token's path. Reports are messages of the control plane: like the
 /// planner's, they take no time on emulated links and are not counted as traffic.
-monitor_actor spawn_monitor(caf::actor_system& system, std::shared_ptr<const run_context> run,
+monitor_actor spawn_monitor(caf::actor_system& system,
+                            std::shared_ptr<const service_context> context,
                             const monitor_options& options);
 
 }  // namespace ordermoe::actors

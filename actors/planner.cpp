@@ -2,33 +2,40 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <deque>
+#include <set>
+#include <utility>
 
-#include "actors/observation.hpp"
-#include "actors/request.hpp"
-#include "actors/trace_lines.hpp"
 #include "actors/virtual_time_worker.hpp"
+#include "planning/serving/phases.hpp"
+#include "planning/serving/token_rules.hpp"
+#include "planning/strategies/adaptation.hpp"
+#include "trace/lines.hpp"
 
 namespace ordermoe::actors {
 
 namespace {
 
-enum class phase { idle, steady, draining, moving, installing };
+constexpr transition<planner_phase> planner_steps[] = {
+    {planner_phase::idle, planner_phase::installing, "push_plan"},
+    {planner_phase::steady, planner_phase::draining, "order or proposal"},
+    {planner_phase::draining, planner_phase::steady, "overdue"},
+    {planner_phase::draining, planner_phase::moving, "none in flight"},
+    {planner_phase::moving, planner_phase::installing, "weights moved"},
+    {planner_phase::moving, planner_phase::steady, "no tables for the policy of now"},
+    {planner_phase::installing, planner_phase::steady, "installed everywhere, or overdue"},
+};
 
 /// A plan that is not yet in force.
 struct next_plan {
-  std::shared_ptr<const deployment> content;
-  weight_move move;
+  std::shared_ptr<const plan_in_force> content;
+  planning::weight_move move;
   plan_change change;
 };
 
 bool same_layout(const planning::plan& a, const planning::plan& b) {
-  const auto residence = [](const planning::plan& p, std::size_t access) {
-    return p.residence[access].layers;
-  };
   for (std::size_t access = 0; access < a.n_servers; ++access)
-    if (residence(a, access) != residence(b, access)) return false;
+    if (a.residence[access].layers != b.residence[access].layers) return false;
   const planning::placement_index left(a), right(b);
   for (std::size_t l = 0; l < a.n_layers; ++l)
     for (std::size_t e = 0; e < a.n_experts; ++e)
@@ -38,91 +45,155 @@ bool same_layout(const planning::plan& a, const planning::plan& b) {
 
 struct planner_state {
   planner_actor::pointer self = nullptr;
-  std::shared_ptr<const run_context> run;
+  std::shared_ptr<const service_context> context;
   planner_work work;
-  phase now = phase::idle;
-  planning::selection_policy policy;  ///< With the weights in force.
-  std::uint64_t weights = 0;
-  std::shared_ptr<const deployment> current;
+  phase_of<planner_phase> phase{planner_phase::idle, planner_steps};
+  planning::selection_policy policy;  ///< In force.
+  std::uint64_t policy_version = 0;
+  std::shared_ptr<const plan_in_force> current;
   next_plan next;
-  std::size_t answers_missing = 0;
-  std::deque<std::shared_ptr<const replan_order>> orders;  ///< At most those of the run.
-  bool closed = false;
+  std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
+  std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
+  std::deque<std::shared_ptr<const replan_order>> orders;
 
-  std::int64_t time_ns() const { return now_ns(self) - run->start_ns; }
+  std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
+  planner_actor handle() const { return caf::actor_cast<planner_actor>(self); }
+  trace::tables_id tables() const { return {current->plan.epoch, current->policy}; }
+  void trace(const std::string& line) const {
+    if (context->trace) context->trace->line(line);
+  }
 
-  result<std::shared_ptr<const deployment>> deploy(std::shared_ptr<const planning::profile> experts,
-                                                   planning::plan placed) const {
-    auto tables = planning::selection_tables::build(*experts, placed, run->prices, policy,
+  result<std::shared_ptr<const plan_in_force>> make(
+      std::shared_ptr<const planning::profile> profile, planning::plan placed,
+      const planning::selection_policy& by) const {
+    auto tables = planning::selection_tables::build(*profile, placed, context->prices, by,
                                                     work.chosen.token_budget);
     if (!tables) return tables.error();
     const planning::placement_index index(placed);
-    return std::make_shared<const deployment>(
-        deployment{std::move(placed), index, std::move(*tables), weights, std::move(experts)});
+    const decoding_policy decoding{work.chosen.token_budget, work.chosen.allowance_factor,
+                                   work.chosen.continue_in_place};
+    return std::make_shared<const plan_in_force>(plan_in_force{std::move(placed), index,
+                                                               std::move(*tables), policy_version,
+                                                               std::move(profile), decoding});
   }
 
-  /// To every server; `when_all` runs when the last one confirmed.
-  template <class WhenAll>
-  void install(const std::shared_ptr<const deployment>& content, WhenAll when_all) {
-    const auto fail = [books = run->books](const caf::error&) {
-      books->fail({errc::timed_out, "a server did not confirm its plan within 30 s"});
-    };
-    auto missing = std::make_shared<std::size_t>(work.servers.size());
-    for (const auto& server : work.servers)
-      self->request(server, std::chrono::seconds(30), install_plan{content})
-          .then(
-              [missing, when_all](caf::ok_atom) {
-                if (--*missing == 0) when_all();
-              },
-              fail);
+  void report(error what, std::uint32_t server = 0,
+              problem::scope of = problem::scope::service) const {
+    problem found;
+    found.of = of;
+    found.server = server;
+    found.what = std::move(what);
+    found.time_ns = time_ns();
+    self->send(work.recorder, std::move(found));
   }
 
-  void tell_monitor() {
-    if (work.monitor)
-      self->send(work.monitor, plan_in_force{current, caf::actor_cast<planner_actor>(self)});
+  /// A step of a change takes as long as the longest request, and some.
+  void await_all_servers() {
+    awaited.clear();
+    for (std::uint32_t m = 0; m < work.servers.size(); ++m) awaited.insert(m);
+    constexpr std::int64_t slack_ns = 30'000'000'000;
+    send_later(self, handle(), context->request_timeout_ns + slack_ns, change_overdue{change},
+               later::timer);
+  }
+
+  void install() {
+    for (const auto& server : work.servers) self->send(server, install_plan{current, handle()});
+  }
+
+  void announce(bool new_policy) {
+    if (work.monitor) self->send(work.monitor, plan_announced{current, handle(), new_policy});
   }
 
   // -------------------------------------------------------------------------------- first plan
 
   void push() {
-    if (work.options.makes_first_plan) {
-      auto made = make_strategy(work.chosen.name, work.experts, run->servers, run->costs,
-                                work.options.planning);
-      if (!made) return run->books->fail(made.error());
-      work.chosen = std::move(*made);
-    }
-    if (auto announced = work.announce(work.chosen); !announced)
-      return run->books->fail(announced.error());
+    if (!phase.is(planner_phase::idle)) return;
     policy = work.chosen.policy;
     auto placed = work.chosen.plan;
     placed.epoch = 1;
     auto content =
-        deploy(std::make_shared<const planning::profile>(work.experts), std::move(placed));
-    if (!content) return run->books->fail(content.error());
+        make(std::make_shared<const planning::profile>(work.profile), std::move(placed), policy);
+    if (!content) return report(content.error());
     current = std::move(*content);
-    now = phase::installing;
-    tell_monitor();
-    install(current, [this] {
-      now = phase::steady;
-      *work.servers_ready = work.servers.size();
-      next_order();
-    });
+    put_in_force(true);
   }
 
-  // ------------------------------------------------------------------------------------- weights
+  /// `current` everywhere; then requests begin.
+  void put_in_force(bool new_policy) {
+    phase.move(planner_phase::installing);
+    ++change;
+    announce(new_policy);
+    await_all_servers();
+    install();
+  }
 
-  void change(const change_weights& message) {
-    if (closed || run->books->outstanding() == 0) return;
-    policy.omega_time = message.weights.omega_time;
-    policy.omega_quality = message.weights.omega_quality;
-    ++weights;
-    auto content = deploy(current->experts, current->plan);
-    if (!content) return run->books->fail(content.error());
-    current = std::move(*content);
-    if (run->books->tracing()) run->books->trace(weights_line(*current, message, time_ns()));
-    run->books->add(
-        weight_change{current->plan.epoch, weights, message.weights, message.requests, time_ns()});
-    install(current, [] {});
+  void count(const plan_installed& message) {
+    if (!phase.is(planner_phase::installing) || message.epoch != current->plan.epoch) return;
+    if (awaited.erase(message.server) == 0 || !awaited.empty()) return;
+    end_installing();
+  }
+
+  void end_installing() {
+    phase.move(planner_phase::steady);
+    for (const auto& server : work.servers) self->send(server, resume_admission{});
+    if (current->plan.epoch > 1) {
+      next.change.epoch = current->plan.epoch;
+      next.change.moved_bytes = next.move.bytes;
+      next.change.done_ns = time_ns();
+      self->send(work.recorder, std::move(next.change));
+      next = {};
+    }
+    next_order();
+  }
+
+  // ------------------------------------------------------------------------------------- policies
+
+  void change_to(const change_weights& message) {
+    if (!current) return;
+    auto by = policy;
+    by.omega_time = message.weights.omega_time;
+    by.omega_quality = message.weights.omega_quality;
+    auto changed = described("window");
+    changed.requests = message.requests;
+    if (!adopt(by, changed)) return;
+    if (context->trace)
+      trace(trace::weights_line(tables(), message.kappa, message.weights, message.requests,
+                                time_ns()));
+    install();
+  }
+
+  void change_to(const policy_order& order) {
+    if (!current) return;
+    auto changed = described("order");
+    if (!adopt(order.policy, changed)) return;
+    if (context->trace) trace(trace::policy_line(tables(), policy, time_ns()));
+    announce(true);
+    install();
+  }
+
+  policy_change described(std::string reason) const {
+    policy_change changed;
+    changed.reason = std::move(reason);
+    changed.epoch = current->plan.epoch;
+    changed.time_ns = time_ns();
+    return changed;
+  }
+
+  /// Tables of the plan in force by another policy; false, and told why, where there are none.
+  bool adopt(const planning::selection_policy& by, policy_change& changed) {
+    ++policy_version;
+    auto content = make(current->profile, current->plan, by);
+    if (!content) {
+      --policy_version;
+      changed.refused = content.error().message;
+    } else {
+      policy = by;
+      current = std::move(*content);
+    }
+    changed.version = policy_version;
+    changed.weights = {policy.omega_time, policy.omega_quality};
+    self->send(work.recorder, changed);
+    return changed.refused.empty();
   }
 
   // ---------------------------------------------------------------------------------- next plans
@@ -133,137 +204,169 @@ struct planner_state {
   }
 
   void next_order() {
-    while (now == phase::steady && !orders.empty()) {
+    while (phase.is(planner_phase::steady) && !orders.empty()) {
       const auto content = std::move(orders.front());
       orders.pop_front();
-      consider("order", content->strategy, content->planning, current->experts, 0);
+      consider("order", content->strategy, content->planning, current->profile, 0);
     }
   }
 
   void propose(propose_replan& message) {
-    if (now != phase::steady) return self->send(work.monitor, plan_kept{});
-    consider("drift", work.chosen.name, work.options.planning, std::move(message.experts),
+    if (!phase.is(planner_phase::steady)) return self->send(work.monitor, plan_kept{});
+    consider("drift", work.chosen.name, work.proposals, std::move(message.profile),
              message.least_gain);
   }
 
-  void consider(std::string reason, const std::string& strategy, strategy_options options,
-                std::shared_ptr<const planning::profile> experts, double least_gain) {
+  void consider(std::string reason, const std::string& strategy, planning::strategy_options options,
+                std::shared_ptr<const planning::profile> profile, double least_gain) {
     next = {};
     next.change.reason = std::move(reason);
     next.change.asked_ns = time_ns();
-    if (closed || run->books->outstanding() == 0) return refuse("no request is left");
     options.plan.reset();
-    const auto made = make_strategy(strategy, *experts, run->servers, run->costs, options);
+    const auto made =
+        planning::make_strategy(strategy, *profile, context->servers, context->costs, options);
     if (!made) return refuse(made.error().message);
-    if (auto fits =
-            check_kv_fits(made->plan.residence, work.most_positions, run->servers, run->costs);
-        !fits)
-      return refuse(fits.error().message);
-    if (made->plan.expert_precision != current->plan.expert_precision)
-      return refuse("it keeps experts in another precision than servers have loaded");
-    if (same_layout(current->plan, made->plan)) return refuse("it is the plan in force");
-    next.change.cost_before_ns =
-        placement_cost_ns(*experts, current->plan, run->servers, run->costs);
-    next.change.cost_after_ns = placement_cost_ns(*experts, made->plan, run->servers, run->costs);
-    if (next.change.reason == "drift" &&
-        next.change.cost_after_ns >= next.change.cost_before_ns * (1 - least_gain))
-      return refuse("no plan was found that is cheaper by the margin");
+    if (auto taken = weigh(made->plan, *profile, least_gain); !taken)
+      return refuse(taken.error().message);
     auto placed = made->plan;
     placed.epoch = current->plan.epoch + 1;
-    auto content = deploy(std::move(experts), std::move(placed));
+    // What the policy in force cannot select by is known before anybody waits.
+    auto content = make(std::move(profile), std::move(placed), policy);
     if (!content) return refuse(content.error().message);
     next.content = std::move(*content);
     drain();
   }
 
+  /// Whether this plan may and should follow the one in force.
+  result<void> weigh(const planning::plan& plan, const planning::profile& profile,
+                     double least_gain) {
+    if (auto fits =
+            check_kv_fits(plan.residence, work.most_positions, context->servers, context->costs);
+        !fits)
+      return fits;
+    if (plan.expert_precision != current->plan.expert_precision)
+      return error{errc::unsupported,
+                   "it keeps experts in another precision than servers have loaded"};
+    if (same_layout(current->plan, plan)) return error{errc::failed, "it is the plan in force"};
+    auto& changed = next.change;
+    changed.cost_before_ns =
+        planning::placement_cost_ns(profile, current->plan, context->servers, context->costs);
+    changed.cost_after_ns =
+        planning::placement_cost_ns(profile, plan, context->servers, context->costs);
+    if (changed.reason == "drift" &&
+        changed.cost_after_ns >= changed.cost_before_ns * (1 - least_gain))
+      return error{errc::failed, "no plan was found that is cheaper by the margin"};
+    return {};
+  }
+
   void refuse(std::string why) {
     next.change.epoch = current->plan.epoch;
     next.change.refused = std::move(why);
-    if (next.change.reason == "drift") self->send(work.monitor, plan_kept{});
-    run->books->add(std::move(next.change));
+    if (next.change.reason == "drift" && work.monitor) self->send(work.monitor, plan_kept{});
+    self->send(work.recorder, std::move(next.change));
     next = {};
-    now = phase::steady;
   }
 
   void drain() {
-    now = phase::draining;
-    answers_missing = work.servers.size();
-    const auto fail = [books = run->books](const caf::error&) {
-      books->fail({errc::failed, "a server ended while its requests were awaited"});
-    };
-    for (const auto& server : work.servers)
-      self->request(server, caf::infinite, hold_admission{})
-          .then(
-              [this](caf::ok_atom) {
-                if (--answers_missing == 0) drained();
-              },
-              fail);
+    phase.move(planner_phase::draining);
+    ++change;
+    await_all_servers();
+    for (const auto& server : work.servers) self->send(server, hold_admission{change, handle()});
   }
 
-  void drained() {
+  void count(const admission_held& message) {
+    if (!phase.is(planner_phase::draining) || message.change != change) return;
+    if (awaited.erase(message.server) == 0 || !awaited.empty()) return;
     next.change.drained_ns = time_ns();
-    if (run->books->outstanding() == 0) {
-      refuse("no request is left");
-      return next_order();
-    }
-    now = phase::moving;
-    next.move = weights_to_move(current->plan, next.content->plan, run->servers, run->costs);
-    const auto me = caf::actor_cast<planner_actor>(self);
+    phase.move(planner_phase::moving);
+    next.move = planning::weights_to_move(current->plan, next.content->plan, context->servers,
+                                          context->costs);
     // On the wall clock all servers share the weights of one process.
-    if (run->clock == clock_kind::virtual_time)
-      send_later(self, me, next.move.ns, weights_moved{});
+    if (context->clock == clock_kind::virtual_time)
+      send_later(self, handle(), next.move.ns, weights_moved{change});
     else
-      self->send(me, weights_moved{});
+      self->send(handle(), weights_moved{change});
   }
 
-  void put_in_force() {
-    if (next.content->weights != weights) {
-      auto content = deploy(next.content->experts, next.content->plan);
-      if (!content) return run->books->fail(content.error());
+  void end_moving(const weights_moved& message) {
+    if (!phase.is(planner_phase::moving) || message.change != change) return;
+    if (next.content->policy != policy_version) {
+      auto content = make(next.content->profile, next.content->plan, policy);
+      if (!content) return give_up_change(content.error().message);
       next.content = std::move(*content);
     }
-    now = phase::installing;
     current = next.content;
-    if (run->books->tracing())
-      run->books->trace(plan_line(*current, next.change.reason, next.move, time_ns()));
-    tell_monitor();
-    install(current, [this] {
-      for (const auto& server : work.servers) self->send(server, resume_admission{});
-      next.change.epoch = current->plan.epoch;
-      next.change.moved_bytes = next.move.bytes;
-      next.change.done_ns = time_ns();
-      run->books->add(std::move(next.change));
-      next = {};
-      now = phase::steady;
-      next_order();
-    });
+    if (context->trace)
+      trace(trace::plan_line(tables(), current->plan, *current->profile, next.change.reason,
+                             next.move, time_ns()));
+    put_in_force(false);
   }
 
-  void close() {
-    closed = true;
-    run->books->close_planner();
+  /// After admission was held: requests begin again under the plan in force.
+  void give_up_change(std::string why) {
+    phase.move(planner_phase::steady);
+    for (const auto& server : work.servers) self->send(server, resume_admission{});
+    refuse(std::move(why));
+    next_order();
+  }
+
+  void overdue(const change_overdue& message) {
+    if (message.change != change || awaited.empty()) return;
+    if (phase.is(planner_phase::draining))
+      return give_up_change(fmt::format("{} of {} servers still had requests in flight",
+                                        awaited.size(), work.servers.size()));
+    if (!phase.is(planner_phase::installing)) return;
+    for (const auto server : awaited)
+      report({errc::timed_out, fmt::format("server {} did not install the plan of epoch {}", server,
+                                           current->plan.epoch)},
+             server, problem::scope::server);
+    awaited.clear();
+    end_installing();
   }
 };
 
 }  // namespace
 
-planner_actor spawn_planner(caf::actor_system& system, std::shared_ptr<const run_context> run,
-                            planner_work work) {
-  const bool wall = run->clock == clock_kind::wall;
-  auto behavior = [run = std::move(run), work = std::move(work)](
+const char* to_string(planner_phase phase) {
+  switch (phase) {
+    case planner_phase::idle:
+      return "idle";
+    case planner_phase::steady:
+      return "steady";
+    case planner_phase::draining:
+      return "draining";
+    case planner_phase::moving:
+      return "moving";
+    case planner_phase::installing:
+      return "installing";
+  }
+  return "unknown";
+}
+
+planner_actor spawn_planner(caf::actor_system& system,
+                            std::shared_ptr<const service_context> context, planner_work work) {
+  const bool wall = context->clock == clock_kind::wall;
+  auto behavior = [context = std::move(context), work = std::move(work)](
                       planner_actor::stateful_pointer<planner_state> self) mutable
       -> planner_actor::behavior_type {
     auto& state = self->state;
     state.self = self;
-    state.run = std::move(run);
+    state.context = std::move(context);
     state.work = std::move(work);
     return {
         [&state](push_plan) { state.push(); },
         [&state](replan& message) { state.order(std::move(message.order)); },
+        [&state](const change_policy& message) { state.change_to(*message.order); },
         [&state](propose_replan& message) { state.propose(message); },
-        [&state](const change_weights& message) { state.change(message); },
-        [&state](weights_moved) { state.put_in_force(); },
-        [&state](tell_ledger) { state.close(); },
+        [&state](const change_weights& message) { state.change_to(message); },
+        [&state](const admission_held& message) { state.count(message); },
+        [&state](const plan_installed& message) { state.count(message); },
+        [&state](const weights_moved& message) { state.end_moving(message); },
+        [&state](const change_overdue& message) { state.overdue(message); },
+        [&state](status_query) {
+          return planner_status{state.phase.now(), state.current ? state.current->plan.epoch : 0,
+                                state.policy_version, state.orders.size()};
+        },
     };
   };
   // Planning takes long: on the wall clock it has a thread of its own.

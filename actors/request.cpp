@@ -3,251 +3,366 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <utility>
 
-#include "actors/observation.hpp"
-#include "actors/token.hpp"
-#include "actors/trace_lines.hpp"
-#include "actors/virtual_time_worker.hpp"
-#include "planning/ledger.hpp"
+#include "model/text/answer_text.hpp"
+#include "planning/selection/budget.hpp"
+#include "planning/serving/phases.hpp"
+#include "planning/serving/request_progress.hpp"
+#include "trace/lines.hpp"
 
 namespace ordermoe::actors {
 
 namespace {
 
+using wire::progress_report;
+using wire::reserve_step;
+using wire::token_state;
+
+/// What a member keeps a sequence for beyond the request's own deadline.
+constexpr std::int64_t lease_slack_ns = 10'000'000'000;
+
+constexpr transition<request_phase> request_steps[] = {
+    {request_phase::held, request_phase::reserving, "admitted"},
+    {request_phase::reserving, request_phase::queueing, "refused somewhere"},
+    {request_phase::reserving, request_phase::running, "granted everywhere"},
+    {request_phase::queueing, request_phase::running, "granted everywhere"},
+    {request_phase::running, request_phase::fencing, "restart"},
+    {request_phase::fencing, request_phase::fencing, "restart"},
+    {request_phase::fencing, request_phase::running, "fenced everywhere"},
+    {request_phase::running, request_phase::settling, "answer complete"},
+    {request_phase::settling, request_phase::ended, "every chunk reported"},
+    {request_phase::held, request_phase::ended, "cancel, deadline, failure"},
+    {request_phase::reserving, request_phase::ended, "cancel, deadline, failure"},
+    {request_phase::queueing, request_phase::ended, "cancel, deadline, failure"},
+    {request_phase::fencing, request_phase::ended, "cancel, deadline, failure"},
+    {request_phase::running, request_phase::ended, "cancel, deadline, failure"},
+};
+
+/// A server that keeps KV rows of the request.
+struct member {
+  std::uint32_t server = 0;
+  std::int64_t bytes = 0;
+  std::uint32_t ask = 0;  ///< The newest.
+  bool answered = false;  ///< That ask.
+  bool granted = false;
+};
+
 struct request_data {
   request_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
-  request_spec spec;
-  loss_units token_budget = 0;  ///< Average units per token; unbounded_budget: no limit.
-  bool continue_in_place = true;
+  std::shared_ptr<const request_spec> spec;
+  client_actor client;
   request_outcome outcome;
-  std::unique_ptr<model::streaming_decoder> decoder;
-  std::vector<std::pair<std::uint32_t, std::int64_t>> members;  ///< Server and bytes, ascending.
-  std::size_t answers = 0;
-  std::size_t waiting_for = 0;  ///< Index into members while waiting in order.
-  bool refused = false;
-  bool in_order = false;
-  bool done = false;
-  bool held = false;      ///< Between hold_admission and resume_request.
-  bool admitted = false;  ///< Left `arriving`.
+  std::unique_ptr<model::answer_text> text;
+  phase_of<request_phase> phase{request_phase::held, request_steps};
+  std::int64_t deadline_ns = 0;
+  bool admitted = false;
   std::int64_t admitted_ns = 0;
-  bool arrived = false;
-  caf::typed_response_promise<caf::ok_atom> drained;  ///< Answered when the request is done.
-  std::vector<std::uint32_t> granted;
-  std::map<std::uint32_t, progress_report> reports;  ///< By position, those that came early.
-  std::uint32_t next_position = 0;
-  loss_units total_budget = 0;
-  loss_units prompt_spent =
-      0;  ///< By the prompt's chunks before the last, those that have reported.
-  loss_units chain_spent = 0;      ///< By the last chunk and the positions after it.
-  std::size_t chunks_running = 0;  ///< Chunks before the last that have not reported.
+  std::uint32_t attempt = 0;
+  std::vector<member> members;  ///< By server, ascending.
+  std::size_t waiting_for = 0;  ///< While queueing: index into members.
+  std::uint32_t asks = 0;
+  bool refused = false;
+  request_progress progress;
+  std::vector<std::int32_t> answered;  ///< Every id in order, an end of text too.
+  std::uint32_t handed_out = 0;        ///< Tokens that the client has.
+  loss_units pool_left = 0;            ///< After the latest position that is known.
+  loss_units chain_spent = 0;          ///< By the positions that are known, and the last chunk.
+  loss_units spent_before = 0;  ///< By chunks of earlier attempts that the answer is made of.
 
-  const run_context& run() const { return *view->run; }
-  std::int64_t now() const { return now_ns(self) - run().start_ns; }
+  const service_context& context() const { return *view->context; }
+  std::int64_t now() const { return view->time_ns(self); }
+  std::uint32_t n_prompt() const { return prompt_tokens(*spec); }
+  std::uint32_t n_new() const { return max_new_tokens(*spec); }
+  std::uint32_t positions() const { return n_prompt() + n_new(); }
+  bool over() const { return phase.is(request_phase::ended) || phase.is(request_phase::settling); }
 
-  request_terms terms() const {
-    request_terms t;
-    t.request = spec.number;
+  void move(request_phase next) {
+    phase.move(next);
+    self->send(view->server, request_moved{outcome.request, phase.now(), attempt});
+  }
+
+  wire::request_terms terms() const {
+    wire::request_terms t;
+    t.request = outcome.request;
+    t.attempt = attempt;
     t.access = view->id;
-    t.prompt_tokens = prompt_tokens(spec);
-    t.max_new_tokens = max_new_tokens(spec);
-    t.sampling_seed = spec.sampling_seed;
-    t.temperature = spec.temperature;
-    t.continue_in_place = continue_in_place && spec.stop_strings.empty();
-    t.score = spec.score;
-    t.ignore_end_of_text = spec.ignore_end_of_text || spec.score;
+    t.prompt_tokens = n_prompt();
+    t.max_new_tokens = n_new();
+    t.given_tokens = n_prompt();
+    t.sampling_stream = spec->sampling_stream.value_or(outcome.request);
+    t.sampling_seed = spec->sampling_seed;
+    t.temperature = spec->temperature;
+    t.continue_in_place = view->placed->decoding.continue_in_place && spec->stop_strings.empty();
+    t.score = spec->score;
+    t.ignore_end_of_text = spec->ignore_end_of_text || spec->score;
     return t;
   }
 
-  std::size_t positions() const { return prompt_tokens(spec) + max_new_tokens(spec); }
-
-  void arrive() {
-    outcome.request = spec.number;
+  void arrive(const submit_request& submitted) {
+    spec = submitted.spec;
+    client = submitted.client;
+    outcome.request = submitted.request;
     outcome.access = view->id;
     outcome.arrival_ns = now();
-    if (run().tokens && !spec.score)
-      decoder = std::make_unique<model::streaming_decoder>(run().tokens);
-    if (run().request_timeout_ns > 0)
-      send_later(self, caf::actor_cast<request_actor>(self), run().request_timeout_ns,
-                 request_deadline{});
-    total_budget = token_budget >= planning::unbounded_budget
-                       ? planning::unbounded_budget
-                       : token_budget * static_cast<loss_units>(positions());
-    outcome.budget = total_budget;
-    arrived = true;
-    if (!held) admit();
+    const auto limit = spec->deadline_ns > 0 ? spec->deadline_ns : context().request_timeout_ns;
+    deadline_ns = now() + limit;
+    text = std::make_unique<model::answer_text>(spec->score ? nullptr : context().tokens,
+                                                spec->stop_strings);
   }
 
-  void admit() {
-    admitted = true;
-    admitted_ns = now();
-    if (run().books->tracing())
-      run().books->trace(request_line(spec, view->id, total_budget, admitted_ns));
-    const auto need = kv_need(view->placed->plan.residence[view->id], run().servers.size(),
-                              positions(), run().costs.kv_row_bytes);
-    for (std::uint32_t m = 0; m < need.size(); ++m)
-      if (need[m] > 0) members.emplace_back(m, need[m]);
-    for (const auto& [server, bytes] : members) ask(server, bytes, reserve_step::attempt);
-  }
-
-  /// From the edge server: begin under no plan before resume() names it.
-  caf::typed_response_promise<caf::ok_atom> hold() {
-    held = true;
-    auto answer = self->make_response_promise<caf::ok_atom>();
-    if (admitted)
-      drained = answer;
-    else
-      answer.deliver(caf::ok_atom::value);
-    return answer;
-  }
+  // ------------------------------------------------------------------------------------ reserving
 
   void resume(std::shared_ptr<const server_view> current) {
-    held = false;
-    if (admitted) return;
+    if (!phase.is(request_phase::held)) return;
     view = std::move(current);
-    if (arrived) admit();
-  }
-
-  void ask(std::uint32_t server, std::int64_t bytes, reserve_step step) {
-    self->send(view->server, reservation{spec.number, 0, step, server, view->id, bytes});
-  }
-
-  void answer(const reservation& message) {
-    if (message.step == reserve_step::granted) granted.push_back(message.server);
-    if (message.step == reserve_step::refused) refused = true;
-    if (in_order) {
-      ++waiting_for;
-      if (waiting_for == members.size()) return run_prompt();
-      return ask(members[waiting_for].first, members[waiting_for].second, reserve_step::wait);
+    admitted = true;
+    admitted_ns = now();
+    outcome.budget = request_budget(view->placed->decoding.token_budget, positions());
+    pool_left = request_budget(view->placed->decoding.token_budget, n_new());
+    if (view->tracing())
+      view->trace(trace::request_line({outcome.request, view->id, n_prompt(), n_new(), spec->score,
+                                       spec->stop_strings.size(), outcome.budget},
+                                      admitted_ns));
+    const auto need = kv_need(view->placed->plan.residence[view->id], context().n_servers(),
+                              positions(), context().costs.kv_row_bytes);
+    for (std::uint32_t m = 0; m < need.size(); ++m) {
+      if (need[m] == 0) continue;
+      const auto& server = context().servers.servers[m];
+      if (need[m] > server.kv_bytes)
+        return fail(
+            {errc::infeasible,
+             fmt::format("the KV rows of {} positions need {} bytes on server {} ({}), which "
+                         "keeps {} for KV; raise kv memory in the cluster file or shorten "
+                         "the request",
+                         positions(), need[m], m, server.name, server.kv_bytes)});
+      members.push_back({m, need[m], 0, false, false});
     }
-    if (++answers < members.size()) return;
-    if (!refused) return run_prompt();
+    move(request_phase::reserving);
+    ++asks;
+    for (auto& each : members) ask(each, reserve_step::attempt);
+  }
+
+  /// A new ask of the number `asks`, or a release of all before it.
+  void ask(member& each, reserve_step step) {
+    if (step != reserve_step::release) {
+      each.ask = asks;
+      each.answered = false;
+    }
+    wire::reservation message;
+    message.request = outcome.request;
+    message.attempt = attempt;
+    message.ask = each.ask;
+    message.step = step;
+    message.server = each.server;
+    message.access = view->id;
+    if (step == reserve_step::attempt || step == reserve_step::wait) message.bytes = each.bytes;
+    message.lease_ns = std::max<std::int64_t>(0, deadline_ns - now()) + lease_slack_ns;
+    self->send(view->server, message);
+  }
+
+  void answer(const wire::reservation& message) {
+    const auto found = std::ranges::find(members, message.server, &member::server);
+    if (found == members.end()) return;
+    // Memory at a server whose turn has not come, by an ask that came again: whoever waits in order
+    // must not hold it.
+    if (phase.is(request_phase::queueing) && message.step == reserve_step::granted &&
+        found - members.begin() > static_cast<std::ptrdiff_t>(waiting_for))
+      return ask(*found, reserve_step::release);
+    if (message.ask != found->ask || found->answered) return;
+    found->answered = true;
+    found->granted = found->granted || message.step == reserve_step::granted;
+    switch (phase.now()) {
+      case request_phase::reserving:
+        if (message.step == reserve_step::refused) refused = true;
+        if (all_answered()) refused ? queue() : run();
+        return;
+      case request_phase::queueing:
+        if (message.step != reserve_step::granted) return;
+        if (++waiting_for == members.size()) return run();
+        return wait_for_next();
+      case request_phase::fencing:
+        if (message.step == reserve_step::refused)
+          return fail({errc::timed_out, fmt::format("server {} no longer keeps the request's rows",
+                                                    message.server)});
+        if (all_answered()) run();
+        return;
+      default:
+        return;
+    }
+  }
+
+  bool all_answered() const { return std::ranges::all_of(members, &member::answered); }
+
+  void queue() {
     give_back();
-    in_order = true;
-    ask(members[0].first, members[0].second, reserve_step::wait);
+    move(request_phase::queueing);
+    ++asks;
+    wait_for_next();
   }
 
+  void wait_for_next() { ask(members[waiting_for], reserve_step::wait); }
+
+  /// What is held, and what may still be granted.
   void give_back() {
-    for (const auto server : granted) ask(server, 0, reserve_step::release);
-    granted.clear();
-  }
-
-  void run_prompt() {
-    const auto n = terms().prompt_tokens;
-    // An encoder reads the whole prompt at once.
-    const auto chunk =
-        run().shape().encoder_decoder ? n : static_cast<std::uint32_t>(run().chunk_rows);
-    const auto start = view->start_server(view->id, view->id);
-    next_position = n + run().start_rows();
-    for (std::uint32_t first = 0; first < n; first += chunk) {
-      const auto rows = std::min(chunk, n - first);
-      const bool last = first + rows == n;
-      token_state state;
-      state.terms = terms();
-      state.first = first;
-      state.ids.assign(spec.prompt.begin() + first, spec.prompt.begin() + first + rows);
-      state.forced = forced_after(first + rows);
-      const auto sharers = rows + (last ? state.terms.max_new_tokens : 0);
-      state.pool = total_budget >= planning::unbounded_budget
-                       ? planning::unbounded_budget
-                       : token_budget * static_cast<loss_units>(sharers);
-      state.allowance.assign(rows,
-                             planning::fair_allowance(state.pool, sharers, run().allowance_factor));
-      if (!last) ++chunks_running;
-      start_at(start, std::move(state));
+    for (auto& each : members) {
+      if (each.ask > 0 && (each.granted || !each.answered)) ask(each, reserve_step::release);
+      each.granted = false;
     }
   }
 
-  /// The given ids from `position` on; none where ids are sampled.
-  std::vector<std::int32_t> forced_after(std::uint32_t position) const {
-    if (!spec.score) return {};
-    return {spec.prompt.begin() + position, spec.prompt.end()};
+  // -------------------------------------------------------------------------------------- running
+
+  void restart() {
+    if (!phase.is(request_phase::running) && !phase.is(request_phase::fencing)) return;
+    if (!answered.empty()) spent_before += progress.chunks_spent();
+    ++attempt;
+    ++asks;
+    move(request_phase::fencing);
+    for (auto& each : members) ask(each, reserve_step::fence);
+  }
+
+  void run() {
+    move(request_phase::running);
+    start_chunks();
+  }
+
+  /// All ids that are known: an encoder reads the prompt at once and its decoder what follows, position
+  /// by position; a decoder alone reads both in chunks.
+  void start_chunks() {
+    const bool two_stacks = context().shape().encoder_decoder.has_value();
+    std::vector<std::int32_t> known(spec->prompt.begin(), spec->prompt.begin() + n_prompt());
+    std::vector<std::int32_t> following;
+    if (spec->score) following.assign(spec->prompt.begin() + n_prompt(), spec->prompt.end());
+    auto& answer = two_stacks ? following : known;
+    if (two_stacks && !spec->score) answer = answered;
+    if (!two_stacks) {
+      answer.insert(answer.end(), answered.begin(), answered.end());
+      if (spec->score)
+        following.erase(following.begin(),
+                        following.begin() + static_cast<std::ptrdiff_t>(answered.size()));
+    }
+    const auto n = static_cast<std::uint32_t>(known.size());
+    const auto chunk = two_stacks ? n : static_cast<std::uint32_t>(context().chunk_rows);
+    std::vector<std::uint32_t> before_last;
+    for (std::uint32_t first = 0; first + chunk < n; first += chunk) before_last.push_back(first);
+    progress.begin(attempt, n_prompt() + context().decoding.start_rows + n_answered(), before_last);
+    const auto start = view->start_server(view->id, view->id, 0);
+    for (std::uint32_t first = 0; first < n; first += chunk)
+      start_at(start, chunk_of(known, following, first, std::min(chunk, n - first)));
+  }
+
+  std::uint32_t n_answered() const { return static_cast<std::uint32_t>(answered.size()); }
+
+  token_state chunk_of(const std::vector<std::int32_t>& known,
+                       const std::vector<std::int32_t>& following, std::uint32_t first,
+                       std::uint32_t rows) const {
+    token_state state;
+    state.terms = terms();
+    state.terms.given_tokens = static_cast<std::uint32_t>(known.size());
+    state.first = first;
+    state.ids.assign(known.begin() + first, known.begin() + first + rows);
+    const bool last = first + rows == known.size();
+    if (last) state.forced = following;
+    chunk_budget budget;
+    if (attempt == 0)
+      budget = first_chunk_budget(view->placed->decoding, rows, n_new(), last);
+    else if (last)
+      budget.pool = pool_left;
+    state.pool = budget.pool;
+    state.allowance.assign(rows, budget.allowance);
+    if (last) state.spent = chain_spent;
+    return state;
   }
 
   void start_at(std::uint32_t server, token_state state) {
     if (server == view->id)
       self->send(view->server, start_token{std::move(state)});
     else
-      view->send(server, encode(state));
+      view->send(server, wire::encode(state));
   }
 
-  void progress(progress_report& report) {
-    if (report.id < 0) {
-      prompt_spent += report.spent;
-      --chunks_running;
-      if (done && chunks_running == 0) settle();
-      return;
+  void take(progress_report& report) {
+    if (phase.is(request_phase::ended)) return;
+    progress.take(std::move(report), positions() + context().decoding.start_rows);
+    while (phase.is(request_phase::running)) {
+      auto next = progress.next();
+      if (!next) break;
+      accept(*next);
     }
-    if (done) return;
-    reports[report.position] = std::move(report);
-    while (!done) {
-      const auto next = reports.find(next_position);
-      if (next == reports.end()) return;
-      const auto current = std::move(next->second);
-      reports.erase(next);
-      accept(current);
-    }
+    if (phase.is(request_phase::settling) && progress.chunks_done()) end();
   }
 
-  void accept(const progress_report& report) {
+  void accept(progress_report& report) {
+    if (answered.empty()) outcome.first_token_ns = now();
+    answered.push_back(report.id);
     outcome.losses.insert(outcome.losses.end(), report.losses.begin(), report.losses.end());
+    outcome.final_hidden = std::move(report.hidden);
     chain_spent = report.spent;
-    if (outcome.token_ids.empty()) outcome.first_token_ns = now();
-    ++next_position;
-    if (run().shape().ends_text(report.id) && !terms().ignore_end_of_text)
+    pool_left = report.pool;
+    if (context().shape().ends_text(report.id) && terms().ignore_end_of_text == 0)
       return finish("end_of_text");
     outcome.token_ids.push_back(report.id);
-    if (decoder) outcome.text += decoder->push(report.id);
-    if (cut_at_stop_string()) return finish("stop_string");
-    if (report.last && spec.score) return finish("scored");
+    hand_out(report);
+    if (text->stopped()) return finish("stop_string");
+    if (report.last && spec->score) return finish("scored");
     if (report.last)
-      return finish(outcome.token_ids.size() >= spec.max_new_tokens ? "length" : "context");
+      return finish(outcome.token_ids.size() >= spec->max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
     auto next = successor(terms(), report.id, report.position, report.pool, report.spent,
-                          run().allowance_factor, run().start_rows(), run().decoded_layer());
-    next.forced = forced_after(report.position + 1 - run().start_rows());
+                          view->placed->decoding.allowance_factor, context().decoding);
+    if (spec->score) {
+      const auto known = report.position + 1 - context().decoding.start_rows;
+      next.forced.assign(spec->prompt.begin() + known, spec->prompt.end());
+    }
     start_at(view->start_server(view->id, view->id, next.layer), std::move(next));
   }
 
-  /// Ends the text before the first stop string in it.
-  bool cut_at_stop_string() {
-    auto first = std::string::npos;
-    for (const auto& stop : spec.stop_strings) first = std::min(first, outcome.text.find(stop));
-    if (first == std::string::npos) return false;
-    outcome.text.resize(first);
-    return true;
+  void hand_out(const progress_report& report) {
+    answer_token token;
+    token.request = outcome.request;
+    token.index = handed_out++;
+    token.id = report.id;
+    token.text = text->push(report.id);
+    if (!report.losses.empty()) token.loss = report.losses.front();
+    token.time_ns = now();
+    if (client) self->send(client, std::move(token));
   }
 
+  /// The answer is complete.
   void finish(std::string reason) {
-    done = true;
-    if (decoder && reason != "stop_string") {
-      outcome.text += decoder->finish();
-      if (cut_at_stop_string()) reason = "stop_string";
-    }
+    outcome.text_tail = text->finish();
+    if (text->stopped()) reason = "stop_string";
+    outcome.text = text->text();
     outcome.finish = std::move(reason);
     outcome.done_ns = now();
-    if (chunks_running == 0) settle();
+    move(request_phase::settling);
   }
 
-  /// The answer is complete, and every chunk of the prompt has said what it spent: one that ran
-  /// elsewhere may say so after the last token is here.
-  void settle() {
-    outcome.spent = prompt_spent + chain_spent;
-    if (run().books->tracing()) run().books->trace(done_line(outcome));
-    give_back();
+  /// And every chunk of the prompt has said what it spent: one that ran elsewhere may say so after the
+  /// last token is here.
+  void end() {
+    outcome.spent = spent();
+    trace_end();
     tell_monitor();
-    run().books->finish(std::move(outcome));
-    if (drained.pending()) drained.deliver(caf::ok_atom::value);
-    self->quit();
+    close();
+  }
+
+  loss_units spent() const { return spent_before + progress.chunks_spent() + chain_spent; }
+
+  void trace_end() const {
+    if (view->tracing())
+      view->trace(trace::done_line({outcome.request, outcome.finish, outcome.token_ids.size(),
+                                    outcome.spent, outcome.first_token_ns, outcome.done_ns}));
   }
 
   void tell_monitor() {
     if (!view->monitor) return;
-    auto report = std::make_shared<answered_request>();
-    report->request = spec.number;
+    auto report = std::make_shared<planning::answered_request>();
+    report->request = outcome.request;
     report->access = view->id;
-    report->prompt_tokens = prompt_tokens(spec);
+    report->prompt_tokens = n_prompt();
     report->new_tokens = static_cast<std::uint32_t>(outcome.token_ids.size());
     report->budget = outcome.budget;
     report->spent = outcome.spent;
@@ -256,36 +371,94 @@ struct request_data {
     self->send(view->monitor, request_report{std::move(report)});
   }
 
+  // ---------------------------------------------------------------------------- other ways to end
+
+  void cancel() {
+    if (over()) return;
+    give_up("cancelled", std::nullopt);
+  }
+
   void deadline() {
-    run().books->fail(
-        {errc::timed_out, fmt::format("request {} was not answered within {:.1f} s", spec.number,
-                                      static_cast<double>(run().request_timeout_ns) * 1e-9)});
+    if (phase.is(request_phase::ended)) return;
+    // The answer is complete; what the missing chunk spent stays unknown.
+    if (phase.is(request_phase::settling)) return end();
+    fail({errc::timed_out,
+          fmt::format("not answered within {:.1f} s",
+                      static_cast<double>(deadline_ns - outcome.arrival_ns) * 1e-9)});
+  }
+
+  void take(const wire::failure_report& report) {
+    if (report.attempt != attempt) return;
+    fail({static_cast<errc>(report.code), report.text});
+  }
+
+  void fail(error what) {
+    if (phase.is(request_phase::ended)) return;
+    give_up("failed", at(fmt::format("request {}", outcome.request), std::move(what)));
+  }
+
+  void give_up(std::string reason, std::optional<error> what) {
+    if (outcome.text.empty()) outcome.text = text->text();
+    outcome.finish = std::move(reason);
+    outcome.problem = std::move(what);
+    outcome.spent = spent();
+    outcome.done_ns = now();
+    if (admitted) trace_end();
+    close();
+  }
+
+  void close() {
+    give_back();
+    outcome.attempts = attempt + 1;
+    move(request_phase::ended);
+    if (client)
+      self->send(client, answer_end{std::make_shared<const request_outcome>(std::move(outcome))});
+    self->quit();
   }
 };
 
 }  // namespace
 
+const char* to_string(request_phase phase) {
+  switch (phase) {
+    case request_phase::held:
+      return "held";
+    case request_phase::reserving:
+      return "reserving";
+    case request_phase::queueing:
+      return "queueing";
+    case request_phase::running:
+      return "running";
+    case request_phase::fencing:
+      return "fencing";
+    case request_phase::settling:
+      return "settling";
+    case request_phase::ended:
+      return "ended";
+  }
+  return "unknown";
+}
+
 request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const server_view> view,
-                            request_spec spec, loss_units token_budget, bool continue_in_place) {
-  return system.spawn(
-      [view = std::move(view), spec = std::move(spec), token_budget,
-       continue_in_place](request_actor::stateful_pointer<request_data> self) mutable
-      -> request_actor::behavior_type {
-        auto& data = self->state;
-        data.self = self;
-        data.view = std::move(view);
-        data.spec = std::move(spec);
-        data.token_budget = token_budget;
-        data.continue_in_place = continue_in_place;
-        return {
-            [&data](begin_request) { data.arrive(); },
-            [&data](progress_report& report) { data.progress(report); },
-            [&data](const reservation& message) { data.answer(message); },
-            [&data](request_deadline) { data.deadline(); },
-            [&data](hold_admission) { return data.hold(); },
-            [&data](resume_request& message) { data.resume(std::move(message.view)); },
-        };
-      });
+                            const submit_request& submitted) {
+  return system.spawn([view = std::move(view),
+                       submitted](request_actor::stateful_pointer<request_data> self) mutable
+                      -> request_actor::behavior_type {
+    auto& data = self->state;
+    data.self = self;
+    data.view = std::move(view);
+    data.arrive(submitted);
+    tell_exceptions(self, [&data](const error& what) { data.fail(what); });
+    return {
+        [&data](progress_report& report) { data.take(report); },
+        [&data](const wire::reservation& message) { data.answer(message); },
+        [&data](const wire::failure_report& report) { data.take(report); },
+        [&data](resume_request& message) { data.resume(std::move(message.view)); },
+        [&data](request_deadline) { data.deadline(); },
+        [&data](cancel_request) { data.cancel(); },
+        [&data](restart_request) { data.restart(); },
+    };
+  });
 }
 
 std::uint32_t prompt_tokens(const request_spec& spec) {
@@ -296,13 +469,30 @@ std::uint32_t max_new_tokens(const request_spec& spec) {
   return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - 1 : spec.max_new_tokens;
 }
 
-std::vector<std::int64_t> kv_need(const planning::residency& residence, std::size_t n_servers,
-                                  std::size_t positions, std::int64_t kv_row_bytes) {
-  std::vector<std::int64_t> need(n_servers, 0);
-  for (const auto members : residence.layers)
-    for (std::size_t m = 0; m < n_servers; ++m)
-      if ((members >> m) & 1u) need[m] += static_cast<std::int64_t>(positions) * kv_row_bytes;
-  return need;
+result<void> check_prompt(const request_spec& spec, const service_context& context) {
+  const auto& shape = context.shape();
+  const auto refuse = [](std::string what) { return error{errc::out_of_range, std::move(what)}; };
+  if (spec.prompt.empty())
+    return refuse("the prompt has no tokens, expected one at least; give it a text");
+  if (spec.access >= context.n_servers())
+    return refuse(fmt::format("access server {} of {}", spec.access, context.n_servers()));
+  if (spec.score && spec.prompt.size() < 2)
+    return refuse("a text of one token cannot be scored; give two at least");
+  if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
+    return refuse(fmt::format("the prompt has {} tokens, the model's context is {}; shorten it",
+                              spec.prompt.size(), shape.max_context));
+  if (prompt_tokens(spec) + std::uint64_t{max_new_tokens(spec)} > context.most_positions)
+    return refuse(fmt::format(
+        "{} prompt tokens and {} new ones are more than the {} positions that the service allows; "
+        "ask for fewer",
+        prompt_tokens(spec), max_new_tokens(spec), context.most_positions));
+  if (!(spec.temperature >= 0 && spec.temperature <= 1e6))
+    return refuse(fmt::format("temperature {}, expected 0 to 1e6", spec.temperature));
+  for (const auto id : spec.prompt)
+    if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
+      return refuse(
+          fmt::format("token id {} is outside the vocabulary of {}", id, shape.vocab_size));
+  return {};
 }
 
 }  // namespace ordermoe::actors

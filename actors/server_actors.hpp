@@ -3,19 +3,19 @@
 #include <cstdint>
 #include <memory>
 
-#include "actors/run_context.hpp"
+#include "actors/context.hpp"
 
-/// The actors of one server, besides compute (compute.hpp) and the tokens that visit it
-/// (token.hpp).
+/// The actors of one server, besides compute (compute.hpp), the requests of its users (request.hpp) and
+/// the tokens that visit it (token.hpp).
 namespace ordermoe::actors {
 
-/// One direction between two servers: a FIFO that charges bytes / bandwidth, then the latency
-/// (virtual time), or hands frames on at once (wall clock in one process). Keeps its own ledger.
-link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const run_context> run,
+/// One direction between two servers: charges bytes / bandwidth, then the latency, FIFO (virtual time),
+/// or hands frames on at once (wall clock in one process). Keeps its own ledger.
+link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_context> context,
                       std::uint32_t from, std::uint32_t to);
 
-/// The experts of one layer on one server. Refuses what the plan does not host here and hands the
-/// rest to compute.
+/// The experts of one layer on one server. Hands calls for them to compute, and says to the call's owner
+/// where it does not have one.
 shard_actor spawn_shard(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         std::uint32_t layer);
 
@@ -23,13 +23,23 @@ shard_actor spawn_shard(caf::actor_system& system, std::shared_ptr<const server_
 /// policy and load.
 selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id);
 
-/// Admission and KV bookkeeping of one server, the door for what arrives over links, and the
-/// registry of the tokens and requests that are here.
+/// The door of one server and the registry of what is here: sequences and their KV memory, tokens,
+/// requests of its users, admission, load reports.
 ///
-/// KV: a sequence's rows at a layer are known to be here from the moment their attention is queued
-/// here or their frame arrived; a token whose earlier rows are not all here waits, and goes on as
-/// soon as they are. Reservations: an attempt is refused where memory or an earlier waiter stands
-/// against it; a waiting reservation is granted in FIFO order.
-edge_server_actor spawn_edge_server(caf::actor_system& system, std::uint32_t id);
+///   holding --resume_admission--> open --hold_admission--> draining --none in flight--> holding
+///
+/// While it is not open, requests that arrive are held; they begin under the plan that is in force when
+/// it opens. A server begins holding, before its first plan.
+///
+/// A frame is decoded, checked against what can be true here (rules/arrivals.hpp) and against what has
+/// been here (rules/kv_reservations.hpp, rules/token_visits.hpp); what fails is counted and has no
+/// other effect. A sequence begins with the grant of its memory and ends with its release, its lease
+/// or this server; nothing of it is left behind then.
+edge_server_actor spawn_edge_server(caf::actor_system& system,
+                                    std::shared_ptr<const service_context> context,
+                                    std::uint32_t id);
+
+/// Keeps what the others tell of problems and changes, for whoever asks. Bounded: old problems go first.
+recorder_actor spawn_recorder(caf::actor_system& system);
 
 }  // namespace ordermoe::actors

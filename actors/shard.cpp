@@ -1,25 +1,48 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "actors/server_actors.hpp"
 
 namespace ordermoe::actors {
 
+namespace {
+
+struct shard_state {
+  shard_actor::pointer self = nullptr;
+  std::shared_ptr<const server_view> view;
+  std::uint32_t layer = 0;
+
+  void run(expert_work& work) {
+    const auto elsewhere = std::ranges::find_if(work.call.items, [this](const auto& item) {
+      return !view->placed->index.hosts(view->id, layer, item.expert);
+    });
+    if (elsewhere == work.call.items.end()) return self->send(view->compute, std::move(work));
+    const auto& key = work.call.token;
+    self->send(
+        view->server,
+        part_failed{{key.request, key.attempt, view->id, static_cast<std::uint8_t>(errc::mismatch),
+                     fmt::format("server {} was asked to run expert {} of layer {}, which "
+                                 "the plan of epoch {} does not place there",
+                                 view->id, elsewhere->expert, layer, view->placed->plan.epoch)},
+                    work.call.reply_to});
+  }
+};
+
+}  // namespace
+
 shard_actor spawn_shard(caf::actor_system& system, std::shared_ptr<const server_view> view,
                         std::uint32_t layer) {
-  return system.spawn([view, layer](shard_actor::pointer self) -> shard_actor::behavior_type {
-    return {[self, view, layer](expert_work& work) {
-      for (const auto& item : work.call.items)
-        if (!view->placed->index.hosts(view->id, layer, item.expert)) {
-          view->run->books->fail(
-              {errc::mismatch,
-               fmt::format("server {} was asked to run expert {} of layer {}, which "
-                           "the plan of epoch {} does not place there",
-                           view->id, item.expert, layer, view->placed->plan.epoch)});
-          return;
-        }
-      self->send(view->compute, std::move(work));
-    }};
-  });
+  return system.spawn(
+      [view = std::move(view), layer](
+          shard_actor::stateful_pointer<shard_state> self) mutable -> shard_actor::behavior_type {
+        auto& state = self->state;
+        state.self = self;
+        state.view = std::move(view);
+        state.layer = layer;
+        return {[&state](expert_work& work) { state.run(work); }};
+      });
 }
 
 }  // namespace ordermoe::actors

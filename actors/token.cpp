@@ -1,45 +1,73 @@
 #include "actors/token.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <exception>
 #include <utility>
 
-#include "actors/trace_lines.hpp"
 #include "model/sampling.hpp"
-#include "planning/ledger.hpp"
+#include "planning/serving/awaited_outputs.hpp"
+#include "planning/serving/phases.hpp"
+#include "planning/serving/token_visits.hpp"
+#include "trace/lines.hpp"
 
 namespace ordermoe::actors {
 
 namespace {
 
+using wire::executed_slot;
+using wire::expert_call;
+using wire::expert_output;
+using wire::token_state;
+
+enum class token_phase { starting, attending, collecting, collecting_here, sampling, gone };
+
+constexpr transition<token_phase> token_steps[] = {
+    {token_phase::starting, token_phase::attending, "a layer begins"},
+    {token_phase::starting, token_phase::collecting, "outputs are awaited here"},
+    {token_phase::starting, token_phase::sampling, "only the output projection is left"},
+    {token_phase::attending, token_phase::attending, "no row of the layer runs an expert"},
+    {token_phase::attending, token_phase::collecting, "decided: the residence is here"},
+    {token_phase::attending, token_phase::collecting_here,
+     "decided: rows run here, then it leaves"},
+    {token_phase::attending, token_phase::sampling, "no row of the last layer runs an expert"},
+    {token_phase::attending, token_phase::gone, "decided: the residence is elsewhere"},
+    {token_phase::collecting, token_phase::attending, "all outputs are in"},
+    {token_phase::collecting, token_phase::sampling, "all outputs of the last layer are in"},
+    {token_phase::collecting, token_phase::gone, "the end of a chunk"},
+    {token_phase::collecting_here, token_phase::gone, "the rows that ran here are complete"},
+    {token_phase::sampling, token_phase::gone, "sampled"},
+    {token_phase::starting, token_phase::gone, "the end of a chunk"},
+    {token_phase::attending, token_phase::gone, "the end of a chunk"},
+};
+
 struct token_data {
   token_actor::pointer self = nullptr;
   std::shared_ptr<const server_view> view;
   token_state state;
-  std::vector<expert_output> outputs;  ///< Collected so far.
-  // While outputs are combined; kept from layer to layer for their memory.
-  std::vector<std::uint32_t> first_slot;  ///< [n] index of each row's first executed slot
-  std::vector<const float*> part;         ///< [slots] where each slot's output is
-  std::vector<const float*> whole;        ///< [n] where the sum over a row's slots is
-  std::vector<float> gates;
+  phase_of<token_phase> phase{token_phase::starting, token_steps};
+  awaited_outputs awaited;
+  std::uint32_t residence = 0;  ///< Where it goes from collecting_here.
 
-  const run_context& run() const { return *view->run; }
+  const service_context& context() const { return *view->context; }
   std::size_t n() const { return state.ids.size(); }
-  std::size_t width() const { return run().shape().hidden_size; }
+  std::size_t width() const { return context().wire.hidden_size; }
   token_key key() const { return {state.terms.request, state.terms.attempt, state.first}; }
   token_actor handle() const { return caf::actor_cast<token_actor>(self); }
-  bool last_layer() const { return state.layer + 1 == run().shape().n_layers; }
+  bool behind_last_layer() const { return state.layer >= context().decoding.n_layers; }
 
-  void start() {
-    if (state.calls_outstanding == 0)
-      attend();
-    else if (outputs.size() == state.calls_outstanding)
-      combine();
+  void start(std::vector<expert_output> early) {
+    if (state.slots_of_row.empty()) return go_on();
+    phase.move(token_phase::collecting);
+    awaited.expect(state.layer, state.slots_of_row, state.slots, width());
+    for (auto& output : early) awaited.take(std::move(output));
+    if (awaited.complete()) add_outputs();
   }
 
-  void attend() {
-    const auto members = view->placed->plan.residence[state.terms.access].layers[state.layer];
+  /// With the layers before `state.layer` behind it.
+  void go_on() {
+    if (behind_last_layer()) return end_of_layers();
+    phase.move(token_phase::attending);
+    const auto members = view->members(state.terms.access, state.layer);
     attend_work work;
     work.token = handle();
     work.terms = state.terms;
@@ -48,211 +76,264 @@ struct token_data {
     work.n = static_cast<std::uint32_t>(n());
     if (state.hidden.empty()) work.ids = state.ids;
     work.hidden = std::move(state.hidden);
-    work.stream = run().stream_kv && (members & (members - 1)) != 0 &&
-                  run().shape().kv_row_size(layer_id{state.layer}) > 0;
+    work.stream = context().stream_kv && (members & (members - 1)) != 0 &&
+                  context().shape().kv_row_size(layer_id{state.layer}) > 0;
     work.allowance = std::move(state.allowance);
     work.pool = state.pool;
     work.tokens_left =
-        tokens_left(state.terms, state.first, work.n, state.layer, run().shape().n_layers);
+        tokens_left(state.terms, state.first, work.n, state.layer, context().decoding.n_layers);
     self->send(view->compute, std::move(work));
   }
 
+  // ------------------------------------------------------------------------------------- executing
+
   void execute(decided& answer) {
+    if (!phase.is(token_phase::attending)) return;
     state.hidden = std::move(answer.hidden);
     state.allowance = std::move(answer.allowance);
-    const auto& normed = answer.normed;
     const auto& choice = answer.choice;
     state.spent += state.pool - choice.pool_left;
     state.pool = choice.pool_left;
+    for (std::size_t i = 0; i < n(); ++i) state.allowance[i] -= choice.rows[i].loss;
+    residence = choice.residence;
+    const bool stays = residence == view->id;
+    bool any_here_alone = false;
     state.slots_of_row.clear();
     state.slots.clear();
-    state.slots_of_row.reserve(n());
-    state.slots.reserve(n() * run().shape().top_k);
-    // By server, ascending: a decision names few.
-    std::vector<std::pair<std::uint32_t, expert_call>> calls;
-    const auto call_to = [&](std::uint32_t server) -> expert_call& {
-      auto at = calls.begin();
-      while (at != calls.end() && at->first < server) ++at;
-      if (at == calls.end() || at->first != server) {
-        at = calls.insert(at, {server, {}});
-        auto& call = at->second;
-        call.rows.reserve(n());
-        call.whole.reserve(n());
-        call.items.reserve(n() * run().shape().top_k);
-        call.x.reserve(n() * width());
-      }
-      return at->second;
-    };
+    call_list calls;
     for (std::uint32_t i = 0; i < n(); ++i) {
-      const auto& row = choice.rows[i];
-      state.allowance[i] -= row.loss;
-      state.slots_of_row.push_back(static_cast<std::uint32_t>(row.executed.size()));
-      const bool whole =
-          std::all_of(row.executed.begin(), row.executed.end(),
-                      [&](const executed_slot& e) { return e.server == row.executed[0].server; });
-      for (std::uint32_t j = 0; j < row.executed.size(); ++j) {
-        const auto& slot = row.executed[j];
-        state.slots.push_back(slot);
-        auto& call = call_to(slot.server);
-        if (call.rows.empty() || call.rows.back() != i) {
-          call.rows.push_back(i);
-          call.whole.push_back(whole ? 1 : 0);
-          const auto x = normed.begin() + static_cast<std::ptrdiff_t>(i * width());
-          call.x.insert(call.x.end(), x, x + static_cast<std::ptrdiff_t>(width()));
-        }
-        call.items.push_back(
-            {static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
-      }
+      const std::span<const executed_slot> slots{choice.rows[i].executed.data(),
+                                                 choice.rows[i].executed.size()};
+      state.slots_of_row.push_back(static_cast<std::uint32_t>(slots.size()));
+      state.slots.insert(state.slots.end(), slots.begin(), slots.end());
+      const bool here_alone = !stays && runs_at(slots, view->id);
+      any_here_alone = any_here_alone || here_alone;
+      add_row(calls, i, slots, answer.normed, here_alone);
     }
-    state.calls_outstanding = static_cast<std::uint32_t>(calls.size());
-    if (calls.empty()) return pass_on(choice.residence);
-    const bool stays = choice.residence == view->id;
-    if (!stays) leave();
-    for (auto& [server, call] : calls) {
-      call.token = key();
-      call.layer = state.layer;
-      call.reply_to = choice.residence;
-      if (server == view->id)
-        self->send(view->shards[state.layer],
-                   expert_work{std::move(call), stays ? handle() : token_actor{}});
-      else
-        view->send(server, encode(call));
+    if (calls.empty()) return end_layer_without_outputs();
+    if (!stays && !any_here_alone) leave();
+    for (auto& call : calls) send_call(call, stays);
+    if (stays) {
+      phase.move(token_phase::collecting);
+      awaited.expect(state.layer, state.slots_of_row, state.slots, width());
+    } else if (any_here_alone) {
+      collect_here();
+    } else {
+      view->send(residence, wire::encode(state));
     }
-    if (!stays) view->send(choice.residence, encode(state));
   }
 
-  /// The end of a layer at which no row runs an expert.
-  void pass_on(std::uint32_t residence) {
-    state.slots_of_row.clear();
-    if (last_layer()) return head();
-    ++state.layer;
-    if (residence == view->id) return attend();
-    leave();
-    view->send(residence, encode(state));
+  static bool runs_at(std::span<const executed_slot> slots, std::uint32_t server) {
+    return !slots.empty() && std::ranges::all_of(slots, [&](const executed_slot& slot) {
+      return slot.server == server;
+    });
   }
+
+  /// A call to one server; `here_alone`: of the rows whose outputs this token adds itself before it
+  /// leaves.
+  struct server_call {
+    std::uint32_t server = 0;
+    bool here_alone = false;
+    expert_call content;
+  };
+  using call_list = std::vector<server_call>;
+
+  /// Calls stand by server, ascending: a decision names few.
+  expert_call& call_to(call_list& calls, std::uint32_t server, bool here_alone) const {
+    auto at = calls.begin();
+    while (at != calls.end() &&
+           std::pair(at->server, at->here_alone) < std::pair(server, here_alone))
+      ++at;
+    if (at == calls.end() || at->server != server || at->here_alone != here_alone) {
+      at = calls.insert(at, {server, here_alone, {}});
+      auto& call = at->content;
+      call.rows.reserve(n());
+      call.whole.reserve(n());
+      call.items.reserve(n() * context().shape().top_k);
+      call.x.reserve(n() * width());
+    }
+    return at->content;
+  }
+
+  void add_row(call_list& calls, std::uint32_t i, std::span<const executed_slot> slots,
+               const std::vector<float>& normed, bool here_alone) const {
+    const bool whole = !slots.empty() && runs_at(slots, slots[0].server);
+    for (std::uint32_t j = 0; j < slots.size(); ++j) {
+      const auto& slot = slots[j];
+      auto& call = call_to(calls, slot.server, here_alone);
+      if (call.rows.empty() || call.rows.back() != i) {
+        call.rows.push_back(i);
+        call.whole.push_back(whole ? 1 : 0);
+        const auto x = normed.begin() + static_cast<std::ptrdiff_t>(i * width());
+        call.x.insert(call.x.end(), x, x + static_cast<std::ptrdiff_t>(width()));
+      }
+      call.items.push_back(
+          {static_cast<std::uint32_t>(call.rows.size() - 1), j, slot.expert, slot.gate});
+    }
+  }
+
+  void send_call(server_call& call, bool stays) {
+    auto& content = call.content;
+    content.token = key();
+    content.layer = state.layer;
+    content.reply_to = call.here_alone ? view->id : residence;
+    if (call.server != view->id) return view->send(call.server, wire::encode(content));
+    const bool to_me = stays || call.here_alone;
+    self->send(view->shards[state.layer],
+               expert_work{std::move(content), to_me ? handle() : token_actor{}});
+  }
+
+  /// Awaits the rows that run here alone; the others' outputs go to the residence.
+  void collect_here() {
+    phase.move(token_phase::collecting_here);
+    auto slots_of_row = state.slots_of_row;
+    std::vector<executed_slot> own, others;
+    std::size_t slot = 0;
+    for (std::size_t i = 0; i < n(); ++i) {
+      const auto slots = std::span(state.slots).subspan(slot, slots_of_row[i]);
+      slot += slots.size();
+      const bool here = runs_at(slots, view->id);
+      auto& into = here ? own : others;
+      into.insert(into.end(), slots.begin(), slots.end());
+      (here ? state.slots_of_row : slots_of_row)[i] = 0;
+    }
+    state.slots = std::move(others);
+    awaited.expect(state.layer, slots_of_row, own, width());
+  }
+
+  void end_layer_without_outputs() {
+    state.slots_of_row.clear();
+    const bool stays = residence == view->id || state.layer + 1 == context().decoding.n_layers;
+    if (!stays) leave();
+    ++state.layer;
+    if (stays) return go_on();
+    view->send(residence, wire::encode(state));
+  }
+
+  // ------------------------------------------------------------------------------------ collecting
 
   void collect(expert_output& output) {
-    outputs.push_back(std::move(output));
-    if (outputs.size() == state.calls_outstanding) combine();
+    const bool here = phase.is(token_phase::collecting_here);
+    if (!here && !phase.is(token_phase::collecting)) return;
+    if (!awaited.take(std::move(output))) return;
+    if (here)
+      move_on();
+    else
+      add_outputs();
   }
 
-  void combine() {
-    first_slot.assign(n(), 0);
-    for (std::size_t i = 1; i < n(); ++i)
-      first_slot[i] = first_slot[i - 1] + state.slots_of_row[i - 1];
-    part.assign(state.slots.size(), nullptr);
-    whole.assign(n(), nullptr);
-    for (const auto& output : outputs)
-      for (std::size_t r = 0; r < output.rows.size(); ++r) {
-        const float* y = output.y.data() + r * width();
-        const auto& row = output.rows[r];
-        if (row.slot == whole_row)
-          whole[row.row] = y;
-        else
-          part[first_slot[row.row] + row.slot] = y;
-      }
-    for (std::size_t i = 0; i < n(); ++i) {
-      const auto hidden = std::span(state.hidden).subspan(i * width(), width());
-      if (whole[i] != nullptr) {
-        for (std::size_t c = 0; c < width(); ++c) hidden[c] += whole[i][c];
-        continue;
-      }
-      if (state.slots_of_row[i] == 0) continue;
-      gates.clear();
-      for (std::uint32_t j = 0; j < state.slots_of_row[i]; ++j)
-        gates.push_back(state.slots[first_slot[i] + j].gate);
-      model::add_slots(hidden, gates,
-                       std::span(part).subspan(first_slot[i], state.slots_of_row[i]));
-    }
-    outputs.clear();
+  void add_outputs() {
+    awaited.add_to(state.hidden, model::add_slots);
     state.slots.clear();
     state.slots_of_row.clear();
-    state.calls_outstanding = 0;
-    if (last_layer()) return head();
     ++state.layer;
-    attend();
+    go_on();
   }
 
-  /// Only the last row of a prompt and decoding positions need logits.
-  void head() {
-    const auto& two_stacks = run().shape().encoder_decoder;
-    const bool whole_prompt_done = state.first + n() >= state.terms.prompt_tokens;
+  /// What ran here alone is added; the rest is awaited at the residence.
+  void move_on() {
+    awaited.add_to(state.hidden, model::add_slots);
+    leave();
+    if (state.slots.empty()) {
+      state.slots_of_row.clear();
+      ++state.layer;
+    }
+    view->send(residence, wire::encode(state));
+  }
+
+  // -------------------------------------------------------------------------------------- sampling
+
+  /// Only the last row of what is given and decoding positions need logits.
+  void end_of_layers() {
+    const auto& two_stacks = context().shape().encoder_decoder;
     if (two_stacks && state.first < state.terms.prompt_tokens) {
       leave();
-      start_successor(two_stacks->decoder_start_id, state.terms.prompt_tokens, state.forced);
-    } else if (whole_prompt_done) {
-      const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
-      self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
-    } else {
-      leave();
-      progress_report report;
-      report.request = state.terms.request;
-      report.attempt = state.terms.attempt;
-      report.access = state.terms.access;
-      report.position = state.first;
-      report.spent = state.spent;
-      self->send(view->server, std::move(report));
+      return start_successor(two_stacks->decoder_start_id, state.terms.prompt_tokens, state.forced);
     }
+    if (state.first + n() >= state.terms.given_tokens) {
+      phase.move(token_phase::sampling);
+      const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
+      return self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
+    }
+    leave();
+    self->send(view->server, report_of(state.first));
   }
 
-  void sample(const head_done& result) {
-    progress_report report;
+  wire::progress_report report_of(std::uint32_t position) const {
+    wire::progress_report report;
     report.request = state.terms.request;
     report.attempt = state.terms.attempt;
     report.access = state.terms.access;
-    report.position = state.first;
-    const auto position = state.first + static_cast<std::uint32_t>(n());
     report.position = position;
-    if (state.terms.score != 0) {
-      report.id = state.forced.front();
-      report.losses.push_back(model::negative_log_likelihood(result.logits, report.id));
-    } else {
-      report.id = model::sample(result.logits, {state.terms.temperature, state.terms.sampling_seed},
-                                state.terms.request, position);
-    }
-    const auto generated = position + 1 - state.terms.prompt_tokens - run().start_rows();
-    const bool end_of_text = run().shape().ends_text(report.id) && !state.terms.ignore_end_of_text;
-    report.last = end_of_text || generated >= state.terms.max_new_tokens ||
-                  position + 1 - run().start_rows() >= run().shape().max_context;
-    report.pool = state.pool;
     report.spent = state.spent;
-    if (run().keep_final_hidden)
-      run().books->keep_final_hidden(
-          state.terms.request,
-          {state.hidden.end() - static_cast<std::ptrdiff_t>(width()), state.hidden.end()});
-    if (run().books->tracing())
-      run().books->trace(token_line(report, view->id, now_ns(self) - run().start_ns));
+    return report;
+  }
+
+  void sample(const head_done& result) {
+    if (!phase.is(token_phase::sampling)) return;
+    const auto& terms = state.terms;
+    const auto start_rows = context().decoding.start_rows;
+    const auto position = state.first + static_cast<std::uint32_t>(n());
+    auto report = report_of(position);
+    report.pool = state.pool;
+    const bool given = !state.forced.empty();
+    // What was answered before this attempt is computed again, one position after the other.
+    const bool replayed = given && terms.score == 0;
+    if (given)
+      report.id = state.forced.front();
+    else
+      report.id = model::sample(result.logits, {terms.temperature, terms.sampling_seed},
+                                terms.sampling_stream, position);
+    if (terms.score != 0)
+      report.losses.push_back(model::negative_log_likelihood(result.logits, report.id));
+    const auto generated = position + 1 - terms.prompt_tokens - start_rows;
+    const bool end_of_text =
+        context().shape().ends_text(report.id) && terms.ignore_end_of_text == 0;
+    report.last = end_of_text || generated >= terms.max_new_tokens ||
+                  position + 1 - start_rows >= context().decoding.max_context;
+    if (context().keep_final_hidden)
+      report.hidden.assign(state.hidden.end() - static_cast<std::ptrdiff_t>(width()),
+                           state.hidden.end());
+    if (view->tracing()) view->trace(trace::token_line(report, view->id, view->time_ns(self)));
     leave();
-    if (!report.last && state.terms.continue_in_place)
-      start_successor(report.id, position,
-                      std::span(state.forced).subspan(state.terms.score != 0 ? 1 : 0));
+    if (!report.last && (terms.continue_in_place != 0 || replayed))
+      start_successor(report.id, position, std::span(state.forced).subspan(given ? 1 : 0));
     self->send(view->server, std::move(report));
   }
 
   void start_successor(std::int32_t id, std::uint32_t position,
                        std::span<const std::int32_t> forced) {
     auto next = successor(state.terms, id, position, state.pool, state.spent,
-                          run().allowance_factor, run().start_rows(), run().decoded_layer());
+                          view->placed->decoding.allowance_factor, context().decoding);
     next.forced.assign(forced.begin(), forced.end());
     const auto to = view->start_server(state.terms.access, view->id, next.layer);
     if (to == view->id)
       self->send(view->server, start_token{std::move(next)});
     else
-      view->send(to, encode(next));
+      view->send(to, wire::encode(next));
   }
 
   /// Said before anything else is sent: whatever the departure causes to arrive here comes after
-  /// it.
+  /// it. `state.layer` is the layer that it was here for.
   void leave() {
-    self->send(view->server, token_departed{key()});
+    phase.move(token_phase::gone);
+    self->send(view->server, token_departed{key(), step_of(state.layer, true)});
     self->quit();
+  }
+
+  void fail(const error& what) {
+    if (phase.is(token_phase::gone)) return;
+    self->send(view->server, part_failed{{state.terms.request, state.terms.attempt, view->id,
+                                          static_cast<std::uint8_t>(what.code), what.message},
+                                         state.terms.access});
+    leave();
   }
 };
 
 }  // namespace
 
 token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_view> view,
-                        token_state state, std::vector<expert_output> early_outputs) {
+                        wire::token_state state, std::vector<wire::expert_output> early_outputs) {
   auto token = parent.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
@@ -260,41 +341,17 @@ token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_v
         data.self = self;
         data.view = std::move(view);
         data.state = std::move(state);
-        data.outputs = std::move(outputs);
-        data.start();
+        tell_exceptions(self, [&data](const error& what) { data.fail(what); });
+        data.start(std::move(outputs));
         return {
             [&data](decided& answer) { data.execute(answer); },
             [&data](expert_output& output) { data.collect(output); },
-            [&data](head_done& result) { data.sample(result); },
+            [&data](const head_done& result) { data.sample(result); },
+            [&data](const work_failed& message) { data.fail(message.what); },
         };
       });
   leave_log();
   return token;
-}
-
-double tokens_left(const request_terms& terms, std::uint32_t first, std::uint32_t rows,
-                   std::size_t layer, std::size_t n_layers) {
-  const auto end = first + rows;
-  const double following = end < terms.prompt_tokens ? 0
-                                                     : static_cast<double>(terms.prompt_tokens) +
-                                                           terms.max_new_tokens - end;
-  return following + rows * (1 - static_cast<double>(layer) / static_cast<double>(n_layers));
-}
-
-token_state successor(const request_terms& terms, std::int32_t id, std::uint32_t position,
-                      loss_units pool, loss_units spent, double allowance_factor,
-                      std::uint32_t start_rows, std::uint32_t layer) {
-  const auto generated = position + 1 - terms.prompt_tokens - start_rows;
-  token_state next;
-  next.terms = terms;
-  next.first = position;
-  next.layer = layer;
-  next.ids = {id};
-  next.pool = pool;
-  next.allowance = {
-      planning::fair_allowance(pool, terms.max_new_tokens - generated, allowance_factor)};
-  next.spent = spent;
-  return next;
 }
 
 }  // namespace ordermoe::actors

@@ -29,7 +29,7 @@
 #include "actors/runtime.hpp"
 #include "bandwidth.hpp"
 #include "model/forward.hpp"
-#include "model/thread_team.hpp"
+#include "model/kernels/thread_team.hpp"
 #include "model/transformer.hpp"
 
 namespace {
@@ -230,7 +230,7 @@ class local_mode {
              std::size_t n_threads)
       : ids_(model->config().vocab_size) {
     setup_.model = std::move(model);
-    setup_.experts = experts;
+    setup_.profile = experts;
     setup_.costs = own_costs(setup_.model->config());
     setup_.mode = actors::run_mode::local;
     setup_.threads_per_server = n_threads;
@@ -253,8 +253,8 @@ class local_mode {
   };
   result<request_seconds> measure(std::size_t prompt, std::uint32_t new_tokens) {
     if (setup_.chosen.name.empty()) {
-      auto made = actors::make_strategy("layer-shards", setup_.experts, setup_.servers,
-                                        setup_.costs, actors::strategy_options());
+      auto made = planning::make_strategy("layer-shards", setup_.profile, setup_.servers,
+                                          setup_.costs, planning::strategy_options());
       if (!made) return made.error();
       setup_.chosen = std::move(*made);
     }

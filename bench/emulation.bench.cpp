@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   setup.model = take(model::transformer::load(folder, loading));
   setup.servers = take(read_cluster(ORDERMOE_DATA "/clusters/edge8.toml"));
   setup.costs = take(named_cost_profile("mixtral-8x7b"));
-  setup.experts = take(planning::read_profile(folder + "/profile.json"));
+  setup.profile = take(planning::read_profile(folder + "/profile.json"));
   const auto tokens = take(model::tokenizer::load(folder));
   const auto ids = tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
   constexpr std::size_t n_requests = 64;
@@ -61,7 +61,6 @@ int main(int argc, char** argv) {
   const auto prompt = size_of(2, 64), new_tokens = size_of(3, 64);
   for (std::size_t i = 0; i < n_requests; ++i) {
     actors::request_spec spec;
-    spec.number = i;
     const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt % (ids.size() - prompt));
     spec.prompt.assign(at, at + static_cast<std::ptrdiff_t>(prompt));
     spec.max_new_tokens = static_cast<std::uint32_t>(new_tokens);
@@ -70,7 +69,7 @@ int main(int argc, char** argv) {
   }
   actors::draw_arrivals(setup.requests, setup.servers, 8, 1);
   const auto steps =
-      static_cast<double>(n_requests * (prompt + new_tokens - 1) * setup.experts.n_layers);
+      static_cast<double>(n_requests * (prompt + new_tokens - 1) * setup.profile.n_layers);
   fmt::print(
       "{} requests of {} and {} tokens, {} token-layer steps, {} runs: least, median, most\n",
       n_requests, prompt, new_tokens, steps, runs);
@@ -79,10 +78,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> names(argv + std::min(argc, 4), argv + argc);
   if (names.empty()) names = {"exact", "layer-shards", "paper", "ordermoe"};
   for (const auto& name : names) {
-    actors::strategy_options options;
+    planning::strategy_options options;
     options.search_steps = 2000;
     setup.chosen =
-        take(actors::make_strategy(name, setup.experts, setup.servers, setup.costs, options));
+        take(planning::make_strategy(name, setup.profile, setup.servers, setup.costs, options));
     std::vector<double> besides, all, share;
     for (int run = 0; run <= runs; ++run) {
       const auto outcome = take(actors::run_requests(setup));

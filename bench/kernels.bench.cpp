@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "bandwidth.hpp"
-#include "model/kernels.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 //
 // bench_loading [layers [runs [folder [packed folder]]]]: writes a Mixtral of that many layers at
 // full width (1 by default, 3.3 GB in bf16; every further one takes 2.8 GB more of disk and of
-// memory) to a temporary folder, or takes a folder that is there; packs it (model/convert.hpp), or
+// memory) to a temporary folder, or takes a folder that is there; packs it (model/checkpoint/convert.hpp), or
 // takes what was packed before. Rounds go over both folders. Each measurement is a process of its
 // own.
 // "cold": the system was told to forget the files, and the share it still holds is shown; "warm":
@@ -36,9 +36,9 @@
 #include <vector>
 
 #include "config/files.hpp"
-#include "model/convert.hpp"
-#include "model/matrix_source.hpp"
-#include "model/random_model.hpp"
+#include "model/checkpoint/convert.hpp"
+#include "model/checkpoint/matrix_source.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "model/transformer.hpp"
 
 namespace {

@@ -13,8 +13,9 @@
 
 #include "config/cluster.hpp"
 #include "planning/placement.hpp"
-#include "planning/search.hpp"
-#include "planning/trajectory.hpp"
+#include "planning/search/search.hpp"
+#include "planning/search/trajectory.hpp"
+#include "test/support/random_profile.hpp"
 
 /// What the planner of `ordermoe` expects of its plans, beside the baselines under the same
 /// estimate: milliseconds of one decoded position.

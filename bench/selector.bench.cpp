@@ -14,7 +14,8 @@
 #include "config/cluster.hpp"
 #include "config/random.hpp"
 #include "planning/placement.hpp"
-#include "planning/selector.hpp"
+#include "planning/selection/selector.hpp"
+#include "test/support/random_profile.hpp"
 
 /// The selector at the shape of Mixtral on eight servers: 32 layers, 8 experts, memory for two
 /// copies of the model, attention free to run anywhere (one residency, the widest); and at the

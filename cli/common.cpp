@@ -12,10 +12,10 @@
 #include <set>
 #include <sstream>
 
-#include "actors/calibration_profile.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
-#include "model/safetensors.hpp"
+#include "model/checkpoint/safetensors.hpp"
+#include "setup/calibration_profile.hpp"
 
 namespace ordermoe::cli {
 
@@ -143,7 +143,7 @@ actors::run_setup setup_of(const world& loaded, std::uint64_t seed) {
   setup.tokens = loaded.tokens;
   setup.servers = loaded.servers;
   setup.costs = loaded.costs;
-  setup.experts = loaded.experts;
+  setup.profile = loaded.experts;
   setup.seed = seed;
   setup.should_stop = stop_requested;
   return setup;
@@ -208,8 +208,8 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
   if (!statistics) return statistics.error();
   auto digest = model::model_digest(model_folder);
   if (!digest) return digest.error();
-  return actors::make_profile(*statistics, fs::canonical(model_folder).filename().string(),
-                              std::move(*digest), seed);
+  return setup::make_profile(*statistics, fs::canonical(model_folder).filename().string(),
+                             std::move(*digest), seed);
 }
 
 namespace {
@@ -292,13 +292,13 @@ result<world> load_world(const world_options& options) {
 }
 
 result<void> load_coarser(actors::run_setup& setup, const world_options& options,
-                          const actors::strategy_options& choice) {
+                          const planning::strategy_options& choice) {
   std::set<precision> wanted;
   for (const auto& server : setup.servers.servers) wanted.insert(server.expert_precision);
   if (choice.plan)
     wanted.insert(choice.plan->expert_precision.begin(), choice.plan->expert_precision.end());
   if (options.choose_precision) {
-    const auto& copies = setup.experts.layers.front().copies;
+    const auto& copies = setup.profile.layers.front().copies;
     if (copies.empty())
       return error{errc::mismatch,
                    fmt::format("--choose-precision: the profile of {} does not say what coarser "
@@ -444,7 +444,7 @@ result<double> parse_quality(const std::string& text) {
 }
 
 result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
-                             const actors::strategy_options& options) {
+                             const planning::strategy_options& options) {
   constexpr std::size_t tuning_tokens = 8192;
   const auto context = std::min<std::size_t>(256, setup.model->config().max_context);
   const auto documents = read_documents(data_folder() / "eval" / "calibration.txt", *setup.tokens,
@@ -452,14 +452,14 @@ result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
   if (!documents) return documents.error();
   progress_line line("planning " + name);
   line.show(0);
-  return actors::prepare_strategy(setup, name, options, *documents);
+  return setup::prepare_strategy(setup, name, options, *documents);
 }
 
-void print_table(const std::vector<actors::strategy_report>& strategies) {
+void print_table(const std::vector<experiments::strategy_report>& strategies) {
   const auto number = [](std::optional<double> value, int digits, double scale = 1) {
     return value ? fmt::format("{:.{}f}", *value * scale, digits) : std::string("-");
   };
-  const auto budget = [](const actors::strategy_report& s) -> std::string {
+  const auto budget = [](const experiments::strategy_report& s) -> std::string {
     if (!s.quality_budget_percent) return "-";
     return *s.quality_budget_percent < 0 ? "none" : fmt::format("{:g}%", *s.quality_budget_percent);
   };
@@ -486,7 +486,7 @@ void print_table(const std::vector<actors::strategy_report>& strategies) {
   for (const auto& s : strategies) print_whole_model(s);
 }
 
-void print_whole_model(const actors::strategy_report& report) {
+void print_whole_model(const experiments::strategy_report& report) {
   if (report.whole_model == precision::stored) return;
   fmt::print(
       "{}: the whole model's experts in {}, which takes {:.2f} % of perplexity of its budget\n",

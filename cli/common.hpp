@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "actors/experiment.hpp"
-#include "actors/preparation.hpp"
+#include "bench/experiments/experiment.hpp"
 #include "config/cluster.hpp"
 #include "config/error.hpp"
-#include "model/chat_template.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/chat_template.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/transformer.hpp"
 #include "planning/profile.hpp"
+#include "setup/preparation.hpp"
 
 /// What the subcommands share: exit codes, interrupts, progress, and reading their common inputs.
 namespace ordermoe::cli {
@@ -103,7 +103,7 @@ result<planning::profile> calibrate_on(const std::filesystem::path& model_folder
 /// of a plan that is given, and with --choose-precision those that the profile has. Before a
 /// strategy is chosen.
 result<void> load_coarser(actors::run_setup& setup, const world_options& options,
-                          const actors::strategy_options& choice);
+                          const planning::strategy_options& choice);
 /// With --own-weights: each server loads the experts that the chosen plan places on it, and nothing
 /// is shared any more. Errors also: infeasible where that is more than a server has, as the
 /// cluster's memory is meant where the model charges its own costs.
@@ -129,12 +129,12 @@ result<double> parse_quality(const std::string& text);
 
 /// prepare_strategy on the bundled calibration text.
 result<void> choose_strategy(actors::run_setup& setup, const std::string& name,
-                             const actors::strategy_options& options);
+                             const planning::strategy_options& options);
 
 /// The comparison table on stdout.
-void print_table(const std::vector<actors::strategy_report>& strategies);
+void print_table(const std::vector<experiments::strategy_report>& strategies);
 /// A line where a strategy keeps the whole model coarser.
-void print_whole_model(const actors::strategy_report& report);
+void print_whole_model(const experiments::strategy_report& report);
 
 // One for each subcommand.
 void add_demo(CLI::App& app);

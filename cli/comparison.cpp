@@ -31,9 +31,9 @@ void comparison_options::add(CLI::App& command) {
       ->capture_default_str();
 }
 
-actors::strategy_options comparison_options::planning(double quality_percent,
-                                                      std::uint64_t seed) const {
-  actors::strategy_options choice;
+planning::strategy_options comparison_options::planning(double quality_percent,
+                                                        std::uint64_t seed) const {
+  planning::strategy_options choice;
   choice.quality_percent = quality_percent;
   choice.seed = seed;
   choice.search_steps = search_steps;
@@ -70,7 +70,6 @@ result<comparison> make_comparison(const world& loaded, const comparison_options
   setup = setup_of(loaded, seed);
   for (std::size_t i = 0; i < options.requests; ++i) {
     actors::request_spec spec;
-    spec.number = i;
     spec.prompt = loaded.tokens->encode(made.prompts[i % made.prompts.size()]);
     spec.max_new_tokens = options.max_new_tokens;
     setup.requests.push_back(std::move(spec));

@@ -17,12 +17,12 @@ struct comparison_options {
 
   void add(CLI::App& command);
   /// How a strategy is planned for this load.
-  actors::strategy_options planning(double quality_percent, std::uint64_t seed) const;
+  planning::strategy_options planning(double quality_percent, std::uint64_t seed) const;
 };
 
 /// Prompts in words, besides the experiment that they are the requests of.
 struct comparison {
-  actors::experiment content;
+  experiments::experiment content;
   std::vector<std::string> prompts;
 
   /// The servers to run on from now on, and the requests' arrivals there.

@@ -40,24 +40,24 @@ result<void> demo(const demo_options& options) {
   const std::vector<row> rows = {
       {"exact", 0}, {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0}, {"paper", 1},
       {"paper", 7}, {"ordermoe", 0},     {"ordermoe", 1},   {"ordermoe", 7}};
-  std::vector<actors::strategy_report> reports;
+  std::vector<experiments::strategy_report> reports;
   {
     progress_line line("comparing");
     for (std::size_t i = 0; i < rows.size(); ++i) {
       line.show(static_cast<double>(i) / static_cast<double>(rows.size()), rows[i].strategy);
       const auto choice = options.load.planning(rows[i].percent, options.seed);
-      setup.experts = loaded->experts;
+      setup.profile = loaded->experts;
       if (auto ready = choose_strategy(setup, rows[i].strategy, choice); !ready)
         return at(rows[i].strategy, ready.error());
-      auto measured = actors::measure(made->content);
+      auto measured = experiments::measure(made->content);
       if (!measured) return at(rows[i].strategy, measured.error());
       reports.push_back(std::move(*measured));
     }
   }
-  const actors::report_header header{loaded->model_name, loaded->servers.name, loaded->costs.name,
-                                     "virtual", options.seed};
+  const experiments::report_header header{loaded->model_name, loaded->servers.name,
+                                          loaded->costs.name, "virtual", options.seed};
   if (options.json) {
-    fmt::print("{}", actors::report_json(header, reports, false));
+    fmt::print("{}", experiments::report_json(header, reports, false));
     return {};
   }
   const auto& best = reports.back();

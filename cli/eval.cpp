@@ -29,7 +29,7 @@ std::vector<std::vector<std::int32_t>> sliding_windows(std::span<const std::int3
 }
 
 result<void> add_wikitext(const eval_options& options, const world& loaded,
-                          actors::experiment& content) {
+                          experiments::experiment& content) {
   auto text = model::read_wikitext(options.wikitext);
   if (!text) return text.error();
   auto ids = loaded.tokens->encode(*text);
@@ -50,7 +50,7 @@ result<void> add_wikitext(const eval_options& options, const world& loaded,
 }
 
 result<void> add_questions(const eval_options& options, const world& loaded,
-                           actors::experiment& content) {
+                           experiments::experiment& content) {
   const bool squad = !options.squad.empty();
   auto questions = squad ? model::read_squad(options.squad) : model::read_gsm8k(options.gsm8k);
   if (!questions) return questions.error();
@@ -97,7 +97,7 @@ result<void> evaluate(const eval_options& options) {
   if (!quality) return quality.error();
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
-  actors::experiment content;
+  experiments::experiment content;
   auto& setup = content.setup;
   setup = setup_of(*loaded, options.world.seed);
   const auto data = data_folder() / "eval";
@@ -122,7 +122,7 @@ result<void> evaluate(const eval_options& options) {
     if (options.n_problems > 0) problems->resize(std::min(problems->size(), options.n_problems));
     content.problems = std::move(*problems);
   }
-  actors::strategy_options choice;
+  planning::strategy_options choice;
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
@@ -130,19 +130,19 @@ result<void> evaluate(const eval_options& options) {
   if (auto coarser = load_coarser(setup, options.world, choice); !coarser) return coarser.error();
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   if (auto own = load_own_weights(setup, options.world); !own) return own.error();
-  result<actors::strategy_report> measured = error{errc::failed, "not run"};
+  result<experiments::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("scoring");
     setup.on_progress = [&](std::size_t done, std::size_t total) {
       line.show(static_cast<double>(done) / static_cast<double>(total));
     };
-    measured = actors::measure(content);
+    measured = experiments::measure(content);
   }
   if (!measured) return measured.error();
-  const actors::report_header header{loaded->model_name, loaded->servers.name, loaded->costs.name,
-                                     "virtual", options.world.seed};
+  const experiments::report_header header{loaded->model_name, loaded->servers.name,
+                                          loaded->costs.name, "virtual", options.world.seed};
   if (options.world.json) {
-    fmt::print("{}", actors::report_json(header, {*measured}, false));
+    fmt::print("{}", experiments::report_json(header, {*measured}, false));
     return {};
   }
   fmt::print("{}", measured->name);
@@ -175,7 +175,7 @@ void add_eval(CLI::App& app) {
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
-      ->check(CLI::IsMember(actors::strategy_names()))
+      ->check(CLI::IsMember(planning::strategy_names()))
       ->capture_default_str();
   command
       .add_option("--quality-budget", options->quality,

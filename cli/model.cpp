@@ -7,16 +7,16 @@
 
 #include "cli/common.hpp"
 #include "config/files.hpp"
-#include "model/checksums.hpp"
-#include "model/convert.hpp"
-#include "model/inspect.hpp"
-#include "model/npy.hpp"
-#include "model/packed_tensors.hpp"
-#include "model/random_model.hpp"
+#include "model/checkpoint/checksums.hpp"
+#include "model/checkpoint/convert.hpp"
+#include "model/checkpoint/inspect.hpp"
+#include "model/checkpoint/npy.hpp"
+#include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/random_model.hpp"
+#include "model/checkpoint/safetensors.hpp"
+#include "model/checkpoint/verify.hpp"
 #include "model/reference.hpp"
-#include "model/safetensors.hpp"
 #include "model/training/train.hpp"
-#include "model/verify.hpp"
 
 namespace ordermoe::cli {
 

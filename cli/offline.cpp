@@ -114,7 +114,7 @@ void add_plan(CLI::App& app) {
   auto options = std::make_shared<content>();
   options->world.add(command, true);
   command.add_option("--strategy", options->strategy, "Whose planner")
-      ->check(CLI::IsMember(actors::strategy_names()))
+      ->check(CLI::IsMember(planning::strategy_names()))
       ->capture_default_str();
   command
       .add_option("--quality-budget", options->quality,
@@ -136,13 +136,13 @@ void add_plan(CLI::App& app) {
     if (!quality) return quality.error();
     const auto loaded = load_world(options->world);
     if (!loaded) return loaded.error();
-    actors::strategy_options choice;
+    planning::strategy_options choice;
     choice.quality_percent = *quality;
     choice.seed = options->world.seed;
     choice.search_steps = options->search_steps;
     choice.concurrency = options->concurrency;
-    const auto made = actors::make_strategy(options->strategy, loaded->experts, loaded->servers,
-                                            loaded->costs, choice);
+    const auto made = planning::make_strategy(options->strategy, loaded->experts, loaded->servers,
+                                              loaded->costs, choice);
     if (!made) return made.error();
     const auto text = planning::plan_json(made->plan);
     if (options->out.empty()) {

@@ -9,8 +9,8 @@
 
 #include "cli/common.hpp"
 #include "config/files.hpp"
+#include "model/kernels/thread_team.hpp"
 #include "model/reference.hpp"
-#include "model/thread_team.hpp"
 
 namespace ordermoe::cli {
 
@@ -30,24 +30,24 @@ struct run_options {
 
 /// "12.5:layer-shards": after 12.5 s plan anew as layer-shards would.
 result<actors::replan_order> parse_replan(const std::string& text,
-                                          const actors::strategy_options& planning) {
+                                          const planning::strategy_options& planning) {
   const auto problem = error{
       errc::usage, fmt::format("--replan '{}': expected SECONDS:STRATEGY with one of {}, as in "
                                "2.5:layer-shards",
-                               text, fmt::join(actors::strategy_names(), ", "))};
+                               text, fmt::join(planning::strategy_names(), ", "))};
   const auto colon = text.find(':');
   if (colon == std::string::npos) return problem;
   double seconds = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + colon, seconds);
   const auto name = text.substr(colon + 1);
-  const auto names = actors::strategy_names();
+  const auto names = planning::strategy_names();
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + colon || !(seconds >= 0) ||
       seconds > 1e6 || std::find(names.begin(), names.end(), name) == names.end())
     return problem;
   return actors::replan_order{static_cast<std::int64_t>(seconds * 1e9), name, planning};
 }
 
-void print_changes(const actors::strategy_report& measured) {
+void print_changes(const experiments::strategy_report& measured) {
   for (const auto& change : measured.plan_changes)
     if (change.refused.empty())
       fmt::print(
@@ -58,10 +58,10 @@ void print_changes(const actors::strategy_report& measured) {
           static_cast<double>(change.moved_bytes) * 1e-9);
     else
       fmt::print("plan kept ({}): {}\n", change.reason, change.refused);
-  if (!measured.weight_changes.empty())
+  if (!measured.policy_changes.empty())
     fmt::print("weights changed {} times, last to omega_T = {:.3f}, omega_Q = {:.3f}\n",
-               measured.weight_changes.size(), measured.weight_changes.back().value.omega_time,
-               measured.weight_changes.back().value.omega_quality);
+               measured.policy_changes.size(), measured.policy_changes.back().weights.omega_time,
+               measured.policy_changes.back().weights.omega_quality);
 }
 
 /// The ids of every prompt: its text as it is, or a conversation as the model's template writes it.
@@ -155,7 +155,7 @@ result<void> run(const run_options& options) {
   if (!encoded) return encoded.error();
   if (options.mode == "reference") return run_reference(options, *loaded, *prompts, *encoded);
 
-  actors::strategy_options choice;
+  planning::strategy_options choice;
   choice.quality_percent = *quality;
   choice.seed = options.world.seed;
   choice.search_steps = options.search_steps;
@@ -170,7 +170,7 @@ result<void> run(const run_options& options) {
     choice.plan = std::move(*plan);
   }
 
-  actors::experiment content;
+  experiments::experiment content;
   auto& setup = content.setup;
   setup = setup_of(*loaded, options.world.seed);
   setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
@@ -179,7 +179,7 @@ result<void> run(const run_options& options) {
   setup.monitor.on = options.adapt_weights > 0 || options.drift_percent > 0;
   setup.monitor.kappa = options.adapt_weights;
   setup.monitor.drift_margin = options.drift_percent / 100;
-  setup.planner.planning = choice;
+  setup.monitor.planning = choice;
   for (const auto& text : options.replans) {
     auto planning = choice;
     planning.plan.reset();
@@ -189,7 +189,6 @@ result<void> run(const run_options& options) {
   }
   for (std::size_t i = 0; i < prompts->size(); ++i) {
     actors::request_spec spec;
-    spec.number = i;
     spec.prompt = std::move((*encoded)[i]);
     spec.max_new_tokens = options.max_new_tokens;
     spec.temperature = options.temperature;
@@ -203,20 +202,20 @@ result<void> run(const run_options& options) {
   if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
   loaded->model.reset();
   if (auto own = load_own_weights(setup, options.world); !own) return own.error();
-  result<actors::strategy_report> measured = error{errc::failed, "not run"};
+  result<experiments::strategy_report> measured = error{errc::failed, "not run"};
   {
     progress_line line("answering");
     setup.on_progress = [&](std::size_t done, std::size_t total) {
       line.show(static_cast<double>(done) / static_cast<double>(total));
     };
-    measured = actors::measure(content);
+    measured = experiments::measure(content);
   }
   if (!measured) return measured.error();
-  const actors::report_header header{loaded->model_name, loaded->servers.name, loaded->costs.name,
-                                     setup.mode == actors::run_mode::local ? "wall" : "virtual",
-                                     options.world.seed};
+  const experiments::report_header header{
+      loaded->model_name, loaded->servers.name, loaded->costs.name,
+      setup.mode == actors::run_mode::local ? "wall" : "virtual", options.world.seed};
   if (options.world.json) {
-    fmt::print("{}", actors::report_json(header, {*measured}, true));
+    fmt::print("{}", experiments::report_json(header, {*measured}, true));
     return {};
   }
   for (const auto& answer : measured->outcomes)
@@ -246,7 +245,7 @@ void add_run(CLI::App& app) {
                    "Each prompt is a user's message to an instruct variant, written by its chat "
                    "template; a line may also be {\"messages\": [{\"role\", \"content\"}, ...]}");
   command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
-      ->check(CLI::IsMember(actors::strategy_names()))
+      ->check(CLI::IsMember(planning::strategy_names()))
       ->capture_default_str();
   command
       .add_option("--mode", options->mode,

@@ -92,7 +92,7 @@ result<void> frontier(const frontier_options& options) {
     draw.n_experts = loaded->experts.n_experts;
     draw.memory_ratio = options.memory_ratio;
     made->move_to(draw_cluster(draw), options.load.rate, seed);
-    std::optional<actors::strategy_report> exact, shards;
+    std::optional<experiments::strategy_report> exact, shards;
     for (const auto& p : points) {
       const bool wanted =
           options.rows.empty() || std::string(p.strategy) == "exact" ||
@@ -107,7 +107,7 @@ result<void> frontier(const frontier_options& options) {
       setup.model = loaded->model;
       setup.coarser = coarser;
       setup.costs = loaded->costs;
-      setup.experts = loaded->experts;
+      setup.profile = loaded->experts;
       if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
         if (ready.error().code != errc::infeasible)
           return at(fmt::format("seed {}, {}", seed, label(p)), ready.error());
@@ -115,7 +115,7 @@ result<void> frontier(const frontier_options& options) {
                    ready.error().message);
         continue;
       }
-      auto measured = actors::measure(content);
+      auto measured = experiments::measure(content);
       if (!measured) return at(fmt::format("seed {}, {}", seed, label(p)), measured.error());
       if (std::string(p.strategy) == "exact") exact = *measured;
       if (std::string(p.strategy) == "layer-shards") shards = *measured;

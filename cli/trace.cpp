@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "actors/trace_verify.hpp"
 #include "cli/common.hpp"
+#include "trace/verify.hpp"
 
 namespace ordermoe::cli {
 
@@ -18,10 +18,10 @@ void add_trace(CLI::App& app) {
   command.add_flag("--json", *json, "Print JSON on standard output");
   command.footer("Example:\n  ordermoe trace verify trace.jsonl");
   set_body(command, [file, json]() -> result<void> {
-    result<actors::trace_summary> checked = error{errc::failed, "not run"};
+    result<trace::trace_summary> checked = error{errc::failed, "not run"};
     {
       progress_line line("verifying");
-      checked = actors::verify_trace(*file, [&](double share) { line.show(share); });
+      checked = trace::verify_trace(*file, [&](double share) { line.show(share); });
     }
     if (!checked) return checked.error();
     const auto& s = *checked;

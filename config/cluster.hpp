@@ -76,10 +76,10 @@ std::string cluster_toml(const cluster& content);
 struct draw_options {
   std::size_t n_servers = 8;
   std::uint64_t seed = 1;
-  std::size_t n_sites =
-      0;  ///< 0: no sites; otherwise servers of one site are close (0.2-1 ms, 5-10 Gbps).
-  double memory_ratio =
-      2.0;             ///< Expert memory of all servers over one replica of the model's experts.
+  /// 0: no sites; otherwise servers of one site are close (0.2-1 ms, 5-10 Gbps).
+  std::size_t n_sites = 0;
+  /// Expert memory of all servers over one replica of the model's experts.
+  double memory_ratio = 2.0;
   cost_profile costs;  ///< What an expert, the resident parts and a KV row weigh.
   std::size_t n_layers = 6;
   std::size_t n_experts = 8;

@@ -20,11 +20,11 @@ struct cost_profile {
   std::int64_t kv_row_bytes = 0;  ///< Key and value of one token at one layer.
   std::int64_t expert_bytes = 0;  ///< Weights of one expert.
   std::int64_t expert_flops = 0;  ///< One row through one expert.
-  std::int64_t attention_bytes =
-      0;  ///< Weights of one layer besides its experts (attention, norms, router).
+  /// Weights of one layer besides its experts (attention, norms, router).
+  std::int64_t attention_bytes = 0;
   std::int64_t attention_flops = 0;  ///< One row through those weights.
-  std::int64_t attention_flops_per_context =
-      0;                             ///< More for each earlier token that the row attends to.
+  /// More for each earlier token that the row attends to.
+  std::int64_t attention_flops_per_context = 0;
   std::int64_t embedding_bytes = 0;  ///< The embedding table, resident on every server.
   std::int64_t head_bytes = 0;       ///< The output projection, resident on every server.
   std::int64_t head_flops = 0;       ///< One row through the output projection.

@@ -1,5 +1,5 @@
 #include "fuzz/support.hpp"
-#include "model/model_config.hpp"
+#include "model/architecture/model_config.hpp"
 
 /// The bytes are a config.json. What is accepted must be a shape that can be computed with, and be
 /// read back from what is written of it.

@@ -1,10 +1,10 @@
-#include "model/safetensors.hpp"
+#include "model/checkpoint/safetensors.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 #include "fuzz/support.hpp"
-#include "model/packed_tensors.hpp"
+#include "model/checkpoint/packed_tensors.hpp"
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 

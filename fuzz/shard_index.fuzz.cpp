@@ -1,5 +1,5 @@
 #include "fuzz/support.hpp"
-#include "model/safetensors.hpp"
+#include "model/checkpoint/safetensors.hpp"
 
 namespace om = ordermoe::model;
 

@@ -1,4 +1,4 @@
-#include "model/split_pattern.hpp"
+#include "model/text/split_pattern.hpp"
 
 #include "fuzz/support.hpp"
 

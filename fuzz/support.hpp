@@ -14,8 +14,8 @@
 
 #include "config/error.hpp"
 #include "config/files.hpp"
-#include "model/tokenizer.hpp"
-#include "model/utf8.hpp"
+#include "model/text/tokenizer.hpp"
+#include "model/text/utf8.hpp"
 
 /// What the fuzz targets share. A target reports what is wrong by ORDERMOE_CHECK, which aborts.
 namespace fuzz {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "config/error.hpp"
-#include "model/kernels.hpp"
-#include "model/thread_team.hpp"
+#include "model/kernels/kernels.hpp"
+#include "model/kernels/thread_team.hpp"
 
 namespace ordermoe::model {
 

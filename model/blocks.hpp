@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "model/architecture/model_config.hpp"
 #include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
-#include "model/model_config.hpp"
 
 /// The parts of a block that every row takes wherever it is: attention and the dense feed-forward.
 /// For the sources of this folder; transformer puts them together.

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "config/random.hpp"
+#include "model/architecture/routing.hpp"
 #include "model/forward.hpp"
-#include "model/routing.hpp"
 
 namespace ordermoe::model {
 

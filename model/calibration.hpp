@@ -27,9 +27,9 @@ const char* to_string(loss_model model);
 
 /// Measured damage of one layer under one loss model.
 struct damage_measurement {
-  double coefficient =
-      0;  ///< Nats per unit of predicted loss: summed increase over summed prediction. May be
-          ///< negative where noise or luck outweighs the damage; 0 where nothing was predicted.
+  /// Nats per unit of predicted loss: summed increase over summed prediction. May be negative where
+  /// noise or luck outweighs the damage; 0 where nothing was predicted.
+  double coefficient = 0;
   double standard_error = 0;  ///< Of the coefficient, over documents and draws.
   double mean_increase = 0;   ///< Nats per token, over all draws.
   double mean_predicted = 0;  ///< Predicted loss per token, over all draws.
@@ -60,13 +60,13 @@ struct set_transition {
 
 /// Matrices are row-major [n_experts, n_experts].
 struct layer_statistics {
-  std::vector<double>
-      logit_gram;  ///< H H^T of eq. (3) over all tokens; eq. (4) divides by the diagonal's roots.
+  /// H H^T of eq. (3) over all tokens; eq. (4) divides by the diagonal's roots.
+  std::vector<double> logit_gram;
   std::vector<double> centred_gram;        ///< The same with each token's mean logit taken off.
   std::vector<std::uint64_t> activations;  ///< n_l^j of eq. (5), over all slots.
-  std::vector<std::uint64_t>
-      transitions;  ///< n_l(k -> k') of eq. (41), from each expert chosen here to each chosen
-                    ///< by the same token at the next layer; empty at the last layer.
+  /// n_l(k -> k') of eq. (41), from each expert chosen here to each chosen by the same token at the
+  /// next layer; empty at the last layer.
+  std::vector<std::uint64_t> transitions;
   std::vector<observed_set> sets;               ///< Most frequent first.
   std::vector<set_transition> set_transitions;  ///< By from, then to; empty at the last layer.
   /// D(r, k) = sqrt(E |f_r(x) - f_k(x)|^2 / E |y|^2) over tokens routed to r, y the layer's gated
@@ -86,8 +86,8 @@ struct calibration_statistics {
   std::size_t top_k = 0;
   std::uint64_t n_tokens = 0;         ///< That the statistics saw.
   std::uint64_t n_damage_tokens = 0;  ///< That the damage was measured on.
-  double baseline_nats =
-      0;  ///< Mean negative log-likelihood per predicted token, nothing substituted.
+  /// Mean negative log-likelihood per predicted token, nothing substituted.
+  double baseline_nats = 0;
   std::vector<layer_statistics> layers;
 };
 
@@ -98,8 +98,8 @@ struct coarser_copy {
 };
 
 struct calibration_options {
-  std::size_t damage_tokens =
-      2048;  ///< Whole documents from the front until there are this many tokens.
+  /// Whole documents from the front until there are this many tokens.
+  std::size_t damage_tokens = 2048;
   std::size_t damage_draws = 3;  ///< Random halves of experts taken away, per layer.
   std::uint64_t seed = 1;
   std::vector<coarser_copy> copies = {};  ///< To be measured too, fine to coarse.

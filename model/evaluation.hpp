@@ -10,7 +10,7 @@
 
 #include "config/error.hpp"
 #include "model/reference.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/transformer.hpp"
 
 /// Scores of executed models: perplexity of texts and exact match on problems. The functions that

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "model/thread_team.hpp"
+#include "model/kernels/thread_team.hpp"
 
 namespace ordermoe::model {
 
@@ -15,20 +15,6 @@ namespace {
 
 std::size_t whole_lines(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
-}
-
-weight_storage storage_of(precision kept, bool fits) {
-  switch (kept) {
-    case precision::stored:
-      return fits ? weight_storage::bf16 : weight_storage::fp32;
-    case precision::bf16:
-      return weight_storage::bf16;
-    case precision::int8:
-      return weight_storage::int8;
-    case precision::int4:
-      return weight_storage::int4;
-  }
-  return weight_storage::fp32;
 }
 
 /// Grows and never shrinks, on a boundary of a cache line; contents are undefined.
@@ -98,16 +84,6 @@ void run_shared(const packed_expert& expert, const float* input, float* output, 
 }
 
 }  // namespace
-
-weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept) {
-  bool fits = kept == precision::stored;
-  for (const auto* each : together) {
-    if (each == nullptr) continue;
-    if (each->quantised_as()) return *each->quantised_as();
-    fits = fits && each->fits_bf16();
-  }
-  return storage_of(kept, fits);
-}
 
 struct projection::device_matrix {
   at::Device device;

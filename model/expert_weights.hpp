@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,9 +8,8 @@
 #include <vector>
 
 #include "config/error.hpp"
-#include "config/precision.hpp"
-#include "model/kernels.hpp"
-#include "model/matrix_source.hpp"
+#include "model/checkpoint/matrix_source.hpp"
+#include "model/kernels/kernels.hpp"
 
 /// Weight matrices as transformer keeps them, and the three of an expert. No Torch type in this
 /// header. apply() is const and may be called from several threads at once; what LibTorch throws on
@@ -24,15 +22,6 @@ constexpr std::size_t most_rows = 128;
 /// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
 /// other device.
 enum class linear_path { kernels, libtorch };
-
-/// What weights are turned into when they are loaded (config/precision.hpp); int8 and int4 are
-/// those of weight_storage. For the kernels on the host only.
-using ordermoe::precision;
-
-/// What matrices are kept in that have the same storage, which is bf16 for `stored` where it keeps
-/// every number of all of them. What is stored quantised stays so whatever `kept` says; null ones
-/// are left out. Reads the numbers where the types do not tell.
-weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept);
 
 /// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
 /// must be libtorch where it is not the host.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/routing.hpp"
+#include "model/architecture/routing.hpp"
 
 namespace ordermoe::model {
 

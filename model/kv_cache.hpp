@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "model/kernels.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace ordermoe::model {
 
@@ -79,9 +79,9 @@ class kv_cache {
 
 /// One row that takes part in a layer.
 struct attention_row {
-  kv_cache* cache =
-      nullptr;  ///< Of this row's sequence at this layer; has every row below `position`, or the
-                ///< missing ones are earlier rows of the same call.
+  /// Of this row's sequence at this layer; has every row below `position`, or the missing ones are
+  /// earlier rows of the same call.
+  kv_cache* cache = nullptr;
   std::size_t position = 0;
   /// Rows of the sequence's prompt; counts in an encoder-decoder only, where a row below it is of
   /// the prompt and any other a decoded one.

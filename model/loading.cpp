@@ -13,9 +13,9 @@
 #include <thread>
 #include <utility>
 
-#include "model/packed_tensors.hpp"
-#include "model/quantised_rows.hpp"
-#include "model/safetensors.hpp"
+#include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/quantised_rows.hpp"
+#include "model/checkpoint/safetensors.hpp"
 #include "model/transformer.hpp"
 #include "model/transformer_weights.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "config/error.hpp"
 #include "model/sampling.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/transformer.hpp"
 
 /// The plain single-process reference: the oracle for everything distributed. It shares the kernels
@@ -22,8 +22,8 @@ struct generation_options {
   std::size_t max_new_tokens = 64;
   sampling_options sampling;
   std::uint64_t request = 0;  ///< Stream of the sampler.
-  std::vector<std::string>
-      stop_strings;  ///< The answer ends before the first of these; needs a tokenizer.
+  /// The answer ends before the first of these; needs a tokenizer.
+  std::vector<std::string> stop_strings;
 };
 
 struct generation {

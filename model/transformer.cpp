@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/routing.hpp"
+#include "model/architecture/routing.hpp"
 #include "model/transformer_weights.hpp"
 
 namespace ordermoe::model {

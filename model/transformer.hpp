@@ -10,10 +10,10 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
-#include "model/checksums.hpp"
+#include "model/architecture/model_config.hpp"
+#include "model/checkpoint/checksums.hpp"
 #include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
-#include "model/model_config.hpp"
 
 /// A model of one of the families in model_config.hpp in the pieces that run on different servers.
 ///

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "model/blocks.hpp"
+#include "model/checkpoint/matrix_source.hpp"
 #include "model/expert_weights.hpp"
-#include "model/matrix_source.hpp"
 #include "model/transformer.hpp"
 
 /// What a transformer holds, for its own sources: loading.cpp fills it, transformer.cpp computes.

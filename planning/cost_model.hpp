@@ -15,16 +15,16 @@ namespace ordermoe::planning {
 /// Layout: row-major [from][to] for the links, [server] for the rest.
 struct cost_model {
   std::size_t n_servers = 0;
-  std::vector<double>
-      hidden_ns;  ///< d(s, n): one hidden state over a link; 0 on the diagonal. z_l / B + tau.
-  std::vector<double>
-      kv_ns;  ///< One KV row of one layer over a link, without the latency (it is streamed).
+  /// d(s, n): one hidden state over a link; 0 on the diagonal. z_l / B + tau.
+  std::vector<double> hidden_ns;
+  /// One KV row of one layer over a link, without the latency (it is streamed).
+  std::vector<double> kv_ns;
   std::vector<double> message_ns;  ///< A small message (a sampled id): latency plus its bytes.
-  std::vector<double>
-      expert_ns;  ///< c(m): one row through one expert, max(FLOPs / F, bytes / bandwidth).
+  /// c(m): one row through one expert, max(FLOPs / F, bytes / bandwidth).
+  std::vector<double> expert_ns;
   std::vector<precision> expert_precision;  ///< How each server keeps its experts.
-  std::vector<double>
-      attention_ns;  ///< One row through one layer's attention, norms and router, no context.
+  /// One row through one layer's attention, norms and router, no context.
+  std::vector<double> attention_ns;
   std::vector<double> head_ns;  ///< One row through the output projection.
 
   double hidden(std::size_t from, std::size_t to) const { return hidden_ns[from * n_servers + to]; }

@@ -22,10 +22,10 @@ struct shard_costs {
   std::vector<std::size_t> capacity;  ///< Whole layers that fit, [n_servers], at most n_layers.
   std::vector<double> layer;          ///< One position through one layer, [n_servers].
   std::vector<double> enter;  ///< To the first holder, [n_servers]; infinite where it may not be.
-  std::vector<double>
-      leave;                 ///< Projection and the way back to where positions start, [n_servers].
-  std::vector<double> head;  ///< The projection alone, [n_servers].
-  std::vector<double> hop;   ///< Hidden state between holders, [from][to].
+  /// Projection and the way back to where positions start, [n_servers].
+  std::vector<double> leave;
+  std::vector<double> head;       ///< The projection alone, [n_servers].
+  std::vector<double> hop;        ///< Hidden state between holders, [from][to].
   std::vector<double> hop_stage;  ///< The part of it that keeps the link busy, [from][to].
 
   double hop_between(std::size_t from, std::size_t to) const { return hop[from * n_servers + to]; }
@@ -80,8 +80,8 @@ struct shard_state {
   server_mask used = 0;
   std::size_t server = 0;
   double cost = 0;
-  std::size_t parent_layer = 0,
-              parent = 0;  ///< The state before this server's shard; unused at layer 0.
+  /// The state before this server's shard; unused at layer 0.
+  std::size_t parent_layer = 0, parent = 0;
 };
 
 struct state_key {

@@ -43,8 +43,8 @@ struct placed_expert {
   layer_id layer;
   expert_id expert;
   placement_reason reason = placement_reason::mandatory;
-  double score =
-      0;  ///< Score (30) or benefit (33) or the planner's own estimate when it was chosen.
+  /// Score (30) or benefit (33) or the planner's own estimate when it was chosen.
+  double score = 0;
 };
 
 /// Sets of at most 64 servers.
@@ -116,9 +116,9 @@ result<plan> parse_plan(const std::string& json, const std::string& place);
 std::string plan_json(const plan& content);
 
 /// Residency rules that need no planner.
-std::vector<residency> access_residency(std::size_t n_servers,
-                                        std::size_t n_layers);  ///< R_l = {access}
-std::vector<residency> roaming_residency(std::size_t n_servers,
-                                         std::size_t n_layers);  ///< R_l = all servers
+/// R_l = {access}
+std::vector<residency> access_residency(std::size_t n_servers, std::size_t n_layers);
+/// R_l = all servers
+std::vector<residency> roaming_residency(std::size_t n_servers, std::size_t n_layers);
 
 }  // namespace ordermoe::planning

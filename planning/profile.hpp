@@ -66,8 +66,8 @@ struct layer_profile {
                                  ///< most frequent first; probabilities sum to 1.
   matrix set_transition;  ///< [sets here, sets at the next layer], rows sum to 1; empty at the last
                           ///< layer.
-  std::vector<double>
-      damage;  ///< [n_loss_metrics]: measured nats per unit of predicted loss; >= 0.
+  /// [n_loss_metrics]: measured nats per unit of predicted loss; >= 0.
+  std::vector<double> damage;
   std::vector<double> damage_error;  ///< [n_loss_metrics]: standard error of the same.
   std::vector<copy_profile> copies;  ///< Of the precisions that were measured, fine to coarse; the
                                      ///< same ones in every layer.
@@ -99,13 +99,5 @@ result<profile> read_profile(const std::filesystem::path& path);
 result<profile> parse_profile(const std::string& json, const std::string& place);
 /// Stable key order; numbers round-trip exactly.
 std::string profile_json(const profile& content);
-
-/// A seeded random profile of a given shape, for tests and benchmarks: valid, with groups of
-/// similar experts. It is measured on a small random router with correlated layers, so that
-/// activation, sets and transitions agree with each other. At most 64 target sets a layer are kept;
-/// a token with a rarer set counts for the kept set that shares most experts with it. 1 <= top_k <=
-/// n_experts.
-profile random_profile(std::size_t n_layers, std::size_t n_experts, std::size_t top_k,
-                       std::uint64_t seed);
 
 }  // namespace ordermoe::planning

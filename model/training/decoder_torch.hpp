@@ -9,7 +9,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include "model/model_config.hpp"
+#include "model/architecture/model_config.hpp"
 
 /// A trainable decoder of Mixtral's architecture, written for one core: the blocks that autograd
 /// handles slowly (attention with rotary positions, normalisation, the experts) have backward
@@ -41,17 +41,17 @@ using routing_override =
 /// the others, or after it has chosen a fixed stand-in runs with the same gate.
 struct layer_outage {
   torch::Tensor blocked;  ///< Bool [n_tokens, n_experts]: true may not be chosen. May be undefined.
-  torch::Tensor
-      stand_in;  ///< int64 [n_tokens, n_experts]: who runs for a chosen expert. May be undefined.
+  /// int64 [n_tokens, n_experts]: who runs for a chosen expert. May be undefined.
+  torch::Tensor stand_in;
 };
 
 struct forward_options {
-  double balance_weight =
-      0;  ///< Weight of the load-balancing loss (Switch Transformer, averaged over layers).
+  /// Weight of the load-balancing loss (Switch Transformer, averaged over layers).
+  double balance_weight = 0;
   double z_weight = 0;  ///< Weight of the router z-loss (ST-MoE, averaged over layers).
   routing_override override_routing;
-  std::vector<torch::Tensor>* router_logits =
-      nullptr;                             ///< Receives [n_tokens, n_experts] of every layer.
+  /// Receives [n_tokens, n_experts] of every layer.
+  std::vector<torch::Tensor>* router_logits = nullptr;
   std::vector<layer_outage> outages = {};  ///< One a layer, or none at all.
 };
 

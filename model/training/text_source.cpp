@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "model/sentencepiece_model.hpp"
+#include "model/text/sentencepiece_model.hpp"
 
 namespace ordermoe::training {
 namespace {

@@ -58,20 +58,20 @@ struct train_options {
   double balance_weight = 0.01;
   double z_weight = 0;
   double weight_noise = 0.1;  ///< Of copied experts, over the deviation of the weights.
-  double redrawn_share =
-      0.25;  ///< Of an expert's inner units drawn anew when a dense model becomes a mixture.
+  /// Of an expert's inner units drawn anew when a dense model becomes a mixture.
+  double redrawn_share = 0.25;
   double sibling_redrawn_share = 0.1;  ///< The same when parents become children.
-  double router_noise =
-      0.5;          ///< Of children's router rows, over the deviation of the parents' rows.
+  /// Of children's router rows, over the deviation of the parents' rows.
+  double router_noise = 0.5;
   int threads = 1;  ///< More than one makes the weights depend on their number.
 
   std::filesystem::path state;  ///< Checkpoints; empty: OUT/.training, removed at the end.
   bool measure = true;          ///< Measure the figures of the card at the end.
-  std::filesystem::path
-      dense_state;    ///< Checkpoint of a dense run's last stage to compare with; may be empty.
+  /// Checkpoint of a dense run's last stage to compare with; may be empty.
+  std::filesystem::path dense_state;
   std::string notes;  ///< Added to the card as it stands.
-  std::function<bool()>
-      should_stop;  ///< Asked once a step; true: save, leave with errc::interrupted.
+  /// Asked once a step; true: save, leave with errc::interrupted.
+  std::function<bool()> should_stop;
   std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
 };
 
@@ -88,16 +88,16 @@ struct model_figures {
   double stand_in_perplexity = 0;  ///< Half of every layer's experts gone, each replaced by a
                                    ///< random present one; mean over draws.
   double stand_in_lowest = 0, stand_in_highest = 0;
-  double drop_perplexity =
-      0;  ///< The same experts gone, their slots left out and gates renormalised; mean over draws.
+  /// The same experts gone, their slots left out and gates renormalised; mean over draws.
+  double drop_perplexity = 0;
   double drop_lowest = 0, drop_highest = 0;
-  double router_perplexity =
-      0;  ///< The same experts gone, the router choosing among those present; mean over draws.
+  /// The same experts gone, the router choosing among those present; mean over draws.
+  double router_perplexity = 0;
   double router_lowest = 0, router_highest = 0;
   std::optional<double> sibling_perplexity;  ///< One of every pair of siblings gone, the other
                                              ///< standing in; mean over draws.
-  std::optional<double>
-      exact_match;  ///< Greedy, on held-out arithmetic; only for the synthetic corpus.
+  /// Greedy, on held-out arithmetic; only for the synthetic corpus.
+  std::optional<double> exact_match;
   std::size_t n_tokens = 0, n_draws = 0, n_problems = 0;
   /// Cosines of router logits between experts over tokens (eq. (4)), median over layers and pairs,
   /// and for pairs of siblings in a lineage; then the same after each token's mean logit is

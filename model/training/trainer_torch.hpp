@@ -31,12 +31,12 @@ struct stage_progress {
 struct stage_limits {
   std::string name;
   double end = 1;  ///< The share of the recipe, in tokens or in time, at which the stage is over.
-  bool outages =
-      false;  ///< Whether half of the rows do without half of the experts (draw_outages).
+  /// Whether half of the rows do without half of the experts (draw_outages).
+  bool outages = false;
   bool siblings = false;  ///< Whether every second of these rows loses siblings only, and their
                           ///< siblings stand in.
-  bool warm_up =
-      true;  ///< Whether the learning rate starts low: at the start and after a change of shape.
+  /// Whether the learning rate starts low: at the start and after a change of shape.
+  bool warm_up = true;
 };
 
 /// Runs one stage until its share of the recipe is done. Calls `save` every minute and when it is

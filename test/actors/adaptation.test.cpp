@@ -10,10 +10,11 @@
 #include <numeric>
 #include <sstream>
 
-#include "actors/books.hpp"
-#include "actors/observation.hpp"
-#include "actors/trace_verify.hpp"
-#include "fixture.hpp"
+#include "planning/strategies/adaptation.hpp"
+#include "test/actors/fixture.hpp"
+#include "test/support/random_profile.hpp"
+#include "trace/sink.hpp"
+#include "trace/verify.hpp"
 
 namespace ordermoe {
 
@@ -24,7 +25,7 @@ using lines = std::vector<std::string>;
 struct traced_run {
   actors::run_result outcome;
   lines content;
-  actors::trace_summary summary;
+  trace::trace_summary summary;
 };
 
 lines read_lines(const std::filesystem::path& path) {
@@ -45,7 +46,7 @@ traced_run run_traced(test::world& world) {
   world.setup.trace = scratch_path();
   auto outcome = actors::run_requests(world.setup);
   BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
-  const auto summary = actors::verify_trace(world.setup.trace);
+  const auto summary = trace::verify_trace(world.setup.trace);
   BOOST_REQUIRE_MESSAGE(summary.has_value(), (summary ? "" : summary.error().message));
   traced_run made{std::move(*outcome), read_lines(world.setup.trace), *summary};
   std::filesystem::remove(world.setup.trace);
@@ -57,11 +58,11 @@ traced_run run_traced(test::world& world) {
 /// The error of a trace with these lines under a closing line of their own.
 std::string refusal(lines content) {
   const auto path = scratch_path();
-  auto recorder = actors::trace_recorder::open(path);
+  auto recorder = trace::sink::open(path);
   BOOST_REQUIRE(recorder.has_value());
   for (std::size_t i = 0; i + 1 < content.size(); ++i) (*recorder)->line(content[i]);
   BOOST_REQUIRE((*recorder)->close().has_value());
-  const auto summary = actors::verify_trace(path);
+  const auto summary = trace::verify_trace(path);
   std::filesystem::remove(path);
   return summary ? "" : summary.error().message;
 }
@@ -93,10 +94,10 @@ void check_equals_reference(const test::world& world, const actors::run_result& 
     model::generation_options options;
     options.max_new_tokens = spec.max_new_tokens;
     options.sampling = {spec.temperature, spec.sampling_seed};
-    options.request = spec.number;
+    options.request = test::number_of(world.setup, spec);
     const auto expected = model::generate(*world.setup.model, nullptr, spec.prompt, options);
     BOOST_REQUIRE(expected.has_value());
-    const auto& answer = outcome.outcomes[spec.number];
+    const auto& answer = outcome.outcomes[test::number_of(world.setup, spec)];
     BOOST_TEST(answer.token_ids == expected->token_ids, boost::test_tools::per_element());
     BOOST_TEST(answer.final_hidden == expected->final_hidden);
   }
@@ -178,7 +179,7 @@ BOOST_AUTO_TEST_CASE(the_monitor_measures_loads_activation_and_requests) {
   BOOST_TEST(*std::max_element(seen.link_use.begin(), seen.link_use.end()) <= 1);
   BOOST_TEST(*std::max_element(seen.wait_ns.begin(), seen.wait_ns.end()) > 0);
   for (const auto& layer : seen.activation) {
-    BOOST_REQUIRE_EQUAL(layer.size(), world.setup.experts.n_experts);
+    BOOST_REQUIRE_EQUAL(layer.size(), world.setup.profile.n_experts);
     BOOST_TEST(std::accumulate(layer.begin(), layer.end(), 0.0) == 1,
                boost::test_tools::tolerance(1e-12));
   }
@@ -190,17 +191,16 @@ BOOST_AUTO_TEST_CASE(weights_adapt_by_window_and_the_trace_holds) {
       auto world = adaptive_world(0.02);
       world.setup.mode = mode;
       const auto run = run_traced(world);
-      const auto& changes = run.outcome.weight_changes;
+      const auto& changes = run.outcome.policy_changes;
       BOOST_REQUIRE_GE(changes.size(), 2u);
-      BOOST_TEST(run.summary.weight_changes == changes.size());
+      BOOST_TEST(run.summary.policy_changes == changes.size());
       BOOST_TEST(count(run.content, "install") == changes.size() * world.setup.servers.size());
       for (std::size_t i = 0; i < changes.size(); ++i) {
-        BOOST_TEST(changes[i].weights == i + 1);
+        BOOST_TEST(changes[i].version == i + 1);
         BOOST_TEST(changes[i].requests.size() == 3u);
-        BOOST_TEST(changes[i].value.omega_time + changes[i].value.omega_quality == 1);
+        BOOST_TEST(changes[i].weights.omega_time + changes[i].weights.omega_quality == 1);
       }
-      BOOST_TEST(changes.back().value.omega_quality != world.setup.chosen.policy.omega_quality);
-      BOOST_TEST(run.outcome.chosen.plan.experts.size() == world.setup.chosen.plan.experts.size());
+      BOOST_TEST(changes.back().weights.omega_quality != world.setup.chosen.policy.omega_quality);
     }
   }
 }
@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(policies_that_do_not_weigh_by_omega_keep_their_weights) {
     BOOST_TEST_CONTEXT(strategy) {
       auto world = adaptive_world(0.3);
       world.setup.chosen = test::world(strategy, 5).setup.chosen;
-      BOOST_TEST(run_traced(world).outcome.weight_changes.empty());
+      BOOST_TEST(run_traced(world).outcome.policy_changes.empty());
     }
   }
 }
@@ -236,15 +236,15 @@ BOOST_AUTO_TEST_CASE(a_changed_line_of_weights_or_tables_is_refused) {
   BOOST_TEST(refusal(run.content).empty());
   refuse("omega_quality",
          [&](lines& c) { replace(c[weights], R"("kappa":0.0)", R"("kappa":0.1)"); });
-  refuse("weights", [&](lines& c) { replace(c[weights], R"("weights":1)", R"("weights":2)"); });
+  refuse("policy", [&](lines& c) { replace(c[weights], R"("policy":1)", R"("policy":2)"); });
   refuse("epoch", [&](lines& c) { replace(c[weights], R"("epoch":1)", R"("epoch":2)"); });
   refuse("window", [&](lines& c) { replace(c[weights], R"("requests":[)", R"("requests":[99,)"); });
   refuse("window", [&](lines& c) { c.insert(c.begin() + 1, c[weights]); });
-  refuse("weights line first",
+  refuse("weights or policy line first",
          [&](lines& c) { c.erase(c.begin() + static_cast<std::ptrdiff_t>(weights)); });
   refuse("snapshot", [&](lines& c) { c.erase(c.begin() + static_cast<std::ptrdiff_t>(install)); });
   refuse("epoch", [&](lines& c) { replace(c[install], R"("epoch":1)", R"("epoch":2)"); });
-  refuse("weights", [&](lines& c) { replace(c[install], R"("weights":1)", R"("weights":0)"); });
+  refuse("policy", [&](lines& c) { replace(c[install], R"("policy":1)", R"("policy":0)"); });
 }
 
 BOOST_AUTO_TEST_CASE(plans_change_between_requests_and_every_answer_equals_the_reference) {
@@ -303,7 +303,7 @@ BOOST_AUTO_TEST_CASE(weights_and_plans_change_in_one_run) {
   const auto run = run_traced(world);
   BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
   BOOST_TEST(run.outcome.plan_changes[0].refused.empty());
-  const auto& changes = run.outcome.weight_changes;
+  const auto& changes = run.outcome.policy_changes;
   BOOST_REQUIRE_GE(changes.size(), 2u);
   BOOST_TEST(changes.front().epoch == 1u);
   BOOST_TEST(changes.back().epoch == 2u);
@@ -315,7 +315,7 @@ BOOST_AUTO_TEST_CASE(drifted_activation_makes_the_planner_change_plans_and_answe
   world.add_requests(30, 10, 0.8);
   for (auto& spec : world.setup.requests) spec.arrival_ns *= 40;
   world.setup.load_period_ns = 1'000'000'000;
-  world.setup.planner.planning.search_steps = 500;
+  world.setup.monitor.planning.search_steps = 500;
   world.setup.monitor.on = true;
   world.setup.monitor.drift_margin = 0.002;
   world.setup.monitor.least_rows = 60;
@@ -338,34 +338,6 @@ BOOST_AUTO_TEST_CASE(drifted_activation_makes_the_planner_change_plans_and_answe
   const auto calm = run_traced(world);
   BOOST_TEST(calm.outcome.observed->proposals == 0u);
   BOOST_TEST(calm.summary.plans == 1u);
-}
-
-BOOST_AUTO_TEST_CASE(a_planner_that_makes_the_first_plan_gives_the_run_of_the_plan_made_before) {
-  for (const std::string strategy : {"exact", "paper", "ordermoe"}) {
-    BOOST_TEST_CONTEXT(strategy) {
-      test::world world(strategy, 5);
-      world.add_requests(4, 4, 0.8);
-      const auto given = run_traced(world);
-      world.setup.planner.makes_first_plan = true;
-      world.setup.planner.planning.quality_percent = 5;
-      world.setup.planner.planning.search_steps = 500;
-      world.setup.chosen = {};
-      world.setup.chosen.name = strategy;
-      const auto made = run_traced(world);
-      BOOST_TEST((made.content == given.content));
-      BOOST_TEST(made.outcome.chosen.plan.experts.size() > 0u);
-    }
-  }
-}
-
-BOOST_AUTO_TEST_CASE(a_first_plan_that_cannot_be_made_ends_the_run_with_the_reason) {
-  test::world world("exact");
-  world.add_requests(2, 2, 0);
-  world.setup.planner.makes_first_plan = true;
-  for (auto& server : world.setup.servers.servers) server.memory_bytes /= 8;
-  const auto outcome = actors::run_requests(world.setup);
-  BOOST_REQUIRE(!outcome.has_value());
-  BOOST_TEST((outcome.error().code == errc::infeasible));
 }
 
 BOOST_AUTO_TEST_CASE(an_order_that_cannot_be_followed_leaves_the_plan_and_says_why) {
@@ -429,7 +401,7 @@ BOOST_AUTO_TEST_CASE(a_changed_plan_line_is_refused) {
     replace(line, R"("time_ns":)" + time_of(line), R"("time_ns":)" + time_of(c[request]));
     c.insert(c.begin() + at(request) + 1, line);
   });
-  refuse("plan or weights line first", [&](lines& c) { c.erase(c.begin() + at(plan)); });
+  refuse("plan, weights or policy line first", [&](lines& c) { c.erase(c.begin() + at(plan)); });
   // A server that decides by the tables of the plan before.
   refuse("", [&](lines& c) {
     const auto last = find(c, "install", plan);
@@ -438,7 +410,7 @@ BOOST_AUTO_TEST_CASE(a_changed_plan_line_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(counts_of_activation_fade_by_half_with_every_half_life) {
-  actors::activation_statistics seen(1, 2, 10);
+  planning::activation_statistics seen(1, 2, 10);
   BOOST_TEST(seen.shares(0).empty());
   const std::vector<std::uint32_t> first{10, 0}, second{0, 10}, rows{10};
   seen.add(first, rows);
@@ -471,9 +443,9 @@ BOOST_AUTO_TEST_CASE(a_profile_takes_on_measured_activation_and_stays_valid) {
             expected[l][expert] += share[i] / total / top_k;
           }
       }
-      actors::activation_statistics seen(n_layers, n_experts, 1e12);
+      planning::activation_statistics seen(n_layers, n_experts, 1e12);
       seen.add(counts, rows);
-      const auto made = actors::with_measured_activation(profile, seen);
+      const auto made = planning::with_measured_activation(profile, seen);
       const auto valid = planning::validate(made);
       BOOST_REQUIRE_MESSAGE(valid.has_value(), (valid ? "" : valid.error().message));
       for (std::size_t l = 0; l < n_layers; ++l) {
@@ -505,7 +477,7 @@ BOOST_AUTO_TEST_CASE(a_profile_takes_on_measured_activation_and_stays_valid) {
 }
 
 BOOST_AUTO_TEST_CASE(a_window_moves_the_weights_by_equation_45) {
-  actors::answered_request request;
+  planning::answered_request request;
   request.access = 1;
   request.prompt_tokens = 9;
   request.new_tokens = 4;
@@ -514,11 +486,11 @@ BOOST_AUTO_TEST_CASE(a_window_moves_the_weights_by_equation_45) {
   request.admitted_ns = 1000;
   request.done_ns = 13000;
   // Three chunks of at most 4 rows and three more positions, 1000 ns each.
-  const auto seen = actors::observe(request, 4, std::vector<double>{1, 1000});
+  const auto seen = planning::observe(request, 4, std::vector<double>{1, 1000});
   BOOST_TEST(seen.budget_use == 0.25);
   BOOST_TEST(seen.normalised_delay == 2);
-  const std::vector<actors::observed_request> window{seen, {0.75, 1}};
-  const auto moved = actors::adapt_to_window(0.5, 0.1, window);
+  const std::vector<planning::observed_request> window{seen, {0.75, 1}};
+  const auto moved = planning::adapt_to_window(0.5, 0.1, window);
   BOOST_TEST(moved.omega_quality == 0.4, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(moved.omega_time + moved.omega_quality == 1);
 }
@@ -542,14 +514,14 @@ BOOST_AUTO_TEST_CASE(moved_weights_come_over_the_fastest_link_one_after_the_othe
   from.experts = {placed(0, 0), placed(1, 0), placed(1, 1)};
   auto to = from;
   to.experts = {placed(1, 0), placed(2, 0), placed(2, 1)};
-  const auto move = actors::weights_to_move(from, to, servers, costs);
+  const auto move = planning::weights_to_move(from, to, servers, costs);
   BOOST_TEST(move.bytes == 2 * costs.expert_bytes);
   const auto ns = [&](double rate) {
     return static_cast<std::int64_t>(
         std::ceil(static_cast<double>(costs.expert_bytes) / rate * 1e9));
   };
   BOOST_TEST(move.ns == ns(2e9) + ns(1e9) + 2'000'000);
-  BOOST_TEST(actors::weights_to_move(from, from, servers, costs).ns == 0);
+  BOOST_TEST(planning::weights_to_move(from, from, servers, costs).ns == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

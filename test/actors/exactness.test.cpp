@@ -1,6 +1,6 @@
 #include <boost/test/unit_test.hpp>
 
-#include "fixture.hpp"
+#include "test/actors/fixture.hpp"
 
 namespace ordermoe {
 
@@ -14,10 +14,10 @@ void check_equals_reference(const test::world& world) {
     model::generation_options options;
     options.max_new_tokens = spec.max_new_tokens;
     options.sampling = {spec.temperature, spec.sampling_seed};
-    options.request = spec.number;
+    options.request = test::number_of(world.setup, spec);
     const auto expected = model::generate(*world.setup.model, nullptr, spec.prompt, options);
     BOOST_REQUIRE(expected.has_value());
-    const auto& answer = outcome->outcomes[spec.number];
+    const auto& answer = outcome->outcomes[test::number_of(world.setup, spec)];
     BOOST_TEST(answer.token_ids == expected->token_ids, boost::test_tools::per_element());
     BOOST_TEST(answer.final_hidden == expected->final_hidden);
   }
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_in_every_precision) {
           test::world world("exact", 0, 1, 5, test::random_model(kind, loading));
           // Rows are streamed between the members of every residence.
           world.setup.chosen.plan.residence =
-              planning::roaming_residency(world.setup.servers.size(), world.setup.experts.n_layers);
+              planning::roaming_residency(world.setup.servers.size(), world.setup.profile.n_layers);
           world.setup.chunk_rows = 4;
           world.add_requests(6, 6, 0.7);
           check_equals_reference(world);
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(an_encoder_decoder_equals_the_reference_wherever_its_rows_m
           world.setup.chosen.continue_in_place = in_place;
           if (strategy == "exact")
             world.setup.chosen.plan.residence = planning::roaming_residency(
-                world.setup.servers.size(), world.setup.experts.n_layers);
+                world.setup.servers.size(), world.setup.profile.n_layers);
           world.add_requests(10, 20, 0.8, 40);
           check_equals_reference(world);
         }
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(layers_with_dense_blocks_equal_the_reference_bit_for_bit) {
       BOOST_TEST_CONTEXT(name << ", " << to_string(mode)) {
         test::world world("exact", 0, 1, 5, *loaded);
         world.setup.chosen.plan.residence =
-            planning::roaming_residency(world.setup.servers.size(), world.setup.experts.n_layers);
+            planning::roaming_residency(world.setup.servers.size(), world.setup.profile.n_layers);
         world.setup.mode = mode;
         world.setup.chunk_rows = 4;
         world.add_requests(8, 8, 0.7);
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(teacher_forced_losses_of_an_encoder_decoder_equal_the_refer
     for (const auto& spec : world.setup.requests) {
       const auto expected = model::token_losses(*model, spec.prompt);
       BOOST_REQUIRE(expected.has_value());
-      BOOST_TEST(outcome->outcomes[spec.number].losses == *expected,
+      BOOST_TEST(outcome->outcomes[test::number_of(world.setup, spec)].losses == *expected,
                  boost::test_tools::per_element());
     }
   }
@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(chunked_prompts_equal_the_reference_bit_for_bit) {
       test::world world(strategy, 0, 3);
       world.setup.chosen.plan.residence =
           strategy == "exact" ? planning::roaming_residency(world.setup.servers.size(),
-                                                            world.setup.experts.n_layers)
+                                                            world.setup.profile.n_layers)
                               : world.setup.chosen.plan.residence;
       world.setup.chunk_rows = 4;
       world.add_requests(10, 12, 0.7, 30);
@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(teacher_forced_losses_of_an_exact_strategy_equal_the_refere
   for (const auto& spec : world.setup.requests) {
     const auto expected = model::token_losses(*world.setup.model, spec.prompt);
     BOOST_REQUIRE(expected.has_value());
-    BOOST_TEST(outcome->outcomes[spec.number].losses == *expected,
+    BOOST_TEST(outcome->outcomes[test::number_of(world.setup, spec)].losses == *expected,
                boost::test_tools::per_element());
   }
 }

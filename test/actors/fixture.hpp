@@ -11,9 +11,10 @@
 #include "config/cluster.hpp"
 #include "config/files.hpp"
 #include "config/random.hpp"
-#include "model/random_model.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "model/reference.hpp"
 #include "planning/profile.hpp"
+#include "test/support/random_profile.hpp"
 
 namespace ordermoe::test {
 
@@ -44,6 +45,11 @@ inline std::shared_ptr<const model::transformer> random_model(
   return *loaded;
 }
 
+/// The place of a request among those of a run, which names it in outcomes.
+inline std::uint64_t number_of(const actors::run_setup& setup, const actors::request_spec& spec) {
+  return static_cast<std::uint64_t>(&spec - setup.requests.data());
+}
+
 /// A small world around the tiny model or another: a drawn cluster, a random profile of the right
 /// shape, one strategy.
 struct world {
@@ -63,11 +69,12 @@ struct world {
     setup.model = of;
     setup.servers = draw_cluster(draw);
     setup.costs = draw.costs;
-    setup.experts = planning::random_profile(shape.n_layers, shape.n_experts, shape.top_k, seed);
-    actors::strategy_options options;
+    setup.profile = planning::random_profile(shape.n_layers, shape.n_experts, shape.top_k, seed);
+    planning::strategy_options options;
     options.quality_percent = quality_percent;
     options.search_steps = 500;
-    auto made = actors::make_strategy(strategy, setup.experts, setup.servers, setup.costs, options);
+    auto made =
+        planning::make_strategy(strategy, setup.profile, setup.servers, setup.costs, options);
     ORDERMOE_CHECK(made.has_value(), made ? "" : made.error().message);
     setup.chosen = std::move(*made);
     setup.keep_final_hidden = true;
@@ -80,7 +87,6 @@ struct world {
     random_stream draws(setup.seed, 77);
     for (std::size_t i = 0; i < n; ++i) {
       actors::request_spec spec;
-      spec.number = i;
       spec.max_new_tokens = new_tokens;
       spec.temperature = temperature;
       spec.sampling_seed = 5;
@@ -107,10 +113,11 @@ inline world bundled_world(const std::string& name, const std::string& strategy,
                  "the bundled model, cluster and profile can be read");
   setup.model = *model;
   setup.servers = *servers;
-  setup.experts = *experts;
-  actors::strategy_options options;
+  setup.profile = *experts;
+  planning::strategy_options options;
   options.search_steps = 2000;
-  auto chosen = actors::make_strategy(strategy, setup.experts, setup.servers, setup.costs, options);
+  auto chosen =
+      planning::make_strategy(strategy, setup.profile, setup.servers, setup.costs, options);
   ORDERMOE_CHECK(chosen.has_value(), chosen ? "" : chosen.error().message);
   setup.chosen = std::move(*chosen);
   const auto text = read_file(ORDERMOE_DATA "/eval/held-out.txt");
@@ -120,7 +127,6 @@ inline world bundled_world(const std::string& name, const std::string& strategy,
   ORDERMOE_CHECK(ids.size() >= n_prompts * stride, "the held-out text is long enough");
   for (std::size_t i = 0; i < n_prompts; ++i) {
     actors::request_spec spec;
-    spec.number = i;
     spec.prompt.assign(ids.begin() + static_cast<std::ptrdiff_t>(i * stride),
                        ids.begin() + static_cast<std::ptrdiff_t>(i * stride + length));
     spec.max_new_tokens = new_tokens;

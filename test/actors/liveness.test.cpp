@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
-#include "fixture.hpp"
+#include "test/actors/fixture.hpp"
 
 namespace ordermoe {
 
@@ -11,7 +11,7 @@ std::int64_t largest_need(const test::world& world) {
   std::size_t positions = 0;
   for (const auto& spec : world.setup.requests)
     positions = std::max(positions, spec.prompt.size() + spec.max_new_tokens);
-  return static_cast<std::int64_t>(positions * world.setup.experts.n_layers) *
+  return static_cast<std::int64_t>(positions * world.setup.profile.n_layers) *
          world.setup.costs.kv_row_bytes;
 }
 

@@ -3,8 +3,8 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 
-#include "actors/trace_verify.hpp"
-#include "fixture.hpp"
+#include "test/actors/fixture.hpp"
+#include "trace/verify.hpp"
 
 /// Servers that keep experts coarser than the model, and servers that loaded only their own.
 namespace ordermoe {
@@ -23,8 +23,8 @@ test::world coarse_world(precision kept, double quality_percent) {
   model::load_options loading;
   loading.expert_precision = kept;
   setup.coarser[kept] = test::random_model(kind, loading);
-  for (auto& layer : setup.experts.layers)
-    layer.copies = {{kept, std::vector<double>(setup.experts.n_experts, 0.05), 0.1, 0.01}};
+  for (auto& layer : setup.profile.layers)
+    layer.copies = {{kept, std::vector<double>(setup.profile.n_experts, 0.05), 0.1, 0.01}};
   // Nothing is near and everything fits, so that each token stays with its user's server.
   for (auto& server : setup.servers.servers) server.memory_bytes += std::int64_t{1} << 40;
   for (auto& link : setup.servers.links) link.latency_ns *= 100;
@@ -48,12 +48,12 @@ test::world coarse_world(precision kept, double quality_percent) {
   return world;
 }
 
-std::vector<std::int32_t> reference(const model::transformer& model,
+std::vector<std::int32_t> reference(const actors::run_setup& setup, const model::transformer& model,
                                     const actors::request_spec& spec) {
   model::generation_options options;
   options.max_new_tokens = spec.max_new_tokens;
   options.sampling = {spec.temperature, spec.sampling_seed};
-  options.request = spec.number;
+  options.request = test::number_of(setup, spec);
   const auto answer = model::generate(model, nullptr, spec.prompt, options);
   BOOST_REQUIRE(answer.has_value());
   return answer->token_ids;
@@ -75,7 +75,8 @@ BOOST_AUTO_TEST_CASE(a_server_that_may_substitute_answers_as_the_model_in_its_ow
         const bool coarse = spec.access != 0;
         n_coarse += coarse ? 1 : 0;
         const auto& model = coarse ? *world.setup.coarser[kept] : *world.setup.model;
-        BOOST_TEST(outcome->outcomes[spec.number].token_ids == reference(model, spec),
+        BOOST_TEST(outcome->outcomes[test::number_of(world.setup, spec)].token_ids ==
+                       reference(world.setup, model, spec),
                    boost::test_tools::per_element());
       }
       BOOST_TEST(n_coarse > 0u);
@@ -89,7 +90,8 @@ BOOST_AUTO_TEST_CASE(without_a_budget_no_coarser_copy_runs) {
   const auto outcome = actors::run_requests(world.setup);
   BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
   for (const auto& spec : world.setup.requests)
-    BOOST_TEST(outcome->outcomes[spec.number].token_ids == reference(*world.setup.model, spec),
+    BOOST_TEST(outcome->outcomes[test::number_of(world.setup, spec)].token_ids ==
+                   reference(world.setup, *world.setup.model, spec),
                boost::test_tools::per_element());
   BOOST_TEST(outcome->executions[1] + outcome->executions[3] == 0);
 }
@@ -102,7 +104,7 @@ BOOST_AUTO_TEST_CASE(traces_with_coarser_copies_hold) {
     world.setup.trace = path;
     const auto outcome = actors::run_requests(world.setup);
     BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
-    const auto checked = actors::verify_trace(path);
+    const auto checked = trace::verify_trace(path);
     std::filesystem::remove(path);
     BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
   }
@@ -135,12 +137,13 @@ BOOST_AUTO_TEST_CASE(servers_with_weights_of_their_own_answer_as_the_reference) 
     const auto outcome = actors::run_requests(setup);
     BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
     for (const auto& spec : setup.requests)
-      BOOST_TEST(outcome->outcomes[spec.number].token_ids == reference(*setup.model, spec),
+      BOOST_TEST(outcome->outcomes[test::number_of(world.setup, spec)].token_ids ==
+                     reference(setup, *setup.model, spec),
                  boost::test_tools::per_element());
 
     // A plan that places more than was loaded.
     for (std::size_t m = 0; m < setup.servers.size(); ++m)
-      for (std::size_t e = 0; e < setup.experts.n_experts; ++e)
+      for (std::size_t e = 0; e < setup.profile.n_experts; ++e)
         if (!index.hosts(m, 0, e)) setup.chosen.plan.experts.push_back(placed(m, 0, e));
     const auto refused = actors::run_requests(setup);
     BOOST_REQUIRE(!refused.has_value());

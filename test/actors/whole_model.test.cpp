@@ -4,10 +4,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "actors/preparation.hpp"
-#include "actors/trace_verify.hpp"
 #include "config/precision.hpp"
-#include "fixture.hpp"
+#include "setup/preparation.hpp"
+#include "test/actors/fixture.hpp"
+#include "trace/verify.hpp"
 
 /// Preparing a strategy where the whole model may be kept coarser.
 namespace ordermoe {
@@ -35,8 +35,8 @@ test::world world_with(std::shared_ptr<const model::transformer> coarse) {
   return world;
 }
 
-actors::strategy_options choosing(double quality_percent) {
-  actors::strategy_options options;
+planning::strategy_options choosing(double quality_percent) {
+  planning::strategy_options options;
   options.quality_percent = quality_percent;
   options.choose_precision = true;
   options.search_steps = 200;
@@ -53,8 +53,8 @@ std::vector<std::vector<std::int32_t>> texts(const model::transformer& model) {
   return made;
 }
 
-result<void> prepare(actors::run_setup& setup, const actors::strategy_options& options) {
-  return actors::prepare_strategy(setup, "ordermoe", options, texts(*setup.model));
+result<void> prepare(actors::run_setup& setup, const planning::strategy_options& options) {
+  return setup::prepare_strategy(setup, "ordermoe", options, texts(*setup.model));
 }
 
 constexpr double much = 20, nats_of_much = 0.1823215567939546;  // per cent, log(1.2)
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(its_measured_damage_is_taken_of_the_budget_and_the_rest_kee
   setup.trace = path;
   const auto outcome = actors::run_requests(setup);
   BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
-  const auto checked = actors::verify_trace(path);
+  const auto checked = trace::verify_trace(path);
   std::filesystem::remove(path);
   BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
 }
@@ -111,9 +111,9 @@ BOOST_AUTO_TEST_CASE(
     if (why == 3) options.choose_precision = false;
     const auto stored = setup.model;
     // Where servers have precisions of their own the profile has to say what those cost.
-    for (auto& layer : setup.experts.layers)
+    for (auto& layer : setup.profile.layers)
       layer.copies = {
-          {precision::int4, std::vector<double>(setup.experts.n_experts, 0.05), 0.1, 0.01}};
+          {precision::int4, std::vector<double>(setup.profile.n_experts, 0.05), 0.1, 0.01}};
     const auto done = prepare(setup, options);
     BOOST_REQUIRE_MESSAGE(done.has_value(), (done ? "" : done.error().message));
     BOOST_TEST((setup.chosen.whole_model == precision::stored));
@@ -124,10 +124,10 @@ BOOST_AUTO_TEST_CASE(
 BOOST_AUTO_TEST_CASE(a_model_that_fits_only_coarser_is_planned_so_where_the_budget_covers_it) {
   auto world = world_with(coarse_model());
   auto& setup = world.setup;
-  const auto n = static_cast<std::int64_t>(setup.experts.n_layers * setup.experts.n_experts);
+  const auto n = static_cast<std::int64_t>(setup.profile.n_layers * setup.profile.n_experts);
   std::int64_t room = 0;
   for (const auto& server : setup.servers.servers)
-    room += expert_memory_bytes(server, setup.costs, setup.experts.n_layers);
+    room += expert_memory_bytes(server, setup.costs, setup.profile.n_layers);
   // Half of what one copy of the experts takes as stored.
   const auto too_much =
       (room - n * setup.costs.expert_bytes / 2) / static_cast<std::int64_t>(setup.servers.size());

@@ -1,8 +1,8 @@
 #include <numeric>
 
-#include "fixture.hpp"
 #include "model/forward.hpp"
 #include "model/reference.hpp"
+#include "test/model/fixture.hpp"
 
 // A row's result has the same bits whatever shares its batch: the ground that exactness across
 // servers stands on.

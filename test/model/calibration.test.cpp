@@ -4,10 +4,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "fixture.hpp"
+#include "model/architecture/routing.hpp"
+#include "model/checkpoint/safetensors.hpp"
 #include "model/reference.hpp"
-#include "model/routing.hpp"
-#include "model/safetensors.hpp"
+#include "test/model/fixture.hpp"
 
 namespace {
 

@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "fixture.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "model/forward.hpp"
-#include "model/random_model.hpp"
 #include "model/reference.hpp"
 #include "model/sampling.hpp"
+#include "test/model/fixture.hpp"
 
 // Switch Transformers: an encoder and a decoder whose rows run in the same pieces as a decoder's,
 // and experts that take so many rows of a sequence. And the blocks without experts that a layer may

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "fixture.hpp"
+#include "test/model/fixture.hpp"
 
 namespace {
 

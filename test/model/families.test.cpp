@@ -3,11 +3,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "fixture.hpp"
+#include "model/checkpoint/random_model.hpp"
+#include "model/checkpoint/safetensors.hpp"
 #include "model/forward.hpp"
-#include "model/random_model.hpp"
 #include "model/reference.hpp"
-#include "model/safetensors.hpp"
+#include "test/model/fixture.hpp"
 
 // What sets the families apart: their config.json, their tensors, their gates and shared experts.
 

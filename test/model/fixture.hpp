@@ -12,10 +12,10 @@
 
 #include "config/files.hpp"
 #include "config/random.hpp"
-#include "model/random_model.hpp"
+#include "model/architecture/tensor_plan.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "model/reference.hpp"
-#include "model/tensor_plan.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/transformer.hpp"
 
 /// What the tests of this folder share: the tiny checkpoint, seeded numbers, folders that vanish.

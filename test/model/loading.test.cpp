@@ -5,11 +5,11 @@
 #include <cstring>
 #include <limits>
 
-#include "fixture.hpp"
-#include "model/matrix_source.hpp"
-#include "model/random_model.hpp"
+#include "model/checkpoint/matrix_source.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "model/reference.hpp"
 #include "model/transformer.hpp"
+#include "test/model/fixture.hpp"
 
 // From the files to the weights that are computed with: parts of a model, their memory, their bits.
 

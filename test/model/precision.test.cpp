@@ -1,10 +1,10 @@
 #include <cmath>
 
-#include "fixture.hpp"
 #include "model/evaluation.hpp"
 #include "model/expert_weights.hpp"
 #include "model/forward.hpp"
 #include "model/reference.hpp"
+#include "test/model/fixture.hpp"
 
 // What quantised weights do to whole models.
 

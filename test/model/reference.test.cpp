@@ -2,9 +2,9 @@
 
 #include <cmath>
 
-#include "fixture.hpp"
-#include "model/routing.hpp"
-#include "model/safetensors.hpp"
+#include "model/architecture/routing.hpp"
+#include "model/checkpoint/safetensors.hpp"
+#include "test/model/fixture.hpp"
 
 namespace {
 

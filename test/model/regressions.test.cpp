@@ -1,11 +1,11 @@
 #include <functional>
 #include <set>
 
-#include "fixture.hpp"
-#include "model/model_config.hpp"
-#include "model/safetensors.hpp"
-#include "model/sentencepiece_model.hpp"
-#include "model/tokenizer_json.hpp"
+#include "model/architecture/model_config.hpp"
+#include "model/checkpoint/safetensors.hpp"
+#include "model/text/sentencepiece_model.hpp"
+#include "model/text/tokenizer_json.hpp"
+#include "test/model/fixture.hpp"
 
 /// Every file of test/data/regressions was accepted wrongly, crashed a reader, or stands for a
 /// class of damage; here is what each is refused with. scripts/make_regressions.py writes them.

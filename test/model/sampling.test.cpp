@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "fixture.hpp"
-#include "model/routing.hpp"
+#include "model/architecture/routing.hpp"
+#include "test/model/fixture.hpp"
 
 namespace {
 

@@ -3,9 +3,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "fixture.hpp"
+#include "model/checkpoint/safetensors.hpp"
 #include "model/reference.hpp"
-#include "model/safetensors.hpp"
+#include "test/model/fixture.hpp"
 
 namespace {
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "test/planning/instances.hpp"
+#include "test/support/random_profile.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::planning;

@@ -7,6 +7,7 @@
 #include "planning/cost_model.hpp"
 #include "planning/placement.hpp"
 #include "test/planning/instances.hpp"
+#include "test/support/random_profile.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::planning;

@@ -6,6 +6,7 @@
 
 #include "planning/deployment.hpp"
 #include "test/planning/instances.hpp"
+#include "test/support/random_profile.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::planning;

@@ -1,4 +1,5 @@
 #include "planning/profile.hpp"
+#include "test/support/random_profile.hpp"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/files.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/training/corpus.hpp"
 #include "model/training/evaluation_data.hpp"
 #include "model/training/train.hpp"

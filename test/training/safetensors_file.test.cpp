@@ -8,7 +8,7 @@
 #include <string>
 
 #include "config/files.hpp"
-#include "model/safetensors.hpp"
+#include "model/checkpoint/safetensors.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::training;

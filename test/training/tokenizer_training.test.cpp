@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/sentencepiece_model.hpp"
+#include "model/text/sentencepiece_model.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::training;

@@ -9,7 +9,7 @@
 #include "config/files.hpp"
 #include "config/random.hpp"
 #include "model/reference.hpp"
-#include "model/tokenizer.hpp"
+#include "model/text/tokenizer.hpp"
 #include "model/training/corpus.hpp"
 #include "model/training/trainer_torch.hpp"
 #include "model/transformer.hpp"

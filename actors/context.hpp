@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "actors/messages.hpp"
+#include "config/cluster.hpp"
+#include "config/cost_profile.hpp"
+#include "model/text/tokenizer.hpp"
+#include "model/transformer.hpp"
+#include "net/wire/codec.hpp"
+#include "planning/cost_model.hpp"
+#include "planning/plan.hpp"
+#include "planning/selection/selector.hpp"
+#include "planning/serving/arrivals.hpp"
+#include "planning/serving/emulated_link.hpp"
+#include "planning/serving/plan_in_force.hpp"
+#include "planning/serving/token_rules.hpp"
+#include "trace/sink.hpp"
+
+/// What the actors of one service know without asking: the context, for as long as it lives; the plan in
+/// force, until another is installed; and each server's view of its neighbours. All of it is
+/// immutable: a change is a new object in a message.
+namespace ordermoe::actors {
+
+enum class clock_kind { virtual_time, wall };
+
+/// Set before the first actor is spawned.
+struct service_context {
+  std::shared_ptr<const model::transformer> model;
+  /// [n_servers] what each server's compute runs: `model`, or the same with the experts as the
+  /// server keeps them.
+  std::vector<std::shared_ptr<const model::transformer>> models;
+  std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
+  cluster servers;
+  cost_profile costs;
+  planning::cost_model prices;
+  clock_kind clock = clock_kind::virtual_time;
+  std::size_t chunk_rows = 64;  ///< Prompt rows that take one residence decision together.
+  bool stream_kv = true;        ///< Off only in tests: proves that KV streaming is needed.
+  bool keep_final_hidden = false;
+  std::int64_t load_period_ns = 0;  ///< How often a server that works tells its waits; 0: never.
+  std::int64_t request_timeout_ns = 0;         ///< Deadline of a request that states none.
+  std::uint32_t most_positions = 0;            ///< Of a request, prompt and answer together.
+  disturbance bad_links;                       ///< Virtual time.
+  std::uint32_t activation_report_rows = 256;  ///< A selector reports after this many rows.
+  std::int64_t start_ns = 0;                   ///< Clock reading that all times count from.
+  std::shared_ptr<trace::sink> trace;          ///< Null: none is written.
+  // Follow from the model; see derive().
+  decoding_shape decoding;
+  wire::wire_shape wire;
+
+  /// Fills in what follows from the model.
+  void derive();
+  const model::model_config& shape() const { return model->config(); }
+  std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
+  /// What may arrive at a server.
+  arrival_limits limits(std::uint32_t server) const;
+};
+
+/// One server as the actors on it see it; replaced as a whole when a plan is installed.
+struct server_view {
+  std::shared_ptr<const service_context> context;
+  std::shared_ptr<const plan_in_force> placed;  ///< Null before the first plan.
+  std::uint32_t id = 0;
+  edge_server_actor server;
+  compute_actor compute;
+  selector_actor selector;
+  recorder_actor recorder;
+  monitor_actor monitor;            ///< Empty where none runs.
+  std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
+  std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
+
+  /// Sends a frame from here to another server.
+  void send(std::uint32_t to, wire::frame content) const;
+  planning::server_mask members(std::uint32_t access, std::uint32_t layer) const {
+    return placed->plan.residence[access].layers[layer];
+  }
+  /// Where a position of this access server's request starts at `layer` when coming from `from`.
+  std::uint32_t start_server(std::uint32_t access, std::uint32_t from, std::uint32_t layer) const;
+  /// Nanoseconds since the start of the service.
+  std::int64_t time_ns(caf::scheduled_actor* self) const {
+    return now_ns(self) - context->start_ns;
+  }
+  void trace(std::string line) const {
+    if (context->trace) context->trace->line(std::move(line));
+  }
+  bool tracing() const { return context->trace != nullptr; }
+};
+
+}  // namespace ordermoe::actors

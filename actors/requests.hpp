@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/error.hpp"
+#include "config/loss_units.hpp"
+
+/// What a client asks and what it is told. No CAF type in this header.
+namespace ordermoe::actors {
+
+/// One user's request as it enters the system.
+struct request_spec {
+  std::uint32_t access = 0;     ///< Server that the user is connected to.
+  std::int64_t arrival_ns = 0;  ///< After the start of the service; before now: now.
+  std::vector<std::int32_t> prompt;
+  std::uint32_t max_new_tokens = 64;
+  double temperature = 0;
+  std::uint64_t sampling_seed = 0;
+  /// Stream of the sampler; where none is given, the request's number. Requests with one seed and
+  /// stream draw the same numbers.
+  std::optional<std::uint64_t> sampling_stream;
+  std::vector<std::string> stop_strings;
+  bool ignore_end_of_text = false;
+  /// Teacher-forced: decodes `prompt` from its first token on, one position after the other, with
+  /// the next id given instead of sampled, and reports each one's loss.
+  bool score = false;
+  /// From arrival to the end of the answer at most; 0: what the service allows.
+  std::int64_t deadline_ns = 0;
+};
+
+/// One token of an answer. Tokens come once each and in order.
+struct answer_token {
+  std::uint64_t request = 0;
+  std::uint32_t index = 0;  ///< Counts the answer's tokens from 0.
+  std::int32_t id = 0;
+  std::string text;            ///< What is certain of the answer's text now and was not before.
+  std::optional<double> loss;  ///< Teacher-forced, in nats.
+  std::int64_t time_ns = 0;
+};
+
+/// How an answer ended.
+struct request_outcome {
+  std::uint64_t request = 0;
+  std::uint32_t access = 0;
+  std::vector<std::int32_t> token_ids;
+  std::string text;
+  std::string text_tail;  ///< What of it came with no token: held back until the end.
+  /// length, end_of_text, stop_string, context or scored; cancelled, or failed with a problem.
+  std::string finish;
+  std::optional<error> problem;
+  std::uint32_t attempts = 1;
+  std::int64_t arrival_ns = 0;
+  std::int64_t first_token_ns = 0;  ///< When the first new token was at the access server.
+  std::int64_t done_ns = 0;
+  loss_units budget = 0;  ///< Whole request.
+  loss_units spent = 0;
+  std::vector<double> losses;  ///< Teacher-forced, nats.
+  /// After the last layer at the last computed position, where kept.
+  std::vector<float> final_hidden;
+};
+
+/// Where an answer goes. Called by the actors' threads on the wall clock, by the driving thread in virtual
+/// time; must return soon and not wait for the service.
+struct answer_sink {
+  std::function<void(const answer_token&)> on_token;   ///< May be empty.
+  std::function<void(const request_outcome&)> on_end;  ///< Exactly once. May be empty.
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "actors/changes.hpp"
+#include "actors/requests.hpp"
+#include "actors/status.hpp"
+#include "config/cluster.hpp"
+#include "config/cost_profile.hpp"
+#include "config/error.hpp"
+#include "model/text/tokenizer.hpp"
+#include "model/transformer.hpp"
+#include "planning/profile.hpp"
+#include "planning/serving/emulated_link.hpp"
+#include "planning/serving/run_mode.hpp"
+#include "planning/strategies/strategies.hpp"
+#include "trace/sink.hpp"
+
+/// All servers of a cluster in this process, alive until they are stopped: they take requests at any time,
+/// stream answers, change plans and policies meanwhile and say how they are. The public face of the
+/// actor system: no CAF type in this header.
+namespace ordermoe::actors {
+
+struct service_options {
+  std::shared_ptr<const model::transformer> model;
+  /// The same model with its experts kept coarser, for servers that keep them so.
+  std::map<precision, std::shared_ptr<const model::transformer>> coarser;
+  /// [n_servers] what each server has in memory, experts of `chosen.plan` and what it shares with
+  /// the others; empty: `model` or one of `coarser`, which all servers share. Servers that have
+  /// their own cannot change plans.
+  std::vector<std::shared_ptr<const model::transformer>> server_models;
+  std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
+  cluster servers;  ///< How they keep experts is overruled by what `chosen.plan` says.
+  cost_profile costs;
+  planning::profile profile;
+  planning::strategy chosen;
+  run_mode mode = run_mode::emulated;
+  std::size_t threads_per_server = 1;  ///< That compute, in local mode; no result depends on it.
+  std::size_t chunk_rows = 64;         ///< Prompt rows that take one residence decision together.
+  bool stream_kv = true;               ///< Off only to prove that KV streaming is needed.
+  bool keep_final_hidden = false;
+  /// How often a server that works tells the others its waits; 0: never.
+  std::int64_t load_period_ns = 2'000'000;
+  /// Deadline of a request that states none; 0: an hour of virtual time, two minutes of the wall's.
+  std::int64_t request_timeout_ns = 0;
+  /// Of a request, prompt and answer together; 0: twice the model's context.
+  std::uint32_t most_positions = 0;
+  /// [n_servers] positions of the longest request that each server's users may ask under any plan; empty:
+  /// none are promised.
+  std::vector<std::size_t> promised_positions;
+  monitor_options monitor;
+  std::shared_ptr<trace::sink> sink;  ///< Of the trace; null: none is written.
+  std::uint64_t seed = 0;             ///< Written into the trace.
+  double quality_percent = 0;         ///< Written into the trace.
+  disturbance bad_links;              ///< Emulated mode.
+  std::uint64_t order_seed = 0;  ///< Emulated mode: ready actors run in any order. 0: in theirs.
+};
+
+/// Virtual time passes only inside run_until() and settle(); whoever calls them is the one thread that
+/// everything runs on, sinks included. On the wall clock every member may be called from any thread.
+class service {
+ public:
+  /// Spawns all actors and puts the first plan in force. Errors: mismatch, unsupported or
+  /// out_of_range for options that do not fit together; infeasible where a promised request would never
+  /// fit; timed_out where a server does not come up.
+  static result<std::unique_ptr<service>> start(service_options options);
+  /// Stops where that was not done.
+  ~service();
+
+  /// Asks for an answer; returns the request's number. What is wrong with the request is told by
+  /// on_end, as everything else is.
+  std::uint64_t submit(request_spec spec, answer_sink sink);
+  /// The answer ends at once, with what there is of it; nothing where it has ended.
+  void cancel(std::uint64_t request);
+  /// The request begins again on what is known of its answer.
+  void restart(std::uint64_t request);
+  /// What comes of orders is in history().
+  void change_plan(replan_order order);
+  void change_policy(policy_order order);
+
+  /// Asks every actor. Error: timed_out.
+  result<service_status> status();
+  struct told {
+    std::vector<problem> problems;
+    std::vector<plan_change> plan_changes;
+    std::vector<policy_change> policy_changes;
+  };
+  /// What actors told of problems and changes. Error: timed_out.
+  result<told> history();
+  /// Requests that have not ended.
+  std::size_t outstanding() const;
+
+  /// Since the start.
+  std::int64_t now_ns() const;
+  /// Calls what() at this time, or now where it is past; on the thread that sinks are called on.
+  void at(std::int64_t time_ns, std::function<void()> what);
+  /// Lets time pass until `done` holds, which is asked after every job in virtual time and whenever an
+  /// answer ends or 10 ms are over on the wall clock. `pause`, asked now and then, ends it early. Returns
+  /// done(); false also where nothing is left to happen.
+  bool run_until(const std::function<bool()>& done, const std::function<bool()>& pause = {});
+  /// Lets all that is on its way arrive. Afterwards nothing is sent any more until something is asked;
+  /// load is not told again. Error: timed_out where a server does not come to rest.
+  result<void> settle();
+  /// settle(), then the closing lines of the trace. The sink stays open.
+  result<void> close_trace();
+
+  /// Ends every actor; requests that are being answered end without a word.
+  void stop();
+
+ private:
+  class actors;
+  explicit service(std::unique_ptr<actors> content);
+  std::unique_ptr<actors> content_;
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/runtime.hpp"
+#include "model/datasets.hpp"
+#include "model/evaluation.hpp"
+
+/// One strategy measured on given requests and texts: what every table and report is made of.
+namespace ordermoe::experiments {
+
+using namespace actors;
+
+/// Milliseconds. p99 only where there are at least 500 values.
+struct spread {
+  double mean = 0, p50 = 0, p95 = 0;
+  std::optional<double> p99;
+};
+spread spread_of(std::vector<double> values);
+
+struct strategy_report {
+  std::string name;
+  /// Negative: unbounded. Empty where no budget applies.
+  std::optional<double> quality_budget_percent;
+  precision whole_model = precision::stored;  ///< As strategy::whole_model.
+  double whole_model_percent = 0;  ///< Of perplexity: what that took of the budget beforehand.
+  std::size_t n_requests = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0;
+  spread latency_ms, ttft_ms, tpot_ms;
+  /// New tokens over the time from first arrival to last answer.
+  double throughput_tokens_per_s = 0;
+  traffic charged;  ///< Sum over links, of the requests; busy time included.
+  double serialised_hidden_bytes = 0, serialised_kv_bytes = 0;  ///< Bytes of our own model's rows.
+  std::array<double, 4> execution{};  ///< Shares of slots by execution_kind, of the requests.
+  double busiest_server = 0;          ///< Largest share of the time that a server computed.
+  std::optional<double> perplexity;   ///< Teacher-forced through the same actors.
+  std::vector<double> losses;         ///< Of every scored token in order.
+  std::optional<double> exact_match;
+  std::size_t n_problems = 0;
+  std::optional<model::squad_score> questions;  ///< Means over the questions.
+  std::size_t n_questions = 0;
+  /// Spent over allowed, of the scored texts or else the requests.
+  std::optional<double> budget_spent_ratio;
+  /// Perplexity increase that the spent budget predicts.
+  std::optional<double> predicted_increase_percent;
+  double plan_estimate_ms = 0;  ///< The planner's own estimate of one decoded token.
+  double host_seconds = 0, tensor_seconds = 0;
+  std::vector<request_outcome> outcomes;      ///< Of the requests.
+  std::vector<plan_change> plan_changes;      ///< While the requests ran.
+  std::vector<policy_change> policy_changes;  ///< Likewise.
+
+  /// Charged bytes per 1,000 tokens processed, prompt and new.
+  double per_1k(std::int64_t bytes) const;
+};
+
+/// Questions that are answered greedily, and how an answer is scored.
+struct question_set {
+  std::vector<model::question> questions;  ///< Empty: none are asked.
+  std::function<model::squad_score(const std::string& text, const model::question& asked)> score;
+  std::vector<std::string> stop_strings;
+  std::uint32_t answer_tokens = 32;
+};
+
+struct experiment {
+  run_setup setup;                                          ///< With the strategy and the requests.
+  std::vector<std::vector<std::int32_t>> scored_documents;  ///< Empty: no perplexity.
+  /// Tokens that every document after the first begins with for context only: their losses do not
+  /// count.
+  std::size_t context_tokens = 1;
+  question_set asked;
+  std::vector<model::problem> problems;  ///< Empty: no exact match.
+  std::uint32_t answer_tokens = 48;
+};
+
+/// One teacher-forced request for each text of two tokens or more.
+std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::int32_t>>& documents);
+
+/// Runs the requests; then the documents teacher-forced, decoded position by position under the
+/// same budget rule; then the problems as greedy requests. All on the same actors, plan and policy.
+/// Errors: those of run_requests.
+result<strategy_report> measure(const experiment& content);
+
+/// The report as JSON text: docs/REPORT.md states the fields.
+struct report_header {
+  std::string model, cluster, cost_profile, clock;
+  std::uint64_t seed = 0;
+};
+std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies,
+                        bool with_answers);
+
+}  // namespace ordermoe::experiments

@@ -1,0 +1,346 @@
+#include "model/kernels/kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "config/error.hpp"
+#include "model/kernels/kernel_sets.hpp"
+
+namespace ordermoe::model {
+
+namespace {
+
+template <class Number, class Convert>
+void pack_as(const packed_layout& layout, std::span<const float> row_major,
+             std::span<Number> packed, Convert convert) {
+  ORDERMOE_CHECK(row_major.size() == layout.n_out * layout.n_in, "a matrix of another shape");
+  ORDERMOE_CHECK(packed.size() == layout.size(), "room for a packed matrix of another shape");
+  const std::size_t padded = layout.padded_out();
+  std::size_t at = 0;
+  for (std::size_t start = 0; start < padded; start += packed_layout::block) {
+    const std::size_t width = std::min(packed_layout::block, padded - start);
+    for (std::size_t k = 0; k < layout.n_in; ++k)
+      for (std::size_t o = start; o < start + width; ++o)
+        packed[at++] = o < layout.n_out ? convert(row_major[o * layout.n_in + k]) : Number{};
+  }
+}
+
+}  // namespace
+
+void pack(const packed_layout& layout, std::span<const float> row_major, std::span<float> packed) {
+  pack_as(layout, row_major, packed, [](float x) { return x; });
+}
+
+void pack(const packed_layout& layout, std::span<const float> row_major,
+          std::span<std::uint16_t> packed) {
+  pack_as(layout, row_major, packed, [](float x) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+  });
+}
+
+namespace {
+
+constexpr std::size_t group_size = packed_layout::group;
+/// 1.5 * 2^23: added and subtracted, it rounds to the nearest whole number, ties to even.
+constexpr float round_by = 12582912.0f;
+
+/// The inputs of one output in one group, padded with zeros.
+std::array<float, group_size> inputs_of(std::span<const float> row, std::size_t group) {
+  std::array<float, group_size> inputs{};
+  const std::size_t first = group * group_size;
+  if (first < row.size())
+    std::copy_n(row.data() + first, std::min(group_size, row.size() - first), inputs.data());
+  return inputs;
+}
+
+/// Row `o` of a block's rows, empty where it is padding.
+std::span<const float> row_of(const packed_layout& layout, std::span<const float> rows,
+                              std::size_t o) {
+  if ((o + 1) * layout.n_in > rows.size()) return {};
+  return rows.subspan(o * layout.n_in, layout.n_in);
+}
+
+/// Of a block of a quantised matrix, with what it takes to walk it.
+struct byte_block {
+  std::byte* first;
+  std::size_t start;
+  std::size_t width;
+};
+
+template <class Body>
+void each_block(const packed_layout& layout, weight_storage storage, std::byte* packed, Body body) {
+  const std::size_t padded = layout.padded_out();
+  const std::size_t bytes_an_output = padded == 0 ? 0 : layout.bytes(storage) / padded;
+  for (std::size_t start = 0; start < padded; start += packed_layout::block)
+    body(byte_block{packed + start * bytes_an_output, start,
+                    std::min(packed_layout::block, padded - start)});
+}
+
+/// Where the byte of output `o` of a block and of input `i` is, the same for the four-bit halves
+/// of inputs i and i + 16 of a group.
+std::size_t int8_at(std::size_t width, std::size_t o, std::size_t i) {
+  return (i / 4 * width + o) * 4 + i % 4;
+}
+
+void pack_int8(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  const std::size_t n_inputs = layout.n_groups() * group_size;
+  auto* bytes = reinterpret_cast<std::uint8_t*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    float largest = 0;
+    for (const float x : row) largest = std::max(largest, std::abs(x));
+    const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
+    const float scale = largest < 0x1p-100f ? 0.0f : largest / 127.0f;
+    for (std::size_t i = 0; i < n_inputs; ++i) {
+      const float x = i < row.size() ? row[i] * inverse + round_by - round_by : 0.0f;
+      bytes[int8_at(block.width, o, i)] = static_cast<std::uint8_t>(static_cast<int>(x) + 128);
+    }
+    std::memcpy(bytes + n_inputs * block.width + o * sizeof(float), &scale, sizeof scale);
+  }
+}
+
+std::uint16_t to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+float from_bf16(std::uint16_t x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
+
+/// A group of 32 inputs of each of as many outputs as there are lanes. Each lane does what it would
+/// do alone, so the bits depend on neither the lanes beside it nor the instruction set.
+struct int4_groups {
+  static constexpr std::size_t n_lanes = 8;
+  using lanes = float __attribute__((vector_size(n_lanes * sizeof(float))));
+  using whole_lanes = std::int32_t __attribute__((vector_size(n_lanes * sizeof(std::int32_t))));
+  lanes inputs[group_size];
+  whole_lanes steps[group_size];  ///< 0 to 15: -8 to 7 scales.
+  std::uint16_t scales[n_lanes];  ///< bf16
+};
+
+/// Vectors are handed on by reference: their place in registers differs between instruction sets.
+struct int4_search {
+  using lanes = int4_groups::lanes;
+  using whole_lanes = int4_groups::whole_lanes;
+
+  /// Rounds scales to bf16; what to multiply by instead of dividing.
+  [[gnu::always_inline]] static void prepare(lanes& scale, lanes& inverse) {
+    for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) scale[l] = from_bf16(to_bf16(scale[l]));
+    inverse = scale == 0.0f ? lanes{} : 1.0f / scale;
+  }
+  /// The nearest number of scales.
+  [[gnu::always_inline]] static void round(const lanes& input, const lanes& inverse, lanes& n) {
+    n = input * inverse;
+    n = n < -8.0f ? lanes{} - 8.0f : n;
+    n = n > 7.0f ? lanes{} + 7.0f : n;
+    n = n + round_by - round_by;
+  }
+
+  [[gnu::always_inline]] static void run(int4_groups& groups) {
+    lanes extreme{}, best{}, inverse, n;
+    lanes least = lanes{} + INFINITY;
+    for (const lanes& x : groups.inputs) {
+      const lanes size = x < 0.0f ? -x : x, most = extreme < 0.0f ? -extreme : extreme;
+      extreme = size > most ? x : extreme;
+    }
+    for (int tenths = 66; tenths <= 86; tenths += 2) {
+      // The extreme takes the side that reaches to -8.
+      const lanes first = extreme / (-0.1f * static_cast<float>(tenths));
+      lanes step = first, product{}, square{}, squares{};
+      prepare(step, inverse);
+      for (const lanes& x : groups.inputs) {
+        round(x, inverse, n);
+        product += x * n;
+        square += n * n;
+      }
+      step = square == 0.0f ? first : product / square;
+      prepare(step, inverse);
+      for (const lanes& x : groups.inputs) {
+        round(x, inverse, n);
+        const lanes difference = x - n * step;
+        squares += difference * difference;
+      }
+      best = squares < least ? step : best;
+      least = squares < least ? squares : least;
+    }
+    const lanes most = extreme < 0.0f ? -extreme : extreme;
+    best = most < 0x1p-100f ? lanes{} : best;
+    prepare(best, inverse);
+    for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) groups.scales[l] = to_bf16(best[l]);
+    for (std::size_t i = 0; i < group_size; ++i) {
+      round(groups.inputs[i], inverse, n);
+      groups.steps[i] = __builtin_convertvector(n, whole_lanes) + 8;
+    }
+  }
+};
+
+void quantise_int4_anywhere(int4_groups& groups) {
+  int4_search::run(groups);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) void quantise_int4_avx2(int4_groups& groups) {
+  int4_search::run(groups);
+}
+#endif
+
+void quantise_int4(int4_groups& groups) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return quantise_int4_avx2(groups);
+#endif
+  quantise_int4_anywhere(groups);
+}
+
+void pack_int4(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  int4_groups groups;
+  for (std::size_t g = 0; g < layout.n_groups(); ++g) {
+    auto* bytes = reinterpret_cast<std::uint8_t*>(block.first) + g * block.width * 18;
+    for (std::size_t first = 0; first < block.width; first += int4_groups::n_lanes) {
+      for (std::size_t l = 0; l < int4_groups::n_lanes; ++l) {
+        const auto inputs = inputs_of(row_of(layout, rows, first + l), g);
+        for (std::size_t i = 0; i < group_size; ++i) groups.inputs[i][l] = inputs[i];
+      }
+      quantise_int4(groups);
+      for (std::size_t l = 0; l < int4_groups::n_lanes; ++l)
+        for (std::size_t i = 0; i < group_size / 2; ++i)
+          bytes[int8_at(block.width, first + l, i)] = static_cast<std::uint8_t>(
+              groups.steps[i][l] | groups.steps[i + group_size / 2][l] << 4);
+      std::memcpy(bytes + block.width * 16 + first * 2, groups.scales, sizeof groups.scales);
+    }
+  }
+}
+
+template <class Number, class Convert>
+void pack_plain(const packed_layout& layout, std::span<const float> rows, const byte_block& block,
+                Convert convert) {
+  auto* numbers = reinterpret_cast<Number*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    for (std::size_t k = 0; k < layout.n_in; ++k)
+      numbers[k * block.width + o] = k < row.size() ? convert(row[k]) : Number{};
+  }
+}
+
+}  // namespace
+
+void pack_block(const packed_layout& layout, std::size_t start, std::span<const float> rows,
+                weight_storage storage, std::span<std::byte> packed) {
+  ORDERMOE_CHECK(packed.size() == layout.bytes(storage),
+                 "room for a packed matrix of another shape");
+  ORDERMOE_CHECK(
+      start % packed_layout::block == 0 && start < layout.n_out &&
+          rows.size() == layout.n_in * std::min(packed_layout::block, layout.n_out - start),
+      "rows of another block");
+  const byte_block block{packed.data() + start * (layout.bytes(storage) / layout.padded_out()),
+                         start, std::min(packed_layout::block, layout.padded_out() - start)};
+  switch (storage) {
+    case weight_storage::fp32:
+      return pack_plain<float>(layout, rows, block, [](float x) { return x; });
+    case weight_storage::bf16:
+      return pack_plain<std::uint16_t>(layout, rows, block, to_bf16);
+    case weight_storage::int8:
+      return pack_int8(layout, rows, block);
+    case weight_storage::int4:
+      return pack_int4(layout, rows, block);
+  }
+}
+
+void pack(const packed_layout& layout, std::span<const float> row_major, weight_storage storage,
+          std::span<std::byte> packed) {
+  ORDERMOE_CHECK(row_major.size() == layout.n_out * layout.n_in, "a matrix of another shape");
+  for (std::size_t start = 0; start < layout.n_out; start += packed_layout::block) {
+    const std::size_t n = std::min(packed_layout::block, layout.n_out - start);
+    pack_block(layout, start, row_major.subspan(start * layout.n_in, n * layout.n_in), storage,
+               packed);
+  }
+}
+
+std::vector<float> unpack(const packed_matrix& matrix) {
+  const auto& layout = matrix.layout;
+  std::vector<float> row_major(layout.n_out * layout.n_in);
+  auto* data = static_cast<std::byte*>(const_cast<void*>(matrix.data));
+  each_block(layout, matrix.storage, data, [&](const byte_block& block) {
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(block.first);
+    for (std::size_t o = 0; o < block.width && block.start + o < layout.n_out; ++o)
+      for (std::size_t k = 0; k < layout.n_in; ++k) {
+        float& x = row_major[(block.start + o) * layout.n_in + k];
+        const std::size_t plain = k * block.width + o;
+        float scale;
+        std::uint16_t half;
+        switch (matrix.storage) {
+          case weight_storage::fp32:
+            std::memcpy(&x, bytes + plain * 4, 4);
+            break;
+          case weight_storage::bf16:
+            std::memcpy(&half, bytes + plain * 2, 2);
+            x = from_bf16(half);
+            break;
+          case weight_storage::int8:
+            std::memcpy(&scale, bytes + layout.n_groups() * group_size * block.width + o * 4, 4);
+            x = static_cast<float>(bytes[int8_at(block.width, o, k)] - 128) * scale;
+            break;
+          case weight_storage::int4: {
+            const auto* group = bytes + k / group_size * block.width * 18;
+            const std::size_t i = k % group_size;
+            const int both = group[int8_at(block.width, o, i % 16)];
+            std::memcpy(&half, group + block.width * 16 + o * 2, 2);
+            x = static_cast<float>((i < 16 ? both & 15 : both >> 4) - 8) * from_bf16(half);
+            break;
+          }
+        }
+      }
+  });
+  return row_major;
+}
+
+packed_matrix blocks_of(const packed_matrix& matrix, std::size_t first, std::size_t last) {
+  const auto& layout = matrix.layout;
+  ORDERMOE_CHECK(first < last && last <= layout.n_blocks(), "blocks that a matrix does not have");
+  const std::size_t start = first * packed_layout::block;
+  const std::size_t end = std::min(last * packed_layout::block, layout.n_out);
+  const std::size_t bytes_an_output = layout.bytes(matrix.storage) / layout.padded_out();
+  return {{end - start, layout.n_in},
+          matrix.storage,
+          static_cast<const std::byte*>(matrix.data) + start * bytes_an_output};
+}
+
+std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
+  const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto row = [](const packed_matrix& matrix) {
+    return quantised(matrix.storage) ? matrix.layout.n_groups() * sizeof(quantised_group)
+                                     : matrix.layout.n_in * sizeof(float);
+  };
+  return 2 * aligned(n_rows * packed_layout::block * sizeof(float)) +
+         aligned(n_rows * row(expert.down)) +
+         (quantised(expert.up.storage) ? aligned(n_rows * row(expert.up)) : 0);
+}
+
+bool fits_bf16(std::span<const float> numbers) {
+  return std::ranges::all_of(
+      numbers, [](float x) { return (std::bit_cast<std::uint32_t>(x) & 0xffffu) == 0; });
+}
+
+std::vector<const kernel_set*> available_kernels() {
+  std::vector<const kernel_set*> sets{&portable_kernels()};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    sets.push_back(&avx2_kernels());
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && sets.size() == 2)
+    sets.push_back(&avx512_kernels());
+  if (__builtin_cpu_supports("avx512vnni") && sets.size() == 3)
+    sets.push_back(&avx512_vnni_kernels());
+#endif
+  return sets;
+}
+
+const kernel_set& kernels() {
+  static const kernel_set& best = *available_kernels().back();
+  return best;
+}
+
+}  // namespace ordermoe::model

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+/// The kernels that every result on the host comes from.
+///
+/// Goals: the bits of one row are a function of that row and the weights alone, never of the rows
+/// beside it or of the instruction set; one row is fast (decoding) and many rows are faster per row
+/// (prefill, batches). How: every output element is one chain of fused multiply-adds over k = 0, 1,
+/// 2, ... starting at +0; vectors run across outputs, never along k. Sums along a row use 16 lanes
+/// (lane j takes elements j, j + 16, ...) and one fixed tree over the lanes.
+///
+/// Quantised weights meet quantised rows: 32 inputs at a time are turned into int8 with a scale of
+/// their own, their product with 32 weights is an exact integer, and an output is the chain of
+/// fused multiply-adds of those integers and their scales over the groups in order. Nothing in it
+/// depends on other rows or on how an instruction set adds integers.
+///
+/// One row streams the weights once, from two places at a time and with prefetching; many rows pass
+/// over each block of 64 outputs while it is in cache. Non-goals: threads (callers share out slices
+/// of a matrix, rows and heads), any device but the host.
+namespace ordermoe::model {
+
+/// How packed weights are kept. A bf16 number is the upper half of the fp32 number of equal value,
+/// so both give the same bits; bf16 halves what a row has to read. int8: one fp32 scale an output;
+/// int4: one bf16 scale for an output's 32 inputs, 4.5 bits a weight.
+enum class weight_storage { fp32, bf16, int8, int4 };
+/// "fp32", "bf16", "int8", "int4".
+const char* to_string(weight_storage storage);
+constexpr bool quantised(weight_storage storage) {
+  return storage == weight_storage::int8 || storage == weight_storage::int4;
+}
+
+/// Where blocks of a packed matrix lie: outputs in blocks of 64 (the last one padded with zeros to
+/// a multiple of 16) one after the other. A block of `width` outputs is
+///   fp32, bf16: [in][width] numbers;
+///   int8: [in / 4][width][4] bytes, each the weight plus 128, then [width] fp32 scales;
+///   int4: for every 32 inputs [4][width][4] bytes, then [width] bf16 scales. Byte [j][o][i] has
+///   input 4 j + i in its low and input 16 + 4 j + i in its high half, each the weight plus 8.
+/// Inputs of int8 and int4 are padded with weights of zero to a multiple of 32.
+struct packed_layout {
+  static constexpr std::size_t block = 64;
+  static constexpr std::size_t lane = 16;
+  static constexpr std::size_t group = 32;
+  std::size_t n_out = 0;
+  std::size_t n_in = 0;
+
+  std::size_t padded_out() const { return (n_out + lane - 1) / lane * lane; }
+  std::size_t n_blocks() const { return (n_out + block - 1) / block; }
+  /// Groups of 32 inputs.
+  std::size_t n_groups() const { return (n_in + group - 1) / group; }
+  /// Numbers of fp32 or bf16, not bytes.
+  std::size_t size() const { return padded_out() * n_in; }
+  std::size_t bytes(weight_storage storage) const {
+    switch (storage) {
+      case weight_storage::fp32:
+        return size() * 4;
+      case weight_storage::bf16:
+        return size() * 2;
+      case weight_storage::int8:
+        return padded_out() * (n_groups() * group + 4);
+      case weight_storage::int4:
+        return padded_out() * n_groups() * 18;
+    }
+    return 0;
+  }
+};
+
+/// A packed matrix that somebody else owns. data: layout.bytes(storage) bytes; best on a boundary
+/// of 64.
+struct packed_matrix {
+  packed_layout layout;
+  weight_storage storage = weight_storage::fp32;
+  const void* data = nullptr;
+};
+
+/// Its blocks [first, last), which give the outputs from 64 * first on. Precondition: first < last,
+/// and no more blocks than there are.
+packed_matrix blocks_of(const packed_matrix& matrix, std::size_t first, std::size_t last);
+
+/// Packs a row-major matrix [n_out, n_in]. `packed` has layout.size() numbers.
+void pack(const packed_layout& layout, std::span<const float> row_major, std::span<float> packed);
+/// The same with numbers that are bf16 already; precondition: all are exactly representable.
+void pack(const packed_layout& layout, std::span<const float> row_major,
+          std::span<std::uint16_t> packed);
+/// The same in any storage; `packed` has layout.bytes(storage) bytes. bf16 rounds to the nearest,
+/// ties to even. int8 divides by the largest magnitude / 127 of an output. int4 tries scales that
+/// map the largest magnitude of 32 inputs to between 6.6 and 8.6 steps, refits each by least
+/// squares and keeps the one with the least squared error.
+void pack(const packed_layout& layout, std::span<const float> row_major, weight_storage storage,
+          std::span<std::byte> packed);
+/// One block of it: outputs `start`, a multiple of 64, and on, as many as a block has; rows are
+/// [n, n_in]. `packed` is the room of the whole matrix.
+void pack_block(const packed_layout& layout, std::size_t start, std::span<const float> rows,
+                weight_storage storage, std::span<std::byte> packed);
+/// What a packed matrix means, row-major [n_out, n_in].
+std::vector<float> unpack(const packed_matrix& matrix);
+/// Whether every number is a bf16 number.
+bool fits_bf16(std::span<const float> numbers);
+
+/// 32 inputs of a row as integers: input i is about scale * values[i]. scale = largest magnitude /
+/// 127, or 0 where that is below 2^-100 (then all values are 0); it is not finite where an input is
+/// not. The last group of a row is padded with zeros.
+struct quantised_group {
+  float scale;
+  std::int32_t sum;  ///< Of the values.
+  std::int8_t values[packed_layout::group];
+};
+
+/// The matrices of an expert, gate and up [inner, width] of the same storage, down [width, inner].
+/// Without a gate (its data null) what lies between is max(0, up(input)).
+struct packed_expert {
+  packed_matrix gate;
+  packed_matrix up;
+  packed_matrix down;
+};
+
+/// Bytes that the expert kernel needs beside its output, aligned to 64.
+std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows);
+
+/// How keys and values are kept. They are rounded to it when they are written, to the nearest, ties
+/// to even; scores and sums are fp32 either way.
+enum class kv_precision : std::uint8_t { fp32, bf16 };
+constexpr std::size_t bytes_per_number(kv_precision precision) {
+  return precision == kv_precision::fp32 ? 4 : 2;
+}
+
+/// What one query row attends to: rows 0 .. n_rows - 1, each a key [n_kv_heads, head_dim], then the
+/// value. Row t is row (first + t) % 2^page_shift of page (first + t) / 2^page_shift.
+struct attention_view {
+  const void* const* pages = nullptr;
+  std::uint8_t page_shift = 63;  ///< 63: a single page of any size.
+  kv_precision precision = kv_precision::fp32;
+  std::size_t first = 0;
+  std::size_t n_rows = 0;
+  std::size_t row_size = 0;  ///< Numbers from one row of a page to the next.
+  std::size_t offset = 0;    ///< Number of a row with which its key begins.
+  /// Added to the scores where there is one: bias[h * bias_size + t] to the score of head h for
+  /// row t.
+  const float* bias = nullptr;
+  std::size_t bias_size = 0;
+};
+
+struct attention_shape {
+  std::size_t n_heads = 0;
+  std::size_t n_kv_heads = 0;
+  std::size_t head_dim = 0;
+  float scale = 0;  ///< Of the scores; 0: 1 / sqrt(head_dim).
+};
+
+/// fp32 numbers that the attention kernel needs beside its output.
+constexpr std::size_t attention_scratch(std::size_t n_rows) {
+  constexpr std::size_t heads_at_once = 4;
+  return heads_at_once *
+         ((n_rows + packed_layout::lane - 1) / packed_layout::lane * packed_layout::lane);
+}
+
+/// One instruction set's kernels. All sets give the same bits.
+struct kernel_set {
+  const char* name;
+  /// output[i][o] = sum over k of input[i][k] * weights[o][k]. Rows are `input_stride` and
+  /// `output_stride` numbers apart. Weights are fp32 or bf16.
+  void (*linear)(const packed_matrix& weights, const float* input, std::size_t input_stride,
+                 float* output, std::size_t output_stride, std::size_t n_rows);
+  /// One row of n numbers to (n + 31) / 32 groups.
+  void (*quantise)(const float* input, std::size_t n, quantised_group* groups);
+  /// linear() for int8 and int4 weights; rows are weights.layout.n_groups() groups apart.
+  void (*linear_quantised)(const packed_matrix& weights, const quantised_group* input,
+                           float* output, std::size_t output_stride, std::size_t n_rows);
+  /// output = down(silu(gate(input)) * up(input)), or down(max(0, up(input))) without a gate, for
+  /// n_rows rows one after the other, with the bits of the single steps. `scratch` has
+  /// expert_scratch(expert, n_rows) bytes. What lies between the products goes through scratch 64
+  /// inner units at a time, as int8 where down is quantised.
+  void (*expert)(const packed_expert& expert, const float* input, float* output, std::size_t n_rows,
+                 void* scratch);
+  /// The first half of expert(): units = silu(gate(input)) * up(input), or max(0, up(input)), of
+  /// the blocks [first_block, last_block) of 64 inner units, each at its place in a row. `input`
+  /// are rows of numbers, or of groups where gate and up are quantised; `units` rows of numbers, or
+  /// of groups where down is. `scratch` has 2 * 64 * n_rows numbers.
+  void (*expert_units)(const packed_expert& expert, std::size_t first_block, std::size_t last_block,
+                       const void* input, void* units, std::size_t n_rows, float* scratch);
+  /// output = input / sqrt(mean(input^2) + epsilon) * weight, one row of n numbers.
+  void (*rms_norm)(const float* input, const float* weight, float epsilon, float* output,
+                   std::size_t n);
+  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its view, for the
+  /// heads of key and value heads [first, last). `scratch` has attention_scratch(n_rows) numbers.
+  void (*attention)(const attention_shape& shape, std::size_t first, std::size_t last,
+                    const float* query, const attention_view& view, float* scratch, float* output);
+  /// output[i] = silu(gate[i]) * up[i].
+  void (*silu_product)(const float* gate, const float* up, float* output, std::size_t n);
+  /// Rotates the pairs (i, i + half) of each head by the angles whose cosines and sines [half] are
+  /// given.
+  void (*rotate)(const float* cosines, const float* sines, float* heads, std::size_t n_heads,
+                 std::size_t head_dim);
+};
+
+/// The fastest set that this processor runs.
+const kernel_set& kernels();
+/// Every set that this processor runs, the portable one first.
+std::vector<const kernel_set*> available_kernels();
+
+}  // namespace ordermoe::model

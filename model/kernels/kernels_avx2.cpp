@@ -1,0 +1,138 @@
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "model/kernels/kernel_sets.hpp"
+
+// Everything below is compiled for AVX2 and FMA; kernels.cpp calls it only where the processor has
+// them.
+#pragma GCC target("avx2,fma")
+
+#include "model/kernels/kernel_linear.hpp"
+
+namespace ordermoe::model {
+namespace {
+
+struct avx2 {
+  struct vec {
+    __m256 low;
+    __m256 high;
+  };
+  struct ints {
+    __m256i low;
+    __m256i high;
+  };
+  using bytes = ints;
+  // Sixteen registers: twelve sums at most, and what the weights and one input take.
+  static constexpr int most_rows = 6;
+  static constexpr bool pairs = false;
+  template <int Rows>
+  static constexpr int block_panels = Rows == 1   ? 4
+                                      : Rows == 2 ? 2
+                                                  : 1;
+  template <int Rows>
+  static constexpr int quantised_panels = block_panels<Rows>;
+  template <int Heads>
+  static constexpr int score_keys = Heads == 1   ? 4
+                                    : Heads == 2 ? 2
+                                                 : 1;
+  template <int Heads>
+  static constexpr int value_panels = 2;
+
+  static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static vec set1(float x) {
+    const auto v = _mm256_set1_ps(x);
+    return {v, v};
+  }
+  static vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static void store(float* p, const vec& v) {
+    _mm256_storeu_ps(p, v.low);
+    _mm256_storeu_ps(p + 8, v.high);
+  }
+  static vec load_weights(const float* p) { return load(p); }
+  static vec load_weights(const std::uint16_t* p) { return {widen(p), widen(p + 8)}; }
+  static vec max(const vec& a, const vec& b) {
+    return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+  }
+  static vec mul(const vec& a, const vec& b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+  }
+  static vec lane_sums(const vec (&rows)[16]) { return {eight_sums(rows), eight_sums(rows + 8)}; }
+  static vec fma(const vec& a, const vec& b, const vec& c) {
+    return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+  }
+
+  static bytes load_bytes(const std::uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+  }
+  static bytes low_halves(const bytes& b) {
+    const auto mask = _mm256_set1_epi8(0x0f);
+    return {_mm256_and_si256(b.low, mask), _mm256_and_si256(b.high, mask)};
+  }
+  static bytes high_halves(const bytes& b) {
+    return low_halves({_mm256_srli_epi16(b.low, 4), _mm256_srli_epi16(b.high, 4)});
+  }
+  static ints set1_ints(std::int32_t x) {
+    const auto v = _mm256_set1_epi32(x);
+    return {v, v};
+  }
+  static vec to_floats(const ints& x) {
+    return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)};
+  }
+  /// Bytes 0 and 2 of each four, then 1 and 3, as 16-bit numbers: no sum of two saturates.
+  static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
+    const auto even = two_of(values[0], values[2]);
+    const auto odd = two_of(values[1], values[3]);
+    return {four_products(sums.low, w.low, even, odd), four_products(sums.high, w.high, even, odd)};
+  }
+
+ private:
+  static __m256i two_of(std::int8_t low, std::int8_t high) {
+    return _mm256_set1_epi32(static_cast<std::uint16_t>(low) |
+                             (static_cast<std::int32_t>(high) << 16));
+  }
+  static __m256i four_products(__m256i sums, __m256i w, __m256i even, __m256i odd) {
+    const auto low = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), even);
+    const auto high = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), odd);
+    return _mm256_add_epi32(sums, _mm256_add_epi32(low, high));
+  }
+  /// The tree of lane_sum for eight rows at once: rows i and i + 4 share a register from the second
+  /// step on.
+  static __m256 eight_sums(const vec* rows) {
+    __m256 four[4];
+    for (int i = 0; i < 4; ++i) {
+      const auto a = _mm256_add_ps(rows[i].low, rows[i].high);
+      const auto b = _mm256_add_ps(rows[i + 4].low, rows[i + 4].high);
+      four[i] =
+          _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    }
+    __m256 two[2];
+    for (int i = 0; i < 2; ++i)
+      two[i] = _mm256_add_ps(_mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(four[2 * i], four[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_shuffle_ps(two[0], two[1], 0x88),
+                         _mm256_shuffle_ps(two[0], two[1], 0xdd));
+  }
+  static __m256 widen(const std::uint16_t* p) {
+    const auto halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+};
+
+}  // namespace
+
+const kernel_set& avx2_kernels() {
+  static constexpr kernel_set set = bodies::make_set<avx2>("avx2");
+  return set;
+}
+
+}  // namespace ordermoe::model
+#endif

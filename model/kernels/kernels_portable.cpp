@@ -1,0 +1,116 @@
+#include <bit>
+#include <cmath>
+#include <type_traits>
+
+#include "model/kernels/kernel_linear.hpp"
+#include "model/kernels/kernel_sets.hpp"
+
+namespace ordermoe::model {
+namespace {
+
+struct portable {
+  struct vec {
+    float lanes[16];
+  };
+  struct ints {
+    std::int32_t lanes[16];
+  };
+  struct bytes {
+    std::uint8_t lanes[64];
+  };
+  static constexpr int most_rows = 2;
+  static constexpr bool pairs = false;
+  template <int Rows>
+  static constexpr int block_panels = 2;
+  template <int Rows>
+  static constexpr int quantised_panels = block_panels<Rows>;
+  template <int Heads>
+  static constexpr int score_keys = Heads == 1   ? 4
+                                    : Heads == 2 ? 2
+                                                 : 1;
+  template <int Heads>
+  static constexpr int value_panels = 2;
+
+  static vec zero() { return {}; }
+  static vec set1(float x) {
+    vec v;
+    for (float& lane : v.lanes) lane = x;
+    return v;
+  }
+  static vec load(const float* p) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = p[i];
+    return v;
+  }
+  static void store(float* p, const vec& v) {
+    for (int i = 0; i < 16; ++i) p[i] = v.lanes[i];
+  }
+  static vec load_weights(const float* p) { return load(p); }
+  static vec load_weights(const std::uint16_t* p) {
+    vec v;
+    for (int i = 0; i < 16; ++i)
+      v.lanes[i] = std::bit_cast<float>(static_cast<std::uint32_t>(p[i]) << 16);
+    return v;
+  }
+  static vec max(const vec& a, const vec& b) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] > b.lanes[i] ? a.lanes[i] : b.lanes[i];
+    return v;
+  }
+  static vec mul(const vec& a, const vec& b) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] * b.lanes[i];
+    return v;
+  }
+  static vec lane_sums(const vec (&rows)[16]) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = bodies::lane_sum(rows[i].lanes);
+    return v;
+  }
+  static vec fma(const vec& a, const vec& b, const vec& c) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = std::fma(a.lanes[i], b.lanes[i], c.lanes[i]);
+    return v;
+  }
+
+  static bytes load_bytes(const std::uint8_t* p) {
+    bytes b;
+    std::memcpy(b.lanes, p, sizeof b.lanes);
+    return b;
+  }
+  static bytes low_halves(const bytes& b) {
+    bytes half;
+    for (int i = 0; i < 64; ++i) half.lanes[i] = b.lanes[i] & 0x0f;
+    return half;
+  }
+  static bytes high_halves(const bytes& b) {
+    bytes half;
+    for (int i = 0; i < 64; ++i) half.lanes[i] = static_cast<std::uint8_t>(b.lanes[i] >> 4);
+    return half;
+  }
+  static ints set1_ints(std::int32_t x) {
+    ints v;
+    for (std::int32_t& lane : v.lanes) lane = x;
+    return v;
+  }
+  static vec to_floats(const ints& x) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = static_cast<float>(x.lanes[i]);
+    return v;
+  }
+  static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
+    ints v = sums;
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < 4; ++j) v.lanes[i] += w.lanes[4 * i + j] * values[j];
+    return v;
+  }
+};
+
+}  // namespace
+
+const kernel_set& portable_kernels() {
+  static constexpr kernel_set set = bodies::make_set<portable>("portable");
+  return set;
+}
+
+}  // namespace ordermoe::model

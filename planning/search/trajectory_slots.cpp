@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "planning/search/trajectory.hpp"
+
+/// The tables of a layer where a token has one slot or two: every assignment is weighed.
+namespace ordermoe::planning {
+
+using selection::for_each_server;
+
+void trajectory::rank_candidates(std::size_t layer, std::size_t set,
+                                 std::span<const server_mask> hosts) {
+  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
+  const auto n_candidates = model_.n_candidates;
+  const auto& content = model_.layers[layer];
+  const double* nats = content.nats.data() + set * n_slots * n_experts;
+  const bool exact = std::isinf(price_);
+  std::array<std::uint8_t, 64> held;
+  for (std::size_t j = 0; j < n_slots; ++j) {
+    auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
+    std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
+    held.fill(0);
+    std::size_t n_open = n_open_ranks_;
+    const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
+    for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
+      const auto k = order[i];
+      const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
+      for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
+        if (held[m] == n_ranks_) return;
+        if (exact && ((model_.coarse >> m) & 1u) != 0) return;
+        const double besides = model_.copy_nats(content, set, j, m, k);
+        slot[m * n_ranks_ + held[m]++] = {besides == 0 ? loss : loss + price_ * besides, k};
+        --n_open;
+      });
+      if (n_open == 0) break;
+    }
+  }
+  if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
+  auto* joint = joint_.data() + set * n_servers;
+  std::fill_n(joint, n_servers, candidate{never, 0});
+  for (std::uint32_t k = 0; k < n_experts; ++k) {
+    double sum = 0;
+    for (std::size_t j = 0; j < n_slots; ++j) sum += nats[j * n_experts + k];
+    for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
+      double all = sum;
+      for (std::size_t j = 0; j < n_slots; ++j) all += model_.copy_nats(content, set, j, m, k);
+      if (price_ * all < joint[m].loss) joint[m] = {price_ * all, k};
+    });
+  }
+}
+
+void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting) {
+  const auto& costs = model_.costs;
+  order_.clear();
+  for_each_server(hosting, [&](std::size_t m) {
+    one_ns_[m] = costs.hidden(from, m) + wait_ns_[m] + costs.expert_ns[m] + costs.hidden(m, to);
+    order_.push_back(static_cast<std::uint32_t>(m));
+    for (auto i = order_.size() - 1; i > 0 && one_ns_[order_[i]] < one_ns_[order_[i - 1]]; --i) {
+      std::swap(order_[i], order_[i - 1]);
+    }
+  });
+}
+
+void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
+  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
+  n_ranks_ = model_.sharing == slot_sharing::allowed ? 1 : n_slots;
+  ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
+  joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
+  one_ns_.resize(model_.n_servers);
+  server_mask hosting = 0;
+  std::array<std::size_t, 64> n_hosted{};
+  for (std::size_t k = 0; k < model_.n_experts; ++k) {
+    const auto on = hosts[layer * model_.n_experts + k];
+    hosting |= on;
+    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
+  }
+  n_open_ranks_ = 0;
+  for (const auto n : n_hosted) n_open_ranks_ += std::min(n, n_ranks_);
+  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
+  out.cost.resize(out.from.size() * out.to.size() * n_sets);
+  out.nats.resize(out.cost.size());
+  if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
+  std::size_t at = 0;
+  for (const auto from : out.from) {
+    for (const auto to : out.to) {
+      arrivals(from, to, hosting);
+      const double residual_ns = model_.costs.hidden(from, to);
+      for (std::size_t q = 0; q < n_sets; ++q, ++at) {
+        const auto best = best_slots(q, residual_ns);
+        const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
+        out.cost[at] = best.cost;
+        out.nats[at] = 0;
+        for (std::size_t j = 0; j < n_slots; ++j) {
+          out.nats[at] +=
+              nats[j * model_.n_experts + best.experts[j]] +
+              model_.copy_nats(model_.layers[layer], q, j, best.servers[j], best.experts[j]);
+          if (!tracks_usage_) continue;
+          out.runs[at * n_slots + j] =
+              static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
+        }
+      }
+    }
+  }
+}
+
+trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
+  if (model_.n_slots == 1) return best_one(set, residual_ns);
+  return model_.sharing == slot_sharing::allowed
+             ? best_two<slot_sharing::allowed>(set, residual_ns)
+             : best_two<slot_sharing::forbidden>(set, residual_ns);
+}
+
+trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) const {
+  choice best;
+  best.cost = never;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    const auto& here = ranked(set, 0, m, 0);
+    const double cost = std::max(residual_ns, one_ns_[m]) + here.loss;
+    if (cost >= best.cost) continue;
+    best.cost = cost;
+    best.servers[0] = m;
+    best.experts[0] = here.expert;
+  }
+  return best;
+}
+
+/// With the servers in order of arrival, the later of two different ones decides the time and the
+/// earlier one is the cheapest of the prefix. Without sharing the prefix keeps its two cheapest
+/// experts, since the other slot may want the same one.
+template <slot_sharing Sharing>
+trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) const {
+  constexpr bool apart = Sharing == slot_sharing::forbidden;
+  struct way {
+    double loss = never;
+    std::uint32_t expert = 0, server = 0;
+  };
+  struct ways {
+    way first, second;  ///< Of different experts.
+    void add(const way& other) {
+      if (other.loss < first.loss) {
+        if (other.expert != first.expert) second = first;
+        first = other;
+      } else if (other.expert != first.expert && other.loss < second.loss) {
+        second = other;
+      }
+    }
+  };
+  choice best;
+  best.cost = never;
+  const auto offer = [&](double time, const way& a, const way& b) {
+    const double cost = time + a.loss + b.loss;
+    if (cost >= best.cost) return;
+    best.cost = cost;
+    best.servers[0] = a.server;
+    best.servers[1] = b.server;
+    best.experts[0] = a.expert;
+    best.experts[1] = b.expert;
+  };
+  const auto offer_ways = [&](double time, const ways& a, const ways& b) {
+    if (!apart || a.first.expert != b.first.expert) {
+      offer(time, a.first, b.first);
+      return;
+    }
+    offer(time, a.first, b.second);
+    offer(time, a.second, b.first);
+  };
+  const auto at = [&](std::size_t slot, std::uint32_t m) {
+    const auto& one = ranked(set, slot, m, 0);
+    ways out{{one.loss, one.expert, m}, {never, one.expert, m}};
+    if constexpr (apart) {
+      const auto& two = ranked(set, slot, m, 1);
+      out.second = {two.loss, two.expert, m};
+    }
+    return out;
+  };
+  ways first_before, second_before;
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    const double time = std::max(residual_ns, one_ns_[m]);
+    const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
+    const auto first = at(0, m), second = at(1, m);
+    if constexpr (!apart) {
+      const auto& joint = joint_[set * model_.n_servers + m];
+      const way one{joint.loss, joint.expert, m};
+      offer(time, one, {0, joint.expert, m});
+    }
+    offer_ways(both, first, second);
+    offer_ways(time, first, second_before);
+    offer_ways(time, first_before, second);
+    first_before.add(first.first);
+    second_before.add(second.first);
+    if constexpr (apart) {
+      first_before.add(first.second);
+      second_before.add(second.second);
+    }
+  }
+  return best;
+}
+
+}  // namespace ordermoe::planning

@@ -1,0 +1,477 @@
+#include "planning/selection/selector_tables.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "planning/target_sets.hpp"
+
+namespace ordermoe::planning::selection {
+
+namespace {
+
+constexpr double damage_floor = 1e-6;
+/// States times choices of one set of tables beyond which building them is refused.
+constexpr double max_work = 4e9;
+/// Keys beyond which experts are the keys unless sets are asked for.
+constexpr double max_automatic_keys = 4096;
+/// Slots to place, over all sets, pairs of servers and layers, for which tables take some 50 ms
+/// where keys are experts, and the sets that a layer keeps at least and at most.
+constexpr double max_placed_slots = 200'000;
+constexpr std::size_t least_kept_sets = 8, most_kept_sets = 64;
+
+error mismatch(std::string what) {
+  return {errc::mismatch, "selection tables: " + std::move(what)};
+}
+error usage(std::string what) {
+  return {errc::usage, "selection policy: " + std::move(what)};
+}
+
+result<void> check_policy(const selection_policy& policy, std::size_t top_k,
+                          loss_units token_budget) {
+  if (policy.residence == residence_choice::with_slot && top_k > 1)
+    return usage(fmt::format(
+        "found residence with_slot for a top-{} model, expected top-1; choose a free residence",
+        top_k));
+  if (policy.budget_bins == 0)
+    return usage("found 0 budget bins, expected at least 1; leave the default of 16");
+  if (!(policy.omega_time >= 0) || !(policy.omega_quality >= 0) || std::isinf(policy.omega_time) ||
+      std::isinf(policy.omega_quality))
+    return usage(fmt::format(
+        "found the weights {} and {}, expected finite numbers of at least 0; state both again",
+        policy.omega_time, policy.omega_quality));
+  if (!(policy.reference_ns >= 0) || std::isinf(policy.reference_ns))
+    return usage(fmt::format(
+        "found a reference delay of {} ns, expected at least 0; 0 takes the mean expert time",
+        policy.reference_ns));
+  if (!(policy.price_ns_per_loss >= 0) || std::isinf(policy.price_ns_per_loss))
+    return usage(
+        fmt::format("found a price of {} ns per loss, expected a finite number of at "
+                    "least 0; 0 keeps the budget index",
+                    policy.price_ns_per_loss));
+  if (token_budget < 0 || token_budget > unbounded_budget)
+    return usage(fmt::format("found a token budget of {} units, expected 0 to {}; state it again",
+                             token_budget, unbounded_budget));
+  return {};
+}
+
+representatives representatives_of(const layer_profile& layer, std::size_t n_most) {
+  std::vector<std::vector<std::uint32_t>> sets;
+  std::vector<double> weights;
+  for (const auto& set : layer.sets) {
+    sets.push_back(set.experts);
+    weights.push_back(set.probability);
+  }
+  return choose_representatives(sets, weights, n_most);
+}
+
+/// Pairs of servers between which the tables place slots, over all layers and residencies.
+double count_pairs(const plan& placed) {
+  std::vector<const residency*> distinct;
+  for (const auto& members : placed.residence)
+    if (std::none_of(distinct.begin(), distinct.end(),
+                     [&](const residency* other) { return other->layers == members.layers; }))
+      distinct.push_back(&members);
+  double pairs = 0;
+  for (const auto* members : distinct)
+    for (std::size_t l = 0; l < members->layers.size(); ++l) {
+      const auto next = l + 1 < members->layers.size() ? members->layers[l + 1]
+                                                       : members->layers[l] | members->layers[0];
+      pairs += static_cast<double>(std::popcount(members->layers[l]) * std::popcount(next));
+    }
+  return pairs;
+}
+
+}  // namespace
+
+void tables::set_budget(loss_units token_budget) {
+  token_budget_ = token_budget;
+  const bool counts = token_budget > 0 && token_budget < unbounded_budget && !is_priced() &&
+                      policy_.candidates != candidate_rule::router_restricted;
+  n_bins_ = counts ? policy_.budget_bins : 1;
+  width_ = n_bins_ > 1
+               ? std::max<loss_units>(1, token_budget / static_cast<loss_units>(n_bins_ - 1))
+               : 1;
+  per_unit_ = counts ? policy_.omega_quality / static_cast<double>(token_budget) : 0;
+}
+
+result<void> tables::set_costs(const cost_model& costs) {
+  const auto n = costs.n_servers;
+  if (n == 0 || n > 64)
+    return mismatch(fmt::format("found {} servers, expected 1 to 64; split the cluster", n));
+  if (costs.hidden_ns.size() != n * n || costs.message_ns.size() != n * n ||
+      costs.expert_ns.size() != n || costs.attention_ns.size() != n || costs.head_ns.size() != n ||
+      (!costs.expert_precision.empty() && costs.expert_precision.size() != n))
+    return mismatch(fmt::format(
+        "the cost model's arrays do not fit its {} servers; make it from the cluster again", n));
+  n_servers_ = n;
+  costs_ = costs;
+  hidden_to_.resize(n * n);
+  for (std::size_t from = 0; from < n; ++from)
+    for (std::size_t to = 0; to < n; ++to) hidden_to_[to * n + from] = costs.hidden(from, to);
+  double reference = policy_.reference_ns;
+  if (reference == 0) {
+    for (const double time : costs.expert_ns) reference += time;
+    reference /= static_cast<double>(n);
+  }
+  per_ns_ = policy_.omega_time / std::max(reference, 1.0);
+  return {};
+}
+
+/// Only candidate_rule::any with losses in nats runs coarser copies; for the others servers that
+/// keep nothing else host nothing.
+void tables::set_precisions(const cost_model& costs) {
+  const auto at = [&](std::size_t m) {
+    return costs.expert_precision.empty() ? precision::stored : costs.expert_precision[m];
+  };
+  precisions_ = {precision::stored};
+  if (policy_.candidates == candidate_rule::any && policy_.calibrated)
+    for (const auto kept : {precision::int8, precision::int4})
+      for (std::size_t m = 0; m < n_servers_; ++m)
+        if (at(m) == kept && precisions_.back() != kept) precisions_.push_back(kept);
+  servers_at_.assign(precisions_.size(), 0);
+  precision_at_.assign(n_servers_, 0);
+  for (std::size_t kept = 0; kept < precisions_.size(); ++kept)
+    for (std::size_t m = 0; m < n_servers_; ++m)
+      if (at(m) == precisions_[kept]) {
+        servers_at_[kept] |= server_mask{1} << m;
+        precision_at_[m] = static_cast<std::uint8_t>(kept);
+      }
+  n_ways_ = precisions_.size() * n_experts_;
+}
+
+/// Sets of 1 to top_k of n things, ascending.
+void tables::list_sets(std::size_t n, std::vector<std::vector<std::uint32_t>>& sets,
+                       set_index& index) const {
+  std::vector<std::uint32_t> members;
+  const auto extend = [&](auto&& self, std::size_t first, std::size_t size) -> void {
+    if (members.size() == size) {
+      sets.push_back(members);
+      return;
+    }
+    for (std::size_t e = first; e < n; ++e) {
+      members.push_back(static_cast<std::uint32_t>(e));
+      self(self, e + 1, size);
+      members.pop_back();
+    }
+  };
+  for (std::size_t size = 1; size <= (has_expert_keys() ? 1 : top_k_); ++size)
+    extend(extend, 0, size);
+  index.n = n;
+  if (has_expert_keys()) return;
+  if (top_k_ == 2) {
+    index.pairs.resize(n * n);
+    for (std::size_t key = 0; key < sets.size(); ++key) {
+      const auto a = sets[key].front(), b = sets[key].back();
+      index.pairs[a * n + b] = index.pairs[b * n + a] = static_cast<std::uint32_t>(key);
+    }
+  } else if (top_k_ > 2) {
+    for (std::size_t key = 0; key < sets.size(); ++key) {
+      std::uint64_t mask = 0;
+      for (const auto e : sets[key]) mask |= std::uint64_t{1} << e;
+      index.masks.emplace_back(mask, static_cast<std::uint32_t>(key));
+    }
+    std::sort(index.masks.begin(), index.masks.end());
+  }
+}
+
+void tables::set_keys() {
+  list_sets(n_experts_, keys_, key_index_);
+  if (precisions_.size() > 1 && !has_expert_keys()) list_sets(n_ways_, steps_, step_index_);
+}
+
+// Eq. (41) over target sets, completed for sets that calibration did not see.
+void tables::fill_transition(const layer_profile& here, const layer_profile* next,
+                             layer_facts& facts) {
+  if (next == nullptr || policy_.horizon == 1) return;
+  if (has_expert_keys()) {
+    fill_expert_transition(here, *next, facts);
+    return;
+  }
+  const auto n_next = next->sets.size();
+  facts.transition.assign(keys_.size() * n_next, 0);
+  std::map<std::vector<std::uint32_t>, std::size_t> observed;
+  for (std::size_t set = 0; set < here.sets.size(); ++set)
+    observed.emplace(here.sets[set].experts, set);
+  for (std::size_t key = 0; key < keys_.size(); ++key) {
+    double* row = facts.transition.data() + key * n_next;
+    const auto& members = keys_[key];
+    if (const auto found = observed.find(members); found != observed.end()) {
+      for (std::size_t to = 0; to < n_next; ++to) row[to] = here.set_transition(found->second, to);
+      continue;
+    }
+    double weight = 0;
+    for (std::size_t set = 0; set < here.sets.size(); ++set) {
+      const auto& candidate = here.sets[set].experts;
+      const bool shares = std::any_of(members.begin(), members.end(), [&](std::uint32_t e) {
+        return std::find(candidate.begin(), candidate.end(), e) != candidate.end();
+      });
+      if (!shares) continue;
+      weight += here.sets[set].probability;
+      for (std::size_t to = 0; to < n_next; ++to)
+        row[to] += here.sets[set].probability * here.set_transition(set, to);
+    }
+    for (std::size_t to = 0; to < n_next; ++to)
+      row[to] = weight > 0 ? row[to] / weight : next->sets[to].probability;
+  }
+}
+
+/// The mean over the sets with an expert, weighted by their frequency, over the sets that the next
+/// layer keeps.
+void tables::fill_expert_transition(const layer_profile& here, const layer_profile& next,
+                                    layer_facts& facts) {
+  const auto after = representatives_of(next, n_kept_sets_);
+  const auto n_next = after.kept.size();
+  facts.transition.assign(n_experts_ * n_next, 0);
+  std::vector<double> marginal(n_next, 0), row(n_next), weight(n_experts_, 0);
+  for (std::size_t to = 0; to < next.sets.size(); ++to)
+    marginal[after.counts[to]] += next.sets[to].probability;
+  for (std::size_t set = 0; set < here.sets.size(); ++set) {
+    std::fill(row.begin(), row.end(), 0.0);
+    for (std::size_t to = 0; to < next.sets.size(); ++to)
+      row[after.counts[to]] += here.set_transition(set, to);
+    const double p = here.sets[set].probability;
+    for (const auto e : here.sets[set].experts) {
+      weight[e] += p;
+      double* out = facts.transition.data() + e * n_next;
+      for (std::size_t to = 0; to < n_next; ++to) out[to] += p * row[to];
+    }
+  }
+  for (std::size_t e = 0; e < n_experts_; ++e)
+    for (std::size_t to = 0; to < n_next; ++to) {
+      double& p = facts.transition[e * n_next + to];
+      p = weight[e] > 0 ? p / weight[e] : marginal[to];
+    }
+}
+
+result<void> tables::set_layers(const profile& experts, const plan& placed) {
+  const placement_index placement(placed);
+  const auto n = n_experts_;
+  const bool grouped = !placed.grouping.empty();
+  if (policy_.candidates == candidate_rule::group && !grouped)
+    return mismatch(fmt::format(
+        "the candidate rule group needs groups and the plan '{}' has none; place by similarity or "
+        "choose another rule",
+        placed.strategy));
+  if (grouped && placed.grouping.size() != n_layers_)
+    return mismatch(fmt::format("the plan groups {} layers, expected {}; plan again",
+                                placed.grouping.size(), n_layers_));
+  layers_.resize(n_layers_);
+  for (std::size_t l = 0; l < n_layers_; ++l) {
+    const auto& here = experts.layers[l];
+    auto& facts = layers_[l];
+    for (std::size_t e = 0; e < n; ++e) {
+      server_mask hosts = 0;
+      for (const auto servers : servers_at_) hosts |= placement.hosts(l, e) & servers;
+      facts.hosts.push_back(hosts);
+      if (facts.hosts.back() == 0)
+        return mismatch(
+            fmt::format("no server hosts expert {} of layer {}, expected one at least; "
+                        "plan again",
+                        e, l));
+    }
+    for (std::size_t kept = 0; kept < precisions_.size(); ++kept) {
+      const auto* copy = here.copy_of(precisions_[kept]);
+      if (kept > 0 && copy == nullptr)
+        return mismatch(
+            fmt::format("servers keep experts as {}, and the profile does not say what that "
+                        "costs; calibrate the model again",
+                        to_string(precisions_[kept])));
+      for (std::size_t e = 0; e < n; ++e) {
+        facts.way_hosts.push_back(facts.hosts[e] & servers_at_[kept]);
+        facts.copy_loss.push_back(kept == 0 ? 0
+                                            : std::max(damage_floor, copy->damage) *
+                                                  copy->distance[e] * copy->distance[e]);
+      }
+    }
+    const bool centred = policy_.metric == loss_metric::router_logit_centred;
+    const auto& similarity = centred ? here.router_logit_centred : here.router_logit;
+    facts.distance.resize(n * n);
+    facts.allowed.assign(n * n, 0);
+    for (std::size_t r = 0; r < n; ++r) {
+      for (std::size_t k = 0; k < n; ++k) {
+        double& distance = facts.distance[r * n + k];
+        switch (policy_.metric) {
+          case loss_metric::router_logit:
+          case loss_metric::router_logit_centred:
+            distance = (1 - similarity(r, k)) / 2;  // Eq. (18)
+            break;
+          case loss_metric::output:
+            distance = here.output_distance(r, k) * here.output_distance(r, k);
+            break;
+          case loss_metric::token_gate:
+            distance = std::max(0.0, here.token_gate_regret(r, k));
+            break;
+        }
+        bool allowed = r == k;
+        const auto rule = policy_.candidates;
+        if (rule == candidate_rule::any || rule == candidate_rule::router_restricted ||
+            (rule == candidate_rule::local_only && !grouped))
+          allowed = true;
+        else if (rule != candidate_rule::exact) {
+          const auto& groups = placed.grouping[l];  // Eq. (7), (8)
+          allowed = allowed || (groups.group_of[r] == groups.group_of[k] &&
+                                similarity(r, k) >= groups.threshold);
+        }
+        facts.allowed[r * n + k] = allowed ? 1 : 0;
+      }
+    }
+    if (policy_.calibrated)
+      facts.damage = std::max(damage_floor, here.damage[static_cast<std::size_t>(policy_.metric)]);
+    representatives kept;
+    if (has_expert_keys()) {
+      kept = representatives_of(here, n_kept_sets_);
+      facts.experts_at.resize(n_servers_);
+      for (std::uint32_t e = 0; e < n; ++e)
+        for_each_server(facts.hosts[e], [&](std::size_t m) { facts.experts_at[m].push_back(e); });
+    } else {
+      kept.kept.resize(here.sets.size());
+      std::iota(kept.kept.begin(), kept.kept.end(), std::size_t{0});
+      kept.counts = kept.kept;
+    }
+    if (l == 0) {
+      start_probability_.assign(kept.kept.size(), 0);
+      for (std::size_t set = 0; set < here.sets.size(); ++set)
+        start_probability_[kept.counts[set]] += here.sets[set].probability;
+    }
+    for (const auto index : kept.kept) {
+      const auto& set = here.sets[index];
+      facts.sets.push_back(set.experts);
+      if (!has_expert_keys()) facts.set_key.push_back(key_of(set.experts.data(), top_k_));
+      facts.mean_gates.insert(facts.mean_gates.end(), set.mean_gate.begin(), set.mean_gate.end());
+      for (std::size_t j = 0; j < top_k_; ++j)
+        for (std::size_t k = 0; k < n; ++k) {
+          const auto target = set.experts[j];
+          const bool allowed = facts.allowed[target * n + k];
+          facts.mean_loss.push_back(
+              k == target ? 0
+              : allowed   ? to_units(predicted_loss(facts, target, k, set.mean_gate[j]))
+                          : forbidden);
+        }
+    }
+    fill_transition(here, l + 1 < n_layers_ ? &experts.layers[l + 1] : nullptr, facts);
+  }
+  return {};
+}
+
+result<void> tables::set_residencies(const plan& placed) {
+  if (placed.residence.size() != n_servers_)
+    return mismatch(
+        fmt::format("the plan has residency sets for {} access servers, expected {}; "
+                    "plan again",
+                    placed.residence.size(), n_servers_));
+  const auto everywhere = n_servers_ == 64 ? ~server_mask{0} : (server_mask{1} << n_servers_) - 1;
+  const bool with_slot = policy_.residence == residence_choice::with_slot;
+  for (std::size_t access = 0; access < n_servers_; ++access) {
+    const auto& members = placed.residence[access];
+    if (members.layers.size() != n_layers_)
+      return mismatch(
+          fmt::format("the residency of access server {} has {} layers, expected {}; "
+                      "plan again",
+                      access, members.layers.size(), n_layers_));
+    const auto known = std::find_if(
+        residencies_.begin(), residencies_.end(),
+        [&](const residency_tables& other) { return other.members.layers == members.layers; });
+    residency_of_.push_back(static_cast<std::uint32_t>(known - residencies_.begin()));
+    if (known != residencies_.end()) continue;
+    for (std::size_t l = 0; l < n_layers_; ++l) {
+      if (members.layers[l] == 0 || (members.layers[l] & ~everywhere) != 0)
+        return mismatch(fmt::format(
+            "the residency of access server {} at layer {} is {:#x}, expected a non-empty set of "
+            "the {} servers; plan again",
+            access, l, members.layers[l], n_servers_));
+      if (!with_slot || l + 1 == n_layers_) continue;
+      for (std::size_t e = 0; e < n_experts_; ++e)
+        if ((layers_[l].hosts[e] & members.layers[l + 1]) == 0)
+          return mismatch(fmt::format(
+              "residence with_slot: no host of expert {} of layer {} is in the residency of layer "
+              "{}; let attention run anywhere or choose a free residence",
+              e, l, l + 1));
+      if (is_local_rule() && (members.layers[l] & ~members.layers[l + 1]) != 0)
+        return mismatch(fmt::format(
+            "residence with_slot: a token that must stay local cannot be kept from layer {} to "
+            "{}, whose residency is smaller; choose a free residence",
+            l, l + 1));
+    }
+    residencies_.push_back({members, {}});
+  }
+  return {};
+}
+
+result<std::shared_ptr<const selection_tables>> tables::make(
+    const profile& experts, const plan& placed, const cost_model& costs,
+    const selection_policy& policy, loss_units token_budget, look_ahead_keys keys) {
+  if (auto checked = check_policy(policy, experts.top_k, token_budget); !checked)
+    return checked.error();
+  if (placed.n_layers != experts.n_layers || placed.n_experts != experts.n_experts)
+    return mismatch(fmt::format(
+        "the plan is for {} layers of {} experts and the profile for {} of {}; calibrate and plan "
+        "the same model",
+        placed.n_layers, placed.n_experts, experts.n_layers, experts.n_experts));
+  if (placed.n_servers != costs.n_servers)
+    return mismatch(fmt::format("the plan is for {} servers and the cluster has {}; plan again",
+                                placed.n_servers, costs.n_servers));
+  if (experts.layers.size() != experts.n_layers || experts.n_layers == 0)
+    return mismatch(fmt::format("the profile holds {} layers, expected {}; calibrate again",
+                                experts.layers.size(), experts.n_layers));
+  if (experts.top_k == 0 || experts.top_k > max_slots)
+    return mismatch(
+        fmt::format("the model routes to {} experts, expected 1 to {}", experts.top_k, max_slots));
+  auto made = std::make_shared<tables>();
+  made->policy_ = policy;
+  made->n_layers_ = experts.n_layers;
+  made->n_experts_ = experts.n_experts;
+  made->top_k_ = experts.top_k;
+  if (auto done = made->set_costs(costs); !done) return done.error();
+  made->set_precisions(costs);
+  const auto n_ways = made->n_ways_;
+  if (n_ways > max_options)
+    return error{errc::unsupported,
+                 fmt::format("selection tables: found {} experts in {} precisions, supported are "
+                             "at most {} in all",
+                             experts.n_experts, made->precisions_.size(), max_options)};
+  // Sets of up to top_k experts as keys; tables range over states, residences and ways to fill the
+  // slots.
+  double n_keys = 0, binomial = 1, ways = 1;
+  for (std::size_t i = 1; i <= experts.top_k; ++i) {
+    binomial *= static_cast<double>(n_ways - i + 1) / static_cast<double>(i);
+    n_keys += binomial;
+    if (policy.candidates == candidate_rule::any) ways *= static_cast<double>(n_ways);
+  }
+  double n_sets = 0;
+  for (const auto& layer : experts.layers) n_sets += static_cast<double>(layer.sets.size());
+  const double pairs = static_cast<double>(costs.n_servers * costs.n_servers);
+  const double work =
+      policy.horizon == 1 ? n_keys : pairs * n_sets * ways + pairs * n_keys * experts.n_layers;
+  const bool fits = n_keys <= 1e5 && work <= max_work && experts.top_k * n_ways <= max_options &&
+                    (experts.top_k <= 2 || n_ways <= 64);
+  if (keys == look_ahead_keys::automatic)
+    keys = experts.top_k == 1 || (fits && n_keys <= max_automatic_keys) ? look_ahead_keys::sets
+                                                                        : look_ahead_keys::experts;
+  if (experts.top_k == 1) keys = look_ahead_keys::sets;
+  if (keys == look_ahead_keys::sets && !fits)
+    return error{
+        errc::unsupported,
+        fmt::format("selection tables: {} experts at top-{} over {} servers would take {:.2g} "
+                    "steps with sets as keys, supported are {:.2g}; choose experts as keys, "
+                    "horizon 1, groups or fewer experts",
+                    experts.n_experts, experts.top_k, costs.n_servers, work, max_work)};
+
+  made->kind_ = keys;
+  const double per_set = std::max(1.0, count_pairs(placed)) * static_cast<double>(experts.top_k);
+  made->n_kept_sets_ = std::clamp(static_cast<std::size_t>(max_placed_slots / per_set),
+                                  least_kept_sets, most_kept_sets);
+  made->set_budget(token_budget);
+  if (made->is_priced())
+    made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
+  made->set_keys();
+  if (auto done = made->set_layers(experts, placed); !done) return done.error();
+  if (auto done = made->set_residencies(placed); !done) return done.error();
+  for (auto& residency : made->residencies_) made->build_residency(residency);
+  return std::shared_ptr<const selection_tables>(std::move(made));
+}
+
+}  // namespace ordermoe::planning::selection

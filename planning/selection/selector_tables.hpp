@@ -1,0 +1,324 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "planning/selection/selector.hpp"
+#include "planning/selection/slot_sweep.hpp"
+
+/// How selection is done behind selector.hpp; nothing outside planning/selector*.cpp includes this.
+///
+///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
+///   selector_lookahead.cpp  fills W backwards, eq. (42)
+///   selector_decisions.cpp  makes one decision, eq. (43)
+///   selector_many.cpp       both where experts are too many for sets of them to be keys
+///
+/// What a decision calls in its inner loops is defined here, so that it is inlined there.
+namespace ordermoe::planning::selection {
+
+/// Options of all slots of one decision, on the stack.
+inline constexpr std::size_t max_options = 2048;
+
+inline loss_units to_units(double loss) {
+  const double units = loss * units_per_loss;
+  if (!(units > 0)) return 0;
+  if (units >= static_cast<double>(largest_loss)) return largest_loss;
+  const auto whole = static_cast<loss_units>(units);
+  return whole + (static_cast<double>(whole) < units ? 1 : 0);
+}
+
+/// A way to run one slot: an expert and the servers where it may run, which keep it in the same
+/// precision.
+struct option {
+  loss_units loss;
+  server_mask hosts;
+  std::uint32_t expert;
+  std::uint32_t leaves;  ///< 1 where local_only or router_restricted had to leave the server.
+};
+
+/// Experts above which the ways to run a single slot are cut to the best at each server.
+inline constexpr std::size_t few_experts = 16;
+
+/// Leaves of a single slot's ways those that lose least at some server, the lower expert among
+/// equals: whatever else a choice costs, one of them is the best. Keeps their order; returns how
+/// many are left.
+inline std::size_t keep_best_at_servers(option* options, std::size_t count) {
+  std::array<std::uint32_t, 64> best;
+  server_mask seen = 0;
+  for (std::uint32_t i = 0; i < count; ++i)
+    for_each_server(options[i].hosts, [&](std::size_t m) {
+      const auto bit = server_mask{1} << m;
+      if ((seen & bit) == 0 || std::pair(options[i].loss, options[i].expert) <
+                                   std::pair(options[best[m]].loss, options[best[m]].expert))
+        best[m] = i;
+      seen |= bit;
+    });
+  std::array<std::uint32_t, 64> kept;
+  std::size_t n = 0;
+  for_each_server(seen, [&](std::size_t m) { kept[n++] = best[m]; });
+  std::sort(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n));
+  n = static_cast<std::size_t>(
+      std::unique(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n)) - kept.begin());
+  for (std::size_t i = 0; i < n; ++i) options[i] = options[kept[i]];
+  return n;
+}
+
+/// A way to run all slots, with calibration means in place of gates.
+struct combination {
+  double quality = 0;  ///< omega_Q / budget * loss
+  std::uint32_t key = 0;
+  std::uint32_t step = 0;  ///< Of the ways, as `key` is of the experts.
+  std::uint32_t bin = 0;   ///< ceil(loss / width)
+  std::uint32_t leaves = 0;
+};
+
+/// What a layer's decisions need, whatever the residency.
+struct layer_facts {
+  std::vector<server_mask> hosts;      ///< [E]
+  std::vector<server_mask> way_hosts;  ///< [precisions, E] in tables::precisions_
+  std::vector<double> copy_loss;      ///< [precisions, E] per squared gate; 0 as the model has them
+  std::vector<double> distance;       ///< [E, E] from target to substitute
+  std::vector<std::uint8_t> allowed;  ///< [E, E] by the candidate rule
+  double damage = 1;
+  std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
+  std::vector<std::uint32_t> set_key;            ///< [sets]
+  std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
+  std::vector<double> mean_gates;                ///< [sets, top_k]
+  std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
+  /// [n_servers] what each hosts, ascending; where keys are experts
+  std::vector<std::vector<std::uint32_t>> experts_at;
+};
+
+/// Ways to run the slots of each set between each pair of servers that may be the best for some
+/// budget, where keys are experts.
+struct layer_fronts {
+  struct point {
+    double cost;        ///< Of the step: time and loss.
+    std::uint32_t bin;  ///< ceil(loss / width)
+    std::uint32_t leaves;
+  };
+  std::vector<std::uint32_t> first;  ///< [from, next, sets + 1] into points
+  std::vector<point> points;
+  std::vector<std::uint32_t> experts;  ///< [points, top_k] executed; empty unless W depends on them
+};
+
+/// W of one layer and residency.
+struct layer_table {
+  std::vector<std::uint32_t> next;  ///< Residences after the layer, ascending.
+  server_mask next_mask = 0;
+  std::vector<double> later;   ///< [next] attention at n, where it is priced.
+  std::size_t key_stride = 0;  ///< 0 where W does not depend on the target set.
+  std::vector<double> w;       ///< [keys or 1, next, bins]
+  std::vector<double> low;     ///< [next, bins] minimum of w over the keys
+};
+
+/// Access servers with the same residency share tables.
+struct residency_tables {
+  residency members;
+  std::vector<layer_table> layers;
+};
+
+class tables final : public selection_tables {
+ public:
+  static result<std::shared_ptr<const selection_tables>> make(
+      const profile& experts, const plan& placed, const cost_model& costs,
+      const selection_policy& policy, loss_units token_budget, look_ahead_keys keys);
+
+  void slot_losses(std::size_t layer, std::uint32_t target, float gate,
+                   std::span<const float> probabilities,
+                   std::span<loss_units> losses) const override;
+  decision select(const decision_query& query) const override;
+  double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
+               std::size_t bin) const override;
+  std::size_t bins() const override { return n_bins_; }
+  loss_units bin_width() const override { return width_; }
+  loss_units token_budget() const override { return token_budget_; }
+  const selection_policy& policy() const override { return policy_; }
+  look_ahead_keys keys() const override { return kind_; }
+
+ private:
+  /// One decision while it is made.
+  struct step_query {
+    const decision_query& query;
+    const layer_facts& facts;
+    const layer_table& table;
+    std::size_t count;      ///< Slots.
+    const option* options;  ///< [slot, n_ways], counts[slot] of them, by ascending loss
+    const std::size_t* counts;
+    loss_units left;
+    /// [next, bins]: W where it does not depend on the choice, else its minimum.
+    const double* row;
+    std::size_t full;     ///< The bin of all that is left.
+    const double* ready;  ///< [server] d(s, m) + wait(m)
+    double per_unit;      ///< Cost of a unit of loss in this decision.
+
+    const option& at(std::size_t slot, std::size_t index, std::size_t n_ways) const {
+      return options[slot * n_ways + index];
+    }
+  };
+  struct outcome {
+    double cost = std::numeric_limits<double>::infinity();
+    loss_units loss = 0;
+    double time = 0;
+    double work = 0;
+    std::uint32_t leaves = ~std::uint32_t{0};
+    std::uint32_t position = 0;
+    bool placed = false;
+    std::array<std::uint16_t, max_slots> choice;
+    std::array<std::uint8_t, max_slots> servers;
+  };
+
+  void set_budget(loss_units token_budget);
+  /// Whether losses cost time instead of a share of an indexed budget.
+  bool is_priced() const {
+    return policy_.price_ns_per_loss > 0 && token_budget_ > 0 &&
+           policy_.candidates != candidate_rule::router_restricted;
+  }
+  result<void> set_costs(const cost_model& costs);
+  result<void> set_layers(const profile& experts, const plan& placed);
+  result<void> set_residencies(const plan& placed);
+  void set_precisions(const cost_model& costs);
+  void set_keys();
+  std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
+  void fill_transition(const layer_profile& here, const layer_profile* next, layer_facts& facts);
+  void fill_expert_transition(const layer_profile& here, const layer_profile& next,
+                              layer_facts& facts);
+  double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
+                        double gate) const;
+  /// What running an expert at one of the precisions in use loses besides.
+  loss_units copy_units(const layer_facts& facts, std::size_t kept, std::size_t expert,
+                        double gate) const {
+    return kept == 0 ? 0 : to_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
+  }
+
+  bool is_local_rule() const {
+    return policy_.candidates == candidate_rule::local_only ||
+           policy_.candidates == candidate_rule::router_restricted;
+  }
+  bool is_executed() const { return policy_.condition == transition_condition::executed; }
+  /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
+  /// there it may.
+  bool is_monotone() const { return policy_.candidates != candidate_rule::local_only; }
+  /// Whether a single slot's ways may be cut to the best at each server: W does not ask which
+  /// expert ran.
+  bool cuts_ways() const { return n_experts_ > few_experts && !is_executed() && is_monotone(); }
+  double hidden(std::size_t from, std::size_t to) const {
+    return hidden_to_[to * n_servers_ + from];
+  }
+  server_mask hosts_from(const layer_facts& facts, std::size_t way, std::size_t server) const {
+    const auto hosts = facts.way_hosts[way];
+    return is_local_rule() && ((hosts >> server) & 1u) ? server_mask{1} << server : hosts;
+  }
+
+  // Look-ahead tables.
+  void build_residency(residency_tables& content) const;
+  std::vector<combination> combinations(const layer_facts& facts, std::size_t set,
+                                        std::size_t server) const;
+  std::vector<std::vector<option>> mean_options(const layer_facts& facts, std::size_t set,
+                                                std::size_t server) const;
+  void fill_steps(const layer_facts& facts, std::size_t server, std::size_t residence, double later,
+                  std::vector<double>& steps) const;
+  double shortest(const layer_facts& facts, const std::uint32_t* ways, std::size_t count,
+                  std::size_t server, std::size_t residence) const;
+  void relax(const std::vector<combination>& choices, const std::vector<double>& steps,
+             const double* onward, std::size_t key_stride, std::size_t set_key,
+             double* values) const;
+  void settle(const double* levels, double* values) const;
+
+  // Both where keys are experts.
+  bool has_expert_keys() const { return kind_ == look_ahead_keys::experts; }
+  layer_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
+  void values_of(const layer_fronts& choices, const layer_facts& facts, const layer_table& table,
+                 server_mask from, const double* onward, std::size_t key_stride,
+                 double* values) const;
+  decision select_many(const decision_query& query) const;
+
+  // Decisions.
+  std::size_t bin_of(loss_units left) const;
+  void fill_options(const decision_query& query, const layer_facts& facts, loss_units left,
+                    option* options, std::size_t* counts) const;
+  void restrict_options(const decision_query& query, const layer_facts& facts, option* options,
+                        std::size_t stride, std::size_t* counts) const;
+  const double* onward_row(const layer_table& table, const std::uint32_t* experts,
+                           std::size_t count) const;
+  void search(const step_query& step, server_mask residences, outcome& best) const;
+  void search_one(const step_query& step, std::size_t position, outcome& best) const;
+  void search_two(const step_query& step, std::size_t position, outcome& best) const;
+  void search_many(const step_query& step, std::size_t position, outcome& best) const;
+  /// When slot work that is run as the q-th and last expert at m is back at the residence n.
+  double back(const step_query& step, std::size_t m, std::size_t n, double q) const {
+    return step.ready[m] + q * costs_.expert_ns[m] + hidden_to_[n * n_servers_ + m];
+  }
+  void place(const step_query& step, outcome& candidate) const;
+  void offer(const step_query& step, outcome& candidate, outcome& best) const;
+
+  selection_policy policy_;
+  look_ahead_keys kind_ = look_ahead_keys::sets;
+  std::size_t n_kept_sets_ = 0;  ///< Of a layer at most, where keys are experts.
+  loss_units token_budget_ = 0;
+  loss_units width_ = 1;
+  std::size_t n_bins_ = 1;
+  double per_ns_ = 0;    ///< omega_T / d_ref
+  double per_unit_ = 0;  ///< omega_Q / budget; 0 where the budget is none or without limit
+
+  std::size_t n_layers_ = 0, n_experts_ = 0, n_servers_ = 0, top_k_ = 0;
+  /// Ways to keep an expert that the servers in use have, and the servers of each: as the model has
+  /// them first.
+  std::vector<precision> precisions_;
+  std::vector<server_mask> servers_at_;
+  std::vector<std::uint8_t> precision_at_;  ///< [n_servers] index into precisions_
+  std::size_t n_ways_ = 0;                  ///< Experts at any of them: way = kept * E + expert.
+  cost_model costs_;
+  std::vector<double> hidden_to_;  ///< [to, from]
+  /// Sets of 1 to top_k experts, ascending; of 1 where keys are experts.
+  std::vector<std::vector<std::uint32_t>> keys_;
+  std::vector<std::vector<std::uint32_t>> steps_;  ///< The same of ways; empty where keys_ are.
+  /// From the members of a set to its place in a list.
+  struct set_index {
+    std::size_t n = 0;                                           ///< Members to choose from.
+    std::vector<std::uint32_t> pairs;                            ///< [n, n], where top_k is 2
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> masks;  ///< Sorted, where top_k >= 3
+
+    std::uint32_t operator()(const std::uint32_t* members, std::size_t count) const;
+  };
+  void list_sets(std::size_t n, std::vector<std::vector<std::uint32_t>>& sets,
+                 set_index& index) const;
+  set_index key_index_, step_index_;
+  std::vector<layer_facts> layers_;
+  std::vector<double> start_probability_;  ///< [sets of the first layer]
+  std::vector<residency_tables> residencies_;
+  std::vector<std::uint32_t> residency_of_;  ///< [n_servers], by access server
+};
+
+inline std::uint32_t tables::set_index::operator()(const std::uint32_t* members,
+                                                   std::size_t count) const {
+  if (count == 1) return members[0];
+  if (!pairs.empty()) return pairs[members[0] * n + members[1]];
+  std::uint64_t mask = 0;
+  for (std::size_t i = 0; i < count; ++i) mask |= std::uint64_t{1} << members[i];
+  return std::lower_bound(masks.begin(), masks.end(), std::pair{mask, std::uint32_t{0}})->second;
+}
+
+/// The key of the set of these experts; an expert may be named twice.
+inline std::uint32_t tables::key_of(const std::uint32_t* experts, std::size_t count) const {
+  return key_index_(experts, count);
+}
+
+inline double tables::predicted_loss(const layer_facts& facts, std::size_t target,
+                                     std::size_t expert, double gate) const {
+  const double distance = facts.distance[target * n_experts_ + expert];
+  double weight = 1;
+  if (policy_.metric == loss_metric::output)
+    weight = gate * gate;
+  else if (policy_.metric != loss_metric::token_gate && top_k_ > 1)
+    weight = gate;
+  return weight * distance * facts.damage;
+}
+
+}  // namespace ordermoe::planning::selection

@@ -1,0 +1,313 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "planning/selection/selector.hpp"
+
+/// How several slots share servers and experts when both are many.
+///
+/// A token that goes from s to n in at most T has, at each server m, room for as many experts as
+///
+///   back(m, n, q) = ready(m) + q * c(m) + d(m, n) <= T
+///
+/// allows. As T rises, room comes server by server, and the sweep keeps the slots where they lose
+/// least: (time, least loss at that time) are the choices that can be best, whatever a unit of loss
+/// costs. A slot's ways at one server are its cheapest experts there and no others.
+///
+/// Each new place is filled by the slot that gains most, by the slots that gain most together by
+/// one expert where they may share it, or by a slot that makes way for another; what they leave is
+/// filled likewise. The least loss may be missed where three or more slots would have to change
+/// places at once, or where two that may not share would have to exchange experts.
+namespace ordermoe::planning::selection {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Predicted losses end here, so that the sum over all slots stays far from overflow.
+inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
+
+/// Calls visit(server) for each member, ascending.
+template <class Visit>
+inline void for_each_server(server_mask servers, Visit&& visit) {
+  for (; servers != 0; servers &= servers - 1)
+    visit(static_cast<std::size_t>(std::countr_zero(servers)));
+}
+
+struct slot_way {
+  loss_units loss;
+  std::uint32_t expert;
+};
+
+struct slot_assignment {
+  std::size_t n_slots = 0;
+  std::array<std::uint8_t, max_slots> servers{};
+  std::array<std::uint32_t, max_slots> experts{};
+  std::array<loss_units, max_slots> losses{};
+  loss_units loss = 0;
+};
+
+/// A place for one more expert at a server.
+struct server_place {
+  double ns;  ///< back(m, n, q)
+  std::size_t server;
+};
+
+/// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss, as many as there are
+/// slots where the server has them; `loss_units ways.loss(slot, server, expert)`, `forbidden` where
+/// it may not run.
+template <class Ways>
+class slot_sweep {
+ public:
+  /// useful: servers where a slot may run. hosts [expert]. apart: no two slots run the same expert.
+  /// first_ns [server]: d(s, m) + wait(m) + d(m, n); run_ns [server]: one expert. places: as many
+  /// at every server as there are slots, soonest first, where they are known; otherwise found one
+  /// by one.
+  slot_sweep(Ways& ways, std::size_t n_slots, server_mask useful, const server_mask* hosts,
+             bool apart, const double* first_ns, const double* run_ns,
+             std::span<const server_place> places = {})
+      : ways_(ways),
+        useful_(useful),
+        hosts_(hosts),
+        apart_(apart),
+        first_ns_(first_ns),
+        run_ns_(run_ns),
+        places_(places) {
+    now_.n_slots = n_slots;
+    now_.servers.fill(nowhere);
+    now_.losses.fill(missing);
+    now_.experts.fill(no_expert);
+    n_missing_ = n_slots;
+    for_each_server(useful_, [&](std::size_t m) {
+      opened_[m] = room_[m] = 0;
+      next_ns_[m] = first_ns_[m] + run_ns_[m];
+    });
+  }
+
+  /// When the next place opens; infinity where every slot could be at every server. To be called
+  /// once before each open().
+  double next() {
+    if (!places_.empty()) {
+      while (at_ < places_.size() && ((useful_ >> places_[at_].server) & 1u) == 0) ++at_;
+      if (at_ == places_.size()) return infinity;
+      next_server_ = places_[at_].server;
+      return places_[at_++].ns;
+    }
+    double soonest = infinity;
+    for_each_server(useful_, [&](std::size_t m) {
+      if (next_ns_[m] < soonest) {
+        soonest = next_ns_[m];
+        next_server_ = m;
+      }
+    });
+    return soonest;
+  }
+
+  /// Opens the place that next() told; returns whether slots moved.
+  bool open() {
+    const auto m = next_server_;
+    ++opened_[m];
+    open_ |= server_mask{1} << m;
+    const bool had_room = room_[m]++ > 0;
+    next_ns_[m] = opened_[m] < now_.n_slots
+                      ? first_ns_[m] + static_cast<double>(opened_[m] + 1) * run_ns_[m]
+                      : infinity;
+    // Nobody wanted the place that was free already.
+    return !had_room && settle(server_mask{1} << m);
+  }
+
+  bool is_complete() const { return n_missing_ == 0; }
+  /// Losses sum up once it is complete.
+  const slot_assignment& now() const { return now_; }
+
+  /// When the last slot is back: at most the time of the last place opened.
+  double time(double stays) const {
+    std::array<std::uint8_t, max_slots> adds{};  // 1 where the slot's expert is new at its server.
+    for (std::size_t j = 0; j < now_.n_slots; ++j) {
+      adds[j] = 1;
+      for (std::size_t i = 0; !apart_ && i < j; ++i)
+        if (now_.servers[i] == now_.servers[j] && now_.experts[i] == now_.experts[j]) adds[j] = 0;
+    }
+    double latest = stays;
+    for (std::size_t j = 0; j < now_.n_slots; ++j) {
+      const auto m = now_.servers[j];
+      unsigned runs = 0;
+      for (std::size_t i = 0; i < now_.n_slots; ++i) runs += now_.servers[i] == m ? adds[i] : 0;
+      latest = std::max(latest, first_ns_[m] + static_cast<double>(runs) * run_ns_[m]);
+    }
+    return latest;
+  }
+
+ private:
+  static constexpr std::uint8_t nowhere = 255;
+  static constexpr std::uint32_t no_expert = ~std::uint32_t{0};
+  static constexpr loss_units missing = 100 * largest_loss;
+
+  /// The cheapest expert for a slot at a server that loses less than `limit` and that no other slot
+  /// runs; `leaver` is about to go.
+  const slot_way* way(std::size_t slot, std::size_t server, loss_units limit,
+                      std::size_t leaver) const {
+    for (const auto& found : ways_(slot, server)) {
+      if (found.loss >= limit) return nullptr;
+      if (!apart_) return &found;
+      unsigned runners = 0;
+      for (std::size_t i = 0; i < max_slots; ++i)
+        runners |= static_cast<unsigned>(now_.experts[i] == found.expert) << i;
+      if ((runners & ~(1u << slot) & ~(1u << leaver)) == 0) return &found;
+    }
+    return nullptr;
+  }
+
+  bool runs_alone(std::size_t slot) const {
+    for (std::size_t i = 0; i < now_.n_slots; ++i)
+      if (i != slot && now_.servers[i] == now_.servers[slot] &&
+          now_.experts[i] == now_.experts[slot])
+        return false;
+    return true;
+  }
+  bool is_running(std::size_t server, std::uint32_t expert, std::size_t except) const {
+    for (std::size_t i = 0; i < now_.n_slots; ++i)
+      if (i != except && now_.servers[i] == server && now_.experts[i] == expert) return true;
+    return false;
+  }
+
+  /// Servers where something may have become better.
+  server_mask move(std::size_t slot, std::size_t server, slot_way to) {
+    server_mask touched = 0;
+    const auto from = now_.servers[slot];
+    if (from == nowhere) {
+      --n_missing_;
+      now_.losses[slot] = 0;
+    } else {
+      if (apart_ || runs_alone(slot)) ++room_[from];
+      touched |= server_mask{1} << from;
+      if (apart_) touched |= hosts_[now_.experts[slot]];  // Another slot may run it now.
+    }
+    now_.loss += to.loss - now_.losses[slot];
+    now_.servers[slot] = nowhere;
+    if (apart_ || !is_running(server, to.expert, slot)) --room_[server];
+    now_.servers[slot] = static_cast<std::uint8_t>(server);
+    now_.experts[slot] = to.expert;
+    now_.losses[slot] = to.loss;
+    return touched;
+  }
+
+  bool settle(server_mask dirty) {
+    bool moved = false;
+    while (dirty &= open_, dirty != 0) {
+      const auto m = static_cast<std::size_t>(std::countr_zero(dirty));
+      dirty &= dirty - 1;
+      server_mask touched = 0;
+      if (!step(m, touched)) continue;
+      moved = true;
+      dirty |= touched | server_mask{1} << m;
+    }
+    return moved;
+  }
+
+  /// The best single change that brings a slot to m, or to another expert there; without `apart`
+  /// slots that gain by the same expert come together.
+  bool step(std::size_t m, server_mask& touched) {
+    loss_units dearest = 0;
+    for (std::size_t j = 0; j < now_.n_slots; ++j) dearest = std::max(dearest, now_.losses[j]);
+    if (dearest == 0) return false;
+    if (apart_ ? come_alone(m, touched) : come_together(m, touched)) return true;
+    return room_[m] > 0 && make_way(m, dearest, touched);
+  }
+
+  bool come_alone(std::size_t m, server_mask& touched) {
+    loss_units most = 0;
+    std::size_t who = max_slots;
+    slot_way best{};
+    for (std::size_t j = 0; j < now_.n_slots; ++j) {
+      if (now_.losses[j] <= most || (room_[m] == 0 && now_.servers[j] != m)) continue;
+      const auto* found = way(j, m, now_.losses[j] - most, j);
+      if (found == nullptr) continue;
+      most = now_.losses[j] - found->loss;
+      who = j;
+      best = *found;
+    }
+    if (who == max_slots) return false;
+    touched |= move(who, m, best);
+    return true;
+  }
+
+  bool come_together(std::size_t m, server_mask& touched) {
+    loss_units most = 0;
+    std::uint32_t best = no_expert;
+    std::array<std::uint64_t, 4> seen{};  // Experts weighed already, of the first 256.
+    for (std::size_t j = 0; j < now_.n_slots; ++j)
+      for (const auto& found : ways_(j, m)) {
+        if (found.loss >= now_.losses[j]) break;
+        const auto word = found.expert / 64, bit = found.expert % 64;
+        if (word < seen.size() && ((seen[word] >> bit) & 1u) != 0) continue;
+        const bool has_place = room_[m] > 0 || is_running(m, found.expert, max_slots) ||
+                               (now_.servers[j] == m && runs_alone(j));
+        if (!has_place || found.expert == best) continue;
+        if (word < seen.size()) seen[word] |= std::uint64_t{1} << bit;
+        loss_units gain = 0;
+        for (std::size_t i = 0; i < now_.n_slots; ++i)
+          gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, m, found.expert));
+        if (gain <= most) continue;
+        most = gain;
+        best = found.expert;
+      }
+    if (best == no_expert) return false;
+    // Who is here alone goes first: its place is the one that the expert takes.
+    for (const bool here : {true, false})
+      for (std::size_t i = 0; i < now_.n_slots; ++i) {
+        const auto loss = ways_.loss(i, m, best);
+        if (now_.losses[i] <= loss || (now_.servers[i] == m && runs_alone(i)) != here) continue;
+        touched |= move(i, m, {loss, best});
+      }
+    return true;
+  }
+
+  /// A slot at another server makes way there and comes to m, which has room.
+  bool make_way(std::size_t m, loss_units dearest, server_mask& touched) {
+    loss_units most = 0;
+    std::size_t who = max_slots, leaver = max_slots;
+    slot_way best{}, leaves{};
+    for (std::size_t j = 0; j < now_.n_slots; ++j) {
+      const auto b = now_.servers[j];
+      if (b == nowhere || b == m || room_[b] > 0) continue;
+      const auto* there = way(j, m, now_.losses[j] + dearest - most, j);
+      if (there == nullptr || !(apart_ || runs_alone(j))) continue;
+      const auto dearer = there->loss - now_.losses[j];
+      for (std::size_t i = 0; i < now_.n_slots; ++i) {
+        if (now_.losses[i] <= dearer + most || i == j || now_.servers[i] == b) continue;
+        const auto* found = way(i, b, now_.losses[i] - dearer - most, j);
+        if (found == nullptr || (apart_ && found->expert == there->expert)) continue;
+        most = now_.losses[i] - found->loss - dearer;
+        who = i;
+        best = *found;
+        leaver = j;
+        leaves = *there;
+      }
+    }
+    if (who == max_slots) return false;
+    const auto b = now_.servers[leaver];
+    touched |= move(leaver, m, leaves);
+    touched |= move(who, b, best);
+    return true;
+  }
+
+  Ways& ways_;
+  server_mask useful_;
+  server_mask open_ = 0;  ///< Servers with a place, taken or not.
+  const server_mask* hosts_;
+  bool apart_;
+  const double* first_ns_;
+  const double* run_ns_;
+  std::span<const server_place> places_;
+  std::size_t at_ = 0;
+  slot_assignment now_;
+  std::size_t n_missing_ = 0;
+  std::size_t next_server_ = 64;
+  std::array<std::uint8_t, 64> opened_, room_;
+  std::array<double, 64> next_ns_;
+};
+
+}  // namespace ordermoe::planning::selection

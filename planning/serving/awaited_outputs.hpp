@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "net/wire/messages.hpp"
+
+/// The expert outputs that one token awaits at one layer. Each row of it is taken once, however often
+/// and in whatever order outputs come.
+///
+/// A row whose slots all ran on one server comes back as one sum, otherwise slot by slot: both ends see
+/// which from the servers of the slots.
+namespace ordermoe::serving {
+
+class awaited_outputs {
+ public:
+  /// Nothing has come yet. `slots_of_row` [n] and `slots` as in wire::token_state; `hidden_size`
+  /// numbers a row.
+  void expect(std::uint32_t layer, std::span<const std::uint32_t> slots_of_row,
+              std::span<const wire::executed_slot> slots, std::size_t hidden_size);
+
+  /// Keeps of an output what is awaited and not in; true where everything is in now.
+  bool take(wire::expert_output output);
+  bool complete() const { return missing_ == 0; }
+
+  /// Adds the outputs to the rows' hidden states [n, hidden_size]: a sum as it is, slots by
+  /// add_slots(row's hidden, gates, outputs), in rank order. Precondition: complete.
+  template <class AddSlots>
+  void add_to(std::span<float> hidden, const AddSlots& add_slots) const {
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const auto& row = rows_[i];
+      const auto into = hidden.subspan(i * hidden_size_, hidden_size_);
+      if (row.n_slots == 0) continue;
+      const auto parts = std::span(parts_).subspan(row.first_slot, row.n_slots);
+      if (!row.whole) {
+        add_slots(into, std::span(gates_).subspan(row.first_slot, row.n_slots), parts);
+        continue;
+      }
+      for (std::size_t c = 0; c < hidden_size_; ++c) into[c] += parts[0][c];
+    }
+  }
+
+ private:
+  struct row {
+    std::uint32_t first_slot = 0;
+    std::uint32_t n_slots = 0;
+    bool whole = false;  ///< One output, of all slots, is awaited; it is kept at first_slot.
+  };
+  std::uint32_t layer_ = 0;
+  std::size_t hidden_size_ = 0;
+  std::size_t missing_ = 0;
+  std::vector<row> rows_;
+  std::vector<float> gates_;               ///< [slots]
+  std::vector<const float*> parts_;        ///< [slots] where each output is; null: not in.
+  std::vector<wire::expert_output> kept_;  ///< What parts_ points into.
+};
+
+}  // namespace ordermoe::serving

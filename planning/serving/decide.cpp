@@ -1,0 +1,146 @@
+#include "planning/serving/decide.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "planning/selection/budget.hpp"
+
+namespace ordermoe::serving {
+
+namespace {
+
+/// Softmax over all experts of one row, in double, rounded once. weights [n_experts]: overwritten.
+void router_probabilities(std::span<const float> logits, std::span<double> weights,
+                          std::span<float> out) {
+  const float largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp(static_cast<double>(logits[i]) - static_cast<double>(largest));
+    sum += weights[i];
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i] / sum);
+}
+
+void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule,
+                   model::gate_rule gates_rule) {
+  for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
+    const auto& slot = row.choice.slots[j];
+    const auto same = [&](const wire::executed_slot& e) {
+      return e.server == slot.server && e.expert == slot.expert;
+    };
+    const auto found = std::find_if(row.executed.begin(), row.executed.end(), same);
+    if (found == row.executed.end())
+      row.executed.push_back({slot.server, slot.expert, row.target_gates[j]});
+    else
+      found->gate += row.target_gates[j];
+  }
+  if (rule == planning::gating::target) return;
+  slot_list<model::route_slot> weighed;
+  for (const auto& e : row.executed) weighed.push_back({expert_id{e.expert}, 0});
+  model::weigh_experts(logits, gates_rule, {weighed.data(), weighed.size()});
+  for (std::size_t j = 0; j < weighed.size(); ++j) row.executed[j].gate = weighed[j].gate;
+}
+
+/// What one chunk needs besides its result; kept for its memory by each thread.
+struct scratch {
+  std::vector<float> probabilities;         ///< [n, n_experts]
+  std::vector<double> weights;              ///< [n_experts]
+  std::vector<loss_units> losses;           ///< [n, k, n_experts]
+  std::vector<planning::slot_query> slots;  ///< [n, k]
+};
+
+}  // namespace
+
+chunk_decision decide(const planning::selection_tables& tables, const decide_input& input) {
+  const auto n = input.allowance.size();
+  const auto n_experts = input.n_experts;
+  chunk_decision chunk;
+  chunk.rows.resize(n);
+  const auto k = input.top_k;
+  // A rule that never substitutes asks for no loss.
+  const bool substitutes = tables.policy().candidates != planning::candidate_rule::exact;
+  thread_local scratch memory;
+  auto& [probabilities, weights, losses, slots] = memory;
+  slots.assign(n * k, {});
+  if (substitutes) {
+    probabilities.resize(n * n_experts);
+    weights.resize(n_experts);
+    losses.resize(n * k * n_experts);
+  }
+  const auto probabilities_of = [&](std::size_t i) {
+    return substitutes ? std::span(probabilities).subspan(i * n_experts, n_experts)
+                       : std::span<float>();
+  };
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto logits = input.logits.subspan(i * n_experts, n_experts);
+    if (!model::has_slots(logits)) continue;
+    auto& row = chunk.rows[i];
+    std::array<model::route_slot, planning::max_slots> wanted;
+    model::choose_experts(logits, input.gates, std::span(wanted).first(k));
+    for (std::size_t j = 0; j < k; ++j) {
+      row.targets.push_back(wanted[j].expert.value);
+      row.target_gates.push_back(wanted[j].gate);
+      slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
+    }
+    if (!substitutes) continue;
+    router_probabilities(logits, weights, probabilities_of(i));
+    for (std::size_t j = 0; j < k; ++j) {
+      const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
+      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities_of(i),
+                         loss);
+      slots[i * k + j].loss = loss;
+    }
+  }
+
+  planning::decision_query query;
+  query.layer = input.layer;
+  query.server = input.server;
+  query.access = input.access;
+  query.wait_ns = input.wait_ns;
+  if (tables.policy().price_follows_budget)
+    query.price_scale = planning::price_scale(input.pool, input.tokens_left, tables.token_budget());
+  const auto choose = [&](std::size_t i, loss_units pool) {
+    query.slots = std::span(slots).subspan(i * k, k);
+    query.probabilities = probabilities_of(i);
+    query.budget_left = std::min(input.allowance[i], pool);
+    return tables.select(query);
+  };
+  const auto loss_of = [](const planning::decision& choice) {
+    loss_units total = 0;
+    for (std::uint32_t j = 0; j < choice.n_slots; ++j) total += choice.slots[j].loss;
+    return total;
+  };
+
+  // Where only one residence may follow, the rows need not be asked.
+  if (n > 1 && std::popcount(input.next_members) != 1) {
+    std::array<std::size_t, 64> votes{};
+    auto pool = input.pool;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (chunk.rows[i].targets.empty()) continue;
+      const auto choice = choose(i, pool);
+      ++votes[choice.residence];
+      pool -= loss_of(choice);
+    }
+    const auto winner = std::max_element(votes.begin(), votes.end()) - votes.begin();
+    query.residences = planning::server_mask{1} << winner;
+  }
+  chunk.pool_left = input.pool;
+  const bool may_stay = input.next_members == 0 || ((input.next_members >> input.server) & 1u) != 0;
+  chunk.residence = static_cast<std::uint32_t>(
+      may_stay ? input.server : static_cast<std::size_t>(std::countr_zero(input.next_members)));
+  for (std::size_t i = 0; i < n; ++i) {
+    auto& row = chunk.rows[i];
+    if (row.targets.empty()) continue;
+    row.choice = choose(i, chunk.pool_left);
+    row.loss = loss_of(row.choice);
+    chunk.pool_left -= row.loss;
+    chunk.residence = row.choice.residence;
+    find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
+                  input.gates);
+  }
+  return chunk;
+}
+
+}  // namespace ordermoe::serving

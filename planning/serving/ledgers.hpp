@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "planning/selection/selector.hpp"
+
+/// What servers and links count.
+namespace ordermoe::serving {
+
+/// Charged bytes by what they are, and bytes as serialised.
+struct traffic {
+  std::int64_t messages = 0;
+  std::int64_t hidden_bytes = 0;      ///< Charged for hidden states.
+  std::int64_t kv_bytes = 0;          ///< Charged for KV rows.
+  std::int64_t other_bytes = 0;       ///< Everything else, as serialised.
+  std::int64_t serialised_bytes = 0;  ///< All bytes of the frames.
+  std::int64_t busy_ns = 0;
+  std::int64_t charged() const { return hidden_bytes + kv_bytes + other_bytes; }
+  traffic& operator+=(const traffic& more);
+};
+
+struct link_ledger {
+  std::uint32_t from = 0, to = 0;
+  traffic total;
+};
+
+struct server_ledger {
+  std::uint32_t server = 0;
+  std::int64_t batches = 0;
+  std::int64_t rows = 0;
+  std::int64_t flops = 0;
+  std::int64_t bytes_read = 0;
+  std::int64_t busy_ns = 0;
+  std::int64_t tensor_ns = 0;      ///< Host time inside tensor kernels; not in the trace.
+  std::int64_t kv_peak_bytes = 0;  ///< Most KV memory reserved at one time.
+};
+
+enum class execution_kind : std::uint8_t {
+  local_exact,
+  local_substitute,
+  remote_exact,
+  remote_substitute
+};
+inline constexpr std::size_t n_execution_kinds = 4;
+const char* to_string(execution_kind kind);
+/// Local: the expert runs where the token was.
+execution_kind classify(std::uint32_t server, std::uint32_t target,
+                        const planning::slot_choice& slot);
+/// Slots by execution_kind.
+using execution_counts = std::array<std::int64_t, n_execution_kinds>;
+
+}  // namespace ordermoe::serving

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "net/wire/messages.hpp"
+
+/// What one server knows of the waits at all servers and links: what each of them said last. Reports may
+/// come late, twice and in any order.
+namespace ordermoe::serving {
+
+class load_board {
+ public:
+  load_board() = default;
+  explicit load_board(std::size_t n_servers)
+      : n_servers_(n_servers),
+        numbers_(n_servers, 0),
+        wait_ns_(n_servers, 0),
+        link_wait_ns_(n_servers * n_servers, 0) {}
+
+  /// False where it says nothing new: its server has told a later one.
+  bool take(const wire::load_report& report) {
+    if (report.number <= numbers_[report.server]) return false;
+    numbers_[report.server] = report.number;
+    wait_ns_[report.server] = report.wait_ns;
+    for (std::size_t to = 0; to < n_servers_; ++to)
+      link_wait_ns_[report.server * n_servers_ + to] = report.link_wait_ns[to];
+    return true;
+  }
+
+  /// [n_servers] of work for a server's device.
+  std::span<const std::int64_t> wait_ns() const { return wait_ns_; }
+  /// [from, to] of frames.
+  std::span<const std::int64_t> link_wait_ns() const { return link_wait_ns_; }
+
+ private:
+  std::size_t n_servers_ = 0;
+  std::vector<std::uint64_t> numbers_;  ///< [n_servers] of the latest report; 0: none.
+  std::vector<std::int64_t> wait_ns_;
+  std::vector<std::int64_t> link_wait_ns_;
+};
+
+}  // namespace ordermoe::serving

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "net/wire/messages.hpp"
+
+/// The tokens of one sequence on one server: which have come, so that each comes once, and outputs that
+/// came before the token that awaits them.
+///
+/// A token is somewhere on its way through the layers, and it passes a server at later and later steps
+/// of it. So one number for each token says what has been here.
+namespace ordermoe::serving {
+
+/// How far a token is: before the attention of a layer, or awaiting the outputs of one.
+constexpr std::uint32_t step_of(std::uint32_t layer, bool awaits_outputs) {
+  return 2 * layer + (awaits_outputs ? 1 : 0);
+}
+
+inline std::uint32_t step_of(const wire::token_state& state) {
+  return step_of(state.layer, !state.slots_of_row.empty());
+}
+
+class token_visits {
+ public:
+  /// `most_parked_rows` of outputs are kept for tokens that are still to come.
+  explicit token_visits(std::size_t most_parked_rows = 0) : most_parked_rows_(most_parked_rows) {}
+
+  /// A token comes: the outputs that wait for it, or nothing where it was here at this step before.
+  std::optional<std::vector<wire::expert_output>> arrive(std::uint32_t first, std::uint32_t step);
+
+  /// A token that was here left, with this step behind it.
+  void leave(std::uint32_t first, std::uint32_t step);
+
+  /// An output of a token that is not here: kept for it, where it is still to come. False where it is past
+  /// this layer, the output is kept already, or more is than can be awaited.
+  bool park(wire::expert_output output);
+
+  std::size_t parked_rows() const { return parked_rows_; }
+
+ private:
+  struct visit {
+    std::int64_t step = -1;  ///< Of the latest one.
+    std::vector<wire::expert_output> parked;
+  };
+  std::map<std::uint32_t, visit> visits_;  ///< By first position.
+  std::size_t parked_rows_ = 0;
+  std::size_t most_parked_rows_ = 0;
+};
+
+}  // namespace ordermoe::serving

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/cluster.hpp"
+#include "planning/plan.hpp"
+#include "planning/profile.hpp"
+#include "planning/selection/selector.hpp"
+
+/// The strategies that a run can select: a placement, a selection policy, and what a budget means
+/// to it. All price links, KV and memory by the same estimates and run on the same actors.
+namespace ordermoe::planning {
+
+struct strategy_options {
+  double quality_percent = 0;  ///< Predicted perplexity increase allowed; negative: unbounded.
+  std::optional<std::size_t> horizon;  ///< Overrides the strategy's own.
+  std::uint64_t seed = 1;
+  std::size_t search_steps = 10000;
+  double concurrency = 1;             ///< Requests in flight that a searching planner expects.
+  double planned_budget_scale = 1;    ///< A searching planner plans for this many budgets.
+  double expected_rate = 4;           ///< Requests per second of a dry run; 0: all at once.
+  std::size_t dry_run_requests = 64;  ///< Of a dry run between candidate plans; 0: none.
+  /// Use this placement and residency instead of the strategy's own.
+  std::optional<planning::plan> plan;
+  /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
+  std::vector<precision> expert_precision;
+  /// Whether plan_variants also tries coarser copies, where the profile has them, and
+  /// prepare_strategy the whole model in each precision of run_setup::coarser.
+  bool choose_precision = false;
+  std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
+};
+
+struct strategy {
+  std::string name;
+  planning::plan plan;
+  selection_policy policy;
+  loss_units token_budget = 0;  ///< Average units per token.
+  bool continue_in_place = true;
+  double allowance_factor = 1;
+  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (preparation.hpp).
+  bool has_budget = false;   ///< Whether a quality budget changes what it does.
+  /// How prepare_strategy has the whole model keep its experts: what counts as exact then. Other
+  /// than as stored, that takes `whole_model_nats` a token of the budget beforehand, and
+  /// token_budget is the rest.
+  precision whole_model = precision::stored;
+  double whole_model_nats = 0;
+};
+
+/// Nats a token of a perplexity increase; infinite where it is negative, which means unbounded.
+double nats_of_percent(double percent);
+/// The increase in per cent.
+double percent_of_nats(double nats);
+
+/// Names in the order in which reports list them.
+std::vector<std::string> strategy_names();
+
+/// The servers as a strategy has them keep their experts before a plan says so: as the cluster does
+/// where it can use coarser copies (`ordermoe`), all as the model has them otherwise.
+cluster servers_for(std::string_view name, cluster servers);
+
+/// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
+/// of other shape.
+result<strategy> make_strategy(std::string_view name, const profile& experts,
+                               const cluster& servers, const cost_profile& costs,
+                               const strategy_options& options);
+
+/// Every way of planning a strategy that is worth a trial on these servers, as options for
+/// make_strategy; never empty. `exact`: popularity placements of three seeds and the
+/// similarity placement. `layer-shards`: for latency and for throughput, returning through the
+/// access server or straight to the first holder. `ordermoe`: searched for several loads and
+/// budgets around those expected; without a budget or without limit also the layer shards. The
+/// others are planned as published.
+std::vector<strategy_options> plan_variants(std::string_view name, const profile& experts,
+                                            const cluster& servers, const cost_profile& costs,
+                                            const strategy_options& options);
+
+/// Expected time of one decoded position with every slot sent out from the access server and back,
+/// averaged over arrivals; what `exact` picks its placement by.
+double expected_dispatch_ns(const profile& experts, const plan& placed, const cluster& servers,
+                            const cost_profile& costs);
+
+}  // namespace ordermoe::planning

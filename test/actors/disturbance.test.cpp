@@ -1,0 +1,60 @@
+#include "test/actors/disturbance.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace ordermoe {
+
+namespace {
+
+/// The campaign (`scripts/campaign disturbance`) runs a thousand and more.
+constexpr std::uint64_t n_seeds = 40;
+
+void check(test::mischief kind) {
+  std::size_t later_attempts = 0;
+  for (const auto& strategy : test::exact_strategies()) {
+    const test::disturbed_world world(strategy);
+    for (std::uint64_t seed = 1; seed <= n_seeds; ++seed) {
+      const auto wrong = world.run(kind, seed);
+      BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
+      later_attempts += world.later_attempts();
+    }
+  }
+  BOOST_TEST((later_attempts > 0) == (kind == test::mischief::restarts));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(disturbance)
+
+BOOST_AUTO_TEST_CASE(frames_that_come_again_change_no_answer_and_leave_nothing) {
+  check(test::mischief::duplicates);
+}
+
+BOOST_AUTO_TEST_CASE(late_frames_change_no_answer_and_leave_nothing) {
+  check(test::mischief::delays);
+}
+
+BOOST_AUTO_TEST_CASE(storms_change_no_answer_and_leave_nothing) {
+  check(test::mischief::storm);
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_begin_again_give_the_same_answer_and_leave_nothing) {
+  check(test::mischief::restarts);
+}
+
+BOOST_AUTO_TEST_CASE(where_frames_are_lost_each_request_ends_rightly_or_with_its_own_error) {
+  std::size_t failed = 0;
+  for (const auto& strategy : test::exact_strategies()) {
+    const test::disturbed_world world(strategy);
+    for (std::uint64_t seed = 1; seed <= n_seeds; ++seed) {
+      const auto wrong = world.run(test::mischief::drops, seed);
+      BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
+      failed += world.failed();
+    }
+  }
+  BOOST_TEST(failed > 0u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

@@ -1,0 +1,613 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+#include "test/actors/fixture.hpp"
+#include "trace/header.hpp"
+#include "trace/sink.hpp"
+#include "trace/verify.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using lines = std::vector<std::string>;
+
+/// A file of this process that goes away with the object.
+struct scratch_file {
+  std::filesystem::path path;
+  scratch_file() {
+    static int count = 0;
+    path =
+        std::filesystem::temp_directory_path() /
+        ("ordermoe-trace-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + ".jsonl");
+  }
+  ~scratch_file() { std::filesystem::remove(path); }
+};
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+lines split(const std::string& text) {
+  lines parts;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) parts.push_back(line);
+  return parts;
+}
+
+result<trace::trace_summary> verify_text(const std::string& text) {
+  const scratch_file file;
+  std::ofstream(file.path, std::ios::binary) << text;
+  return trace::verify_trace(file.path);
+}
+
+std::string join(const lines& content) {
+  std::string text;
+  for (const auto& line : content) text += line + '\n';
+  return text;
+}
+
+/// The lines before the closing one under a closing line of their own: nothing but the checks can
+/// tell that they were changed.
+result<trace::trace_summary> verify_sealed_anew(const lines& content) {
+  const scratch_file file;
+  auto recorder = trace::sink::open(file.path);
+  BOOST_REQUIRE(recorder.has_value());
+  for (std::size_t i = 0; i + 1 < content.size(); ++i) (*recorder)->line(content[i]);
+  BOOST_REQUIRE((*recorder)->close().has_value());
+  return trace::verify_trace(file.path);
+}
+
+std::string record(test::world& world) {
+  const scratch_file file;
+  world.setup.trace = file.path;
+  const auto outcome = actors::run_requests(world.setup);
+  BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+  return read_text(file.path);
+}
+
+/// One prompt of 20 tokens in chunks of 8, one scored text, and a few short prompts.
+void add_mixed_requests(test::world& world, std::uint32_t new_tokens) {
+  world.setup.chunk_rows = 8;
+  world.setup.load_period_ns = 20'000'000;
+  world.add_requests(5, new_tokens, 0.8);
+  random_stream draws(world.setup.seed, 78);
+  const auto lengthen = [&](actors::request_spec& spec) {
+    spec.prompt.clear();
+    for (int i = 0; i < 20; ++i)
+      spec.prompt.push_back(
+          static_cast<std::int32_t>(draws.below(world.setup.model->config().vocab_size)));
+  };
+  lengthen(world.setup.requests[0]);
+  lengthen(world.setup.requests[1]);
+  world.setup.requests[1].score = true;
+}
+
+void check_holds(const std::string& text, const test::world& world) {
+  const auto summary = verify_text(text);
+  BOOST_REQUIRE_MESSAGE(summary.has_value(), (summary ? "" : summary.error().message));
+  BOOST_TEST(summary->requests == world.setup.requests.size());
+  BOOST_TEST(summary->strategy == world.setup.chosen.name);
+  const auto& shape = world.setup.model->config();
+  std::int64_t slots = 0;
+  for (const auto n : summary->slots) slots += n;
+  BOOST_TEST(slots == summary->decisions * static_cast<std::int64_t>(shape.top_k));
+  BOOST_TEST(summary->decisions % static_cast<std::int64_t>(shape.n_layers) == 0);
+  if (world.setup.chosen.token_budget == 0) BOOST_TEST(summary->loss == 0);
+}
+
+bool is(const std::string& line, const std::string& type) {
+  return line.starts_with(fmt::format(R"({{"type":"{}")", type));
+}
+
+std::size_t type_count(const lines& content, const std::string& type) {
+  return static_cast<std::size_t>(std::count_if(content.begin(), content.end(),
+                                                [&](const auto& line) { return is(line, type); }));
+}
+
+/// A trace that is small and yet has every kind of line, substitutes and chunks among them.
+const lines& small_trace() {
+  static const auto recorded = [] {
+    test::world world("local-only", 5, 1, 3);
+    world.setup.chunk_rows = 4;
+    world.setup.load_period_ns = 40'000'000;
+    world.add_requests(3, 3, 0.8);
+    world.setup.requests[1].score = true;
+    return split(record(world));
+  }();
+  return recorded;
+}
+
+std::string field(const std::string& line, const std::string& name) {
+  const auto key = fmt::format("\"{}\":", name);
+  const auto begin = line.find(key);
+  BOOST_REQUIRE_MESSAGE(begin != std::string::npos, "no " + name + " in " + line);
+  const auto from = begin + key.size();
+  return line.substr(from, line.find_first_of(",}]", from) - from);
+}
+
+std::int64_t number(const std::string& line, const std::string& name) {
+  return std::stoll(field(line, name));
+}
+
+void set(std::string& line, const std::string& name, std::int64_t value) {
+  const auto key = fmt::format("\"{}\":", name);
+  const auto from = line.find(key) + key.size();
+  line.replace(from, field(line, name).size(), std::to_string(value));
+}
+
+void add(std::string& line, const std::string& name, std::int64_t change) {
+  set(line, name, number(line, name) + change);
+}
+
+std::size_t find(const lines& content, const std::string& type,
+                 const std::function<bool(const std::string&)>& accept = {}) {
+  for (std::size_t i = 0; i < content.size(); ++i)
+    if (is(content[i], type) && (!accept || accept(content[i]))) return i;
+  BOOST_FAIL("the trace has no such line of type " + type);
+  return 0;
+}
+
+trace::trace_header header_of(const lines& content) {
+  auto header = trace::parse_header(content[0], "trace");
+  BOOST_REQUIRE(header.has_value());
+  return std::move(*header);
+}
+
+/// Changes a copy, seals it anew and expects the check that says `complaint`.
+void check_refused(const std::string& complaint, const std::function<void(lines&)>& change) {
+  auto content = small_trace();
+  change(content);
+  BOOST_REQUIRE(join(content) != join(small_trace()));
+  const auto summary = verify_sealed_anew(content);
+  BOOST_REQUIRE_MESSAGE(!summary.has_value(), "not refused: " + complaint);
+  BOOST_TEST(summary.error().message.find(complaint) != std::string::npos,
+             summary.error().message << " does not say: " << complaint);
+  BOOST_TEST(summary.error().message.find(".jsonl:") != std::string::npos);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(verify)
+
+BOOST_AUTO_TEST_CASE(traces_of_every_family_hold_under_its_own_rule_for_gates) {
+  for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
+                          model::family::qwen3_moe, model::family::olmoe})
+    BOOST_TEST_CONTEXT(model::to_string(kind)) {
+      // Decisions with substitutes, whose gates follow the rule too.
+      test::world world("local-only", 5, 1, 3, test::random_model(kind));
+      world.setup.chunk_rows = 4;
+      world.add_requests(3, 3, 0.8);
+      const auto text = record(world);
+      check_holds(text, world);
+      auto content = split(text);
+      const std::string right = world.setup.model->config().gates == model::gate_rule::renormalised
+                                    ? "renormalised"
+                                    : "probabilities";
+      const std::string wrong = right == "renormalised" ? "probabilities" : "renormalised";
+      const auto restate = [&](const std::string& from, const std::string& to) {
+        const auto place = content[0].find(from);
+        BOOST_REQUIRE(place != std::string::npos);
+        content[0].replace(place, from.size(), to);
+        return verify_sealed_anew(content);
+      };
+      const auto refused = restate("\"router_gates\":\"" + right, "\"router_gates\":\"" + wrong);
+      BOOST_REQUIRE(!refused.has_value());
+      BOOST_TEST(refused.error().message.find("gate of the router") != std::string::npos,
+                 refused.error().message);
+      const auto unknown = restate("\"router_gates\":\"" + wrong, "\"router_gates\":\"halved");
+      BOOST_REQUIRE(!unknown.has_value());
+      BOOST_TEST(
+          unknown.error().message.find("router_gates: found \"halved\"") != std::string::npos,
+          unknown.error().message);
+      BOOST_TEST(!restate("\"router_gates\":\"halved\",", "").has_value());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(emulated_traces_of_every_strategy_and_budget_hold) {
+  for (const auto& strategy : planning::strategy_names())
+    for (const double percent : {0.0, 5.0, -1.0}) {
+      BOOST_TEST_CONTEXT(strategy << " at " << percent << " per cent") {
+        test::world world(strategy, percent);
+        if (percent != 0 && !world.setup.chosen.has_budget) continue;
+        add_mixed_requests(world, 5);
+        const auto text = record(world);
+        check_holds(text, world);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(emulated_traces_hold_on_other_clusters_and_residencies) {
+  for (const std::uint64_t seed : {2, 3, 4})
+    for (const std::string strategy : {"paper", "ordermoe", "layer-shards"}) {
+      BOOST_TEST_CONTEXT(strategy << " with seed " << seed) {
+        test::world world(strategy, 5, seed, 4 + seed);
+        if (strategy == "ordermoe")
+          world.setup.chosen.plan.residence = planning::roaming_residency(
+              world.setup.servers.size(), test::tiny_model()->config().n_layers);
+        add_mixed_requests(world, 6);
+        world.setup.requests[2].stop_strings = {"no text ever holds this"};
+        check_holds(record(world), world);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_of_one_server_holds) {
+  test::world world("exact", 0, 1, 1);
+  add_mixed_requests(world, 4);
+  check_holds(record(world), world);
+}
+
+BOOST_AUTO_TEST_CASE(local_traces_hold) {
+  for (const std::string strategy : {"exact", "layer-shards", "ordermoe"}) {
+    BOOST_TEST_CONTEXT(strategy) {
+      test::world world(strategy, 5);
+      world.setup.mode = actors::run_mode::local;
+      add_mixed_requests(world, 5);
+      check_holds(record(world), world);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_sum_of_losses_waits_for_every_chunk_of_the_prompt) {
+  // Chunks end on different servers: the report of an early one comes after the last token.
+  test::world world("local-only", 5, 10, 3);
+  world.setup.chunk_rows = 8;
+  world.add_requests(1, 1, 0.8, 30);
+  check_holds(record(world), world);
+}
+
+BOOST_AUTO_TEST_CASE(the_same_seed_gives_the_same_bytes_and_another_seed_others) {
+  const auto run = [](std::uint64_t seed) {
+    test::world world("ordermoe", 5, seed);
+    add_mixed_requests(world, 5);
+    return record(world);
+  };
+  const auto first = run(1);
+  BOOST_TEST((run(1) == first));
+  BOOST_TEST((run(2) != first));
+}
+
+BOOST_AUTO_TEST_CASE(the_small_trace_has_every_kind_of_line) {
+  for (const std::string type : {"run", "request", "snapshot", "slot", "batch", "transfer", "kv",
+                                 "token", "done", "link_ledger", "server_ledger", "end"})
+    BOOST_TEST(type_count(small_trace(), type) > 0u, type);
+  const auto summary = verify_text(join(small_trace()));
+  BOOST_REQUIRE_MESSAGE(summary.has_value(), (summary ? "" : summary.error().message));
+  BOOST_TEST(summary->loss > 0);
+  BOOST_TEST(summary->slots[2] + summary->slots[3] > 0);
+  BOOST_TEST(verify_sealed_anew(small_trace()).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_without_any_one_line_is_refused) {
+  for (std::size_t i = 0; i < small_trace().size(); ++i) {
+    auto content = small_trace();
+    content.erase(content.begin() + static_cast<std::ptrdiff_t>(i));
+    BOOST_TEST(!verify_text(join(content)).has_value(), "line " << i + 1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_without_any_one_line_is_refused_even_under_a_new_hash) {
+  for (std::size_t i = 0; i + 1 < small_trace().size(); ++i) {
+    auto content = small_trace();
+    content.erase(content.begin() + static_cast<std::ptrdiff_t>(i));
+    BOOST_TEST(!verify_sealed_anew(content).has_value(),
+               "line " << i + 1 << ": " << small_trace()[i].substr(0, 200));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_with_any_one_line_twice_is_refused_even_under_a_new_hash) {
+  for (std::size_t i = 0; i + 1 < small_trace().size(); ++i) {
+    auto content = small_trace();
+    content.insert(content.begin() + static_cast<std::ptrdiff_t>(i), content[i]);
+    BOOST_TEST(!verify_sealed_anew(content).has_value(),
+               "line " << i + 1 << ": " << small_trace()[i].substr(0, 200));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_with_any_one_number_changed_is_refused_by_its_hash) {
+  const auto text = join(small_trace());
+  std::vector<std::size_t> digits;  // The last digit of each number that is not in a string.
+  bool quoted = false;
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '\\') {
+      ++i;
+      continue;
+    }
+    if (text[i] == '"') quoted = !quoted;
+    if (!quoted && std::isdigit(text[i]) && !std::isdigit(text[i + 1])) digits.push_back(i);
+  }
+  random_stream draws(1, 5);
+  for (int i = 0; i < 300; ++i) {
+    const auto at = digits[draws.below(digits.size())];
+    auto changed = text;
+    changed[at] = changed[at] == '9' ? '0' : static_cast<char>(changed[at] + 1);
+    const auto summary = verify_text(changed);
+    BOOST_REQUIRE_MESSAGE(!summary.has_value(), "byte " << at);
+    const auto& message = summary.error().message;
+    BOOST_TEST((message.find("sha256") != std::string::npos ||
+                message.find("lines: found") != std::string::npos),
+               message);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nearly_every_number_of_an_event_is_refused_by_the_checks_alone) {
+  // What a trace cannot tell: the sampled ids, the waits that a server reported, and the seed.
+  random_stream draws(1, 6);
+  std::size_t tried = 0;
+  while (tried < 250) {
+    auto content = small_trace();
+    const auto at = 1 + draws.below(content.size() - 2);
+    auto& line = content[at];
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 1; i + 1 < line.size(); ++i)
+      if (std::isdigit(line[i]) && !std::isalnum(line[i + 1]) && line[i + 1] != '_' &&
+          line[i + 1] != '.' && line[i + 1] != '"')
+        ends.push_back(i);
+    const auto digit = ends[draws.below(ends.size())];
+    const auto before = line.substr(0, digit);
+    const auto name_end = before.rfind("\":");
+    const auto name_begin = before.rfind('"', name_end - 1) + 1;
+    const auto name = before.substr(name_begin, name_end - name_begin);
+    if (name == "id" || name == "wait_ns" || name == "logits") continue;
+    line[digit] = line[digit] == '9' ? '0' : static_cast<char>(line[digit] + 1);
+    ++tried;
+    BOOST_TEST(!verify_sealed_anew(content).has_value(),
+               "line " << at + 1 << ", " << name << ": " << line.substr(0, 300));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_executor_that_does_not_host_the_expert_is_refused) {
+  check_refused("executor: found server", [](lines& content) {
+    const auto plan = header_of(content).plan;
+    const planning::placement_index index(plan);
+    for (auto& line : content) {
+      if (!is(line, "slot")) continue;
+      for (std::size_t m = 0; m < plan.n_servers; ++m) {
+        const auto layer = static_cast<std::size_t>(number(line, "layer"));
+        const auto expert = static_cast<std::size_t>(number(line, "expert"));
+        if (index.hosts(m, layer, expert) || (number(line, "executor") == number(line, "server")) ||
+            static_cast<std::int64_t>(m) == number(line, "server"))
+          continue;
+        return set(line, "executor", static_cast<std::int64_t>(m));
+      }
+    }
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_lowered_loss_is_refused) {
+  check_refused("loss of the recomputed decision", [](lines& content) {
+    auto& line =
+        content[find(content, "slot", [](const auto& l) { return number(l, "loss") > 0; })];
+    add(line, "loss", -1);
+    add(line, "allowance_left", 1);
+    add(line, "pool_left", 1);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(an_allowance_that_does_not_continue_is_refused) {
+  check_refused("allowance_left: found",
+                [](lines& content) { add(content[find(content, "slot")], "allowance_left", 1); });
+}
+
+BOOST_AUTO_TEST_CASE(a_changed_residence_is_refused) {
+  check_refused("residence of the recomputed decision", [](lines& content) {
+    const auto first = content[find(content, "slot")];
+    for (auto& line : content)
+      if (is(line, "slot") && field(line, "request") == field(first, "request") &&
+          field(line, "first") == field(first, "first") && number(line, "layer") == 0)
+        set(line, "residence", (number(first, "residence") + 1) % 3);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_changed_target_is_refused) {
+  check_refused("target of the router", [](lines& content) {
+    auto& line = content[find(
+        content, "slot", [](const auto& l) { return field(l, "kind") == "\"local_substitute\""; })];
+    auto other = std::int64_t{0};
+    while (other == number(line, "target") || other == number(line, "expert")) ++other;
+    set(line, "target", other);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(attention_outside_the_residency_set_is_refused) {
+  check_refused("server: found", [](lines& content) {
+    auto& line = content[find(content, "slot")];
+    set(line, "server", (number(line, "server") + 1) % 3);
+    const auto from = line.find("\"kind\":\"") + 8;
+    line.replace(from, line.find('"', from) - from,
+                 serving::to_string(
+                     actors::classify(static_cast<std::uint32_t>(number(line, "server")),
+                                      static_cast<std::uint32_t>(number(line, "target")),
+                                      {static_cast<std::uint32_t>(number(line, "executor")),
+                                       static_cast<std::uint32_t>(number(line, "expert")), 0})));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(bytes_off_by_one_are_refused_even_where_the_ledger_agrees) {
+  const auto fake = [](lines& content, const std::string& frame) {
+    auto& line = content[find(content, "transfer", [&](const auto& l) {
+      return field(l, "frame") == fmt::format("\"{}\"", frame);
+    })];
+    auto& ledger = content[find(content, "link_ledger", [&](const auto& l) {
+      return field(l, "from") == field(line, "from") && field(l, "to") == field(line, "to");
+    })];
+    for (auto* changed : {&line, &ledger}) {
+      add(*changed, "other_bytes", 1);
+      add(*changed, "serialised_bytes", 1);
+    }
+    const auto header = header_of(content);
+    const auto& link =
+        header.servers.link(server_id{static_cast<std::uint32_t>(number(line, "from"))},
+                            server_id{static_cast<std::uint32_t>(number(line, "to"))});
+    const auto charged = [](const std::string& l) {
+      return number(l, "hidden_bytes") + number(l, "kv_bytes") + number(l, "other_bytes");
+    };
+    const auto longer = transfer_ns(link, charged(line)) - transfer_ns(link, charged(line) - 1);
+    add(line, "end_ns", longer);
+    add(line, "arrival_ns", longer);
+    add(ledger, "busy_ns", longer);
+  };
+  check_refused("found", [&](lines& content) { fake(content, "call"); });
+  check_refused("found", [&](lines& content) { fake(content, "output"); });
+  check_refused("other_bytes: found", [&](lines& content) { fake(content, "load"); });
+}
+
+BOOST_AUTO_TEST_CASE(a_dropped_transfer_is_refused_even_where_the_ledger_agrees) {
+  check_refused("frames from server", [](lines& content) {
+    std::size_t last = 0;
+    for (std::size_t i = 0; i < content.size(); ++i)
+      if (is(content[i], "transfer") && field(content[i], "frame") == "\"call\"") last = i;
+    const auto line = content[last];
+    auto& ledger = content[find(content, "link_ledger", [&](const auto& l) {
+      return field(l, "from") == field(line, "from") && field(l, "to") == field(line, "to");
+    })];
+    add(ledger, "messages", -1);
+    for (const std::string name : {"hidden_bytes", "other_bytes", "serialised_bytes"})
+      add(ledger, name, -number(line, name));
+    add(ledger, "busy_ns", number(line, "start_ns") - number(line, "end_ns"));
+    content.erase(content.begin() + static_cast<std::ptrdiff_t>(last));
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_shortened_batch_is_refused) {
+  check_refused("end_ns - start_ns: found",
+                [](lines& content) { add(content[find(content, "batch")], "end_ns", -1); });
+}
+
+BOOST_AUTO_TEST_CASE(batches_that_overlap_are_refused) {
+  check_refused("start_ns: found", [](lines& content) {
+    const auto first = find(content, "batch");
+    const auto& server = field(content[first], "server");
+    for (std::size_t i = first + 1; i < content.size(); ++i)
+      if (is(content[i], "batch") && field(content[i], "server") == server)
+        return set(content[i], "start_ns", number(content[first], "end_ns") - 1);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(an_expert_batch_with_a_row_less_is_refused) {
+  check_refused("rows of batches against those decided", [](lines& content) {
+    const auto costs = header_of(content).costs;
+    auto& line = content[find(content, "batch", [](const auto& l) {
+      return field(l, "work") == "\"expert\"" && number(l, "rows") > 1;
+    })];
+    add(line, "rows", -1);
+    add(line, "flops", -costs.expert_flops);
+    auto& ledger = content[find(content, "server_ledger", [&](const auto& l) {
+      return field(l, "server") == field(line, "server");
+    })];
+    add(ledger, "rows", -1);
+    add(ledger, "flops", -costs.expert_flops);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(kv_memory_beyond_the_server_is_refused) {
+  check_refused("change_bytes: found", [](lines& content) {
+    auto& line = content[find(content, "kv")];
+    add(line, "change_bytes", 1'000'000'000'000);
+    add(line, "reserved_bytes", 1'000'000'000'000);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_larger_budget_is_refused) {
+  check_refused("budget: found", [](lines& content) { add(content[0], "token_budget", 1); });
+}
+
+BOOST_AUTO_TEST_CASE(a_lowered_sum_of_losses_is_refused) {
+  check_refused("spent: found", [](lines& content) {
+    add(content[find(content, "done", [](const auto& l) { return number(l, "spent") > 0; })],
+        "spent", -1);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_before_its_token_arrived_is_refused) {
+  check_refused("first_token_ns: found", [](lines& content) {
+    add(content[find(content, "done", [](const auto& l) { return number(l, "tokens") > 0; })],
+        "first_token_ns", -1);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_other_than_the_runs_is_refused) {
+  check_refused("of the recomputed decision", [](lines& content) {
+    const std::string key = "\"policy\":{";
+    const auto policy = content[0].find(key);
+    const auto at = content[0].find("\"candidates\":", policy) + 13;
+    content[0][at] = '0' + static_cast<char>(planning::candidate_rule::exact);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_that_hosts_an_expert_nowhere_is_refused) {
+  check_refused("plan", [](lines& content) {
+    auto& header = content[0];
+    const auto plan = header.find("\"plan\":{");
+    const auto at = header.find("\"n_experts\":", plan) + 12;
+    header[at] = '9';
+  });
+}
+
+BOOST_AUTO_TEST_CASE(ledgers_that_disagree_with_the_lines_are_refused) {
+  for (const std::string name : {"messages", "hidden_bytes", "kv_bytes", "other_bytes", "busy_ns"})
+    check_refused(name + ": found",
+                  [&](lines& content) { add(content[find(content, "link_ledger")], name, 1); });
+  for (const std::string name : {"batches", "rows", "flops", "bytes", "busy_ns", "kv_peak_bytes"})
+    check_refused(name + ": found",
+                  [&](lines& content) { add(content[find(content, "server_ledger")], name, 1); });
+}
+
+BOOST_AUTO_TEST_CASE(lines_that_the_actors_cannot_have_written_are_refused) {
+  const auto slot = [](lines& content) -> std::string& { return content[find(content, "slot")]; };
+  check_refused("expected request, begin, snapshot",
+                [&](lines& content) { slot(content).replace(9, 4, "slit"); });
+  check_refused("field layer", [&](lines& content) { set(slot(content), "layer", 77); });
+  check_refused("field access", [&](lines& content) {
+    auto& line = slot(content);
+    line.replace(line.find("\"access\":"), 9, "\"excess\":");
+  });
+  check_refused("field attempt", [&](lines& content) {
+    auto& line = slot(content);
+    line.insert(line.find("\"attempt\":"), "\"request\":0,");
+  });
+  check_refused("field loss", [&](lines& content) {
+    auto& line = slot(content);
+    line.insert(line.find("\"loss\":") + 7, 1, '0');
+  });
+  check_refused("field end", [&](lines& content) { slot(content) += ' '; });
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_no_whole_trace_is_refused) {
+  const auto whole = join(small_trace());
+  BOOST_TEST((trace::verify_trace("/no/such/trace.jsonl").error().code == errc::not_found));
+  for (const auto& text : {std::string(), std::string("\n"), std::string("{}\n"),
+                           std::string(1, '\0'), whole.substr(0, whole.size() / 2),
+                           whole.substr(0, whole.size() - 1), whole + "\n", whole + whole}) {
+    const auto summary = verify_text(text);
+    BOOST_REQUIRE(!summary.has_value());
+    BOOST_TEST((summary.error().code == errc::malformed), summary.error().message);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(progress_runs_from_zero_to_one) {
+  const scratch_file file;
+  std::ofstream(file.path, std::ios::binary) << join(small_trace());
+  double last = 0;
+  const auto summary = trace::verify_trace(file.path, [&](double share) {
+    BOOST_TEST(share >= last);
+    last = share;
+  });
+  BOOST_TEST(summary.has_value());
+  BOOST_TEST(last == 1);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

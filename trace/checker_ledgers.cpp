@@ -1,0 +1,356 @@
+#include <algorithm>
+
+#include "trace/checker.hpp"
+
+namespace ordermoe::trace {
+
+bool verifier::on_batch(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto work = fields.word("work");
+  const auto layer = fields.integer<std::uint32_t>("layer", 0, n_layers() - 1);
+  const auto expert = fields.integer<std::uint32_t>("expert", 0, n_experts() - 1);
+  const auto rows = fields.integer<std::int64_t>("rows", 1, most_tokens);
+  const auto flops = fields.amount("flops");
+  const auto bytes = fields.amount("bytes");
+  const auto start = fields.amount("start_ns");
+  const auto end = fields.amount("end_ns");
+  if (!fields.end()) return malformed(fields);
+  auto& server = servers_[id];
+  const auto& costs = header_.costs;
+  if (start < server.batch_end_ns)
+    return refuse("start_ns: found {}, expected at least {}, when server {} was free", start,
+                  server.batch_end_ns, id);
+  if (end < start) return refuse("end_ns: found {}, expected at least {}", end, start);
+  if (emulated() && !same("end_ns - start_ns", end - start,
+                          compute_ns(header_.servers.servers[id], flops, bytes)))
+    return false;
+  if (!in_order(end, server.batch_end_ns)) return false;
+  if (work == "attend") {
+    if (!same("expert", expert, 0u) || (emulated() && !close_batch(id))) return false;
+    auto& total = server.attend_found[layer];
+    total.rows += rows;
+    total.flops += flops;
+    total.bytes += bytes;
+    ++total.batches;
+    server.attention = {number_, layer, end, {rows, flops, bytes - costs.attention_bytes, 0}, 0};
+  } else if (work == "expert") {
+    if (!same("flops", flops, rows * costs.expert_flops) ||
+        !same("bytes", bytes, expert_bytes(header_.servers.servers[id], costs)))
+      return false;
+    const auto index = layer * n_experts() + expert;
+    server.expert_found[index] += rows;
+    if (strict_ && server.expert_found[index] > server.expert_expected[index])
+      return refuse(
+          "rows: found {} run so far by expert {} of layer {} on server {}, expected at "
+          "most the {} decided",
+          server.expert_found[index], expert, layer, id, server.expert_expected[index]);
+  } else if (work == "head") {
+    if (!same("layer", layer, 0u) || !same("expert", expert, 0u) ||
+        !same("flops", flops, rows * costs.head_flops) || !same("bytes", bytes, costs.head_bytes))
+      return false;
+    server.head_found += rows;
+    server.head_end_ns = end;
+  } else {
+    return refuse("work: found {}, expected attend, expert or head", work);
+  }
+  auto& ledger = server.ledger;
+  ++ledger.batches;
+  ledger.rows += rows;
+  ledger.flops += flops;
+  ledger.bytes_read += bytes;
+  ledger.busy_ns += end - start;
+  ++summary.batches;
+  summary.compute_busy_ns += end - start;
+  return true;
+}
+
+bool verifier::on_kv(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto number = fields.integer<std::uint64_t>("request");
+  const auto change = fields.integer<std::int64_t>("change_bytes");
+  const auto reserved = fields.amount("reserved_bytes");
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  auto& server = servers_[id];
+  if (!in_order(time, server.kv_ns) || !has_cause(id, time)) return false;
+  const auto held = held_.find({number, id});
+  if (change > 0) {
+    const auto* request = find_request(number);
+    if (request == nullptr) return false;
+    if (held != held_.end())
+      return refuse("found memory for request {} a second time, expected it given back first",
+                    number);
+    if (!same("change_bytes", change, request->kv_need[id])) return false;
+    held_[{number, id}] = change;
+    if (request->terms.access != id) ++grants_[request->terms.access * n() + id];
+  } else {
+    if (held == held_.end())
+      return refuse("found memory of request {} given back, expected it reserved first", number);
+    if (!same("change_bytes", change, -held->second)) return false;
+    held_.erase(held);
+  }
+  server.kv_reserved += change;
+  if (!same("reserved_bytes", reserved, server.kv_reserved)) return false;
+  const auto limit = header_.servers.servers[id].kv_bytes;
+  if (reserved > limit)
+    return refuse("reserved_bytes: found {}, expected at most {}, what server {} keeps for KV rows",
+                  reserved, limit, id);
+  server.ledger.kv_peak_bytes = std::max(server.ledger.kv_peak_bytes, reserved);
+  ++summary.kv_changes;
+  return true;
+}
+
+bool verifier::on_transfer(std::string_view text) {
+  line_fields fields(text);
+  const auto from = fields.integer<std::uint32_t>("from", 0, n() - 1);
+  const auto to = fields.integer<std::uint32_t>("to", 0, n() - 1);
+  const auto name = fields.word("frame");
+  const auto hidden = fields.amount("hidden_bytes");
+  const auto kv = fields.amount("kv_bytes");
+  const auto other = fields.amount("other_bytes");
+  const auto serialised = fields.amount("serialised_bytes");
+  const auto sent = fields.amount("sent_ns");
+  const auto start = fields.amount("start_ns");
+  const auto end = fields.amount("end_ns");
+  const auto arrival = fields.amount("arrival_ns");
+  if (!fields.end()) return malformed(fields);
+  if (from == to) return refuse("to: found {}, expected another server", to);
+  std::size_t kind = 0;
+  while (kind < n_frame_kinds && name != to_string(static_cast<frame_kind>(kind))) ++kind;
+  if (kind == n_frame_kinds)
+    return refuse(
+        "frame: found {}, expected token, call, output, kv, progress, reservation or "
+        "load",
+        name);
+  auto& path = link(from, to);
+  if (!in_order(sent, path.sent_ns) || !has_cause(from, sent)) return false;
+  if (emulated()) {
+    const auto& spec = header_.servers.link(server_id{from}, server_id{to});
+    if (!same("start_ns", start, std::max(sent, path.free_ns)) ||
+        !same("end_ns", end, start + transfer_ns(spec, hidden + kv + other)) ||
+        !same("arrival_ns", arrival, end + spec.latency_ns))
+      return false;
+  } else if (!same("start_ns", start, sent) || !same("end_ns", end, sent) ||
+             !same("arrival_ns", arrival, sent)) {
+    return false;
+  }
+  path.free_ns = end;
+  if (!check_sizes(static_cast<frame_kind>(kind), hidden, kv, other, serialised)) return false;
+  auto& found = path.found[kind];
+  ++found.frames;
+  found.rows += hidden / header_.costs.hidden_bytes + kv / header_.costs.kv_row_bytes;
+  found.other_bytes += other;
+  path.ledger.total += {1, hidden, kv, other, serialised, end - start};
+  if (!emulated()) return true;
+  servers_[to].arrivals.insert(arrival);
+  if (static_cast<frame_kind>(kind) == frame_kind::load) servers_[to].load_arrivals.insert(arrival);
+  if (static_cast<frame_kind>(kind) == frame_kind::progress) {
+    auto [place, added] = progress_.try_emplace({from, to, sent}, arrival, arrival);
+    if (!added) place->second.second = arrival;
+  }
+  return true;
+}
+
+bool verifier::check_sizes(frame_kind kind, std::int64_t hidden, std::int64_t kv,
+                           std::int64_t other, std::int64_t serialised) {
+  const auto& costs = header_.costs;
+  const bool carries_kv = kind == frame_kind::kv;
+  const bool carries_hidden =
+      kind == frame_kind::token || kind == frame_kind::call || kind == frame_kind::output;
+  if (hidden % costs.hidden_bytes != 0 || (hidden > 0 && !carries_hidden) ||
+      (hidden == 0 && (kind == frame_kind::call || kind == frame_kind::output)))
+    return refuse("hidden_bytes: found {} in a {} frame, expected {}", hidden, to_string(kind),
+                  carries_hidden ? fmt::format("a multiple of {}", costs.hidden_bytes) : "0");
+  if (kv % costs.kv_row_bytes != 0 || (kv > 0) != carries_kv)
+    return refuse("kv_bytes: found {} in a {} frame, expected {}", kv, to_string(kind),
+                  carries_kv ? fmt::format("a multiple of {}", costs.kv_row_bytes) : "0");
+  const auto rows = carries_kv ? kv / costs.kv_row_bytes : hidden / costs.hidden_bytes;
+  auto& width = carries_kv ? kv_width_ : hidden_width_;
+  const auto values = serialised - other;
+  if (width == 0 && rows > 0 && values > 0 && values % rows == 0) width = values / rows;
+  const bool keeps_hidden = kind == frame_kind::progress && values % sizeof(float) == 0;
+  if (!keeps_hidden && !same("serialised_bytes - other_bytes", values, rows * width)) return false;
+  if (rows > 0 && values <= 0)
+    return refuse("serialised_bytes: found no bytes of {} rows, expected some", rows);
+  if (kind == frame_kind::reservation) return same("other_bytes", other, reservation_bytes_);
+  if (kind == frame_kind::load) return same("other_bytes", other, load_bytes_);
+  return true;
+}
+
+bool verifier::on_answered(std::string_view text) {
+  line_fields fields(text);
+  const auto requests = fields.integer<std::uint64_t>("requests");
+  if (!fields.end()) return malformed(fields);
+  if (closing_) return refuse("found the number of requests a second time, expected it once");
+  // Requests that were refused when they arrived have no lines.
+  if (requests < summary.requests)
+    return refuse("requests: found {}, expected {} at least", requests, summary.requests);
+  if (!settle()) return false;
+  closing_ = true;
+  return true;
+}
+
+bool verifier::on_link_ledger(std::string_view text) {
+  line_fields fields(text);
+  const auto from = fields.integer<std::uint32_t>("from", 0, n() - 1);
+  const auto to = fields.integer<std::uint32_t>("to", 0, n() - 1);
+  traffic t;
+  t.messages = fields.amount("messages");
+  t.hidden_bytes = fields.amount("hidden_bytes");
+  t.kv_bytes = fields.amount("kv_bytes");
+  t.other_bytes = fields.amount("other_bytes");
+  t.serialised_bytes = fields.amount("serialised_bytes");
+  t.busy_ns = fields.amount("busy_ns");
+  if (!fields.end()) return malformed(fields);
+  if (!closing_) return refuse("found a ledger, expected the number of requests first");
+  if (ledgers_ >= n() * (n() - 1)) return refuse("found a link's ledger, expected a server's");
+  const auto expected_from = ledgers_ / (n() - 1);
+  const auto skip = ledgers_ % (n() - 1);
+  if (!same("from", from, expected_from) || !same("to", to, skip + (skip >= from ? 1 : 0)))
+    return false;
+  ++ledgers_;
+  const auto& total = link(from, to).ledger.total;
+  summary.charged += total;
+  return same("messages", t.messages, total.messages) &&
+         same("hidden_bytes", t.hidden_bytes, total.hidden_bytes) &&
+         same("kv_bytes", t.kv_bytes, total.kv_bytes) &&
+         same("other_bytes", t.other_bytes, total.other_bytes) &&
+         same("serialised_bytes", t.serialised_bytes, total.serialised_bytes) &&
+         same("busy_ns", t.busy_ns, total.busy_ns);
+}
+
+bool verifier::on_server_ledger(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  server_ledger found;
+  found.batches = fields.amount("batches");
+  found.rows = fields.amount("rows");
+  found.flops = fields.amount("flops");
+  found.bytes_read = fields.amount("bytes");
+  found.busy_ns = fields.amount("busy_ns");
+  found.kv_peak_bytes = fields.amount("kv_peak_bytes");
+  if (!fields.end()) return malformed(fields);
+  if (!closing_) return refuse("found a ledger, expected the number of requests first");
+  if (ledgers_ < n() * (n() - 1))
+    return refuse("found a server's ledger, expected the {} of links first", n() * (n() - 1));
+  if (!same("server", id, ledgers_ - n() * (n() - 1))) return false;
+  ++ledgers_;
+  const auto& total = servers_[id].ledger;
+  return same("batches", found.batches, total.batches) && same("rows", found.rows, total.rows) &&
+         same("flops", found.flops, total.flops) &&
+         same("bytes", found.bytes_read, total.bytes_read) &&
+         same("busy_ns", found.busy_ns, total.busy_ns) &&
+         same("kv_peak_bytes", found.kv_peak_bytes, total.kv_peak_bytes);
+}
+
+bool verifier::settle() {
+  if (!requests_.empty())
+    return refuse("found the ledgers, expected request {} to be done first",
+                  requests_.begin()->first);
+  if (!held_.empty())
+    return refuse("found the ledgers, expected server {} to have the memory of request {} back",
+                  held_.begin()->first.second, held_.begin()->first.first);
+  if (!strict_) return true;
+  for (std::uint32_t id = 0; id < n(); ++id)
+    if (!settle_server(id)) return false;
+  for (std::uint32_t from = 0; from < n(); ++from)
+    for (std::uint32_t to = 0; to < n(); ++to)
+      if (from != to && !settle_link(from, to)) return false;
+  return settle_reservations() && settle_load();
+}
+
+bool verifier::settle_server(std::uint32_t id) {
+  auto& server = servers_[id];
+  if (emulated() && !close_batch(id)) return false;
+  if (server.snapshot == 0) return refuse("found no snapshot of server {}, expected one", id);
+  const auto& costs = header_.costs;
+  for (std::uint32_t layer = 0; layer < n_layers(); ++layer) {
+    const auto where = fmt::format("attention of layer {} on server {}", layer, id);
+    const auto& found = server.attend_found[layer];
+    const auto& decided = server.attend_expected[layer];
+    if (!same(where + ", rows of batches against those decided", found.rows, decided.rows) ||
+        !same(where + ", FLOPs", found.flops, decided.flops) ||
+        !same(where + ", bytes", found.bytes,
+              decided.bytes + found.batches * costs.attention_bytes))
+      return false;
+    for (std::uint32_t expert = 0; expert < n_experts(); ++expert) {
+      const auto index = layer * n_experts() + expert;
+      if (!same(fmt::format("expert {} of layer {} on server {}, rows of batches against those "
+                            "decided",
+                            expert, layer, id),
+                server.expert_found[index], server.expert_expected[index]))
+        return false;
+    }
+  }
+  return same(fmt::format("head of server {}, rows of batches against those needed", id),
+              server.head_found, server.head_expected);
+}
+
+bool verifier::settle_link(std::uint32_t from, std::uint32_t to) {
+  auto& path = link(from, to);
+  for (const auto kind : {frame_kind::token, frame_kind::call, frame_kind::output, frame_kind::kv,
+                          frame_kind::progress}) {
+    const auto& found = path.found[index_of(kind)];
+    auto implied = path.expected[index_of(kind)];
+    if (kind == frame_kind::kv) {
+      // On the wall clock a decision does not tell which batch attended its rows.
+      if (!emulated()) implied.frames = found.frames;
+      implied.other_bytes = implied.frames * kv_frame_bytes_ + path.kv_blocks * kv_block_bytes_;
+    }
+    const auto where = fmt::format("{} frames from server {} to {}", to_string(kind), from, to);
+    if (!same(where + ", against those that the decisions imply", found.frames, implied.frames) ||
+        !same(where + ", rows", found.rows, implied.rows) ||
+        !same(where + ", other bytes", found.other_bytes, implied.other_bytes))
+      return false;
+  }
+  return true;
+}
+
+bool verifier::settle_reservations() {
+  const auto count = [&](std::uint32_t from, std::uint32_t to) {
+    return link(from, to).found[index_of(frame_kind::reservation)].frames;
+  };
+  for (std::uint32_t a = 0; a < n(); ++a)
+    for (std::uint32_t b = a + 1; b < n(); ++b) {
+      const auto there = grants_[a * n() + b], back = grants_[b * n() + a];
+      if (!same(fmt::format("reservation frames from server {} to {} less those back", a, b),
+                count(a, b) - count(b, a), there - back))
+        return false;
+      const auto least = members_[a * n() + b] + members_[b * n() + a] + back;
+      if (count(b, a) < least)
+        return refuse("found {} reservation frames from server {} to {}, expected at least {}",
+                      count(b, a), b, a, least);
+    }
+  return true;
+}
+
+bool verifier::settle_load() {
+  if (n() == 1) return true;
+  const auto count = [&](std::uint32_t from, std::uint32_t to) {
+    return link(from, to).found[index_of(frame_kind::load)].frames;
+  };
+  for (std::uint32_t to = 0; to < n(); ++to) {
+    if (!servers_[to].load_arrivals.empty())
+      return refuse(
+          "found no snapshot of server {} at {} ns, expected one that takes in the load "
+          "report that arrived then",
+          to, *servers_[to].load_arrivals.begin());
+    std::int64_t reports = count(to, to == 0 ? 1 : 0);
+    for (std::uint32_t from = 0; from < n(); ++from) {
+      if (from == to) continue;
+      if (!same(fmt::format("load frames from server {} to {}", from, to), count(from, to),
+                count(from, from == 0 ? 1 : 0)))
+        return false;
+      reports += count(from, to);
+    }
+    if (!same(fmt::format("snapshots of server {} after the first, less those of tables", to),
+              static_cast<std::int64_t>(servers_[to].snapshot) - 1 - servers_[to].installs,
+              reports))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace ordermoe::trace

@@ -1,0 +1,194 @@
+#include <algorithm>
+
+#include "planning/strategies/adaptation.hpp"
+#include "trace/checker.hpp"
+#include "trace/lines.hpp"
+
+namespace ordermoe::trace {
+
+bool verifier::put_in_force(std::shared_ptr<const planning::profile> profile, planning::plan placed,
+                            std::uint64_t policy) {
+  auto tables = planning::selection_tables::build(*profile, placed, prices_, header_.policy,
+                                                  header_.token_budget);
+  if (!tables) return refuse("{}", tables.error().message);
+  const planning::placement_index index(placed);
+  placed_ = std::make_shared<const plan_in_force>(
+      plan_in_force{std::move(placed),
+                    index,
+                    std::move(*tables),
+                    policy,
+                    std::move(profile),
+                    {header_.token_budget, header_.allowance_factor, header_.continue_in_place}});
+  tables_[id_of(*placed_)] = placed_;
+  return true;
+}
+
+bool verifier::on_install(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto snapshot = fields.integer<std::uint64_t>("snapshot");
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto policy = fields.integer<std::uint64_t>("policy");
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  auto& server = servers_[id];
+  if (server.snapshot == 0) return refuse("found other tables, expected a begin line first");
+  if (!same("snapshot", snapshot, server.snapshot + 1) || !in_order(time, server.snapshot_ns))
+    return false;
+  const auto next = tables_.upper_bound(id_of(*server.placed));
+  if (next == tables_.end())
+    return refuse(
+        "found tables of epoch {} and policy {}, expected a plan, weights or policy line first",
+        epoch, policy);
+  if (!same("epoch", epoch, next->first.epoch) || !same("policy", policy, next->first.policy))
+    return false;
+  server.placed = next->second;
+  server.snapshot = snapshot;
+  ++server.installs;
+  ++summary.snapshots;
+  forget_tables();
+  return true;
+}
+
+void verifier::forget_tables() {
+  auto oldest = tables_.rbegin()->first;
+  for (const auto& server : servers_) oldest = std::min(oldest, id_of(*server.placed));
+  tables_.erase(tables_.begin(), tables_.lower_bound(oldest));
+}
+
+bool verifier::on_weights(std::string_view text) {
+  line_fields fields(text);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto policy = fields.integer<std::uint64_t>("policy");
+  const auto kappa = fields.real("kappa");
+  const auto omega_time = fields.real("omega_time");
+  const auto omega_quality = fields.real("omega_quality");
+  const auto time = fields.amount("time_ns");
+  const auto requests = fields.ids("requests");
+  if (!fields.end()) return malformed(fields);
+  if (!same("epoch", epoch, placed_->plan.epoch) || !same("policy", policy, placed_->policy + 1) ||
+      !in_order(time, planner_ns_))
+    return false;
+  if (requests.empty()) return refuse("found an empty window, expected a request at least");
+  std::vector<planning::observed_request> window;
+  for (const auto request : requests) {
+    const auto found = observed_.find(request);
+    if (found == observed_.end())
+      return refuse(
+          "found request {} in the window, expected one that has a budget, is done and was in no "
+          "window before",
+          request);
+    const auto& [answered, placed] = found->second;
+    auto& position_ns = position_ns_[placed->plan.epoch];
+    if (position_ns.empty())
+      position_ns = planning::exact_position_ns(*placed->profile, placed->plan, header_.servers,
+                                                header_.costs);
+    window.push_back(planning::observe(answered, header_.chunk_rows, position_ns));
+    observed_.erase(found);
+  }
+  const auto adapted = planning::adapt_to_window(header_.policy.omega_quality, kappa, window);
+  if (!same("omega_quality", omega_quality, adapted.omega_quality) ||
+      !same("omega_time", omega_time, adapted.omega_time))
+    return false;
+  header_.policy.omega_time = omega_time;
+  header_.policy.omega_quality = omega_quality;
+  ++summary.policy_changes;
+  return put_in_force(placed_->profile, placed_->plan, policy);
+}
+
+bool verifier::on_policy(std::string_view text) {
+  line_fields fields(text);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto policy = fields.integer<std::uint64_t>("policy");
+  const auto time = fields.amount("time_ns");
+  const auto content = fields.last_value("content");
+  if (!fields.end()) return malformed(fields);
+  if (!same("epoch", epoch, placed_->plan.epoch) || !same("policy", policy, placed_->policy + 1) ||
+      !in_order(time, planner_ns_))
+    return false;
+  auto read = parse_policy(std::string(content), fmt::format("{}:{} policy", place_, number_));
+  if (!read) {
+    problem_ = read.error();
+    return false;
+  }
+  header_.policy = std::move(*read);
+  ++summary.policy_changes;
+  if (!put_in_force(placed_->profile, placed_->plan, policy)) return false;
+  // What the actors could have written, and nothing else.
+  return policy_line(id_of(*placed_), header_.policy, time) == text ||
+         refuse("found a policy in another form than the one that is written");
+}
+
+bool verifier::on_plan(std::string_view text) {
+  line_fields fields(text);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
+  const auto policy = fields.integer<std::uint64_t>("policy");
+  const auto reason = fields.word("reason");
+  planning::weight_move found;
+  found.bytes = fields.amount("moved_bytes");
+  found.ns = fields.amount("moved_ns");
+  const auto time = fields.amount("time_ns");
+  const auto content = fields.last_value("profile");
+  if (!fields.end()) return malformed(fields);
+  if (!in_order(time, planner_ns_)) return false;
+  if (reason != "order" && reason != "drift")
+    return refuse("reason: found {}, expected order or drift", reason);
+  if (!requests_.empty())
+    return refuse("found another plan, expected request {} to be done first",
+                  requests_.begin()->first);
+  if (!same("epoch", epoch, placed_->plan.epoch + 1) || !same("policy", policy, placed_->policy))
+    return false;
+  // The profile is followed by the plan, which ends the line.
+  constexpr std::string_view between = R"(,"plan":{)";
+  const auto split = content.rfind(between);
+  if (split == std::string_view::npos)
+    return refuse("found no plan after the profile, expected one");
+  const auto place = fmt::format("{}:{}", place_, number_);
+  auto experts = planning::parse_profile(std::string(content.substr(0, split)), place + " profile");
+  auto placed = planning::parse_plan(std::string(content.substr(split + between.size() - 1)),
+                                     place + " plan");
+  if (!experts || !placed) {
+    problem_ = experts ? placed.error() : experts.error();
+    return false;
+  }
+  if (auto valid = planning::validate(*placed, header_.servers, header_.costs); !valid) {
+    problem_ = at(place + " plan", valid.error());
+    return false;
+  }
+  const auto& before = *placed_;
+  if (!same("epoch of the plan", placed->epoch, epoch) ||
+      !same("layers of the plan", placed->n_layers, before.plan.n_layers) ||
+      !same("experts of the plan", placed->n_experts, before.plan.n_experts) ||
+      !same("layers of the profile", experts->n_layers, before.plan.n_layers) ||
+      !same("experts of the profile", experts->n_experts, before.plan.n_experts) ||
+      !same("top_k of the profile", experts->top_k, header_top_k_))
+    return false;
+  const auto move = planning::weights_to_move(before.plan, *placed, header_.servers, header_.costs);
+  if (!same("moved_bytes", found.bytes, move.bytes) || !same("moved_ns", found.ns, move.ns))
+    return false;
+  header_.plan = *placed;
+  ++summary.plans;
+  if (!put_in_force(std::make_shared<const planning::profile>(std::move(*experts)),
+                    std::move(*placed), policy))
+    return false;
+  // What the actors could have written, and nothing else.
+  return plan_line(id_of(*placed_), placed_->plan, *placed_->profile, reason, move, time) == text ||
+         refuse("found a profile or plan in another form than the one that is written");
+}
+
+void verifier::remember_done(const request_state& request, std::uint64_t tokens, loss_units spent,
+                             std::int64_t done_ns) {
+  if (!planning::has_budget_use(request.budget)) return;
+  planning::answered_request answered;
+  answered.request = request.terms.request;
+  answered.access = request.terms.access;
+  answered.prompt_tokens = request.terms.prompt_tokens;
+  answered.new_tokens = static_cast<std::uint32_t>(tokens);
+  answered.budget = request.budget;
+  answered.spent = spent;
+  answered.admitted_ns = request.admitted_ns;
+  answered.done_ns = done_ns;
+  observed_[answered.request] = {answered, placed_};
+}
+
+}  // namespace ordermoe::trace
