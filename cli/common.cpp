@@ -14,6 +14,7 @@
 
 #include "config/files.hpp"
 #include "config/json.hpp"
+#include "model/architecture/half_trained.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "setup/calibration_profile.hpp"
 
@@ -151,6 +152,7 @@ actors::run_setup setup_of(const world& loaded, std::uint64_t seed) {
 
 result<fs::path> existing_folder(const std::string& path, const char* flag) {
   std::error_code status;
+  if (auto half = model::check_not_half_trained(path); !half) return at(flag, half.error());
   if (!fs::is_directory(path, status))
     return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
   return fs::path(path);

@@ -11,13 +11,18 @@ if(ORDERMOE_SANITIZE)
 endif()
 
 # ordermoe_library(planning SOURCES a.cpp b.cpp PUBLIC ordermoe::config PRIVATE lib) makes the target
-# ordermoe_planning with the alias ordermoe::planning, included as "planning/...".
+# ordermoe_planning with the alias ordermoe::planning, included as "planning/...". IN_MODULE: programs and the module of
+# LibTorch each have their own copy, of which neither shows the other anything.
 function(ordermoe_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "IN_MODULE" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(ordermoe_${name} STATIC ${ARG_SOURCES})
   add_library(ordermoe::${name} ALIAS ordermoe_${name})
   target_include_directories(ordermoe_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_link_libraries(ordermoe_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ordermoe_internal ${ARG_PRIVATE})
+  if(ARG_IN_MODULE)
+    set_target_properties(ordermoe_${name} PROPERTIES
+      POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  endif()
 endfunction()
 
 # ordermoe_test(planning LIBRARIES ordermoe::planning FILES a.test.cpp b.test.cpp) makes one executable for the

@@ -1,10 +1,8 @@
 #include "model/expert_weights.hpp"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "model/kernels/thread_team.hpp"
@@ -85,11 +83,6 @@ void run_shared(const packed_expert& expert, const float* input, float* output, 
 
 }  // namespace
 
-struct projection::device_matrix {
-  at::Device device;
-  at::Tensor content;  ///< [n_out, n_in] fp32
-};
-
 projection::projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
                        const compute_place& place, precision kept) {
   matrix_source source(row_major, n_out, n_in);
@@ -103,20 +96,17 @@ projection::projection(matrix_source& source, const compute_place& place, precis
     return;
   }
   packed_.layout = {source.n_out(), source.n_in()};
-  if (place.linear == linear_path::libtorch) {
-    ORDERMOE_CHECK(kept == precision::stored, "LibTorch multiplies by weights as they are stored");
-    const at::Device device(place.device);
-    at::Tensor plain = at::empty(
-        {static_cast<std::int64_t>(source.n_out()), static_cast<std::int64_t>(source.n_in())},
-        at::kFloat);
-    constexpr std::size_t rows_at_once = 64;
-    for (std::size_t first = 0; first < source.n_out(); first += rows_at_once) {
-      const std::size_t n = std::min(rows_at_once, source.n_out() - first);
-      source.begin_rows(first, n);
-      source.read(first, {plain.data_ptr<float>() + first * source.n_in(), n * source.n_in()});
-      source.end_rows(first, n);
-    }
-    device_ = std::make_shared<const device_matrix>(device_matrix{device, plain.to(device)});
+  if (place.device != nullptr) {
+    ORDERMOE_CHECK(kept == precision::stored, "a device multiplies by weights as they are stored");
+    auto matrix =
+        place.device->keep(source.n_out(), source.n_in(),
+                           [&](std::size_t first, std::size_t n, std::span<float> numbers) {
+                             source.begin_rows(first, n);
+                             source.read(first, numbers);
+                             source.end_rows(first, n);
+                           });
+    if (!matrix) throw device_failure(matrix.error().message);
+    device_ = std::move(*matrix);
     return;
   }
   packed_.storage = storage_for({&source}, kept);
@@ -128,7 +118,7 @@ projection::projection(matrix_source& source, const compute_place& place, precis
 }
 
 std::size_t projection::bytes() const {
-  if (device_ != nullptr) return device_->content.nbytes();
+  if (device_ != nullptr) return device_->bytes();
   if (packed_.data == nullptr) return 0;
   return packed_.layout.bytes(packed_.storage);
 }
@@ -147,23 +137,14 @@ void projection::apply(const float* input, float* output, std::size_t n) const {
     }
     return;
   }
-  // One row at a time, so that a row's bits cannot depend on the number of rows.
-  const at::Tensor rows =
-      at::from_blob(const_cast<float*>(input),
-                    {static_cast<std::int64_t>(n), static_cast<std::int64_t>(n_in())}, at::kFloat)
-          .to(device_->device);
-  std::vector<at::Tensor> results;
-  results.reserve(n);
-  for (std::size_t i = 0; i < n; ++i)
-    results.push_back(
-        at::linear(rows.narrow(0, static_cast<std::int64_t>(i), 1), device_->content));
-  const at::Tensor all = at::cat(results).to(at::kCPU).contiguous();
-  std::memcpy(output, all.data_ptr<float>(), n * n_out() * sizeof(float));
+  const auto done = device_->apply(input, output, n);
+  ORDERMOE_CHECK(done.has_value(), fmt::format("a matrix [{}, {}] on a device: {}", n_out(), n_in(),
+                                               done.error().message));
 }
 
 void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source& down,
                           const compute_place& place, precision kept) {
-  if (place.linear == linear_path::libtorch) {
+  if (place.device != nullptr) {
     if (gate != nullptr) {
       gate->append(up);
       gate_and_up_ = projection(*gate, place, kept);

@@ -3,17 +3,17 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
+#include <stdexcept>
 #include <vector>
 
 #include "config/error.hpp"
 #include "model/checkpoint/matrix_source.hpp"
+#include "model/compute_device.hpp"
 #include "model/kernels/kernels.hpp"
 
-/// Weight matrices as transformer keeps them, and the three of an expert. No Torch type in this
-/// header. apply() is const and may be called from several threads at once; what LibTorch throws on
-/// another device passes through.
+/// Weight matrices as transformer keeps them, and the three of an expert. apply() is const and may
+/// be called from several threads at once; a device that fails in it ends the program, since load()
+/// has prepared all that it computes with.
 namespace ordermoe::model {
 
 /// Rows that go through a matrix at once where scratch memory has to be bounded.
@@ -23,11 +23,14 @@ constexpr std::size_t most_rows = 128;
 /// other device.
 enum class linear_path { kernels, libtorch };
 
-/// Where a matrix lies and what multiplies by it. `device` is a LibTorch device string; `linear`
-/// must be libtorch where it is not the host.
+/// Where a matrix lies and what multiplies by it.
 struct compute_place {
-  std::string device = "cpu";
-  linear_path linear = linear_path::kernels;
+  std::shared_ptr<const compute_device> device = nullptr;  ///< Null: the host's kernels.
+};
+
+/// A device could not hold a matrix.
+struct device_failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// Grows and never shrinks; contents are undefined after room().
@@ -47,8 +50,8 @@ class projection {
  public:
   projection() = default;
   /// Reads the source from its first row to its last, but what is packed already stays where it is,
-  /// as it is. Throws what LibTorch throws where the device cannot hold it, and std::bad_alloc.
-  /// Precondition: where LibTorch multiplies, `kept` is stored and the source not packed.
+  /// as it is. Throws device_failure and std::bad_alloc.
+  /// Precondition: on a device, `kept` is stored and the source not packed.
   projection(matrix_source& source, const compute_place& place, precision kept = precision::stored);
   projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
              const compute_place& place, precision kept = precision::stored);
@@ -62,7 +65,6 @@ class projection {
   void apply(const float* input, float* output, std::size_t n) const;
 
  private:
-  struct device_matrix;
   packed_matrix packed_;                         ///< data: null on another device.
   std::shared_ptr<const void> host_;             ///< Owns what packed_ points at.
   std::shared_ptr<const device_matrix> device_;  ///< Nothing on the host's kernels.
@@ -99,10 +101,10 @@ class expert_weights {
   void keep(matrix_source* gate, matrix_source& up, matrix_source& down, const compute_place& place,
             precision kept);
 
-  packed_expert packed_;              ///< data: null where LibTorch multiplies.
+  packed_expert packed_;              ///< data: null on a device.
   std::shared_ptr<const void> host_;  ///< Owns what packed_ points at.
   /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width]. This and
-  /// the next where LibTorch multiplies.
+  /// the next on a device.
   projection gate_and_up_;
   projection down_;  ///< [width, inner]
 };

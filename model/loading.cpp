@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -342,7 +341,7 @@ class weight_loader {
 
   /// Error where LibTorch multiplies and weights are not to be kept as stored.
   result<void> check_precision() const {
-    if (place_.linear == linear_path::kernels) return {};
+    if (place_.device == nullptr) return {};
     auto kept = options_.expert_precision;
     for (std::size_t l = 0; l < shape_.n_layers && kept == precision::stored; ++l)
       for (std::size_t e = 0; e < shape_.n_experts && kept == precision::stored; ++e)
@@ -354,7 +353,7 @@ class weight_loader {
                  fmt::format("{} precision {} on device '{}': only the kernels on the host "
                              "multiply by it, LibTorch by weights as they are stored; leave the "
                              "precision out or use device 'cpu' with the kernels",
-                             experts ? "expert" : "dense", to_string(kept), place_.device)};
+                             experts ? "expert" : "dense", to_string(kept), options_.device)};
   }
 
  private:
@@ -412,7 +411,7 @@ class weight_loader {
   void check_kept(const char* what, const matrix_source& from, precision kept) {
     if (!from.stays() && !from.quantised_as()) return;
     const char* stored = to_string(from.stays() ? from.packed().storage : *from.quantised_as());
-    if (place_.linear == linear_path::libtorch)
+    if (place_.device != nullptr)
       reader_.fail({errc::unsupported,
                     fmt::format("{} '{}' is stored {}in {}, which only the kernels on the host "
                                 "multiply by; use device 'cpu' with the kernels",
@@ -510,21 +509,13 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   if (!config) return config.error();
   auto source = checkpoint::open_folder(folder);
   if (!source) return source.error();
-  const auto usable = [&]() -> result<at::Device> {
-    try {
-      const at::Device device(options.device);
-      static_cast<void>(at::empty({1}, at::TensorOptions().device(device)).to(at::kCPU));
-      return device;
-    } catch (const std::exception& problem) {
-      const std::string what = problem.what();
-      return error{errc::unsupported, fmt::format("device '{}': {}; 'cpu' always works",
-                                                  options.device, what.substr(0, what.find('\n')))};
-    }
-  };
-  auto device = usable();
-  if (!device) return device.error();
-  const compute_place place{options.device,
-                            device->is_cpu() ? options.linear : linear_path::libtorch};
+  const bool on_host = options.device == "cpu";
+  compute_place place;
+  if (!on_host || options.linear == linear_path::libtorch) {
+    auto device = open_device(options.device);
+    if (!device) return device.error();
+    place.device = std::move(*device);
+  }
 
   auto content = std::make_unique<weights>();
   content->config = *config;
@@ -577,11 +568,8 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
     try {
       body();
       return {};
-    } catch (const c10::Error& problem) {
-      return error{errc::failed,
-                   fmt::format("{}: LibTorch cannot hold the weights on '{}': {}; use a smaller "
-                               "model or another device",
-                               folder.string(), options.device, problem.what_without_backtrace())};
+    } catch (const device_failure& problem) {
+      return error{errc::failed, fmt::format("{}: {}", folder.string(), problem.what())};
     } catch (const std::bad_alloc&) {
       return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
                                              "model or a larger machine",
@@ -590,7 +578,7 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   };
   constexpr unsigned most_threads = 4;
   const unsigned n_threads =
-      device->is_cpu() ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads) : 1u;
+      on_host ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads) : 1u;
   reader.run(n_threads, options.watch, guard);
   if (reader.problem()) return *reader.problem();
 

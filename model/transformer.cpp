@@ -1,6 +1,5 @@
 #include "model/transformer.hpp"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,21 +11,6 @@
 #include "model/transformer_weights.hpp"
 
 namespace ordermoe::model {
-
-namespace {
-
-/// A LibTorch exception in a computation that load() has prepared is not something a caller can
-/// expect.
-template <class Body>
-void computing(const char* what, Body body) {
-  try {
-    body();
-  } catch (const c10::Error& problem) {
-    ORDERMOE_CHECK(false, fmt::format("{}: LibTorch: {}", what, problem.what_without_backtrace()));
-  }
-}
-
-}  // namespace
 
 transformer::transformer(std::unique_ptr<weights> content) : weights_(std::move(content)) {}
 transformer::~transformer() = default;
@@ -203,9 +187,7 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
   if (rows.empty()) return;
   if (shape.of_encoder(layer)) {
     ORDERMOE_CHECK(are_whole_prompts(rows), "rows of a part of a prompt in the encoder");
-    return computing("attention", [&] {
-      weights_->attend_whole_prompts(weights_->layers[layer.index()].blocks, rows, hidden);
-    });
+    return weights_->attend_whole_prompts(weights_->layers[layer.index()].blocks, rows, hidden);
   }
   const bool two_kinds = shape.encoder_decoder.has_value();
   std::vector<attention_row> part;
@@ -215,12 +197,10 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
       return (two_kinds ? kind_of(row) : row_kind::decoded) == kind;
     };
     const auto run = [&](std::span<const attention_row> these, std::span<float> states) {
-      computing("attention", [&] {
-        if (kind == row_kind::prompt)
-          weights_->leave_for_decoder(layer, these, states);
-        else
-          weights_->attend_decoder(layer, these, states);
-      });
+      if (kind == row_kind::prompt)
+        weights_->leave_for_decoder(layer, these, states);
+      else
+        weights_->attend_decoder(layer, these, states);
     };
     const auto n = static_cast<std::size_t>(std::ranges::count_if(rows, belongs));
     if (n == rows.size()) return run(rows, hidden);
@@ -263,7 +243,7 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
   if (n == 0) return;
   const layer_weights& content = weights_->layers[layer.index()];
   norm_rows(shape, content.blocks.back().feed_forward_norm, hidden, normed);
-  computing("the router", [&] { content.router.apply(normed.data(), logits.data(), n); });
+  content.router.apply(normed.data(), logits.data(), n);
   if (shape.encoder_decoder) {
     ORDERMOE_CHECK(rows.size() == n, "rows and hidden differ in number");
     const std::size_t capacity = shape.encoder_decoder->expert_capacity;
@@ -275,21 +255,19 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
   if (shape.shared_intermediate_size == 0) return;
 
   thread_local scratch_buffer output_room, weight_room;
-  computing("the shared expert", [&] {
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      float* output = output_room.room(count * width);
-      float* weight = weight_room.room(count);
-      content.shared.apply(normed.data() + start * width, output, count);
-      content.shared_gate.apply(normed.data() + start * width, weight, count);
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto gate =
-            static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(weight[i]))));
-        float* target = hidden.data() + (start + i) * width;
-        for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
-      }
+
+  for (std::size_t start = 0; start < n; start += most_rows) {
+    const std::size_t count = std::min(most_rows, n - start);
+    float* output = output_room.room(count * width);
+    float* weight = weight_room.room(count);
+    content.shared.apply(normed.data() + start * width, output, count);
+    content.shared_gate.apply(normed.data() + start * width, weight, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto gate = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(weight[i]))));
+      float* target = hidden.data() + (start + i) * width;
+      for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
     }
-  });
+  }
 }
 
 void transformer::run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
@@ -302,7 +280,7 @@ void transformer::run_expert(layer_id layer, expert_id expert, std::span<const f
   ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
                  "normed or output is not [n, hidden_size]");
   const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
-  computing("an expert", [&] { content.apply(normed.data(), output.data(), n); });
+  content.apply(normed.data(), output.data(), n);
 }
 
 void transformer::head(std::span<const float> hidden, std::span<float> logits) const {
@@ -313,16 +291,15 @@ void transformer::head(std::span<const float> hidden, std::span<float> logits) c
                  "hidden is not [n, hidden_size] or logits are not [n, vocab_size]");
   const float scale = weights_->head_scale;
   thread_local scratch_buffer normed_room;
-  computing("the output projection", [&] {
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      const std::span normed(normed_room.room(count * width), count * width);
-      norm_rows(shape, weights_->final_norm, hidden.subspan(start * width, count * width), normed);
-      if (scale != 1.0f)
-        for (float& x : normed) x *= scale;
-      weights_->head.apply(normed.data(), logits.data() + start * shape.vocab_size, count);
-    }
-  });
+
+  for (std::size_t start = 0; start < n; start += most_rows) {
+    const std::size_t count = std::min(most_rows, n - start);
+    const std::span normed(normed_room.room(count * width), count * width);
+    norm_rows(shape, weights_->final_norm, hidden.subspan(start * width, count * width), normed);
+    if (scale != 1.0f)
+      for (float& x : normed) x *= scale;
+    weights_->head.apply(normed.data(), logits.data() + start * shape.vocab_size, count);
+  }
 }
 
 void weigh_slots(std::span<float> sum, std::span<const float> gates,

@@ -18,14 +18,14 @@
 /// A model of one of the families in model_config.hpp in the pieces that run on different servers.
 ///
 /// Goals: a row's result has the same bits whatever shares its batch and wherever it is computed;
-/// no Torch type in this header. Every span of rows is row-major fp32 on the host, [n_rows, width];
+/// no LibTorch where nobody asks for it. Every span of rows is row-major fp32 on the host, [n_rows, width];
 /// weights live on the device that load() was given. All members are const and may be called from
 /// several threads at once.
 namespace ordermoe::model {
 
 struct load_options {
-  std::string device = "cpu";                 ///< A LibTorch device string.
-  linear_path linear = linear_path::kernels;  ///< Has a say on the host only.
+  std::string device = "cpu";  ///< A LibTorch device string; all but "cpu" load LibTorch.
+  linear_path linear = linear_path::kernels;  ///< Has a say on "cpu" only.
   /// Which routed experts are read; empty: all. What is not an expert is always read.
   std::function<bool(layer_id layer, expert_id expert)> hosts = {};
   work_watch watch = {};                 ///< Asked between matrices.

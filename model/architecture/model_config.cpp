@@ -5,6 +5,7 @@
 #include "config/files.hpp"
 #include "config/json.hpp"
 #include "model/architecture/config_fields.hpp"
+#include "model/architecture/half_trained.hpp"
 #include "model/architecture/switch_config.hpp"
 
 namespace ordermoe::model {
@@ -275,6 +276,7 @@ cost_profile own_costs(const model_config& config) {
 }
 
 result<model_config> read_model_config(const std::filesystem::path& folder) {
+  if (auto half = check_not_half_trained(folder); !half) return half.error();
   const auto path = folder / "config.json";
   const auto text = read_file(path, std::size_t{1} << 20);
   if (!text) return text.error();

@@ -163,6 +163,16 @@ std::uint64_t tensor_entry::n_bytes() const {
   return n;
 }
 
+result<void> check_free(const fs::path& target) {
+  std::error_code status;
+  if (!fs::exists(target, status) ||
+      (fs::is_directory(target, status) && fs::is_empty(target, status)))
+    return {};
+  return error{errc::io, fmt::format("{}: is there already and is no empty folder; remove it or "
+                                     "choose another destination",
+                                     target.string())};
+}
+
 struct checkpoint_writer::state {
   fs::path target;
   building_folder building;
@@ -242,11 +252,7 @@ result<std::unique_ptr<checkpoint_writer>> checkpoint_writer::begin(
     std::string format) {
   std::error_code status;
   const fs::path target = folder.has_filename() ? folder : folder.parent_path();
-  if (fs::exists(target, status) &&
-      !(fs::is_directory(target, status) && fs::is_empty(target, status)))
-    return error{errc::io, fmt::format("{}: is there already and is no empty folder; remove it or "
-                                       "choose another destination",
-                                       target.string())};
+  if (auto free = check_free(target); !free) return free.error();
   auto made = building_folder::create(target);
   if (!made) return made.error();
   auto content =

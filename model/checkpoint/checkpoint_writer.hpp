@@ -18,6 +18,9 @@
 /// the folder beside it (TARGET.XXXXXX), which nothing reads.
 namespace ordermoe::model {
 
+/// Most bytes of tensors in one file, where nobody says otherwise.
+inline constexpr std::size_t default_shard_bytes = std::size_t{4} << 30;
+
 /// A tensor that a checkpoint is going to have.
 struct tensor_entry {
   std::string name;
@@ -33,6 +36,9 @@ struct written_model {
   std::size_t n_files = 0;  ///< Of weights.
   std::uint64_t weight_bytes = 0;
 };
+
+/// Refuses a target that is there and is no empty folder. Error: io.
+result<void> check_free(const std::filesystem::path& target);
 
 class checkpoint_writer {
  public:

@@ -14,7 +14,7 @@ namespace ordermoe::model {
 
 struct convert_options {
   weight_storage kept = weight_storage::bf16;
-  std::size_t shard_bytes = std::size_t{4} << 30;  ///< Most bytes of tensors in one file.
+  std::size_t shard_bytes = default_shard_bytes;  ///< Most bytes of tensors in one file.
   work_watch watch;
 };
 
@@ -34,7 +34,7 @@ result<written_model> convert_model(const std::filesystem::path& folder,
 struct pack_options {
   precision experts = precision::stored;  ///< load_options::expert_precision.
   precision dense = precision::stored;    ///< load_options::dense_precision.
-  std::size_t shard_bytes = std::size_t{4} << 30;
+  std::size_t shard_bytes = default_shard_bytes;
   work_watch watch;
 };
 

@@ -28,8 +28,8 @@ model_config small_shape(family kind);
 struct random_model_options {
   model_config shape;
   std::uint64_t seed = 1;
-  std::string_view tokenizer;                      ///< Bytes of the tokenizer.model.
-  std::size_t shard_bytes = std::size_t{4} << 30;  ///< Most bytes of tensors in one file.
+  std::string_view tokenizer;                     ///< Bytes of the tokenizer.model.
+  std::size_t shard_bytes = default_shard_bytes;  ///< Most bytes of tensors in one file.
   std::function<void(double share_done)> progress;
   std::function<bool()> should_stop;
 };

@@ -1,4 +1,5 @@
 #include "model/checkpoint/verify.hpp"
+#include "model/architecture/half_trained.hpp"
 
 #include <fmt/format.h>
 
@@ -7,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "model/architecture/half_trained.hpp"
 #include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
@@ -30,6 +32,7 @@ class verifier {
   verifier(fs::path folder, const work_watch& watch) : folder_(std::move(folder)), watch_(watch) {}
 
   result<verify_report> run(checksum_check checksums) {
+    if (auto half = check_not_half_trained(folder_); !half) return half.error();
     std::error_code status;
     if (!fs::is_directory(folder_, status))
       return error{errc::not_found,

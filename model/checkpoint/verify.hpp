@@ -36,7 +36,7 @@ struct verify_report {
 /// are not there, tensors that are not in the shard named for them, total_size); tensors against
 /// config.json (missing, of another shape, without a place); that all numbers are finite; the
 /// tokenizer against the vocabulary; digests where asked for. What is wrong with the model is in
-/// the report. Errors: not_found (no such folder), interrupted.
+/// the report. Errors: not_found (no such folder), unsupported (half trained), interrupted.
 result<verify_report> verify_model(const std::filesystem::path& folder, checksum_check checksums,
                                    const work_watch& watch = {});
 

@@ -65,7 +65,7 @@ struct train_options {
   double router_noise = 0.5;
   int threads = 1;  ///< More than one makes the weights depend on their number.
 
-  std::filesystem::path state;  ///< Checkpoints; empty: OUT/.training, removed at the end.
+  std::filesystem::path state;  ///< Checkpoints; empty: OUT.training, removed at the end.
   bool measure = true;          ///< Measure the figures of the card at the end.
   /// Checkpoint of a dense run's last stage to compare with; may be empty.
   std::filesystem::path dense_state;
@@ -116,12 +116,13 @@ struct train_report {
   std::optional<model_figures> figures;
 };
 
-/// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md). Called
-/// again with the same options after an interruption it goes on where it stopped. From the first
-/// minute on OUT holds the model as far as it is, without a card. Of `minutes`, nine tenths go into
-/// training and the rest into what surrounds it. Errors: not_found, io, usage (unknown recipe,
-/// impossible shape), out_of_range (text too short), mismatch (OUT holds the state of another run),
-/// interrupted.
+/// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md,
+/// SHA256SUMS), which appears in one step at the end and must be absent or empty before. Until then
+/// OUT.training holds the checkpoints (half_trained.hpp); called again with the same options after
+/// an interruption it goes on where it stopped. Of `minutes`, nine tenths go into training and the
+/// rest into what surrounds it. Errors: not_found, io (also where OUT holds anything), usage
+/// (unknown recipe, impossible shape), out_of_range (text too short), mismatch (OUT.training holds
+/// the state of another run), unsupported (no LibTorch: torch_module.hpp), interrupted.
 result<train_report> train(const train_options& options);
 
 /// Trains only the tokenizer of the synthetic corpus; the same bytes as in a model folder of that

@@ -29,6 +29,7 @@ expect() {
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\n' >prompts.jsonl
 
 expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+$' "$ordermoe" --version
+expect "the command is not linked with LibTorch" 1 '' bash -c "ldd '$ordermoe' | grep -E 'torch|c10'"
 expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
 expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
 for command in demo run eval calibrate plan "cluster draw" "trace verify" "model train" "model inspect" "model verify" "model convert" "model make-random" "model logits" "testbed frontier"; do

@@ -8,10 +8,11 @@
 
 #include "config/files.hpp"
 #include "config/random.hpp"
+#include "model/architecture/half_trained.hpp"
+#include "model/checkpoint/verify.hpp"
 #include "model/reference.hpp"
 #include "model/text/tokenizer.hpp"
 #include "model/training/corpus.hpp"
-#include "model/training/trainer_torch.hpp"
 #include "model/transformer.hpp"
 
 using namespace ordermoe;
@@ -93,7 +94,10 @@ BOOST_AUTO_TEST_CASE(the_folder_runs_in_the_reference_and_scores_the_same) {
   BOOST_TEST(std::exp(total / static_cast<double>(n)) == report->held_out_perplexity,
              boost::test_tools::tolerance(1e-4));
   BOOST_TEST(!bytes_of(options.out / "CARD.md").empty());
-  BOOST_TEST(!fs::exists(options.out / ".training"));
+  BOOST_TEST(!fs::exists(model::training_state_of(options.out)));
+  const auto checked = model::verify_model(options.out, model::checksum_check::verify);
+  BOOST_TEST_REQUIRE(checked.has_value());
+  BOOST_TEST(checked->problems.empty());
 }
 
 BOOST_AUTO_TEST_CASE(an_interrupted_run_ends_in_the_same_weights) {
@@ -113,11 +117,54 @@ BOOST_AUTO_TEST_CASE(an_interrupted_run_ends_in_the_same_weights) {
     const auto report = training::train(options);
     if (report) break;
     BOOST_TEST_REQUIRE((report.error().code == errc::interrupted), report.error().message);
-    BOOST_TEST(fs::exists(options.out / ".training"));
+    BOOST_TEST(fs::exists(model::training_state_of(options.out)));
+    BOOST_TEST(!fs::exists(options.out));
   }
   BOOST_TEST(interruptions >= 3);
   BOOST_TEST((bytes_of(here.path / "whole" / "model.safetensors") ==
               bytes_of(here.path / "pieces" / "model.safetensors")));
+}
+
+BOOST_AUTO_TEST_CASE(a_half_trained_model_is_refused_with_the_command_that_goes_on) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  int steps = 0;
+  options.should_stop = [&] { return ++steps > 3; };
+  BOOST_TEST((training::train(options).error().code == errc::interrupted));
+  for (const auto& path : {options.out, model::training_state_of(options.out)}) {
+    const auto loaded = model::transformer::load(path);
+    BOOST_TEST_REQUIRE(!loaded.has_value());
+    const auto checked = model::verify_model(path, model::checksum_check::skip);
+    BOOST_TEST_REQUIRE(!checked.has_value());
+    for (const auto& message : {loaded.error().message, checked.error().message}) {
+      BOOST_TEST(message.find("half trained") != std::string::npos, message);
+      BOOST_TEST(message.find("ordermoe model train --text '" + options.text.string() + "'") !=
+                     std::string::npos,
+                 message);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_that_holds_anything_is_not_trained_into) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  BOOST_TEST_REQUIRE(training::train(options).has_value());
+  const auto weights = bytes_of(options.out / "model.safetensors");
+  const auto again = training::train(options);
+  BOOST_TEST_REQUIRE(!again.has_value());
+  BOOST_TEST((again.error().code == errc::io));
+  BOOST_TEST((bytes_of(options.out / "model.safetensors") == weights));
+  BOOST_TEST(!fs::exists(model::training_state_of(options.out)));
+
+  options.out = here.path / "foreign";
+  fs::create_directories(options.out);
+  BOOST_TEST_REQUIRE(write_file(options.out / "notes.txt", "mine\n").has_value());
+  BOOST_TEST(!training::train(options).has_value());
+  BOOST_TEST((bytes_of(options.out / "notes.txt") == "mine\n"));
+  fs::remove(options.out / "notes.txt");
+  BOOST_TEST(training::train(options).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(recipes_share_their_dense_stage) {
@@ -188,16 +235,6 @@ BOOST_AUTO_TEST_CASE(impossible_wishes_are_refused) {
                     write_file(here.path / "short.txt", "Too short to learn from.\n").has_value());
                 o.text = here.path / "short.txt";
               }) == errc::out_of_range));
-}
-
-BOOST_AUTO_TEST_CASE(the_learning_rate_rises_stays_and_falls) {
-  BOOST_TEST(schedule(0, 0, true) < 0.1);
-  BOOST_TEST(schedule(0.3, 500, true) == 1.0);
-  BOOST_TEST(schedule(0.3, 0, false) == 1.0);
-  BOOST_TEST(schedule(0.8, 500, true) < 0.6);
-  BOOST_TEST(schedule(0.999999, 500, true) == 0.05, boost::test_tools::tolerance(1e-3));
-  BOOST_TEST(schedule(1.0, 500, false) == 0.4, boost::test_tools::tolerance(1e-9));
-  BOOST_TEST(schedule(whole_recipe, 500, false) == 0.02, boost::test_tools::tolerance(1e-9));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

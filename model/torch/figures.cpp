@@ -1,4 +1,4 @@
-#include "model/training/figures_torch.hpp"
+#include "model/torch/figures_torch.hpp"
 
 #include <algorithm>
 #include <cmath>

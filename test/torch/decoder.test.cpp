@@ -1,11 +1,11 @@
-#include "model/training/decoder_torch.hpp"
+#include "model/torch/decoder_torch.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
 
 #include "config/random.hpp"
-#include "model/training/figures_torch.hpp"
+#include "model/torch/figures_torch.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::training;

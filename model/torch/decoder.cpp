@@ -1,4 +1,4 @@
-#include "model/training/decoder_torch.hpp"
+#include "model/torch/decoder_torch.hpp"
 
 #include <cmath>
 #include <cstring>

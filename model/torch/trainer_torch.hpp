@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/error.hpp"
-#include "model/training/decoder_torch.hpp"
+#include "model/torch/decoder_torch.hpp"
 #include "model/training/text_source.hpp"
 #include "model/training/train.hpp"
 

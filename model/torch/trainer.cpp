@@ -1,4 +1,4 @@
-#include "model/training/trainer_torch.hpp"
+#include "model/torch/trainer_torch.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/training/decoder_torch.hpp"
+#include "model/torch/decoder_torch.hpp"
 #include "model/training/text_source.hpp"
 #include "model/training/train.hpp"
 
