@@ -184,23 +184,9 @@ struct compute_state {
   }
 
   void answer(const running_call& call) {
-    const auto to = call.work.call.reply_to;
-    if (call.failed) return fail(call, to);
-    auto output = assemble_output(call, context().wire.hidden_size);
-    if (to != view->id)
-      view->send(to, wire::encode(output));
-    else if (call.work.token)
-      self->send(call.work.token, std::move(output));
-    else
-      self->send(view->server, arrived_output{std::move(output)});
-  }
-
-  void fail(const running_call& call, std::uint32_t to) {
-    const auto& key = call.work.call.token;
-    self->send(view->server,
-               part_failed{{key.request, key.attempt, view->id,
-                            static_cast<std::uint8_t>(call.failed->code), call.failed->message},
-                           to});
+    send_output(self, *view, call.work,
+                call.failed ? failed_output(call.work.call, *call.failed)
+                            : assemble_output(call, context().wire.hidden_size));
   }
 
   /// Time until work that arrives now could start: the rest of the running batch and what waits

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "actors/context.hpp"
 #include "actors/device_thread.hpp"
+#include "net/wire/codec.hpp"
 
 namespace ordermoe::actors {
 
@@ -28,5 +30,17 @@ compute_actor spawn_compute(caf::actor_system& system,
 
 /// The time in ns that a batch keeps a server busy; fills its counts.
 std::int64_t charge(const service_context& context, std::uint32_t server, batch& content);
+
+/// An output goes to where the call says that it is awaited.
+template <class Self>
+void send_output(Self* self, const server_view& view, const expert_work& work,
+                 wire::expert_output output) {
+  if (work.call.reply_to != view.id)
+    view.send(work.call.reply_to, wire::encode(output));
+  else if (work.token)
+    self->send(work.token, arrived_output{std::move(output), view.id});
+  else
+    self->send(view.server, arrived_output{std::move(output), view.id});
+}
 
 }  // namespace ordermoe::actors

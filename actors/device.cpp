@@ -220,16 +220,17 @@ void device::run_attention(batch& content) {
       const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
     };
-    content.attended.push_back({work.token,
-                                {work.terms.request, work.terms.attempt, work.first},
-                                work.terms.access,
-                                content.layer,
-                                slice(hidden, width),
-                                slice(normed, width),
-                                slice(logits, shape.n_experts),
-                                std::move(work.allowance),
-                                work.pool,
-                                work.tokens_left});
+    content.attended.push_back(
+        {work.token,
+         {work.terms.request, work.terms.attempt, work.terms.access, work.first},
+         work.terms.access,
+         content.layer,
+         slice(hidden, width),
+         slice(normed, width),
+         slice(logits, shape.n_experts),
+         std::move(work.allowance),
+         work.pool,
+         work.tokens_left});
     if (work.stream) {
       wire::kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       const auto* cache = rows[row].cache;
@@ -287,6 +288,20 @@ void device::run_heads(batch& content) {
     content.head_results.push_back({std::vector<float>(from, to)});
     from = to;
   }
+}
+
+wire::expert_output failed_output(const wire::expert_call& call, const error& why) {
+  wire::expert_output output;
+  output.token = call.token;
+  output.layer = call.layer;
+  for (const auto& item : call.items) {
+    const bool whole = call.whole[item.x_row] != 0;
+    const wire::output_row row{call.rows[item.x_row], whole ? wire::whole_row : item.slot};
+    if (output.rows.empty() || output.rows.back() != row) output.rows.push_back(row);
+  }
+  output.code = static_cast<std::uint8_t>(why.code);
+  output.problem = why.message.empty() ? "no reason given" : why.message.substr(0, 1024);
+  return output;
 }
 
 wire::expert_output assemble_output(const running_call& running, std::size_t hidden_size) {

@@ -120,5 +120,7 @@ class device {
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and
 /// summed in rank order into one row.
 wire::expert_output assemble_output(const running_call& call, std::size_t hidden_size);
+/// What goes in its place where the call cannot be run.
+wire::expert_output failed_output(const wire::expert_call& call, const error& why);
 
 }  // namespace ordermoe::actors

@@ -238,7 +238,9 @@ struct edge_server_state {
       case frame_kind::call:
         return take(
             wire::decode_call(content, shape),
-            [&](const wire::expert_call& call) { return check(call, limits, view->placed->index); },
+            [&](const wire::expert_call& call) {
+              return check(call, content.from, limits, view->placed->plan, view->placed->index);
+            },
             [&](wire::expert_call& call) {
               self->send(view->shards[call.layer], expert_work{std::move(call), token_actor{}});
             });
@@ -248,7 +250,9 @@ struct edge_server_state {
             [&](const expert_output& output) {
               return check(output, content.from, limits, view->placed->index);
             },
-            [&](expert_output& output) { deliver(std::move(output)); });
+            [&](expert_output& output) {
+              deliver({std::move(output), content.from});
+            });
       case frame_kind::kv:
         return take(
             wire::decode_kv(content, shape),
@@ -264,7 +268,9 @@ struct edge_server_state {
       case frame_kind::reservation:
         return take(
             wire::decode_reservation(content),
-            [&](const reservation& message) { return check(message, content.from, limits); },
+            [&](const reservation& message) {
+              return check(message, content.from, limits, view->placed->plan);
+            },
             [&](const reservation& message) { reserve(message); });
       case frame_kind::load:
         return take(
@@ -274,8 +280,10 @@ struct edge_server_state {
       case frame_kind::failure:
         return take(
             wire::decode_failure(content),
-            [&](const wire::failure_report& report) { return check(report, content.from, limits); },
-            [&](wire::failure_report& report) { pass_on(std::move(report)); });
+            [&](const wire::failure_report& report) {
+              return check(report, content.from, limits, view->placed->plan);
+            },
+            [&](wire::failure_report& report) { tell_request(report.request, std::move(report)); });
     }
     return error{errc::malformed,
                  fmt::format("a frame of kind {}", static_cast<int>(content.kind))};
@@ -304,16 +312,20 @@ struct edge_server_state {
 
   // ------------------------------------------------------------------------- sequences and tokens
 
-  /// The sequence that a frame of this attempt belongs to; null where none is live here.
-  live_sequence* sequence_of(std::uint64_t request, std::uint32_t attempt) {
+  /// The sequence that a frame of this attempt belongs to; null where none is live here, or another
+  /// server's users asked for it.
+  live_sequence* sequence_of(std::uint64_t request, std::uint32_t attempt, std::uint32_t access) {
     const auto* held = memory.find(request);
-    if (held == nullptr || held->attempt != attempt) return nullptr;
+    if (held == nullptr || held->attempt != attempt || held->access != access) return nullptr;
     return &sequences.at(request);
+  }
+  live_sequence* sequence_of(const token_key& key) {
+    return sequence_of(key.request, key.attempt, key.access);
   }
 
   void start(token_state state) {
     work();
-    auto* sequence = sequence_of(state.terms.request, state.terms.attempt);
+    auto* sequence = sequence_of(state.terms.request, state.terms.attempt, state.terms.access);
     if (sequence == nullptr || state.first + state.ids.size() > sequence->positions) return late();
     auto outputs = sequence->visits.arrive(state.first, step_of(state));
     if (!outputs) return late();
@@ -322,16 +334,17 @@ struct edge_server_state {
   }
 
   void depart(const token_departed& message) {
-    auto* sequence = sequence_of(message.key.request, message.key.attempt);
+    auto* sequence = sequence_of(message.key);
     if (sequence == nullptr) return;
     sequence->tokens.erase(message.key.first);
     sequence->visits.leave(message.key.first, message.step);
   }
 
-  void deliver(expert_output output) {
-    auto* sequence = sequence_of(output.token.request, output.token.attempt);
-    if (sequence == nullptr || output.token.first >= sequence->positions) return late();
-    const auto token = sequence->tokens.find(output.token.first);
+  void deliver(arrived_output output) {
+    const auto& key = output.content.token;
+    auto* sequence = sequence_of(key);
+    if (sequence == nullptr || key.first >= sequence->positions) return late();
+    const auto token = sequence->tokens.find(key.first);
     if (token != sequence->tokens.end()) return self->send(token->second, std::move(output));
     if (!sequence->visits.park(std::move(output))) late();
   }
@@ -344,17 +357,9 @@ struct edge_server_state {
     self->send(found->second.handle, std::move(report));
   }
 
-  void fail_part(part_failed& message) {
-    if (message.to != id) return view->send(message.to, wire::encode(message.report));
-    pass_on(std::move(message.report));
-  }
-
-  /// To the owner: it is here, or known by the sequence.
-  void pass_on(wire::failure_report report) {
-    if (requests.contains(report.request)) return tell_request(report.request, std::move(report));
-    const auto* held = memory.find(report.request);
-    if (held == nullptr || held->access == id) return late();
-    view->send(held->access, wire::encode(report));
+  void tell_owner(token_failed& message) {
+    if (message.access != id) return view->send(message.access, wire::encode(message.report));
+    tell_request(message.report.request, std::move(message.report));
   }
 
   void late() { ++late_frames; }
@@ -389,10 +394,10 @@ struct edge_server_state {
   void store(wire::kv_rows rows, std::uint32_t sender) {
     const auto before = rows.blocks.size();
     std::erase_if(rows.blocks, [&](const wire::kv_block& block) {
-      const auto* sequence = sequence_of(block.request, block.attempt);
-      if (sequence == nullptr || block.first + block.n > sequence->positions) return true;
-      const auto access = memory.find(block.request)->access;
-      return ((view->members(access, rows.layer) >> sender) & 1u) == 0;
+      const auto* held = memory.find(block.request);
+      if (held == nullptr || held->attempt != block.attempt) return true;
+      if (block.first + block.n > sequences.at(block.request).positions) return true;
+      return ((view->members(held->access, rows.layer) >> sender) & 1u) == 0;
     });
     late_frames += before - rows.blocks.size();
     if (!rows.blocks.empty())
@@ -593,7 +598,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         // CAF tries one after the other, so the most frequent come first.
         [&state](const frame& content) { state.receive(content); },
         [&state](const kv_written& written) { state.stream(written); },
-        [&state](arrived_output& message) { state.deliver(std::move(message.content)); },
+        [&state](arrived_output& message) { state.deliver(std::move(message)); },
         [&state](const token_departed& message) { state.depart(message); },
         [&state](start_token& message) { state.start(std::move(message.state)); },
         [&state](wire::progress_report& report) { state.forward(std::move(report)); },
@@ -604,7 +609,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const compute_load& load) { state.take(load); },
         [&state](load_tick) { state.tick(); },
         [&state](timer_tick) { state.ring(); },
-        [&state](part_failed& message) { state.fail_part(message); },
+        [&state](token_failed& message) { state.tell_owner(message); },
         [&state](const cancel_request& message) { state.tell_request(message.request, message); },
         [&state](const restart_request& message) { state.tell_request(message.request, message); },
         [&state](attach_view& message) { state.view = std::move(message.view); },

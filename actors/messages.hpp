@@ -10,6 +10,7 @@
 #include "actors/requests.hpp"
 #include "actors/status.hpp"
 #include "net/wire/messages.hpp"
+#include "planning/serving/awaited_outputs.hpp"
 #include "planning/serving/decide.hpp"
 #include "planning/serving/plan_in_force.hpp"
 #include "planning/strategies/adaptation.hpp"
@@ -172,8 +173,8 @@ struct work_failed {
   error what;
 };
 
-/// wire::expert_output comes from compute where the experts ran here, from the edge server otherwise.
-using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<wire::expert_output>,
+/// arrived_output: from compute where the experts ran here, from the edge server otherwise.
+using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<arrived_output>,
                                      caf::reacts_to<head_done>, caf::reacts_to<work_failed>>;
 
 // ------------------------------------------------------------------------------------ to a compute
@@ -329,22 +330,16 @@ struct kv_written {
   std::vector<std::uint32_t> access;  ///< [blocks] access server: selects R_l
 };
 
-/// From compute: experts ran here for a token that is to be here.
-struct arrived_output {
-  wire::expert_output content;
-};
-
 /// From a token: it left this server or ended.
 struct token_departed {
   token_key key;
   std::uint32_t step = 0;  ///< Up to which it was here.
 };
 
-/// From a token, compute or the own request: a part of a request cannot be done here, and `to` waits for
-/// it.
-struct part_failed {
+/// From a token: it cannot go on, and the request's owner at `access` has to know.
+struct token_failed {
   wire::failure_report report;
-  std::uint32_t to = 0;
+  std::uint32_t access = 0;
 };
 
 /// A token starts here; from a request or from the token before it.
@@ -409,7 +404,7 @@ using edge_server_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<kv_written>,
     caf::reacts_to<arrived_output>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
     caf::reacts_to<wire::progress_report>, caf::reacts_to<wire::reservation>,
-    caf::reacts_to<part_failed>, caf::reacts_to<submit_request>, caf::reacts_to<cancel_request>,
+    caf::reacts_to<token_failed>, caf::reacts_to<submit_request>, caf::reacts_to<cancel_request>,
     caf::reacts_to<restart_request>, caf::reacts_to<request_moved>, caf::reacts_to<compute_load>,
     caf::reacts_to<link_load>, caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>,
     caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>, caf::reacts_to<install_plan>,
@@ -424,7 +419,6 @@ ORDERMOE_LOCAL_MESSAGE(actors::activation_report)
 ORDERMOE_LOCAL_MESSAGE(actors::admission_held)
 ORDERMOE_LOCAL_MESSAGE(actors::answer_end)
 ORDERMOE_LOCAL_MESSAGE(actors::answer_token)
-ORDERMOE_LOCAL_MESSAGE(actors::arrived_output)
 ORDERMOE_LOCAL_MESSAGE(actors::attach_view)
 ORDERMOE_LOCAL_MESSAGE(actors::attend_work)
 ORDERMOE_LOCAL_MESSAGE(actors::batch_done)
@@ -450,7 +444,6 @@ ORDERMOE_LOCAL_MESSAGE(actors::link_status)
 ORDERMOE_LOCAL_MESSAGE(actors::load_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::observations)
 ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
-ORDERMOE_LOCAL_MESSAGE(actors::part_failed)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_announced)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_change)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_installed)
@@ -478,9 +471,10 @@ ORDERMOE_LOCAL_MESSAGE(actors::submit_request)
 ORDERMOE_LOCAL_MESSAGE(actors::tell_load)
 ORDERMOE_LOCAL_MESSAGE(actors::timer_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
+ORDERMOE_LOCAL_MESSAGE(actors::token_failed)
 ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
 ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
-ORDERMOE_LOCAL_MESSAGE(wire::expert_output)
+ORDERMOE_LOCAL_MESSAGE(serving::arrived_output)
 ORDERMOE_LOCAL_MESSAGE(wire::failure_report)
 ORDERMOE_LOCAL_MESSAGE(wire::frame)
 ORDERMOE_LOCAL_MESSAGE(wire::load_report)

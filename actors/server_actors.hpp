@@ -31,8 +31,8 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id);
 /// While it is not open, requests that arrive are held; they begin under the plan that is in force when
 /// it opens. A server begins holding, before its first plan.
 ///
-/// A frame is decoded, checked against what can be true here (rules/arrivals.hpp) and against what has
-/// been here (rules/kv_reservations.hpp, rules/token_visits.hpp); what fails is counted and has no
+/// A frame is decoded, checked against what can be true here (planning/serving/arrivals.hpp) and against what has
+/// been here (kv_reservations.hpp and token_visits.hpp there); what fails is counted and has no
 /// other effect. A sequence begins with the grant of its memory and ends with its release, its lease
 /// or this server; nothing of it is left behind then.
 edge_server_actor spawn_edge_server(caf::actor_system& system,

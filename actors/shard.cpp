@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/compute.hpp"
 #include "actors/server_actors.hpp"
 
 namespace ordermoe::actors {
@@ -19,14 +20,13 @@ struct shard_state {
       return !view->placed->index.hosts(view->id, layer, item.expert);
     });
     if (elsewhere == work.call.items.end()) return self->send(view->compute, std::move(work));
-    const auto& key = work.call.token;
-    self->send(
-        view->server,
-        part_failed{{key.request, key.attempt, view->id, static_cast<std::uint8_t>(errc::mismatch),
-                     fmt::format("server {} was asked to run expert {} of layer {}, which "
-                                 "the plan of epoch {} does not place there",
-                                 view->id, elsewhere->expert, layer, view->placed->plan.epoch)},
-                    work.call.reply_to});
+    send_output(
+        self, *view, work,
+        failed_output(work.call,
+                      {errc::mismatch,
+                       fmt::format("server {} was asked to run expert {} of layer {}, "
+                                   "which the plan of epoch {} does not place there",
+                                   view->id, elsewhere->expert, layer, view->placed->plan.epoch)}));
   }
 };
 

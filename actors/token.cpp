@@ -16,7 +16,6 @@ namespace {
 
 using wire::executed_slot;
 using wire::expert_call;
-using wire::expert_output;
 using wire::token_state;
 
 enum class token_phase { starting, attending, collecting, collecting_here, sampling, gone };
@@ -51,16 +50,18 @@ struct token_data {
   const service_context& context() const { return *view->context; }
   std::size_t n() const { return state.ids.size(); }
   std::size_t width() const { return context().wire.hidden_size; }
-  token_key key() const { return {state.terms.request, state.terms.attempt, state.first}; }
+  token_key key() const {
+    return {state.terms.request, state.terms.attempt, state.terms.access, state.first};
+  }
   token_actor handle() const { return caf::actor_cast<token_actor>(self); }
   bool behind_last_layer() const { return state.layer >= context().decoding.n_layers; }
 
-  void start(std::vector<expert_output> early) {
+  void start(std::vector<arrived_output> early) {
     if (state.slots_of_row.empty()) return go_on();
     phase.move(token_phase::collecting);
     awaited.expect(state.layer, state.slots_of_row, state.slots, width());
     for (auto& output : early) awaited.take(std::move(output));
-    if (awaited.complete()) add_outputs();
+    go_on_with_outputs();
   }
 
   /// With the layers before `state.layer` behind it.
@@ -212,11 +213,16 @@ struct token_data {
 
   // ------------------------------------------------------------------------------------ collecting
 
-  void collect(expert_output& output) {
-    const bool here = phase.is(token_phase::collecting_here);
-    if (!here && !phase.is(token_phase::collecting)) return;
-    if (!awaited.take(std::move(output))) return;
-    if (here)
+  void collect(arrived_output& output) {
+    if (!phase.is(token_phase::collecting_here) && !phase.is(token_phase::collecting)) return;
+    awaited.take(std::move(output));
+    go_on_with_outputs();
+  }
+
+  void go_on_with_outputs() {
+    if (awaited.problem()) return fail(*awaited.problem());
+    if (!awaited.complete()) return;
+    if (phase.is(token_phase::collecting_here))
       move_on();
     else
       add_outputs();
@@ -323,9 +329,9 @@ struct token_data {
 
   void fail(const error& what) {
     if (phase.is(token_phase::gone)) return;
-    self->send(view->server, part_failed{{state.terms.request, state.terms.attempt, view->id,
-                                          static_cast<std::uint8_t>(what.code), what.message},
-                                         state.terms.access});
+    self->send(view->server, token_failed{{state.terms.request, state.terms.attempt, view->id,
+                                           static_cast<std::uint8_t>(what.code), what.message},
+                                          state.terms.access});
     leave();
   }
 };
@@ -333,7 +339,7 @@ struct token_data {
 }  // namespace
 
 token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_view> view,
-                        wire::token_state state, std::vector<wire::expert_output> early_outputs) {
+                        wire::token_state state, std::vector<arrived_output> early_outputs) {
   auto token = parent.spawn(
       [view = std::move(view), state = std::move(state), outputs = std::move(early_outputs)](
           token_actor::stateful_pointer<token_data> self) mutable -> token_actor::behavior_type {
@@ -345,7 +351,7 @@ token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_v
         data.start(std::move(outputs));
         return {
             [&data](decided& answer) { data.execute(answer); },
-            [&data](expert_output& output) { data.collect(output); },
+            [&data](arrived_output& output) { data.collect(output); },
             [&data](const head_done& result) { data.sample(result); },
             [&data](const work_failed& message) { data.fail(message.what); },
         };

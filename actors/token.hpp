@@ -34,6 +34,6 @@ namespace ordermoe::actors {
 ///
 /// Begins where `parent` runs, without waking another thread.
 token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_view> view,
-                        wire::token_state state, std::vector<wire::expert_output> early_outputs);
+                        wire::token_state state, std::vector<arrived_output> early_outputs);
 
 }  // namespace ordermoe::actors

@@ -176,7 +176,7 @@ void fields(Archive& a, token_state& x) {
 }
 template <class Archive>
 void fields(Archive& a, token_key& x) {
-  a(x.request, x.attempt, x.first);
+  a(x.request, x.attempt, x.access, x.first);
 }
 template <class Archive>
 void fields(Archive& a, call_item& x) {
@@ -192,7 +192,7 @@ void fields(Archive& a, output_row& x) {
 }
 template <class Archive>
 void fields(Archive& a, expert_output& x) {
-  a(x.token, x.layer, x.rows, x.y);
+  a(x.token, x.layer, x.rows, x.y, x.code, x.problem);
 }
 template <class Archive>
 void fields(Archive& a, kv_block& x) {
@@ -300,7 +300,7 @@ frame encode(const expert_call& message) {
 
 frame encode(const expert_output& message) {
   auto content = make_frame(frame_kind::output, message);
-  content.hidden_rows = static_cast<std::uint32_t>(message.rows.size());
+  if (!message.y.empty()) content.hidden_rows = static_cast<std::uint32_t>(message.rows.size());
   content.value_bytes = static_cast<std::int64_t>(message.y.size() * sizeof(float));
   return content;
 }
@@ -395,7 +395,9 @@ result<expert_call> decode_call(const frame& content, const wire_shape& shape) {
 result<expert_output> decode_output(const frame& content, const wire_shape& shape) {
   auto message = read_frame<expert_output>(content, frame_kind::output);
   if (!message) return message;
-  if (message->rows.empty() || message->y.size() != message->rows.size() * shape.hidden_size)
+  const bool failed = !message->problem.empty();
+  if (message->rows.empty() ||
+      message->y.size() != (failed ? 0 : message->rows.size() * shape.hidden_size))
     return bad_shape(content.kind, "rows and outputs disagree");
   if (!all_finite(message->y)) return bad_shape(content.kind, "outputs that are not finite");
   return message;

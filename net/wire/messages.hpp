@@ -67,6 +67,7 @@ struct token_state {
 struct token_key {
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
+  std::uint32_t access = 0;  ///< Of the request: says which servers have a part in it.
   std::uint32_t first = 0;
   friend auto operator<=>(const token_key&, const token_key&) = default;
 };
@@ -101,11 +102,14 @@ struct output_row {
   friend bool operator==(const output_row&, const output_row&) = default;
 };
 
+/// What came of a call, or why nothing did.
 struct expert_output {
   token_key token;
   std::uint32_t layer = 0;
   std::vector<output_row> rows;
-  std::vector<float> y;  ///< [rows, hidden_size]
+  std::vector<float> y;   ///< [rows, hidden_size]; empty where the rows could not be run.
+  std::uint8_t code = 0;  ///< An errc, where they could not.
+  std::string problem;    ///< Not empty where they could not.
   friend bool operator==(const expert_output&, const expert_output&) = default;
 };
 
@@ -174,8 +178,7 @@ struct load_report {
   friend bool operator==(const load_report&, const load_report&) = default;
 };
 
-/// A server cannot do its part of a request. Goes to where that part was awaited, and from there to
-/// the owner.
+/// A token cannot go on. Goes to the request's owner from where the token is.
 struct failure_report {
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;

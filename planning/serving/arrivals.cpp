@@ -81,6 +81,11 @@ void check_slots(findings& found, const wire::token_state& state, const arrival_
   }
 }
 
+void check_problem(findings& found, std::uint8_t code, const std::string& text) {
+  found.within<std::uint32_t>("code", code, 0, static_cast<std::uint32_t>(errc::failed));
+  found.that(text.size() <= most_text_bytes, "a text of more than 1024 bytes");
+}
+
 /// Where attention of a layer may run, or, behind the last layer and for outputs of it, where a token
 /// may go from there.
 planning::server_mask members_at(const planning::plan& placed, std::uint32_t access,
@@ -126,14 +131,20 @@ result<void> check(const wire::token_state& message, std::uint32_t sender,
   return found.outcome();
 }
 
-result<void> check(const wire::expert_call& message, const arrival_limits& limits,
+result<void> check(const wire::expert_call& message, std::uint32_t sender,
+                   const arrival_limits& limits, const planning::plan& placed,
                    const planning::placement_index& index) {
   findings found(wire::frame_kind::call);
   found.below("layer", message.layer, limits.n_layers);
+  found.below("access", message.token.access, limits.n_servers);
   found.below("reply_to", message.reply_to, limits.n_servers);
   found.below("row", message.rows.back(), limits.most_rows);
   found.below("position", message.token.first, limits.most_positions);
   if (found.failed()) return found.outcome();
+  found.that(serves(placed, message.token.access, sender),
+             "a call for a request that the sender has no part in");
+  found.that(serves(placed, message.token.access, message.reply_to),
+             "outputs for a server that has no part in the request");
   for (const auto& item : message.items) {
     found.below("slot", item.slot, limits.top_k);
     found.below("expert", item.expert, limits.n_experts);
@@ -158,6 +169,7 @@ result<void> check(const wire::expert_output& message, std::uint32_t sender,
     found.below("row", row.row, limits.most_rows);
     if (row.slot != wire::whole_row) found.below("slot", row.slot, limits.top_k);
   }
+  check_problem(found, message.code, message.problem);
   return found.outcome();
 }
 
@@ -189,7 +201,7 @@ result<void> check(const wire::progress_report& message, std::uint32_t sender,
 }
 
 result<void> check(const wire::reservation& message, std::uint32_t sender,
-                   const arrival_limits& limits) {
+                   const arrival_limits& limits, const planning::plan& placed) {
   using wire::reserve_step;
   findings found(wire::frame_kind::reservation);
   const bool answer = message.step == reserve_step::granted ||
@@ -199,6 +211,9 @@ result<void> check(const wire::reservation& message, std::uint32_t sender,
   const bool asks = message.step == reserve_step::attempt || message.step == reserve_step::wait;
   found.within<std::int64_t>("bytes", message.bytes, asks ? 1 : 0,
                              asks ? limits.kv_bytes : std::int64_t{1} << 60);
+  if (asks)
+    found.that(serves(placed, sender, limits.self),
+               "memory for requests that this server has no part in");
   found.within<std::int64_t>("lease_ns", message.lease_ns, 0, longest_ns);
   return found.outcome();
 }
@@ -216,12 +231,12 @@ result<void> check(const wire::load_report& message, std::uint32_t sender,
 }
 
 result<void> check(const wire::failure_report& message, std::uint32_t sender,
-                   const arrival_limits& limits) {
+                   const arrival_limits& limits, const planning::plan& placed) {
   findings found(wire::frame_kind::failure);
-  found.below("server", message.server, limits.n_servers);
-  found.below("sender", sender, limits.n_servers);
-  found.within<std::uint32_t>("code", message.code, 0, static_cast<std::uint32_t>(errc::failed));
-  found.that(message.text.size() <= most_text_bytes, "a text of more than 1024 bytes");
+  found.same("server", message.server, sender);
+  found.that(serves(placed, limits.self, sender),
+             "a failure of a request that the sender has no part in");
+  check_problem(found, message.code, message.text);
   return found.outcome();
 }
 

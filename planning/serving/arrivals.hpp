@@ -31,7 +31,8 @@ struct arrival_limits {
 /// in a request has no say in it.
 result<void> check(const wire::token_state& message, std::uint32_t sender,
                    const arrival_limits& limits, const planning::plan& placed);
-result<void> check(const wire::expert_call& message, const arrival_limits& limits,
+result<void> check(const wire::expert_call& message, std::uint32_t sender,
+                   const arrival_limits& limits, const planning::plan& placed,
                    const planning::placement_index& index);
 result<void> check(const wire::expert_output& message, std::uint32_t sender,
                    const arrival_limits& limits, const planning::placement_index& index);
@@ -39,11 +40,11 @@ result<void> check(const wire::kv_rows& message, const arrival_limits& limits);
 result<void> check(const wire::progress_report& message, std::uint32_t sender,
                    const arrival_limits& limits, const planning::plan& placed);
 result<void> check(const wire::reservation& message, std::uint32_t sender,
-                   const arrival_limits& limits);
+                   const arrival_limits& limits, const planning::plan& placed);
 result<void> check(const wire::load_report& message, std::uint32_t sender,
                    const arrival_limits& limits);
 result<void> check(const wire::failure_report& message, std::uint32_t sender,
-                   const arrival_limits& limits);
+                   const arrival_limits& limits, const planning::plan& placed);
 
 /// Whether attention of an access server's requests may run at this server, at any layer.
 bool serves(const planning::plan& placed, std::uint32_t access, std::uint32_t server);

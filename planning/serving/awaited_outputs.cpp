@@ -13,7 +13,12 @@ void awaited_outputs::expect(std::uint32_t layer, std::span<const std::uint32_t>
   kept_.clear();
   rows_.clear();
   gates_.clear();
-  for (const auto& slot : slots) gates_.push_back(slot.gate);
+  servers_.clear();
+  problem_.reset();
+  for (const auto& slot : slots) {
+    gates_.push_back(slot.gate);
+    servers_.push_back(slot.server);
+  }
   parts_.assign(slots.size(), nullptr);
   std::uint32_t first = 0;
   for (const auto n : slots_of_row) {
@@ -26,21 +31,30 @@ void awaited_outputs::expect(std::uint32_t layer, std::span<const std::uint32_t>
   }
 }
 
-bool awaited_outputs::take(wire::expert_output output) {
-  if (output.layer != layer_) return complete();
+const float** awaited_outputs::place_of(const wire::output_row& row, std::uint32_t from) {
+  if (row.row >= rows_.size()) return nullptr;
+  const auto& awaited = rows_[row.row];
+  const bool whole = row.slot == wire::whole_row;
+  if (whole != awaited.whole || awaited.n_slots == 0) return nullptr;
+  if (!whole && row.slot >= awaited.n_slots) return nullptr;
+  const auto slot = awaited.first_slot + (whole ? 0 : row.slot);
+  return servers_[slot] == from ? &parts_[slot] : nullptr;
+}
+
+bool awaited_outputs::take(arrived_output output) {
+  if (output.content.layer != layer_) return complete();
   bool any = false;
-  kept_.push_back(std::move(output));
+  const bool failed = !output.content.problem.empty();
+  kept_.push_back(std::move(output.content));
   const auto& content = kept_.back();
   for (std::size_t i = 0; i < content.rows.size(); ++i) {
-    const auto [row, slot] = content.rows[i];
-    if (row >= rows_.size()) continue;
-    const auto& awaited = rows_[row];
-    const bool whole = slot == wire::whole_row;
-    if (whole != awaited.whole || (!whole && slot >= awaited.n_slots) || awaited.n_slots == 0)
-      continue;
-    auto& part = parts_[awaited.first_slot + (whole ? 0 : slot)];
-    if (part != nullptr) continue;
-    part = content.y.data() + i * hidden_size_;
+    auto* part = place_of(content.rows[i], output.from);
+    if (part == nullptr || *part != nullptr) continue;
+    if (failed) {
+      problem_ = error{static_cast<errc>(content.code), content.problem};
+      break;
+    }
+    *part = content.y.data() + i * hidden_size_;
     --missing_;
     any = true;
   }

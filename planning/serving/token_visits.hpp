@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "net/wire/messages.hpp"
+#include "planning/serving/awaited_outputs.hpp"
 
 /// The tokens of one sequence on one server: which have come, so that each comes once, and outputs that
 /// came before the token that awaits them.
@@ -25,28 +26,28 @@ inline std::uint32_t step_of(const wire::token_state& state) {
 
 class token_visits {
  public:
-  /// `most_parked_rows` of outputs are kept for tokens that are still to come.
+  /// So many rows of outputs of each server are kept for tokens that are still to come.
   explicit token_visits(std::size_t most_parked_rows = 0) : most_parked_rows_(most_parked_rows) {}
 
   /// A token comes: the outputs that wait for it, or nothing where it was here at this step before.
-  std::optional<std::vector<wire::expert_output>> arrive(std::uint32_t first, std::uint32_t step);
+  std::optional<std::vector<arrived_output>> arrive(std::uint32_t first, std::uint32_t step);
 
   /// A token that was here left, with this step behind it.
   void leave(std::uint32_t first, std::uint32_t step);
 
   /// An output of a token that is not here: kept for it, where it is still to come. False where it is past
   /// this layer, the output is kept already, or more is than can be awaited.
-  bool park(wire::expert_output output);
+  bool park(arrived_output output);
 
-  std::size_t parked_rows() const { return parked_rows_; }
+  std::size_t parked_rows() const;
 
  private:
   struct visit {
     std::int64_t step = -1;  ///< Of the latest one.
-    std::vector<wire::expert_output> parked;
+    std::vector<arrived_output> parked;
   };
-  std::map<std::uint32_t, visit> visits_;  ///< By first position.
-  std::size_t parked_rows_ = 0;
+  std::map<std::uint32_t, visit> visits_;             ///< By first position.
+  std::map<std::uint32_t, std::size_t> parked_rows_;  ///< By server that they came from.
   std::size_t most_parked_rows_ = 0;
 };
 

@@ -2,18 +2,21 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "test/support/seeds.hpp"
+
 namespace ordermoe {
 
 namespace {
 
-/// The campaign (`scripts/campaign disturbance`) runs a thousand and more.
+/// Of a slice; `scripts/campaign disturbance` runs a thousand.
 constexpr std::uint64_t n_seeds = 40;
 
 void check(test::mischief kind) {
+  const auto [first, last] = test::seeds(n_seeds);
   std::size_t later_attempts = 0;
   for (const auto& strategy : test::exact_strategies()) {
     const test::disturbed_world world(strategy);
-    for (std::uint64_t seed = 1; seed <= n_seeds; ++seed) {
+    for (auto seed = first; seed <= last; ++seed) {
       const auto wrong = world.run(kind, seed);
       BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
       later_attempts += world.later_attempts();
@@ -43,10 +46,11 @@ BOOST_AUTO_TEST_CASE(requests_that_begin_again_give_the_same_answer_and_leave_no
 }
 
 BOOST_AUTO_TEST_CASE(where_frames_are_lost_each_request_ends_rightly_or_with_its_own_error) {
+  const auto [first, last] = test::seeds(n_seeds);
   std::size_t failed = 0;
   for (const auto& strategy : test::exact_strategies()) {
     const test::disturbed_world world(strategy);
-    for (std::uint64_t seed = 1; seed <= n_seeds; ++seed) {
+    for (auto seed = first; seed <= last; ++seed) {
       const auto wrong = world.run(test::mischief::drops, seed);
       BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
       failed += world.failed();

@@ -1,6 +1,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "test/actors/living_run.hpp"
+#include "test/support/seeds.hpp"
 
 namespace ordermoe {
 
@@ -9,7 +10,8 @@ namespace {
 /// The campaign (`scripts/campaign living`) runs 200 seeds in both clocks.
 test::living_counts live(actors::run_mode mode, std::uint64_t n_seeds) {
   test::living_counts counts;
-  for (std::uint64_t seed = 1; seed <= n_seeds; ++seed) {
+  const auto [first, last] = test::seeds(n_seeds);
+  for (auto seed = first; seed <= last; ++seed) {
     const auto wrong = test::living_run(mode, seed).run(counts);
     BOOST_TEST(wrong.empty(), to_string(mode) << ", seed " << seed << ": " << wrong);
   }

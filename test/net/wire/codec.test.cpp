@@ -39,7 +39,7 @@ token_state some_token() {
 }
 
 expert_call some_call() {
-  return {{7, 1, 4},
+  return {{7, 1, 2, 4},
           2,
           3,
           {0, 1},
@@ -49,7 +49,11 @@ expert_call some_call() {
 }
 
 expert_output some_output() {
-  return {{7, 1, 4}, 2, {{0, whole_row}, {1, 0}}, {1, 2, 3, 4, 5, 6, 7, 8}};
+  return {{7, 1, 2, 4}, 2, {{0, whole_row}, {1, 0}}, {1, 2, 3, 4, 5, 6, 7, 8}, 0, ""};
+}
+
+expert_output some_failed_output() {
+  return {{7, 1, 2, 4}, 2, {{0, whole_row}, {1, 0}}, {}, 9, "no memory"};
 }
 
 kv_rows some_rows() {
@@ -135,6 +139,7 @@ BOOST_AUTO_TEST_CASE(a_token_keeps_every_bit_and_counts_its_rows) {
 BOOST_AUTO_TEST_CASE(calls_outputs_and_kv_rows_round_trip) {
   check_round_trip(some_call(), read_call);
   check_round_trip(some_output(), read_output);
+  check_round_trip(some_failed_output(), read_output);
   check_round_trip(some_rows(), read_kv);
   BOOST_TEST(encode(some_rows()).kv_rows == 3u);
 }
@@ -149,7 +154,7 @@ BOOST_AUTO_TEST_CASE(small_messages_round_trip) {
 BOOST_AUTO_TEST_CASE(a_size_beyond_the_frame_is_refused_before_anything_is_allocated) {
   auto content = encode(some_call());
   const std::uint32_t huge = 0xfffffff0u;
-  content.bytes.replace(8 + 4 + 4 + 4 + 4, 4, reinterpret_cast<const char*>(&huge), 4);
+  content.bytes.replace(8 + 4 + 4 + 4 + 4 + 4, 4, reinterpret_cast<const char*>(&huge), 4);
   const auto outcome = decode_call(content, shape);
   BOOST_REQUIRE(!outcome.has_value());
   BOOST_TEST((outcome.error().code == errc::malformed));
@@ -218,6 +223,8 @@ BOOST_AUTO_TEST_CASE(calls_and_outputs_that_contradict_themselves_are_refused) {
       "rows and outputs");
   check_refused<expert_output>(
       some_output(), read_output, [](auto& o) { o.y[0] = std::nanf(""); }, "not finite");
+  check_refused<expert_output>(
+      some_output(), read_output, [](auto& o) { o.problem = "values and a problem"; }, "disagree");
   check_refused<kv_rows>(
       some_rows(), read_kv, [](auto& r) { r.blocks[0].n = 2; }, "rows and their count");
   check_refused<kv_rows>(
