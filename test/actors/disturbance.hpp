@@ -35,7 +35,8 @@ inline const std::vector<std::string>& exact_strategies() {
 /// A world for disturbed runs and what its requests must be answered with.
 class disturbed_world {
  public:
-  explicit disturbed_world(const std::string& strategy) : world_(strategy) {
+  explicit disturbed_world(const std::string& strategy, double quality_percent = 0)
+      : world_(strategy, quality_percent), spends_(quality_percent > 0) {
     world_.setup.chunk_rows = 4;
     world_.setup.keep_final_hidden = false;
     world_.add_requests(8, 6, 0.8, 12);
@@ -48,12 +49,16 @@ class disturbed_world {
   /// Attempts beyond the first, and requests that ended with an error, in the latest run.
   std::size_t later_attempts() const { return later_attempts_; }
   std::size_t failed() const { return failed_; }
+  /// Of budgets, in the latest run.
+  loss_units spent() const { return spent_; }
 
  private:
   actors::service_options options(mischief kind, std::uint64_t seed) const;
 
   world world_;
+  bool spends_ = false;  ///< A budget allows answers that are not the reference's.
   std::vector<std::vector<std::int32_t>> reference_;
+  mutable loss_units spent_ = 0;
   mutable std::size_t later_attempts_ = 0, failed_ = 0;
 };
 
@@ -87,6 +92,7 @@ inline actors::service_options disturbed_world::options(mischief kind, std::uint
 
 inline std::string disturbed_world::run(mischief kind, std::uint64_t seed) const {
   later_attempts_ = failed_ = 0;
+  spent_ = 0;
   auto begun = actors::service::start(options(kind, seed));
   if (!begun) return begun.error().message;
   auto& service = **begun;
@@ -124,7 +130,10 @@ inline std::string disturbed_world::run(mischief kind, std::uint64_t seed) const
         return fmt::format("request {}: {}", i, one.ended->problem->message);
       continue;
     }
-    if (one.streamed != reference_[i]) return fmt::format("request {}: other ids", i);
+    spent_ += one.ended->spent;
+    if (one.ended->spent > one.ended->budget)
+      return fmt::format("request {}: spent {} of {}", i, one.ended->spent, one.ended->budget);
+    if (!spends_ && one.streamed != reference_[i]) return fmt::format("request {}: other ids", i);
   }
   if (auto wrong = contradiction(*status); !wrong.empty()) return wrong;
   return left_behind(*status);

@@ -45,6 +45,23 @@ BOOST_AUTO_TEST_CASE(requests_that_begin_again_give_the_same_answer_and_leave_no
   check(test::mischief::restarts);
 }
 
+BOOST_AUTO_TEST_CASE(requests_that_begin_again_are_not_charged_twice) {
+  const auto [first, last] = test::seeds(n_seeds);
+  std::size_t later_attempts = 0;
+  loss_units spent = 0;
+  for (const auto* strategy : {"paper", "ordermoe"}) {
+    const test::disturbed_world world(strategy, 20);
+    for (auto seed = first; seed <= last; ++seed) {
+      const auto wrong = world.run(test::mischief::restarts, seed);
+      BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
+      later_attempts += world.later_attempts();
+      spent += world.spent();
+    }
+  }
+  BOOST_TEST(later_attempts > 0u);
+  BOOST_TEST(spent > 0);
+}
+
 BOOST_AUTO_TEST_CASE(where_frames_are_lost_each_request_ends_rightly_or_with_its_own_error) {
   const auto [first, last] = test::seeds(n_seeds);
   std::size_t failed = 0;
