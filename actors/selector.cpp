@@ -23,8 +23,9 @@ struct selector_state {
 
   void take_in(std::shared_ptr<const server_view> next) {
     view = std::move(next);
-    if (++snapshot == 1) {
-      loads = load_board(context().n_servers());
+    if (++snapshot == 1) loads = load_board(context().n_servers());
+    loads.price_by(view->placed->tables->link_ns());
+    if (snapshot == 1) {
       if (view->tracing()) view->trace(trace::first_snapshot_line(id, view->time_ns(self)));
     } else if (view->tracing()) {
       view->trace(trace::install_line(
@@ -55,6 +56,7 @@ struct selector_state {
     input.pool = query.pool;
     input.tokens_left = query.tokens_left;
     input.wait_ns = loads.wait_ns();
+    input.link_ns = loads.link_ns();
     const auto& members = view->placed->plan.residence[query.access].layers;
     if (query.layer + 1 < members.size()) input.next_members = members[query.layer + 1];
     auto choice = decide(*view->placed->tables, input);

@@ -9,12 +9,14 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/cluster.hpp"
 #include "config/random.hpp"
 #include "planning/placement.hpp"
 #include "planning/selection/selector.hpp"
+#include "planning/strategies/strategies.hpp"
 #include "test/support/random_profile.hpp"
 
 /// The selector at the shape of Mixtral on eight servers: 32 layers, 8 experts, memory for two
@@ -76,35 +78,19 @@ const world& mixtral(std::size_t top_k) {
   return top_k == 1 ? one : two;
 }
 
-/// The strategies' own policies; `priced` is ordermoe's once its price of loss is found.
-enum class kind { paper, ordermoe, priced };
-
-selection_policy make_policy(kind which, std::size_t horizon, std::size_t top_k) {
-  selection_policy policy;
-  policy.horizon = horizon;
-  if (which == kind::paper) {
-    policy.residence = top_k == 1 ? residence_choice::with_slot : residence_choice::free;
-    return policy;
-  }
-  policy.name = "ordermoe";
-  policy.candidates = candidate_rule::any;
-  policy.metric = loss_metric::token_gate;
-  policy.calibrated = true;
-  policy.condition = transition_condition::routed;
-  policy.omega_time = 1;
-  policy.omega_quality = 0;
-  policy.price_attention = true;
-  if (which == kind::priced) {
-    policy.distinct = true;
-    policy.price_ns_per_loss = 2e7;
-  }
+/// A strategy's own policy; one that tunes its price of loss as it is once that is found.
+selection_policy policy_of(std::string_view strategy, std::size_t top_k) {
+  const auto* record = find_strategy(strategy);
+  auto policy = record->policy(top_k);
+  if (record->tunes_price) policy.price_ns_per_loss = 2e7;
   return policy;
 }
 
-/// A token's budget that lets it substitute in about a tenth of its layers.
-loss_units middling_budget(const world& w, kind which) {
-  return which == kind::paper ? loss_units(3e8) * static_cast<loss_units>(w.experts.top_k)
-                              : loss_units(1e8);
+/// A token's budget that lets it substitute in about a tenth of its layers: nats where losses are,
+/// else the paper's units.
+loss_units middling_budget(const world& w, const selection_policy& policy) {
+  return policy.calibrated ? loss_units(1e8)
+                           : loss_units(3e8) * static_cast<loss_units>(w.experts.top_k);
 }
 
 struct token {
@@ -145,7 +131,8 @@ std::vector<token> draw_tokens(const world& w, loss_units budget) {
 }
 
 decision decide(const selection_tables& tables, const token& t, std::size_t top_k,
-                std::span<const std::int64_t> waits, std::span<loss_units> losses) {
+                std::span<const std::int64_t> waits, std::span<const double> links,
+                std::span<loss_units> losses) {
   const auto n = t.probabilities.size();
   std::array<slot_query, max_slots> slots;
   for (std::size_t j = 0; j < top_k; ++j) {
@@ -160,42 +147,46 @@ decision decide(const selection_tables& tables, const token& t, std::size_t top_
   query.slots = std::span(slots).first(top_k);
   query.budget_left = t.budget_left;
   query.wait_ns = waits;
+  query.link_ns = links;
   query.probabilities = t.probabilities;
   return tables.select(query);
 }
 
-void select(benchmark::State& state, const world& w, kind which, std::size_t horizon,
+void select(benchmark::State& state, const world& w, const selection_policy& policy,
             bool with_waits) {
   const auto top_k = w.experts.top_k;
-  const auto budget = middling_budget(w, which);
-  const auto tables = selection_tables::build(w.experts, w.placed, w.costs,
-                                              make_policy(which, horizon, top_k), budget)
-                          .value();
+  const auto budget = middling_budget(w, policy);
+  const auto tables = selection_tables::build(w.experts, w.placed, w.costs, policy, budget).value();
   const auto tokens = draw_tokens(w, budget);
   std::vector<std::int64_t> waits;
   random_stream random(9);
   for (std::size_t m = 0; with_waits && m < w.costs.n_servers; ++m)
     waits.push_back(static_cast<std::int64_t>(random.below(2'000'000)));
+  std::vector<double> links;
+  if (with_waits) {
+    links.assign(tables->link_ns().begin(), tables->link_ns().end());
+    for (auto& ns : links)
+      if (ns > 0) ns += static_cast<double>(random.below(500'000));
+  }
   std::vector<loss_units> losses(top_k * w.experts.n_experts);
   std::size_t at = 0, substituted = 0, moved = 0, slots = 0;
   for (const auto& t : tokens) {
-    const auto made = decide(*tables, t, top_k, waits, losses);
+    const auto made = decide(*tables, t, top_k, waits, links, losses);
     moved += made.residence != t.server;
     for (std::size_t j = 0; j < top_k; ++j, ++slots) {
       substituted += made.slots[j].expert != t.targets[j];
     }
   }
   for (auto _ : state) {
-    benchmark::DoNotOptimize(decide(*tables, tokens[at], top_k, waits, losses));
+    benchmark::DoNotOptimize(decide(*tables, tokens[at], top_k, waits, links, losses));
     at = (at + 1) % n_queries;
   }
   state.counters["substituted"] = static_cast<double>(substituted) / static_cast<double>(slots);
   state.counters["moved"] = static_cast<double>(moved) / n_queries;
 }
 
-void build(benchmark::State& state, const world& w, kind which, std::size_t horizon) {
-  const auto policy = make_policy(which, horizon, w.experts.top_k);
-  const auto budget = middling_budget(w, which);
+void build(benchmark::State& state, const world& w, const selection_policy& policy) {
+  const auto budget = middling_budget(w, policy);
   for (auto _ : state)
     benchmark::DoNotOptimize(
         selection_tables::build(w.experts, w.placed, w.costs, policy, budget).value());
@@ -361,8 +352,9 @@ double thread_ns() {
 void against_recursion(benchmark::State& state, const world& w, std::size_t horizon,
                        std::size_t n_tokens) {
   const auto top_k = w.experts.top_k;
-  const auto policy = make_policy(kind::paper, horizon, top_k);
-  const auto budget = middling_budget(w, kind::paper);
+  auto policy = policy_of("paper", top_k);
+  policy.horizon = horizon;
+  const auto budget = middling_budget(w, policy);
   const auto tables = selection_tables::build(w.experts, w.placed, w.costs, policy, budget).value();
   const direct_recursion direct(w, policy, budget, *tables);
   auto tokens = draw_tokens(w, budget);
@@ -379,12 +371,13 @@ void against_recursion(benchmark::State& state, const world& w, std::size_t hori
     constexpr int repeats = 20;
     start = thread_ns();
     for (int i = 0; i < repeats; ++i)
-      for (const auto& t : tokens) benchmark::DoNotOptimize(decide(*tables, t, top_k, {}, losses));
+      for (const auto& t : tokens)
+        benchmark::DoNotOptimize(decide(*tables, t, top_k, {}, {}, losses));
     table_ns = (thread_ns() - start) / static_cast<double>(repeats * tokens.size());
     state.SetIterationTime(direct_ns * 1e-9);
   }
   for (std::size_t i = 0; i < n_tokens; ++i) {
-    const double found = decide(*tables, tokens[i], top_k, {}, losses).cost;
+    const double found = decide(*tables, tokens[i], top_k, {}, {}, losses).cost;
     if (std::abs(found - expected[i]) > 1e-9 * std::abs(expected[i])) {
       std::fprintf(stderr, "tables %.17g, recursion %.17g\n", found, expected[i]);
       std::abort();
@@ -398,49 +391,56 @@ void against_recursion(benchmark::State& state, const world& w, std::size_t hori
 void repeated(benchmark::internal::Benchmark* made, int repetitions) {
   made->Repetitions(repetitions)
       ->ReportAggregatesOnly(true)
+      ->ComputeStatistics(
+          "min", [](const std::vector<double>& v) { return *std::min_element(v.begin(), v.end()); })
       ->ComputeStatistics("max", [](const std::vector<double>& v) {
         return *std::max_element(v.begin(), v.end());
       });
 }
 
+void add_select(const std::string& name, const world& (*where)(std::size_t), std::size_t shape,
+                const selection_policy& policy, bool with_waits) {
+  repeated(benchmark::RegisterBenchmark(
+               ("select/" + name + (with_waits ? "/waits" : "")).c_str(),
+               [=](benchmark::State& s) { select(s, where(shape), policy, with_waits); })
+               ->MinTime(0.1),
+           9);
+}
+
+void add_build(const std::string& name, const world& (*where)(std::size_t), std::size_t shape,
+               const selection_policy& policy) {
+  repeated(
+      benchmark::RegisterBenchmark(("build/" + name).c_str(),
+                                   [=](benchmark::State& s) { build(s, where(shape), policy); })
+          ->Unit(benchmark::kMillisecond)
+          ->MinTime(0.1),
+      5);
+}
+
+constexpr transition_condition conditions[] = {transition_condition::executed,
+                                               transition_condition::routed};
+
 void register_all() {
   for (const std::size_t top_k : {1, 2})
-    for (const auto which : {kind::paper, kind::ordermoe})
-      for (const std::size_t horizon : {3, 0}) {
-        const auto name = std::string(which == kind::paper ? "paper" : "ordermoe") + "/top" +
-                          std::to_string(top_k) +
-                          (horizon == 0 ? "/full" : "/H" + std::to_string(horizon));
-        for (const bool waits : {false, true})
-          repeated(
-              benchmark::RegisterBenchmark(
-                  ("select/" + name + (waits ? "/waits" : "")).c_str(),
-                  [=](benchmark::State& s) { select(s, mixtral(top_k), which, horizon, waits); })
-                  ->MinTime(0.1),
-              9);
-        repeated(benchmark::RegisterBenchmark(
-                     ("build/" + name).c_str(),
-                     [=](benchmark::State& s) { build(s, mixtral(top_k), which, horizon); })
-                     ->Unit(benchmark::kMillisecond)
-                     ->MinTime(0.1),
-                 5);
+    for (const std::string strategy : {"paper", "ordermoe"})
+      for (const auto condition : conditions) {
+        auto policy = policy_of(strategy, top_k);
+        policy.condition = condition;
+        const auto name = strategy + "/top" + std::to_string(top_k) +
+                          (condition == transition_condition::routed ? "/routed" : "/executed");
+        for (const bool waits : {false, true}) add_select(name, mixtral, top_k, policy, waits);
+        add_build(name, mixtral, top_k, policy);
       }
   for (std::size_t index = 0; index < std::size(many_experts); ++index)
-    for (const auto which : {kind::paper, kind::priced}) {
-      const std::size_t horizon = which == kind::paper ? 3 : 0;
-      const auto name = std::string(which == kind::paper ? "paper/" : "ordermoe-priced/") +
-                        many_experts[index].name;
-      repeated(benchmark::RegisterBenchmark(
-                   ("select/" + name).c_str(),
-                   [=](benchmark::State& s) { select(s, many(index), which, horizon, true); })
-                   ->MinTime(0.1),
-               9);
-      repeated(benchmark::RegisterBenchmark(
-                   ("build/" + name).c_str(),
-                   [=](benchmark::State& s) { build(s, many(index), which, horizon); })
-                   ->Unit(benchmark::kMillisecond)
-                   ->MinTime(0.1),
-               5);
-    }
+    for (const std::string strategy : {"paper", "ordermoe"})
+      for (const auto condition : conditions) {
+        auto policy = policy_of(strategy, many_experts[index].top_k);
+        policy.condition = condition;
+        const auto name = strategy + "/" + many_experts[index].name +
+                          (condition == transition_condition::routed ? "/routed" : "/executed");
+        add_select(name, many, index, policy, true);
+        add_build(name, many, index, policy);
+      }
   static const world small = make_world(4, 8, 4, 2);
   const auto factor = [](const char* name, const world& w, std::size_t horizon, std::size_t n) {
     repeated(benchmark::RegisterBenchmark(

@@ -244,7 +244,10 @@ void add_run(CLI::App& app) {
   command.add_flag("--chat", options->chat,
                    "Each prompt is a user's message to an instruct variant, written by its chat "
                    "template; a line may also be {\"messages\": [{\"role\", \"content\"}, ...]}");
-  command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
+  std::string strategies = "How experts are placed and chosen";
+  for (const auto& record : planning::strategy_records())
+    strategies += fmt::format("\n{}: {}", record.name, record.sentence);
+  command.add_option("--strategy", options->strategy, strategies)
       ->check(CLI::IsMember(planning::strategy_names()))
       ->capture_default_str();
   command

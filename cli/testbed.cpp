@@ -33,8 +33,7 @@ constexpr point points[] = {
     {"ordermoe", 7}, {"ordermoe", 20},    {"ordermoe", -1}};
 
 std::string label(const point& p) {
-  if (std::string(p.strategy) == "paper" || std::string(p.strategy) == "ordermoe" ||
-      std::string(p.strategy) == "local-only")
+  if (planning::find_strategy(p.strategy)->has_budget)
     return p.percent < 0 ? fmt::format("{} unbounded", p.strategy)
                          : fmt::format("{} {:g} %", p.strategy, p.percent);
   return p.strategy;

@@ -337,7 +337,9 @@ result<std::optional<double>> prepare(run_setup& setup, std::string_view name,
 /// take something of, nobody says how a server keeps its experts, and the plan stays.
 bool may_keep_whole_model_coarser(const run_setup& setup, std::string_view name,
                                   const planning::strategy_options& options) {
-  return options.choose_precision && name == "ordermoe" && options.quality_percent > 0 &&
+  const auto* record = planning::find_strategy(name);
+  return options.choose_precision && record != nullptr && record->uses_coarser_copies &&
+         options.quality_percent > 0 &&
          !options.plan && options.expert_precision.empty() && options.dry_run_requests > 0 &&
          setup.replans.empty() && setup.monitor.drift_margin <= 0 &&
          std::ranges::all_of(setup.servers.servers, [](const server_spec& server) {

@@ -74,6 +74,7 @@ void verifier::make_room() {
   for (auto& server : servers_) {
     server.placed = placed_;
     server.loads = load_board(n());
+    server.loads.price_by(placed_->tables->link_ns());
     server.attend_found.resize(n_layers());
     server.attend_expected.resize(n_layers());
     server.expert_found.resize(n_layers() * n_experts());

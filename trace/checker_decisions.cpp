@@ -149,6 +149,7 @@ bool verifier::end_decision() {
   input.tokens_left =
       tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].loads.wait_ns();
+  input.link_ns = servers_[head.server].loads.link_ns();
   const auto choice = decide(*servers_[head.server].placed->tables, input);
   const auto last = number_;
   auto pool = chunk_->pool;

@@ -43,6 +43,7 @@ bool verifier::on_install(std::string_view text) {
   if (!same("epoch", epoch, next->first.epoch) || !same("policy", policy, next->first.policy))
     return false;
   server.placed = next->second;
+  server.loads.price_by(server.placed->tables->link_ns());
   server.snapshot = snapshot;
   ++server.installs;
   ++summary.snapshots;

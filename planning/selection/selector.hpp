@@ -23,9 +23,9 @@
 ///   cost       = omega_T / d_ref * (time + later) + omega_Q / budget * sum_j loss_j + lookahead(n,
 ///   targets, budget left)
 ///
-/// with d(x, x) = 0 and q(m) the number of different experts that this decision runs at m: they run
-/// one after the other there, and slots that share an expert run it once. `later` is the attention
-/// at n where it is priced. At k = 1 and residence_choice::with_slot this is eq. (43) with (37),
+/// with d(x, x) = 0, d behind the frames that a snapshot has waiting at a link, and q(m) the number
+/// of different experts that this decision runs at m: they run one after the other there, and slots
+/// that share an expert run it once. `later` is the attention at n where it is priced. At k = 1 and residence_choice::with_slot this is eq. (43) with (37),
 /// (38) and (40).
 ///
 /// Ties in cost go to the lower loss, the lower time, the lower sum of the slots' own times (so
@@ -155,6 +155,10 @@ struct decision_query {
   double price_scale = 1;      ///< Times the policy's weight of loss, in this decision alone: the
                                ///< look-ahead keeps its own. Above 0.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] queue waits of the snapshot; empty: none.
+  /// [to, from] a hidden state over each link behind the frames that the snapshot has waiting there:
+  /// selection_tables::link_ns() plus those waits, laid out once per snapshot so that a decision
+  /// reads them in place of the tables' own. Empty: no frame waits.
+  std::span<const double> link_ns;
   /// [n_experts] the router's softmax for this token; router_restricted ranks by it. Empty: by the
   /// first slot's losses.
   std::span<const float> probabilities;
@@ -201,6 +205,9 @@ class selection_tables {
 
   /// The best decision. No allocation; thread-safe.
   virtual decision select(const decision_query& query) const = 0;
+
+  /// [to, from] one hidden state over each link, without queues.
+  virtual std::span<const double> link_ns() const = 0;
 
   /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the
   /// horizon, for a token at `server` with the target set `set` (of those that the look-ahead keeps

@@ -146,7 +146,7 @@ void tables::place(const step_query& step, outcome& candidate) const {
   const std::size_t n = step.table.next[candidate.position];
   const auto only =
       policy_.residence == residence_choice::with_slot ? server_mask{1} << n : ~server_mask{0};
-  const double stays = hidden(step.query.server, n);
+  const double stays = way_to(step, n);
   std::array<std::uint32_t, max_slots> experts{};
   std::array<server_mask, max_slots> hosts{};
   for (std::size_t j = 0; j < step.count; ++j) {
@@ -212,7 +212,7 @@ void tables::search_one(const step_query& step, std::size_t position, outcome& b
   const std::size_t n = step.table.next[position];
   const auto only =
       policy_.residence == residence_choice::with_slot ? server_mask{1} << n : ~server_mask{0};
-  const double stays = hidden(step.query.server, n);
+  const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
   const double lowest = is_monotone() ? row[step.full] : -infinity;
@@ -253,7 +253,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
   timed ways[max_options];
   std::size_t counts[2];
   const std::size_t n = step.table.next[position];
-  const double stays = hidden(step.query.server, n);
+  const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
   const bool executed = is_executed() && step.table.key_stride != 0;
@@ -354,7 +354,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
 
 void tables::search_many(const step_query& step, std::size_t position, outcome& best) const {
   const std::size_t n = step.table.next[position];
-  const double stays = hidden(step.query.server, n);
+  const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
   const bool executed = is_executed() && step.table.key_stride != 0;
@@ -411,8 +411,8 @@ void tables::search(const step_query& step, server_mask residences, outcome& bes
   std::size_t first = next.size();
   for (std::size_t i = 0; i < next.size(); ++i) {
     if (((residences >> next[i]) & 1u) == 0) continue;
-    bound[i] = per_ns_ * (hidden(step.query.server, next[i]) + step.table.later[i]) +
-               step.row[i * n_bins_ + step.full];
+    bound[i] =
+        per_ns_ * (way_to(step, next[i]) + step.table.later[i]) + step.row[i * n_bins_ + step.full];
     if (first == next.size() || bound[i] < bound[first]) first = i;
   }
   if (first == next.size()) return;
@@ -430,9 +430,12 @@ decision tables::select(const decision_query& query) const {
                  fmt::format("a decision was asked for {} slots of a top-{} model", count, top_k_));
   ORDERMOE_CHECK(
       query.layer < n_layers_ && query.server < n_servers_ && query.access < n_servers_ &&
-          (query.wait_ns.empty() || query.wait_ns.size() == n_servers_),
-      fmt::format("a decision was asked for layer {}, server {} and access server {} with {} waits",
-                  query.layer, query.server, query.access, query.wait_ns.size()));
+          (query.wait_ns.empty() || query.wait_ns.size() == n_servers_) &&
+          (query.link_ns.empty() || query.link_ns.size() == hidden_to_.size()),
+      fmt::format("a decision was asked for layer {}, server {} and access server {} with {} waits "
+                  "of servers and {} links",
+                  query.layer, query.server, query.access, query.wait_ns.size(),
+                  query.link_ns.size()));
   const auto rule = policy_.candidates;
   for (const auto& slot : query.slots)
     ORDERMOE_CHECK(slot.target < n_experts_ &&
@@ -461,20 +464,14 @@ decision tables::select(const decision_query& query) const {
     row = onward_row(table, targets.data(), count);
   }
   std::array<double, 64> ready;
+  const double* const links = links_of(query);
   const bool waits = policy_.price_waits && !query.wait_ns.empty();
   for (std::size_t m = 0; m < n_servers_; ++m)
-    ready[m] = hidden(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
-  const step_query step{query,
-                        facts,
-                        table,
-                        count,
-                        options,
-                        counts.data(),
-                        left,
-                        row,
-                        bin_of(left),
-                        ready.data(),
-                        per_unit_ * query.price_scale};
+    ready[m] =
+        links[m * n_servers_ + query.server] + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
+  const step_query step{query,        facts,         table, count,
+                        options,      counts.data(), left,  row,
+                        bin_of(left), ready.data(),  links, per_unit_ * query.price_scale};
 
   outcome best;
   const auto asked = table.next_mask & query.residences;

@@ -359,9 +359,11 @@ decision tables::select_many(const decision_query& query) const {
   for (std::size_t j = 0; j < count; ++j) targets[j] = query.slots[j].target;
 
   std::array<double, 64> ready, first_ns;
+  const double* const links = links_of(query);
+  const auto link = [&](std::size_t from, std::size_t to) { return links[to * n_servers_ + from]; };
   const bool waits = policy_.price_waits && !query.wait_ns.empty();
   for (std::size_t m = 0; m < n_servers_; ++m)
-    ready[m] = hidden(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
+    ready[m] = link(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
 
   const double per_unit = per_unit_ * query.price_scale;
   const double share = 1 / static_cast<double>(count);
@@ -391,7 +393,7 @@ decision tables::select_many(const decision_query& query) const {
           is_new = slots.servers[h] != m || slots.experts[h] != slots.experts[i];
         runs += is_new ? 1 : 0;
       }
-      work += ready[m] + static_cast<double>(runs) * costs_.expert_ns[m] + hidden(m, n);
+      work += ready[m] + static_cast<double>(runs) * costs_.expert_ns[m] + link(m, n);
     }
     return work;
   };
@@ -421,12 +423,12 @@ decision tables::select_many(const decision_query& query) const {
       lowest[i] = is_executed() ? table.low[i * n_bins_ + lowest_bin]
                                 : onward(targets.data(), i, lowest_bin);
       lowest[i] += per_unit * static_cast<double>(least);
-      bound[i] = per_ns_ * (hidden(query.server, next[i]) + table.later[i]) + lowest[i];
+      bound[i] = per_ns_ * (link(query.server, next[i]) + table.later[i]) + lowest[i];
     }
     const auto sweep_to = [&](std::size_t i) {
       const std::size_t n = next[i];
-      const double stays = hidden(query.server, n), later = table.later[i];
-      for (std::size_t m = 0; m < n_servers_; ++m) first_ns[m] = ready[m] + hidden(m, n);
+      const double stays = link(query.server, n), later = table.later[i];
+      for (std::size_t m = 0; m < n_servers_; ++m) first_ns[m] = ready[m] + link(m, n);
       slot_sweep sweep(ways, count, useful, facts.hosts.data(), apart, first_ns.data(),
                        costs_.expert_ns.data());
       double at = stays;

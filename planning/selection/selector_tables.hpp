@@ -134,6 +134,7 @@ class tables final : public selection_tables {
                    std::span<const float> probabilities,
                    std::span<loss_units> losses) const override;
   decision select(const decision_query& query) const override;
+  std::span<const double> link_ns() const override { return hidden_to_; }
   double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
                std::size_t bin) const override;
   std::size_t bins() const override { return n_bins_; }
@@ -156,6 +157,7 @@ class tables final : public selection_tables {
     const double* row;
     std::size_t full;     ///< The bin of all that is left.
     const double* ready;  ///< [server] d(s, m) + wait(m)
+    const double* links;  ///< [to, from] d as the snapshot has it.
     double per_unit;      ///< Cost of a unit of loss in this decision.
 
     const option& at(std::size_t slot, std::size_t index, std::size_t n_ways) const {
@@ -253,7 +255,15 @@ class tables final : public selection_tables {
   void search_many(const step_query& step, std::size_t position, outcome& best) const;
   /// When slot work that is run as the q-th and last expert at m is back at the residence n.
   double back(const step_query& step, std::size_t m, std::size_t n, double q) const {
-    return step.ready[m] + q * costs_.expert_ns[m] + hidden_to_[n * n_servers_ + m];
+    return step.ready[m] + q * costs_.expert_ns[m] + step.links[n * n_servers_ + m];
+  }
+  /// d(s, n) as the snapshot has it.
+  double way_to(const step_query& step, std::size_t n) const {
+    return step.links[n * n_servers_ + step.query.server];
+  }
+  /// What a decision pays for links: [to, from].
+  const double* links_of(const decision_query& query) const {
+    return policy_.price_waits && !query.link_ns.empty() ? query.link_ns.data() : hidden_to_.data();
   }
   void place(const step_query& step, outcome& candidate) const;
   void offer(const step_query& step, outcome& candidate, outcome& best) const;

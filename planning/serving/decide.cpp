@@ -99,6 +99,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   query.server = input.server;
   query.access = input.access;
   query.wait_ns = input.wait_ns;
+  query.link_ns = input.link_ns;
   if (tables.policy().price_follows_budget)
     query.price_scale = planning::price_scale(input.pool, input.tokens_left, tables.token_budget());
   const auto choose = [&](std::size_t i, loss_units pool) {

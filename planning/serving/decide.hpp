@@ -47,6 +47,7 @@ struct decide_input {
   loss_units pool = 0;
   double tokens_left = 1;                 ///< That share the pool, these rows' layers included.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] or empty
+  std::span<const double> link_ns;        ///< [to, from] as decision_query has it, or empty.
   /// R_{l+1}; of use where no row runs an expert. Empty at the last layer.
   planning::server_mask next_members = 0;
 };

@@ -18,7 +18,17 @@ class load_board {
       : n_servers_(n_servers),
         numbers_(n_servers, 0),
         wait_ns_(n_servers, 0),
-        link_wait_ns_(n_servers * n_servers, 0) {}
+        link_wait_ns_(n_servers * n_servers, 0),
+        free_ns_(n_servers * n_servers, 0),
+        link_ns_(n_servers * n_servers, 0) {}
+
+  /// free_ns [to, from]: a hidden state over each link where no frame waits, as the tables in force
+  /// have it (selection_tables::link_ns). To be told whenever they change.
+  void price_by(std::span<const double> free_ns) {
+    free_ns_.assign(free_ns.begin(), free_ns.end());
+    link_ns_.assign(free_ns.begin(), free_ns.end());
+    for (std::size_t from = 0; from < n_servers_; ++from) price_links_of(from);
+  }
 
   /// False where it says nothing new: its server has told a later one.
   bool take(const wire::load_report& report) {
@@ -27,6 +37,7 @@ class load_board {
     wait_ns_[report.server] = report.wait_ns;
     for (std::size_t to = 0; to < n_servers_; ++to)
       link_wait_ns_[report.server * n_servers_ + to] = report.link_wait_ns[to];
+    price_links_of(report.server);
     return true;
   }
 
@@ -34,12 +45,22 @@ class load_board {
   std::span<const std::int64_t> wait_ns() const { return wait_ns_; }
   /// [from, to] of frames.
   std::span<const std::int64_t> link_wait_ns() const { return link_wait_ns_; }
+  /// [to, from] a hidden state over each link behind the frames that wait there.
+  std::span<const double> link_ns() const { return link_ns_; }
 
  private:
+  void price_links_of(std::size_t from) {
+    for (std::size_t to = 0; to < n_servers_; ++to)
+      link_ns_[to * n_servers_ + from] = free_ns_[to * n_servers_ + from] +
+                                         static_cast<double>(link_wait_ns_[from * n_servers_ + to]);
+  }
+
   std::size_t n_servers_ = 0;
   std::vector<std::uint64_t> numbers_;  ///< [n_servers] of the latest report; 0: none.
   std::vector<std::int64_t> wait_ns_;
   std::vector<std::int64_t> link_wait_ns_;
+  std::vector<double> free_ns_;
+  std::vector<double> link_ns_;
 };
 
 }  // namespace ordermoe::serving

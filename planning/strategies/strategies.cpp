@@ -33,28 +33,6 @@ double paper_units_of_nats(const profile& experts, double nats) {
   return damage > 0 ? nats / damage : 0;
 }
 
-selection_policy exact_policy(std::string name) {
-  selection_policy policy;
-  policy.name = std::move(name);
-  policy.candidates = candidate_rule::exact;
-  policy.horizon = 1;
-  policy.omega_time = 1;
-  policy.omega_quality = 0;
-  policy.price_attention = true;
-  policy.budget_bins = 1;
-  return policy;
-}
-
-selection_policy substitute_policy(std::string name, candidate_rule candidates) {
-  auto policy = exact_policy(std::move(name));
-  policy.candidates = candidates;
-  policy.metric = loss_metric::token_gate;
-  policy.calibrated = true;
-  policy.gates = gating::executed;
-  policy.distinct = true;
-  return policy;
-}
-
 }  // namespace
 
 double nats_of_percent(double percent) {
@@ -63,10 +41,6 @@ double nats_of_percent(double percent) {
 
 double percent_of_nats(double nats) {
   return 100 * std::expm1(nats);
-}
-
-std::vector<std::string> strategy_names() {
-  return {"exact", "layer-shards", "local-only", "router-restricted", "paper", "ordermoe"};
 }
 
 double expected_dispatch_ns(const profile& experts, const plan& placed, const cluster& servers,
@@ -103,24 +77,111 @@ double expected_dispatch_ns(const profile& experts, const plan& placed, const cl
   return total;
 }
 
-cluster servers_for(std::string_view name, cluster servers) {
-  if (name != "ordermoe")
-    for (auto& server : servers.servers) server.expert_precision = precision::stored;
-  return servers;
-}
-
 namespace {
 
-/// Servers that keep their experts as a plan made with these options does.
-cluster planned_servers(std::string_view name, const cluster& servers,
-                        const strategy_options& options) {
-  if (options.plan && options.plan->n_servers == servers.size())
-    return with_precisions(servers, *options.plan);
-  auto kept = servers_for(name, servers);
-  if (options.expert_precision.size() == servers.size())
-    for (std::size_t m = 0; m < servers.size(); ++m)
-      kept.servers[m].expert_precision = options.expert_precision[m];
-  return kept;
+// ------------------------------------------------------------------------------------- policies
+
+selection_policy exact_policy(std::string name) {
+  selection_policy policy;
+  policy.name = std::move(name);
+  policy.candidates = candidate_rule::exact;
+  policy.horizon = 1;
+  policy.omega_time = 1;
+  policy.omega_quality = 0;
+  policy.price_attention = true;
+  policy.budget_bins = 1;
+  return policy;
+}
+
+selection_policy substitute_policy(std::string name, candidate_rule candidates) {
+  auto policy = exact_policy(std::move(name));
+  policy.candidates = candidates;
+  policy.metric = loss_metric::token_gate;
+  policy.calibrated = true;
+  policy.gates = gating::executed;
+  policy.distinct = true;
+  return policy;
+}
+
+/// As published: the defaults of selection_policy.
+selection_policy paper_policy(std::size_t top_k) {
+  selection_policy policy;
+  policy.residence = top_k == 1 ? residence_choice::with_slot : residence_choice::free;
+  return policy;
+}
+
+selection_policy ordermoe_policy(std::size_t) {
+  auto policy = substitute_policy("ordermoe", candidate_rule::any);
+  policy.horizon = 0;
+  policy.price_follows_budget = true;
+  return policy;
+}
+
+// -------------------------------------------------------------------------------------- budgets
+
+loss_units no_budget(const profile&, double) {
+  return 0;
+}
+loss_units no_limit(const profile&, double) {
+  return unbounded_budget;
+}
+loss_units budget_of_nats(const profile&, double nats) {
+  return units_of_nats(nats);
+}
+loss_units paper_budget(const profile& experts, double nats) {
+  return units_of_nats(paper_units_of_nats(experts, nats));
+}
+
+// ---------------------------------------------------------------------------------------- plans
+
+placement_options seeded(const planning_task& task, std::uint64_t offset = 0) {
+  placement_options placement;
+  placement.seed = task.options.seed + offset;
+  return placement;
+}
+
+result<plan> place_as_published(const planning_task& task) {
+  return place_by_similarity(task.experts, task.servers, task.costs, seeded(task));
+}
+
+/// Attention stays where its user is.
+result<plan> at_access(result<plan> placed, const planning_task& task) {
+  if (placed) placed->residence = access_residency(task.servers.size(), task.experts.n_layers);
+  return placed;
+}
+
+result<plan> place_similar_at_access(const planning_task& task) {
+  return at_access(place_as_published(task), task);
+}
+
+/// Expert parallelism: by popularity or by similarity, whichever costs less to reach.
+result<plan> place_expert_parallel(const planning_task& task) {
+  auto popular = place_by_popularity(task.experts, task.servers, task.costs, seeded(task));
+  auto similar = place_by_similarity(task.experts, task.servers, task.costs, seeded(task));
+  if (!popular || !similar) return popular ? std::move(popular) : std::move(similar);
+  const auto dispatch_ns = [&](const plan& placed) {
+    return expected_dispatch_ns(task.experts, placed, task.servers, task.costs);
+  };
+  return at_access(
+      dispatch_ns(*popular) <= dispatch_ns(*similar) ? std::move(popular) : std::move(similar),
+      task);
+}
+
+result<plan> place_shards(const planning_task& task) {
+  return place_layer_shards(task.experts, task.servers, task.costs);
+}
+
+result<plan> place_searched(const planning_task& task) {
+  const auto& options = task.options;
+  search_options search;
+  search.quality_nats =
+      options.planned_budget_scale == 0
+          ? 0
+          : nats_of_percent(options.quality_percent) * options.planned_budget_scale;
+  search.seed = options.seed;
+  search.n_steps = options.search_steps;
+  search.concurrency = options.concurrency;
+  return place_by_search(task.experts, task.servers, task.costs, search);
 }
 
 /// As few servers as can hold a copy of every expert as the model has it, those with the most
@@ -149,94 +210,201 @@ std::vector<precision> coarser_where_small(const profile& experts, const cluster
   return any && missing <= 0 ? kept : std::vector<precision>();
 }
 
+// ------------------------------------------------------------------------------------- variants
+
+void add_plan(const planning_task& task, result<plan> placed,
+              std::vector<strategy_options>& variants) {
+  if (!placed) return;
+  variants.push_back(task.options);
+  variants.back().plan = std::move(*placed);
+}
+
+void add_shards(const planning_task& task, shard_objective objective, shard_return way_back,
+                std::vector<strategy_options>& variants) {
+  layer_shard_options shards;
+  shards.objective = objective;
+  shards.way_back = way_back;
+  add_plan(task, place_layer_shards(task.experts, task.servers, task.costs, shards), variants);
+}
+
+/// Popularity placements of three seeds and the similarity placement; the strategy's own plan is
+/// one of them.
+void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  std::vector<strategy_options> all;
+  for (std::uint64_t i = 0; i < 3; ++i)
+    add_plan(task,
+             at_access(place_by_popularity(task.experts, task.servers, task.costs, seeded(task, i)),
+                       task),
+             all);
+  // The same seed as the last popularity placement, like every published figure.
+  add_plan(
+      task,
+      at_access(place_by_similarity(task.experts, task.servers, task.costs, seeded(task, 2)), task),
+      all);
+  if (!all.empty()) variants = std::move(all);
+}
+
+void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_shards(task, shard_objective::latency, shard_return::direct, variants);
+  add_shards(task, shard_objective::throughput, shard_return::by_access, variants);
+  add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+/// Searched with coarser copies where there is little memory.
+void add_copies(const planning_task& task, double scale, std::vector<strategy_options>& variants) {
+  if (!task.options.choose_precision || task.experts.layers.empty()) return;
+  for (const auto& copy : task.experts.layers.front().copies) {
+    auto kept = coarser_where_small(task.experts, task.servers, task.costs, copy.kept);
+    if (kept.empty()) continue;
+    variants.push_back(task.options);
+    variants.back().planned_budget_scale = scale;
+    variants.back().expert_precision = std::move(kept);
+  }
+}
+
+void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  const auto& options = task.options;
+  if (options.quality_percent > 0) {
+    for (const double scale : {0.5, 0.25, 0.0}) {
+      variants.push_back(options);
+      variants.back().planned_budget_scale = scale;
+    }
+    for (const double scale : {1.0, 0.5}) add_copies(task, scale, variants);
+    return;
+  }
+  if (options.quality_percent < 0) add_copies(task, 1, variants);
+  for (const double load : {0.5, 2.0}) {
+    variants.push_back(options);
+    variants.back().concurrency = std::max(1.0, load * options.concurrency);
+  }
+  add_shards(task, shard_objective::latency, shard_return::direct, variants);
+  add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+// ---------------------------------------------------------------------------------------- table
+
+constexpr strategy_record records[] = {
+    {.name = "exact",
+     .sentence = "expert parallelism: attention where the user is, every target on a server that "
+                 "hosts it",
+     .policy = [](std::size_t) { return exact_policy("exact"); },
+     .place = place_expert_parallel,
+     .add_variants = add_exact_variants,
+     .token_budget = no_budget},
+    {.name = "layer-shards",
+     .sentence = "a pipeline: whole layers on servers one after another",
+     .policy = [](std::size_t) { return exact_policy("layer-shards"); },
+     .place = place_shards,
+     .add_variants = add_shard_variants,
+     .token_budget = no_budget},
+    {.name = "local-only",
+     .sentence =
+         "substitutes on the token's server within the budget; targets elsewhere only where "
+         "there are none",
+     .policy =
+         [](std::size_t) { return substitute_policy("local-only", candidate_rule::local_only); },
+     .place = place_similar_at_access,
+     .add_variants = nullptr,
+     .token_budget = budget_of_nats,
+     .has_budget = true},
+    {.name = "router-restricted",
+     .sentence = "the router's best among the experts of the token's server, whatever it costs",
+     .policy =
+         [](std::size_t) {
+           return substitute_policy("router-restricted", candidate_rule::router_restricted);
+         },
+     .place = place_expert_parallel,
+     .add_variants = nullptr,
+     .token_budget = no_limit},
+    {.name = "paper",
+     .sentence = "the published algorithms: similarity placement and look-ahead selection",
+     .policy = paper_policy,
+     .place = place_as_published,
+     .add_variants = nullptr,
+     .token_budget = paper_budget,
+     .has_budget = true,
+     .continue_in_place = false},
+    {.name = "ordermoe",
+     .sentence = "searched placement and selection that looks ahead to the end of the position",
+     .policy = ordermoe_policy,
+     .place = place_searched,
+     .add_variants = add_searched_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true,
+     .uses_coarser_copies = true},
+};
+
+/// Servers that keep their experts as a plan made with these options does.
+cluster planned_servers(const strategy_record& record, const cluster& servers,
+                        const strategy_options& options) {
+  if (options.plan && options.plan->n_servers == servers.size())
+    return with_precisions(servers, *options.plan);
+  auto kept = servers;
+  if (!record.uses_coarser_copies)
+    for (auto& server : kept.servers) server.expert_precision = precision::stored;
+  if (options.expert_precision.size() == servers.size())
+    for (std::size_t m = 0; m < servers.size(); ++m)
+      kept.servers[m].expert_precision = options.expert_precision[m];
+  return kept;
+}
+
+result<void> override_residency(plan& placed, const std::string& residency, std::size_t n_servers,
+                                std::size_t n_layers) {
+  if (residency == "access")
+    placed.residence = access_residency(n_servers, n_layers);
+  else if (residency == "roaming")
+    placed.residence = roaming_residency(n_servers, n_layers);
+  else
+    return error{errc::usage,
+                 fmt::format("residency '{}' is not known; expected access or roaming", residency)};
+  return {};
+}
+
 }  // namespace
+
+std::span<const strategy_record> strategy_records() {
+  return records;
+}
+
+const strategy_record* find_strategy(std::string_view name) {
+  const auto found = std::ranges::find(records, name, &strategy_record::name);
+  return found == std::end(records) ? nullptr : found;
+}
+
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const auto& record : records) names.emplace_back(record.name);
+  return names;
+}
 
 result<strategy> make_strategy(std::string_view name, const profile& experts,
                                const cluster& cluster_servers, const cost_profile& costs,
                                const strategy_options& options) {
-  const auto servers = planned_servers(name, cluster_servers, options);
-  strategy made;
-  made.name = std::string(name);
-  const auto n_servers = servers.size();
-  const auto n_layers = experts.n_layers;
-  const auto nats = nats_of_percent(options.quality_percent);
-  placement_options placement;
-  placement.seed = options.seed;
-
-  const auto expert_parallel_plan = [&]() -> result<plan> {
-    auto by_popularity = place_by_popularity(experts, servers, costs, placement);
-    auto by_similarity = place_by_similarity(experts, servers, costs, placement);
-    if (!by_popularity) return by_similarity;
-    if (!by_similarity) return by_popularity;
-    const bool popular = expected_dispatch_ns(experts, *by_popularity, servers, costs) <=
-                         expected_dispatch_ns(experts, *by_similarity, servers, costs);
-    auto& chosen = popular ? *by_popularity : *by_similarity;
-    chosen.residence = access_residency(n_servers, n_layers);
-    return std::move(chosen);
-  };
-  const auto own_plan = [&]() -> result<plan> {
-    if (options.plan) return *options.plan;
-    if (name == "layer-shards") return place_layer_shards(experts, servers, costs);
-    if (name == "paper") return place_by_similarity(experts, servers, costs, placement);
-    if (name == "local-only") {
-      auto placed = place_by_similarity(experts, servers, costs, placement);
-      if (placed) placed->residence = access_residency(n_servers, n_layers);
-      return placed;
-    }
-    if (name == "ordermoe") {
-      search_options search;
-      search.quality_nats =
-          options.planned_budget_scale == 0 ? 0 : nats * options.planned_budget_scale;
-      search.seed = options.seed;
-      search.n_steps = options.search_steps;
-      search.concurrency = options.concurrency;
-      return place_by_search(experts, servers, costs, search);
-    }
-    return expert_parallel_plan();
-  };
-
-  if (name == "exact" || name == "layer-shards") {
-    made.policy = exact_policy(made.name);
-  } else if (name == "local-only") {
-    made.policy = substitute_policy(made.name, candidate_rule::local_only);
-    made.token_budget = units_of_nats(nats);
-    made.has_budget = true;
-  } else if (name == "router-restricted") {
-    made.policy = substitute_policy(made.name, candidate_rule::router_restricted);
-    made.token_budget = unbounded_budget;
-  } else if (name == "paper") {
-    made.policy.name = made.name;
-    made.policy.residence =
-        experts.top_k == 1 ? residence_choice::with_slot : residence_choice::free;
-    made.token_budget = units_of_nats(paper_units_of_nats(experts, nats));
-    made.continue_in_place = false;
-    made.has_budget = true;
-  } else if (name == "ordermoe") {
-    made.policy = substitute_policy(made.name, candidate_rule::any);
-    made.policy.horizon = 0;
-    made.token_budget = units_of_nats(nats);
-    made.allowance_factor = 16;
-    made.policy.price_follows_budget = true;
-    made.tunes_price = true;
-    made.has_budget = true;
-  } else {
+  const auto* record = find_strategy(name);
+  if (record == nullptr)
     return error{errc::usage, fmt::format("strategy '{}' is not known; expected one of {}", name,
                                           fmt::join(strategy_names(), ", "))};
-  }
-  auto placed = own_plan();
+  const auto servers = planned_servers(*record, cluster_servers, options);
+  strategy made;
+  made.name = std::string(name);
+  made.policy = record->policy(experts.top_k);
+  made.token_budget = record->token_budget(experts, nats_of_percent(options.quality_percent));
+  made.continue_in_place = record->continue_in_place;
+  made.allowance_factor = record->allowance_factor;
+  made.tunes_price = record->tunes_price;
+  made.has_budget = record->has_budget;
+  auto placed = options.plan ? result<plan>(*options.plan)
+                             : record->place({experts, servers, costs, options});
   if (!placed) return placed.error();
   made.plan = std::move(*placed);
   if (options.horizon) made.policy.horizon = *options.horizon;
-  if (options.residency) {
-    if (*options.residency == "access")
-      made.plan.residence = access_residency(n_servers, n_layers);
-    else if (*options.residency == "roaming")
-      made.plan.residence = roaming_residency(n_servers, n_layers);
-    else
-      return error{errc::usage,
-                   fmt::format("residency '{}' is not known; expected access or roaming",
-                               *options.residency)};
-  }
+  if (options.residency)
+    if (auto done =
+            override_residency(made.plan, *options.residency, servers.size(), experts.n_layers);
+        !done)
+      return done.error();
   if (!options.plan) note_precisions(made.plan, servers);
   if (auto valid = validate(made.plan, servers, costs); !valid) return valid.error();
   return made;
@@ -246,59 +414,9 @@ std::vector<strategy_options> plan_variants(std::string_view name, const profile
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options) {
   std::vector<strategy_options> variants{options};
-  if (options.plan) return variants;
-  const auto add_plan = [&](result<plan> placed, bool at_access) {
-    if (!placed) return;
-    if (at_access) placed->residence = access_residency(servers.size(), experts.n_layers);
-    variants.push_back(options);
-    variants.back().plan = std::move(*placed);
-  };
-  const auto add_shards = [&](shard_objective objective, shard_return way_back) {
-    layer_shard_options shards;
-    shards.objective = objective;
-    shards.way_back = way_back;
-    add_plan(place_layer_shards(experts, servers, costs, shards), false);
-  };
-  if (name == "exact") {
-    variants.clear();  // its own plan is one of these
-    placement_options placement;
-    for (std::uint64_t i = 0; i < 3; ++i) {
-      placement.seed = options.seed + i;
-      add_plan(place_by_popularity(experts, servers, costs, placement), true);
-    }
-    add_plan(place_by_similarity(experts, servers, costs, placement), true);
-    if (variants.empty()) variants.push_back(options);
-  } else if (name == "layer-shards") {
-    add_shards(shard_objective::latency, shard_return::direct);
-    add_shards(shard_objective::throughput, shard_return::by_access);
-    add_shards(shard_objective::throughput, shard_return::direct);
-  } else if (name == "ordermoe") {
-    const auto add_copies = [&](double scale) {
-      if (!options.choose_precision || experts.layers.empty()) return;
-      for (const auto& copy : experts.layers.front().copies) {
-        auto kept = coarser_where_small(experts, servers, costs, copy.kept);
-        if (kept.empty()) continue;
-        variants.push_back(options);
-        variants.back().planned_budget_scale = scale;
-        variants.back().expert_precision = std::move(kept);
-      }
-    };
-    if (options.quality_percent > 0) {
-      for (const double scale : {0.5, 0.25, 0.0}) {
-        variants.push_back(options);
-        variants.back().planned_budget_scale = scale;
-      }
-      for (const double scale : {1.0, 0.5}) add_copies(scale);
-      return variants;
-    }
-    if (options.quality_percent < 0) add_copies(1);
-    for (const double load : {0.5, 2.0}) {
-      variants.push_back(options);
-      variants.back().concurrency = std::max(1.0, load * options.concurrency);
-    }
-    add_shards(shard_objective::latency, shard_return::direct);
-    add_shards(shard_objective::throughput, shard_return::direct);
-  }
+  const auto* record = find_strategy(name);
+  if (!options.plan && record != nullptr && record->add_variants != nullptr)
+    record->add_variants({experts, servers, costs, options}, variants);
   return variants;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,12 +55,37 @@ double nats_of_percent(double percent);
 /// The increase in per cent.
 double percent_of_nats(double nats);
 
-/// Names in the order in which reports list them.
-std::vector<std::string> strategy_names();
+/// What a plan is made of and for.
+struct planning_task {
+  const profile& experts;
+  const cluster& servers;
+  const cost_profile& costs;
+  const strategy_options& options;
+};
 
-/// The servers as a strategy has them keep their experts before a plan says so: as the cluster does
-/// where it can use coarser copies (`ordermoe`), all as the model has them otherwise.
-cluster servers_for(std::string_view name, cluster servers);
+/// What a strategy is, whatever the model and the cluster: everything that tells one from another.
+struct strategy_record {
+  std::string_view name;
+  std::string_view sentence;  ///< For help texts; what it runs where.
+  selection_policy (*policy)(std::size_t top_k);
+  /// Its own placement and residency.
+  result<planning::plan> (*place)(const planning_task&);
+  /// Adds options that plan it otherwise (plan_variants); null: there are none.
+  void (*add_variants)(const planning_task&, std::vector<strategy_options>&);
+  /// Average units per token for an allowed loss in nats, infinity included.
+  loss_units (*token_budget)(const profile&, double nats);
+  bool has_budget = false;  ///< The others' token_budget does not depend on the nats.
+  bool continue_in_place = true;
+  double allowance_factor = 1;
+  bool tunes_price = false;
+  bool uses_coarser_copies = false;  ///< Else every server keeps experts as the model has them.
+};
+
+/// In the order in which reports list them.
+std::span<const strategy_record> strategy_records();
+/// Null where there is none of this name.
+const strategy_record* find_strategy(std::string_view name);
+std::vector<std::string> strategy_names();
 
 /// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
 /// of other shape.

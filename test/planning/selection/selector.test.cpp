@@ -102,6 +102,8 @@ BOOST_AUTO_TEST_CASE(tables_equal_the_direct_recursion_on_a_thousand_instances) 
       for (std::size_t m = 0; m < of.n_servers; ++m)
         waits.push_back(static_cast<std::int64_t>(1000 * random.below(4)));
       if (random.below(2) == 0) query.wait_ns = waits;
+      const auto busy = busy_links(random, tables.link_ns());
+      if (random.below(2) == 0) query.link_ns = busy;
       if (random.below(4) == 0) query.residences = 1 + random.below((1u << of.n_servers) - 1);
       const auto chosen = tables.select(query);
       const auto best = oracle.decide(query);
@@ -277,6 +279,15 @@ BOOST_AUTO_TEST_CASE(more_freedom_never_costs_more) {
       const std::vector<std::int64_t> waits{500, 2500, 900};
       waiting.wait_ns = waits;
       BOOST_TEST_REQUIRE(free_cost <= tables->select(waiting).cost, "seed " << seed);
+      auto queued = a.query;
+      const auto busy = busy_links(random, tables->link_ns());
+      queued.link_ns = busy;
+      BOOST_TEST_REQUIRE(free_cost <= tables->select(queued).cost, "seed " << seed);
+      queued.link_ns = tables->link_ns();
+      const auto idle = tables->select(queued), plain = tables->select(a.query);
+      BOOST_TEST_REQUIRE(
+          (idle.cost == plain.cost && idle.time_ns == plain.time_ns && same_choice(idle, plain)),
+          "seed " << seed << ": links without a frame are priced as none");
 
       auto wider = policy;
       wider.candidates = candidate_rule::any;

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -345,18 +346,20 @@ class selection_oracle {
   }
 
   void durations(std::size_t server, const choice& made, const std::vector<double>& waits,
-                 double& time, double& work) const {
+                 std::span<const double> links, double& time, double& work) const {
     const auto n = made.residence;
-    time = costs_.hidden(server, n);
+    const auto link = [&](std::size_t from, std::size_t to) {
+      return links.empty() ? costs_.hidden(from, to) : links[to * costs_.n_servers + from];
+    };
+    time = link(server, n);
     work = 0;
     for (const auto& slot : made.slots) {
       std::set<std::size_t> run;
       for (const auto& other : made.slots)
         if (other.server == slot.server) run.insert(other.expert);
       const auto m = slot.server;
-      const double back = costs_.hidden(server, m) + (waits.empty() ? 0.0 : waits[m]) +
-                          static_cast<double>(run.size()) * costs_.expert_ns[m] +
-                          costs_.hidden(m, n);
+      const double back = link(server, m) + (waits.empty() ? 0.0 : waits[m]) +
+                          static_cast<double>(run.size()) * costs_.expert_ns[m] + link(m, n);
       time = std::max(time, back);
       work += back;
     }
@@ -366,7 +369,8 @@ class selection_oracle {
     std::vector<double> waits;
     if (policy_.price_waits)
       for (const auto wait : query.wait_ns) waits.push_back(static_cast<double>(wait));
-    durations(query.server, made, waits, time, work);
+    durations(query.server, made, waits,
+              policy_.price_waits ? query.link_ns : std::span<const double>(), time, work);
   }
 
   double step_cost(std::size_t layer, std::size_t n, double time, loss_units loss,
@@ -449,7 +453,7 @@ class selection_oracle {
          choices(access, layer, server, slots_of_set(layer, server, set), budget)) {
       const auto used = free_ ? 0 : (made.loss + width_ - 1) / width_;
       double time = 0, work = 0;
-      durations(server, made, {}, time, work);
+      durations(server, made, {}, {}, time, work);
       if (made.leaves > fewest) continue;
       const double cost = step_cost(layer, made.residence, time, made.loss) +
                           ahead(access, layer, made.residence, condition(made, targets),

@@ -321,6 +321,14 @@ struct asked {
   asked(const asked&) = delete;
 };
 
+/// Links as a snapshot may have them: frames wait at some.
+inline std::vector<double> busy_links(random_stream& random, std::span<const double> free_ns) {
+  std::vector<double> links(free_ns.begin(), free_ns.end());
+  for (auto& ns : links)
+    if (ns > 0) ns += 1000 * static_cast<double>(random.below(4));
+  return links;
+}
+
 inline loss_units spent(const decision& made) {
   loss_units sum = 0;
   for (std::size_t j = 0; j < made.n_slots; ++j) sum += made.slots[j].loss;
