@@ -226,11 +226,11 @@ double seconds_of_reading(const pool& memory, const reading& how) {
 /// Requests through the actors, one at a time, on a cluster of one server that holds everything.
 class local_mode {
  public:
-  local_mode(std::shared_ptr<const transformer> model, const planning::profile& experts,
+  local_mode(std::shared_ptr<const transformer> model, const planning::profile& profile,
              std::size_t n_threads)
       : ids_(model->config().vocab_size) {
     setup_.model = std::move(model);
-    setup_.profile = experts;
+    setup_.profile = profile;
     setup_.costs = own_costs(setup_.model->config());
     setup_.mode = actors::run_mode::local;
     setup_.threads_per_server = n_threads;

@@ -59,10 +59,10 @@ double layer_threshold(std::size_t layer, std::size_t n_layers, const placement_
   return options.theta_min + (options.theta_max - options.theta_min) * depth_left;
 }
 
-layer_grouping group_layer(const layer_profile& experts, const matrix& similarity, double threshold,
+layer_grouping group_layer(const layer_profile& profile, const matrix& similarity, double threshold,
                            const placement_options& options) {
-  const auto n = experts.activation.size();
-  const auto dominant = dominant_experts(by_activation(experts.activation), similarity, threshold);
+  const auto n = profile.activation.size();
+  const auto dominant = dominant_experts(by_activation(profile.activation), similarity, threshold);
   layer_grouping grouping;
   grouping.threshold = threshold;
   grouping.group_of.resize(n);
@@ -79,7 +79,7 @@ layer_grouping group_layer(const layer_profile& experts, const matrix& similarit
   for (std::uint32_t j = 0; j < n; ++j) {
     const auto rho = representativeness(grouping.groups[grouping.group_of[j]], similarity, j);
     grouping.representativeness.push_back(rho);
-    grouping.importance.push_back(importance(experts.activation[j], rho, options.alpha_activation));
+    grouping.importance.push_back(importance(profile.activation[j], rho, options.alpha_activation));
   }
   return grouping;
 }

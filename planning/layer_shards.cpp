@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "planning/cost_model.hpp"
-#include "planning/deployment.hpp"
+#include "planning/packing.hpp"
 
 namespace ordermoe::planning {
 
@@ -42,19 +42,19 @@ struct shard_costs {
   }
 };
 
-shard_costs make_shard_costs(const profile& experts, const cluster& servers,
-                             const cost_profile& costs, const deployment_problem& problem) {
+shard_costs make_shard_costs(const profile& profile, const cluster& servers,
+                             const cost_profile& costs, const packing_problem& problem) {
   const auto model = make_cost_model(servers, costs);
   const auto n = servers.size();
   shard_costs shard;
   shard.n_servers = n;
-  shard.n_layers = experts.n_layers;
-  const auto layer_bytes = costs.expert_bytes * static_cast<std::int64_t>(experts.n_experts);
+  shard.n_layers = profile.n_layers;
+  const auto layer_bytes = costs.expert_bytes * static_cast<std::int64_t>(profile.n_experts);
   for (std::size_t m = 0; m < n; ++m) {
     shard.capacity.push_back(
-        std::min(experts.n_layers, static_cast<std::size_t>(problem.limit_bytes[m] / layer_bytes)));
+        std::min(profile.n_layers, static_cast<std::size_t>(problem.limit_bytes[m] / layer_bytes)));
     shard.layer.push_back(model.attention_ns[m] +
-                          static_cast<double>(experts.top_k) * model.expert_ns[m]);
+                          static_cast<double>(profile.top_k) * model.expert_ns[m]);
     double enter = 0, leave = model.head_ns[m];
     for (std::size_t a = 0; a < n; ++a) {
       enter += servers.servers[a].arrival_share * model.message(a, m);
@@ -169,7 +169,7 @@ class shard_search {
   void extend(std::size_t begin, std::size_t parent, const shard_state& from, std::size_t t,
               double hop, double link_stage) {
     if (link_stage > stage_limit_) return;
-    const auto used = from.used | (server_mask{1} << t);
+    const auto used = from.used | server_bit(t);
     std::size_t reach = 0;  // Layers that the servers not used yet could hold.
     double least_layer = infinity;
     for (std::size_t m = 0; m < costs_.n_servers; ++m) {
@@ -244,7 +244,7 @@ class shard_search {
 };
 
 /// Error: infeasible, where the servers cannot hold all layers as whole layers.
-result<void> check_capacity(const shard_costs& shard, const deployment_problem& problem,
+result<void> check_capacity(const shard_costs& shard, const packing_problem& problem,
                             std::int64_t layer_bytes) {
   std::size_t total = 0;
   for (const auto capacity : shard.capacity) total += capacity;
@@ -315,15 +315,15 @@ std::optional<chain> best_chain(const shard_costs& costs, const layer_shard_opti
 
 }  // namespace
 
-result<plan> place_layer_shards(const profile& experts, const cluster& servers,
+result<plan> place_layer_shards(const profile& profile, const cluster& servers,
                                 const cost_profile& costs, const layer_shard_options& options) {
-  if (auto checked = validate(experts); !checked) return at("profile", checked.error());
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
   if (options.beam == 0)
     return error{errc::usage, "beam: found 0, expected at least 1 state a layer"};
-  auto problem = make_deployment_problem(experts.n_layers, experts.n_experts, servers, costs, 1);
+  auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
   if (!problem) return problem.error();
-  const auto layer_bytes = costs.expert_bytes * static_cast<std::int64_t>(experts.n_experts);
-  const auto shard = make_shard_costs(experts, servers, costs, *problem);
+  const auto layer_bytes = costs.expert_bytes * static_cast<std::int64_t>(profile.n_experts);
+  const auto shard = make_shard_costs(profile, servers, costs, *problem);
   if (auto checked = check_capacity(shard, *problem, layer_bytes); !checked) return checked.error();
 
   std::optional<chain> best;
@@ -347,16 +347,16 @@ result<plan> place_layer_shards(const profile& experts, const cluster& servers,
   plan made;
   made.strategy = "layer-shards";
   made.n_servers = servers.size();
-  made.n_layers = experts.n_layers;
-  made.n_experts = experts.n_experts;
+  made.n_layers = profile.n_layers;
+  made.n_experts = profile.n_experts;
   made.expert_bytes_limit = problem->limit_bytes;
   made.expert_bytes_used.assign(servers.size(), 0);
   made.estimated_token_ns = best->latency;
   residency homes;
-  for (std::size_t l = 0; l < experts.n_layers; ++l) {
-    homes.layers.push_back(server_mask{1} << holder[l]);
+  for (std::size_t l = 0; l < profile.n_layers; ++l) {
+    homes.layers.push_back(server_bit(holder[l]));
     made.expert_bytes_used[holder[l]] += layer_bytes;
-    for (std::size_t j = 0; j < experts.n_experts; ++j)
+    for (std::size_t j = 0; j < profile.n_experts; ++j)
       made.experts.push_back({server_id{holder[l]}, layer_id{l}, expert_id{j},
                               placement_reason::layer_shard, shard.layer[holder[l]]});
   }

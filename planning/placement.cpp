@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "config/random.hpp"
-#include "planning/deployment.hpp"
+#include "planning/packing.hpp"
 
 namespace ordermoe::planning {
 
@@ -41,7 +41,7 @@ result<void> check_options(const placement_options& options) {
   return check_weight("lambda_load", options.lambda_load);
 }
 
-plan make_plan(const deployment& state, std::string strategy) {
+plan make_plan(const packing& state, std::string strategy) {
   const auto& problem = state.problem();
   plan made;
   made.strategy = std::move(strategy);
@@ -62,7 +62,7 @@ std::size_t nth_server(server_mask mask, std::size_t n) {
 }
 
 /// `copies` of every expert on random feasible servers, experts in random order.
-result<void> place_at_random(deployment& state, const placement_options& options) {
+result<void> place_at_random(packing& state, const placement_options& options) {
   const auto& problem = state.problem();
   random_stream random(options.seed, 0x706f7075);
   std::vector<std::size_t> order(problem.expert_bytes.size());
@@ -89,7 +89,7 @@ result<void> place_at_random(deployment& state, const placement_options& options
 }
 
 /// Spare memory to the replicas with the most activations per byte where they arrive.
-void replicate_by_popularity(deployment& state, const profile& experts) {
+void replicate_by_popularity(packing& state, const profile& profile) {
   struct candidate {
     double value;
     std::size_t server, layer, expert;
@@ -99,7 +99,7 @@ void replicate_by_popularity(deployment& state, const profile& experts) {
   for (std::size_t m = 0; m < problem.n_servers; ++m)
     for (std::size_t l = 0; l < problem.n_layers; ++l)
       for (std::size_t j = 0; j < problem.n_experts; ++j) {
-        const double value = experts.layers[l].activation[j] * problem.arrival_share[m] /
+        const double value = profile.layers[l].activation[j] * problem.arrival_share[m] /
                              static_cast<double>(problem.bytes(l, j));
         if (value > 0 && !state.hosts(m, l, j)) candidates.push_back({value, m, l, j});
       }
@@ -111,35 +111,35 @@ void replicate_by_popularity(deployment& state, const profile& experts) {
 }
 
 /// Groups of one expert each, for placements that look at no similarity.
-std::vector<layer_grouping> singleton_groups(const profile& experts) {
-  std::vector<layer_grouping> grouping(experts.n_layers);
-  for (std::size_t l = 0; l < experts.n_layers; ++l) {
+std::vector<layer_grouping> singleton_groups(const profile& profile) {
+  std::vector<layer_grouping> grouping(profile.n_layers);
+  for (std::size_t l = 0; l < profile.n_layers; ++l) {
     auto& layer = grouping[l];
     layer.threshold = 1;
-    for (std::uint32_t j = 0; j < experts.n_experts; ++j) {
+    for (std::uint32_t j = 0; j < profile.n_experts; ++j) {
       layer.groups.push_back({j, {j}});
       layer.group_of.push_back(j);
     }
-    layer.representativeness.assign(experts.n_experts, 1);
-    layer.importance = experts.layers[l].activation;
+    layer.representativeness.assign(profile.n_experts, 1);
+    layer.importance = profile.layers[l].activation;
   }
   return grouping;
 }
 
 }  // namespace
 
-result<plan> place_by_similarity(const profile& experts, const cluster& servers,
+result<plan> place_by_similarity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options) {
   if (auto checked = check_options(options); !checked) return checked.error();
-  if (auto checked = validate(experts); !checked) return at("profile", checked.error());
-  auto problem = make_deployment_problem(experts.n_layers, experts.n_experts, servers, costs,
-                                         options.min_copies);
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  auto problem =
+      make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
   if (!problem) return problem.error();
-  for (std::size_t l = 0; l < experts.n_layers; ++l)
+  for (std::size_t l = 0; l < profile.n_layers; ++l)
     problem->grouping.push_back(
-        group_layer(experts.layers[l], experts.similarity(l, options.similarity),
-                    layer_threshold(l, experts.n_layers, options), options));
-  deployment state(*problem);
+        group_layer(profile.layers[l], profile.similarity(l, options.similarity),
+                    layer_threshold(l, profile.n_layers, options), options));
+  packing state(*problem);
   if (auto deployed = deploy_mandatory(state, options); !deployed) return deployed.error();
   if (options.replicate) deploy_redundant(state);
   auto made = make_plan(state, "paper");
@@ -147,16 +147,16 @@ result<plan> place_by_similarity(const profile& experts, const cluster& servers,
   return made;
 }
 
-result<plan> place_by_popularity(const profile& experts, const cluster& servers,
+result<plan> place_by_popularity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options) {
-  if (auto checked = validate(experts); !checked) return at("profile", checked.error());
-  auto problem = make_deployment_problem(experts.n_layers, experts.n_experts, servers, costs,
-                                         options.min_copies);
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  auto problem =
+      make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
   if (!problem) return problem.error();
-  problem->grouping = singleton_groups(experts);
-  deployment state(*problem);
+  problem->grouping = singleton_groups(profile);
+  packing state(*problem);
   if (auto placed = place_at_random(state, options); !placed) return placed.error();
-  if (options.replicate) replicate_by_popularity(state, experts);
+  if (options.replicate) replicate_by_popularity(state, profile);
   auto made = make_plan(state, options.replicate ? "popularity" : "random");
   made.grouping.clear();
   made.residence = access_residency(problem->n_servers, problem->n_layers);

@@ -25,7 +25,7 @@ struct placement_options {
 /// become dominant where no dominant expert is similar enough; the others join the dominant expert
 /// most similar to them (ties: the more activated one). Eq. (25) is taken over all dominant experts
 /// of the layer, those found later included.
-layer_grouping group_layer(const layer_profile& experts, const matrix& similarity, double threshold,
+layer_grouping group_layer(const layer_profile& profile, const matrix& similarity, double threshold,
                            const placement_options& options);
 
 /// Eq. (6) with `layer` from 0: theta_max at the first layer, theta_min at the last; theta_max for
@@ -41,12 +41,12 @@ std::vector<std::uint32_t> feasible_experts(const layer_grouping& grouping,
 /// list and repair, replication by benefit. R_l = all servers, the paper's free movement. Errors:
 /// infeasible, with the missing bytes of each server; usage where the options make no sense;
 /// mismatch where the profile is not valid.
-result<plan> place_by_similarity(const profile& experts, const cluster& servers,
+result<plan> place_by_similarity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options);
 
 /// Every expert once on a random feasible server, then spare memory by frequency x arrival share /
 /// bytes. With `replicate` off it is the random placement. R_l = {access server}.
-result<plan> place_by_popularity(const profile& experts, const cluster& servers,
+result<plan> place_by_popularity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options);
 
 enum class shard_objective {
@@ -77,7 +77,7 @@ struct layer_shard_options {
 /// cheapest states. Complexity of the exact case: O(2^M M^2 N c), c the most layers that one server
 /// can hold; M times that with shard_return::direct. Error: infeasible, with the bytes
 /// that each server lacks.
-result<plan> place_layer_shards(const profile& experts, const cluster& servers,
+result<plan> place_layer_shards(const profile& profile, const cluster& servers,
                                 const cost_profile& costs, const layer_shard_options& options = {});
 
 }  // namespace ordermoe::planning

@@ -78,7 +78,7 @@ result<void> check_experts(const plan& content) {
     if (placed.expert.index() >= content.n_experts)
       return outside("expert", placed.expert.index(), content.n_experts);
     auto& mask = hosts[placed.layer.index() * content.n_experts + placed.expert.index()];
-    const auto bit = server_mask{1} << placed.server.index();
+    const auto bit = server_bit(placed.server.index());
     if (mask & bit)
       return wrong_plan(
           errc::mismatch, fmt::format("experts[{}]", i),
@@ -89,7 +89,7 @@ result<void> check_experts(const plan& content) {
   }
   server_mask exact = 0;
   for (std::size_t m = 0; m < content.n_servers; ++m)
-    if (content.precision_at(m) == precision::stored) exact |= server_mask{1} << m;
+    if (content.precision_at(m) == precision::stored) exact |= server_bit(m);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
     if (hosts[i] == 0)
       return wrong_plan(errc::infeasible, "experts",
@@ -110,8 +110,7 @@ result<void> check_residence(const plan& content) {
   if (content.residence.size() != content.n_servers)
     return wrong_plan(errc::mismatch, "residence", fmt::format("{} sets", content.residence.size()),
                       fmt::format("{}, one for each access server", content.n_servers));
-  const auto all =
-      content.n_servers == 64 ? ~server_mask{0} : (server_mask{1} << content.n_servers) - 1;
+  const auto all = all_servers(content.n_servers);
   for (std::size_t a = 0; a < content.n_servers; ++a) {
     const auto& layers = content.residence[a].layers;
     if (layers.size() != content.n_layers)
@@ -242,12 +241,12 @@ cluster with_precisions(cluster servers, const plan& content) {
 
 std::vector<residency> access_residency(std::size_t n_servers, std::size_t n_layers) {
   std::vector<residency> sets(n_servers);
-  for (std::size_t a = 0; a < n_servers; ++a) sets[a].layers.assign(n_layers, server_mask{1} << a);
+  for (std::size_t a = 0; a < n_servers; ++a) sets[a].layers.assign(n_layers, server_bit(a));
   return sets;
 }
 
 std::vector<residency> roaming_residency(std::size_t n_servers, std::size_t n_layers) {
-  const auto all = n_servers >= 64 ? ~server_mask{0} : (server_mask{1} << n_servers) - 1;
+  const auto all = all_servers(n_servers);
   return std::vector<residency>(n_servers, residency{std::vector<server_mask>(n_layers, all)});
 }
 

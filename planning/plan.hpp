@@ -9,6 +9,7 @@
 #include "config/error.hpp"
 #include "config/ids.hpp"
 #include "planning/profile.hpp"
+#include "planning/server_mask.hpp"
 
 namespace ordermoe::planning {
 
@@ -46,9 +47,6 @@ struct placed_expert {
   /// Score (30) or benefit (33) or the planner's own estimate when it was chosen.
   double score = 0;
 };
-
-/// Sets of at most 64 servers.
-using server_mask = std::uint64_t;
 
 /// Where attention of each layer may run for the requests of one access server: R_l. Attention of
 /// layer l runs only at a member; KV rows are streamed to the other members.

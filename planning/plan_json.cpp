@@ -53,7 +53,7 @@ ordered_json servers_of(server_mask mask) {
 
 server_mask mask_of(const json_value& servers) {
   server_mask mask = 0;
-  for (const auto server : servers.indices(64)) mask |= server_mask{1} << server;
+  for (const auto server : servers.indices(64)) mask |= server_bit(server);
   return mask;
 }
 

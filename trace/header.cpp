@@ -26,9 +26,7 @@ void policy_fields(Policy& p, Visit visit) {
   visit("horizon", p.horizon);
   visit("omega_time", p.omega_time);
   visit("omega_quality", p.omega_quality);
-  visit("reference_ns", p.reference_ns);
   visit("price_attention", p.price_attention);
-  visit("price_waits", p.price_waits);
   visit("price_ns_per_loss", p.price_ns_per_loss);
   visit("price_follows_budget", p.price_follows_budget);
   visit("budget_bins", p.budget_bins);
@@ -106,10 +104,9 @@ void check_policy(const json_value& policy) {
   policy.at("gates").integer(0, 1);
   policy.at("horizon").integer(0, 1 << 16);
   policy.at("budget_bins").integer(1, 1 << 16);
-  for (const auto* name : {"omega_time", "omega_quality", "reference_ns", "price_ns_per_loss"})
+  for (const auto* name : {"omega_time", "omega_quality", "price_ns_per_loss"})
     policy.at(name).number(0);
-  for (const auto* name :
-       {"calibrated", "distinct", "price_attention", "price_waits", "price_follows_budget"})
+  for (const auto* name : {"calibrated", "distinct", "price_attention", "price_follows_budget"})
     policy.at(name).boolean();
 }
 

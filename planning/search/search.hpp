@@ -12,9 +12,6 @@
 /// against the expected time of a token that selects with full look-ahead.
 namespace ordermoe::planning {
 
-/// Whether two slots of a token may run the same expert: selection_policy::distinct.
-enum class slot_sharing { forbidden, allowed };
-
 struct search_options {
   double quality_nats = 0;  ///< Budget per token in nats; 0: exact only; infinity: unbounded.
   std::uint64_t seed = 1;
@@ -26,41 +23,38 @@ struct search_options {
   double concurrency = 1;
   double kv_price = 0.005;  ///< Ns charged for each KV byte streamed: no position waits for it, but
                             ///< it keeps links busy (0.005: as long as one of 1.6 Gbit/s).
-  slot_sharing sharing = slot_sharing::forbidden;
   std::function<bool()> should_stop;
 };
 
 /// Expected nanoseconds of one decoded position for requests of each access server, and the nats it
-/// spends, when each token selects as selection_policy `any` with full look-ahead would at price
-/// `ns_per_nat`.
+/// spends, when each token selects as selection_policy `any`, `distinct`, with full look-ahead would
+/// at price `ns_per_nat`.
 struct trajectory_estimate {
   double token_ns = 0;
   double token_nats = 0;
 };
-trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
+trajectory_estimate estimate_trajectory(const profile& profile, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
-                                        std::size_t access, double ns_per_nat,
-                                        slot_sharing sharing = slot_sharing::forbidden);
+                                        std::size_t access, double ns_per_nat);
 
 /// The planner's estimate of any plan for a budget and a load: expected nanoseconds of one decoded
 /// position, averaged over the access servers by arrival share, at the prices at which the mean
 /// nats of each residency's positions meet options.quality_nats, with the queues of
 /// options.concurrency positions in flight.
-double estimate_plan(const profile& experts, const plan& placed, const cluster& servers,
+double estimate_plan(const profile& profile, const plan& placed, const cluster& servers,
                      const cost_profile& costs, const search_options& options);
 
 /// Nanoseconds that one nat is worth to the requests of an access server whose positions spend
 /// quality_nats each on average: at a price just below it they spend more, just above it less. 0
-/// where the budget is never used up, infinity without a budget. A selection_policy charges it with
-/// reference_ns = 1, omega_time = 1 and omega_quality = ns_per_nat * token budget in nats.
-double price_of_budget(const profile& experts, const plan& placed, const cluster& servers,
+/// where the budget is never used up, infinity without a budget: selection_policy::price_ns_per_loss.
+double price_of_budget(const profile& profile, const plan& placed, const cluster& servers,
                        const cost_profile& costs, std::size_t access,
                        const search_options& options);
 
 /// The planner of the `ordermoe` strategy. Starts from the layer shards, Algorithm 1 and popularity
 /// placements and keeps the best plan met, so that its estimate is never worse than theirs. Error:
 /// infeasible.
-result<plan> place_by_search(const profile& experts, const cluster& servers,
+result<plan> place_by_search(const profile& profile, const cluster& servers,
                              const cost_profile& costs, const search_options& options);
 
 }  // namespace ordermoe::planning

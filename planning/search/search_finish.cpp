@@ -12,9 +12,9 @@ void searcher::tidy(layout& content, score& rated) {
     for (std::size_t l = 0; l < n_layers(); ++l) {
       for (std::size_t m = 0; m < n_servers(); ++m) {
         auto members = content.chains[c][l];
-        if (!(members & bit(m)) || std::popcount(members) < 2) continue;
+        if (!(members & server_bit(m)) || std::popcount(members) < 2) continue;
         auto fewer = content;
-        fewer.chains[c][l] &= ~bit(m);
+        fewer.chains[c][l] &= ~server_bit(m);
         auto again = evaluate(fewer, rated.prices);
         if (again.cost > rated.cost) continue;
         content = std::move(fewer);
@@ -40,7 +40,7 @@ void searcher::tidy(layout& content, score& rated) {
       };
       auto least = rarity(item, std::popcount(trial.hosts[item]) - 1);
       for (std::uint32_t candidate = 0; candidate < n_items_; ++candidate) {
-        if (trial.hosts[candidate] & bit(m)) continue;
+        if (trial.hosts[candidate] & server_bit(m)) continue;
         const auto rare = rarity(candidate, std::popcount(trial.hosts[candidate]));
         if (rare < least) {
           least = rare;
@@ -76,12 +76,12 @@ plan searcher::to_plan(const layout& content, const score& rated, const cluster&
     const double with = scratch_.solve_cost();
     for (std::size_t m = 0; m < n_servers(); ++m) {
       for (const auto item : content.items[m]) {
-        if (std::popcount(hosts[item]) < 2 || !is_exact_at(hosts[item] & ~bit(m))) continue;
-        hosts[item] &= ~bit(m);
+        if (std::popcount(hosts[item]) < 2 || !is_exact_at(hosts[item] & ~server_bit(m))) continue;
+        hosts[item] &= ~server_bit(m);
         scratch_.rebuild_layer(item / n_experts(), hosts, content.chains[c]);
         longer[m * n_items_ + item] += share * std::max(0.0, scratch_.solve_cost() - with);
         scratch_.roll_back();
-        hosts[item] |= bit(m);
+        hosts[item] |= server_bit(m);
       }
     }
   }

@@ -18,7 +18,7 @@ std::vector<searcher::homes> searcher::neighbours(const homes& home) const {
   for (const auto h : home) {
     if (segments.empty() || segments.back().server != h) segments.push_back({h, 0});
     ++segments.back().length;
-    members |= bit(h);
+    members |= server_bit(h);
   }
   std::vector<homes> out;
   const auto add = [&](const std::vector<segment>& changed) {
@@ -50,7 +50,7 @@ std::vector<searcher::homes> searcher::neighbours(const homes& home) const {
       add(changed);
     }
     for (std::size_t m = 0; m < n_servers(); ++m) {
-      if (members & bit(m)) continue;
+      if (members & server_bit(m)) continue;
       auto changed = segments;
       changed[i].server = m;
       add(changed);
@@ -137,26 +137,26 @@ std::vector<searcher::exchange> searcher::find_exchanges(const layout& content,
     // Where a last copy would go.
     auto refuge = n_servers();
     for (std::size_t i = 0; i < n_servers(); ++i)
-      if (!(members & bit(i)) &&
+      if (!(members & server_bit(i)) &&
           (refuge == n_servers() || model_.costs.hidden(m, i) < model_.costs.hidden(m, refuge)))
         refuge = i;
     std::vector<worth> missing, held;
     double sum = 0, met = 0;
     for (std::size_t l = 0; l < n_layers(); ++l) {
-      if (((chain[l] | chain[(l + 1) % n_layers()]) & bit(m)) == 0) continue;
+      if (((chain[l] | chain[(l + 1) % n_layers()]) & server_bit(m)) == 0) continue;
       const double now = problem.held_cost(l);
       for (std::size_t e = 0; e < n_experts(); ++e) {
         const auto item = static_cast<std::uint32_t>(l * n_experts() + e);
         const auto on = hosts[item];
-        hosts[item] ^= bit(m);
-        if (hosts[item] == 0 && refuge < n_servers()) hosts[item] = bit(refuge);
+        hosts[item] ^= server_bit(m);
+        if (hosts[item] == 0 && refuge < n_servers()) hosts[item] = server_bit(refuge);
         if (hosts[item] != 0) {
           problem.rebuild_layer(l, hosts, chain);
           const double change = problem.held_cost(l) - now;
           problem.roll_back();
           sum += std::abs(change);
           met += wanted_[item];
-          if (on & bit(m))
+          if (on & server_bit(m))
             held.push_back({change, item});
           else
             missing.push_back({-change, item});
@@ -175,7 +175,8 @@ std::vector<searcher::exchange> searcher::find_exchanges(const layout& content,
     // What is not near the residence is worth nothing here.
     for (const auto item : content.items[m]) {
       const auto l = item / n_experts();
-      if (((chain[l] | chain[(l + 1) % n_layers()]) & bit(m)) == 0) held.push_back({0, item});
+      if (((chain[l] | chain[(l + 1) % n_layers()]) & server_bit(m)) == 0)
+        held.push_back({0, item});
     }
     std::sort(missing.begin(), missing.end(), [](const auto& a, const auto& b) {
       return a.ns > b.ns || (a.ns == b.ns && a.item < b.item);
@@ -202,8 +203,9 @@ layout searcher::exchanged(const layout& content, const std::vector<exchange>& s
   std::vector<std::size_t> at(n_servers(), 0);
   const auto find_refuge = [&](std::uint32_t item, std::size_t from) {
     for (std::size_t m = 0; m < n_servers(); ++m) {
-      if (idle[m] == 0 || (out.hosts[item] & bit(m))) continue;
-      if (!is_exact_at(out.hosts[item] & ~bit(from)) && !is_exact_at(bit(m))) continue;
+      if (idle[m] == 0 || (out.hosts[item] & server_bit(m))) continue;
+      if (!is_exact_at(out.hosts[item] & ~server_bit(from)) && !is_exact_at(server_bit(m)))
+        continue;
       if (out.items[m].size() < capacity_[m]) {
         put(out, m, item);
         return true;
@@ -217,7 +219,8 @@ layout searcher::exchanged(const layout& content, const std::vector<exchange>& s
     return false;
   };
   for (const auto& swap : some) {
-    if ((out.hosts[swap.comes] & bit(swap.server)) || !(out.hosts[swap.leaves] & bit(swap.server)))
+    if ((out.hosts[swap.comes] & server_bit(swap.server)) ||
+        !(out.hosts[swap.leaves] & server_bit(swap.server)))
       continue;
     if (!may_leave(out, swap.server, swap.leaves) && !find_refuge(swap.leaves, swap.server))
       continue;
@@ -265,7 +268,7 @@ searcher::rated_layout searcher::exchange_experts(rated_layout start, std::size_
     server_mask members = 0;
     for (const auto layer : content.chains[0]) members |= layer;
     std::vector<std::uint8_t> idle(n_servers());
-    for (std::size_t m = 0; m < n_servers(); ++m) idle[m] = (members & bit(m)) == 0;
+    for (std::size_t m = 0; m < n_servers(); ++m) idle[m] = (members & server_bit(m)) == 0;
     bool better = false;
     // Changes that were weighed alone may not add up: fewer of them then.
     for (; !some.empty() && !better; some.resize(some.size() / 2)) {

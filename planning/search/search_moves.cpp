@@ -6,6 +6,25 @@
 /// Random changes of a layout, and annealing over them.
 namespace ordermoe::planning::searching {
 
+namespace {
+
+/// Of 100 random changes, how many are of each kind; the others move a residence and bring experts
+/// along. Chosen by hand: most are the smallest there are, and there are some of each kind that
+/// small ones reach only by getting worse first.
+constexpr std::uint64_t n_single = 50, n_swaps = 25, n_residences = 10, n_layer_parts = 8;
+/// Of as many changes one gives an access server another of the residencies.
+constexpr std::uint64_t between_new_chains = 16;
+/// Prices and waits are found anew so many times in an annealing, which costs a full rating each,
+/// but never after fewer steps than pay for it.
+constexpr std::size_t n_repricings = 48, least_period = 64;
+/// Heat at the start and at the end, of the cost at the start. Where experts are many a move
+/// changes little, and more heat would take apart what whole layers were put together for.
+constexpr double hot_share = 0.005, hot_share_of_many = 0.0005, cold_share = 0.0001;
+/// A full rating is due when the cost has fallen by more than this share.
+constexpr double worth_rating = 1e-4;
+
+}  // namespace
+
 /// An expert that a server near the residencies lacks, and that server.
 std::uint32_t searcher::wanted_item(const layout& content, std::size_t& server,
                                     random_stream& random) const {
@@ -29,7 +48,7 @@ std::uint32_t searcher::wanted_item(const layout& content, std::size_t& server,
 /// place of a replica elsewhere or changes places with the wanted expert.
 bool searcher::pull(layout& content, std::size_t server, std::uint32_t wanted,
                     random_stream& random) const {
-  if (content.hosts[wanted] & bit(server)) return false;
+  if (content.hosts[wanted] & server_bit(server)) return false;
   auto& here = content.items[server];
   if (here.size() < capacity_[server]) {
     put(content, server, wanted);
@@ -44,7 +63,8 @@ bool searcher::pull(layout& content, std::size_t server, std::uint32_t wanted,
   }
   for (int attempt = 0; attempt < 4; ++attempt) {
     const auto other = random.below(n_servers());
-    if (other == server || content.items[other].empty() || (content.hosts[leaving] & bit(other)))
+    if (other == server || content.items[other].empty() ||
+        (content.hosts[leaving] & server_bit(other)))
       continue;
     const auto other_at = random.below(content.items[other].size());
     const auto displaced = content.items[other][other_at];
@@ -72,11 +92,11 @@ bool searcher::move_residence(layout& content, random_stream& random) const {
   for (auto i = l; i < until; ++i) {
     auto members = chain[i];
     if (kind < 2) {
-      members = bit(s);
+      members = server_bit(s);
     } else if (kind == 2) {
-      members |= bit(s);
+      members |= server_bit(s);
     } else if (std::popcount(members) > 1) {
-      members &= ~bit(s);
+      members &= ~server_bit(s);
     }
     // Several members of R_0 make every solve many; they do not pay for that where experts are
     // many.
@@ -90,32 +110,32 @@ bool searcher::move_residence(layout& content, random_stream& random) const {
 /// Changes the layout at random; false where the draw changes nothing.
 bool searcher::propose(layout& content, random_stream& random) const {
   const auto kind = random.below(100);
-  if (content.chains.size() > 1 && random.below(16) == 0) {
+  if (content.chains.size() > 1 && random.below(between_new_chains) == 0) {
     auto& chain = content.chain_of[random.below(n_servers())];
     const auto other = static_cast<std::uint32_t>(random.below(content.chains.size()));
     const bool changed = chain != other;
     chain = other;
     return changed;
   }
-  if (kind < 50) {
+  if (kind < n_single) {
     std::size_t server = 0;
     const auto wanted = wanted_item(content, server, random);
     return pull(content, server, wanted, random);
   }
-  if (kind < 75) {
+  if (kind < n_single + n_swaps) {
     const auto a = random.below(n_servers()), b = random.below(n_servers());
     if (a == b || content.items[a].empty() || content.items[b].empty()) return false;
     const auto at = random.below(content.items[a].size()),
                bt = random.below(content.items[b].size());
     const auto x = content.items[a][at], y = content.items[b][bt];
-    if ((content.hosts[x] & bit(b)) || (content.hosts[y] & bit(a))) return false;
+    if ((content.hosts[x] & server_bit(b)) || (content.hosts[y] & server_bit(a))) return false;
     if (!may_move(content, x, a, b) || !may_move(content, y, b, a)) return false;
     replace(content, a, at, y);
     replace(content, b, bt, x);
     return true;
   }
-  if (kind < 85) return move_residence(content, random);
-  if (kind < 93) {
+  if (kind < n_single + n_swaps + n_residences) return move_residence(content, random);
+  if (kind < n_single + n_swaps + n_residences + n_layer_parts) {
     // Several experts of one layer to one server, with or without its home.
     const auto l = random.below(n_layers());
     std::size_t server = 0;
@@ -123,8 +143,8 @@ bool searcher::propose(layout& content, random_stream& random) const {
     bool changed = false;
     if (random.below(2) == 0) {
       auto& members = content.chains[random.below(content.chains.size())][l];
-      changed = members != bit(server);
-      members = bit(server);
+      changed = members != server_bit(server);
+      members = server_bit(server);
     }
     const auto n_pulled = 1 + random.below(n_experts());
     for (std::uint64_t i = 0; i < n_pulled; ++i) {
@@ -189,9 +209,9 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
     return cost_now(current);
   };
   double current_cost = restart();
-  const double hot = (has_many_experts() ? 0.0005 : 0.005) * best_score.cost,
-               cold = 0.0001 * best_score.cost;
-  const std::size_t period = std::max<std::size_t>(64, n_steps / 48);
+  const double hot = (has_many_experts() ? hot_share_of_many : hot_share) * best_score.cost,
+               cold = cold_share * best_score.cost;
+  const std::size_t period = std::max(least_period, n_steps / n_repricings);
   layout trial = current;
   for (std::size_t step = 0; step < n_steps; ++step) {
     if (step % 256 == 0 && options_.should_stop && options_.should_stop()) break;
@@ -231,7 +251,7 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
     current = trial;
     current_cost = trial_cost;
     // At any price the cost is a lower bound of the cost at the price that meets the budget.
-    if (current_cost < best_score.cost * (1 - 1e-4)) {
+    if (current_cost < best_score.cost * (1 - worth_rating)) {
       auto rated = evaluate(current, prices);
       if (rated.cost < best_score.cost) {
         best = current;

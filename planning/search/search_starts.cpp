@@ -7,11 +7,11 @@
 /// Layouts to start from.
 namespace ordermoe::planning::searching {
 
-searcher::searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
+searcher::searcher(const profile& profile, const cluster& servers, const cost_profile& costs,
                    const search_options& options)
-    : profile_(experts),
+    : profile_(profile),
       options_(options),
-      model_(experts, make_cost_model(servers, costs), options.sharing),
+      model_(profile, make_cost_model(servers, costs)),
       kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
       scratch_(model_) {
   for (const auto& server : servers.servers) {
@@ -78,11 +78,12 @@ void searcher::fill_free_memory(layout& content) const {
     if (content.items[m].size() >= capacity_[m]) continue;
     std::vector<std::pair<double, std::uint32_t>> worth;
     for (std::uint32_t item = 0; item < n_items_; ++item) {
-      if (content.hosts[item] & bit(m)) continue;
+      if (content.hosts[item] & server_bit(m)) continue;
       const auto l = item / n_experts();
       bool near = false;
       for (const auto& chain : content.chains) {
-        near |= (chain[l] & bit(m)) != 0 || (chain[(l + 1) % n_layers()] & bit(m)) != 0;
+        near |=
+            (chain[l] & server_bit(m)) != 0 || (chain[(l + 1) % n_layers()] & server_bit(m)) != 0;
       }
       const double activation = profile_.layers[l].activation[item % n_experts()];
       worth.emplace_back((near ? 100.0 : 0.0) + activation / std::popcount(content.hosts[item]),
@@ -105,7 +106,7 @@ void searcher::take_quotas(const std::vector<homes>& chains, layout& out,
   std::vector<std::size_t> layers_left(n_servers(), 0);
   for (std::size_t l = 0; l < n_layers(); ++l) {
     server_mask here = 0;
-    for (const auto& home : chains) here |= bit(home[l]);
+    for (const auto& home : chains) here |= server_bit(home[l]);
     for (std::size_t m = 0; m < n_servers(); ++m) layers_left[m] += (here >> m) & 1u;
   }
   for (std::size_t l = 0; l < n_layers(); ++l) {
@@ -113,8 +114,8 @@ void searcher::take_quotas(const std::vector<homes>& chains, layout& out,
     server_mask done = 0;
     for (const auto& home : chains) {
       const auto h = home[l];
-      if (done & bit(h)) continue;
-      done |= bit(h);
+      if (done & server_bit(h)) continue;
+      done |= server_bit(h);
       auto quota = std::min(n_experts(), room[h] / layers_left[h]);
       --layers_left[h];
       for (const auto e : order) {
@@ -134,8 +135,8 @@ void searcher::take_worthiest(const std::vector<homes>& chains, layout& out,
   for (std::size_t l = 0; l < n_layers(); ++l) {
     server_mask done = 0;
     for (const auto& home : chains) {
-      if (done & bit(home[l])) continue;
-      done |= bit(home[l]);
+      if (done & server_bit(home[l])) continue;
+      done |= server_bit(home[l]);
       for (std::size_t e = 0; e < n_experts(); ++e)
         wanted[home[l]].push_back(static_cast<std::uint32_t>(l * n_experts() + e));
     }
@@ -164,7 +165,7 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
   out.items.resize(n_servers());
   for (const auto& home : chains) {
     out.chains.emplace_back();
-    for (const auto h : home) out.chains.back().push_back(bit(h));
+    for (const auto h : home) out.chains.back().push_back(server_bit(h));
   }
   out.chain_of.assign(n_servers(), 0);
   std::vector<std::size_t> accesses(n_servers());
@@ -192,7 +193,8 @@ layout searcher::pipeline(const std::vector<homes>& chains) const {
         if (static_cast<std::size_t>(std::popcount(out.hosts[item])) >= copy && !wants_exact)
           continue;
         const auto may_take = [&](std::size_t m) {
-          return (out.hosts[item] & bit(m)) == 0 && (!wants_exact || is_exact_at(bit(m)));
+          return (out.hosts[item] & server_bit(m)) == 0 &&
+                 (!wants_exact || is_exact_at(server_bit(m)));
         };
         std::size_t best = n_servers();
         double least = infinity;
@@ -244,11 +246,11 @@ std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) 
     }
     if (home.size() != n_layers()) continue;
     server_mask servers = 0;
-    for (const auto h : home) servers |= bit(h);
+    for (const auto h : home) servers |= server_bit(h);
     // Chains over the same servers add no room to queue in.
     const bool is_new = std::none_of(singles.begin(), singles.end(), [&](const homes& other) {
       server_mask others = 0;
-      for (const auto h : other) others |= bit(h);
+      for (const auto h : other) others |= server_bit(h);
       return others == servers;
     });
     if (is_new) singles.push_back(home);
@@ -287,10 +289,10 @@ std::vector<layout> searcher::parallel(const std::vector<rated_layout>& starts) 
 double searcher::rough_cost(const homes& home, double missing_share) const {
   const auto& costs = model_.costs;
   server_mask members = 0;
-  for (const auto h : home) members |= bit(h);
+  for (const auto h : home) members |= server_bit(h);
   double room = 0;
   for (std::size_t m = 0; m < n_servers(); ++m) {
-    if (members & bit(m)) room += static_cast<double>(capacity_[m]);
+    if (members & server_bit(m)) room += static_cast<double>(capacity_[m]);
   }
   const double missing = missing_share * std::max(0.0, 1 - room / static_cast<double>(n_items_));
   double total = 0;

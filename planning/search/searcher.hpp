@@ -25,10 +25,6 @@ namespace ordermoe::planning::searching {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
-constexpr server_mask bit(std::size_t server) {
-  return server_mask{1} << server;
-}
-
 /// A placement and the residencies that requests use over it. Items are layer * n_experts + expert.
 struct layout {
   std::vector<server_mask> hosts;                 ///< [n_items]
@@ -49,7 +45,7 @@ class searcher {
  public:
   using rated_layout = std::pair<layout, score>;
 
-  searcher(const profile& experts, const cluster& servers, const cost_profile& costs,
+  searcher(const profile& profile, const cluster& servers, const cost_profile& costs,
            const search_options& options);
 
   std::size_t n_servers() const { return model_.n_servers; }
@@ -60,6 +56,7 @@ class searcher {
   /// Whether these hosts have a copy as the model has it.
   bool is_exact_at(server_mask hosts) const { return (hosts & ~model_.coarse) != 0; }
   std::size_t n_layers() const { return model_.n_layers; }
+  std::size_t n_slots() const { return model_.n_slots; }
   std::size_t n_experts() const { return model_.n_experts; }
 
   layout layout_of(const plan& placed) const;
@@ -105,19 +102,19 @@ class searcher {
   bool may_leave(const layout& content, std::size_t server, std::uint32_t item) const {
     const auto hosts = content.hosts[item];
     return static_cast<std::size_t>(std::popcount(hosts)) > options_.min_copies &&
-           is_exact_at(hosts & ~bit(server));
+           is_exact_at(hosts & ~server_bit(server));
   }
   /// Whether an item may go from one server to another that does not host it.
   bool may_move(const layout& content, std::uint32_t item, std::size_t from, std::size_t to) const {
-    return is_exact_at((content.hosts[item] & ~bit(from)) | bit(to));
+    return is_exact_at((content.hosts[item] & ~server_bit(from)) | server_bit(to));
   }
   void put(layout& content, std::size_t server, std::uint32_t item) const {
-    content.hosts[item] |= bit(server);
+    content.hosts[item] |= server_bit(server);
     content.items[server].push_back(item);
   }
   void replace(layout& content, std::size_t server, std::size_t at, std::uint32_t item) const {
-    content.hosts[content.items[server][at]] &= ~bit(server);
-    content.hosts[item] |= bit(server);
+    content.hosts[content.items[server][at]] &= ~server_bit(server);
+    content.hosts[item] |= server_bit(server);
     content.items[server][at] = item;
   }
   using homes = std::vector<std::size_t>;

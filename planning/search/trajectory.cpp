@@ -10,8 +10,6 @@ namespace {
 /// Between choices of equal time the smaller loss wins, even where nats are free.
 constexpr double least_price = 1.0;
 
-using selection::for_each_server;
-
 }  // namespace
 
 trajectory::trajectory(const trajectory_model& model)
@@ -74,7 +72,7 @@ void trajectory::rebuild(std::span<const server_mask> hosts,
 
 void trajectory::rebuild_layer(std::size_t layer, std::span<const server_mask> hosts,
                                std::span<const server_mask> residence) {
-  tables fresh;
+  layer_costs fresh;
   if (!spare_.empty()) {
     fresh = std::move(spare_.back());
     spare_.pop_back();
@@ -98,7 +96,7 @@ void trajectory::rebuild_layer(std::size_t layer, std::span<const server_mask> h
 }
 
 /// The cheapest choice of each set; among equals the one with the smaller loss.
-void trajectory::price_fronts(std::size_t layer, tables& out) const {
+void trajectory::price_fronts(std::size_t layer, layer_costs& out) const {
   const auto& fronts = out.fronts;
   const auto n_slots = model_.n_slots;
   const auto n = out.from.size() * out.to.size() * model_.layers[layer].n_sets;
@@ -493,11 +491,11 @@ trajectory_usage trajectory::usage() {
         out.jobs[from] += weight;
         out.kv_transfers += weight * static_cast<double>(table.from.size() - 1);
         const auto* runs = table.runs.data() + ((s * table.to.size() + i) * n_sets + q) * n_slots;
-        server_mask visited = server_mask{1} << from;
+        server_mask visited = server_bit(from);
         for (std::size_t j = 0; j < n_slots; ++j) {
           if (std::find(runs, runs + j, runs[j]) != runs + j) continue;
           const std::size_t m = runs[j] / n_experts;
-          visited |= server_mask{1} << m;
+          visited |= server_bit(m);
           out.expert_runs[(m * n_layers + l) * n_experts + runs[j] % n_experts] += weight;
           out.busy_ns[m] += weight * costs.expert_ns[m];
           out.jobs[m] += weight;
@@ -516,11 +514,10 @@ trajectory_usage trajectory::usage() {
   return out;
 }
 
-trajectory_estimate estimate_trajectory(const profile& experts, const plan& placed,
+trajectory_estimate estimate_trajectory(const profile& profile, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
-                                        std::size_t access, double ns_per_nat,
-                                        slot_sharing sharing) {
-  const trajectory_model model(experts, make_cost_model(servers, costs), sharing);
+                                        std::size_t access, double ns_per_nat) {
+  const trajectory_model model(profile, make_cost_model(servers, costs));
   const placement_index index(placed);
   std::vector<server_mask> hosts;
   for (std::size_t l = 0; l < model.n_layers; ++l) {

@@ -106,7 +106,7 @@ class trajectory {
   static constexpr double never = 1e30;  ///< Stands for a loss that may not be taken; finite, so
                                          ///< that sums and differences stay numbers.
 
-  struct tables {
+  struct layer_costs {
     /// Servers: members of R_l; members of R_{l+1}.
     std::vector<std::uint8_t> from, to;
     std::vector<double> cost;         ///< [from, to, n_sets] of the best slots
@@ -123,15 +123,14 @@ class trajectory {
     std::array<std::uint32_t, max_trajectory_slots> servers{}, experts{};
   };
 
-  void fill_few(std::size_t layer, std::span<const server_mask> hosts, tables& out);
-  void price_fronts(std::size_t layer, tables& out) const;
+  void fill_few(std::size_t layer, std::span<const server_mask> hosts, layer_costs& out);
+  void price_fronts(std::size_t layer, layer_costs& out) const;
   bool has_fronts() const { return model_.n_slots > 2; }
   bool exact_fronts() const { return forbids_losses_ && std::isinf(price_); }
   void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
   choice best_slots(std::size_t set, double residual_ns) const;
   choice best_one(std::size_t set, double residual_ns) const;
-  template <slot_sharing Sharing>
   choice best_two(std::size_t set, double residual_ns) const;
   /// The `rank`-th cheapest expert of a slot that a server hosts.
   const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
@@ -152,15 +151,15 @@ class trajectory {
   double price_ = std::numeric_limits<double>::infinity();
   bool tracks_usage_ = false, forbids_losses_ = false;
   std::vector<double> wait_ns_;
-  std::vector<tables> layers_;
-  std::vector<std::pair<std::size_t, tables>> replaced_;  ///< Tables before the moves not yet kept.
-  std::vector<tables> spare_;
+  std::vector<layer_costs> layers_;
+  std::vector<std::pair<std::size_t, layer_costs>>
+      replaced_;  ///< Tables before the moves not yet kept.
+  std::vector<layer_costs> spare_;
 
   // Of the layer at hand.
   std::size_t n_ranks_ = 1;  ///< Candidates kept: as many as slots, so that each finds a free one.
   std::size_t n_open_ranks_ = 0;   ///< Entries of ranked_ that a slot can have at most.
   std::vector<candidate> ranked_;  ///< [set, slot, server, rank]
-  std::vector<candidate> joint_;   ///< [set, server] every slot on one expert, with sharing
   /// [n_servers] one expert run at a server and back, for the pair at hand
   std::vector<double> one_ns_;
   std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.

@@ -6,7 +6,7 @@
 namespace ordermoe::planning {
 
 /// Lists of the set at hand, found when the sweep first asks for them.
-struct front_builder::listed_ways {
+struct front_builder::ways_of_set {
   front_builder& builder;
   std::uint16_t* reach;  ///< [n_slots, n_servers]
 
@@ -17,10 +17,6 @@ struct front_builder::listed_ways {
     if (list.made_by != builder.n_builds_) builder.find_ways(slot, server, list);
     reach[at] = list.reach;
     return {list.ways.data(), list.size};
-  }
-  loss_units loss(std::size_t slot, std::size_t server, std::uint32_t expert) const {
-    const auto known = builder.losses_[slot * builder.model_.n_experts + expert];
-    return known >= forbidden ? known : known + builder.copy_loss(slot, server, expert);
   }
 };
 
@@ -53,14 +49,12 @@ void front_builder::open_pair(std::size_t from, std::size_t to, std::span<const 
                    [](const auto& a, const auto& b) { return a.ns < b.ns; });
 }
 
-/// A slot whose target is at the server never wants anything else there, unless it may share what
-/// another slot runs.
-void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& list) const {
+/// A slot whose target is at the server never wants anything else there.
+void front_builder::find_ways(std::size_t slot, std::size_t server, reached_ways& list) const {
   const auto& content = model_.layers[layer_];
   const auto at = set_ * model_.n_slots + slot;
   const auto* order = content.candidates.data() + at * model_.n_candidates;
   const auto* losses = content.losses.data() + at * model_.n_candidates;
-  const bool stops_at_target = model_.sharing == slot_sharing::forbidden;
   list.size = 0;
   std::size_t i = 0;
   for (const auto n = exact_ ? 1 : model_.n_candidates; i < n && list.size < model_.n_slots;) {
@@ -68,7 +62,7 @@ void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& li
     if (((hosts_[k] >> server) & 1u) == 0) continue;
     if (exact_ && ((model_.coarse >> server) & 1u) != 0) continue;
     list.ways[list.size++] = {losses[i - 1] + copy_loss(slot, server, k), k};
-    if (i == 1 && stops_at_target) break;
+    if (i == 1) break;
   }
   // Coarser copies are the first by what their experts lose as the model has them.
   if (((model_.coarse >> server) & 1u) != 0)
@@ -76,17 +70,6 @@ void front_builder::find_ways(std::size_t slot, std::size_t server, way_list& li
                      [](const auto& a, const auto& b) { return a.loss < b.loss; });
   list.reach = static_cast<std::uint16_t>(i);
   list.made_by = n_builds_;
-}
-
-void front_builder::fill_losses() {
-  const auto n_slots = model_.n_slots, n_experts = model_.n_experts;
-  const auto& content = model_.layers[layer_];
-  losses_.assign(n_slots * n_experts, forbidden);
-  for (std::size_t j = 0; j < n_slots; ++j) {
-    const auto at = (set_ * n_slots + j) * model_.n_candidates;
-    for (std::size_t i = 0; i < (exact_ ? 1 : model_.n_candidates); ++i)
-      losses_[j * n_experts + content.candidates[at + i]] = content.losses[at + i];
-  }
 }
 
 /// Whether a change of the placement may change what a sweep met.
@@ -128,9 +111,8 @@ void front_builder::sweep(std::size_t from, std::size_t to, std::size_t set, lay
   const auto& pair = pairs_[from * model_.n_servers + to];
   const double residual_ns = model_.costs.hidden(from, to);
   ++n_sweeps_;
-  listed_ways ways{*this, reach};
-  selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(),
-                              model_.sharing == slot_sharing::forbidden, pair.first_ns.data(),
+  ways_of_set ways{*this, reach};
+  selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(), true, pair.first_ns.data(),
                               model_.costs.expert_ns.data(), pair.places);
   met_.clear();
   for (double opens = sweep.next(); opens < selection::infinity; opens = sweep.next()) {
@@ -138,7 +120,7 @@ void front_builder::sweep(std::size_t from, std::size_t to, std::size_t set, lay
     const auto& now = sweep.now();
     auto& point = met_.emplace_back();
     point.ns = sweep.time(residual_ns);
-    point.nats = static_cast<double>(now.loss) / trajectory_model::units_per_nat;
+    point.nats = static_cast<double>(now.loss) / units_per_loss;
     for (std::size_t j = 0; j < n_slots; ++j)
       point.runs[j] = static_cast<std::uint16_t>(now.servers[j] * n_experts + now.experts[j]);
     if (now.loss == 0) break;
@@ -204,7 +186,6 @@ void front_builder::build(std::size_t layer, std::span<const server_mask> hosts,
         } else {
           std::fill_n(reach, stride, std::uint16_t{0});
           set_ = q;
-          if (model_.sharing == slot_sharing::allowed) fill_losses();
           sweep(from[s], to[n], q, out, reach);
         }
         out.first.push_back(static_cast<std::uint32_t>(out.points.size()));

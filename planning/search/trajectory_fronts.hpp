@@ -54,13 +54,13 @@ class front_builder {
 
  private:
   /// A slot's cheapest experts at a server, and how far down its candidates they were found.
-  struct way_list {
+  struct reached_ways {
     std::array<selection::slot_way, max_trajectory_slots> ways;
     std::uint8_t size = 0;
     std::uint16_t reach = 0;
     std::uint64_t made_by = 0;  ///< The number of the build that looked for it.
   };
-  struct listed_ways;
+  struct ways_of_set;
   /// One expert that a server hosts and did not, or the reverse.
   struct change {
     std::uint32_t expert;
@@ -68,13 +68,10 @@ class front_builder {
   };
 
   loss_units copy_loss(std::size_t slot, std::size_t server, std::size_t expert) const {
-    return static_cast<loss_units>(
-        model_.copy_nats(model_.layers[layer_], set_, slot, server, expert) *
-        trajectory_model::units_per_nat);
+    return to_loss_units(model_.copy_nats(model_.layers[layer_], set_, slot, server, expert));
   }
   void open_pair(std::size_t from, std::size_t to, std::span<const double> wait_ns);
-  void fill_losses();
-  void find_ways(std::size_t slot, std::size_t server, way_list& list) const;
+  void find_ways(std::size_t slot, std::size_t server, reached_ways& list) const;
   void sweep(std::size_t from, std::size_t to, std::size_t set, layer_fronts& out,
              std::uint16_t* reach);
   void keep_hull(layer_fronts& out);
@@ -87,9 +84,8 @@ class front_builder {
   server_mask hosting_ = 0;
   std::span<const server_mask> hosts_;
   std::vector<change> changes_;
-  std::vector<way_list> lists_;     ///< [n_sets, n_slots, n_servers]
-  std::vector<loss_units> losses_;  ///< [n_slots, n_experts], with sharing
-  std::vector<front_point> met_;    ///< Of one sweep.
+  std::vector<reached_ways> lists_;  ///< [n_sets, n_slots, n_servers]
+  std::vector<front_point> met_;     ///< Of one sweep.
   std::uint64_t n_sweeps_ = 0, n_builds_ = 0;
   // Of pairs of residences, for the waits below.
   struct pair_times {

@@ -14,8 +14,6 @@ inline constexpr std::size_t max_trajectory_slots = 8;
 
 /// What the estimate needs of a profile and a cluster, in flat arrays. Immutable.
 struct trajectory_model {
-  static constexpr double units_per_nat = 1e12;
-
   struct layer {
     std::size_t n_sets = 0;
     std::vector<double> probability;     ///< [n_sets]
@@ -24,8 +22,8 @@ struct trajectory_model {
     std::vector<double> nats;
     /// [n_sets, n_slots, n_candidates] by rising nats, the target first.
     std::vector<std::uint32_t> candidates;
-    /// [n_sets, n_slots, n_candidates] the same candidates' nats, in units; like the next only for
-    /// more than two slots.
+    /// [n_sets, n_slots, n_candidates] the same candidates' nats as the selector counts them; like
+    /// the next only for more than two slots.
     std::vector<loss_units> losses;
     /// [n_sets, n_slots, n_experts] where each expert stands among the candidates, n_candidates
     /// where it is none.
@@ -40,8 +38,7 @@ struct trajectory_model {
   };
 
   std::size_t n_layers = 0, n_experts = 0, n_servers = 0, n_slots = 0;
-  std::size_t n_candidates = 0;  ///< Of a slot; without sharing no other slot's target is one.
-  slot_sharing sharing = slot_sharing::forbidden;
+  std::size_t n_candidates = 0;  ///< Of a slot: no other slot's target is one.
   cost_model costs;
   server_mask coarse = 0;  ///< Servers that keep experts coarser than the model.
   std::vector<layer> layers;
@@ -55,8 +52,13 @@ struct trajectory_model {
   }
 
   /// Keeps `max_sets` target sets of each layer at most; 0: 64.
-  trajectory_model(const profile& experts, const cost_model& prices, slot_sharing shares,
-                   std::size_t max_sets = 0);
+  trajectory_model(const profile& profile, const cost_model& prices, std::size_t max_sets = 0);
+
+ private:
+  void add_slot(const layer_profile& source, const target_set& set, std::size_t slot,
+                layer& target) const;
+  void add_copies(const layer_profile& source, layer& target) const;
+  void count_visits();
 };
 
 }  // namespace ordermoe::planning

@@ -7,8 +7,6 @@
 /// The tables of a layer where a token has one slot or two: every assignment is weighed.
 namespace ordermoe::planning {
 
-using selection::for_each_server;
-
 void trajectory::rank_candidates(std::size_t layer, std::size_t set,
                                  std::span<const server_mask> hosts) {
   const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
@@ -36,18 +34,6 @@ void trajectory::rank_candidates(std::size_t layer, std::size_t set,
       if (n_open == 0) break;
     }
   }
-  if (model_.sharing == slot_sharing::forbidden || exact || n_slots == 1) return;
-  auto* joint = joint_.data() + set * n_servers;
-  std::fill_n(joint, n_servers, candidate{never, 0});
-  for (std::uint32_t k = 0; k < n_experts; ++k) {
-    double sum = 0;
-    for (std::size_t j = 0; j < n_slots; ++j) sum += nats[j * n_experts + k];
-    for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-      double all = sum;
-      for (std::size_t j = 0; j < n_slots; ++j) all += model_.copy_nats(content, set, j, m, k);
-      if (price_ * all < joint[m].loss) joint[m] = {price_ * all, k};
-    });
-  }
 }
 
 void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting) {
@@ -62,11 +48,10 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
   });
 }
 
-void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts, tables& out) {
+void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts, layer_costs& out) {
   const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
-  n_ranks_ = model_.sharing == slot_sharing::allowed ? 1 : n_slots;
+  n_ranks_ = n_slots;
   ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
-  joint_.assign(n_sets * model_.n_servers, candidate{never, 0});
   one_ns_.resize(model_.n_servers);
   server_mask hosting = 0;
   std::array<std::size_t, 64> n_hosted{};
@@ -105,10 +90,7 @@ void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts,
 }
 
 trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
-  if (model_.n_slots == 1) return best_one(set, residual_ns);
-  return model_.sharing == slot_sharing::allowed
-             ? best_two<slot_sharing::allowed>(set, residual_ns)
-             : best_two<slot_sharing::forbidden>(set, residual_ns);
+  return model_.n_slots == 1 ? best_one(set, residual_ns) : best_two(set, residual_ns);
 }
 
 trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) const {
@@ -127,11 +109,9 @@ trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) con
 }
 
 /// With the servers in order of arrival, the later of two different ones decides the time and the
-/// earlier one is the cheapest of the prefix. Without sharing the prefix keeps its two cheapest
-/// experts, since the other slot may want the same one.
-template <slot_sharing Sharing>
+/// earlier one is the cheapest of the prefix. The prefix keeps its two cheapest experts, since the
+/// other slot may want the same one.
 trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) const {
-  constexpr bool apart = Sharing == slot_sharing::forbidden;
   struct way {
     double loss = never;
     std::uint32_t expert = 0, server = 0;
@@ -159,7 +139,7 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
     best.experts[1] = b.expert;
   };
   const auto offer_ways = [&](double time, const ways& a, const ways& b) {
-    if (!apart || a.first.expert != b.first.expert) {
+    if (a.first.expert != b.first.expert) {
       offer(time, a.first, b.first);
       return;
     }
@@ -167,13 +147,8 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
     offer(time, a.second, b.first);
   };
   const auto at = [&](std::size_t slot, std::uint32_t m) {
-    const auto& one = ranked(set, slot, m, 0);
-    ways out{{one.loss, one.expert, m}, {never, one.expert, m}};
-    if constexpr (apart) {
-      const auto& two = ranked(set, slot, m, 1);
-      out.second = {two.loss, two.expert, m};
-    }
-    return out;
+    const auto &one = ranked(set, slot, m, 0), &two = ranked(set, slot, m, 1);
+    return ways{{one.loss, one.expert, m}, {two.loss, two.expert, m}};
   };
   ways first_before, second_before;
   for (const auto m : order_) {
@@ -181,20 +156,13 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
     const double time = std::max(residual_ns, one_ns_[m]);
     const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
     const auto first = at(0, m), second = at(1, m);
-    if constexpr (!apart) {
-      const auto& joint = joint_[set * model_.n_servers + m];
-      const way one{joint.loss, joint.expert, m};
-      offer(time, one, {0, joint.expert, m});
-    }
     offer_ways(both, first, second);
     offer_ways(time, first, second_before);
     offer_ways(time, first_before, second);
     first_before.add(first.first);
     second_before.add(second.first);
-    if constexpr (apart) {
-      first_before.add(first.second);
-      second_before.add(second.second);
-    }
+    first_before.add(first.second);
+    second_before.add(second.second);
   }
   return best;
 }

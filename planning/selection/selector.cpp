@@ -7,9 +7,9 @@
 namespace ordermoe::planning {
 
 result<std::shared_ptr<const selection_tables>> selection_tables::build(
-    const profile& experts, const plan& placed, const cost_model& costs,
+    const profile& profile, const plan& placed, const cost_model& costs,
     const selection_policy& policy, loss_units token_budget, look_ahead_keys keys) {
-  return selection::tables::make(experts, placed, costs, policy, token_budget, keys);
+  return selection::tables::make(profile, placed, costs, policy, token_budget, keys);
 }
 
 const char* to_string(candidate_rule rule) {

@@ -119,12 +119,11 @@ struct selection_policy {
   bool distinct = false;          ///< Two slots never share a substitute.
   /// H >= 1; 0 looks ahead to the last layer and on to where the next position starts.
   std::size_t horizon = 3;
-  double omega_time = 0.5;     ///< omega_T
+  /// omega_T, per d_ref of eq. (38): the mean time of one expert over the servers.
+  double omega_time = 0.5;
   double omega_quality = 0.5;  ///< omega_Q = 1 - omega_T in paper mode.
-  double reference_ns = 0;  ///< d_ref of eq. (38); 0: the mean time of one expert over the servers.
   /// Add the attention time at n to each step (the paper prices experts only).
   bool price_attention = false;
-  bool price_waits = true;  ///< Use the snapshot's queue waits in the current step.
   /// Above 0: what a nat (or a unit of the paper's loss) is worth in time. The look-ahead then
   /// prices losses by it and keeps no budget index, and omega_quality is not used; the exact ledger
   /// bounds every decision all the same.
@@ -191,7 +190,7 @@ class selection_tables {
   /// cannot be (with_slot at k > 1); unsupported where `keys` asks for sets and they are too many
   /// to look ahead over.
   static result<std::shared_ptr<const selection_tables>> build(
-      const profile& experts, const plan& placed, const cost_model& costs,
+      const profile& profile, const plan& placed, const cost_model& costs,
       const selection_policy& policy, loss_units token_budget,
       look_ahead_keys keys = look_ahead_keys::automatic);
   virtual ~selection_tables() = default;

@@ -13,12 +13,13 @@ void tables::slot_losses(std::size_t layer, std::uint32_t target, float gate,
   if (policy_.metric == loss_metric::token_gate) {
     const double routed = probabilities[target];
     for (std::size_t k = 0; k < n_experts_; ++k)
-      losses[k] = allowed[k]
-                      ? to_units((routed - static_cast<double>(probabilities[k])) * facts.damage)
-                      : forbidden;
+      losses[k] =
+          allowed[k]
+              ? to_loss_units((routed - static_cast<double>(probabilities[k])) * facts.damage)
+              : forbidden;
   } else {
     for (std::size_t k = 0; k < n_experts_; ++k)
-      losses[k] = allowed[k] ? to_units(predicted_loss(facts, target, k, gate)) : forbidden;
+      losses[k] = allowed[k] ? to_loss_units(predicted_loss(facts, target, k, gate)) : forbidden;
   }
   losses[target] = 0;
 }
@@ -42,7 +43,7 @@ const double* tables::onward_row(const layer_table& table, const std::uint32_t* 
 void tables::restrict_options(const decision_query& query, const layer_facts& facts,
                               option* options, std::size_t stride, std::size_t* counts) const {
   const auto count = query.slots.size();
-  const auto here = server_mask{1} << query.server;
+  const auto here = server_bit(query.server);
   const auto is_better = [&](std::size_t a, std::size_t b) {
     return query.probabilities.empty() ? query.slots[0].loss[a] < query.slots[0].loss[b]
                                        : query.probabilities[a] > query.probabilities[b];
@@ -93,7 +94,7 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
     const auto& slot = query.slots[j];
     option* out = options + j * n_ways_;
     std::size_t n = 0;
-    const auto here = server_mask{1} << query.server;
+    const auto here = server_bit(query.server);
     const bool local_only = rule == candidate_rule::local_only;
     const auto target_hosts = facts.way_hosts[slot.target];
     if (local_only && (target_hosts & here) != 0)
@@ -145,7 +146,7 @@ void tables::place(const step_query& step, outcome& candidate) const {
   candidate.placed = true;
   const std::size_t n = step.table.next[candidate.position];
   const auto only =
-      policy_.residence == residence_choice::with_slot ? server_mask{1} << n : ~server_mask{0};
+      policy_.residence == residence_choice::with_slot ? server_bit(n) : ~server_mask{0};
   const double stays = way_to(step, n);
   std::array<std::uint32_t, max_slots> experts{};
   std::array<server_mask, max_slots> hosts{};
@@ -211,7 +212,7 @@ void tables::offer(const step_query& step, outcome& candidate, outcome& best) co
 void tables::search_one(const step_query& step, std::size_t position, outcome& best) const {
   const std::size_t n = step.table.next[position];
   const auto only =
-      policy_.residence == residence_choice::with_slot ? server_mask{1} << n : ~server_mask{0};
+      policy_.residence == residence_choice::with_slot ? server_bit(n) : ~server_mask{0};
   const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
@@ -465,7 +466,7 @@ decision tables::select(const decision_query& query) const {
   }
   std::array<double, 64> ready;
   const double* const links = links_of(query);
-  const bool waits = policy_.price_waits && !query.wait_ns.empty();
+  const bool waits = !query.wait_ns.empty();
   for (std::size_t m = 0; m < n_servers_; ++m)
     ready[m] =
         links[m * n_servers_ + query.server] + (waits ? static_cast<double>(query.wait_ns[m]) : 0);

@@ -126,8 +126,8 @@ std::vector<combination> tables::combinations(const layer_facts& facts, std::siz
 /// Shortest time until all of these different ways have answered at the residence, without queues.
 double tables::shortest(const layer_facts& facts, const std::uint32_t* ways, std::size_t count,
                         std::size_t server, std::size_t residence) const {
-  const auto only = policy_.residence == residence_choice::with_slot ? server_mask{1} << residence
-                                                                     : ~server_mask{0};
+  const auto only =
+      policy_.residence == residence_choice::with_slot ? server_bit(residence) : ~server_mask{0};
   const auto time = [&](std::size_t m, double run) {
     return hidden(server, m) + run * costs_.expert_ns[m] + hidden(m, residence);
   };
@@ -210,129 +210,181 @@ void tables::settle(const double* levels, double* values) const {
   }
 }
 
+/// Fills the W of one residency, layer by layer from the last.
+class tables::look_ahead {
+ public:
+  look_ahead(const tables& of, residency_tables& content)
+      : of_(of),
+        content_(content),
+        members_(content.members.layers),
+        full_(of.policy_.horizon == 0),
+        n_chains_(full_ ? 1 : of.policy_.horizon - 1),
+        start_(of.n_servers_, 0),
+        fronts_(of.has_expert_keys() ? of.n_layers_ : 0),
+        values_(n_chains_),
+        onward_(n_chains_ + 1) {}
+
+  void fill() {
+    const std::size_t n_rounds = full_ && std::popcount(members_[0]) > 1 ? terminal_rounds : 1;
+    for (std::size_t round = 0; round < n_rounds; ++round) {
+      if (full_) end_position();
+      for (std::size_t l = of_.n_layers_; l-- > 0;) {
+        carry_over(l);
+        // What a position is worth from its start on is asked for only by another round.
+        if (l == 0 && round + 1 == n_rounds) break;
+        const auto n_sets = of_.layers_[l].sets.size();
+        for (auto& v : values_) v.assign(of_.n_servers_ * n_sets * of_.n_bins_, 0);
+        if (of_.has_expert_keys())
+          weigh_by_experts(l);
+        else
+          weigh_by_sets(l);
+      }
+      if (round + 1 < n_rounds) compare_starts();
+    }
+  }
+
+ private:
+  /// What it costs after the last layer: the output projection, and the way to the member of R_0
+  /// where the next position starts best.
+  void end_position() {
+    auto& end = content_.layers.back();
+    for (std::size_t i = 0; i < end.next.size(); ++i) {
+      const auto n = end.next[i];
+      double best = infinity;
+      for_each_server(members_[0], [&](std::size_t r) {
+        const double attention = of_.policy_.price_attention ? of_.costs_.attention_ns[r] : 0;
+        best = std::min(best, of_.per_ns_ * (of_.costs_.message(n, r) + attention) + start_[r]);
+      });
+      const double terminal = of_.per_ns_ * of_.costs_.head_ns[n] + best;
+      std::fill_n(end.w.begin() + static_cast<std::ptrdiff_t>(i * of_.n_bins_), of_.n_bins_,
+                  terminal);
+    }
+  }
+
+  /// W after a layer from V of the next one.
+  void carry_over(std::size_t l) {
+    auto& table = content_.layers[l];
+    if (l + 1 == of_.n_layers_) {
+      for (auto& w : onward_) w = table.w;
+      return;
+    }
+    const auto row_size = table.next.size() * of_.n_bins_;
+    const auto n_sets = of_.layers_[l + 1].sets.size();
+    const auto n_keys = of_.keys_.size();
+    for (std::size_t chain = 0; chain < n_chains_; ++chain) {
+      auto& w = full_ ? onward_[0] : onward_[chain + 1];
+      w.assign(n_keys * row_size, 0);
+      for (std::size_t key = 0; key < n_keys; ++key)
+        for (std::size_t to = 0; to < n_sets; ++to) {
+          const double p = of_.layers_[l].transition[key * n_sets + to];
+          if (p == 0) continue;
+          for (std::size_t i = 0; i < table.next.size(); ++i) {
+            const double* v = values_[chain].data() + (table.next[i] * n_sets + to) * of_.n_bins_;
+            double* out = w.data() + key * row_size + i * of_.n_bins_;
+            for (std::size_t b = 0; b < of_.n_bins_; ++b) out[b] += p * v[b];
+          }
+        }
+    }
+    table.key_stride = row_size;
+    table.w = full_ ? onward_[0] : onward_[n_chains_];
+  }
+
+  /// Chain c holds V with c + 1 steps to go, made from W with c: with none that is 0.
+  bool is_last_step(std::size_t chain) const { return !full_ && chain == 0; }
+  const double* onward(std::size_t chain, std::size_t row_size) {
+    if (!is_last_step(chain)) return onward_[chain].data();
+    nothing_.assign(row_size, 0);
+    return nothing_.data();
+  }
+  std::size_t stride(std::size_t chain, const layer_table& table) const {
+    return is_last_step(chain) ? 0 : table.key_stride;
+  }
+
+  void weigh_by_experts(std::size_t l) {
+    const auto& table = content_.layers[l];
+    const auto& facts = of_.layers_[l];
+    auto& choices = fronts_[l];
+    if (choices.first.empty()) choices = of_.fronts(facts, table, members_[l]);
+    for (std::size_t chain = 0; chain < n_chains_; ++chain)
+      of_.values_of(choices, facts, table, members_[l],
+                    onward(chain, table.next.size() * of_.n_bins_), stride(chain, table),
+                    values_[chain].data());
+  }
+
+  void weigh_by_sets(std::size_t l) {
+    const auto& table = content_.layers[l];
+    const auto& facts = of_.layers_[l];
+    const auto n_sets = facts.sets.size(), n_next = table.next.size();
+    const auto n_levels = (of_.top_k_ + 1) * of_.n_bins_;
+    std::vector<std::vector<combination>> choices(n_sets);
+    const auto combine = [&](std::size_t s) {
+      for (std::size_t set = 0; set < n_sets; ++set) choices[set] = of_.combinations(facts, set, s);
+    };
+    if (!of_.is_local_rule()) combine(0);
+    for_each_server(members_[l], [&](std::size_t s) {
+      if (of_.is_local_rule()) combine(s);
+      levels_.assign(n_chains_ * n_sets * n_levels, infinity);
+      for (std::size_t i = 0; i < n_next; ++i) {
+        of_.fill_steps(facts, s, table.next[i], table.later[i], steps_);
+        for (std::size_t chain = 0; chain < n_chains_; ++chain) {
+          const double* w = onward(chain, n_next * of_.n_bins_) + i * of_.n_bins_;
+          for (std::size_t set = 0; set < n_sets; ++set)
+            of_.relax(choices[set], steps_, w, stride(chain, table), facts.set_key[set],
+                      levels_.data() + (chain * n_sets + set) * n_levels);
+        }
+      }
+      for (std::size_t chain = 0; chain < n_chains_; ++chain)
+        for (std::size_t set = 0; set < n_sets; ++set)
+          of_.settle(levels_.data() + (chain * n_sets + set) * n_levels,
+                     values_[chain].data() + (s * n_sets + set) * of_.n_bins_);
+    });
+  }
+
+  /// How much more it costs to start at each member of R_0 than at the best.
+  void compare_starts() {
+    const auto n_sets = of_.layers_[0].sets.size();
+    double lowest = infinity;
+    for_each_server(members_[0], [&](std::size_t r) {
+      start_[r] = 0;
+      for (std::size_t set = 0; set < n_sets; ++set)
+        start_[r] += of_.start_probability_[set] *
+                     values_[0][(r * n_sets + set) * of_.n_bins_ + of_.n_bins_ - 1];
+      lowest = std::min(lowest, start_[r]);
+    });
+    for_each_server(members_[0], [&](std::size_t r) { start_[r] -= lowest; });
+  }
+
+  const tables& of_;
+  residency_tables& content_;
+  const std::vector<server_mask>& members_;
+  bool full_;  ///< On to the end of the position.
+  /// One chain of W tables for each number of steps to go that a decision's own table is made from.
+  std::size_t n_chains_;
+  std::vector<double> start_;        ///< [server] of R_0
+  std::vector<step_fronts> fronts_;  ///< [n_layers], where keys are experts
+  std::vector<std::vector<double>>
+      values_;  ///< [chain] V of the layer at hand, [server, set, bins]
+  std::vector<std::vector<double>> onward_;  ///< [chain + 1] W after it, [key, next, bins]
+  std::vector<double> steps_, levels_, nothing_;
+};
+
 void tables::build_residency(residency_tables& content) const {
   const auto& members = content.members.layers;
   const bool with_slot = policy_.residence == residence_choice::with_slot;
-  const bool full = policy_.horizon == 0;
-  const auto everywhere = n_servers_ == 64 ? ~server_mask{0} : (server_mask{1} << n_servers_) - 1;
-
   content.layers.resize(n_layers_);
   for (std::size_t l = 0; l < n_layers_; ++l) {
     auto& table = content.layers[l];
     const bool last = l + 1 == n_layers_;
-    table.next_mask = !last ? members[l + 1] : with_slot ? everywhere : members[l] | members[0];
+    table.next_mask = !last       ? members[l + 1]
+                      : with_slot ? all_servers(n_servers_)
+                                  : members[l] | members[0];
     for_each_server(table.next_mask, [&](std::size_t n) {
       table.next.push_back(static_cast<std::uint32_t>(n));
       table.later.push_back(policy_.price_attention && !last ? costs_.attention_ns[n] : 0);
     });
     table.w.assign(table.next.size() * n_bins_, 0);
   }
-  if (policy_.horizon != 1) {
-    // One chain of W tables for each number of steps to go that a decision's own table is made
-    // from.
-    const std::size_t n_chains = full ? 1 : policy_.horizon - 1;
-    const std::size_t n_rounds = full && std::popcount(members[0]) > 1 ? terminal_rounds : 1;
-    std::vector<double> start(n_servers_, 0);
-    std::vector<double> steps, levels;
-    std::vector<layer_fronts> known_fronts(has_expert_keys() ? n_layers_ : 0);
-    for (std::size_t round = 0; round < n_rounds; ++round) {
-      auto& end = content.layers.back();
-      if (full)
-        for (std::size_t i = 0; i < end.next.size(); ++i) {
-          const auto n = end.next[i];
-          double best = infinity;
-          for_each_server(members[0], [&](std::size_t r) {
-            const double attention = policy_.price_attention ? costs_.attention_ns[r] : 0;
-            best = std::min(best, per_ns_ * (costs_.message(n, r) + attention) + start[r]);
-          });
-          const double terminal = per_ns_ * costs_.head_ns[n] + best;
-          std::fill_n(end.w.begin() + static_cast<std::ptrdiff_t>(i * n_bins_), n_bins_, terminal);
-        }
-      // values[chain]: V of the layer at hand, [server, set, bins]; onward[chain]: W after it,
-      // [key, next, bins].
-      std::vector<std::vector<double>> values(n_chains), onward(n_chains + 1);
-      for (std::size_t l = n_layers_; l-- > 0;) {
-        auto& table = content.layers[l];
-        const auto& facts = layers_[l];
-        const auto n_next = table.next.size();
-        const auto row_size = n_next * n_bins_;
-        if (l + 1 < n_layers_) {
-          const auto n_sets = layers_[l + 1].sets.size();
-          for (std::size_t chain = 0; chain < n_chains; ++chain) {
-            auto& w = full ? onward[0] : onward[chain + 1];
-            w.assign(keys_.size() * row_size, 0);
-            for (std::size_t key = 0; key < keys_.size(); ++key)
-              for (std::size_t to = 0; to < n_sets; ++to) {
-                const double p = facts.transition[key * n_sets + to];
-                if (p == 0) continue;
-                for (std::size_t i = 0; i < n_next; ++i) {
-                  const double* v = values[chain].data() + (table.next[i] * n_sets + to) * n_bins_;
-                  double* out = w.data() + key * row_size + i * n_bins_;
-                  for (std::size_t b = 0; b < n_bins_; ++b) out[b] += p * v[b];
-                }
-              }
-          }
-          table.key_stride = row_size;
-          table.w = full ? onward[0] : onward[n_chains];
-        } else {
-          for (auto& w : onward) w = table.w;
-        }
-        const std::vector<double> base(row_size, 0);
-        if (l == 0 && round + 1 == n_rounds) continue;
-
-        const auto n_sets = facts.sets.size();
-        for (auto& v : values) v.assign(n_servers_ * n_sets * n_bins_, 0);
-        if (has_expert_keys()) {
-          auto& choices = known_fronts[l];
-          if (choices.first.empty()) choices = fronts(facts, table, members[l]);
-          for (std::size_t chain = 0; chain < n_chains; ++chain) {
-            const bool flat = !full && chain == 0;
-            values_of(choices, facts, table, members[l], flat ? base.data() : onward[chain].data(),
-                      flat ? 0 : table.key_stride, values[chain].data());
-          }
-          continue;
-        }
-        const auto n_levels = (top_k_ + 1) * n_bins_;
-        std::vector<std::vector<combination>> choices(n_sets);
-        if (!is_local_rule())
-          for (std::size_t set = 0; set < n_sets; ++set) choices[set] = combinations(facts, set, 0);
-        for_each_server(members[l], [&](std::size_t s) {
-          if (is_local_rule())
-            for (std::size_t set = 0; set < n_sets; ++set)
-              choices[set] = combinations(facts, set, s);
-          levels.assign(n_chains * n_sets * n_levels, infinity);
-          for (std::size_t i = 0; i < n_next; ++i) {
-            fill_steps(facts, s, table.next[i], table.later[i], steps);
-            for (std::size_t chain = 0; chain < n_chains; ++chain) {
-              // Chain c (0-based) holds V with c + 1 steps to go, made from W with c.
-              const bool flat = !full && chain == 0;
-              const double* w = (flat ? base.data() : onward[chain].data()) + i * n_bins_;
-              const std::size_t stride = flat ? 0 : table.key_stride;
-              for (std::size_t set = 0; set < n_sets; ++set)
-                relax(choices[set], steps, w, stride, facts.set_key[set],
-                      levels.data() + (chain * n_sets + set) * n_levels);
-            }
-          }
-          for (std::size_t chain = 0; chain < n_chains; ++chain)
-            for (std::size_t set = 0; set < n_sets; ++set)
-              settle(levels.data() + (chain * n_sets + set) * n_levels,
-                     values[chain].data() + (s * n_sets + set) * n_bins_);
-        });
-      }
-      if (round + 1 < n_rounds) {
-        const auto n_sets = layers_[0].sets.size();
-        for_each_server(members[0], [&](std::size_t r) {
-          start[r] = 0;
-          for (std::size_t set = 0; set < n_sets; ++set)
-            start[r] +=
-                start_probability_[set] * values[0][(r * n_sets + set) * n_bins_ + n_bins_ - 1];
-        });
-        double lowest = infinity;
-        for_each_server(members[0], [&](std::size_t r) { lowest = std::min(lowest, start[r]); });
-        for_each_server(members[0], [&](std::size_t r) { start[r] -= lowest; });
-      }
-    }
-  }
+  if (policy_.horizon != 1) look_ahead(*this, content).fill();
   for (auto& table : content.layers) {
     const auto row_size = table.next.size() * n_bins_;
     table.low.assign(row_size, infinity);
@@ -347,7 +399,7 @@ double tables::value(std::size_t access, std::size_t layer, std::size_t server, 
   const auto& table = residencies_[residency_of_[access]].layers[layer];
   const auto& facts = layers_[layer];
   if (has_expert_keys()) {
-    const auto from = server_mask{1} << server;
+    const auto from = server_bit(server);
     std::vector<double> values(n_servers_ * facts.sets.size() * n_bins_);
     values_of(fronts(facts, table, from), facts, table, from, table.w.data(), table.key_stride,
               values.data());

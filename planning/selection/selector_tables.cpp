@@ -43,10 +43,6 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
     return usage(fmt::format(
         "found the weights {} and {}, expected finite numbers of at least 0; state both again",
         policy.omega_time, policy.omega_quality));
-  if (!(policy.reference_ns >= 0) || std::isinf(policy.reference_ns))
-    return usage(fmt::format(
-        "found a reference delay of {} ns, expected at least 0; 0 takes the mean expert time",
-        policy.reference_ns));
   if (!(policy.price_ns_per_loss >= 0) || std::isinf(policy.price_ns_per_loss))
     return usage(
         fmt::format("found a price of {} ns per loss, expected a finite number of at "
@@ -112,11 +108,9 @@ result<void> tables::set_costs(const cost_model& costs) {
   hidden_to_.resize(n * n);
   for (std::size_t from = 0; from < n; ++from)
     for (std::size_t to = 0; to < n; ++to) hidden_to_[to * n + from] = costs.hidden(from, to);
-  double reference = policy_.reference_ns;
-  if (reference == 0) {
-    for (const double time : costs.expert_ns) reference += time;
-    reference /= static_cast<double>(n);
-  }
+  double reference = 0;  // d_ref of eq. (38)
+  for (const double time : costs.expert_ns) reference += time;
+  reference /= static_cast<double>(n);
   per_ns_ = policy_.omega_time / std::max(reference, 1.0);
   return {};
 }
@@ -137,7 +131,7 @@ void tables::set_precisions(const cost_model& costs) {
   for (std::size_t kept = 0; kept < precisions_.size(); ++kept)
     for (std::size_t m = 0; m < n_servers_; ++m)
       if (at(m) == precisions_[kept]) {
-        servers_at_[kept] |= server_mask{1} << m;
+        servers_at_[kept] |= server_bit(m);
         precision_at_[m] = static_cast<std::uint8_t>(kept);
       }
   n_ways_ = precisions_.size() * n_experts_;
@@ -247,7 +241,7 @@ void tables::fill_expert_transition(const layer_profile& here, const layer_profi
     }
 }
 
-result<void> tables::set_layers(const profile& experts, const plan& placed) {
+result<void> tables::set_layers(const profile& profile, const plan& placed) {
   const placement_index placement(placed);
   const auto n = n_experts_;
   const bool grouped = !placed.grouping.empty();
@@ -261,7 +255,7 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
                                 placed.grouping.size(), n_layers_));
   layers_.resize(n_layers_);
   for (std::size_t l = 0; l < n_layers_; ++l) {
-    const auto& here = experts.layers[l];
+    const auto& here = profile.layers[l];
     auto& facts = layers_[l];
     for (std::size_t e = 0; e < n; ++e) {
       server_mask hosts = 0;
@@ -348,11 +342,11 @@ result<void> tables::set_layers(const profile& experts, const plan& placed) {
           const bool allowed = facts.allowed[target * n + k];
           facts.mean_loss.push_back(
               k == target ? 0
-              : allowed   ? to_units(predicted_loss(facts, target, k, set.mean_gate[j]))
+              : allowed   ? to_loss_units(predicted_loss(facts, target, k, set.mean_gate[j]))
                           : forbidden);
         }
     }
-    fill_transition(here, l + 1 < n_layers_ ? &experts.layers[l + 1] : nullptr, facts);
+    fill_transition(here, l + 1 < n_layers_ ? &profile.layers[l + 1] : nullptr, facts);
   }
   return {};
 }
@@ -363,7 +357,7 @@ result<void> tables::set_residencies(const plan& placed) {
         fmt::format("the plan has residency sets for {} access servers, expected {}; "
                     "plan again",
                     placed.residence.size(), n_servers_));
-  const auto everywhere = n_servers_ == 64 ? ~server_mask{0} : (server_mask{1} << n_servers_) - 1;
+  const auto everywhere = all_servers(n_servers_);
   const bool with_slot = policy_.residence == residence_choice::with_slot;
   for (std::size_t access = 0; access < n_servers_; ++access) {
     const auto& members = placed.residence[access];
@@ -402,29 +396,29 @@ result<void> tables::set_residencies(const plan& placed) {
 }
 
 result<std::shared_ptr<const selection_tables>> tables::make(
-    const profile& experts, const plan& placed, const cost_model& costs,
+    const profile& profile, const plan& placed, const cost_model& costs,
     const selection_policy& policy, loss_units token_budget, look_ahead_keys keys) {
-  if (auto checked = check_policy(policy, experts.top_k, token_budget); !checked)
+  if (auto checked = check_policy(policy, profile.top_k, token_budget); !checked)
     return checked.error();
-  if (placed.n_layers != experts.n_layers || placed.n_experts != experts.n_experts)
+  if (placed.n_layers != profile.n_layers || placed.n_experts != profile.n_experts)
     return mismatch(fmt::format(
         "the plan is for {} layers of {} experts and the profile for {} of {}; calibrate and plan "
         "the same model",
-        placed.n_layers, placed.n_experts, experts.n_layers, experts.n_experts));
+        placed.n_layers, placed.n_experts, profile.n_layers, profile.n_experts));
   if (placed.n_servers != costs.n_servers)
     return mismatch(fmt::format("the plan is for {} servers and the cluster has {}; plan again",
                                 placed.n_servers, costs.n_servers));
-  if (experts.layers.size() != experts.n_layers || experts.n_layers == 0)
+  if (profile.layers.size() != profile.n_layers || profile.n_layers == 0)
     return mismatch(fmt::format("the profile holds {} layers, expected {}; calibrate again",
-                                experts.layers.size(), experts.n_layers));
-  if (experts.top_k == 0 || experts.top_k > max_slots)
+                                profile.layers.size(), profile.n_layers));
+  if (profile.top_k == 0 || profile.top_k > max_slots)
     return mismatch(
-        fmt::format("the model routes to {} experts, expected 1 to {}", experts.top_k, max_slots));
+        fmt::format("the model routes to {} experts, expected 1 to {}", profile.top_k, max_slots));
   auto made = std::make_shared<tables>();
   made->policy_ = policy;
-  made->n_layers_ = experts.n_layers;
-  made->n_experts_ = experts.n_experts;
-  made->top_k_ = experts.top_k;
+  made->n_layers_ = profile.n_layers;
+  made->n_experts_ = profile.n_experts;
+  made->top_k_ = profile.top_k;
   if (auto done = made->set_costs(costs); !done) return done.error();
   made->set_precisions(costs);
   const auto n_ways = made->n_ways_;
@@ -432,43 +426,43 @@ result<std::shared_ptr<const selection_tables>> tables::make(
     return error{errc::unsupported,
                  fmt::format("selection tables: found {} experts in {} precisions, supported are "
                              "at most {} in all",
-                             experts.n_experts, made->precisions_.size(), max_options)};
+                             profile.n_experts, made->precisions_.size(), max_options)};
   // Sets of up to top_k experts as keys; tables range over states, residences and ways to fill the
   // slots.
   double n_keys = 0, binomial = 1, ways = 1;
-  for (std::size_t i = 1; i <= experts.top_k; ++i) {
+  for (std::size_t i = 1; i <= profile.top_k; ++i) {
     binomial *= static_cast<double>(n_ways - i + 1) / static_cast<double>(i);
     n_keys += binomial;
     if (policy.candidates == candidate_rule::any) ways *= static_cast<double>(n_ways);
   }
   double n_sets = 0;
-  for (const auto& layer : experts.layers) n_sets += static_cast<double>(layer.sets.size());
+  for (const auto& layer : profile.layers) n_sets += static_cast<double>(layer.sets.size());
   const double pairs = static_cast<double>(costs.n_servers * costs.n_servers);
   const double work =
-      policy.horizon == 1 ? n_keys : pairs * n_sets * ways + pairs * n_keys * experts.n_layers;
-  const bool fits = n_keys <= 1e5 && work <= max_work && experts.top_k * n_ways <= max_options &&
-                    (experts.top_k <= 2 || n_ways <= 64);
+      policy.horizon == 1 ? n_keys : pairs * n_sets * ways + pairs * n_keys * profile.n_layers;
+  const bool fits = n_keys <= 1e5 && work <= max_work && profile.top_k * n_ways <= max_options &&
+                    (profile.top_k <= 2 || n_ways <= 64);
   if (keys == look_ahead_keys::automatic)
-    keys = experts.top_k == 1 || (fits && n_keys <= max_automatic_keys) ? look_ahead_keys::sets
+    keys = profile.top_k == 1 || (fits && n_keys <= max_automatic_keys) ? look_ahead_keys::sets
                                                                         : look_ahead_keys::experts;
-  if (experts.top_k == 1) keys = look_ahead_keys::sets;
+  if (profile.top_k == 1) keys = look_ahead_keys::sets;
   if (keys == look_ahead_keys::sets && !fits)
     return error{
         errc::unsupported,
         fmt::format("selection tables: {} experts at top-{} over {} servers would take {:.2g} "
                     "steps with sets as keys, supported are {:.2g}; choose experts as keys, "
                     "horizon 1, groups or fewer experts",
-                    experts.n_experts, experts.top_k, costs.n_servers, work, max_work)};
+                    profile.n_experts, profile.top_k, costs.n_servers, work, max_work)};
 
   made->kind_ = keys;
-  const double per_set = std::max(1.0, count_pairs(placed)) * static_cast<double>(experts.top_k);
+  const double per_set = std::max(1.0, count_pairs(placed)) * static_cast<double>(profile.top_k);
   made->n_kept_sets_ = std::clamp(static_cast<std::size_t>(max_placed_slots / per_set),
                                   least_kept_sets, most_kept_sets);
   made->set_budget(token_budget);
   if (made->is_priced())
     made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
   made->set_keys();
-  if (auto done = made->set_layers(experts, placed); !done) return done.error();
+  if (auto done = made->set_layers(profile, placed); !done) return done.error();
   if (auto done = made->set_residencies(placed); !done) return done.error();
   for (auto& residency : made->residencies_) made->build_residency(residency);
   return std::shared_ptr<const selection_tables>(std::move(made));

@@ -17,21 +17,14 @@
 ///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
 ///   selector_lookahead.cpp  fills W backwards, eq. (42)
 ///   selector_decisions.cpp  makes one decision, eq. (43)
-///   selector_many.cpp       both where experts are too many for sets of them to be keys
+///   selector_many.cpp       the look-ahead where experts are too many for sets of them to be keys
+///   selector_many_decisions.cpp  a decision there
 ///
 /// What a decision calls in its inner loops is defined here, so that it is inlined there.
 namespace ordermoe::planning::selection {
 
 /// Options of all slots of one decision, on the stack.
 inline constexpr std::size_t max_options = 2048;
-
-inline loss_units to_units(double loss) {
-  const double units = loss * units_per_loss;
-  if (!(units > 0)) return 0;
-  if (units >= static_cast<double>(largest_loss)) return largest_loss;
-  const auto whole = static_cast<loss_units>(units);
-  return whole + (static_cast<double>(whole) < units ? 1 : 0);
-}
 
 /// A way to run one slot: an expert and the servers where it may run, which keep it in the same
 /// precision.
@@ -53,7 +46,7 @@ inline std::size_t keep_best_at_servers(option* options, std::size_t count) {
   server_mask seen = 0;
   for (std::uint32_t i = 0; i < count; ++i)
     for_each_server(options[i].hosts, [&](std::size_t m) {
-      const auto bit = server_mask{1} << m;
+      const auto bit = server_bit(m);
       if ((seen & bit) == 0 || std::pair(options[i].loss, options[i].expert) <
                                    std::pair(options[best[m]].loss, options[best[m]].expert))
         best[m] = i;
@@ -97,7 +90,7 @@ struct layer_facts {
 
 /// Ways to run the slots of each set between each pair of servers that may be the best for some
 /// budget, where keys are experts.
-struct layer_fronts {
+struct step_fronts {
   struct point {
     double cost;        ///< Of the step: time and loss.
     std::uint32_t bin;  ///< ceil(loss / width)
@@ -127,7 +120,7 @@ struct residency_tables {
 class tables final : public selection_tables {
  public:
   static result<std::shared_ptr<const selection_tables>> make(
-      const profile& experts, const plan& placed, const cost_model& costs,
+      const profile& profile, const plan& placed, const cost_model& costs,
       const selection_policy& policy, loss_units token_budget, look_ahead_keys keys);
 
   void slot_losses(std::size_t layer, std::uint32_t target, float gate,
@@ -183,7 +176,7 @@ class tables final : public selection_tables {
            policy_.candidates != candidate_rule::router_restricted;
   }
   result<void> set_costs(const cost_model& costs);
-  result<void> set_layers(const profile& experts, const plan& placed);
+  result<void> set_layers(const profile& profile, const plan& placed);
   result<void> set_residencies(const plan& placed);
   void set_precisions(const cost_model& costs);
   void set_keys();
@@ -196,7 +189,7 @@ class tables final : public selection_tables {
   /// What running an expert at one of the precisions in use loses besides.
   loss_units copy_units(const layer_facts& facts, std::size_t kept, std::size_t expert,
                         double gate) const {
-    return kept == 0 ? 0 : to_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
+    return kept == 0 ? 0 : to_loss_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
   }
 
   bool is_local_rule() const {
@@ -215,10 +208,11 @@ class tables final : public selection_tables {
   }
   server_mask hosts_from(const layer_facts& facts, std::size_t way, std::size_t server) const {
     const auto hosts = facts.way_hosts[way];
-    return is_local_rule() && ((hosts >> server) & 1u) ? server_mask{1} << server : hosts;
+    return is_local_rule() && ((hosts >> server) & 1u) ? server_bit(server) : hosts;
   }
 
   // Look-ahead tables.
+  class look_ahead;
   void build_residency(residency_tables& content) const;
   std::vector<combination> combinations(const layer_facts& facts, std::size_t set,
                                         std::size_t server) const;
@@ -235,10 +229,12 @@ class tables final : public selection_tables {
 
   // Both where keys are experts.
   bool has_expert_keys() const { return kind_ == look_ahead_keys::experts; }
-  layer_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
-  void values_of(const layer_fronts& choices, const layer_facts& facts, const layer_table& table,
+  class front_maker;
+  step_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
+  void values_of(const step_fronts& choices, const layer_facts& facts, const layer_table& table,
                  server_mask from, const double* onward, std::size_t key_stride,
                  double* values) const;
+  class many_decision;
   decision select_many(const decision_query& query) const;
 
   // Decisions.
@@ -263,7 +259,7 @@ class tables final : public selection_tables {
   }
   /// What a decision pays for links: [to, from].
   const double* links_of(const decision_query& query) const {
-    return policy_.price_waits && !query.link_ns.empty() ? query.link_ns.data() : hidden_to_.data();
+    return query.link_ns.empty() ? hidden_to_.data() : query.link_ns.data();
   }
   void place(const step_query& step, outcome& candidate) const;
   void offer(const step_query& step, outcome& candidate, outcome& best) const;

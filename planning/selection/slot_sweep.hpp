@@ -26,15 +26,6 @@
 namespace ordermoe::planning::selection {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Predicted losses end here, so that the sum over all slots stays far from overflow.
-inline constexpr loss_units largest_loss = 1'000'000'000'000'000;
-
-/// Calls visit(server) for each member, ascending.
-template <class Visit>
-inline void for_each_server(server_mask servers, Visit&& visit) {
-  for (; servers != 0; servers &= servers - 1)
-    visit(static_cast<std::size_t>(std::countr_zero(servers)));
-}
 
 struct slot_way {
   loss_units loss;
@@ -55,9 +46,15 @@ struct server_place {
   std::size_t server;
 };
 
+/// Ways of slots that may share an expert: `loss_units ways.loss(slot, server, expert)`, `forbidden`
+/// where it may not run.
+template <class Ways>
+concept tells_losses = requires(Ways& ways) {
+  ways.loss(0, 0, 0);
+};
+
 /// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss, as many as there are
-/// slots where the server has them; `loss_units ways.loss(slot, server, expert)`, `forbidden` where
-/// it may not run.
+/// slots where the server has them; tells_losses, unless they are always `apart`.
 template <class Ways>
 class slot_sweep {
  public:
@@ -109,13 +106,13 @@ class slot_sweep {
   bool open() {
     const auto m = next_server_;
     ++opened_[m];
-    open_ |= server_mask{1} << m;
+    open_ |= server_bit(m);
     const bool had_room = room_[m]++ > 0;
     next_ns_[m] = opened_[m] < now_.n_slots
                       ? first_ns_[m] + static_cast<double>(opened_[m] + 1) * run_ns_[m]
                       : infinity;
     // Nobody wanted the place that was free already.
-    return !had_room && settle(server_mask{1} << m);
+    return !had_room && settle(server_bit(m));
   }
 
   bool is_complete() const { return n_missing_ == 0; }
@@ -182,7 +179,7 @@ class slot_sweep {
       now_.losses[slot] = 0;
     } else {
       if (apart_ || runs_alone(slot)) ++room_[from];
-      touched |= server_mask{1} << from;
+      touched |= server_bit(from);
       if (apart_) touched |= hosts_[now_.experts[slot]];  // Another slot may run it now.
     }
     now_.loss += to.loss - now_.losses[slot];
@@ -202,7 +199,7 @@ class slot_sweep {
       server_mask touched = 0;
       if (!step(m, touched)) continue;
       moved = true;
-      dirty |= touched | server_mask{1} << m;
+      dirty |= touched | server_bit(m);
     }
     return moved;
   }
@@ -213,7 +210,12 @@ class slot_sweep {
     loss_units dearest = 0;
     for (std::size_t j = 0; j < now_.n_slots; ++j) dearest = std::max(dearest, now_.losses[j]);
     if (dearest == 0) return false;
-    if (apart_ ? come_alone(m, touched) : come_together(m, touched)) return true;
+    bool came = false;
+    if constexpr (tells_losses<Ways>)
+      came = apart_ ? come_alone(m, touched) : come_together(m, touched);
+    else
+      came = come_alone(m, touched);
+    if (came) return true;
     return room_[m] > 0 && make_way(m, dearest, touched);
   }
 

@@ -125,7 +125,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
       pool -= loss_of(choice);
     }
     const auto winner = std::max_element(votes.begin(), votes.end()) - votes.begin();
-    query.residences = planning::server_mask{1} << winner;
+    query.residences = planning::server_bit(static_cast<std::size_t>(winner));
   }
   chunk.pool_left = input.pool;
   const bool may_stay = input.next_members == 0 || ((input.next_members >> input.server) & 1u) != 0;

@@ -24,11 +24,11 @@ observed_request observe(const answered_request& request, std::size_t chunk_rows
           static_cast<double>(request.done_ns - request.admitted_ns) / reference_ns};
 }
 
-std::vector<double> exact_position_ns(const profile& experts, const plan& placed,
+std::vector<double> exact_position_ns(const profile& profile, const plan& placed,
                                       const cluster& servers, const cost_profile& costs) {
   std::vector<double> position_ns;
   for (std::size_t access = 0; access < servers.size(); ++access)
-    position_ns.push_back(estimate_trajectory(experts, placed, servers, costs, access,
+    position_ns.push_back(estimate_trajectory(profile, placed, servers, costs, access,
                                               std::numeric_limits<double>::infinity())
                               .token_ns);
   return position_ns;
@@ -104,8 +104,8 @@ void fit_sets(layer_profile& layer, std::span<const double> shares, std::size_t 
 
 }  // namespace
 
-profile with_measured_activation(const profile& experts, const activation_statistics& measured) {
-  auto made = experts;
+profile with_measured_activation(const profile& profile, const activation_statistics& measured) {
+  auto made = profile;
   // A row of the old profile keeps every expert and set above zero.
   constexpr double prior_rows = 1;
   for (std::size_t l = 0; l < made.n_layers; ++l) {
@@ -139,9 +139,9 @@ profile with_measured_activation(const profile& experts, const activation_statis
   return made;
 }
 
-double placement_cost_ns(const profile& experts, const plan& placed, const cluster& servers,
+double placement_cost_ns(const profile& profile, const plan& placed, const cluster& servers,
                          const cost_profile& costs) {
-  return estimate_plan(experts, placed, servers, costs, search_options{});
+  return estimate_plan(profile, placed, servers, costs, search_options{});
 }
 
 weight_move weights_to_move(const plan& from, const plan& to, const cluster& servers,

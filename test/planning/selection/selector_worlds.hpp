@@ -208,9 +208,7 @@ inline selection_policy draw_policy(random_stream& random, const shape& of) {
   policy.horizon = random.below(5);
   policy.omega_quality = random.below(3) == 0 ? 0 : random.unit();
   policy.omega_time = random.below(8) == 0 ? 0 : 1 - policy.omega_quality;
-  policy.reference_ns = random.below(2) == 0 ? 0 : 1500;
   policy.price_attention = random.below(2) == 0;
-  policy.price_waits = random.below(4) != 0;
   policy.budget_bins = 1 + random.below(5);
   return policy;
 }

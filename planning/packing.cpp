@@ -1,4 +1,4 @@
-#include "planning/deployment.hpp"
+#include "planning/packing.hpp"
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ std::vector<std::size_t> servers_in(server_mask mask) {
 }
 
 /// Line 15: experts of one layer by falling memory demand; among equals the more important first.
-std::vector<std::size_t> by_demand(const deployment_problem& problem, std::size_t layer) {
+std::vector<std::size_t> by_demand(const packing_problem& problem, std::size_t layer) {
   const auto& importance = problem.grouping[layer].importance;
   std::vector<std::size_t> order(problem.n_experts);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -35,16 +35,16 @@ std::vector<std::size_t> by_demand(const deployment_problem& problem, std::size_
   return order;
 }
 
-void place_best(deployment& state, server_mask feasible, expert_of_layer item,
+void place_best(packing& state, server_mask feasible, expert_of_layer item,
                 const placement_options& options, placement_reason reason) {
   const auto m = lowest_score(state, feasible, item.layer, item.expert, options.lambda_load);
   state.place(m, item.layer, item.expert, reason,
-              deployment_score(state, m, item.layer, item.expert, options.lambda_load));
+              packing_score(state, m, item.layer, item.expert, options.lambda_load));
 }
 
 /// Copies 2 to min_copies of every expert, the most important first. Returns those that found no
 /// place.
-std::vector<expert_of_layer> place_copies(deployment& state, const placement_options& options) {
+std::vector<expert_of_layer> place_copies(packing& state, const placement_options& options) {
   const auto& problem = state.problem();
   std::vector<expert_of_layer> order;
   for (std::size_t l = 0; l < problem.n_layers; ++l)
@@ -64,14 +64,14 @@ std::vector<expert_of_layer> place_copies(deployment& state, const placement_opt
   return left_over;
 }
 
-bool of_one_size(const deployment_problem& problem) {
+bool of_one_size(const packing_problem& problem) {
   return std::adjacent_find(problem.expert_bytes.begin(), problem.expert_bytes.end(),
                             std::not_equal_to<>()) == problem.expert_bytes.end();
 }
 
 /// Bytes that each server would need besides its own so that the experts left over fit, spread over
 /// the emptiest.
-std::vector<std::int64_t> missing_bytes(const deployment& state,
+std::vector<std::int64_t> missing_bytes(const packing& state,
                                         const std::vector<expert_of_layer>& left_over) {
   const auto& problem = state.problem();
   std::vector<std::int64_t> free(problem.n_servers);
@@ -86,13 +86,13 @@ std::vector<std::int64_t> missing_bytes(const deployment& state,
       if (!((mask >> m) & 1u) && (best == problem.n_servers || free[m] > free[best])) best = m;
     if (best == problem.n_servers) continue;
     free[best] -= problem.bytes(item.layer, item.expert);
-    mask |= server_mask{1} << best;
+    mask |= server_bit(best);
   }
   for (auto& bytes : free) bytes = std::max<std::int64_t>(0, -bytes);
   return free;
 }
 
-error too_small(const deployment& state, const std::vector<expert_of_layer>& left_over,
+error too_small(const packing& state, const std::vector<expert_of_layer>& left_over,
                 std::size_t copies, errc code) {
   const auto& problem = state.problem();
   const auto missing = missing_bytes(state, left_over);
@@ -113,7 +113,7 @@ error too_small(const deployment& state, const std::vector<expert_of_layer>& lef
 /// The state of pack_exactly's search.
 class packing_search {
  public:
-  packing_search(const deployment_problem& problem, std::size_t copies, std::size_t max_nodes)
+  packing_search(const packing_problem& problem, std::size_t copies, std::size_t max_nodes)
       : problem_(problem), copies_(copies), nodes_left_(max_nodes), free_(problem.limit_bytes) {
     for (std::size_t i = 0; i < problem.expert_bytes.size(); ++i)
       for (std::size_t c = 0; c < copies; ++c) items_.push_back(i);
@@ -131,7 +131,7 @@ class packing_search {
     return nodes_left_ == 0 ? packing_outcome::cut_off : packing_outcome::infeasible;
   }
 
-  void write(deployment& state) const {
+  void write(packing& state) const {
     state.clear();
     for (std::size_t i = 0; i < items_.size(); ++i)
       state.place(server_[i], items_[i] / problem_.n_experts, items_[i] % problem_.n_experts,
@@ -170,7 +170,7 @@ class packing_search {
     return false;
   }
 
-  const deployment_problem& problem_;
+  const packing_problem& problem_;
   std::size_t copies_;
   std::size_t nodes_left_;
   std::vector<std::int64_t> free_;
@@ -182,37 +182,36 @@ class packing_search {
 
 }  // namespace
 
-deployment::deployment(const deployment_problem& problem) : problem_(&problem) {
+packing::packing(const packing_problem& problem) : problem_(&problem) {
   clear();
 }
 
-void deployment::clear() {
+void packing::clear() {
   hosts_.assign(problem_->expert_bytes.size(), 0);
   used_.assign(problem_->n_servers, 0);
   placed_.clear();
 }
 
-std::size_t deployment::group_count(std::size_t server, std::size_t layer,
-                                    std::size_t group) const {
+std::size_t packing::group_count(std::size_t server, std::size_t layer, std::size_t group) const {
   const auto& members = problem_->grouping[layer].groups[group].members;
   return static_cast<std::size_t>(std::count_if(members.begin(), members.end(),
                                                 [&](auto k) { return hosts(server, layer, k); }));
 }
 
-void deployment::place(std::size_t server, std::size_t layer, std::size_t expert,
-                       placement_reason reason, double score) {
+void packing::place(std::size_t server, std::size_t layer, std::size_t expert,
+                    placement_reason reason, double score) {
   auto& mask = hosts_[layer * problem_->n_experts + expert];
   ORDERMOE_CHECK(!((mask >> server) & 1u), "an expert placed twice on a server");
-  mask |= server_mask{1} << server;
+  mask |= server_bit(server);
   used_[server] += problem_->bytes(layer, expert);
   placed_.push_back({server_id{server}, layer_id{layer}, expert_id{expert}, reason, score});
 }
 
-void deployment::move(std::size_t from, std::size_t to, std::size_t layer, std::size_t expert) {
+void packing::move(std::size_t from, std::size_t to, std::size_t layer, std::size_t expert) {
   auto& mask = hosts_[layer * problem_->n_experts + expert];
   ORDERMOE_CHECK(((mask >> from) & 1u) && !((mask >> to) & 1u),
                  "an expert moved from where it is not, or to where it is");
-  mask ^= (server_mask{1} << from) | (server_mask{1} << to);
+  mask ^= server_bit(from) | server_bit(to);
   used_[from] -= problem_->bytes(layer, expert);
   used_[to] += problem_->bytes(layer, expert);
   const auto entry = std::find_if(placed_.begin(), placed_.end(), [&](const placed_expert& placed) {
@@ -223,17 +222,17 @@ void deployment::move(std::size_t from, std::size_t to, std::size_t layer, std::
   entry->reason = placement_reason::repair;
 }
 
-server_mask memory_feasible(const deployment& state, std::size_t layer, std::size_t expert) {
+server_mask memory_feasible(const packing& state, std::size_t layer, std::size_t expert) {
   server_mask feasible = 0;
   for (std::size_t m = 0; m < state.problem().n_servers; ++m)
     if (state.free_bytes(m) >= state.problem().bytes(layer, expert) &&
         !state.hosts(m, layer, expert))
-      feasible |= server_mask{1} << m;
+      feasible |= server_bit(m);
   return feasible;
 }
 
-double deployment_score(const deployment& state, std::size_t server, std::size_t layer,
-                        std::size_t expert, double lambda_load) {
+double packing_score(const packing& state, std::size_t server, std::size_t layer,
+                     std::size_t expert, double lambda_load) {
   const auto& problem = state.problem();
   const auto group = problem.grouping[layer].group_of[expert];
   return lambda_load * static_cast<double>(state.used_bytes(server)) /
@@ -241,14 +240,14 @@ double deployment_score(const deployment& state, std::size_t server, std::size_t
          (1 - lambda_load) * static_cast<double>(state.group_count(server, layer, group));
 }
 
-std::size_t lowest_score(const deployment& state, server_mask feasible, std::size_t layer,
+std::size_t lowest_score(const packing& state, server_mask feasible, std::size_t layer,
                          std::size_t expert, double lambda_load) {
   const auto servers = servers_in(feasible);
   ORDERMOE_CHECK(!servers.empty(), "no feasible server to choose from");
   std::size_t best = servers.front();
-  double best_score = deployment_score(state, best, layer, expert, lambda_load);
+  double best_score = packing_score(state, best, layer, expert, lambda_load);
   for (const auto m : servers) {
-    const double score = deployment_score(state, m, layer, expert, lambda_load);
+    const double score = packing_score(state, m, layer, expert, lambda_load);
     if (score < best_score) {
       best = m;
       best_score = score;
@@ -257,12 +256,12 @@ std::size_t lowest_score(const deployment& state, server_mask feasible, std::siz
   return best;
 }
 
-bool group_is_covered(const deployment& state, std::size_t server, std::size_t layer,
+bool group_is_covered(const packing& state, std::size_t server, std::size_t layer,
                       std::size_t group) {
   return state.group_count(server, layer, group) > 0;
 }
 
-double redundancy_benefit(const deployment& state, std::size_t server, std::size_t layer,
+double redundancy_benefit(const packing& state, std::size_t server, std::size_t layer,
                           std::size_t expert) {
   const auto& problem = state.problem();
   const auto& grouping = problem.grouping[layer];
@@ -271,7 +270,7 @@ double redundancy_benefit(const deployment& state, std::size_t server, std::size
          static_cast<double>(problem.bytes(layer, expert));
 }
 
-bool make_room(deployment& state, std::size_t layer, std::size_t expert, placement_reason reason) {
+bool make_room(packing& state, std::size_t layer, std::size_t expert, placement_reason reason) {
   /// `incoming` shall arrive at `server`; it comes from the server of the node `parent`.
   struct arrival {
     std::size_t server, incoming;
@@ -328,14 +327,14 @@ bool make_room(deployment& state, std::size_t layer, std::size_t expert, placeme
   return false;
 }
 
-packing_outcome pack_exactly(deployment& state, std::size_t copies, std::size_t max_nodes) {
+packing_outcome pack_exactly(packing& state, std::size_t copies, std::size_t max_nodes) {
   packing_search search(state.problem(), copies, max_nodes);
   const auto outcome = search.run();
   if (outcome == packing_outcome::packed) search.write(state);
   return outcome;
 }
 
-result<void> deploy_mandatory(deployment& state, const placement_options& options) {
+result<void> deploy_mandatory(packing& state, const placement_options& options) {
   const auto& problem = state.problem();
   std::vector<expert_of_layer> left_over;
   for (std::size_t l = 0; l < problem.n_layers; ++l) {
@@ -370,7 +369,7 @@ result<void> deploy_mandatory(deployment& state, const placement_options& option
   return {};
 }
 
-void deploy_redundant(deployment& state) {
+void deploy_redundant(packing& state) {
   struct candidate {
     double benefit;
     std::size_t server, layer, expert;
@@ -394,10 +393,9 @@ void deploy_redundant(deployment& state) {
   }
 }
 
-result<deployment_problem> make_deployment_problem(std::size_t n_layers, std::size_t n_experts,
-                                                   const cluster& servers,
-                                                   const cost_profile& costs,
-                                                   std::size_t min_copies) {
+result<packing_problem> make_packing_problem(std::size_t n_layers, std::size_t n_experts,
+                                             const cluster& servers, const cost_profile& costs,
+                                             std::size_t min_copies) {
   const auto n = servers.size();
   if (n == 0 || n > 64)
     return error{
@@ -413,7 +411,7 @@ result<deployment_problem> make_deployment_problem(std::size_t n_layers, std::si
     return error{errc::out_of_range,
                  fmt::format("cost profile {}: found expert_bytes {}, expected more than 0",
                              costs.name, costs.expert_bytes)};
-  deployment_problem problem;
+  packing_problem problem;
   problem.n_servers = n;
   problem.n_layers = n_layers;
   problem.n_experts = n_experts;

@@ -1,4 +1,4 @@
-#include "planning/deployment.hpp"
+#include "planning/packing.hpp"
 
 #include <fmt/format.h>
 
@@ -15,10 +15,9 @@ using namespace ordermoe::planning;
 namespace {
 
 /// Random sizes, limits and groups. `slack`: limits of all servers together over the bytes needed.
-deployment_problem random_problem(random_stream& random, std::size_t n_servers,
-                                  std::size_t n_layers, std::size_t n_experts, bool one_size,
-                                  double slack) {
-  deployment_problem problem;
+packing_problem random_problem(random_stream& random, std::size_t n_servers, std::size_t n_layers,
+                               std::size_t n_experts, bool one_size, double slack) {
+  packing_problem problem;
   problem.n_servers = n_servers;
   problem.n_layers = n_layers;
   problem.n_experts = n_experts;
@@ -44,7 +43,7 @@ deployment_problem random_problem(random_stream& random, std::size_t n_servers,
   return problem;
 }
 
-void check_constraints(const deployment& state, std::size_t copies) {
+void check_constraints(const packing& state, std::size_t copies) {
   const auto& problem = state.problem();
   std::vector<std::int64_t> used(problem.n_servers, 0);
   std::vector<std::vector<bool>> seen(problem.n_servers,
@@ -67,7 +66,7 @@ void check_constraints(const deployment& state, std::size_t copies) {
 }
 
 /// Whether any assignment at all places `copies` of every expert: every subset for every expert.
-bool exists_packing(const deployment_problem& problem, std::size_t copies, std::size_t item,
+bool exists_packing(const packing_problem& problem, std::size_t copies, std::size_t item,
                     std::vector<std::int64_t>& free) {
   if (item == problem.expert_bytes.size()) return true;
   for (std::uint32_t subset = 0; subset < (1u << problem.n_servers); ++subset) {
@@ -88,10 +87,10 @@ bool exists_packing(const deployment_problem& problem, std::size_t copies, std::
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(deployment)
+BOOST_AUTO_TEST_SUITE(packing)
 
 BOOST_AUTO_TEST_CASE(the_score_adds_load_and_members_of_the_same_group) {
-  deployment_problem problem;
+  packing_problem problem;
   problem.n_servers = 2;
   problem.n_layers = 1;
   problem.n_experts = 3;
@@ -100,11 +99,11 @@ BOOST_AUTO_TEST_CASE(the_score_adds_load_and_members_of_the_same_group) {
   problem.arrival_share = {0.25, 0.75};
   problem.server_names = {"a", "b"};
   problem.grouping = {{0.5, {{0, {0, 1}}, {2, {2}}}, {0, 0, 1}, {0.8, 0.8, 1}, {0.6, 0.5, 0.4}}};
-  planning::deployment state(problem);
-  BOOST_TEST(deployment_score(state, 0, 0, 0, 0.5) == 0.0);
+  planning::packing state(problem);
+  BOOST_TEST(packing_score(state, 0, 0, 0, 0.5) == 0.0);
   state.place(0, 0, 0, placement_reason::mandatory, 0);
-  BOOST_TEST(deployment_score(state, 0, 0, 1, 0.5) == 0.5 * 0.25 + 0.5 * 1);
-  BOOST_TEST(deployment_score(state, 0, 0, 2, 0.5) == 0.5 * 0.25);
+  BOOST_TEST(packing_score(state, 0, 0, 1, 0.5) == 0.5 * 0.25 + 0.5 * 1);
+  BOOST_TEST(packing_score(state, 0, 0, 2, 0.5) == 0.5 * 0.25);
   BOOST_TEST(memory_feasible(state, 0, 0) == 2u);
   BOOST_TEST(memory_feasible(state, 0, 1) == 3u);
   BOOST_TEST(lowest_score(state, 3, 0, 1, 0.5) == 1u);
@@ -126,7 +125,7 @@ BOOST_AUTO_TEST_CASE(mandatory_placement_keeps_the_constraints_whenever_a_packin
       const bool one_size = random.below(2) == 0;
       const auto problem = random_problem(random, n_servers, 1 + random.below(2), 3, one_size,
                                           static_cast<double>(copies) * random.uniform(0.95, 1.35));
-      planning::deployment state(problem);
+      planning::packing state(problem);
       placement_options options;
       options.min_copies = copies;
       const auto deployed = deploy_mandatory(state, options);
@@ -151,7 +150,7 @@ BOOST_AUTO_TEST_CASE(the_bytes_said_to_be_missing_make_it_fit) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     random_stream random(seed, 9);
     auto problem = random_problem(random, 3, 2, 4, true, random.uniform(0.5, 1.0));
-    planning::deployment state(problem);
+    planning::packing state(problem);
     const auto deployed = deploy_mandatory(state, {});
     if (deployed) continue;
     ++n_tried;
@@ -166,7 +165,7 @@ BOOST_AUTO_TEST_CASE(the_bytes_said_to_be_missing_make_it_fit) {
     }
     BOOST_TEST(message.find(fmt::format("{} bytes are missing in total", total)) !=
                std::string::npos);
-    planning::deployment again(problem);
+    planning::packing again(problem);
     BOOST_TEST(deploy_mandatory(again, {}).has_value(), message);
   }
   BOOST_TEST(n_tried > 50u);
@@ -176,7 +175,7 @@ BOOST_AUTO_TEST_CASE(each_layer_is_placed_by_falling_size_and_then_importance) {
   random_stream random(11);
   auto problem = random_problem(random, 3, 2, 6, false, 1.6);
   for (auto& bytes : problem.expert_bytes) bytes = 5 * (1 + bytes / 8);
-  planning::deployment state(problem);
+  planning::packing state(problem);
   BOOST_REQUIRE(deploy_mandatory(state, {}).has_value());
   const auto& placed = state.placed();
   BOOST_REQUIRE(placed.size() == 12u);
@@ -197,7 +196,7 @@ BOOST_AUTO_TEST_CASE(each_layer_is_placed_by_falling_size_and_then_importance) {
 
 BOOST_AUTO_TEST_CASE(chains_of_moves_make_room_for_a_second_copy) {
   // Server 2 alone has room and holds expert 0 already: 0 can only get its second copy if 1 moves.
-  deployment_problem problem;
+  packing_problem problem;
   problem.n_servers = 3;
   problem.n_layers = 1;
   problem.n_experts = 3;
@@ -205,7 +204,7 @@ BOOST_AUTO_TEST_CASE(chains_of_moves_make_room_for_a_second_copy) {
   problem.limit_bytes = {10, 10, 20};
   problem.arrival_share = {0.3, 0.3, 0.4};
   problem.server_names = {"a", "b", "c"};
-  planning::deployment state(problem);
+  planning::packing state(problem);
   state.place(0, 0, 1, placement_reason::mandatory, 0);
   state.place(1, 0, 2, placement_reason::mandatory, 0);
   state.place(2, 0, 0, placement_reason::mandatory, 0);
@@ -217,7 +216,7 @@ BOOST_AUTO_TEST_CASE(chains_of_moves_make_room_for_a_second_copy) {
 
 BOOST_AUTO_TEST_CASE(an_expert_that_waits_gets_room_by_moving_another) {
   // First fit by score spreads 6 and 5 over both servers; 10 fits nowhere until one of them moves.
-  deployment_problem problem;
+  packing_problem problem;
   problem.n_servers = 2;
   problem.n_layers = 2;
   problem.n_experts = 2;
@@ -226,7 +225,7 @@ BOOST_AUTO_TEST_CASE(an_expert_that_waits_gets_room_by_moving_another) {
   problem.arrival_share = {0.5, 0.5};
   problem.server_names = {"a", "b"};
   problem.grouping.assign(2, {0.5, {{0, {0}}, {1, {1}}}, {0, 1}, {1, 1}, {0.5, 0.5}});
-  planning::deployment state(problem);
+  planning::packing state(problem);
   const auto deployed = deploy_mandatory(state, {});
   BOOST_REQUIRE_MESSAGE(deployed.has_value(), (deployed ? "" : deployed.error().message));
   check_constraints(state, 1);
@@ -246,9 +245,9 @@ BOOST_AUTO_TEST_CASE(replicas_come_in_the_order_of_a_search_from_scratch) {
       random_stream random(seed, 2);
       const auto problem = random_problem(random, 2 + random.below(4), 1 + random.below(4), 6,
                                           random.below(2) == 0, random.uniform(1.3, 3.0));
-      planning::deployment state(problem);
+      planning::packing state(problem);
       if (!deploy_mandatory(state, {})) continue;
-      planning::deployment naive = state;
+      planning::packing naive = state;
       deploy_redundant(state);
 
       while (true) {
@@ -293,14 +292,14 @@ BOOST_AUTO_TEST_CASE(replicas_come_in_the_order_of_a_search_from_scratch) {
 BOOST_AUTO_TEST_CASE(exact_packing_says_when_it_was_cut_off) {
   random_stream random(4);
   const auto problem = random_problem(random, 3, 2, 4, false, 1.2);
-  planning::deployment state(problem);
+  planning::packing state(problem);
   BOOST_TEST((pack_exactly(state, 1, 2) == packing_outcome::cut_off));
   BOOST_TEST((pack_exactly(state, 1) == packing_outcome::packed));
   check_constraints(state, 1);
   auto smaller = problem;
   smaller.limit_bytes[0] = 0;
   smaller.limit_bytes[1] = 0;
-  planning::deployment none(smaller);
+  planning::packing none(smaller);
   BOOST_TEST((pack_exactly(none, 1) == packing_outcome::infeasible));
 }
 

@@ -14,7 +14,7 @@
 /// one expert size; these functions take p_l^j for every expert, as the paper does.
 namespace ordermoe::planning {
 
-struct deployment_problem {
+struct packing_problem {
   std::size_t n_servers = 0, n_layers = 0, n_experts = 0;
   std::vector<std::int64_t> expert_bytes;  ///< p_l^j, [n_layers * n_experts]; > 0
   std::vector<std::int64_t> limit_bytes;   ///< C_m, [n_servers]; >= 0
@@ -28,11 +28,11 @@ struct deployment_problem {
 };
 
 /// Which expert is on which server so far: x and b of the paper.
-class deployment {
+class packing {
  public:
-  explicit deployment(const deployment_problem& problem);
+  explicit packing(const packing_problem& problem);
 
-  const deployment_problem& problem() const { return *problem_; }
+  const packing_problem& problem() const { return *problem_; }
   /// x_{m,l,j}
   bool hosts(std::size_t server, std::size_t layer, std::size_t expert) const {
     return (hosts(layer, expert) >> server) & 1u;
@@ -57,54 +57,52 @@ class deployment {
   const std::vector<std::int64_t>& used() const { return used_; }
 
  private:
-  const deployment_problem* problem_;
+  const packing_problem* problem_;
   std::vector<server_mask> hosts_;
   std::vector<std::int64_t> used_;
   std::vector<placed_expert> placed_;
 };
 
 /// Eq. (29): F_{l,j} as a mask, without the servers that host the expert already.
-server_mask memory_feasible(const deployment& state, std::size_t layer, std::size_t expert);
+server_mask memory_feasible(const packing& state, std::size_t layer, std::size_t expert);
 /// Eq. (30)
-double deployment_score(const deployment& state, std::size_t server, std::size_t layer,
-                        std::size_t expert, double lambda_load);
+double packing_score(const packing& state, std::size_t server, std::size_t layer,
+                     std::size_t expert, double lambda_load);
 /// Eq. (31): the server of the mask with the lowest score, ties to the lower index; the mask is not
 /// empty.
-std::size_t lowest_score(const deployment& state, server_mask feasible, std::size_t layer,
+std::size_t lowest_score(const packing& state, server_mask feasible, std::size_t layer,
                          std::size_t expert, double lambda_load);
 /// Eq. (32): y_{m,l,g}
-bool group_is_covered(const deployment& state, std::size_t server, std::size_t layer,
+bool group_is_covered(const packing& state, std::size_t server, std::size_t layer,
                       std::size_t group);
 /// Eq. (33): B(m, l, j)
-double redundancy_benefit(const deployment& state, std::size_t server, std::size_t layer,
+double redundancy_benefit(const packing& state, std::size_t server, std::size_t layer,
                           std::size_t expert);
 
 /// Lines 14 to 24 of Algorithm 1, then copies up to options.min_copies. Where first fit by score
 /// leaves an expert over, experts are moved to make room for it, and as the last resort everything
 /// is packed anew by exhaustive search. Errors: infeasible, with the bytes that each server lacks;
 /// timed_out where the exhaustive search was cut off.
-result<void> deploy_mandatory(deployment& state, const placement_options& options);
+result<void> deploy_mandatory(packing& state, const placement_options& options);
 
 /// Lines 25 to 28 of Algorithm 1, eq. (33) to (35). Ties to the lower server, then layer, then
 /// expert.
-void deploy_redundant(deployment& state);
+void deploy_redundant(packing& state);
 
 /// Moves experts along a shortest chain of servers, starting at those with the most free memory, so
 /// that the expert fits somewhere that does not host it yet, and places it there. With experts of
 /// one size it finds a place wherever any sequence of moves could. False: none found, nothing
 /// changed.
-bool make_room(deployment& state, std::size_t layer, std::size_t expert, placement_reason reason);
+bool make_room(packing& state, std::size_t layer, std::size_t expert, placement_reason reason);
 
 enum class packing_outcome { packed, infeasible, cut_off };
 /// Branch and bound over whole packings, `copies` of every expert on different servers. Replaces
 /// the state when packed.
-packing_outcome pack_exactly(deployment& state, std::size_t copies,
-                             std::size_t max_nodes = 2'000'000);
+packing_outcome pack_exactly(packing& state, std::size_t copies, std::size_t max_nodes = 2'000'000);
 
-/// A deployment problem without grouping from a cluster: every expert weighs the same.
-result<deployment_problem> make_deployment_problem(std::size_t n_layers, std::size_t n_experts,
-                                                   const cluster& servers,
-                                                   const cost_profile& costs,
-                                                   std::size_t min_copies);
+/// A packing problem without grouping from a cluster: every expert weighs the same.
+result<packing_problem> make_packing_problem(std::size_t n_layers, std::size_t n_experts,
+                                             const cluster& servers, const cost_profile& costs,
+                                             std::size_t min_copies);
 
 }  // namespace ordermoe::planning
