@@ -104,8 +104,11 @@ nlohmann::ordered_json room_json(const cluster& servers,
 
 void print_room(const cluster& servers, const std::vector<model::cluster_room>& rooms,
                 const model::model_sizes& sizes) {
-  fmt::print("\n{}: experts that fit beside all other parts and the KV memory of the file\n",
-             servers.name.empty() ? std::string("cluster") : servers.name);
+  fmt::print(
+      "\n{}: experts that fit beside all other parts and the KV memory of the file, in the model's "
+      "own\nbytes (`plan` and `run` charge the costs of mixtral-8x7b unless told --costs "
+      "measured)\n",
+      servers.name.empty() ? std::string("cluster") : servers.name);
   fmt::print("{:<16}{:>12}", "server", "memory");
   for (const auto& room : rooms) fmt::print("{:>10}", model::to_string(room.kept));
   fmt::print("\n");
@@ -143,8 +146,9 @@ void add_inspect(CLI::App& parent) {
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Reads headers, no weights; `ordermoe model verify` reads all. A server's memory is counted "
-      "in "
-      "the model's\nown bytes, without any cost profile.\n"
+      "in the\nmodel's own bytes, as `plan --costs measured` does; `plan` and `run` charge those "
+      "of "
+      "mixtral-8x7b unless told.\n"
       "Example:\n  ordermoe model inspect --model data/models/lineage --cluster "
       "data/clusters/edge8.toml");
   set_body(command, [options]() -> result<void> {
@@ -204,6 +208,7 @@ void add_inspect(CLI::App& parent) {
             {"all_experts_bytes", each.total_bytes - each.non_expert_bytes},
             {"non_expert_bytes", each.non_expert_bytes},
             {"total_bytes", each.total_bytes}};
+      if (servers) content["cluster_costs"] = "measured";
       if (servers) content["cluster"] = room_json(*servers, model::room_in(*servers, sizes));
       content["digest"] = *digest;
       fmt::print("{}\n", content.dump(2));

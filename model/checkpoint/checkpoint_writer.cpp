@@ -260,8 +260,8 @@ result<std::unique_ptr<checkpoint_writer>> checkpoint_writer::begin(
   const auto room = fs::space(content->building.path(), status);
   if (!status && room.available < content->report.weight_bytes)
     return error{errc::io,
-                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; make room, "
-                             "ask for fewer layers or choose another destination",
+                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; make room "
+                             "or choose another destination",
                              target.string(), content->report.weight_bytes, room.available)};
   std::unique_ptr<checkpoint_writer> writer(new checkpoint_writer(std::move(content)));
   if (auto opened = writer->state_->settle(); !opened) return opened.error();

@@ -125,6 +125,7 @@ result<plan> place_by_search(const profile& experts, const cluster& servers,
     std::vector<rated_layout> starts;
     double least = infinity, last_price = 0;
     const auto offer = [&](layout content) {
+      if (!starts.empty() && search.stopped()) return;
       const auto enough = [&](server_mask hosts) {
         return static_cast<std::size_t>(std::popcount(hosts)) >= options.min_copies &&
                search.is_exact_at(hosts);

@@ -190,6 +190,7 @@ result<strategy> make_strategy(std::string_view name, const profile& experts,
       search.seed = options.seed;
       search.n_steps = options.search_steps;
       search.concurrency = options.concurrency;
+      search.should_stop = options.should_stop;
       return place_by_search(experts, servers, costs, search);
     }
     return expert_parallel_plan();
