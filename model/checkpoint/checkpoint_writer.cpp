@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "config/sha256.hpp"
 #include "model/checkpoint/checksums.hpp"
 
 namespace ordermoe::model {
