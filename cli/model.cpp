@@ -17,10 +17,43 @@
 #include "model/checkpoint/verify.hpp"
 #include "model/reference.hpp"
 #include "model/training/train.hpp"
+#include "setup/calibration.hpp"
 
 namespace ordermoe::cli {
 
 namespace {
+
+/// The profile of a model that was just trained, on texts of its own kind.
+result<std::map<std::string, std::string>> own_profile(
+    const training::train_options& options, const std::filesystem::path& folder,
+    const std::vector<std::vector<std::int32_t>>& left_out) {
+  if (options.recipe == "dense") return std::map<std::string, std::string>();
+  if (left_out.empty()) {
+    fmt::print(stderr,
+               "ordermoe: {} is too short to leave some of it out: no profile.json is written; run "
+               "`ordermoe calibrate --text FILE` with more text of its kind\n",
+               options.text.string());
+    return std::map<std::string, std::string>();
+  }
+  const auto model = model::transformer::load(folder);
+  if (!model) return model.error();
+  progress_line line("calibrating");
+  setup::calibration_request request;
+  request.folder = folder;
+  request.model_name =
+      (options.out.has_filename() ? options.out : options.out.parent_path()).filename().string();
+  request.documents = left_out;
+  request.seed = options.seed;
+  request.copies = {precision::int8, precision::int4};
+  request.progress = [&](double share) { line.show(share); };
+  request.should_stop = stop_requested;
+  const auto made = setup::calibrate_model(**model, request);
+  if (!made) return made.error();
+  if (const auto problem = setup::unfit(*made, (*model)->config()))
+    fmt::print(stderr, "ordermoe: {}; until then no quality budget can be kept\n",
+               problem->message);
+  return std::map<std::string, std::string>{{"profile.json", planning::profile_json(*made)}};
+}
 
 void add_train(CLI::App& parent) {
   auto& command =
@@ -29,7 +62,8 @@ void add_train(CLI::App& parent) {
   auto json = std::make_shared<bool>(false);
   command.add_option("--text", options->text,
                      "Plain text to learn; default: the project's synthetic corpus");
-  command.add_option("--out", options->out, "Folder of the finished model")->required();
+  command.add_option("--out", options->out, "Folder of the finished model; absent or empty before")
+      ->required();
   command
       .add_option("--recipe", options->recipe,
                   "Where the experts come from: upcycled, lineage or dense")
@@ -49,7 +83,9 @@ void add_train(CLI::App& parent) {
       ->capture_default_str();
   command.add_flag("--json", *json, "Print JSON on standard output");
   command.footer(
-      "Interrupted, the same command goes on where it stopped.\n"
+      "The folder appears at the end, with a profile.json made on pieces of the text that are left "
+      "out\n"
+      "of training. Interrupted, the same command goes on where it stopped.\n"
       "Example:\n  ordermoe model train --text my.txt --out my-model --minutes 5");
   set_body(command, [options, json]() -> result<void> {
     progress_line line("training");
@@ -57,6 +93,9 @@ void add_train(CLI::App& parent) {
     options->on_progress = [&](const training::train_progress& p) {
       line.show(p.share_done, fmt::format("{} step {} loss {:.3f} {:.0f} tokens/s", p.stage, p.step,
                                           p.loss, p.tokens_per_s));
+    };
+    options->finish = [&](const std::filesystem::path& folder, const auto& left_out) {
+      return own_profile(*options, folder, left_out);
     };
     const auto trained = training::train(*options);
     if (!trained) return trained.error();

@@ -220,6 +220,8 @@ result<void> validate(const profile& content) {
   if (content.top_k == 0 || content.top_k > content.n_experts)
     return wrong_value("top_k", static_cast<double>(content.top_k),
                        fmt::format("a number from 1 to {}", content.n_experts));
+  if (content.calibration_tokens == 0)
+    return wrong_value("calibration_tokens", 0, "at least 1");
   if (content.layers.size() != content.n_layers)
     return wrong_shape("layers", content.layers.size(), content.n_layers);
   if (!(std::isfinite(content.baseline_nats) && content.baseline_nats >= 0))

@@ -75,10 +75,12 @@ struct profile {
   std::string model_digest;  ///< SHA-256 over config.json and the weight files' headers; ties a
                              ///< profile to a model.
   std::size_t n_layers = 0, n_experts = 0, top_k = 0;
-  std::size_t calibration_tokens = 0;
+  std::size_t calibration_tokens = 0;  ///< 1 at least.
   std::uint64_t seed = 0;
   double baseline_nats = 0;  ///< Mean negative log-likelihood per token without substitution.
   std::vector<layer_profile> layers;
+  /// Token ids of texts that it was calibrated on, which budgets are tuned on too; empty: not kept.
+  std::vector<std::vector<std::int32_t>> texts;
 
   const matrix& similarity(std::size_t layer, loss_metric metric) const;
 };

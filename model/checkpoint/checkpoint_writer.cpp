@@ -284,10 +284,18 @@ result<void> checkpoint_writer::append(std::string_view bytes) {
   return s.settle();
 }
 
+const fs::path& checkpoint_writer::folder() const {
+  return state_->building.path();
+}
+
 result<void> checkpoint_writer::add_file(const std::string& name, std::string_view bytes) {
   if (auto written = write_file(state_->building.path() / name, bytes); !written) return written;
   state_->checksums[name] = sha256_hex(bytes);
   return {};
+}
+
+result<void> checkpoint_writer::add_unlisted_file(const std::string& name, std::string_view bytes) {
+  return write_file(state_->building.path() / name, bytes);
 }
 
 result<written_model> checkpoint_writer::finish() {

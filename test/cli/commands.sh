@@ -200,6 +200,21 @@ text=$("$ordermoe" run "${on_cluster[@]}" --strategy paper --max-new-tokens 8 --
 widest=$(grep -A 20 -- '^----' <<<"$answers" | wc -L)
 ((widest > 0 && widest <= 100)) || { echo "FAILED: the table takes $widest columns"; failures=$((failures + 1)); }
 
+# A model learns a text and brings its own profile; what it was calibrated on decides whether it may have a budget.
+head -c 60000 "$data/eval/calibration.txt" >learn.txt
+expect "a model is trained in one step" 0 'held-out perplexity' "$ordermoe" model train --text learn.txt --out learnt --tokens 2048
+[[ -e learnt/profile.json && -e learnt/CARD.md && ! -e learnt.training ]] || { echo "FAILED: the trained folder"; failures=$((failures + 1)); }
+expect "what was trained is whole" 0 'valid' "$ordermoe" model verify --model learnt --checksums
+expect "a finished model is not trained over" 1 'is there already' "$ordermoe" model train --text learn.txt --out learnt --tokens 2048
+expect "without a budget it runs" 0 '"execution"' "$ordermoe" run --model learnt --cluster "$cluster" --prompts prompts.jsonl --quality-budget 0 --search-steps 200 --max-new-tokens 4 --json
+"$ordermoe" model train --text learn.txt --out half --minutes 5 >/dev/null 2>&1 &
+until [[ -e half.training/half-trained.txt ]] || ! kill -0 $!; do
+  sleep 0.05
+done
+kill -INT $! && wait $!
+expect "half a model is refused with how to go on" 2 "half trained; go on with .ordermoe model train --text 'learn.txt'" "$ordermoe" model verify --model half
+expect "and not run" 2 'half trained' "$ordermoe" run --model half.training --cluster "$cluster" --prompts prompts.jsonl
+
 # An interrupt ends a long command and leaves no half-written file.
 "$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json >/dev/null 2>&1 &
 # Once it is no longer the shell's fork and catches the signal (bit 1 of the mask), however long starting takes.
