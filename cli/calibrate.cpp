@@ -7,6 +7,7 @@
 
 #include "cli/common.hpp"
 #include "config/files.hpp"
+#include "setup/calibration.hpp"
 
 namespace ordermoe::cli {
 
@@ -87,8 +88,11 @@ result<void> calibrate(const calibrate_options& options) {
   const auto out =
       options.out.empty() ? *folder / "profile.json" : std::filesystem::path(options.out);
   if (auto good = check_output("--out", out, {options.text}); !good) return good;
+  const auto shape = model::read_model_config(*folder);
+  if (!shape) return shape.error();
   const auto experts = measure(options);
   if (!experts) return experts.error();
+  if (const auto problem = setup::unfit(*experts, *shape)) warn_of(*problem);
   if (auto written = write_file(out, planning::profile_json(*experts)); !written) return written;
   if (options.json) {
     print_json(*experts, out);

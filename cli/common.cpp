@@ -242,7 +242,12 @@ result<setup::world> load_world(const setup::world_options& options) {
         "ordermoe: no profile given and none in the model folder; calibrated on the bundled "
         "text\n",
         stderr);
+  if (loaded && loaded->unfit) warn_of(*loaded->unfit);
   return loaded;
+}
+
+void warn_of(const error& unfit) {
+  fmt::print(stderr, "ordermoe: {}; until then no quality budget above 0 is kept\n", unfit.message);
 }
 
 result<setup::world> load_world(const world_flags& flags) {

@@ -87,9 +87,13 @@ struct world_flags {
   result<setup::world_options> options() const;
 };
 
-/// The world that the options name, and a note on stderr where a profile had to be made.
+/// The world that the options name, and a note on stderr where a profile had to be made or does not
+/// fit the model.
 result<setup::world> load_world(const setup::world_options& options);
 result<setup::world> load_world(const world_flags& flags);
+
+/// Says on stderr why a profile is no ground for a budget (setup/calibration.hpp).
+void warn_of(const error& unfit);
 
 /// --expert-precision and --dense-precision of a command that has no world.
 void add_precisions(CLI::App& command, std::string& expert, std::string& dense);

@@ -49,9 +49,7 @@ result<std::map<std::string, std::string>> own_profile(
   request.should_stop = stop_requested;
   const auto made = setup::calibrate_model(**model, request);
   if (!made) return made.error();
-  if (const auto problem = setup::unfit(*made, (*model)->config()))
-    fmt::print(stderr, "ordermoe: {}; until then no quality budget can be kept\n",
-               problem->message);
+  if (const auto problem = setup::unfit(*made, (*model)->config())) warn_of(*problem);
   return std::map<std::string, std::string>{{"profile.json", planning::profile_json(*made)}};
 }
 

@@ -30,11 +30,6 @@ std::vector<std::vector<std::int32_t>> first_of(
   return kept;
 }
 
-bool has_budget(std::string_view strategy, double quality_percent) {
-  return quality_percent > 0 && strategy != "exact" && strategy != "layer-shards" &&
-         strategy != "router-restricted";
-}
-
 }  // namespace
 
 result<planning::profile> calibrate_model(const model::transformer& model,
@@ -98,25 +93,9 @@ std::optional<error> unfit(const std::vector<std::vector<std::int32_t>>& texts,
                            remedy)};
 }
 
-result<void> check_budget(std::string_view strategy, double quality_percent,
-                          const planning::profile& content, const model::model_config& shape) {
-  if (has_budget(strategy, quality_percent))
-    if (auto problem = unfit(content, shape)) return *problem;
-  return {};
-}
-
-result<std::vector<std::vector<std::int32_t>>> tuning_texts(
-    std::string_view strategy, double quality_percent, const planning::profile& content,
-    const model::transformer& model,
-    const std::function<result<std::vector<std::vector<std::int32_t>>>()>& bundled) {
-  if (auto kept = check_budget(strategy, quality_percent, content, model.config()); !kept)
-    return kept.error();
-  if (!content.texts.empty()) return content.texts;
-  auto texts = bundled();
-  if (!texts) return texts.error();
-  if (has_budget(strategy, quality_percent))
-    if (auto problem = unfit(*texts, content, model)) return *problem;
-  return texts;
+bool depends_on_profile(std::string_view strategy, double quality_percent) {
+  return quality_percent > 0 && strategy != "exact" && strategy != "layer-shards" &&
+         strategy != "router-restricted";
 }
 
 }  // namespace ordermoe::setup

@@ -49,16 +49,8 @@ std::optional<error> unfit(const planning::profile& content, const model::model_
 std::optional<error> unfit(const std::vector<std::vector<std::int32_t>>& texts,
                            const planning::profile& content, const model::transformer& model);
 
-/// Error: why the strategy's budget must not depend on the profile. A strategy without a budget, and
-/// a budget of 0 or without limit, may be used with any.
-result<void> check_budget(std::string_view strategy, double quality_percent,
-                          const planning::profile& content, const model::model_config& shape);
-
-/// Texts that a budget is tuned on, as the profile has them or else the bundled ones, read by
-/// `bundled`. Error: that of check_budget(), or why it must not depend on those texts.
-result<std::vector<std::vector<std::int32_t>>> tuning_texts(
-    std::string_view strategy, double quality_percent, const planning::profile& content,
-    const model::transformer& model,
-    const std::function<result<std::vector<std::vector<std::int32_t>>>()>& bundled);
+/// Whether what the strategy does under this budget depends on what the profile predicts: not
+/// without a budget, nor with one of 0 or without limit.
+bool depends_on_profile(std::string_view strategy, double quality_percent);
 
 }  // namespace ordermoe::setup

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "config/precision.hpp"
+#include "setup/calibration.hpp"
 #include "setup/trials.hpp"
 
 namespace ordermoe::setup {
@@ -262,6 +263,8 @@ double expected_concurrency(std::size_t n_requests) {
 }
 
 result<prepared> prepare(const world& content, const preparation_request& request, job& work) {
+  if (content.unfit && depends_on_profile(request.strategy, request.options.quality_percent))
+    return *content.unfit;
   auto options = request.options;
   options.should_stop = work.stopping();
   if (options.horizon)

@@ -56,7 +56,8 @@ double expected_concurrency(std::size_t n_requests);
 /// each executes about 2e11 FLOPs, four texts and four requests at least; a budget that is
 /// calibrated on fewer tokens is kept with the same confidence, and so used less.
 ///
-/// Errors: those of planning::make_strategy and run_requests; interrupted.
+/// Errors: world::unfit where there is a budget that depends on the profile; those of
+/// planning::make_strategy and run_requests; interrupted.
 result<prepared> prepare(const world& content, const preparation_request& request, job& work);
 
 /// With each server's own weights: the experts that the plan places on it, and nothing is shared

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "model/checkpoint/safetensors.hpp"
-#include "setup/calibration_profile.hpp"
+#include "setup/calibration.hpp"
 
 namespace ordermoe::setup {
 
@@ -148,11 +149,18 @@ result<void> load_servers(world& content, const world_options& options) {
 }
 
 result<void> load_tuning_texts(world& content) {
+  content.unfit = unfit(content.profile, content.model->config());
+  if (!content.profile.texts.empty()) {
+    // No trace and no service needs them.
+    content.tuning_texts = std::exchange(content.profile.texts, {});
+    return {};
+  }
   constexpr std::size_t tuning_tokens = 8192;
   auto texts = read_documents(bundled_calibration_text(), *content.tokens,
                               document_tokens(*content.model), tuning_tokens);
   if (!texts) return texts.error();
   content.tuning_texts = std::move(*texts);
+  if (!content.unfit) content.unfit = unfit(content.tuning_texts, content.profile, *content.model);
   return {};
 }
 
@@ -171,23 +179,15 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
   const auto documents = read_documents(text, tokens, document_tokens(model), max_tokens);
   if (!documents) return documents.error();
   work.begin("calibrating");
-  model::calibration_options options;
-  options.seed = seed;
-  for (const auto kept : copies) {
-    model::load_options loading;
-    loading.expert_precision = kept;
-    auto coarser = model::transformer::load(model_folder, loading);
-    if (!coarser) return coarser.error();
-    options.copies.push_back({kept, std::move(*coarser)});
-  }
-  options.progress = work.advancing();
-  options.should_stop = work.stopping();
-  const auto statistics = model::calibrate(model, *documents, options);
-  if (!statistics) return statistics.error();
-  auto digest = model::model_digest(model_folder);
-  if (!digest) return digest.error();
-  return make_profile(*statistics, fs::canonical(model_folder).filename().string(),
-                      std::move(*digest), seed);
+  calibration_request request;
+  request.folder = model_folder;
+  request.model_name = fs::canonical(model_folder).filename().string();
+  request.documents = *documents;
+  request.seed = seed;
+  request.copies = copies;
+  request.progress = work.advancing();
+  request.should_stop = work.stopping();
+  return calibrate_model(model, request);
 }
 
 result<world> load_world(const world_options& options, job& work) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,11 @@ struct world {
   planning::profile profile;
   bool charges_own_costs = false;  ///< Whether costs are those of the model itself.
   bool made_profile = false;       ///< For this world, on the bundled text.
-  /// Texts that strategies are tried and tuned on; never those that a report scores.
+  /// Texts that strategies are tried and tuned on, those of the profile where it has some; never
+  /// those that a report scores.
   token_documents tuning_texts;
+  /// Why no quality budget may depend on the profile or be tuned on the texts (calibration.hpp).
+  std::optional<error> unfit;
 };
 
 /// Loads what the options name. Errors name the file or the option.

@@ -206,7 +206,12 @@ expect "a model is trained in one step" 0 'held-out perplexity' "$ordermoe" mode
 [[ -e learnt/profile.json && -e learnt/CARD.md && ! -e learnt.training ]] || { echo "FAILED: the trained folder"; failures=$((failures + 1)); }
 expect "what was trained is whole" 0 'valid' "$ordermoe" model verify --model learnt --checksums
 expect "a finished model is not trained over" 1 'is there already' "$ordermoe" model train --text learn.txt --out learnt --tokens 2048
+expect "a model that learnt nothing keeps no budget" 2 'does not fit it.*calibrate --text' "$ordermoe" run --model learnt --cluster "$cluster" --prompts prompts.jsonl --quality-budget 1 --search-steps 200
+expect "nor is one planned for" 2 'does not fit it' "$ordermoe" plan --model learnt --cluster "$cluster" --quality-budget 1 --search-steps 200
 expect "without a budget it runs" 0 '"execution"' "$ordermoe" run --model learnt --cluster "$cluster" --prompts prompts.jsonl --quality-budget 0 --search-steps 200 --max-new-tokens 4 --json
+head -c 300 "$data/eval/calibration.txt" >few.txt
+expect "few tokens are warned about" 0 'tokens, a quality budget needs' "$ordermoe" calibrate --model "$model" --text few.txt --copies none --out few.json
+expect "and keep no budget" 2 'tokens, a quality budget needs' "$ordermoe" run --model "$model" --profile few.json --cluster "$cluster" --prompts prompts.jsonl --quality-budget 1
 "$ordermoe" model train --text learn.txt --out half --minutes 5 >/dev/null 2>&1 &
 until [[ -e half.training/half-trained.txt ]] || ! kill -0 $!; do
   sleep 0.05

@@ -1,11 +1,16 @@
 #include "setup/calibration.hpp"
 
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
 #include <string>
 
 #include "config/files.hpp"
+#include "config/job.hpp"
 #include "config/random.hpp"
 #include "model/text/tokenizer.hpp"
+#include "setup/preparation.hpp"
+#include "setup/world.hpp"
 
 namespace ordermoe {
 
@@ -65,13 +70,6 @@ BOOST_AUTO_TEST_CASE(a_profile_keeps_its_texts_and_fits_the_model_that_learnt_su
   const auto made = calibrated(texts);
   BOOST_TEST((made.texts == texts));
   BOOST_TEST(!setup::unfit(made, lineage()->config()).has_value());
-  BOOST_TEST(setup::check_budget("ordermoe", 1, made, lineage()->config()).has_value());
-  const auto tuned_on = setup::tuning_texts("ordermoe", 1, made, *lineage(), [] {
-    BOOST_FAIL("the bundled text was read");
-    return token_documents();
-  });
-  BOOST_REQUIRE(tuned_on.has_value());
-  BOOST_TEST((*tuned_on == texts));
 }
 
 BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_text_that_does_not_fit) {
@@ -81,13 +79,50 @@ BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_text_that_does_not_fit) {
     BOOST_REQUIRE(problem.has_value());
     BOOST_TEST((problem->code == errc::mismatch));
     BOOST_TEST(problem->message.find("ordermoe calibrate --text") != std::string::npos);
-    for (const std::string strategy : {"ordermoe", "paper", "local-only"})
-      BOOST_TEST(!setup::check_budget(strategy, 1, made, lineage()->config()).has_value());
-    for (const std::string strategy : {"exact", "layer-shards"})
-      BOOST_TEST(setup::check_budget(strategy, 1, made, lineage()->config()).has_value());
-    for (const double quality : {0.0, -1.0})
-      BOOST_TEST(setup::check_budget("ordermoe", quality, made, lineage()->config()).has_value());
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_strategy_is_prepared_under_a_budget_only_where_the_profile_fits) {
+  setup::world_options options;
+  options.model = folder;
+  options.cluster = ORDERMOE_DATA "/clusters/edge8.toml";
+  job work;
+  auto world = setup::load_world(options, work);
+  BOOST_REQUIRE_MESSAGE(world.has_value(), (world ? "" : world.error().message));
+  BOOST_TEST(!world->unfit.has_value());
+  const auto code_of = [&](const char* strategy, double quality) -> std::optional<errc> {
+    setup::preparation_request request;
+    request.strategy = strategy;
+    request.options.quality_percent = quality;
+    request.options.search_steps = 50;
+    request.options.dry_run_requests = 0;
+    const auto ready = setup::prepare(*world, request, work);
+    if (ready) return std::nullopt;
+    return ready.error().code;
+  };
+  BOOST_TEST((code_of("paper", 1) == std::nullopt));
+  world->unfit = setup::unfit(calibrated(random_ids(5)), lineage()->config());
+  for (const auto* strategy : {"ordermoe", "paper", "local-only"})
+    BOOST_TEST((code_of(strategy, 1) == errc::mismatch));
+  BOOST_TEST((code_of("exact", 1) == std::nullopt));
+  BOOST_TEST((code_of("paper", 0) == std::nullopt));
+  BOOST_TEST((code_of("paper", -1) == std::nullopt));
+}
+
+BOOST_AUTO_TEST_CASE(the_texts_of_a_profile_are_those_that_budgets_are_tuned_on) {
+  const auto texts = own_text(6);
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("ordermoe-profile-" + std::to_string(::getpid()) + ".json");
+  BOOST_REQUIRE(write_file(path, planning::profile_json(calibrated(texts))).has_value());
+  setup::world_options options;
+  options.model = folder;
+  options.profile = path.string();
+  job work;
+  const auto world = setup::load_world(options, work);
+  std::filesystem::remove(path);
+  BOOST_REQUIRE_MESSAGE(world.has_value(), (world ? "" : world.error().message));
+  BOOST_TEST((world->tuning_texts == texts));
+  BOOST_TEST(world->profile.texts.empty());
 }
 
 BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_handful_of_tokens) {
@@ -100,17 +135,11 @@ BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_handful_of_tokens) {
 }
 
 BOOST_AUTO_TEST_CASE(a_budget_is_not_tuned_on_texts_that_cost_far_more_than_the_profiles) {
-  auto made = calibrated(own_text(6));
-  made.texts.clear();
-  const auto tune_on = [&](const token_documents& bundled, double quality) {
-    return setup::tuning_texts("ordermoe", quality, made, *lineage(),
-                               [&]() -> result<token_documents> { return bundled; });
-  };
-  BOOST_TEST(tune_on(own_text(8), 1).has_value());
-  const auto refused = tune_on(random_ids(8), 1);
-  BOOST_REQUIRE(!refused.has_value());
-  BOOST_TEST((refused.error().code == errc::mismatch));
-  BOOST_TEST(tune_on(random_ids(8), 0).has_value());
+  const auto made = calibrated(own_text(6));
+  BOOST_TEST(!setup::unfit(own_text(8), made, *lineage()).has_value());
+  const auto problem = setup::unfit(random_ids(8), made, *lineage());
+  BOOST_REQUIRE(problem.has_value());
+  BOOST_TEST((problem->code == errc::mismatch));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
