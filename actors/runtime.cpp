@@ -88,9 +88,11 @@ result<void> collect(service& running, run_result& outcome) {
 result<run_result> answer_all(const run_setup& setup, service& running) {
   run_result outcome;
   outcome.outcomes.resize(setup.requests.size());
-  for (const auto& spec : setup.requests)
-    running.submit(
-        spec, {{}, [&](const request_outcome& ended) { outcome.outcomes[ended.request] = ended; }});
+  const auto on_end = [&](const request_outcome& ended) {
+    outcome.outcomes[ended.request] = ended;
+    if (setup.watcher.on_end) setup.watcher.on_end(ended);
+  };
+  for (const auto& spec : setup.requests) running.submit(spec, {setup.watcher.on_token, on_end});
   for (const auto& order : setup.replans) running.change_plan(order);
   const auto total = setup.requests.size();
   std::size_t told = 0;
@@ -119,14 +121,14 @@ result<run_result> answer_all(const run_setup& setup, service& running) {
 
 }  // namespace
 
-result<void> check_prompts(const run_setup& setup) {
+result<void> check_prompts(const run_setup& setup, const std::vector<std::string>& places) {
   service_context context;
   context.model = setup.model;
   context.servers = setup.servers;
   context.most_positions = options_of(setup).most_positions;
   for (std::size_t i = 0; i < setup.requests.size(); ++i)
     if (auto fits = check_prompt(setup.requests[i], context); !fits)
-      return at(fmt::format("request {}", i), fits.error());
+      return at(i < places.size() ? places[i] : fmt::format("request {}", i), fits.error());
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/changes.hpp"
@@ -22,6 +23,7 @@ struct run_setup : service_options {
   std::vector<request_spec> requests;  ///< The number of each is its place.
   std::filesystem::path trace;         ///< Empty: none.
   std::vector<replan_order> replans;
+  answer_sink watcher;  ///< Told of every answer as it comes.
   std::function<bool()> should_stop;
   std::function<void(std::size_t done, std::size_t total)> on_progress;
 };
@@ -44,8 +46,9 @@ struct run_result {
 void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, double rate,
                    std::uint64_t seed);
 
-/// Whether every prompt fits the model's context and vocabulary. Error: out_of_range, naming the request.
-result<void> check_prompts(const run_setup& setup);
+/// Whether every prompt fits the model's context and vocabulary. Error: out_of_range, naming the
+/// request, or its place where there are as many.
+result<void> check_prompts(const run_setup& setup, const std::vector<std::string>& places = {});
 
 /// Answers all requests. Errors: those of service::start; that of the first request that was not
 /// answered; interrupted.

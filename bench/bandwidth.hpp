@@ -10,33 +10,13 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
-/// What benchmarks that are held against memory share: the clock, quartiles, and how fast a core
-/// reads memory at best.
+#include "bench/spread.hpp"
+
+/// What benchmarks that are held against memory share: the clock, and how fast a core reads
+/// memory at best.
 namespace ordermoe::bench {
-
-struct spread {
-  double low = 0, middle = 0, high = 0;  ///< Quartiles.
-};
-
-/// Zeros of no values.
-inline spread spread_of(std::vector<double> values) {
-  if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const auto at = [&](double share) {
-    const double place = share * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const std::size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-  };
-  return {at(0.25), at(0.5), at(0.75)};
-}
-
-inline nlohmann::ordered_json json_of(const spread& s) {
-  return {{"median", s.middle}, {"lower_quartile", s.low}, {"upper_quartile", s.high}};
-}
 
 /// On the wall, or of the thread itself: the latter leaves out what other programs took of the
 /// processor.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "actors/runtime.hpp"
+#include "bench/spread.hpp"
 #include "config/files.hpp"
 
 namespace {
@@ -27,14 +28,6 @@ T take(result<T> value) {
   if (value) return std::move(*value);
   fmt::print(stderr, "bench_emulation: {}\n", value.error().message);
   std::exit(1);
-}
-
-struct spread {
-  double low, middle, high;
-};
-spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
 }
 
 }  // namespace
@@ -90,7 +83,7 @@ int main(int argc, char** argv) {
       all.push_back(steps / outcome.host_seconds);
       share.push_back(100 * outcome.tensor_seconds / outcome.host_seconds);
     }
-    const auto b = spread_of(besides), a = spread_of(all), s = spread_of(share);
+    const auto b = bench::range_of(besides), a = bench::range_of(all), s = bench::range_of(share);
     fmt::print(
         "{:<16}{:>14.0f}{:>12.0f}{:>12.0f}{:>12.0f}{:>11.0f}{:>11.0f}{:>10.1f}{:>8.1f}{:>8.1f}"
         "{:>10.2f}{:>10.2f}\n",

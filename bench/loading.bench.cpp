@@ -35,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/spread.hpp"
 #include "config/files.hpp"
 #include "model/checkpoint/convert.hpp"
 #include "model/checkpoint/matrix_source.hpp"
@@ -197,14 +198,6 @@ measurement apart(const std::function<measurement()>& body) {
   return found;
 }
 
-struct spread {
-  double low, middle, high;
-};
-spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {values.front(), values[values.size() / 2], values.back()};
-}
-
 double bytes_of(const fs::path& folder) {
   double bytes = 0;
   for (const auto& path : weight_files(folder)) bytes += static_cast<double>(fs::file_size(path));
@@ -219,10 +212,10 @@ struct series {
 };
 
 template <class Value>
-spread spread_over(const std::vector<measurement>& found, Value value) {
+bench::spread spread_over(const std::vector<measurement>& found, Value value) {
   std::vector<double> values;
   for (const auto& each : found) values.push_back(value(each));
-  return spread_of(std::move(values));
+  return bench::range_of(std::move(values));
 }
 
 void print(const series& found) {

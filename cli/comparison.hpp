@@ -5,32 +5,33 @@
 #include <string>
 #include <vector>
 
+#include "bench/experiments/workloads.hpp"
 #include "cli/common.hpp"
+#include "setup/preparation.hpp"
 
-/// What `demo` and `testbed` share: the bundled prompts, texts and problems as one experiment.
+/// What `demo` and `testbed` share: strategies measured on the bundled prompts, texts and problems.
 namespace ordermoe::cli {
 
 struct comparison_options {
-  std::size_t requests = 48, scored_tokens = 10240, problems = 48, search_steps = 10000;
+  std::size_t requests = 48, scored_tokens = 10240, problems = 48;
+  std::size_t search_steps = planning::strategy_options{}.search_steps;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4;
 
   void add(CLI::App& command);
-  /// How a strategy is planned for this load.
-  planning::strategy_options planning(double quality_percent, std::uint64_t seed) const;
 };
 
-/// Prompts in words, besides the experiment that they are the requests of.
-struct comparison {
-  experiments::experiment content;
-  std::vector<std::string> prompts;
-
-  /// The servers to run on from now on, and the requests' arrivals there.
-  void move_to(const cluster& servers, double rate, std::uint64_t seed);
+/// The bundled load, for a world's model.
+struct bundled_load {
+  std::vector<std::string> prompts;  ///< In words; the requests take turns with them.
+  std::vector<experiments::workload> workloads;
+  std::size_t n_problems = 0;
 };
+result<bundled_load> make_load(const setup::world& loaded, const comparison_options& options);
 
-/// The bundled prompts, held-out texts and problems, on the world's cluster.
-result<comparison> make_comparison(const world& loaded, const comparison_options& options,
-                                   std::uint64_t seed);
+/// Prepares a strategy for such a load in that world, and measures it.
+result<experiments::strategy_report> measure_strategy(
+    const setup::world& loaded, const bundled_load& load, const comparison_options& options,
+    const std::string& strategy, double quality_percent, std::uint64_t seed, bool choose_precision);
 
 }  // namespace ordermoe::cli

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "cli/comparison.hpp"
+#include "cli/table.hpp"
 
 namespace ordermoe::cli {
 
@@ -17,68 +18,77 @@ struct demo_options {
 };
 
 struct row {
-  std::string strategy;
+  const char* strategy;
   double percent;
 };
 
-result<void> demo(const demo_options& options) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto data = data_folder();
-  world_options wanted;
+constexpr row rows[] = {
+    {"exact", 0}, {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0}, {"paper", 1},
+    {"paper", 7}, {"ordermoe", 0},     {"ordermoe", 1},   {"ordermoe", 7}};
+
+setup::world_options world_of(const demo_options& options) {
+  const auto data = setup::data_folder();
+  setup::world_options wanted;
   wanted.model = (data / "models" / options.model).string();
   wanted.cluster =
       options.cluster.empty() ? (data / "clusters" / "edge8.toml").string() : options.cluster;
   wanted.costs = options.costs;
   wanted.seed = options.seed;
-  auto loaded = load_world(wanted);
-  if (!loaded) return loaded.error();
-  auto made = make_comparison(*loaded, options.load, options.seed);
-  if (!made) return made.error();
-  const auto& prompts = made->prompts;
-  auto& setup = made->content.setup;
+  return wanted;
+}
 
-  const std::vector<row> rows = {
-      {"exact", 0}, {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0}, {"paper", 1},
-      {"paper", 7}, {"ordermoe", 0},     {"ordermoe", 1},   {"ordermoe", 7}};
+result<std::vector<experiments::strategy_report>> measure_rows(const setup::world& loaded,
+                                                               const bundled_load& load,
+                                                               const demo_options& options) {
+  const progress_display shown;
   std::vector<experiments::strategy_report> reports;
-  {
-    progress_line line("comparing");
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      line.show(static_cast<double>(i) / static_cast<double>(rows.size()), rows[i].strategy);
-      const auto choice = options.load.planning(rows[i].percent, options.seed);
-      setup.profile = loaded->experts;
-      if (auto ready = choose_strategy(setup, rows[i].strategy, choice); !ready)
-        return at(rows[i].strategy, ready.error());
-      auto measured = experiments::measure(made->content);
-      if (!measured) return at(rows[i].strategy, measured.error());
-      reports.push_back(std::move(*measured));
-    }
+  for (const auto& [strategy, percent] : rows) {
+    auto measured = measure_strategy(loaded, load, options.load, strategy, percent, options.seed,
+                                     /*choose_precision=*/false);
+    if (!measured) return at(strategy, measured.error());
+    reports.push_back(std::move(*measured));
   }
+  return reports;
+}
+
+void print_answers(const experiments::strategy_report& best,
+                   const std::vector<std::string>& prompts) {
+  constexpr std::size_t n_shown = 4;
+  fmt::print("Answers (ordermoe, budget {:g} % perplexity):\n\n", *best.quality_budget_percent);
+  for (std::size_t i = 0; i < std::min(n_shown, best.outcomes.size()); ++i)
+    fmt::print("  > {}\n    {}\n\n", prompts[i % prompts.size()], best.outcomes[i].text);
+}
+
+result<void> demo(const demo_options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto loaded = load_world(world_of(options));
+  if (!loaded) return loaded.error();
+  const auto load = make_load(*loaded, options.load);
+  if (!load) return load.error();
+  const auto reports = measure_rows(*loaded, *load, options);
+  if (!reports) return reports.error();
   const experiments::report_header header{loaded->model_name, loaded->servers.name,
                                           loaded->costs.name, "virtual", options.seed};
   if (options.json) {
-    fmt::print("{}", experiments::report_json(header, reports, false));
+    fmt::print("{}", experiments::report_json(header, *reports, false));
     return {};
   }
-  const auto& best = reports.back();
-  fmt::print("Answers (ordermoe, budget {:g} % perplexity):\n\n", *best.quality_budget_percent);
-  for (std::size_t i = 0; i < 4 && i < best.outcomes.size(); ++i)
-    fmt::print("  > {}\n    {}\n\n", prompts[i % prompts.size()], best.outcomes[i].text);
+  const auto& best = reports->back();
+  print_answers(best, load->prompts);
   fmt::print("Model {}, cluster {} ({} servers), virtual clock, charged as {}, seed {}.\n",
              header.model, header.cluster, loaded->servers.size(), header.cost_profile,
              header.seed);
   fmt::print(
       "{} requests, Poisson {:g} a second, up to {} new tokens each; perplexity over {} "
-      "teacher-forced tokens, exact match over {} problems.\n\n",
+      "teacher-forced\ntokens, exact match over {} problems.\n\n",
       options.load.requests, options.load.rate, options.load.max_new_tokens, best.losses.size(),
       best.n_problems);
-  print_table(reports);
+  print_table(*reports);
   fmt::print(
       "\nms: virtual time. MB/1k: charged megabytes between servers per 1,000 tokens (hidden, KV, "
-      "other; ours: bytes our small model\n"
-      "serialised). loc/rem: share of expert slots run where the token was or elsewhere; = exact, "
-      "~ substitute. EM: arithmetic exact match.\n"
-      "spent: share of the quality budget spent. Wall clock of this program: {:.1f} s.\n",
+      "other;\nours: bytes our small model serialised). loc/rem: share of expert slots run where "
+      "the token was or\nelsewhere; = exact, ~ substitute. EM: arithmetic exact match. spent: "
+      "share of the quality budget.\nWall clock of this program: {:.1f} s.\n",
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return {};
 }
@@ -97,7 +107,7 @@ void add_demo(CLI::App& app) {
   options->load.scored_tokens = 2048;
   options->load.problems = 24;
   options->load.add(command);
-  command.add_option("--seed", options->seed, "Seed of arrivals and plans")->capture_default_str();
+  add_seed(command, options->seed, "Seed of arrivals and plans");
   command.add_flag("--json", options->json, "Print the report as JSON");
   command.footer("Example:\n  ordermoe demo --seed 1");
   set_body(command, [options] { return demo(*options); });

@@ -3,24 +3,32 @@
 #include <algorithm>
 #include <span>
 
+#include "bench/experiments/workloads.hpp"
 #include "cli/common.hpp"
+#include "cli/table.hpp"
+#include "setup/preparation.hpp"
 
 namespace ordermoe::cli {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 struct eval_options {
-  world_options world;
+  world_flags world;
   std::string strategy = "ordermoe", quality = "0", text, problems, wikitext, squad, gsm8k;
-  std::size_t tokens = 10240, n_problems = 0, search_steps = 10000, stride = 0, limit = 0;
+  std::size_t tokens = 10240, n_problems = 0, stride = 0, limit = 0;
+  std::size_t search_steps = planning::strategy_options{}.search_steps;
   bool skip_long = false;
+
+  bool asks() const { return !squad.empty() || !gsm8k.empty(); }
 };
 
 /// Overlapping windows: each begins `stride` tokens after the one before, and only what the one
 /// before has not predicted counts.
-std::vector<std::vector<std::int32_t>> sliding_windows(std::span<const std::int32_t> ids,
-                                                       std::size_t context, std::size_t stride) {
-  std::vector<std::vector<std::int32_t>> parts;
+setup::token_documents sliding_windows(std::span<const std::int32_t> ids, std::size_t context,
+                                       std::size_t stride) {
+  setup::token_documents parts;
   for (std::size_t start = 0;; start += stride) {
     const auto part = ids.subspan(start, std::min(context, ids.size() - start));
     parts.emplace_back(part.begin(), part.end());
@@ -28,9 +36,8 @@ std::vector<std::vector<std::int32_t>> sliding_windows(std::span<const std::int3
   }
 }
 
-result<void> add_wikitext(const eval_options& options, const world& loaded,
-                          experiments::experiment& content) {
-  auto text = model::read_wikitext(options.wikitext);
+result<experiments::workload> wikitext_of(const eval_options& options, const setup::world& loaded) {
+  const auto text = model::read_wikitext(options.wikitext);
   if (!text) return text.error();
   auto ids = loaded.tokens->encode(*text);
   ids.resize(std::min(ids.size(), options.tokens));
@@ -44,52 +51,126 @@ result<void> add_wikitext(const eval_options& options, const world& loaded,
     return error{errc::out_of_range, options.wikitext +
                                          ": the text has fewer than two tokens; give "
                                          "a longer one"};
-  content.scored_documents = sliding_windows(ids, context, stride);
-  content.context_tokens = context - stride;
-  return {};
+  return experiments::scoring(sliding_windows(ids, context, stride), context - stride);
 }
 
-result<void> add_questions(const eval_options& options, const world& loaded,
-                           experiments::experiment& content) {
-  const bool squad = !options.squad.empty();
-  auto questions = squad ? model::read_squad(options.squad) : model::read_gsm8k(options.gsm8k);
-  if (!questions) return questions.error();
-  auto& asked = content.asked;
-  asked.answer_tokens = squad ? 32 : 256;
+result<experiments::workload> text_of(const eval_options& options, const setup::world& loaded) {
+  const auto documents = setup::read_documents(
+      options.text.empty() ? setup::data_folder() / "eval" / "held-out.txt"
+                           : fs::path(options.text),
+      *loaded.tokens, std::min<std::size_t>(256, loaded.model->config().max_context),
+      options.tokens);
+  if (!documents) return documents.error();
+  return experiments::scoring(*documents);
+}
+
+result<experiments::workload> problems_of(const eval_options& options, const setup::world& loaded) {
+  auto problems = model::read_problems(options.problems.empty()
+                                           ? setup::data_folder() / "eval" / "problems.jsonl"
+                                           : fs::path(options.problems));
+  if (!problems) return problems.error();
+  if (options.n_problems > 0) problems->resize(std::min(problems->size(), options.n_problems));
+  return experiments::solving(std::move(*problems), *loaded.tokens);
+}
+
+/// Those questions that the model's context holds, `limit` at most.
+result<std::vector<model::question>> short_questions(std::vector<model::question> all,
+                                                     std::uint32_t answer_tokens,
+                                                     const eval_options& options,
+                                                     const setup::world& loaded) {
   const auto context = loaded.model->config().max_context;
+  std::vector<model::question> kept;
   std::size_t n_long = 0;
-  for (auto& question : *questions) {
-    if (options.limit > 0 && asked.questions.size() == options.limit) break;
+  for (auto& question : all) {
+    if (options.limit > 0 && kept.size() == options.limit) break;
     const auto tokens = loaded.tokens->encode(question.prompt).size();
-    if (tokens + asked.answer_tokens > context) {
-      if (!options.skip_long)
-        return error{errc::out_of_range,
-                     fmt::format("{}: question {} takes {} tokens and {} for its answer, the "
-                                 "model's context is {}; leave such questions out with --skip-long",
-                                 squad ? options.squad : options.gsm8k, question.id, tokens,
-                                 asked.answer_tokens, context)};
-      ++n_long;
+    if (tokens + answer_tokens <= context) {
+      kept.push_back(std::move(question));
       continue;
     }
-    asked.questions.push_back(std::move(question));
+    if (!options.skip_long)
+      return error{errc::out_of_range,
+                   fmt::format("{}: question {} takes {} tokens and {} for its answer, the "
+                               "model's context is {}; leave such questions out with --skip-long",
+                               options.squad.empty() ? options.gsm8k : options.squad, question.id,
+                               tokens, answer_tokens, context)};
+    ++n_long;
   }
   if (n_long > 0)
     fmt::print(stderr, "{} questions are longer than the context and left out\n", n_long);
-  if (asked.questions.empty())
+  if (kept.empty())
     return error{errc::out_of_range, "every question is longer than the model's context"};
-  if (squad) {
-    asked.stop_strings = {"\n"};
-    asked.score = [](const std::string& text, const model::question& question) {
-      return model::score_squad(text, question.answers);
-    };
-  } else {
-    asked.stop_strings = {"\nQuestion:"};
-    asked.score = [](const std::string& text, const model::question& question) {
-      const bool right = model::gsm8k_answer(text) == question.answers.front();
-      return model::squad_score{right ? 1.0 : 0.0, right ? 1.0 : 0.0};
-    };
+  return kept;
+}
+
+result<experiments::workload> questions_of(const eval_options& options,
+                                           const setup::world& loaded) {
+  const auto rules = options.squad.empty() ? experiments::question_rules::gsm8k
+                                           : experiments::question_rules::squad;
+  auto all =
+      options.squad.empty() ? model::read_gsm8k(options.gsm8k) : model::read_squad(options.squad);
+  if (!all) return all.error();
+  auto kept = short_questions(std::move(*all), experiments::answer_tokens(rules), options, loaded);
+  if (!kept) return kept.error();
+  return experiments::asking(std::move(*kept), rules, *loaded.tokens);
+}
+
+/// Everything that is to be scored.
+result<std::vector<experiments::workload>> workloads_of(const eval_options& options,
+                                                        const setup::world& loaded) {
+  std::vector<experiments::workload> all;
+  using reader = result<experiments::workload> (*)(const eval_options&, const setup::world&);
+  std::vector<reader> readers;
+  if (!options.wikitext.empty()) readers.push_back(wikitext_of);
+  if (options.wikitext.empty() && !options.asks()) readers.push_back(text_of);
+  if (options.n_problems > 0 || !options.problems.empty()) readers.push_back(problems_of);
+  if (options.asks()) readers.push_back(questions_of);
+  for (const auto read : readers) {
+    auto made = read(options, loaded);
+    if (!made) return made.error();
+    all.push_back(std::move(*made));
   }
-  return {};
+  return all;
+}
+
+setup::preparation_request request_of(const eval_options& options, double quality_percent) {
+  setup::preparation_request request;
+  request.strategy = options.strategy;
+  request.seed = options.world.seed;
+  request.options.quality_percent = quality_percent;
+  request.options.seed = options.world.seed;
+  request.options.search_steps = options.search_steps;
+  request.options.choose_precision = options.world.choose_precision;
+  return request;
+}
+
+result<experiments::strategy_report> measure(const eval_options& options,
+                                             const setup::world& loaded, double quality_percent) {
+  const auto workloads = workloads_of(options, loaded);
+  if (!workloads) return workloads.error();
+  const progress_display shown;
+  auto ready = setup::prepare(loaded, request_of(options, quality_percent), work());
+  if (ready && options.world.own_weights)
+    ready = setup::with_own_weights(loaded, std::move(*ready));
+  if (!ready) return ready.error();
+  return experiments::measure(ready->service, *workloads, work());
+}
+
+void print_scores(const experiments::strategy_report& measured) {
+  fmt::print("{}", measured.name);
+  if (measured.perplexity)
+    fmt::print(": perplexity {:.4f} over {} tokens", *measured.perplexity, measured.losses.size());
+  if (measured.questions)
+    fmt::print(": exact match {:.4f}, F1 {:.4f} over {} questions", measured.questions->exact_match,
+               measured.questions->f1, measured.n_questions);
+  if (measured.exact_match)
+    fmt::print(", exact match {:.3f} over {} problems", *measured.exact_match, measured.n_problems);
+  if (measured.budget_spent_ratio)
+    fmt::print(", {:.0f} % of the budget spent", 100 * *measured.budget_spent_ratio);
+  if (measured.predicted_increase_percent)
+    fmt::print(", predicted increase {:.3f} %", *measured.predicted_increase_percent);
+  fmt::print("\n");
+  print_whole_model(measured);
 }
 
 result<void> evaluate(const eval_options& options) {
@@ -97,70 +178,14 @@ result<void> evaluate(const eval_options& options) {
   if (!quality) return quality.error();
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
-  experiments::experiment content;
-  auto& setup = content.setup;
-  setup = setup_of(*loaded, options.world.seed);
-  const auto data = data_folder() / "eval";
-  const bool asks = !options.squad.empty() || !options.gsm8k.empty();
-  if (!options.wikitext.empty())
-    if (auto done = add_wikitext(options, *loaded, content); !done) return done;
-  if (asks)
-    if (auto done = add_questions(options, *loaded, content); !done) return done;
-  if (!asks && options.wikitext.empty()) {
-    auto documents = read_documents(
-        options.text.empty() ? data / "held-out.txt" : std::filesystem::path(options.text),
-        *loaded->tokens, std::min<std::size_t>(256, loaded->model->config().max_context),
-        options.tokens);
-    if (!documents) return documents.error();
-    content.scored_documents = std::move(*documents);
-  }
-  if (options.n_problems > 0 || !options.problems.empty()) {
-    auto problems =
-        model::read_problems(options.problems.empty() ? data / "problems.jsonl"
-                                                      : std::filesystem::path(options.problems));
-    if (!problems) return problems.error();
-    if (options.n_problems > 0) problems->resize(std::min(problems->size(), options.n_problems));
-    content.problems = std::move(*problems);
-  }
-  planning::strategy_options choice;
-  choice.quality_percent = *quality;
-  choice.seed = options.world.seed;
-  choice.search_steps = options.search_steps;
-  choice.choose_precision = options.world.choose_precision;
-  if (auto coarser = load_coarser(setup, options.world, choice); !coarser) return coarser.error();
-  if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
-  if (auto own = load_own_weights(setup, options.world); !own) return own.error();
-  result<experiments::strategy_report> measured = error{errc::failed, "not run"};
-  {
-    progress_line line("scoring");
-    setup.on_progress = [&](std::size_t done, std::size_t total) {
-      line.show(static_cast<double>(done) / static_cast<double>(total));
-    };
-    measured = experiments::measure(content);
-  }
+  const auto measured = measure(options, *loaded, *quality);
   if (!measured) return measured.error();
   const experiments::report_header header{loaded->model_name, loaded->servers.name,
                                           loaded->costs.name, "virtual", options.world.seed};
-  if (options.world.json) {
+  if (options.world.json)
     fmt::print("{}", experiments::report_json(header, {*measured}, false));
-    return {};
-  }
-  fmt::print("{}", measured->name);
-  if (measured->perplexity)
-    fmt::print(": perplexity {:.4f} over {} tokens", *measured->perplexity,
-               measured->losses.size());
-  if (measured->questions)
-    fmt::print(": exact match {:.4f}, F1 {:.4f} over {} questions",
-               measured->questions->exact_match, measured->questions->f1, measured->n_questions);
-  if (measured->exact_match)
-    fmt::print(", exact match {:.3f} over {} problems", *measured->exact_match,
-               measured->n_problems);
-  if (measured->budget_spent_ratio)
-    fmt::print(", {:.0f} % of the budget spent", 100 * *measured->budget_spent_ratio);
-  if (measured->predicted_increase_percent)
-    fmt::print(", predicted increase {:.3f} %", *measured->predicted_increase_percent);
-  fmt::print("\n");
-  print_whole_model(*measured);
+  else
+    print_scores(*measured);
   return {};
 }
 
@@ -174,8 +199,7 @@ void add_eval(CLI::App& app) {
   options->world.add(command, true);
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
-  command.add_option("--strategy", options->strategy, "How experts are placed and chosen")
-      ->check(CLI::IsMember(planning::strategy_names()))
+  add_strategy(command, options->strategy, "How experts are placed and chosen")
       ->capture_default_str();
   command
       .add_option("--quality-budget", options->quality,
@@ -183,29 +207,31 @@ void add_eval(CLI::App& app) {
       ->capture_default_str();
   command.add_option("--text", options->text, "Text to score; default: the bundled held-out text");
   command.add_option("--tokens", options->tokens, "Tokens of it at most")
-      ->check(CLI::Range(2u, 100'000'000u))
+      ->check(whole_from(2, 100'000'000))
       ->capture_default_str();
   auto* wikitext = command.add_option("--wikitext", options->wikitext,
                                       "A raw WikiText file: sliding-window perplexity instead");
   command
       .add_option("--stride", options->stride,
                   "Tokens from one window to the next; default: half of the context")
+      ->check(whole_from(1, 1'000'000))
       ->needs(wikitext);
   auto* squad = command.add_option("--squad", options->squad,
                                    "A SQuAD 1.1 or 2.0 file: exact match and F1 instead");
   command.add_option("--gsm8k", options->gsm8k, "A GSM8K file: share of right numbers instead")
       ->excludes(squad);
   command.add_option("--limit", options->limit, "Only the first questions; 0: all")
+      ->check(whole_from(0, 1'000'000'000))
       ->capture_default_str();
   command.add_flag("--skip-long", options->skip_long,
                    "Leave out questions that the model's context cannot hold");
   command.add_option("--problems", options->problems,
                      "Problems file, {\"prompt\", \"answer\"} a line");
-  command.add_option("--n-problems", options->n_problems,
-                     "Score this many problems (of the bundled file unless --problems)");
   command
-      .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
-      ->capture_default_str();
+      .add_option("--n-problems", options->n_problems,
+                  "Score this many problems (of the bundled file unless --problems)")
+      ->check(whole_from(0, 1'000'000'000));
+  add_search_steps(command, options->search_steps);
   command.footer(
       "Example:\n  ordermoe eval --model data/models/lineage --cluster data/clusters/edge8.toml "
       "--strategy ordermoe --quality-budget 1 --n-problems 50");

@@ -19,10 +19,5 @@ int main(int argc, char** argv) {
   cli::add_testbed(app);
   cli::add_trace(app);
   cli::add_model(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& problem) {
-    return app.exit(problem) == 0 ? 0 : 2;
-  }
-  return cli::run_chosen();
+  return cli::run_command_line(app, argc, argv);
 }

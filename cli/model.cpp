@@ -17,10 +17,41 @@
 #include "model/checkpoint/verify.hpp"
 #include "model/reference.hpp"
 #include "model/training/train.hpp"
+#include "setup/calibration.hpp"
 
 namespace ordermoe::cli {
 
 namespace {
+
+/// The profile of a model that was just trained, on texts of its own kind.
+result<std::map<std::string, std::string>> own_profile(
+    const training::train_options& options, const std::filesystem::path& folder,
+    const std::vector<std::vector<std::int32_t>>& left_out) {
+  if (options.recipe == "dense") return std::map<std::string, std::string>();
+  if (left_out.empty()) {
+    fmt::print(stderr,
+               "ordermoe: {} is too short to leave some of it out: no profile.json is written; run "
+               "`ordermoe calibrate --text FILE` with more text of its kind\n",
+               options.text.string());
+    return std::map<std::string, std::string>();
+  }
+  const auto model = model::transformer::load(folder);
+  if (!model) return model.error();
+  progress_line line("calibrating");
+  setup::calibration_request request;
+  request.folder = folder;
+  request.model_name =
+      (options.out.has_filename() ? options.out : options.out.parent_path()).filename().string();
+  request.documents = left_out;
+  request.seed = options.seed;
+  request.copies = {precision::int8, precision::int4};
+  request.progress = [&](double share) { line.show(share); };
+  request.should_stop = stop_requested;
+  const auto made = setup::calibrate_model(**model, request);
+  if (!made) return made.error();
+  if (const auto problem = setup::unfit(*made, (*model)->config())) warn_of(*problem);
+  return std::map<std::string, std::string>{{"profile.json", planning::profile_json(*made)}};
+}
 
 void add_train(CLI::App& parent) {
   auto& command =
@@ -29,7 +60,8 @@ void add_train(CLI::App& parent) {
   auto json = std::make_shared<bool>(false);
   command.add_option("--text", options->text,
                      "Plain text to learn; default: the project's synthetic corpus");
-  command.add_option("--out", options->out, "Folder of the finished model")->required();
+  command.add_option("--out", options->out, "Folder of the finished model; absent or empty before")
+      ->required();
   command
       .add_option("--recipe", options->recipe,
                   "Where the experts come from: upcycled, lineage or dense")
@@ -49,7 +81,9 @@ void add_train(CLI::App& parent) {
       ->capture_default_str();
   command.add_flag("--json", *json, "Print JSON on standard output");
   command.footer(
-      "Interrupted, the same command goes on where it stopped.\n"
+      "The folder appears at the end, with a profile.json made on pieces of the text that are left "
+      "out\n"
+      "of training. Interrupted, the same command goes on where it stopped.\n"
       "Example:\n  ordermoe model train --text my.txt --out my-model --minutes 5");
   set_body(command, [options, json]() -> result<void> {
     progress_line line("training");
@@ -57,6 +91,9 @@ void add_train(CLI::App& parent) {
     options->on_progress = [&](const training::train_progress& p) {
       line.show(p.share_done, fmt::format("{} step {} loss {:.3f} {:.0f} tokens/s", p.stage, p.step,
                                           p.loss, p.tokens_per_s));
+    };
+    options->finish = [&](const std::filesystem::path& folder, const auto& left_out) {
+      return own_profile(*options, folder, left_out);
     };
     const auto trained = training::train(*options);
     if (!trained) return trained.error();
@@ -104,8 +141,11 @@ nlohmann::ordered_json room_json(const cluster& servers,
 
 void print_room(const cluster& servers, const std::vector<model::cluster_room>& rooms,
                 const model::model_sizes& sizes) {
-  fmt::print("\n{}: experts that fit beside all other parts and the KV memory of the file\n",
-             servers.name.empty() ? std::string("cluster") : servers.name);
+  fmt::print(
+      "\n{}: experts that fit beside all other parts and the KV memory of the file, in the model's "
+      "own\nbytes (`plan` and `run` charge the costs of mixtral-8x7b unless told --costs "
+      "measured)\n",
+      servers.name.empty() ? std::string("cluster") : servers.name);
   fmt::print("{:<16}{:>12}", "server", "memory");
   for (const auto& room : rooms) fmt::print("{:>10}", model::to_string(room.kept));
   fmt::print("\n");
@@ -143,8 +183,9 @@ void add_inspect(CLI::App& parent) {
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Reads headers, no weights; `ordermoe model verify` reads all. A server's memory is counted "
-      "in "
-      "the model's\nown bytes, without any cost profile.\n"
+      "in the\nmodel's own bytes, as `plan --costs measured` does; `plan` and `run` charge those "
+      "of "
+      "mixtral-8x7b unless told.\n"
       "Example:\n  ordermoe model inspect --model data/models/lineage --cluster "
       "data/clusters/edge8.toml");
   set_body(command, [options]() -> result<void> {
@@ -204,6 +245,7 @@ void add_inspect(CLI::App& parent) {
             {"all_experts_bytes", each.total_bytes - each.non_expert_bytes},
             {"non_expert_bytes", each.non_expert_bytes},
             {"total_bytes", each.total_bytes}};
+      if (servers) content["cluster_costs"] = "measured";
       if (servers) content["cluster"] = room_json(*servers, model::room_in(*servers, sizes));
       content["digest"] = *digest;
       fmt::print("{}\n", content.dump(2));

@@ -5,10 +5,16 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
+#include "bench/experiments/workloads.hpp"
+#include "cli/answers.hpp"
 #include "cli/common.hpp"
+#include "cli/planning_flags.hpp"
+#include "cli/table.hpp"
 #include "config/files.hpp"
+#include "config/threads.hpp"
 #include "model/kernels/thread_team.hpp"
 #include "model/reference.hpp"
 
@@ -17,16 +23,72 @@ namespace ordermoe::cli {
 namespace {
 
 struct run_options {
-  world_options world;
-  std::string prompts, strategy = "ordermoe", mode = "emulated", trace, plan, quality = "0",
-                       residency, stop;
+  world_flags world;
+  planning_flags planning;
+  std::string prompts, mode = "emulated", trace, plan, save_plan, stop;
   std::uint32_t max_new_tokens = 64;
-  double temperature = 0, rate = 0;
-  std::size_t horizon = 0, search_steps = 10000, threads = 0;
-  bool horizon_given = false, chat = false;
+  double temperature = 0;
+  std::size_t threads = 0;
+  bool chat = false;
   double adapt_weights = 0, drift_percent = 0;
   std::vector<std::string> replans;
+
+  bool is_local() const { return mode == "local"; }
+  bool is_reference() const { return mode == "reference"; }
 };
+
+/// What is asked: texts, and the ids of each.
+struct questions {
+  std::vector<setup::prompt> prompts;
+  setup::token_documents encoded;
+};
+
+/// Refuses options that would do nothing, or nothing of what they say.
+result<void> check_options(const run_options& options, const CLI::App& command) {
+  const auto given = [&](const char* name) { return command.get_option(name)->count() > 0; };
+  const auto refuse = [](const char* name, const char* why) {
+    return error{errc::usage, fmt::format("{}: {}; leave it out", name, why)};
+  };
+  if (options.is_reference())
+    for (const char* name : {"--cluster", "--costs", "--profile", "--strategy", "--quality-budget",
+                             "--plan", "--save-plan", "--trace", "--rate", "--horizon",
+                             "--residency", "--search-steps", "--choose-precision", "--own-weights",
+                             "--adapt-weights", "--replan", "--replan-on-drift"})
+      if (given(name)) return refuse(name, "--mode reference has no servers and no strategy");
+  if (options.mode == "emulated" && given("--threads"))
+    return refuse("--threads",
+                  "virtual time does not depend on threads; they are for --mode local "
+                  "and --mode reference");
+  if (!options.is_reference() && options.world.cluster.empty())
+    return error{
+        errc::usage,
+        fmt::format("--mode {} needs --cluster FILE; draw one with `ordermoe cluster draw`",
+                    options.mode)};
+  if (!options.plan.empty() && given("--search-steps"))
+    return refuse("--search-steps", "nothing is searched for with --plan");
+  return {};
+}
+
+result<void> check_adaptation(const run_options& options,
+                              const setup::preparation_request& request) {
+  if (!(options.adapt_weights > 0)) return {};
+  if (request.strategy != "paper")
+    return error{errc::usage, fmt::format("--adapt-weights: {} has no such weights; leave it out, "
+                                          "or choose --strategy paper",
+                                          request.strategy)};
+  if (!(request.options.quality_percent > 0))
+    return error{errc::usage,
+                 "--adapt-weights: weighs time against a budget, and there is none above 0; give "
+                 "--quality-budget"};
+  return {};
+}
+
+result<void> check_outputs(const run_options& options) {
+  const std::vector<std::filesystem::path> inputs{options.world.cluster, options.prompts,
+                                                  options.plan, options.world.profile};
+  if (auto good = check_output("--trace", options.trace, inputs); !good) return good;
+  return check_output("--save-plan", options.save_plan, inputs);
+}
 
 /// "12.5:layer-shards": after 12.5 s plan anew as layer-shards would.
 result<actors::replan_order> parse_replan(const std::string& text,
@@ -47,6 +109,208 @@ result<actors::replan_order> parse_replan(const std::string& text,
   return actors::replan_order{static_cast<std::int64_t>(seconds * 1e9), name, planning};
 }
 
+result<std::vector<actors::replan_order>> replans_of(const run_options& options,
+                                                     const setup::preparation_request& request) {
+  std::vector<actors::replan_order> orders;
+  auto planning = request.options;
+  planning.plan.reset();
+  for (const auto& text : options.replans) {
+    auto order = parse_replan(text, planning);
+    if (!order) return order.error();
+    // The paper substitutes within groups, which only similarity placements have.
+    if (request.strategy == "paper" && order->strategy != "paper" &&
+        order->strategy != "local-only")
+      return error{errc::usage,
+                   fmt::format("--replan {}: paper substitutes within groups of experts, and plans "
+                               "of {} have none; expected paper or local-only",
+                               text, order->strategy)};
+    orders.push_back(std::move(*order));
+  }
+  return orders;
+}
+
+/// What each of so many servers in this process computes with.
+std::size_t threads_for(const run_options& options, std::size_t n_servers) {
+  if (options.threads > 0) return options.threads;
+  return std::max<std::size_t>(1, std::thread::hardware_concurrency() / n_servers);
+}
+
+result<questions> read_questions(const run_options& options) {
+  questions asked;
+  auto prompts = setup::read_prompts(options.prompts);
+  if (!prompts) return prompts.error();
+  asked.prompts = std::move(*prompts);
+  return asked;
+}
+
+result<void> encode(questions& asked, const run_options& options, const model::tokenizer& tokens) {
+  std::optional<model::chat_template> chat;
+  if (options.chat) {
+    auto read = model::chat_template::load(options.world.model);
+    if (!read) return read.error();
+    chat = std::move(*read);
+  }
+  auto encoded = setup::encode_prompts(asked.prompts, tokens, chat);
+  if (!encoded) return encoded.error();
+  asked.encoded = std::move(*encoded);
+  return {};
+}
+
+answer_printer printer_of(const run_options& options, const questions& asked) {
+  return {asked.prompts,
+          options.chat ? answer_printer::layout::conversation : answer_printer::layout::continued};
+}
+
+// ------------------------------------------------------------------------------------ reference
+
+result<model::generation> answer_alone(const run_options& options, const setup::world& loaded,
+                                       const questions& asked, std::size_t i) {
+  model::generation_options generate;
+  generate.max_new_tokens = options.max_new_tokens;
+  generate.sampling = {options.temperature, options.world.seed};
+  generate.request = i;
+  if (!options.stop.empty()) generate.stop_strings = {options.stop};
+  auto answer = model::generate(*loaded.model, loaded.tokens.get(), asked.encoded[i], generate);
+  if (!answer) return at(asked.prompts[i].place, answer.error());
+  return answer;
+}
+
+result<void> run_reference(const run_options& options) {
+  auto asked = read_questions(options);
+  if (!asked) return asked.error();
+  auto wanted = options.world.options();
+  if (!wanted) return wanted.error();
+  wanted->use = setup::profile_use::none;
+  const auto loaded = load_world(*wanted);
+  if (!loaded) return loaded.error();
+  if (auto done = encode(*asked, options, *loaded->tokens); !done) return done;
+  if (auto enough = check_threads(threads_for(options, 1) - 1); !enough) return enough;
+  nlohmann::ordered_json answers = nlohmann::json::array();
+  auto printer = printer_of(options, *asked);
+  model::thread_team team(threads_for(options, 1));
+  const model::team_scope scope(&team);
+  for (std::size_t i = 0; i < asked->prompts.size(); ++i) {
+    if (stop_requested()) return error{errc::interrupted, "interrupted"};
+    const auto answer = answer_alone(options, *loaded, *asked, i);
+    if (!answer) return answer.error();
+    answers.push_back({{"request", i},
+                       {"text", answer->text},
+                       {"token_ids", answer->token_ids},
+                       {"finish", to_string(answer->reason)}});
+    if (!options.world.json) printer.show(i, answer->text);
+  }
+  if (options.world.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"},
+                                              {"model", loaded->model_name},
+                                              {"seed", options.world.seed},
+                                              {"answers", answers}}
+                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  return {};
+}
+
+// -------------------------------------------------------------------------------------- servers
+
+/// All that a run on servers needs, and nothing that only its preparation did.
+struct ready_run {
+  std::string model_name, costs;
+  actors::service_options service;
+  experiments::workload load;
+};
+
+std::vector<actors::request_spec> requests_of(const run_options& options, const questions& asked) {
+  std::vector<actors::request_spec> requests;
+  for (const auto& ids : asked.encoded) {
+    actors::request_spec spec;
+    spec.prompt = ids;
+    spec.max_new_tokens = options.max_new_tokens;
+    spec.temperature = options.temperature;
+    spec.sampling_seed = options.world.seed;
+    if (!options.stop.empty()) spec.stop_strings = {options.stop};
+    requests.push_back(std::move(spec));
+  }
+  return requests;
+}
+
+result<void> check_lengths(const setup::world& loaded, const questions& asked,
+                           const std::vector<actors::request_spec>& requests) {
+  actors::run_setup setup;
+  static_cast<actors::service_options&>(setup) = setup::service_in(loaded, 0);
+  setup.requests = requests;
+  std::vector<std::string> places;
+  for (const auto& prompt : asked.prompts) places.push_back(prompt.place);
+  return actors::check_prompts(setup, places);
+}
+
+/// What the strategy was prepared to, in this command's mode and watched as it says.
+actors::service_options service_of(const run_options& options,
+                                   const setup::preparation_request& request,
+                                   actors::service_options service) {
+  service.mode = options.is_local() ? actors::run_mode::local : actors::run_mode::emulated;
+  service.threads_per_server = threads_for(options, service.servers.size());
+  service.monitor.on = options.adapt_weights > 0 || options.drift_percent > 0;
+  service.monitor.kappa = options.adapt_weights;
+  service.monitor.drift_margin = options.drift_percent / 100;
+  service.monitor.planning = request.options;
+  return service;
+}
+
+void print_own_weights(const actors::service_options& service) {
+  for (std::size_t m = 0; m < service.server_models.size(); ++m)
+    fmt::print(stderr, "server {} ({}): {:.1f} MB of weights\n", m, service.servers.servers[m].name,
+               static_cast<double>(service.server_models[m]->resident_bytes()) * 1e-6);
+}
+
+result<setup::prepared> prepare(const run_options& options, const setup::world& loaded,
+                                const setup::preparation_request& request) {
+  const progress_display shown;
+  if (options.is_local()) {
+    const auto n = loaded.servers.size();
+    if (auto enough = check_threads(n * threads_for(options, n)); !enough) return enough.error();
+  }
+  auto ready = setup::prepare(loaded, request, work());
+  if (!ready && !options.plan.empty()) return at(options.plan, ready.error());
+  if (!ready) return ready;
+  if (!options.save_plan.empty())
+    if (auto written =
+            write_file(options.save_plan, setup::plan_file_json(loaded, request, *ready));
+        !written)
+      return written.error();
+  if (!options.world.own_weights) return ready;
+  return setup::with_own_weights(loaded, std::move(*ready));
+}
+
+result<std::optional<setup::plan_file>> read_given_plan(const run_options& options) {
+  if (options.plan.empty()) return std::optional<setup::plan_file>();
+  auto read = setup::read_plan_file(options.plan);
+  if (!read) return read.error();
+  return std::optional(std::move(*read));
+}
+
+/// From the options to a service that can start: loads, plans, tunes.
+result<ready_run> make_ready(const run_options& options, questions& asked) {
+  const auto given = read_given_plan(options);
+  if (!given) return given.error();
+  auto request = options.planning.request(
+      options.world, setup::expected_concurrency(asked.prompts.size()), *given);
+  if (!request) return request.error();
+  request->plans_change = !options.replans.empty() || options.drift_percent > 0;
+  if (auto good = check_adaptation(options, *request); !good) return good.error();
+  auto orders = replans_of(options, *request);
+  if (!orders) return orders.error();
+  const auto loaded = load_world(options.world, *given);
+  if (!loaded) return loaded.error();
+  if (auto done = encode(asked, options, *loaded->tokens); !done) return done.error();
+  auto load = experiments::answering(requests_of(options, asked), options.planning.rate);
+  load.trace = options.trace;
+  load.replans = std::move(*orders);
+  if (auto fits = check_lengths(*loaded, asked, load.requests); !fits) return fits.error();
+  auto ready = prepare(options, *loaded, *request);
+  if (!ready) return ready.error();
+  print_own_weights(ready->service);
+  return ready_run{loaded->model_name, loaded->costs.name,
+                   service_of(options, *request, std::move(ready->service)), std::move(load)};
+}
+
 void print_changes(const experiments::strategy_report& measured) {
   for (const auto& change : measured.plan_changes)
     if (change.refused.empty())
@@ -64,167 +328,104 @@ void print_changes(const experiments::strategy_report& measured) {
                measured.policy_changes.back().weights.omega_quality);
 }
 
-/// The ids of every prompt: its text as it is, or a conversation as the model's template writes it.
-result<std::vector<std::vector<std::int32_t>>> encode_prompts(const run_options& options,
-                                                              const world& loaded,
-                                                              const std::vector<prompt>& prompts) {
-  std::optional<model::chat_template> chat;
-  if (options.chat) {
-    auto read = model::chat_template::load(options.world.model);
-    if (!read) return read.error();
-    chat = std::move(*read);
-  }
-  std::vector<std::vector<std::int32_t>> encoded;
-  for (const auto& [text, messages] : prompts) {
-    const auto place = fmt::format("{}: prompt {}", options.prompts, encoded.size() + 1);
-    if (chat) {
-      const model::chat_message alone[] = {{model::chat_role::user, text}};
-      auto ids = messages.empty() ? chat->encode(*loaded.tokens, alone)
-                                  : chat->encode(*loaded.tokens, messages);
-      if (!ids) return at(place, ids.error());
-      encoded.push_back(std::move(*ids));
-    } else if (!messages.empty()) {
-      return error{errc::usage, place +
-                                    ": found `messages`, expected `prompt`, as --chat is not "
-                                    "given; give it"};
-    } else {
-      encoded.push_back(loaded.tokens->encode(text));
-    }
-    if (encoded.back().empty())
-      return error{errc::out_of_range,
-                   place +
-                       ": the tokenizer makes no tokens of it, expected one at least; give it "
-                       "a text"};
-  }
-  return encoded;
+void print_report(const experiments::report_header& header,
+                  const experiments::strategy_report& measured) {
+  fmt::print("{:-<96}\n{} requests on {} ({} clock, charged as {}, seed {})\n", "",
+             measured.n_requests, header.cluster, header.clock, header.cost_profile, header.seed);
+  print_table({measured});
+  print_changes(measured);
 }
 
-/// What each of so many servers in this process computes with.
-std::size_t threads_for(const run_options& options, std::size_t n_servers) {
-  if (options.threads > 0) return options.threads;
-  return std::max<std::size_t>(1, std::thread::hardware_concurrency() / n_servers);
+result<experiments::strategy_report> answer(const ready_run& ready, bool shows_progress) {
+  std::optional<progress_display> shown;
+  if (shows_progress) shown.emplace();
+  return experiments::measure(ready.service, {&ready.load, 1}, work());
 }
 
-result<void> run_reference(const run_options& options, const world& loaded,
-                           const std::vector<prompt>& prompts,
-                           const std::vector<std::vector<std::int32_t>>& encoded) {
-  nlohmann::ordered_json answers = nlohmann::json::array();
-  progress_line line("generating");
-  model::thread_team team(threads_for(options, 1));
-  const model::team_scope scope(&team);
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (stop_requested()) return error{errc::interrupted, "interrupted"};
-    line.show(static_cast<double>(i) / static_cast<double>(prompts.size()));
-    model::generation_options generate;
-    generate.max_new_tokens = options.max_new_tokens;
-    generate.sampling = {options.temperature, options.world.seed};
-    generate.request = i;
-    if (!options.stop.empty()) generate.stop_strings = {options.stop};
-    const auto answer = model::generate(*loaded.model, loaded.tokens.get(), encoded[i], generate);
-    if (!answer) return at(fmt::format("prompt {}", i + 1), answer.error());
-    answers.push_back({{"request", i},
-                       {"text", answer->text},
-                       {"token_ids", answer->token_ids},
-                       {"finish", to_string(answer->reason)}});
-    if (!options.world.json) fmt::print("> {}\n{}\n\n", prompts[i].text, answer->text);
-  }
-  if (options.world.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"},
-                                              {"model", loaded.model_name},
-                                              {"seed", options.world.seed},
-                                              {"answers", answers}}
-                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-  return {};
-}
-
-result<void> run(const run_options& options) {
-  const auto quality = parse_quality(options.quality);
-  if (!quality) return quality.error();
-  auto prompts = read_prompts(options.prompts);
-  if (!prompts) return prompts.error();
-  if (options.mode != "reference" && options.world.cluster.empty())
-    return error{
-        errc::usage,
-        fmt::format("--mode {} needs --cluster FILE; draw one with `ordermoe cluster draw`",
-                    options.mode)};
-  auto world_wanted = options.world;
-  if (options.mode == "reference") world_wanted.cluster.clear();
-  auto loaded = load_world(world_wanted);
-  if (!loaded) return loaded.error();
-  auto encoded = encode_prompts(options, *loaded, *prompts);
-  if (!encoded) return encoded.error();
-  if (options.mode == "reference") return run_reference(options, *loaded, *prompts, *encoded);
-
-  planning::strategy_options choice;
-  choice.quality_percent = *quality;
-  choice.seed = options.world.seed;
-  choice.search_steps = options.search_steps;
-  choice.choose_precision = options.world.choose_precision;
-  choice.expected_rate = options.rate;
-  choice.concurrency = std::clamp(static_cast<double>(prompts->size()), 1.0, 4.0);
-  if (options.horizon_given) choice.horizon = options.horizon;
-  if (!options.residency.empty()) choice.residency = options.residency;
-  if (!options.plan.empty()) {
-    auto plan = planning::read_plan(options.plan);
-    if (!plan) return plan.error();
-    choice.plan = std::move(*plan);
-  }
-
-  experiments::experiment content;
-  auto& setup = content.setup;
-  setup = setup_of(*loaded, options.world.seed);
-  setup.mode = options.mode == "local" ? actors::run_mode::local : actors::run_mode::emulated;
-  setup.threads_per_server = threads_for(options, setup.servers.size());
-  setup.trace = options.trace;
-  setup.monitor.on = options.adapt_weights > 0 || options.drift_percent > 0;
-  setup.monitor.kappa = options.adapt_weights;
-  setup.monitor.drift_margin = options.drift_percent / 100;
-  setup.monitor.planning = choice;
-  for (const auto& text : options.replans) {
-    auto planning = choice;
-    planning.plan.reset();
-    auto order = parse_replan(text, planning);
-    if (!order) return order.error();
-    setup.replans.push_back(std::move(*order));
-  }
-  for (std::size_t i = 0; i < prompts->size(); ++i) {
-    actors::request_spec spec;
-    spec.prompt = std::move((*encoded)[i]);
-    spec.max_new_tokens = options.max_new_tokens;
-    spec.temperature = options.temperature;
-    spec.sampling_seed = options.world.seed;
-    if (!options.stop.empty()) spec.stop_strings = {options.stop};
-    setup.requests.push_back(std::move(spec));
-  }
-  if (auto good = actors::check_prompts(setup); !good) return good.error();
-  actors::draw_arrivals(setup.requests, setup.servers, options.rate, options.world.seed);
-  if (auto loaded = load_coarser(setup, options.world, choice); !loaded) return loaded.error();
-  if (auto ready = choose_strategy(setup, options.strategy, choice); !ready) return ready.error();
-  loaded->model.reset();
-  if (auto own = load_own_weights(setup, options.world); !own) return own.error();
-  result<experiments::strategy_report> measured = error{errc::failed, "not run"};
-  {
-    progress_line line("answering");
-    setup.on_progress = [&](std::size_t done, std::size_t total) {
-      line.show(static_cast<double>(done) / static_cast<double>(total));
-    };
-    measured = experiments::measure(content);
-  }
+result<void> run_on_servers(const run_options& options) {
+  auto asked = read_questions(options);
+  if (!asked) return asked.error();
+  auto ready = make_ready(options, *asked);
+  if (!ready) return ready.error();
+  auto printer = printer_of(options, *asked);
+  const bool streams = options.is_local() && !options.world.json;
+  if (streams) ready->load.watcher = printer.sink();
+  const auto measured = answer(*ready, !streams);
   if (!measured) return measured.error();
-  const experiments::report_header header{
-      loaded->model_name, loaded->servers.name, loaded->costs.name,
-      setup.mode == actors::run_mode::local ? "wall" : "virtual", options.world.seed};
+  const auto& service = ready->service;
+  const experiments::report_header header{ready->model_name, service.servers.name, ready->costs,
+                                          options.is_local() ? "wall" : "virtual",
+                                          options.world.seed};
   if (options.world.json) {
     fmt::print("{}", experiments::report_json(header, {*measured}, true));
     return {};
   }
-  for (const auto& answer : measured->outcomes)
-    fmt::print("> {}\n{}\n\n", (*prompts)[answer.request].text, answer.text);
-  fmt::print("{} requests on {} ({} clock, charged as {}, seed {})\n", prompts->size(),
-             header.cluster, header.clock, header.cost_profile, header.seed);
-  print_table({*measured});
-  print_changes(*measured);
+  if (!streams)
+    for (const auto& each : measured->outcomes)
+      printer.show(static_cast<std::size_t>(each.request), each.text);
+  print_report(header, *measured);
   return {};
+}
+
+result<void> run(const run_options& options, const CLI::App& command) {
+  if (auto good = check_options(options, command); !good) return good;
+  if (options.is_reference()) return run_reference(options);
+  if (auto good = check_outputs(options); !good) return good;
+  return run_on_servers(options);
+}
+
+void add_requests(CLI::App& command, run_options& options) {
+  command
+      .add_option("--prompts", options.prompts,
+                  "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
+      ->required();
+  command.add_flag("--chat", options.chat,
+                   "Each prompt is a user's message to an instruct variant, written by its chat "
+                   "template; a line may also be {\"messages\": [{\"role\", \"content\"}, ...]}");
+  command
+      .add_option("--max-new-tokens", options.max_new_tokens, "New tokens for each prompt at most")
+      ->check(whole_from(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--temperature", options.temperature, "0 is greedy")
+      ->check(number_from(0, 100))
+      ->capture_default_str();
+  command.add_option("--stop", options.stop, "End an answer before this text");
+}
+
+void add_mode(CLI::App& command, run_options& options) {
+  command.add_option("--cluster", options.world.cluster,
+                     "Cluster file (TOML); none for --mode reference");
+  command
+      .add_option("--mode", options.mode,
+                  "emulated (virtual time), local (wall clock) or reference (one process, no "
+                  "servers)")
+      ->check(CLI::IsMember({"emulated", "local", "reference"}))
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "Threads that each server of --mode local, or the reference, computes with; 0: "
+                  "this machine's processors, shared between them")
+      ->check(whole_from(0, 1024))
+      ->capture_default_str();
+}
+
+void add_changes(CLI::App& command, run_options& options) {
+  command
+      .add_option(
+          "--adapt-weights", options.adapt_weights,
+          "Step of the paper's eq. (45), which moves the weights of time and quality by what "
+          "requests spent and waited (strategy paper); 0: never")
+      ->check(number_from(0, 1))
+      ->capture_default_str();
+  command
+      .add_option("--replan-on-drift", options.drift_percent,
+                  "Plan anew where measured expert activation changes the plan's expected cost by "
+                  "this many per cent; 0: never")
+      ->check(number_from(0, 1000))
+      ->capture_default_str();
+  command.add_option("--replan", options.replans,
+                     "SECONDS:STRATEGY: at this time switch to this strategy's placement, once "
+                     "running requests have ended; repeatable");
 }
 
 }  // namespace
@@ -235,83 +436,21 @@ void add_run(CLI::App& app) {
   options->world.add(command, false);
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
-  command.add_option("--cluster", options->world.cluster,
-                     "Cluster file (TOML); not needed for --mode reference");
-  command
-      .add_option("--prompts", options->prompts,
-                  "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
-      ->required();
-  command.add_flag("--chat", options->chat,
-                   "Each prompt is a user's message to an instruct variant, written by its chat "
-                   "template; a line may also be {\"messages\": [{\"role\", \"content\"}, ...]}");
-  std::string strategies = "How experts are placed and chosen";
-  for (const auto& record : planning::strategy_records())
-    strategies += fmt::format("\n{}: {}", record.name, record.sentence);
-  command.add_option("--strategy", options->strategy, strategies)
-      ->check(CLI::IsMember(planning::strategy_names()))
-      ->capture_default_str();
-  command
-      .add_option("--mode", options->mode,
-                  "emulated (virtual time), local (wall clock) or reference (one process)")
-      ->check(CLI::IsMember({"emulated", "local", "reference"}))
-      ->capture_default_str();
-  command
-      .add_option("--threads", options->threads,
-                  "Threads that each server of --mode local, or the reference, computes with; 0: "
-                  "this machine's processors, shared between them")
-      ->check(CLI::Range(0u, 1024u))
-      ->capture_default_str();
-  command
-      .add_option("--max-new-tokens", options->max_new_tokens, "New tokens for each prompt at most")
-      ->check(CLI::Range(1u, 1u << 20))
-      ->capture_default_str();
-  command.add_option("--temperature", options->temperature, "0 is greedy")
-      ->check(CLI::Range(0.0, 100.0))
-      ->capture_default_str();
-  command.add_option("--stop", options->stop, "End an answer before this text");
+  add_mode(command, *options);
+  add_requests(command, *options);
+  options->planning.add(command);
+  command.add_option("--plan", options->plan,
+                     "Use this plan.json, made by `plan` or --save-plan for this model, cluster "
+                     "and strategy");
+  command.add_option("--save-plan", options->save_plan, "Write the plan that is used");
   command.add_option("--trace", options->trace,
                      "Write every decision, transfer and batch to this file");
-  command.add_option("--plan", options->plan, "Use this plan.json instead of making one");
-  command
-      .add_option("--quality-budget", options->quality,
-                  "Perplexity increase allowed, in per cent, or unbounded")
-      ->capture_default_str();
-  auto* horizon = command.add_option("--horizon", options->horizon,
-                                     "Look-ahead depth in layers; 0: the whole model");
-  command
-      .add_option("--residency", options->residency,
-                  "Where attention may run: access or roaming; default: the plan's")
-      ->check(CLI::IsMember({"access", "roaming"}));
-  command.add_option("--rate", options->rate, "Requests per second, Poisson; 0: all at once")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--adapt-weights", options->adapt_weights,
-          "Step of the paper's eq. (45), which moves the weights of time and quality by what "
-          "requests spent and waited (strategy paper); 0: never")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command
-      .add_option("--replan-on-drift", options->drift_percent,
-                  "Plan anew where measured expert activation changes the plan's expected cost by "
-                  "this many per cent; 0: never")
-      ->check(CLI::Range(0.0, 1000.0))
-      ->capture_default_str();
-  command.add_option("--replan", options->replans,
-                     "SECONDS:STRATEGY: at this time switch to this strategy's placement, once "
-                     "running requests have ended; repeatable");
-  command
-      .add_option("--search-steps", options->search_steps, "Moves that the ordermoe planner tries")
-      ->capture_default_str();
+  add_changes(command, *options);
   command.footer(
       "Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"
       "    --prompts data/eval/prompts.jsonl --strategy ordermoe --quality-budget 1 --trace "
       "trace.jsonl");
-  set_body(command, [options, horizon] {
-    options->horizon_given = horizon->count() > 0;
-    return run(*options);
-  });
+  set_body(command, [options, &command] { return run(*options, command); });
 }
 
 }  // namespace ordermoe::cli

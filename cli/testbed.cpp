@@ -1,9 +1,11 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/comparison.hpp"
 #include "config/files.hpp"
@@ -12,12 +14,14 @@ namespace ordermoe::cli {
 
 namespace {
 
+using experiments::strategy_report;
+
 struct frontier_options {
-  world_options world;
+  world_flags world;
   std::string out;
   std::vector<std::string> rows;
   comparison_options load;
-  std::size_t seeds = 10, first_seed = 1;
+  std::uint64_t seeds = 10, first_seed = 1;
   double memory_ratio = 2;
 };
 
@@ -33,10 +37,31 @@ constexpr point points[] = {
     {"ordermoe", 7}, {"ordermoe", 20},    {"ordermoe", -1}};
 
 std::string label(const point& p) {
-  if (planning::find_strategy(p.strategy)->has_budget)
-    return p.percent < 0 ? fmt::format("{} unbounded", p.strategy)
-                         : fmt::format("{} {:g} %", p.strategy, p.percent);
-  return p.strategy;
+  if (!planning::find_strategy(p.strategy)->has_budget) return p.strategy;
+  return p.percent < 0 ? fmt::format("{} unbounded", p.strategy)
+                       : fmt::format("{} {:g} %", p.strategy, p.percent);
+}
+
+bool names(const std::string& row, const point& p) {
+  return row == label(p) || row == p.strategy;
+}
+
+/// The rows that are asked for, `exact` first: the others are compared with it.
+result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
+  for (const auto& row : rows)
+    if (std::ranges::none_of(points, [&](const point& p) { return names(row, p); })) {
+      std::vector<std::string> known;
+      for (const auto& p : points) known.push_back(label(p));
+      return error{errc::usage, fmt::format("--rows '{}': no such row; expected a strategy or one "
+                                            "of {}",
+                                            row, fmt::join(known, ", "))};
+    }
+  std::vector<point> wanted;
+  for (const auto& p : points)
+    if (rows.empty() || std::string(p.strategy) == "exact" ||
+        std::ranges::any_of(rows, [&](const auto& row) { return names(row, p); }))
+      wanted.push_back(p);
+  return wanted;
 }
 
 /// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of
@@ -54,139 +79,205 @@ paired_increase compare(const std::vector<double>& losses, const std::vector<dou
   return {100 * std::expm1(mean), 100 * std::expm1(mean - half), 100 * std::expm1(mean + half)};
 }
 
+/// One strategy on one cluster, and what it is compared with there; empty where that is infeasible.
+struct measurement {
+  std::uint64_t seed = 0;
+  std::string row;
+  strategy_report report;
+  std::optional<paired_increase> increase;
+  std::optional<double> against_exact, against_shards;  ///< Mean latency, in per cent.
+
+  double megabytes() const { return report.per_1k(report.charged.charged()) * 1e-6; }
+};
+
+std::optional<double> slower_than(const strategy_report& report,
+                                  const std::optional<strategy_report>& other) {
+  if (!other) return std::nullopt;
+  return 100 * (report.latency_ms.mean / other->latency_ms.mean - 1);
+}
+
+// ------------------------------------------------------------------------------------ measuring
+
+/// A cluster of drawn servers with the memory that the model as stored is to have: the same servers
+/// whatever the precision that experts are kept in.
+cluster draw(const frontier_options& options, const setup::world& loaded,
+             const cost_profile& stored, std::uint64_t seed) {
+  draw_options draw;
+  draw.seed = seed;
+  draw.costs = stored;
+  draw.n_layers = loaded.profile.n_layers;
+  draw.n_experts = loaded.profile.n_experts;
+  draw.memory_ratio = options.memory_ratio;
+  return draw_cluster(draw);
+}
+
+/// Every wanted strategy on one cluster; those that are infeasible there are told of and left out.
+result<void> measure_cluster(const frontier_options& options, const setup::world& here,
+                             const bundled_load& load, const std::vector<point>& wanted,
+                             std::uint64_t seed, std::vector<measurement>& all) {
+  std::optional<strategy_report> exact, shards;
+  for (const auto& p : wanted) {
+    auto measured = measure_strategy(
+        here, load, options.load, p.strategy, p.percent, seed,
+        options.world.choose_precision && planning::find_strategy(p.strategy)->uses_coarser_copies);
+    if (!measured && measured.error().code != errc::infeasible)
+      return at(fmt::format("seed {}, {}", seed, label(p)), measured.error());
+    if (!measured) {
+      fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p),
+                 measured.error().message);
+      continue;
+    }
+    if (std::string(p.strategy) == "exact") exact = *measured;
+    if (std::string(p.strategy) == "layer-shards") shards = *measured;
+    measurement made{seed,         label(p),     std::move(*measured),
+                     std::nullopt, std::nullopt, std::nullopt};
+    if (exact) made.increase = compare(made.report.losses, exact->losses);
+    made.against_exact = slower_than(made.report, exact);
+    made.against_shards = slower_than(made.report, shards);
+    all.push_back(std::move(made));
+  }
+  return {};
+}
+
+result<std::vector<measurement>> measure_all(const frontier_options& options,
+                                             const setup::world& loaded, const bundled_load& load,
+                                             const std::vector<point>& wanted) {
+  const auto stored = setup::load_costs(options.world.costs, loaded.model->config());
+  if (!stored) return stored.error();
+  const progress_display shown;
+  std::vector<measurement> all;
+  for (std::uint64_t s = 0; s < options.seeds; ++s) {
+    const auto seed = options.first_seed + s;
+    const auto here = setup::on_servers(loaded, draw(options, loaded, *stored, seed));
+    if (auto done = measure_cluster(options, here, load, wanted, seed, all); !done)
+      return done.error();
+  }
+  return all;
+}
+
+// ------------------------------------------------------------------------------------ reporting
+
+nlohmann::ordered_json to_json(const measurement& m) {
+  using json = nlohmann::ordered_json;
+  const auto& r = m.report;
+  const auto or_null = [](const auto& value, auto&& part) {
+    return value ? json(part(*value)) : json(nullptr);
+  };
+  return {{"seed", m.seed},
+          {"strategy", m.row},
+          {"latency_ms", r.latency_ms.mean},
+          {"tpot_ms", r.tpot_ms.mean},
+          {"ttft_ms", r.ttft_ms.mean},
+          {"megabytes_per_1k_tokens", m.megabytes()},
+          {"perplexity", *r.perplexity},
+          {"increase_percent", or_null(m.increase, [](const auto& i) { return i.percent; })},
+          {"increase_low", or_null(m.increase, [](const auto& i) { return i.low; })},
+          {"increase_high", or_null(m.increase, [](const auto& i) { return i.high; })},
+          {"exact_match", r.exact_match.value_or(0)},
+          {"budget_spent_ratio", r.budget_spent_ratio.value_or(0)},
+          {"whole_model", to_string(r.whole_model)},
+          {"plan_estimate_token_ms", r.plan_estimate_ms}};
+}
+
+std::string json_text(const std::vector<measurement>& all) {
+  nlohmann::ordered_json list = nlohmann::json::array();
+  for (const auto& m : all) list.push_back(to_json(m));
+  return list.dump(1) + "\n";
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto n = values.size();
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-struct series {
-  std::vector<double> latency, tpot, ttft, megabytes, increase, low, high, match, against_exact,
-      against_shards;
-};
+/// The values of one row on the clusters where there are any.
+template <class Value>
+std::vector<double> values_of(const std::vector<const measurement*>& row, const Value& value) {
+  std::vector<double> values;
+  for (const auto* m : row)
+    if (const std::optional<double> one = value(*m)) values.push_back(*one);
+  return values;
+}
 
-result<void> frontier(const frontier_options& options) {
-  const auto loaded = load_world(options.world);
-  if (!loaded) return loaded.error();
-  auto made = make_comparison(*loaded, options.load, options.first_seed);
-  if (!made) return made.error();
-  auto& content = made->content;
-  auto& setup = content.setup;
-  // The same servers whatever the precision that experts are kept in.
-  const auto drawn_for = load_costs(options.world.costs, loaded->model->config());
-  if (!drawn_for) return drawn_for.error();
-  if (auto coarser = load_coarser(setup, options.world, {}); !coarser) return coarser.error();
-  const auto coarser = setup.coarser;
+/// "median (worst)"
+std::string summary(const std::vector<double>& values, const char* format) {
+  if (values.empty()) return "-";
+  return fmt::format("{} ({})", fmt::format(fmt::runtime(format), median(values)),
+                     fmt::format(fmt::runtime(format), *std::ranges::max_element(values)));
+}
 
-  nlohmann::ordered_json all = nlohmann::json::array();
-  std::map<std::string, series> results;
-  progress_line line("frontier");
-  std::size_t done = 0;
-  for (std::size_t s = 0; s < options.seeds; ++s) {
-    const auto seed = options.first_seed + s;
-    draw_options draw;
-    draw.seed = seed;
-    draw.costs = *drawn_for;
-    draw.n_layers = loaded->experts.n_layers;
-    draw.n_experts = loaded->experts.n_experts;
-    draw.memory_ratio = options.memory_ratio;
-    made->move_to(draw_cluster(draw), options.load.rate, seed);
-    std::optional<experiments::strategy_report> exact, shards;
-    for (const auto& p : points) {
-      const bool wanted =
-          options.rows.empty() || std::string(p.strategy) == "exact" ||
-          std::any_of(options.rows.begin(), options.rows.end(),
-                      [&](const auto& row) { return row == label(p) || row == p.strategy; });
-      if (!wanted) continue;
-      line.show(
-          static_cast<double>(done++) / static_cast<double>(options.seeds * std::size(points)),
-          label(p));
-      auto choice = options.load.planning(p.percent, seed);
-      choice.choose_precision = options.world.choose_precision;
-      setup.model = loaded->model;
-      setup.coarser = coarser;
-      setup.costs = loaded->costs;
-      setup.profile = loaded->experts;
-      if (auto ready = choose_strategy(setup, p.strategy, choice); !ready) {
-        if (ready.error().code != errc::infeasible)
-          return at(fmt::format("seed {}, {}", seed, label(p)), ready.error());
-        fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p),
-                   ready.error().message);
-        continue;
-      }
-      auto measured = experiments::measure(content);
-      if (!measured) return at(fmt::format("seed {}, {}", seed, label(p)), measured.error());
-      if (std::string(p.strategy) == "exact") exact = *measured;
-      if (std::string(p.strategy) == "layer-shards") shards = *measured;
-      const auto increase = compare(measured->losses, exact->losses);
-      auto& r = results[label(p)];
-      r.latency.push_back(measured->latency_ms.mean);
-      r.tpot.push_back(measured->tpot_ms.mean);
-      r.ttft.push_back(measured->ttft_ms.mean);
-      r.megabytes.push_back(measured->per_1k(measured->charged.charged()) * 1e-6);
-      r.increase.push_back(increase.percent);
-      r.low.push_back(increase.low);
-      r.high.push_back(increase.high);
-      r.match.push_back(measured->exact_match.value_or(0));
-      r.against_exact.push_back(100 * (measured->latency_ms.mean / exact->latency_ms.mean - 1));
-      if (shards)
-        r.against_shards.push_back(100 * (measured->latency_ms.mean / shards->latency_ms.mean - 1));
-      all.push_back(
-          {{"seed", seed},
-           {"strategy", label(p)},
-           {"latency_ms", measured->latency_ms.mean},
-           {"tpot_ms", measured->tpot_ms.mean},
-           {"ttft_ms", measured->ttft_ms.mean},
-           {"megabytes_per_1k_tokens", measured->per_1k(measured->charged.charged()) * 1e-6},
-           {"perplexity", *measured->perplexity},
-           {"increase_percent", increase.percent},
-           {"increase_low", increase.low},
-           {"increase_high", increase.high},
-           {"exact_match", measured->exact_match.value_or(0)},
-           {"budget_spent_ratio", measured->budget_spent_ratio.value_or(0)},
-           {"whole_model", to_string(measured->whole_model)},
-           {"plan_estimate_token_ms", measured->plan_estimate_ms}});
-    }
-  }
-  if (!options.out.empty())
-    if (auto written = write_file(options.out, all.dump(1) + "\n"); !written)
-      return written.error();
-  if (options.world.json) {
-    fmt::print("{}\n", all.dump(1));
-    return {};
-  }
+std::string increase_summary(const std::vector<const measurement*>& row) {
+  const auto of = [&](double paired_increase::*part) {
+    return values_of(row, [part](const measurement& m) {
+      return m.increase ? std::optional(*m.increase.*part) : std::nullopt;
+    });
+  };
+  const auto percent = of(&paired_increase::percent);
+  if (percent.empty()) return "-";
+  return fmt::format("{:+.2f} [{:+.2f}, {:+.2f}] ({:+.2f})", median(percent),
+                     median(of(&paired_increase::low)), median(of(&paired_increase::high)),
+                     *std::ranges::max_element(percent));
+}
+
+void print_row(const std::string& name, const std::vector<const measurement*>& row) {
+  const auto of = [&](const auto& value) { return values_of(row, value); };
+  const auto match = of([](const measurement& m) { return m.report.exact_match; });
+  fmt::print(
+      "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name,
+      summary(of([](const measurement& m) { return std::optional(m.report.latency_ms.mean); }),
+              "{:.0f}"),
+      summary(of([](const measurement& m) { return m.against_exact; }), "{:+.1f}"),
+      summary(of([](const measurement& m) { return m.against_shards; }), "{:+.1f}"),
+      summary(of([](const measurement& m) { return std::optional(m.report.tpot_ms.mean); }),
+              "{:.1f}"),
+      summary(of([](const measurement& m) { return std::optional(m.report.ttft_ms.mean); }),
+              "{:.0f}"),
+      summary(of([](const measurement& m) { return std::optional(m.megabytes()); }), "{:.1f}"),
+      increase_summary(row),
+      match.empty()
+          ? std::string("-")
+          : fmt::format("{:.2f} ({:.2f})", median(match), *std::ranges::min_element(match)));
+}
+
+void print_rows(const frontier_options& options, const setup::world& loaded, std::size_t n_problems,
+                const std::vector<measurement>& all) {
   fmt::print(
       "Model {}, clusters drawn with seeds {} to {}, memory ratio {:g}, virtual clock, charged as "
       "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
       "Median over clusters, the worst in brackets; change of perplexity against exact with the "
-      "median paired 95 % interval.\n\n",
-      loaded->model_name, options.first_seed, options.first_seed + options.seeds - 1,
-      options.memory_ratio, loaded->costs.name, options.load.requests, options.load.rate,
-      options.load.scored_tokens, content.problems.size());
+      "median paired 95 % interval. -: nothing to compare with.\n\n",
+      loaded.model_name, options.first_seed, options.first_seed + options.seeds - 1,
+      options.memory_ratio, loaded.costs.name, options.load.requests, options.load.rate,
+      options.load.scored_tokens, n_problems);
   fmt::print(
       "| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per "
       "1k tokens | perplexity % | exact match |\n"
       "|---|---|---|---|---|---|---|---|---|\n");
   for (const auto& p : points) {
-    const auto found = results.find(label(p));
-    if (found == results.end()) continue;
-    const auto& r = found->second;
-    const auto worst = [](const std::vector<double>& v) {
-      return v.empty() ? 0.0 : *std::max_element(v.begin(), v.end());
-    };
-    fmt::print(
-        "| {} | {:.0f} ({:.0f}) | {:+.1f} ({:+.1f}) | {} | {:.1f} ({:.1f}) | {:.0f} ({:.0f}) | "
-        "{:.1f} ({:.1f}) | {:+.2f} [{:+.2f}, {:+.2f}] ({:+.2f}) | {:.2f} ({:.2f}) |\n",
-        label(p), median(r.latency), worst(r.latency), median(r.against_exact),
-        worst(r.against_exact),
-        r.against_shards.empty()
-            ? std::string("-")
-            : fmt::format("{:+.1f} ({:+.1f})", median(r.against_shards), worst(r.against_shards)),
-        median(r.tpot), worst(r.tpot), median(r.ttft), worst(r.ttft), median(r.megabytes),
-        worst(r.megabytes), median(r.increase), median(r.low), median(r.high), worst(r.increase),
-        median(r.match), *std::min_element(r.match.begin(), r.match.end()));
+    std::vector<const measurement*> row;
+    for (const auto& m : all)
+      if (m.row == label(p)) row.push_back(&m);
+    if (!row.empty()) print_row(label(p), row);
   }
-  return {};
+}
+
+result<void> frontier(const frontier_options& options) {
+  const auto wanted = wanted_points(options.rows);
+  if (!wanted) return wanted.error();
+  if (auto good = check_output("--out", options.out, {options.world.profile}); !good) return good;
+  const auto loaded = load_world(options.world);
+  if (!loaded) return loaded.error();
+  const auto load = make_load(*loaded, options.load);
+  if (!load) return load.error();
+  const auto all = measure_all(options, *loaded, *load, *wanted);
+  if (!all) return all.error();
+  if (options.world.json)
+    fmt::print("{}", json_text(*all));
+  else
+    print_rows(options, *loaded, load->n_problems, *all);
+  if (options.out.empty()) return {};
+  return write_file(options.out, json_text(*all));
 }
 
 }  // namespace
@@ -201,13 +292,14 @@ void add_testbed(CLI::App& app) {
   options->world.add_precisions(command);
   options->world.add_choose_precision(command);
   command.add_option("--seeds", options->seeds, "Clusters to draw")
-      ->check(CLI::Range(1u, 1000u))
+      ->check(whole_from(1, 1000))
       ->capture_default_str();
   command.add_option("--first-seed", options->first_seed, "Seed of the first cluster")
+      ->check(whole_from(0, UINT64_MAX - 1000))
       ->capture_default_str();
   options->load.add(command);
   command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")
-      ->check(CLI::Range(1.0, 100.0))
+      ->check(number_from(1, 100))
       ->capture_default_str();
   command
       .add_option("--rows", options->rows,

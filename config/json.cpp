@@ -139,6 +139,7 @@ std::string shown(const json& node) {
 std::string range_text(double low, double high, std::string_view kind) {
   constexpr double limit = std::numeric_limits<double>::max();
   if (low == -limit && high == limit) return fmt::format("{}", kind);
+  if (low == high) return fmt::format("{} that is {}", kind, low);
   if (high == limit) return fmt::format("{} of at least {}", kind, low);
   if (low == -limit) return fmt::format("{} of at most {}", kind, high);
   return fmt::format("{} from {} to {}", kind, low, high);
@@ -148,6 +149,7 @@ template <class Integer>
 std::string whole_range_text(Integer low, Integer high) {
   using limits = std::numeric_limits<Integer>;
   if (low == limits::min() && high == limits::max()) return "a whole number";
+  if (low == high) return fmt::format("the whole number {}", low);
   if (high == limits::max()) return fmt::format("a whole number of at least {}", low);
   return fmt::format("a whole number from {} to {}", low, high);
 }

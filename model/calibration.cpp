@@ -18,18 +18,6 @@ namespace {
 
 using set_key = std::vector<std::uint32_t>;
 
-/// Softmax over all experts, in double precision.
-void probabilities(std::span<const float> logits, std::vector<double>& p) {
-  const double largest = *std::ranges::max_element(logits);
-  p.resize(logits.size());
-  double total = 0;
-  for (std::size_t e = 0; e < p.size(); ++e) {
-    p[e] = std::exp(static_cast<double>(logits[e]) - largest);
-    total += p[e];
-  }
-  for (double& x : p) x /= total;
-}
-
 /// Sums over tokens at one layer, from which layer_statistics are made.
 struct layer_sums {
   explicit layer_sums(std::size_t n, std::size_t n_copies)
@@ -139,7 +127,7 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
     }
 
   std::vector<float> hidden = state.hidden;
-  std::vector<double> p;
+  std::vector<double> p(n_experts);
   std::vector<double> centred(n_experts);
   std::vector<double> distance(n_experts * n_experts);
   std::vector<float> block_output(width);
@@ -148,7 +136,7 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
     const auto& slots = state.routed[i];
     if (slots.empty()) continue;
     ++sums.rows;
-    probabilities(logits, p);
+    softmax(logits, p);
     const double mean =
         std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(n_experts);
     for (std::size_t e = 0; e < n_experts; ++e) centred[e] = logits[e] - mean;
@@ -274,17 +262,6 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts,
   return layer;
 }
 
-/// Similarities are cosines of Gram rows, eq. (4).
-std::vector<double> cosines(const std::vector<double>& gram, std::size_t n) {
-  std::vector<double> similarity(n * n);
-  for (std::size_t a = 0; a < n; ++a)
-    for (std::size_t b = 0; b < n; ++b) {
-      const double scale = std::sqrt(gram[a * n + a] * gram[b * n + b]);
-      similarity[a * n + b] = a == b ? 1.0 : scale > 0 ? gram[a * n + b] / scale : 0.0;
-    }
-  return similarity;
-}
-
 /// Which experts a draw leaves: half of them, rounded up, by a seeded shuffle.
 std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std::size_t layer,
                                  std::size_t draw) {
@@ -298,14 +275,14 @@ std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std:
 }
 
 /// Replaces slots whose expert is away; returns the predicted loss of the row.
-double substitute(loss_model kind, gate_rule rule, const layer_statistics& layer,
+double substitute(loss_metric kind, gate_rule rule, const layer_statistics& layer,
                   const std::vector<double>& similarity, const std::vector<char>& available,
                   std::span<const float> logits, std::vector<executed_slot>& slots) {
   const std::size_t n_experts = available.size();
   double predicted = 0;
-  if (kind == loss_model::token_gate) {
-    std::vector<double> p;
-    probabilities(logits, p);
+  if (kind == loss_metric::token_gate) {
+    std::vector<double> p(n_experts);
+    softmax(logits, p);
     std::vector<char> taken(n_experts, 0);
     for (const auto& slot : slots) taken[slot.expert.index()] = 1;
     bool changed = false;
@@ -337,7 +314,7 @@ double substitute(loss_model kind, gate_rule rule, const layer_statistics& layer
     for (std::size_t k = 0; k < n_experts; ++k) {
       if (available[k] == 0) continue;
       const std::size_t at = r * n_experts + k;
-      const double loss = kind == loss_model::output
+      const double loss = kind == loss_metric::output
                               ? gate * gate * layer.output_distance[at] * layer.output_distance[at]
                               : gate * (1.0 - similarity[at]) / 2.0;
       if (!best || loss < least) {
@@ -423,169 +400,220 @@ result<void> check_documents(const model_config& config,
   return {};
 }
 
+/// One calibration, first of what router and experts do, then of what substituting does.
+class calibration_run {
+ public:
+  calibration_run(const transformer& model, std::span<const std::vector<std::int32_t>> documents,
+                  const calibration_options& options)
+      : model_(model),
+        config_(model.config()),
+        documents_(documents),
+        options_(options),
+        sums_(config_.n_layers, layer_sums(config_.n_experts, options.copies.size())),
+        samples_(config_.n_layers),
+        copy_samples_(config_.n_layers,
+                      std::vector<std::vector<damage_sample>>(options.copies.size())) {
+    found_.n_layers = config_.n_layers;
+    found_.n_experts = config_.n_experts;
+    found_.top_k = config_.top_k;
+    for (const auto& ids : documents) {
+      found_.n_tokens += ids.size();
+      if (found_.n_damage_tokens >= options.damage_tokens) continue;
+      found_.n_damage_tokens += ids.size();
+      ++n_damage_documents_;
+    }
+  }
+
+  result<calibration_statistics> run() {
+    const error stopped{errc::interrupted, "calibration was stopped; nothing of it is kept"};
+    for (const auto& ids : documents_) {
+      if (stopping()) return stopped;
+      observe_document(ids);
+    }
+    conclude_observations();
+    for (std::size_t d = 0; d < n_damage_documents_; ++d)
+      if (!measure_document(documents_[d])) return stopped;
+    conclude_damage();
+    if (options_.progress) options_.progress(1.0);
+    return std::move(found_);
+  }
+
+ private:
+  bool stopping() const { return options_.should_stop && options_.should_stop(); }
+
+  /// Work in rows through a layer, roughly: observing runs every expert, a damage pass the rest of
+  /// the layers.
+  double observing() const {
+    return static_cast<double>(found_.n_tokens) * static_cast<double>(config_.n_layers) *
+           static_cast<double>(config_.n_experts) / static_cast<double>(config_.top_k);
+  }
+  double measuring() const {
+    const auto n_layers = static_cast<double>(config_.n_layers);
+    return static_cast<double>(found_.n_damage_tokens) * n_layers * (n_layers + 1) / 2 *
+           static_cast<double>(n_loss_metrics) * static_cast<double>(options_.damage_draws);
+  }
+  void advance(double rows) {
+    done_ += rows;
+    if (options_.progress) options_.progress(std::min(1.0, done_ / (observing() + measuring())));
+  }
+
+  std::vector<float> embedded(const teacher_forced& text) const {
+    std::vector<float> hidden(text.ids.size() * config_.hidden_size);
+    model_.embed(text.ids, hidden);
+    return hidden;
+  }
+
+  void observe_document(const std::vector<std::int32_t>& ids) {
+    const auto text = rows_of(config_, ids);
+    auto hidden = embedded(text);
+    slot_table before;
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      const auto state = prepare(model_, layer_id{l}, text.prompt, hidden);
+      hidden = observe(model_, layer_id{l}, state, options_.copies, sums_[l]);
+      if (l > 0) observe_transitions(before, state.routed, config_.n_experts, sums_[l - 1]);
+      before = state.routed;
+    }
+    baseline_ += remaining_loss(model_, config_.n_layers, std::move(hidden), text);
+    n_predicted_ += text.targets.size();
+    advance(observing() * static_cast<double>(ids.size()) / static_cast<double>(found_.n_tokens));
+  }
+
+  void conclude_observations() {
+    found_.baseline_nats = baseline_ / static_cast<double>(n_predicted_);
+    std::vector<std::map<set_key, std::size_t>> set_index(config_.n_layers);
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      found_.layers.push_back(conclude(sums_[l], config_.n_experts, options_.copies));
+      set_index[l] = rank_sets(sums_[l], found_.layers[l].sets);
+      similarity_.push_back(cosines(found_.layers[l].logit_gram, config_.n_experts));
+      centred_.push_back(cosines(found_.layers[l].centred_gram, config_.n_experts));
+    }
+    for (std::size_t l = 0; l + 1 < config_.n_layers; ++l) {
+      auto& layer = found_.layers[l];
+      layer.transitions = sums_[l].transitions;
+      for (const auto& [keys, count] : sums_[l].set_transitions)
+        layer.set_transitions.push_back(
+            {set_index[l].at(keys.first), set_index[l + 1].at(keys.second), count});
+      std::ranges::sort(layer.set_transitions, [](const auto& a, const auto& b) {
+        return std::pair(a.from, a.to) < std::pair(b.from, b.to);
+      });
+    }
+  }
+
+  /// False where it was stopped.
+  bool measure_document(const std::vector<std::int32_t>& ids) {
+    const auto text = rows_of(config_, ids);
+    const auto n_targets = static_cast<double>(text.targets.size());
+    measured_once_ += n_targets;
+    measured_ += n_targets * static_cast<double>(options_.damage_draws);
+    auto hidden = embedded(text);
+    std::vector<before_experts> states;
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      states.push_back(prepare(model_, layer_id{l}, text.prompt, hidden));
+      hidden = states[l].hidden;
+      execute_slots(model_, layer_id{l}, states[l].normed, states[l].routed, hidden);
+    }
+    const double exact = remaining_loss(model_, config_.n_layers, std::move(hidden), text);
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      for (std::size_t c = 0; c < options_.copies.size(); ++c) {
+        if (stopping()) return false;
+        copy_samples_[l][c].push_back(copy_damage(l, c, states[l], text, exact));
+      }
+      for (std::size_t draw = 0; draw < options_.damage_draws; ++draw) {
+        if (stopping()) return false;
+        const auto available = draw_available(config_.n_experts, options_.seed, l, draw);
+        for (std::size_t m = 0; m < n_loss_metrics; ++m)
+          samples_[l][m].push_back(substitution_damage(l, static_cast<loss_metric>(m), available,
+                                                       states[l], text, exact));
+        advance(static_cast<double>(ids.size() * n_loss_metrics * (config_.n_layers - l)));
+      }
+    }
+    return true;
+  }
+
+  /// Rows whose loss counts: a decoder's last position predicts nothing.
+  static std::size_t n_counted(const teacher_forced& text) {
+    return text.first + text.targets.size();
+  }
+
+  damage_sample copy_damage(std::size_t layer, std::size_t copy, const before_experts& state,
+                            const teacher_forced& text, double exact) const {
+    damage_sample sample;
+    const auto& distance = found_.layers[layer].copies[copy].distance;
+    for (std::size_t i = 0; i < n_counted(text); ++i)
+      for (const auto& slot : state.routed[i])
+        sample.predicted += std::pow(slot.gate * distance[slot.expert.index()], 2);
+    std::vector<float> changed = state.hidden;
+    execute_slots(*options_.copies[copy].model, layer_id{layer}, state.normed, state.routed,
+                  changed);
+    sample.increase = remaining_loss(model_, layer + 1, std::move(changed), text) - exact;
+    return sample;
+  }
+
+  damage_sample substitution_damage(std::size_t layer, loss_metric kind,
+                                    const std::vector<char>& available, const before_experts& state,
+                                    const teacher_forced& text, double exact) const {
+    const auto& cosine =
+        kind == loss_metric::router_logit_centred ? centred_[layer] : similarity_[layer];
+    const std::size_t n_experts = config_.n_experts;
+    slot_table slots = state.routed;
+    damage_sample sample;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].empty()) continue;
+      const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
+      const double predicted = substitute(kind, config_.gates, found_.layers[layer], cosine,
+                                          available, logits, slots[i]);
+      if (i < n_counted(text)) sample.predicted += predicted;
+    }
+    std::vector<float> changed = state.hidden;
+    execute_slots(model_, layer_id{layer}, state.normed, slots, changed);
+    sample.increase = remaining_loss(model_, layer + 1, std::move(changed), text) - exact;
+    return sample;
+  }
+
+  void conclude_damage() {
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      for (std::size_t m = 0; m < n_loss_metrics; ++m)
+        found_.layers[l].damage[m] = conclude(samples_[l][m], measured_);
+      for (std::size_t c = 0; c < options_.copies.size(); ++c)
+        found_.layers[l].copies[c].damage = conclude(copy_samples_[l][c], measured_once_);
+    }
+  }
+
+  const transformer& model_;
+  const model_config& config_;
+  std::span<const std::vector<std::int32_t>> documents_;
+  const calibration_options& options_;
+  calibration_statistics found_;
+  std::size_t n_damage_documents_ = 0;
+  std::vector<layer_sums> sums_;
+  double baseline_ = 0;
+  std::uint64_t n_predicted_ = 0;
+  std::vector<std::vector<double>> similarity_, centred_;  ///< [layers] of cosines().
+  std::vector<std::array<std::vector<damage_sample>, n_loss_metrics>> samples_;  ///< [layers]
+  std::vector<std::vector<std::vector<damage_sample>>> copy_samples_;  ///< [layers][copies]
+  double measured_ = 0, measured_once_ = 0;  ///< Tokens, over all draws and of one.
+  double done_ = 0;
+};
+
 }  // namespace
 
-const char* to_string(loss_model model) {
-  switch (model) {
-    case loss_model::router_logit:
-      return "router-logit";
-    case loss_model::router_logit_centred:
-      return "router-logit-centred";
-    case loss_model::output:
-      return "output";
-    case loss_model::token_gate:
-      return "token-gate";
-  }
-  return "?";
+std::vector<double> cosines(std::span<const double> gram, std::size_t n) {
+  std::vector<double> similarity(n * n);
+  for (std::size_t a = 0; a < n; ++a)
+    for (std::size_t b = 0; b < n; ++b) {
+      const double scale = std::sqrt(gram[a * n + a] * gram[b * n + b]);
+      similarity[a * n + b] = a == b      ? 1.0
+                              : scale > 0 ? std::clamp(gram[a * n + b] / scale, -1.0, 1.0)
+                                          : 0.0;
+    }
+  return similarity;
 }
 
 result<calibration_statistics> calibrate(const transformer& model,
                                          std::span<const std::vector<std::int32_t>> documents,
                                          const calibration_options& options) {
-  const model_config& config = model.config();
-  if (auto checked = check_documents(config, documents); !checked) return checked.error();
-  const std::size_t n_experts = config.n_experts;
-  const auto stopping = [&] { return options.should_stop && options.should_stop(); };
-  const error stopped{errc::interrupted, "calibration was stopped; nothing of it is kept"};
-
-  calibration_statistics statistics;
-  statistics.n_layers = config.n_layers;
-  statistics.n_experts = n_experts;
-  statistics.top_k = config.top_k;
-
-  std::size_t n_damage_documents = 0;
-  for (const auto& ids : documents) {
-    statistics.n_tokens += ids.size();
-    if (statistics.n_damage_tokens < options.damage_tokens) {
-      statistics.n_damage_tokens += ids.size();
-      ++n_damage_documents;
-    }
-  }
-  // Work in rows through a layer, roughly: observing runs every expert, a damage pass the rest of
-  // the layers.
-  const auto n_layers = static_cast<double>(config.n_layers);
-  const double observing = static_cast<double>(statistics.n_tokens) * n_layers *
-                           static_cast<double>(n_experts) / static_cast<double>(config.top_k);
-  const double measuring = static_cast<double>(statistics.n_damage_tokens) * n_layers *
-                           (n_layers + 1) / 2 * static_cast<double>(n_loss_models) *
-                           static_cast<double>(options.damage_draws);
-  double done = 0;
-  const auto advance = [&](double rows) {
-    done += rows;
-    if (options.progress) options.progress(std::min(1.0, done / (observing + measuring)));
-  };
-
-  std::vector<layer_sums> sums(config.n_layers, layer_sums(n_experts, options.copies.size()));
-  double baseline = 0;
-  std::uint64_t predicted_tokens = 0;
-  for (const auto& ids : documents) {
-    if (stopping()) return stopped;
-    const auto text = rows_of(config, ids);
-    std::vector<float> hidden(ids.size() * config.hidden_size);
-    model.embed(text.ids, hidden);
-    slot_table before;
-    for (std::size_t l = 0; l < config.n_layers; ++l) {
-      const auto state = prepare(model, layer_id{l}, text.prompt, hidden);
-      hidden = observe(model, layer_id{l}, state, options.copies, sums[l]);
-      if (l > 0) observe_transitions(before, state.routed, n_experts, sums[l - 1]);
-      before = state.routed;
-    }
-    baseline += remaining_loss(model, config.n_layers, std::move(hidden), text);
-    predicted_tokens += text.targets.size();
-    advance(observing * static_cast<double>(ids.size()) / static_cast<double>(statistics.n_tokens));
-  }
-  statistics.baseline_nats = baseline / static_cast<double>(predicted_tokens);
-
-  std::vector<std::map<set_key, std::size_t>> set_index(config.n_layers);
-  for (std::size_t l = 0; l < config.n_layers; ++l) {
-    statistics.layers.push_back(conclude(sums[l], n_experts, options.copies));
-    set_index[l] = rank_sets(sums[l], statistics.layers[l].sets);
-  }
-  for (std::size_t l = 0; l + 1 < config.n_layers; ++l) {
-    auto& layer = statistics.layers[l];
-    layer.transitions = sums[l].transitions;
-    for (const auto& [keys, count] : sums[l].set_transitions)
-      layer.set_transitions.push_back(
-          {set_index[l].at(keys.first), set_index[l + 1].at(keys.second), count});
-    std::ranges::sort(layer.set_transitions, [](const auto& a, const auto& b) {
-      return std::pair(a.from, a.to) < std::pair(b.from, b.to);
-    });
-  }
-
-  std::vector<std::vector<double>> similarity(config.n_layers);
-  std::vector<std::vector<double>> centred(config.n_layers);
-  for (std::size_t l = 0; l < config.n_layers; ++l) {
-    similarity[l] = cosines(statistics.layers[l].logit_gram, n_experts);
-    centred[l] = cosines(statistics.layers[l].centred_gram, n_experts);
-  }
-  std::vector<std::array<std::vector<damage_sample>, n_loss_models>> samples(config.n_layers);
-  std::vector<std::vector<std::vector<damage_sample>>> copy_samples(
-      config.n_layers, std::vector<std::vector<damage_sample>>(options.copies.size()));
-  double measured_tokens = 0, measured_once = 0;
-  for (std::size_t d = 0; d < n_damage_documents; ++d) {
-    const auto& ids = documents[d];
-    const auto text = rows_of(config, ids);
-    measured_once += static_cast<double>(text.targets.size());
-    measured_tokens +=
-        static_cast<double>(text.targets.size()) * static_cast<double>(options.damage_draws);
-    std::vector<float> hidden(ids.size() * config.hidden_size);
-    model.embed(text.ids, hidden);
-    std::vector<before_experts> states;
-    for (std::size_t l = 0; l < config.n_layers; ++l) {
-      states.push_back(prepare(model, layer_id{l}, text.prompt, hidden));
-      hidden = states[l].hidden;
-      execute_slots(model, layer_id{l}, states[l].normed, states[l].routed, hidden);
-    }
-    const double exact = remaining_loss(model, config.n_layers, hidden, text);
-    for (std::size_t l = 0; l < config.n_layers; ++l) {
-      for (std::size_t c = 0; c < options.copies.size(); ++c) {
-        if (stopping()) return stopped;
-        damage_sample sample;
-        for (std::size_t i = 0; i < text.first + text.targets.size(); ++i)
-          for (const auto& slot : states[l].routed[i])
-            sample.predicted += std::pow(
-                slot.gate * statistics.layers[l].copies[c].distance[slot.expert.index()], 2);
-        std::vector<float> changed = states[l].hidden;
-        execute_slots(*options.copies[c].model, layer_id{l}, states[l].normed, states[l].routed,
-                      changed);
-        sample.increase = remaining_loss(model, l + 1, std::move(changed), text) - exact;
-        copy_samples[l][c].push_back(sample);
-      }
-      for (std::size_t draw = 0; draw < options.damage_draws; ++draw) {
-        if (stopping()) return stopped;
-        const auto available = draw_available(n_experts, options.seed, l, draw);
-        for (std::size_t m = 0; m < n_loss_models; ++m) {
-          const auto kind = static_cast<loss_model>(m);
-          const auto& cosine =
-              kind == loss_model::router_logit_centred ? centred[l] : similarity[l];
-          slot_table slots = states[l].routed;
-          damage_sample sample;
-          for (std::size_t i = 0; i < slots.size(); ++i) {
-            if (slots[i].empty()) continue;
-            const auto logits =
-                std::span<const float>(states[l].logits).subspan(i * n_experts, n_experts);
-            const double predicted = substitute(kind, config.gates, statistics.layers[l], cosine,
-                                                available, logits, slots[i]);
-            // A decoder's last position predicts nothing.
-            if (i < text.first + text.targets.size()) sample.predicted += predicted;
-          }
-          std::vector<float> changed = states[l].hidden;
-          execute_slots(model, layer_id{l}, states[l].normed, slots, changed);
-          sample.increase = remaining_loss(model, l + 1, std::move(changed), text) - exact;
-          samples[l][m].push_back(sample);
-        }
-        advance(static_cast<double>(ids.size() * n_loss_models * (config.n_layers - l)));
-      }
-    }
-  }
-  for (std::size_t l = 0; l < config.n_layers; ++l) {
-    for (std::size_t m = 0; m < n_loss_models; ++m)
-      statistics.layers[l].damage[m] = conclude(samples[l][m], measured_tokens);
-    for (std::size_t c = 0; c < options.copies.size(); ++c)
-      statistics.layers[l].copies[c].damage = conclude(copy_samples[l][c], measured_once);
-  }
-  if (options.progress) options.progress(1.0);
-  return statistics;
+  if (auto checked = check_documents(model.config(), documents); !checked) return checked.error();
+  return calibration_run(model, documents, options).run();
 }
 
 }  // namespace ordermoe::model

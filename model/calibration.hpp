@@ -8,24 +8,14 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/loss_metric.hpp"
 #include "model/transformer.hpp"
 
 /// What a model's router and experts do on calibration texts, and what substituting experts costs
 /// it: the raw statistics that planning turns into a profile.
 namespace ordermoe::model {
 
-/// What a substitution is predicted to cost, per slot with target r, gate g and substitute k.
-enum class loss_model {
-  router_logit,          ///< g (1 - Sim(r, k)) / 2, Sim of eq. (4); k runs with the target's gate.
-  router_logit_centred,  ///< The same, each token's mean logit taken off before eq. (4).
-  output,                ///< g^2 D(r, k)^2; k runs with the target's gate.
-  token_gate,  ///< max(0, p_r - p_k), p the softmax over all experts of this token; gates are the
-               ///< softmax over the executed experts' logits.
-};
-inline constexpr std::size_t n_loss_models = 4;
-const char* to_string(loss_model model);
-
-/// Measured damage of one layer under one loss model.
+/// Measured damage of one layer under one loss metric.
 struct damage_measurement {
   /// Nats per unit of predicted loss: summed increase over summed prediction. May be negative where
   /// noise or luck outweighs the damage; 0 where nothing was predicted.
@@ -76,7 +66,7 @@ struct layer_statistics {
   std::vector<double> gate_regret;
   std::vector<double> mean_gate;  ///< [n_experts], over tokens routed to the expert; 0 without any.
   std::vector<double> mean_squared_gate;  ///< [n_experts], likewise.
-  std::array<damage_measurement, n_loss_models> damage;
+  std::array<damage_measurement, n_loss_metrics> damage;
   std::vector<copy_statistics> copies;  ///< As calibration_options::copies.
 };
 
@@ -106,6 +96,10 @@ struct calibration_options {
   std::function<void(double share_done)> progress = {};
   std::function<bool()> should_stop = {};  ///< Asked between documents.
 };
+
+/// Eq. (4): the similarity of experts, [n, n], the diagonal 1, from the Gram matrix of their logits,
+/// which is symmetric.
+std::vector<double> cosines(std::span<const double> gram, std::size_t n);
 
 /// Passes the documents (token ids, each within the context) through the model; an encoder-decoder
 /// has the first half of each in its encoder and predicts the other. Its statistics of a layer are

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
 #include "model/checkpoint/safetensors.hpp"
@@ -75,8 +76,8 @@ class weight_reader {
   const std::optional<error>& problem() const { return problem_; }
 
   /// A few numbers, at once; nothing after the first error.
-  std::vector<float> read(const std::string& name, std::vector<std::size_t> shape) {
-    const auto* view = find(name, shape);
+  std::vector<float> read(const tensor_spec& tensor) {
+    const auto* view = find(tensor.name, tensor.shape);
     if (view == nullptr) return {};
     if (!all_finite(view->type, view->bytes)) not_finite(*view);
     return view->to_fp32();
@@ -272,71 +273,38 @@ class weight_loader {
  public:
   weight_loader(weight_reader& reader, const model_config& shape, const load_options& options,
                 compute_place place)
-      : reader_(reader),
-        shape_(shape),
-        options_(options),
-        place_(std::move(place)),
-        hidden_(shape.hidden_size),
-        width_(shape.n_heads * shape.head_dim),
-        kv_width_(shape.kv_width()) {}
+      : reader_(reader), shape_(shape), options_(options), place_(std::move(place)) {}
 
-  void project(projection& target, matrix_source from, precision kept) {
-    check_kept("matrix", from, kept);
-    reader_.later({std::move(from)}, [&target, kept, this](std::vector<matrix_source>& sources) {
-      target = projection(sources.front(), place_, kept);
-    });
-  }
-  /// As it is stored.
-  void project(projection& target, const std::string& name, std::size_t n_out, std::size_t n_in) {
-    project(target, reader_.matrix(name, n_out, n_in), precision::stored);
-  }
-  /// What every row passes.
-  void dense(projection& target, matrix_source from) {
-    project(target, std::move(from), options_.dense_precision);
-  }
-  void dense(projection& target, const std::string& name, std::size_t n_out, std::size_t n_in) {
-    dense(target, reader_.matrix(name, n_out, n_in));
-  }
-  std::vector<float> vector(const std::string& name, std::size_t size) {
-    return reader_.read(name, {size});
-  }
-
-  void layer(layer_weights& target, layer_id layer) {
-    const auto range = shape_.blocks_of(layer);
-    target.blocks.resize(range.size());
-    for (std::size_t b = range.first; b < range.end; ++b)
-      read_block(target.blocks[b - range.first], stack_of(layer), b, b + 1 == range.end);
-    const std::string place = feed_forward_of(stack_of(layer), range.end - 1);
-    project(target.router, place + (two_stacks() ? ".router.classifier.weight" : ".gate.weight"),
-            shape_.n_experts, hidden_);
-    target.experts.resize(shape_.n_experts);
-    for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
-      const auto name = fmt::format("{}.experts.{}{}", place, two_stacks() ? "expert_" : "", e);
-      const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
-      expert(hosted ? &target.experts[e] : nullptr, name, shape_.intermediate_size,
-             precision_of(layer, expert_id{e}));
+  /// Content is a transformer's weights, with its config.
+  template <class Weights>
+  void everything(Weights& content, const model_tensors& tensors) {
+    const auto& embedding = tensors.embedding;
+    reader_.later({reader_.rows(embedding.name, embedding.shape[0], embedding.shape[1])},
+                  [&content](std::vector<matrix_source>& sources) {
+                    content.embedding = row_table(sources.front());
+                  });
+    content.layers.resize(shape_.n_layers);
+    for (std::size_t l = 0; l < shape_.n_layers && !reader_.problem(); ++l)
+      layer(content.layers[l], layer_id{l},
+            shape_.of_encoder(layer_id{l}) ? *tensors.encoder : tensors.decoder);
+    content.final_norm = reader_.read(tensors.decoder.final_norm);
+    if (tensors.encoder) {
+      encoder_end(content.encoder_end, *tensors.encoder);
+      content.encoder_norm = reader_.read(tensors.encoder->final_norm);
+      content.encoder_positions = relative(*tensors.encoder, relative_bias::direction::both);
+      content.positions.relative = relative(tensors.decoder, relative_bias::direction::backwards);
+      if (shape_.tied_embeddings)
+        content.head_scale =
+            static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.hidden_size)));
+    } else {
+      content.positions.rotary = rotary_angles(shape_);
     }
-    if (shape_.shared_intermediate_size > 0) {
-      expert(&target.shared, place + ".shared_expert", shape_.shared_intermediate_size,
-             options_.expert_precision);
-      project(target.shared_gate, place + ".shared_expert_gate.weight", 1, hidden_);
-    }
-  }
-
-  /// The dense blocks behind the encoder's last layer.
-  void encoder_end(std::vector<block>& target) {
-    const auto& encoder = *shape_.encoder_decoder;
-    const std::size_t first = shape_.blocks_of(layer_id{encoder.encoder_layers - 1}).end;
-    target.resize(encoder.encoder_blocks - first);
-    for (std::size_t b = first; b < encoder.encoder_blocks; ++b)
-      read_block(target[b - first], "encoder", b, false);
-  }
-
-  relative_bias relative(const std::string& stack, relative_bias::direction reach) {
-    const auto table =
-        reader_.read(stack + ".block.0.layer.0.SelfAttention.relative_attention_bias.weight",
-                     {shape_.encoder_decoder->relative_buckets, shape_.n_heads});
-    return reader_.problem() ? relative_bias() : relative_bias(table, shape_, reach);
+    if (tensors.head)
+      dense(content.head, *tensors.head);
+    else if (reader_.packed())
+      dense(content.head, {"lm_head.weight", embedding.shape});
+    else
+      dense(content.head, embedding);
   }
 
   /// Error where LibTorch multiplies and weights are not to be kept as stored.
@@ -357,50 +325,81 @@ class weight_loader {
   }
 
  private:
+  void project(projection& target, matrix_source from, precision kept) {
+    check_kept("matrix", from, kept);
+    reader_.later({std::move(from)}, [&target, kept, this](std::vector<matrix_source>& sources) {
+      target = projection(sources.front(), place_, kept);
+    });
+  }
+  /// As it is stored.
+  void project(projection& target, const tensor_spec& tensor) {
+    project(target, matrix(tensor), precision::stored);
+  }
+  /// What every row passes.
+  void dense(projection& target, matrix_source from) {
+    project(target, std::move(from), options_.dense_precision);
+  }
+  void dense(projection& target, const tensor_spec& tensor) { dense(target, matrix(tensor)); }
+
+  void layer(layer_weights& target, layer_id layer, const stack_tensors& stack) {
+    const auto range = shape_.blocks_of(layer);
+    target.blocks.resize(range.size());
+    for (std::size_t b = range.first; b < range.end; ++b)
+      read_block(target.blocks[b - range.first], stack.blocks[b]);
+    const auto& sparse = *stack.blocks[range.end - 1].sparse;
+    project(target.router, sparse.router);
+    target.experts.resize(shape_.n_experts);
+    for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
+      const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
+      expert(hosted ? &target.experts[e] : nullptr, sparse.experts[e],
+             precision_of(layer, expert_id{e}));
+    }
+    if (!sparse.shared) return;
+    expert(&target.shared, *sparse.shared, options_.expert_precision);
+    project(target.shared_gate, *sparse.shared_gate);
+  }
+
+  /// The dense blocks behind the encoder's last layer.
+  void encoder_end(std::vector<block>& target, const stack_tensors& encoder) {
+    const std::size_t first =
+        shape_.blocks_of(layer_id{shape_.encoder_decoder->encoder_layers - 1}).end;
+    target.resize(encoder.blocks.size() - first);
+    for (std::size_t b = first; b < encoder.blocks.size(); ++b)
+      read_block(target[b - first], encoder.blocks[b]);
+  }
+
+  relative_bias relative(const stack_tensors& stack, relative_bias::direction reach) {
+    const auto table = reader_.read(*stack.relative_bias);
+    return reader_.problem() ? relative_bias() : relative_bias(table, shape_, reach);
+  }
+
   precision precision_of(layer_id layer, expert_id expert) const {
     return options_.precision_of ? options_.precision_of(layer, expert) : options_.expert_precision;
   }
 
-  bool two_stacks() const { return shape_.encoder_decoder.has_value(); }
-
-  std::string stack_of(layer_id layer) const {
-    if (!two_stacks()) return "model";
-    return shape_.of_encoder(layer) ? "encoder" : "decoder";
-  }
-
-  std::string prefix_of(const std::string& stack, std::size_t number) const {
-    return two_stacks() ? fmt::format("{}.block.{}.layer.", stack, number)
-                        : fmt::format("model.layers.{}.", number);
-  }
-
-  /// Where a block's experts, or its dense matrices, are. In T5 the feed-forward is the last of a
-  /// block's numbered parts.
-  std::string feed_forward_of(const std::string& stack, std::size_t number) const {
-    const auto prefix = prefix_of(stack, number);
-    if (two_stacks()) return prefix + (stack == "decoder" ? "2.mlp" : "1.mlp");
-    return prefix + (shape_.kind == family::mixtral ? "block_sparse_moe" : "mlp");
+  matrix_source matrix(const tensor_spec& tensor) {
+    return reader_.matrix(tensor.name, tensor.shape[0], tensor.shape[1]);
   }
 
   /// The matrices of an expert, shared expert or dense feed-forward; only their names where target
   /// is null.
-  void expert(expert_weights* target, const std::string& name, std::size_t inner, precision kept) {
-    const bool mixtral = shape_.kind == family::mixtral;
+  void expert(expert_weights* target, const feed_forward_tensors& tensors, precision kept) {
     std::vector<matrix_source> sources;
-    const auto read = [&](const char* part, std::size_t n_out, std::size_t n_in) {
-      const auto full = fmt::format("{}.{}.weight", name, part);
-      sources.push_back(is_expert_matrix(full) ? reader_.expert_matrix(full, n_out, n_in)
-                                               : reader_.matrix(full, n_out, n_in));
+    const auto read = [&](const tensor_spec& tensor) {
+      sources.push_back(is_expert_matrix(tensor.name)
+                            ? reader_.expert_matrix(tensor.name, tensor.shape[0], tensor.shape[1])
+                            : matrix(tensor));
     };
-    if (!two_stacks()) read(mixtral ? "w1" : "gate_proj", inner, hidden_);
-    read(two_stacks() ? "wi" : mixtral ? "w3" : "up_proj", inner, hidden_);
-    read(two_stacks() ? "wo" : mixtral ? "w2" : "down_proj", hidden_, inner);
+    if (tensors.gate) read(*tensors.gate);
+    read(tensors.up);
+    read(tensors.down);
     if (target == nullptr) return;
     for (const auto& each : sources) check_kept("expert", each, kept);
     if (sources.size() == 3 && sources[0].quantised_as() != sources[1].quantised_as())
       reader_.fail({errc::mismatch,
                     fmt::format("expert '{}' has gate and up matrices of different precision; "
                                 "convert the model again",
-                                name)});
+                                tensors.place)});
     reader_.later(std::move(sources), [target, kept, this](std::vector<matrix_source>& from) {
       *target = from.size() == 3 ? expert_weights(from[0], from[1], from[2], place_, kept)
                                  : expert_weights(from[0], from[1], place_, kept);
@@ -425,81 +424,93 @@ class weight_loader {
   }
 
   /// Matrices of the same width one below the other.
-  matrix_source stacked(const std::string& place,
-                        std::initializer_list<std::pair<const char*, std::size_t>> parts) {
+  matrix_source stacked(std::initializer_list<const tensor_spec*> parts) {
     if (reader_.packed()) {
       std::size_t n_out = 0;
-      for (const auto& part : parts) n_out += part.second;
-      return reader_.matrix(packed_name(fmt::format("{}{}.weight", place, parts.begin()->first)),
-                            n_out, hidden_);
+      for (const auto* part : parts) n_out += part->shape[0];
+      return reader_.matrix(packed_name((*parts.begin())->name), n_out, shape_.hidden_size);
     }
     matrix_source all;
-    for (const auto& [name, n_out] : parts) {
-      auto part = reader_.matrix(fmt::format("{}{}.weight", place, name), n_out, hidden_);
+    for (const auto* part : parts) {
+      auto one = matrix(*part);
       if (all.n_out() == 0)
-        all = std::move(part);
+        all = std::move(one);
       else
-        all.append(part);
+        all.append(one);
     }
     return all;
   }
 
-  /// Block `number` of a stack; what a sparse one has instead of `dense` is not read here.
-  void read_block(block& target, const std::string& stack, std::size_t number, bool sparse) {
-    const auto prefix = prefix_of(stack, number);
-    if (two_stacks())
-      read_attention(target, stack, prefix);
-    else
-      read_decoder_attention(target, prefix);
-    const auto place = feed_forward_of(stack, number);
-    if (!sparse)
-      expert(&target.dense, place, shape_.dense_intermediate_size, options_.dense_precision);
-    target.feed_forward_norm =
-        vector(two_stacks() ? place.substr(0, place.size() - 3) + "layer_norm.weight"
-                            : prefix + "post_attention_layernorm.weight",
-               hidden_);
-  }
-
-  void read_decoder_attention(block& target, const std::string& prefix) {
-    const std::string place = prefix + "self_attn.";
-    auto& attention = target.attention;
-    attention.norm = vector(prefix + "input_layernorm.weight", hidden_);
-    dense(attention.query_key_value,
-          stacked(place, {{"q_proj", width_}, {"k_proj", kv_width_}, {"v_proj", kv_width_}}));
-    if (shape_.query_key_value_bias) {
-      attention.bias = vector(place + "q_proj.bias", width_);
-      attention.bias = join(std::move(attention.bias), vector(place + "k_proj.bias", kv_width_));
-      attention.bias = join(std::move(attention.bias), vector(place + "v_proj.bias", kv_width_));
-    }
-    if (shape_.qk_norm != query_key_norm::none) {
-      const bool per_head = shape_.qk_norm == query_key_norm::per_head;
-      attention.query_norm = vector(place + "q_norm.weight", per_head ? shape_.head_dim : width_);
-      attention.key_norm = vector(place + "k_norm.weight", per_head ? shape_.head_dim : kv_width_);
-    }
-    dense(attention.output, place + "o_proj.weight", hidden_, width_);
-  }
-
-  void read_attention(block& target, const std::string& stack, const std::string& prefix) {
-    std::string place = prefix + "0.SelfAttention.";
-    target.attention.norm = vector(prefix + "0.layer_norm.weight", hidden_);
+  /// What a sparse block has instead of a dense feed-forward is not read here.
+  void read_block(block& target, const block_tensors& tensors) {
+    const auto& attention = tensors.attention;
+    target.attention.norm = reader_.read(attention.norm);
     dense(target.attention.query_key_value,
-          stacked(place, {{"q", width_}, {"k", kv_width_}, {"v", kv_width_}}));
-    dense(target.attention.output, place + "o.weight", hidden_, width_);
-    if (stack != "decoder") return;
-    auto& to_prompt = target.to_prompt.emplace();
-    place = prefix + "1.EncDecAttention.";
-    to_prompt.norm = vector(prefix + "1.layer_norm.weight", hidden_);
-    dense(to_prompt.query, place + "q.weight", width_, hidden_);
-    dense(to_prompt.key_value, stacked(place, {{"k", kv_width_}, {"v", kv_width_}}));
-    dense(to_prompt.output, place + "o.weight", hidden_, width_);
+          stacked({&attention.query, &attention.key, &attention.value}));
+    for (const auto& part : attention.bias)
+      target.attention.bias = join(std::move(target.attention.bias), reader_.read(part));
+    if (attention.query_norm) target.attention.query_norm = reader_.read(*attention.query_norm);
+    if (attention.key_norm) target.attention.key_norm = reader_.read(*attention.key_norm);
+    dense(target.attention.output, attention.output);
+    if (tensors.to_prompt) {
+      auto& to_prompt = target.to_prompt.emplace();
+      to_prompt.norm = reader_.read(tensors.to_prompt->norm);
+      dense(to_prompt.query, tensors.to_prompt->query);
+      dense(to_prompt.key_value, stacked({&tensors.to_prompt->key, &tensors.to_prompt->value}));
+      dense(to_prompt.output, tensors.to_prompt->output);
+    }
+    if (tensors.dense) expert(&target.dense, *tensors.dense, options_.dense_precision);
+    target.feed_forward_norm = reader_.read(tensors.feed_forward_norm);
   }
 
   weight_reader& reader_;
   const model_config& shape_;
   const load_options& options_;
   compute_place place_;
-  std::size_t hidden_, width_, kv_width_;
 };
+
+/// The device that multiplies; none for the host's kernels.
+result<compute_place> place_for(const load_options& options) {
+  compute_place place;
+  if (options.device == "cpu" && options.linear == linear_path::kernels) return place;
+  auto device = open_device(options.device);
+  if (!device) return device.error();
+  place.device = std::move(*device);
+  return place;
+}
+
+/// Error where a checkpoint has a copy of the embedding that is none.
+result<void> check_embedding_copies(const model_config& shape, const checkpoint& source,
+                                    weight_reader& reader) {
+  if (reader.packed()) return {};
+  const auto embedding = embedding_name(shape);
+  for (const auto& name : embedding_copies(shape)) {
+    if (!reader.has(name)) continue;
+    reader.pass_over(name, shape.vocab_size, shape.hidden_size);
+    if (!reader.problem() && !same_numbers(*source.find(name), *source.find(embedding)))
+      return error{errc::mismatch,
+                   fmt::format("{}: tensor '{}' differs from the embedding, though {}; correct one "
+                               "of them",
+                               source.place().string(), name,
+                               name == "lm_head.weight" ? "config.json says tie_word_embeddings"
+                                                        : "encoder and decoder share it")};
+  }
+  return {};
+}
+
+/// Calls a body that makes weights; what it throws becomes an error.
+result<void> guarded(const std::filesystem::path& folder, const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const device_failure& problem) {
+    return error{errc::failed, fmt::format("{}: {}", folder.string(), problem.what())};
+  } catch (const std::bad_alloc&) {
+    return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
+                                           "model or a larger machine",
+                                           folder.string())};
+  }
+}
 
 }  // namespace
 
@@ -509,79 +520,30 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   if (!config) return config.error();
   auto source = checkpoint::open_folder(folder);
   if (!source) return source.error();
-  const bool on_host = options.device == "cpu";
-  compute_place place;
-  if (!on_host || options.linear == linear_path::libtorch) {
-    auto device = open_device(options.device);
-    if (!device) return device.error();
-    place.device = std::move(*device);
-  }
+  auto place = place_for(options);
+  if (!place) return place.error();
 
   auto content = std::make_unique<weights>();
   content->config = *config;
   content->kv = options.kv;
   const model_config& shape = content->config;
-  const std::size_t hidden = shape.hidden_size;
-  const bool two_stacks = shape.encoder_decoder.has_value();
   weight_reader reader(*source);
   if (reader.packed()) {
     const auto problems = compare_packed(shape, (*source)->place().string(), (*source)->tensors());
     if (!problems.empty()) return problems.front();
   }
-  weight_loader loader(reader, shape, options, place);
+  const auto tensors = tensors_by_use(shape);
+  weight_loader loader(reader, shape, options, std::move(*place));
   if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
-  const std::string embedding = two_stacks ? "shared.weight" : "model.embed_tokens.weight";
-  reader.later({reader.rows(embedding, shape.vocab_size, hidden)},
-               [&content](std::vector<matrix_source>& sources) {
-                 content->embedding = row_table(sources.front());
-               });
-  content->layers.resize(shape.n_layers);
-  for (std::size_t l = 0; l < shape.n_layers && !reader.problem(); ++l)
-    loader.layer(content->layers[l], layer_id{l});
-  content->final_norm =
-      loader.vector(two_stacks ? "decoder.final_layer_norm.weight" : "model.norm.weight", hidden);
-  if (two_stacks) {
-    loader.encoder_end(content->encoder_end);
-    content->encoder_norm = loader.vector("encoder.final_layer_norm.weight", hidden);
-    content->encoder_positions = loader.relative("encoder", relative_bias::direction::both);
-    content->positions.relative = loader.relative("decoder", relative_bias::direction::backwards);
-    if (shape.tied_embeddings)
-      content->head_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(hidden)));
-  } else {
-    content->positions.rotary = rotary_angles(shape);
-  }
-  const bool shared_head = shape.tied_embeddings && !reader.packed();
-  loader.dense(content->head, shared_head ? embedding : "lm_head.weight", shape.vocab_size, hidden);
-  for (const auto& name : embedding_copies(shape)) {
-    if (reader.packed() || !reader.has(name)) continue;
-    reader.pass_over(name, shape.vocab_size, hidden);
-    if (!reader.problem() && !same_numbers(*(*source)->find(name), *(*source)->find(embedding)))
-      return error{errc::mismatch,
-                   fmt::format("{}: tensor '{}' differs from the embedding, though {}; correct one "
-                               "of them",
-                               (*source)->place().string(), name,
-                               name == "lm_head.weight" ? "config.json says tie_word_embeddings"
-                                                        : "encoder and decoder share it")};
-  }
+  loader.everything(*content, tensors);
+  if (auto same = check_embedding_copies(shape, **source, reader); !same) return same.error();
   reader.check_nothing_else();
-  const auto guard = [&](const std::function<void()>& body) -> result<void> {
-    try {
-      body();
-      return {};
-    } catch (const device_failure& problem) {
-      return error{errc::failed, fmt::format("{}: {}", folder.string(), problem.what())};
-    } catch (const std::bad_alloc&) {
-      return error{errc::failed, fmt::format("{}: not enough memory for the weights; use a smaller "
-                                             "model or a larger machine",
-                                             folder.string())};
-    }
-  };
   constexpr unsigned most_threads = 4;
-  const unsigned n_threads =
-      on_host ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads) : 1u;
-  reader.run(n_threads, options.watch, guard);
+  const unsigned n_threads = options.device == "cpu"
+                                 ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads)
+                                 : 1u;
+  reader.run(n_threads, options.watch, [&](const auto& body) { return guarded(folder, body); });
   if (reader.problem()) return *reader.problem();
-
   return std::shared_ptr<const transformer>(new transformer(std::move(content)));
 }
 

@@ -263,17 +263,13 @@ result<void> check_capacity(const shard_costs& shard, const packing_problem& pro
     ++held[best];
   }
   std::int64_t sum = 0;
-  std::string servers;
-  for (std::size_t m = 0; m < shard.n_servers; ++m) {
-    sum += missing[m];
-    servers += fmt::format("{}{} has {} bytes for experts and lacks {}", m == 0 ? "" : "; ",
-                           problem.server_names[m], problem.limit_bytes[m], missing[m]);
-  }
-  return error{errc::infeasible,
-               fmt::format("found room for {} whole layers of {} bytes, expected room for {}; {} "
-                           "bytes are missing in total ({}); add memory or choose a strategy that "
-                           "splits layers",
-                           total, layer_bytes, shard.n_layers, sum, servers)};
+  for (const auto bytes : missing) sum += bytes;
+  return error{
+      errc::infeasible,
+      fmt::format("found room for {} whole layers of {} bytes, expected room for {}; {} "
+                  "bytes are missing in total ({}); add memory or choose a strategy that "
+                  "splits layers",
+                  total, layer_bytes, shard.n_layers, sum, lacking_servers(problem, missing))};
 }
 
 double chain_latency(const shard_costs& costs, const std::vector<std::size_t>& holder) {

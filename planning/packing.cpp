@@ -92,14 +92,31 @@ std::vector<std::int64_t> missing_bytes(const packing& state,
   return free;
 }
 
+}  // namespace
+
+std::string lacking_servers(const packing_problem& problem,
+                            const std::vector<std::int64_t>& missing) {
+  constexpr std::size_t most_named = 8;
+  std::vector<std::size_t> lacking;
+  for (std::size_t m = 0; m < missing.size(); ++m)
+    if (missing[m] > 0) lacking.push_back(m);
+  std::string named;
+  for (std::size_t i = 0; i < std::min(most_named, lacking.size()); ++i)
+    named += fmt::format("{}{} has {} bytes for experts and lacks {}", i == 0 ? "" : "; ",
+                         problem.server_names[lacking[i]], problem.limit_bytes[lacking[i]],
+                         missing[lacking[i]]);
+  if (lacking.size() > most_named)
+    named += fmt::format("; {} others lack some too", lacking.size() - most_named);
+  return named;
+}
+
+namespace {
+
 error too_small(const packing& state, const std::vector<expert_of_layer>& left_over,
                 std::size_t copies, errc code) {
   const auto& problem = state.problem();
   const auto missing = missing_bytes(state, left_over);
-  std::string servers;
-  for (std::size_t m = 0; m < problem.n_servers; ++m)
-    servers += fmt::format("{}{} has {} bytes for experts and lacks {}", m == 0 ? "" : "; ",
-                           problem.server_names[m], problem.limit_bytes[m], missing[m]);
+  const auto servers = lacking_servers(problem, missing);
   const auto n_items = problem.expert_bytes.size() * copies;
   return {code,
           fmt::format("found room for {} of {} experts to place, expected room for all ({} of "

@@ -27,6 +27,11 @@ struct packing_problem {
   }
 };
 
+/// "s0 has 10 bytes for experts and lacks 3; s4 ..." of the servers that lack any, eight at most.
+/// missing: [n_servers] bytes.
+std::string lacking_servers(const packing_problem& problem,
+                            const std::vector<std::int64_t>& missing);
+
 /// Which expert is on which server so far: x and b of the paper.
 class packing {
  public:

@@ -10,9 +10,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-constexpr std::array<const char*, n_loss_metrics> metric_names{
-    "router-logit", "router-logit-centred", "output", "token-gate"};
-
 /// Rounding in a sum of many probabilities; far below anything that a decision depends on.
 constexpr double sum_tolerance = 1e-6;
 
@@ -196,17 +193,6 @@ result<void> check_layer(const profile& content, std::size_t l) {
 
 }  // namespace
 
-const char* to_string(loss_metric metric) {
-  return metric_names[static_cast<std::size_t>(metric)];
-}
-
-result<loss_metric> parse_loss_metric(std::string_view name) {
-  for (std::size_t i = 0; i < metric_names.size(); ++i)
-    if (name == metric_names[i]) return static_cast<loss_metric>(i);
-  return error{errc::usage, fmt::format("found the loss metric '{}', expected one of {}", name,
-                                        fmt::join(metric_names, ", "))};
-}
-
 const copy_profile* layer_profile::copy_of(precision kept) const {
   const auto found = std::find_if(copies.begin(), copies.end(),
                                   [&](const copy_profile& copy) { return copy.kept == kept; });
@@ -234,6 +220,7 @@ result<void> validate(const profile& content) {
   if (content.top_k == 0 || content.top_k > content.n_experts)
     return wrong_value("top_k", static_cast<double>(content.top_k),
                        fmt::format("a number from 1 to {}", content.n_experts));
+  if (content.calibration_tokens == 0) return wrong_value("calibration_tokens", 0, "at least 1");
   if (content.layers.size() != content.n_layers)
     return wrong_shape("layers", content.layers.size(), content.n_layers);
   if (!(std::isfinite(content.baseline_nats) && content.baseline_nats >= 0))

@@ -9,6 +9,7 @@
 
 #include "config/error.hpp"
 #include "config/ids.hpp"
+#include "config/loss_metric.hpp"
 #include "config/precision.hpp"
 
 namespace ordermoe::planning {
@@ -26,17 +27,9 @@ struct matrix {
   friend bool operator==(const matrix&, const matrix&) = default;
 };
 
-/// What a predicted loss is made of.
-enum class loss_metric {
-  router_logit,  ///< Paper: g * (1 - Sim) / 2 with Sim of eq. (4); at top-1 the paper's eq. (18),
-                 ///< phi = identity.
-  router_logit_centred,  ///< The same after subtracting each token's mean logit.
-  output,      ///< g^2 * D^2, D the relative output distance over tokens routed to the target.
-  token_gate,  ///< p_target - p_substitute of this very token's router probabilities.
-};
-inline constexpr std::size_t n_loss_metrics = 4;
-const char* to_string(loss_metric metric);
-result<loss_metric> parse_loss_metric(std::string_view name);
+using ordermoe::loss_metric;
+using ordermoe::n_loss_metrics;
+using ordermoe::parse_loss_metric;
 
 /// A set of experts that the router chose together for a token, ascending.
 struct target_set {
@@ -82,10 +75,12 @@ struct profile {
   std::string model_digest;  ///< SHA-256 over config.json and the weight files' headers; ties a
                              ///< profile to a model.
   std::size_t n_layers = 0, n_experts = 0, top_k = 0;
-  std::size_t calibration_tokens = 0;
+  std::size_t calibration_tokens = 0;  ///< 1 at least.
   std::uint64_t seed = 0;
   double baseline_nats = 0;  ///< Mean negative log-likelihood per token without substitution.
   std::vector<layer_profile> layers;
+  /// Token ids of texts that it was calibrated on, which budgets are tuned on too; empty: not kept.
+  std::vector<std::vector<std::int32_t>> texts;
 
   const matrix& similarity(std::size_t layer, loss_metric metric) const;
 };

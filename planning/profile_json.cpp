@@ -130,6 +130,7 @@ std::string profile_json(const profile& content) {
   auto layers = ordered_json::array();
   for (const auto& layer : content.layers) layers.push_back(layer_json(layer));
   document["layers"] = std::move(layers);
+  if (!content.texts.empty()) document["texts"] = content.texts;
   return json_text(document);
 }
 
@@ -149,6 +150,11 @@ result<profile> parse_profile(const std::string& json, const std::string& place)
   content.baseline_nats = root.at("baseline_nats").number();
   for (const auto& layer : root.at("layers").items(content.n_layers))
     content.layers.push_back(layer_of(layer, static_cast<std::uint32_t>(content.n_experts)));
+  if (const auto texts = root.find("texts"))
+    for (const auto& text : texts->items()) {
+      auto& ids = content.texts.emplace_back();
+      for (const auto id : text.indices(INT32_MAX)) ids.push_back(static_cast<std::int32_t>(id));
+    }
   if (auto read = (*document)->outcome(); !read) return read.error();
   if (auto checked = validate(content); !checked) return at(place, checked.error());
   return content;

@@ -10,18 +10,9 @@ namespace ordermoe::setup {
 
 namespace {
 
-/// Eq. (4): cosine of the router's logit rows, from their Gram matrix.
 planning::matrix cosine(const std::vector<double>& gram, std::size_t n) {
   planning::matrix similarity(n, n);
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < n; ++j) {
-      const auto norm = std::sqrt(gram[i * n + i] * gram[j * n + j]);
-      similarity(i, j) = i == j     ? 1.0
-                         : norm > 0 ? std::clamp(gram[i * n + j] / norm, -1.0, 1.0)
-                                    : 0.0;
-    }
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < i; ++j) similarity(i, j) = similarity(j, i);
+  similarity.values = model::cosines(gram, n);
   return similarity;
 }
 

@@ -1,40 +1,68 @@
 #pragma once
 
-#include <cstdint>
-#include <string_view>
-#include <vector>
+#include <optional>
+#include <string>
 
-#include "actors/runtime.hpp"
+#include "actors/service.hpp"
+#include "config/error.hpp"
+#include "config/job.hpp"
 #include "planning/strategies/strategies.hpp"
+#include "setup/tuning.hpp"
+#include "setup/world.hpp"
 
 /// From the name of a strategy to one that is ready to run on given servers.
 namespace ordermoe::setup {
 
-using namespace actors;
+struct preparation_request {
+  std::string strategy = "ordermoe";
+  planning::strategy_options options;
+  std::uint64_t seed = 1;  ///< Of trials.
+  /// Whether plans can change while the service runs: then the whole model stays as stored.
+  bool plans_change = false;
+  /// What options.plan was tuned to when it was made: taken as it is instead of tuning again.
+  std::optional<tuning> known_tuning;
+  precision whole_model = precision::stored;  ///< Likewise, as strategy::whole_model.
+  double whole_model_nats = 0;
+};
 
-/// Makes setup.chosen. Where a strategy can be planned in several ways (plan_variants), each
+/// A strategy that is ready: every service, trial and measurement of it starts from this.
+struct prepared {
+  actors::service_options service;  ///< Emulated, without requests, monitor or trace.
+  tuning found;                     ///< What service was tuned to; as it is without a budget.
+  bool was_tuned = false;
+  std::optional<double> trial_ms;  ///< Mean latency of the trial load, where there was one.
+};
+
+/// Requests in flight that are planned for where so many wait at once.
+double expected_concurrency(std::size_t n_requests);
+
+/// Plans a strategy for a world. Where it can be planned in several ways (plan_variants), each
 /// answers the same trial load on the emulation and the one with the lowest mean latency is taken.
 ///
 /// `ordermoe` meets a budget by a price of loss, which is calibrated against execution: losses are
 /// predicted layer by layer, which underestimates what substitution in many layers at once costs,
-/// so `documents` (calibration texts, never the ones that a report scores) are scored through the
-/// actors. The damage coefficients in setup.profile are multiplied by measured over predicted, the
-/// variants are planned with the corrected profile, and each gets the lowest price at which the
-/// measured increase keeps the budget with 95 % confidence, before it answers the trial load.
+/// so the world's tuning texts are scored through the actors. The damage coefficients of the
+/// profile are multiplied by measured over predicted, the variants are planned with the corrected
+/// profile, and each gets the lowest price at which the measured increase keeps the budget with
+/// 95 % confidence, before it answers the trial load.
 ///
 /// With choose_precision, `ordermoe` under a budget is also prepared on the whole model in each
-/// precision of setup.coarser: what that alone costs on the texts, at 95 % confidence, is taken of
+/// precision of world::coarser: what that alone costs on the texts, at 95 % confidence, is taken of
 /// the budget beforehand (strategy::whole_model), and the rest is substitution's. Where that
-/// answers the trial load fastest, setup's model and costs become those of the coarser model. Not
-/// where the cluster says how servers keep experts, nor where plans can change during the run.
+/// answers the trial load fastest, the service's model and costs are those of the coarser model.
+/// Not where the cluster says how servers keep experts, nor where plans can change.
 ///
 /// Trials compute every tensor. Of a large model they get a part of the texts and requests, so that
 /// each executes about 2e11 FLOPs, four texts and four requests at least; a budget that is
 /// calibrated on fewer tokens is kept with the same confidence, and so used less.
 ///
-/// Errors: those of planning::make_strategy and run_requests.
-result<void> prepare_strategy(run_setup& setup, std::string_view name,
-                              const planning::strategy_options& options,
-                              const std::vector<std::vector<std::int32_t>>& documents);
+/// Errors: world::unfit where there is a budget that depends on the profile; those of
+/// planning::make_strategy and run_requests; interrupted.
+result<prepared> prepare(const world& content, const preparation_request& request, job& work);
+
+/// With each server's own weights: the experts that the plan places on it, and nothing is shared
+/// any more. Errors: those of loading; infeasible where that is more than a server has, as the
+/// cluster's memory is meant where the model charges its own costs.
+result<prepared> with_own_weights(const world& content, prepared ready);
 
 }  // namespace ordermoe::setup

@@ -97,6 +97,9 @@ result<trace_summary> verify_trace(const std::filesystem::path& path,
   };
   // Hashing takes little of the time that recomputing does.
   constexpr double hash_share = 0.1;
+  std::error_code status;
+  if (std::filesystem::is_directory(path, status))
+    return error{errc::not_found, fmt::format("{}: is a folder, expected a trace", path.string())};
   const auto seal =
       check_seal(path, [&](std::uint64_t bytes) { tell(hash_share * static_cast<double>(bytes)); });
   if (!seal) return seal.error();

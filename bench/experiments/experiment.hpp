@@ -1,14 +1,17 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "actors/runtime.hpp"
+#include "config/job.hpp"
 #include "model/datasets.hpp"
-#include "model/evaluation.hpp"
+#include "setup/seeds.hpp"
 
 /// One strategy measured on given requests and texts: what every table and report is made of.
 namespace ordermoe::experiments {
@@ -57,32 +60,25 @@ struct strategy_report {
   double per_1k(std::int64_t bytes) const;
 };
 
-/// Questions that are answered greedily, and how an answer is scored.
-struct question_set {
-  std::vector<model::question> questions;  ///< Empty: none are asked.
-  std::function<model::squad_score(const std::string& text, const model::question& asked)> score;
-  std::vector<std::string> stop_strings;
-  std::uint32_t answer_tokens = 32;
+/// Requests that are run together, and what is made of their answers.
+struct workload {
+  std::string phase;  ///< "answering"
+  std::vector<request_spec> requests;
+  double rate = 4;  ///< Requests per second, Poisson; 0: all at once.
+  setup::seed_stream arrivals = setup::seed_stream::requests;
+  std::filesystem::path trace;  ///< Empty: none.
+  std::vector<replan_order> replans;
+  answer_sink watcher = {};  ///< Told of every answer as it comes.
+  /// Adds what the answers say to the report.
+  std::function<void(const run_setup& asked, run_result& answered, strategy_report& report)>
+      account;
 };
 
-struct experiment {
-  run_setup setup;                                          ///< With the strategy and the requests.
-  std::vector<std::vector<std::int32_t>> scored_documents;  ///< Empty: no perplexity.
-  /// Tokens that every document after the first begins with for context only: their losses do not
-  /// count.
-  std::size_t context_tokens = 1;
-  question_set asked;
-  std::vector<model::problem> problems;  ///< Empty: no exact match.
-  std::uint32_t answer_tokens = 48;
-};
-
-/// One teacher-forced request for each text of two tokens or more.
-std::vector<request_spec> scoring_requests(const std::vector<std::vector<std::int32_t>>& documents);
-
-/// Runs the requests; then the documents teacher-forced, decoded position by position under the
-/// same budget rule; then the problems as greedy requests. All on the same actors, plan and policy.
-/// Errors: those of run_requests.
-result<strategy_report> measure(const experiment& content);
+/// Runs each workload on the same strategy, one after the other, and reports all of them together.
+/// Each has a service of its own; arrivals are drawn from the service's seed. Errors: those of
+/// run_requests.
+result<strategy_report> measure(const service_options& service, std::span<const workload> workloads,
+                                job& work);
 
 /// The report as JSON text: docs/REPORT.md states the fields.
 struct report_header {

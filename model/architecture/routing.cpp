@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "config/error.hpp"
@@ -12,59 +11,40 @@ namespace ordermoe::model {
 
 namespace {
 
-/// The softmax over the logits of some experts: in double precision, rounded once; the sum runs in
-/// the order given.
-template <class ExpertOf, class Keep>
-void softmax_over(std::span<const float> logits, std::size_t n, const ExpertOf& expert,
-                  const Keep& keep) {
-  float largest = -INFINITY;
-  for (std::size_t j = 0; j < n; ++j) {
-    ORDERMOE_CHECK(expert(j).index() < logits.size(),
-                   fmt::format("expert {} of {}", expert(j).index(), logits.size()));
-    largest = std::max(largest, logits[expert(j).index()]);
-  }
-  const auto weight = [&](std::size_t j) {
-    return std::exp(static_cast<double>(logits[expert(j).index()]) - largest);
-  };
-  constexpr std::size_t few = 16;
-  std::array<double, few> kept;
-  double total = 0;
-  for (std::size_t j = 0; j < n; ++j) {
-    const double w = weight(j);
-    if (j < few) kept[j] = w;
-    total += w;
-  }
-  for (std::size_t j = 0; j < n; ++j)
-    keep(j, static_cast<float>((j < few ? kept[j] : weight(j)) / total));
-}
-
-/// Gates of some experts as their probabilities among all; the sum runs in the order of the ids.
-template <class ExpertOf, class Keep>
-void softmax_among_all(std::span<const float> logits, std::size_t n, const ExpertOf& expert,
-                       const Keep& keep) {
-  const float largest = *std::ranges::max_element(logits);
-  double total = 0;
-  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
-  for (std::size_t j = 0; j < n; ++j) {
-    ORDERMOE_CHECK(expert(j).index() < logits.size(),
-                   fmt::format("expert {} of {}", expert(j).index(), logits.size()));
-    const double weight = std::exp(static_cast<double>(logits[expert(j).index()]) - largest);
-    keep(j, static_cast<float>(weight / total));
-  }
-}
-
+/// Gates by the rule, each rounded once, of experts named by their place in a list.
 template <class ExpertOf, class Keep>
 void weigh(std::span<const float> logits, std::size_t n, gate_rule rule, const ExpertOf& expert,
            const Keep& keep) {
-  switch (rule) {
-    case gate_rule::renormalised:
-      return softmax_over(logits, n, expert, keep);
-    case gate_rule::probabilities:
-      return softmax_among_all(logits, n, expert, keep);
+  for (std::size_t j = 0; j < n; ++j)
+    ORDERMOE_CHECK(expert(j).index() < logits.size(),
+                   fmt::format("expert {} of {}", expert(j).index(), logits.size()));
+  thread_local std::vector<double> p;
+  if (rule == gate_rule::probabilities) {
+    p.resize(logits.size());
+    softmax(logits, p);
+    for (std::size_t j = 0; j < n; ++j) keep(j, static_cast<float>(p[expert(j).index()]));
+    return;
   }
+  thread_local std::vector<float> own;
+  own.resize(n);
+  p.resize(n);
+  for (std::size_t j = 0; j < n; ++j) own[j] = logits[expert(j).index()];
+  softmax(own, p);
+  for (std::size_t j = 0; j < n; ++j) keep(j, static_cast<float>(p[j]));
 }
 
 }  // namespace
+
+void softmax(std::span<const float> logits, std::span<double> p) {
+  float largest = -INFINITY;
+  for (const float logit : logits) largest = std::max(largest, logit);
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    p[i] = std::exp(static_cast<double>(logits[i]) - largest);
+    total += p[i];
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) p[i] /= total;
+}
 
 bool has_slots(std::span<const float> logits) {
   return logits.empty() || logits[0] != -INFINITY;

@@ -21,6 +21,10 @@ enum class gate_rule {
   probabilities,  ///< The softmax over the logits of all experts, as it stands; gates sum to less.
 };
 
+/// p[i] = exp(logits[i]) over their sum: the softmax, in double precision, the sum in the order given.
+/// Precondition: as many numbers in p.
+void softmax(std::span<const float> logits, std::span<double> p);
+
 /// Whether a row with these router scores runs experts at all. A row that does not adds nothing
 /// to its hidden state at this layer; its scores are all minus infinity, and the functions below
 /// are not for it.

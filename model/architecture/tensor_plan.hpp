@@ -1,15 +1,72 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/architecture/model_config.hpp"
 
-/// Which tensors a checkpoint has.
+/// Which tensors a checkpoint has: the one place that knows their names and shapes, in the names of
+/// Hugging Face transformers. Loading takes them by what they are for, everything else as a list.
 namespace ordermoe::model {
 
-/// One tensor of a checkpoint in the names of Hugging Face transformers, and how it is drawn.
+struct tensor_spec {
+  std::string name;
+  std::vector<std::size_t> shape;
+};
+
+/// An expert, the shared one, or a dense block's feed-forward.
+struct feed_forward_tensors {
+  std::string place;                ///< What the names have in common.
+  std::optional<tensor_spec> gate;  ///< [inner, hidden]; none in an encoder-decoder.
+  tensor_spec up;                   ///< [inner, hidden]
+  tensor_spec down;                 ///< [hidden, inner]
+};
+
+struct attention_tensors {
+  tensor_spec norm;
+  tensor_spec query, key, value;
+  tensor_spec output;
+  std::vector<tensor_spec> bias;  ///< Of query, key and value, or none.
+  std::optional<tensor_spec> query_norm, key_norm;
+};
+
+/// Of a sparse block.
+struct expert_tensors {
+  tensor_spec router;
+  std::vector<feed_forward_tensors> experts;
+  std::optional<feed_forward_tensors> shared;
+  std::optional<tensor_spec> shared_gate;
+};
+
+struct block_tensors {
+  attention_tensors attention;
+  std::optional<attention_tensors> to_prompt;  ///< In an encoder-decoder's decoder.
+  tensor_spec feed_forward_norm;
+  std::optional<feed_forward_tensors> dense;  ///< Either this
+  std::optional<expert_tensors> sparse;       ///< or this.
+};
+
+/// All blocks of a decoder, or of an encoder.
+struct stack_tensors {
+  std::vector<block_tensors> blocks;
+  tensor_spec final_norm;
+  std::optional<tensor_spec> relative_bias;  ///< [buckets, heads]
+};
+
+struct model_tensors {
+  tensor_spec embedding;
+  std::optional<stack_tensors> encoder;
+  stack_tensors decoder;
+  std::optional<tensor_spec> head;  ///< None where the embedding is the head.
+};
+model_tensors tensors_by_use(const model_config& config);
+
+/// The name of the embedding.
+std::string embedding_name(const model_config& config);
+
+/// A tensor and how it is drawn.
 struct tensor_plan {
   std::string name;
   std::vector<std::size_t> shape;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "config/sha256.hpp"
 #include "model/checkpoint/checksums.hpp"
 
 namespace ordermoe::model {
@@ -260,8 +261,8 @@ result<std::unique_ptr<checkpoint_writer>> checkpoint_writer::begin(
   const auto room = fs::space(content->building.path(), status);
   if (!status && room.available < content->report.weight_bytes)
     return error{errc::io,
-                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; make room, "
-                             "ask for fewer layers or choose another destination",
+                 fmt::format("{}: the weights take {} bytes, the disk has room for {}; make room "
+                             "or choose another destination",
                              target.string(), content->report.weight_bytes, room.available)};
   std::unique_ptr<checkpoint_writer> writer(new checkpoint_writer(std::move(content)));
   if (auto opened = writer->state_->settle(); !opened) return opened.error();
@@ -283,10 +284,18 @@ result<void> checkpoint_writer::append(std::string_view bytes) {
   return s.settle();
 }
 
+const fs::path& checkpoint_writer::folder() const {
+  return state_->building.path();
+}
+
 result<void> checkpoint_writer::add_file(const std::string& name, std::string_view bytes) {
   if (auto written = write_file(state_->building.path() / name, bytes); !written) return written;
   state_->checksums[name] = sha256_hex(bytes);
   return {};
+}
+
+result<void> checkpoint_writer::add_unlisted_file(const std::string& name, std::string_view bytes) {
+  return write_file(state_->building.path() / name, bytes);
 }
 
 result<written_model> checkpoint_writer::finish() {

@@ -60,8 +60,12 @@ class checkpoint_writer {
   /// The next bytes of the tensors, little-endian and row-major; a call may not reach into another
   /// tensor's. Errors: io.
   result<void> append(std::string_view bytes);
+  /// Where the folder is until finish(); what append() and add_file() were given is there.
+  const std::filesystem::path& folder() const;
   /// Another file of the folder. Errors: io.
   result<void> add_file(const std::string& name, std::string_view bytes);
+  /// One that may be replaced later, and is not in SHA256SUMS. Errors: io.
+  result<void> add_unlisted_file(const std::string& name, std::string_view bytes);
   /// Writes the index where there are several files of weights, and SHA256SUMS; renames the folder.
   /// Precondition: every tensor has its bytes. Errors: io.
   result<written_model> finish();

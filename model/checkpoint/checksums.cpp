@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "config/files.hpp"
+#include "config/sha256.hpp"
 
 namespace ordermoe::model {
 
@@ -56,36 +56,6 @@ result<std::string> hash(const fs::path& path,
 }
 
 }  // namespace
-
-struct sha256::state {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  ~state() { EVP_MD_CTX_free(context); }
-};
-
-sha256::sha256() : state_(std::make_unique<state>()) {
-  ORDERMOE_CHECK(
-      state_->context != nullptr && EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1,
-      "OpenSSL has no SHA-256");
-}
-sha256::~sha256() = default;
-sha256::sha256(sha256&&) noexcept = default;
-sha256& sha256::operator=(sha256&&) noexcept = default;
-
-void sha256::update(std::string_view bytes) {
-  ORDERMOE_CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1,
-                 "a digest was fed after its end");
-}
-
-std::string sha256::finish() {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int n = 0;
-  ORDERMOE_CHECK(EVP_DigestFinal_ex(state_->context, digest, &n) == 1,
-                 "a digest was finished twice");
-  std::string text;
-  text.reserve(std::size_t{2} * n);
-  for (unsigned int i = 0; i < n; ++i) text += fmt::format("{:02x}", digest[i]);
-  return text;
-}
 
 bool belongs_to_model(std::string_view name) {
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||

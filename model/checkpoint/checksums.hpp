@@ -26,23 +26,6 @@ struct work_watch {
   }
 };
 
-/// A digest that grows with what is fed to it.
-class sha256 {
- public:
-  sha256();
-  ~sha256();
-  sha256(sha256&&) noexcept;
-  sha256& operator=(sha256&&) noexcept;
-
-  void update(std::string_view bytes);
-  /// Lower-case hexadecimal; nothing can be fed afterwards.
-  std::string finish();
-
- private:
-  struct state;
-  std::unique_ptr<state> state_;
-};
-
 inline constexpr const char* checksums_name = "SHA256SUMS";
 
 /// Digests by file name.

@@ -101,8 +101,7 @@ std::string packed_name(std::string_view name) {
 }
 
 std::vector<packed_tensor> packed_tensors(const model_config& config) {
-  const std::string embedding =
-      config.encoder_decoder ? "shared.weight" : "model.embed_tokens.weight";
+  const std::string embedding = embedding_name(config);
   std::vector<packed_tensor> all;
   std::map<std::string, std::size_t> place;
   for (const auto& plan : tensors_of(config)) {

@@ -313,8 +313,7 @@ std::vector<error> compare_tensors(const model_config& config, const std::string
                                       scale->second.file.string(), scale->first,
                                       to_string(scale->second.type), to_string(shape.scale_type))});
   }
-  const auto embedding =
-      tensors.find(config.encoder_decoder ? "shared.weight" : "model.embed_tokens.weight");
+  const auto embedding = tensors.find(embedding_name(config));
   for (const auto& name : embedding_copies(config)) {
     const auto copy = tensors.find(name);
     if (copy == tensors.end()) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <system_error>
 
 #include "config/error.hpp"
 
@@ -35,7 +36,11 @@ bool spin(const Ready& ready) {
 thread_team::thread_team(std::size_t n_threads) {
   ORDERMOE_CHECK(n_threads > 0, "a team of no threads");
   helpers_.reserve(n_threads - 1);
-  for (std::size_t i = 1; i < n_threads; ++i) helpers_.emplace_back([this] { help(); });
+  try {
+    for (std::size_t i = 1; i < n_threads; ++i) helpers_.emplace_back([this] { help(); });
+  } catch (const std::system_error&) {
+    // The system gives no more: those that there are do all, and no result depends on it.
+  }
 }
 
 thread_team::~thread_team() {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "config/error.hpp"
+#include "model/architecture/tensor_plan.hpp"
 
 namespace ordermoe::training {
 namespace {
@@ -427,35 +428,35 @@ forward_result decoder::forward(const Tensor& ids, const forward_options& option
 std::vector<named_tensor> decoder::export_tensors() const {
   torch::NoGradGuard no_gradients;
   std::vector<named_tensor> all;
-  auto add = [&](std::string name, const Tensor& tensor) {
-    all.push_back({std::move(name), tensor.detach().contiguous().clone()});
+  const auto add = [&](const model::tensor_spec& to, const Tensor& tensor) {
+    all.push_back({to.name, tensor.detach().contiguous().clone()});
   };
   const auto width = static_cast<std::int64_t>(shape_.n_heads * shape_.head_dim),
              kv = static_cast<std::int64_t>(shape_.kv_width()),
              inner = static_cast<std::int64_t>(shape_.intermediate_size);
-  add("model.embed_tokens.weight", embedding);
+  const auto tensors = model::tensors_by_use(shape_);
+  add(tensors.embedding, embedding);
   for (std::size_t l = 0; l < layers.size(); ++l) {
     const auto& w = layers[l];
-    const auto prefix = fmt::format("model.layers.{}.", l);
-    add(prefix + "input_layernorm.weight", w.input_norm);
-    add(prefix + "self_attn.q_proj.weight", w.qkv.narrow(0, 0, width));
-    add(prefix + "self_attn.k_proj.weight", w.qkv.narrow(0, width, kv));
-    add(prefix + "self_attn.v_proj.weight", w.qkv.narrow(0, width + kv, kv));
-    add(prefix + "self_attn.o_proj.weight", w.output);
-    add(prefix + "post_attention_layernorm.weight", w.post_norm);
-    const auto experts = w.gate_and_up.size(0);
+    const auto& block = tensors.decoder.blocks[l];
+    add(block.attention.norm, w.input_norm);
+    add(block.attention.query, w.qkv.narrow(0, 0, width));
+    add(block.attention.key, w.qkv.narrow(0, width, kv));
+    add(block.attention.value, w.qkv.narrow(0, width + kv, kv));
+    add(block.attention.output, w.output);
+    add(block.feed_forward_norm, w.post_norm);
     // A dense model is a mixture of one: its router's row never matters.
-    add(prefix + "block_sparse_moe.gate.weight",
-        w.router.defined() ? w.router : torch::zeros({1, w.output.size(0)}));
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const auto expert = fmt::format("{}block_sparse_moe.experts.{}.", prefix, e);
-      add(expert + "w1.weight", w.gate_and_up[e].narrow(0, 0, inner));
-      add(expert + "w2.weight", w.down[e]);
-      add(expert + "w3.weight", w.gate_and_up[e].narrow(0, inner, inner));
+    add(block.sparse->router, w.router.defined() ? w.router : torch::zeros({1, w.output.size(0)}));
+    for (std::size_t e = 0; e < block.sparse->experts.size(); ++e) {
+      const auto& expert = block.sparse->experts[e];
+      const auto both = w.gate_and_up[static_cast<std::int64_t>(e)];
+      add(*expert.gate, both.narrow(0, 0, inner));
+      add(expert.down, w.down[static_cast<std::int64_t>(e)]);
+      add(expert.up, both.narrow(0, inner, inner));
     }
   }
-  add("model.norm.weight", final_norm);
-  add("lm_head.weight", head);
+  add(tensors.decoder.final_norm, final_norm);
+  add(*tensors.head, head);
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "config/random.hpp"
+#include "model/calibration.hpp"
 #include "model/training/corpus.hpp"
 
 namespace ordermoe::training {
@@ -112,12 +113,13 @@ cosines router_cosines(const std::vector<Tensor>& logits, bool centred) {
   cosines found;
   for (auto h : logits) {
     if (centred) h = h - h.mean(1, true);
-    const auto unit = h / h.norm(2, 0, true);
-    const auto similarity = torch::mm(unit.t(), unit).contiguous();
-    const auto n = similarity.size(0);
-    for (std::int64_t i = 0; i < n; ++i)
-      for (std::int64_t j = i + 1; j < n; ++j) {
-        const double value = similarity[i][j].item<double>();
+    const auto wide = h.to(torch::kFloat64);
+    const auto gram = torch::mm(wide.t(), wide).contiguous();
+    const auto n = static_cast<std::size_t>(gram.size(0));
+    const auto similarity = model::cosines({gram.data_ptr<double>(), n * n}, n);
+    for (std::size_t i = 0; i < n; ++i)
+      for (std::size_t j = i + 1; j < n; ++j) {
+        const double value = similarity[i * n + j];
         found.all.push_back(value);
         (i / 2 == j / 2 ? found.siblings : found.strangers).push_back(value);
       }

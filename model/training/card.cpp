@@ -76,11 +76,12 @@ std::string card_text(const train_options& options, const train_report& report) 
       "| | |\n|---|---|\n| seed | {} |\n| tokens | {} |\n| training time | {:.0f} s on {} thread{} "
       "of a shared machine |\n| learning rate | {:g}, constant for half of the work, then down to "
       "a twentieth; for the last sixth again from 0.4 down |\n"
-      "| load-balancing loss | {:g} |\n| router z-loss | {} |\n| held-out perplexity | {:.4f} |\n",
+      "| load-balancing loss | {:g} |\n| router z-loss | {} |\n| held-out perplexity | {:.4f} |\n"
+      "| left out for calibration | {} tokens |\n",
       options.seed, report.tokens, report.seconds, options.threads, options.threads == 1 ? "" : "s",
       options.learning_rate, dense ? 0.0 : options.balance_weight,
       dense || options.z_weight == 0 ? "off" : fmt::format("{:g}", options.z_weight),
-      report.held_out_perplexity);
+      report.held_out_perplexity, report.left_out);
   if (report.figures && report.figures->exact_match)
     card += fmt::format("| arithmetic exact match, greedy | {:.3f} of {} held-out problems |\n",
                         *report.figures->exact_match, report.figures->n_problems);

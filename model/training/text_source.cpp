@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "config/random.hpp"
 #include "model/text/sentencepiece_model.hpp"
 
 namespace ordermoe::training {
@@ -24,6 +25,21 @@ class bpe_encoder final : public piece_encoder {
   model::sentencepiece_model content_;
 };
 
+/// The first `limit` ids of some texts, in texts of `longest` at most.
+std::vector<std::vector<std::int32_t>> cut(const std::vector<std::vector<std::int32_t>>& texts,
+                                           std::size_t limit, std::size_t longest) {
+  std::vector<std::vector<std::int32_t>> made;
+  for (const auto& ids : texts)
+    for (std::size_t at = 0; at < ids.size() && limit > 0;) {
+      const auto n = std::min({longest, ids.size() - at, limit});
+      const auto first = ids.begin() + static_cast<std::ptrdiff_t>(at);
+      if (n > 1) made.emplace_back(first, first + static_cast<std::ptrdiff_t>(n));
+      at += n;
+      limit -= n;
+    }
+  return made;
+}
+
 class synthetic final : public text_source {
  public:
   synthetic(std::shared_ptr<const piece_encoder> pieces, std::uint64_t seed)
@@ -42,15 +58,50 @@ class synthetic final : public text_source {
   std::vector<std::int32_t> held_out(std::size_t limit) const override {
     return corpus_ids(*pieces_, split::eval, seed_, limit);
   }
+  std::vector<std::vector<std::int32_t>> left_out(std::size_t limit,
+                                                  std::size_t longest) const override {
+    return cut({corpus_ids(*pieces_, split::calibration, seed_, limit)}, limit, longest);
+  }
 
  private:
   std::shared_ptr<const piece_encoder> pieces_;
   std::uint64_t seed_;
 };
 
+struct text_part {
+  std::string_view text;
+  bool left_out = false;
+};
+
+/// Alternately what is trained on and a piece that is left out; both end behind a line where there
+/// is one in reach.
+std::vector<text_part> parts_of(std::string_view text) {
+  constexpr std::size_t piece = 1024, most_left_out = 48 * piece, share = 20;
+  const std::size_t n_pieces = std::min(text.size() / share, most_left_out) / piece;
+  if (n_pieces == 0) return {{text, false}};
+  const auto behind_line = [&](std::size_t at) {
+    const auto end = text.find('\n', at);
+    return end != std::string_view::npos && end < at + piece / 2 ? end + 1
+                                                                 : std::min(at, text.size());
+  };
+  const std::size_t period = text.size() / n_pieces;
+  std::vector<text_part> parts;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < n_pieces; ++i) {
+    const auto begin = behind_line(i * period + (period - piece) / 2);
+    const auto end = behind_line(begin + piece);
+    parts.push_back({text.substr(at, begin - at), false});
+    parts.push_back({text.substr(begin, end - begin), true});
+    at = end;
+  }
+  parts.push_back({text.substr(at), false});
+  return parts;
+}
+
 class user final : public text_source {
  public:
   std::vector<std::int32_t> training, kept_back;
+  std::vector<std::vector<std::int32_t>> pieces;
   std::uint64_t seed = 0;
   std::uint64_t size() const override { return training.size(); }
   void fill(std::uint64_t step, std::uint64_t index, std::span<std::int64_t> row) const override {
@@ -60,6 +111,10 @@ class user final : public text_source {
   std::vector<std::int32_t> held_out(std::size_t limit) const override {
     return {kept_back.begin(),
             kept_back.begin() + static_cast<std::ptrdiff_t>(std::min(limit, kept_back.size()))};
+  }
+  std::vector<std::vector<std::int32_t>> left_out(std::size_t limit,
+                                                  std::size_t longest) const override {
+    return cut(pieces, limit, longest);
   }
 };
 
@@ -81,15 +136,24 @@ result<std::unique_ptr<text_source>> user_source(std::shared_ptr<const piece_enc
                                                  const std::string& text, std::size_t row_length,
                                                  std::uint64_t seed) {
   // The cut falls behind a line where there is one, so that no sentence is on both sides.
-  auto cut = text.find('\n', text.size() - text.size() / 10);
-  cut = cut == std::string::npos ? text.size() - text.size() / 10 : cut + 1;
+  auto end = text.find('\n', text.size() - text.size() / 10);
+  end = end == std::string::npos ? text.size() - text.size() / 10 : end + 1;
   auto source = std::make_unique<user>();
   source->seed = seed;
   source->training = {bos_id};
-  for (const auto id : pieces->encode(std::string_view(text).substr(0, cut)))
-    source->training.push_back(id);
+  for (const auto& [part, left_out] : parts_of(std::string_view(text).substr(0, end))) {
+    const auto ids = pieces->encode(part);
+    if (left_out)
+      source->pieces.push_back(ids);
+    else
+      source->training.insert(source->training.end(), ids.begin(), ids.end());
+  }
+  // Those that come first count most where not all are used: in an order of the seed.
+  random_stream random(seed, 1);
+  for (std::size_t i = source->pieces.size(); i > 1; --i)
+    std::swap(source->pieces[i - 1], source->pieces[random.below(i)]);
   source->kept_back = {bos_id};
-  for (const auto id : pieces->encode(std::string_view(text).substr(cut)))
+  for (const auto id : pieces->encode(std::string_view(text).substr(end)))
     source->kept_back.push_back(id);
   if (source->training.size() < 2 * row_length || source->kept_back.size() < 8)
     return error{errc::out_of_range,

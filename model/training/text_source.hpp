@@ -36,13 +36,18 @@ class text_source {
   virtual std::uint64_t size() const { return 0; }
   /// Held-out ids, documents with their beginning and end, at most `limit`.
   virtual std::vector<std::int32_t> held_out(std::size_t limit) const = 0;
+  /// Texts of `longest` ids at most, at most `limit` in all, from all over the whole, that are in
+  /// neither: what the model is calibrated on.
+  virtual std::vector<std::vector<std::int32_t>> left_out(std::size_t limit,
+                                                          std::size_t longest) const = 0;
 };
 
 /// Rows of whole synthetic documents (the last one cut): <bos> document <eos> <bos> document ...
 std::unique_ptr<text_source> synthetic_source(std::shared_ptr<const piece_encoder> pieces,
                                               std::uint64_t seed);
 
-/// Rows at random places of a user's text. The last tenth of its lines is held out.
+/// Rows at random places of a user's text. The last tenth of its lines is held out, and of the rest
+/// a twentieth is left out, 48 KB at most, in pieces of a kilobyte that are spread over it.
 /// Error: out_of_range where the text is too short to hold one row of `row_length` and as much
 /// again.
 result<std::unique_ptr<text_source>> user_source(std::shared_ptr<const piece_encoder> pieces,

@@ -9,6 +9,7 @@
 #include "config/files.hpp"
 #include "model/architecture/half_trained.hpp"
 #include "model/checkpoint/checkpoint_writer.hpp"
+#include "model/text/utf8.hpp"
 #include "model/torch_module.hpp"
 #include "model/training/card.hpp"
 #include "model/training/corpus.hpp"
@@ -67,6 +68,17 @@ struct learning_text {
   std::string hash;
 };
 
+result<void> check_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto n = model::character_bytes(text.substr(at));
+    if (n == 0)
+      return error{errc::malformed,
+                   fmt::format("byte {} begins no UTF-8 character; give plain text in UTF-8", at)};
+    at += n;
+  }
+  return {};
+}
+
 result<learning_text> read_text(const train_options& options) {
   learning_text made;
   std::string text;
@@ -78,6 +90,8 @@ result<learning_text> read_text(const train_options& options) {
     auto bytes = read_file(options.text);
     if (!bytes) return bytes.error();
     text = std::move(*bytes);
+    if (auto readable = check_utf8(text); !readable)
+      return at(options.text.string(), readable.error());
     auto trained = train_tokenizer(lines_of(text), {options.vocab_size});
     if (!trained) return at(options.text.string(), trained.error());
     made.tokenizer = std::move(*trained);
@@ -93,7 +107,8 @@ result<learning_text> read_text(const train_options& options) {
     if (!source) return at(options.text.string(), source.error());
     made.source = std::move(*source);
   }
-  made.hash = sha256_hex(made.tokenizer + text);
+  // The number is that of the way a text is divided.
+  made.hash = sha256_hex("2" + made.tokenizer + text);
   return made;
 }
 
@@ -124,7 +139,8 @@ result<fs::path> state_folder(const train_options& options) {
 
 /// Writes the folder in one step.
 result<void> write_folder(const train_options& options, const learning_text& text,
-                          const trained_model& made) {
+                          const trained_model& made,
+                          const std::vector<std::vector<std::int32_t>>& left_out) {
   std::vector<model::tensor_entry> entries;
   for (const auto& tensor : made.tensors)
     entries.push_back(
@@ -140,6 +156,12 @@ result<void> write_folder(const train_options& options, const learning_text& tex
       {"CARD.md", card_text(options, made.report)}};
   for (const auto& [name, bytes] : files)
     if (auto written = (*writer)->add_file(name, bytes); !written) return written;
+  if (options.finish) {
+    const auto more = options.finish((*writer)->folder(), left_out);
+    if (!more) return more.error();
+    for (const auto& [name, bytes] : *more)
+      if (auto written = (*writer)->add_unlisted_file(name, bytes); !written) return written;
+  }
   const auto finished = (*writer)->finish();
   return finished ? result<void>() : finished.error();
 }
@@ -166,7 +188,12 @@ result<train_report> train(const train_options& options) {
   auto made = static_cast<const training_backend*>(*backend)->run(
       {options, *text->pieces, *text->source, text->hash, *state});
   if (!made) return made.error();
-  if (auto written = write_folder(options, *text, *made); !written) return written.error();
+  constexpr std::size_t most_left_out = 8192, longest = 256;
+  const auto left_out =
+      text->source->left_out(most_left_out, std::min(longest, options.max_context));
+  for (const auto& ids : left_out) made->report.left_out += ids.size();
+  if (auto written = write_folder(options, *text, *made, left_out); !written)
+    return written.error();
   std::error_code ignored;
   if (options.state.empty()) fs::remove_all(*state, ignored);
   made->report.folder = options.out;

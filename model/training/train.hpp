@@ -70,6 +70,12 @@ struct train_options {
   /// Checkpoint of a dense run's last stage to compare with; may be empty.
   std::filesystem::path dense_state;
   std::string notes;  ///< Added to the card as it stands.
+  /// What else belongs into the folder, by file name: asked for when all of the model is in
+  /// `folder`, which has a name of its own until then. `left_out` are token ids of texts of the
+  /// model's own kind that it was neither trained nor scored on. May be empty.
+  std::function<result<std::map<std::string, std::string>>(
+      const std::filesystem::path& folder, const std::vector<std::vector<std::int32_t>>& left_out)>
+      finish;
   /// Asked once a step; true: save, leave with errc::interrupted.
   std::function<bool()> should_stop;
   std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
@@ -113,6 +119,7 @@ struct train_report {
   double seconds = 0;
   std::vector<loss_point> curve;
   double held_out_perplexity = 0;
+  std::size_t left_out = 0;  ///< Tokens of the text that `finish` gets.
   std::optional<model_figures> figures;
 };
 

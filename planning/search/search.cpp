@@ -111,6 +111,7 @@ std::vector<rated_layout> rate_starts(searcher& search, const plans_to_start_fro
   std::vector<rated_layout> starts;
   double least = infinity, last_price = 0;
   const auto offer = [&](layout content) {
+    if (!starts.empty() && search.stopped()) return;
     const auto enough = [&](server_mask hosts) {
       return static_cast<std::size_t>(std::popcount(hosts)) >= min_copies &&
              search.is_exact_at(hosts);

@@ -11,6 +11,7 @@ void searcher::tidy(layout& content, score& rated) {
   for (std::size_t c = 0; c < content.chains.size(); ++c) {
     for (std::size_t l = 0; l < n_layers(); ++l) {
       for (std::size_t m = 0; m < n_servers(); ++m) {
+        if (stopped()) return;
         auto members = content.chains[c][l];
         if (!(members & server_bit(m)) || std::popcount(members) < 2) continue;
         auto fewer = content;

@@ -214,7 +214,7 @@ searcher::rated_layout searcher::anneal(layout start, std::size_t n_steps, rando
   const std::size_t period = std::max(least_period, n_steps / n_repricings);
   layout trial = current;
   for (std::size_t step = 0; step < n_steps; ++step) {
-    if (step % 256 == 0 && options_.should_stop && options_.should_stop()) break;
+    if (step % 16 == 0 && stopped()) break;
     if ((priced || is_loaded()) && step % period == period - 1) {
       const auto rated = evaluate(current, prices);
       prices = rated.prices;

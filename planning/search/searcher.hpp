@@ -49,6 +49,8 @@ class searcher {
            const search_options& options);
 
   std::size_t n_servers() const { return model_.n_servers; }
+  /// Whether the best so far is wanted now.
+  bool stopped() const { return options_.should_stop && options_.should_stop(); }
   bool is_loaded() const { return options_.concurrency > 1; }
   bool is_exact() const { return !(options_.quality_nats > 0); }
   /// Whether experts are too many for moves of single ones to get anywhere by themselves.

@@ -14,13 +14,8 @@ namespace {
 /// Softmax over all experts of one row, in double, rounded once. weights [n_experts]: overwritten.
 void router_probabilities(std::span<const float> logits, std::span<double> weights,
                           std::span<float> out) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = std::exp(static_cast<double>(logits[i]) - static_cast<double>(largest));
-    sum += weights[i];
-  }
-  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i] / sum);
+  model::softmax(logits, weights);
+  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i]);
 }
 
 void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule,

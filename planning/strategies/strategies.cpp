@@ -181,6 +181,7 @@ result<plan> place_searched(const planning_task& task) {
   search.seed = options.seed;
   search.n_steps = options.search_steps;
   search.concurrency = options.concurrency;
+  search.should_stop = options.should_stop;
   return place_by_search(task.profile, task.servers, task.costs, search);
 }
 

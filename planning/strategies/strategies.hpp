@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,9 +30,11 @@ struct strategy_options {
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
   /// Whether plan_variants also tries coarser copies, where the profile has them, and
-  /// prepare_strategy the whole model in each precision of run_setup::coarser.
+  /// preparation the whole model in each precision of service_options::coarser.
   bool choose_precision = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
+  /// Asked often by a searching planner, which then gives the best plan so far.
+  std::function<bool()> should_stop = {};
 };
 
 struct strategy {
@@ -41,9 +44,9 @@ struct strategy {
   loss_units token_budget = 0;  ///< Average units per token.
   bool continue_in_place = true;
   double allowance_factor = 1;
-  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (preparation.hpp).
+  bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (setup/tuning.hpp).
   bool has_budget = false;   ///< Whether a quality budget changes what it does.
-  /// How prepare_strategy has the whole model keep its experts: what counts as exact then. Other
+  /// How preparation has the whole model keep its experts: what counts as exact then. Other
   /// than as stored, that takes `whole_model_nats` a token of the budget beforehand, and
   /// token_budget is the rest.
   precision whole_model = precision::stored;

@@ -80,8 +80,24 @@ expect "a local run answers" 0 'wall clock' "$ordermoe" run --model "$model" --c
 expect "a local run computes with several threads" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --threads 3 --max-new-tokens 8
 expect "the reference computes with several threads" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 3 --max-new-tokens 8 --json
 expect "a number of threads is checked" 2 'threads' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 5000
-expect "plans are written and used" 0 'copies of 48 experts' "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 500 --out plan.json
-expect "a written plan is used" 0 'ordermoe' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --plan plan.json --max-new-tokens 8
+# A budget is calibrated on the bundled text: on little of it here.
+cp -rs "$data" little && rm little/eval/calibration.txt && head -c 4000 "$data/eval/calibration.txt" >little/eval/calibration.txt
+export ORDERMOE_DATA=$work/little
+# plan, run --save-plan and run --plan are one planner.
+quick=(--model "$model" --cluster "$cluster" --search-steps 50)
+printf 'Q: 12 * 3\nIn early spring\nFedon is known\nQ: 5 + 7\n' >four.txt
+expect "a plan is written" 0 'copies of 48 experts' "$ordermoe" plan "${quick[@]}" --quality-budget 1 --out plan.json
+expect "a run saves its plan" 0 'strategies' "$ordermoe" run "${quick[@]}" --quality-budget 1 --prompts four.txt --max-new-tokens 4 --save-plan saved.json --json
+cmp -s plan.json saved.json || { echo "FAILED: plan and run plan differently"; failures=$((failures + 1)); }
+# Everything of a report but what the wall clock says.
+report() { "$ordermoe" run "$@" --json 2>/dev/null </dev/null | sed '/host_seconds/d; /tensor_seconds/d'; }
+report "${quick[@]}" --quality-budget 1 --prompts four.txt --max-new-tokens 4 >own.json
+report --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 4 >with-plan.json
+[[ -s own.json ]] && cmp -s own.json with-plan.json || { echo "FAILED: a saved plan runs differently"; failures=$((failures + 1)); }
+expect "a plan of another strategy is refused" 2 'made for the strategy ordermoe, not for exact' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts four.txt --plan plan.json --strategy exact
+expect "a plan of another model is refused" 2 'made for the model lineage' "$ordermoe" run --model "$data/models/upcycled" --cluster "$cluster" --prompts four.txt --plan plan.json
+sed 's/^name = "s3"/name = "other"/; s/"s3"/"other"/g' "$cluster" >renamed.toml
+expect "a plan of another cluster is refused by what differs" 2 'another cluster: .*server 3' "$ordermoe" run --model "$model" --cluster renamed.toml --prompts four.txt --plan plan.json
 expect "a budget below zero is refused" 2 'quality-budget' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --quality-budget=-3
 : >empty.jsonl
 expect "an empty prompt file is refused" 2 'no prompts' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts empty.jsonl
@@ -99,7 +115,7 @@ cp -r "$model" instruct
 printf '%s' '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ '"'[INST] ' + message['content'] + ' [/INST]'"' }}{{ message.content + eos_token }}"}' >instruct/tokenizer_config.json
 printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "12 * 3"}]}\nHow?\n' >chat.jsonl
 expect "conversations are answered by the template" 0 '"token_ids"' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl --chat --max-new-tokens 4 --json
-expect "messages without --chat are refused" 2 'chat.jsonl: prompt 1: found `messages`.*--chat' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl
+expect "messages without --chat are refused" 2 'chat.jsonl:1: found `messages`.*--chat' "$ordermoe" run --model instruct --mode reference --prompts chat.jsonl
 printf '{"messages": [{"role": "robot", "content": "Hi"}]}\n' >robot.jsonl
 expect "an unknown role is refused with its place" 2 'robot.jsonl:1: messages\[0\].role' "$ordermoe" run --model instruct --mode reference --prompts robot.jsonl --chat
 sed -i 's/INST/OTHER/g' instruct/tokenizer_config.json
@@ -110,7 +126,7 @@ sed 's/memory_gb *= *.*/memory_gb = "much"/' "$cluster" >broken.toml
 # Servers that keep their experts coarser, and servers that load only their own.
 awk '{ print } /^name = "s[67]"/ { print "expert_precision = \"int4\"" }' "$cluster" >coarse.toml
 expect "a coarser server takes part" 0 '"execution"' "$ordermoe" run --model "$model" --cluster coarse.toml --prompts prompts.jsonl --quality-budget unbounded --search-steps 200 --max-new-tokens 4 --json
-expect "the plan says who keeps what" 0 '"expert_precision"' "$ordermoe" plan --model "$model" --cluster coarse.toml --quality-budget 1 --search-steps 200
+expect "the plan says who keeps what" 0 '"expert_precision"' "$ordermoe" plan --model "$model" --cluster coarse.toml --quality-budget unbounded --search-steps 200
 expect "coarser servers need the model as it is" 2 'expert-precision int8' "$ordermoe" run --model "$model" --cluster coarse.toml --prompts prompts.jsonl --expert-precision int8
 expect "each server loads its own" 0 'MB of weights' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --own-weights --mode local --max-new-tokens 4
 expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
@@ -122,6 +138,88 @@ expect "a truncated checkpoint is refused by name" 2 'model.safetensors' "$order
 printf '{"format": 1' >bad-profile.json
 expect "a broken profile is refused by name" 2 'bad-profile.json' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --profile bad-profile.json
 
+# What would do nothing, or nothing of what it says.
+on_cluster=(--model "$model" --cluster "$cluster" --prompts prompts.jsonl)
+expect "the reference has no strategy" 2 '--strategy: --mode reference has no' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --strategy paper
+expect "exact has no budget" 2 'exact has no budget' "$ordermoe" run "${on_cluster[@]}" --strategy exact --quality-budget 7
+expect "weights are the paper's" 2 'no such weights' "$ordermoe" run "${on_cluster[@]}" --strategy exact --adapt-weights 0.5
+expect "the paper needs groups" 2 'have none; expected paper' "$ordermoe" run "${on_cluster[@]}" --strategy paper --replan 2:layer-shards
+cp -r "$model" bare && rm bare/profile.json
+expect "the reference needs no profile" 0 'token_ids' "$ordermoe" run --model bare --prompts prompts.jsonl --mode reference --max-new-tokens 2 --json
+[[ ! -e bare/profile.json ]] || { echo "FAILED: the reference made a profile"; failures=$((failures + 1)); }
+
+# Numbers are numbers.
+for bad in "--temperature nan" "--rate nan" "--rate -1" "--adapt-weights nan" "--horizon -1" "--horizon 1e9" "--seed -1" \
+  "--seed 18446744073709551616" "--max-new-tokens -3" "--replan-on-drift inf" "--search-steps 0" "--threads 1x"; do
+  # shellcheck disable=SC2086
+  expect "run refuses $bad" 2 "^${bad%% *}: found '${bad#* }'" "$ordermoe" run "${on_cluster[@]}" $bad
+done
+for bad in nan -3 0 1e300; do
+  expect "plan refuses --concurrency $bad" 2 '--concurrency: found' "$ordermoe" plan "${quick[@]}" --concurrency "$bad"
+done
+for bad in nan inf 0 -1; do
+  expect "draw refuses --memory-ratio $bad" 2 '--memory-ratio: found' "$ordermoe" cluster draw --memory-ratio "$bad"
+  expect "frontier refuses --memory-ratio $bad" 2 '--memory-ratio: found' "$ordermoe" testbed frontier --model "$model" --memory-ratio "$bad"
+done
+expect "what the reader would refuse is not drawn" 2 '100000' "$ordermoe" cluster draw --layers 1000 --experts 1000 --memory-ratio 1000 --out huge.toml
+[[ ! -e huge.toml ]] || { echo "FAILED: a cluster was written that cannot be read"; failures=$((failures + 1)); }
+expect "a horizon beyond the layers is the whole model" 0 'strategies' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 1000000 --max-new-tokens 2 --json
+
+# Misspelt names come before what is missing.
+expect "a misspelt subcommand" 2 "unknown subcommand 'rnu'; did you mean run" "$ordermoe" rnu
+expect "a misspelt subcommand of a subcommand" 2 "cluster: unknown subcommand 'drwa'; did you mean draw" "$ordermoe" cluster drwa
+expect "a misspelt option" 2 "unknown option '--modle'; did you mean --model" "$ordermoe" run --modle x
+expect "a misspelt option beside good ones" 2 "unknown option '--promts'; did you mean --prompts" "$ordermoe" run --model "$model" --promts p
+expect "a word too many" 2 "found 'good3.toml' where an option" "$ordermoe" plan --model "$model" good3.toml
+
+# Outputs are checked before the work, and standard output's end is an error.
+expect "frontier checks --out first" 1 'no folder' "$ordermoe" testbed frontier --model "$model" --out nowhere/x.json --seeds 1000
+expect "calibrate checks --out first" 1 'no folder' "$ordermoe" calibrate --model "$model" --out nowhere/p.json --tokens 100000000
+expect "run checks --trace first" 1 'is a folder' "$ordermoe" run "${on_cluster[@]}" --trace own
+expect "run keeps what it reads" 2 'is a file that this command reads' "$ordermoe" run "${on_cluster[@]}" --trace prompts.jsonl
+expect "plan checks --out first" 1 'no folder' "$ordermoe" plan --model "$model" --cluster "$cluster" --out nowhere/p.json --search-steps 1000000
+full() { "$@" >/dev/full; }
+expect "a full output ends a plan with an error" 1 'standard output cannot be written' full "$ordermoe" plan "${quick[@]}" --strategy paper
+expect "a full output ends a draw with an error" 1 'standard output cannot be written' full "$ordermoe" cluster draw --servers 64
+for _ in $(seq 400); do echo 'Q: 5 + 7'; done >many.txt
+expect "a full output ends the reference with an error" 1 'standard output cannot be written' full "$ordermoe" run --model "$model" --prompts many.txt --mode reference --max-new-tokens 1
+expect "unknown rows are refused" 2 "--rows 'foo': no such row" "$ordermoe" testbed frontier --model "$model" --rows foo
+expect "unknown budgets are refused" 2 "--rows 'ordermoe 2 %': no such row" "$ordermoe" testbed frontier --model "$model" --rows "ordermoe 2 %"
+expect "a frontier where exact is infeasible" 0 'ordermoe 7 %' "$ordermoe" testbed frontier --model "$model" --memory-ratio 1 --choose-precision --rows "ordermoe 7 %" \
+  --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
+
+few_threads() { (ulimit -v 6000000; "$@"); }
+expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1
+expect "a folder is no trace" 2 'is a folder' "$ordermoe" trace verify own
+expect "inspect says what it counts in" 0 'own$' "$ordermoe" model inspect --model "$model" --cluster "$cluster"
+
+# An answer is what stands behind its prompt, and nothing else.
+answers=$("$ordermoe" run "${on_cluster[@]}" --strategy paper --max-new-tokens 8 2>/dev/null)
+text=$("$ordermoe" run "${on_cluster[@]}" --strategy paper --max-new-tokens 8 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["strategies"][0]["answers"][1]["text"], end="")')
+[[ -n $text && $answers == *"[2] In early spring$text"$'\n\n'* ]] || { echo "FAILED: an answer is printed with something else"; failures=$((failures + 1)); }
+widest=$(grep -A 20 -- '^----' <<<"$answers" | wc -L)
+((widest > 0 && widest <= 100)) || { echo "FAILED: the table takes $widest columns"; failures=$((failures + 1)); }
+
+# A model learns a text and brings its own profile; what it was calibrated on decides whether it may have a budget.
+head -c 60000 "$data/eval/calibration.txt" >learn.txt
+expect "a model is trained in one step" 0 'held-out perplexity' "$ordermoe" model train --text learn.txt --out learnt --tokens 2048
+[[ -e learnt/profile.json && -e learnt/CARD.md && ! -e learnt.training ]] || { echo "FAILED: the trained folder"; failures=$((failures + 1)); }
+expect "what was trained is whole" 0 'valid' "$ordermoe" model verify --model learnt --checksums
+expect "a finished model is not trained over" 1 'is there already' "$ordermoe" model train --text learn.txt --out learnt --tokens 2048
+expect "a model that learnt nothing keeps no budget" 2 'does not fit it.*calibrate --text' "$ordermoe" run --model learnt --cluster "$cluster" --prompts prompts.jsonl --quality-budget 1 --search-steps 200
+expect "nor is one planned for" 2 'does not fit it' "$ordermoe" plan --model learnt --cluster "$cluster" --quality-budget 1 --search-steps 200
+expect "without a budget it runs" 0 '"execution"' "$ordermoe" run --model learnt --cluster "$cluster" --prompts prompts.jsonl --quality-budget 0 --search-steps 200 --max-new-tokens 4 --json
+head -c 300 "$data/eval/calibration.txt" >few.txt
+expect "few tokens are warned about" 0 'tokens, a quality budget needs' "$ordermoe" calibrate --model "$model" --text few.txt --copies none --out few.json
+expect "and keep no budget" 2 'tokens, a quality budget needs' "$ordermoe" run --model "$model" --profile few.json --cluster "$cluster" --prompts prompts.jsonl --quality-budget 1
+"$ordermoe" model train --text learn.txt --out half --minutes 5 >/dev/null 2>&1 &
+until [[ -e half.training/half-trained.txt ]] || ! kill -0 $!; do
+  sleep 0.05
+done
+kill -INT $! && wait $!
+expect "half a model is refused with how to go on" 2 "half trained; go on with .ordermoe model train --text 'learn.txt'" "$ordermoe" model verify --model half
+expect "and not run" 2 'half trained' "$ordermoe" run --model half.training --cluster "$cluster" --prompts prompts.jsonl
+
 # An interrupt ends a long command and leaves no half-written file.
 "$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json >/dev/null 2>&1 &
 # Once it is no longer the shell's fork and catches the signal (bit 1 of the mask), however long starting takes.
@@ -131,6 +229,13 @@ done
 kill -INT $! && wait $!
 if [[ $? -ne 1 || -e interrupted.json ]]; then
   echo "FAILED: an interrupted calibration left a file or the wrong exit code"
+  failures=$((failures + 1))
+fi
+# and planning within a second or so of it.
+"$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 100000000 --out never.json 2>/dev/null &
+sleep 2 && kill -INT $! && begin=$EPOCHREALTIME && wait $!
+if [[ $? -ne 1 || -e never.json ]] || ((${EPOCHREALTIME/./} - ${begin/./} > 5000000)); then
+  echo "FAILED: an interrupted plan left a file, took too long or has the wrong exit code"
   failures=$((failures + 1))
 fi
 leftovers=$(find . -name '*.partial' -o -name '*.json.??????' | head -n 1)

@@ -228,13 +228,14 @@ BOOST_AUTO_TEST_CASE(equal_experts_do_no_damage_and_have_no_distance) {
   const auto found = fixture::need(om::calibrate(*model, documents(), {.damage_tokens = 60}));
   for (const auto& layer : found.layers) {
     for (const double d : layer.output_distance) BOOST_TEST(d == 0.0);
-    for (const auto kind : {om::loss_model::router_logit, om::loss_model::router_logit_centred}) {
+    for (const auto kind :
+         {ordermoe::loss_metric::router_logit, ordermoe::loss_metric::router_logit_centred}) {
       const auto& damage = layer.damage[static_cast<std::size_t>(kind)];
       BOOST_TEST(damage.mean_predicted > 0.0);
       BOOST_TEST(damage.mean_increase == 0.0);
       BOOST_TEST(damage.coefficient == 0.0);
     }
-    const auto& output = layer.damage[static_cast<std::size_t>(om::loss_model::output)];
+    const auto& output = layer.damage[static_cast<std::size_t>(ordermoe::loss_metric::output)];
     BOOST_TEST(output.mean_predicted == 0.0);
     BOOST_TEST(output.coefficient == 0.0);
   }

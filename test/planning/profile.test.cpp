@@ -92,12 +92,14 @@ BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   content.layers[0].output_distance(0, 3) = std::numeric_limits<double>::max();
   content.layers[0].output_distance(0, 4) = 1.0 / 3;
   content.seed = std::numeric_limits<std::uint64_t>::max();
+  content.texts = {{1, 2, 3}, {40000}};
   const auto text = profile_json(content);
   const auto read = parse_profile(text, "profile.json");
   BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
   BOOST_TEST(read->model_name == content.model_name);
   BOOST_TEST(read->model_digest == content.model_digest);
   BOOST_TEST(read->seed == content.seed);
+  BOOST_TEST((read->texts == content.texts));
   BOOST_TEST(read->baseline_nats == content.baseline_nats);
   BOOST_TEST(read->calibration_tokens == content.calibration_tokens);
   for (std::size_t l = 0; l < 3; ++l) BOOST_TEST(same(read->layers[l], content.layers[l]));
@@ -189,6 +191,8 @@ BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
   expect(after([](auto& p) { p.layers[1].damage[2] = -0.1; }), errc::out_of_range,
          "layers[1].damage[2]");
   expect(after([](auto& p) { p.top_k = 5; }), errc::out_of_range, "top_k");
+  expect(after([](auto& p) { p.calibration_tokens = 0; }), errc::out_of_range,
+         "calibration_tokens");
   expect(after([](auto& p) { p.layers.pop_back(); }), errc::mismatch, "layers");
   expect(after([&](auto& p) { p.baseline_nats = nan; }), errc::out_of_range, "baseline_nats");
 }

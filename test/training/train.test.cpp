@@ -167,6 +167,30 @@ BOOST_AUTO_TEST_CASE(a_folder_that_holds_anything_is_not_trained_into) {
   BOOST_TEST(training::train(options).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(what_else_belongs_into_the_folder_is_asked_for_before_it_appears) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  std::size_t n_left_out = 0;
+  options.finish = [&](const fs::path& folder,
+                       const auto& left_out) -> result<std::map<std::string, std::string>> {
+    BOOST_TEST(!fs::exists(options.out));
+    BOOST_TEST(model::transformer::load(folder).has_value());
+    for (const auto& ids : left_out) n_left_out += ids.size();
+    return error{errc::failed, "the second file cannot be made"};
+  };
+  BOOST_TEST(!training::train(options).has_value());
+  BOOST_TEST(!fs::exists(options.out));
+  BOOST_TEST(n_left_out > 256u);
+  options.finish = [&](const fs::path&, const auto&) -> result<std::map<std::string, std::string>> {
+    return std::map<std::string, std::string>{{"second.txt", "made\n"}};
+  };
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(report.has_value());
+  BOOST_TEST(report->left_out == n_left_out);
+  BOOST_TEST((bytes_of(options.out / "second.txt") == "made\n"));
+}
+
 BOOST_AUTO_TEST_CASE(recipes_share_their_dense_stage) {
   const folder here;
   auto options = tiny(here.path);
@@ -230,6 +254,10 @@ BOOST_AUTO_TEST_CASE(impossible_wishes_are_refused) {
   BOOST_TEST((refused([](auto& o) { o.tokens = 0, o.minutes = -1; }) == errc::usage));
   BOOST_TEST((refused([](auto& o) { o.n_heads = 5; }) == errc::usage));
   BOOST_TEST((refused([&](auto& o) { o.text = here.path / "missing.txt"; }) == errc::not_found));
+  BOOST_TEST((refused([&](auto& o) {
+                BOOST_REQUIRE(write_file(here.path / "binary", "text \xff\xfe").has_value());
+                o.text = here.path / "binary";
+              }) == errc::malformed));
   BOOST_TEST((refused([&](auto& o) {
                 BOOST_REQUIRE(
                     write_file(here.path / "short.txt", "Too short to learn from.\n").has_value());

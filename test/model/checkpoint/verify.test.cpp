@@ -313,7 +313,7 @@ BOOST_AUTO_TEST_CASE(a_list_of_checksums_that_is_not_one_is_refused_with_its_lin
 
 BOOST_AUTO_TEST_CASE(a_digest_grows_to_the_known_one) {
   // FIPS 180-2, the message of 56 letters.
-  om::sha256 digest;
+  ordermoe::sha256 digest;
   digest.update("abcdbcdecdefdefgefghfghighij");
   digest.update("hijkijkljklmklmnlmnomnopnopq");
   BOOST_TEST(digest.finish() == "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");

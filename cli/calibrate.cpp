@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include <numeric>
+#include <set>
+
+#include "cli/common.hpp"
+#include "config/files.hpp"
+#include "setup/calibration.hpp"
+
+namespace ordermoe::cli {
+
+namespace {
+
+struct calibrate_options {
+  std::string model, text, out;
+  std::size_t tokens = 8192;
+  std::uint64_t seed = 1;
+  bool json = false;
+  std::vector<std::string> copies{"int8", "int4"};
+};
+
+std::vector<precision> copies_of(const calibrate_options& options) {
+  std::set<precision> copies;
+  for (const auto& name : options.copies)
+    if (name != "none") copies.insert(*parse_precision(name));
+  return {copies.begin(), copies.end()};
+}
+
+result<planning::profile> measure(const calibrate_options& options) {
+  const auto model = model::transformer::load(options.model);
+  if (!model) return model.error();
+  const auto tokens = model::tokenizer::load(options.model);
+  if (!tokens) return tokens.error();
+  const auto text = options.text.empty() ? setup::data_folder() / "eval" / "calibration.txt"
+                                         : std::filesystem::path(options.text);
+  const progress_display shown;
+  return setup::calibrate_on(options.model, **model, **tokens, text, options.tokens, options.seed,
+                             copies_of(options), work());
+}
+
+void print_json(const planning::profile& experts, const std::filesystem::path& out) {
+  nlohmann::ordered_json j{{"profile", out.string()},
+                           {"calibration_tokens", experts.calibration_tokens},
+                           {"baseline_nats", experts.baseline_nats}};
+  for (const auto& layer : experts.layers) {
+    j["damage"].push_back(layer.damage);
+    for (const auto& copy : layer.copies)
+      j["copy_damage"][to_string(copy.kept)].push_back(copy.damage);
+  }
+  fmt::print("{}\n", j.dump(2));
+}
+
+void print_damage(const planning::profile& experts) {
+  fmt::print("damage in nats per unit of predicted loss (standard error):\n{:>6}", "layer");
+  for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
+    fmt::print("{:>28}", to_string(static_cast<planning::loss_metric>(m)));
+  fmt::print("\n");
+  for (std::size_t l = 0; l < experts.n_layers; ++l) {
+    fmt::print("{:>6}", l);
+    for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
+      fmt::print("{:>17.5f} ({:>8.5f})", experts.layers[l].damage[m],
+                 experts.layers[l].damage_error[m]);
+    fmt::print("\n");
+  }
+}
+
+void print_copies(const planning::profile& experts, const std::vector<precision>& copies) {
+  if (copies.empty()) return;
+  fmt::print("coarser copies: mean output distance, damage (standard error)\n{:>6}", "layer");
+  for (const auto kept : copies) fmt::print("{:>38}", to_string(kept));
+  fmt::print("\n");
+  for (std::size_t l = 0; l < experts.n_layers; ++l) {
+    fmt::print("{:>6}", l);
+    for (const auto& copy : experts.layers[l].copies)
+      fmt::print("{:>10.5f}{:>17.5f} ({:>8.5f})",
+                 std::accumulate(copy.distance.begin(), copy.distance.end(), 0.0) /
+                     static_cast<double>(copy.distance.size()),
+                 copy.damage, copy.damage_error);
+    fmt::print("\n");
+  }
+}
+
+result<void> calibrate(const calibrate_options& options) {
+  const auto folder = existing_folder(options.model, "--model");
+  if (!folder) return folder.error();
+  const auto out =
+      options.out.empty() ? *folder / "profile.json" : std::filesystem::path(options.out);
+  if (auto good = check_output("--out", out, {options.text}); !good) return good;
+  const auto shape = model::read_model_config(*folder);
+  if (!shape) return shape.error();
+  const auto experts = measure(options);
+  if (!experts) return experts.error();
+  if (const auto problem = setup::unfit(*experts, *shape)) warn_of(*problem);
+  if (auto written = write_file(out, planning::profile_json(*experts)); !written) return written;
+  if (options.json) {
+    print_json(*experts, out);
+    return {};
+  }
+  fmt::print("{}: {} tokens, {:.4f} nats a token\n", out.string(), experts->calibration_tokens,
+             experts->baseline_nats);
+  print_damage(*experts);
+  print_copies(*experts, copies_of(options));
+  return {};
+}
+
+}  // namespace
+
+void add_calibrate(CLI::App& app) {
+  auto& command =
+      *app.add_subcommand("calibrate", "Measure how a model's experts behave; writes profile.json");
+  auto options = std::make_shared<calibrate_options>();
+  command.add_option("--model", options->model, "Model folder")->required();
+  command.add_option("--text", options->text, "Calibration text; default: the bundled one");
+  command.add_option("--tokens", options->tokens, "Calibration tokens at most")
+      ->check(whole_from(64, 100'000'000))
+      ->capture_default_str();
+  command
+      .add_option("--copies", options->copies,
+                  "Coarser copies of the experts whose damage is measured too, each beside the "
+                  "model in memory; none for none")
+      ->check(CLI::IsMember({"int8", "int4", "none"}))
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--out", options->out, "Profile to write; default: MODEL/profile.json");
+  add_seed(command, options->seed, "Seed of the damage measurement");
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Example:\n  ordermoe calibrate --model data/models/lineage --tokens 8192 --out "
+      "profile.json");
+  set_body(command, [options] { return calibrate(*options); });
+}
+
+}  // namespace ordermoe::cli

@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/common.hpp"
+#include "config/files.hpp"
+
+namespace ordermoe::cli {
+
+namespace {
+
+struct draw_command {
+  draw_options draw;
+  std::string costs = "mixtral-8x7b", out;
+  bool json = false;
+};
+
+void print_json(const cluster& drawn) {
+  nlohmann::ordered_json j{{"name", drawn.name}, {"seed", drawn.seed}, {"servers", drawn.size()}};
+  for (const auto& server : drawn.servers)
+    j["server"].push_back({{"name", server.name},
+                           {"memory_bytes", server.memory_bytes},
+                           {"flops_per_s", server.flops_per_s},
+                           {"memory_bandwidth_bytes_per_s", server.memory_bandwidth_bytes_per_s},
+                           {"arrival_share", server.arrival_share}});
+  fmt::print("{}\n", j.dump(2));
+}
+
+result<void> draw(const draw_command& options) {
+  const auto costs = named_cost_profile(options.costs);
+  if (!costs) return costs.error();
+  if (auto good = check_output("--out", options.out); !good) return good;
+  auto wanted = options.draw;
+  wanted.costs = *costs;
+  const auto drawn = draw_cluster(wanted);
+  const auto text = cluster_toml(drawn);
+  if (const auto readable = parse_cluster(text, "the drawn cluster"); !readable) {
+    auto problem = readable.error();
+    problem.message += " (as --memory-ratio, --layers, --experts and --costs ask for)";
+    return problem;
+  }
+  if (!options.out.empty())
+    if (auto written = write_file(options.out, text); !written) return written;
+  if (options.json)
+    print_json(drawn);
+  else if (options.out.empty())
+    fmt::print("{}", text);
+  else
+    fmt::print("{}: {} servers, seed {}\n", options.out, drawn.size(), drawn.seed);
+  return {};
+}
+
+}  // namespace
+
+void add_cluster(CLI::App& app) {
+  auto& parent = *app.add_subcommand("cluster", "Work with cluster files");
+  parent.require_subcommand(1);
+  auto& command = *parent.add_subcommand("draw", "Draw a random cluster in the paper's ranges");
+  auto options = std::make_shared<draw_command>();
+  command.add_option("--servers", options->draw.n_servers, "Number of servers")
+      ->check(whole_from(1, max_servers))
+      ->capture_default_str();
+  add_seed(command, options->draw.seed, "The same seed gives the same cluster");
+  command.add_option("--sites", options->draw.n_sites, "Servers of a site are close; 0: no sites")
+      ->check(whole_from(0, max_servers))
+      ->capture_default_str();
+  command
+      .add_option("--memory-ratio", options->draw.memory_ratio,
+                  "Expert memory over one replica of the model's experts")
+      ->check(number_from(0.01, 1000))
+      ->capture_default_str();
+  command.add_option("--costs", options->costs, "Cost profile that says what an expert weighs")
+      ->check(CLI::IsMember(cost_profile_names()))
+      ->capture_default_str();
+  command.add_option("--layers", options->draw.n_layers, "Layers of the model")
+      ->check(whole_from(1, 1000))
+      ->capture_default_str();
+  command.add_option("--experts", options->draw.n_experts, "Experts of each layer")
+      ->check(whole_from(1, 1000))
+      ->capture_default_str();
+  command.add_option("--out", options->out, "File to write; default: standard output");
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer("Example:\n  ordermoe cluster draw --servers 8 --seed 1 --out edge8.toml");
+  set_body(command, [options] { return draw(*options); });
+}
+
+}  // namespace ordermoe::cli

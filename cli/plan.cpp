@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/common.hpp"
+#include "cli/planning_flags.hpp"
+#include "config/files.hpp"
+
+namespace ordermoe::cli {
+
+namespace {
+
+struct plan_options {
+  world_flags world;
+  planning_flags planning;
+  std::string out;
+  double concurrency = setup::expected_concurrency(64);
+};
+
+void print_json(const plan_options& options, const planning::plan& plan) {
+  fmt::print("{}\n", nlohmann::ordered_json{{"plan", options.out},
+                                            {"strategy", plan.strategy},
+                                            {"placed", plan.experts.size()},
+                                            {"estimated_token_ms", plan.estimated_token_ns * 1e-6}}
+                         .dump(2));
+}
+
+void print_places(const plan_options& options, const planning::plan& plan, const cluster& servers) {
+  fmt::print("{}: {} copies of {} experts on {} servers\n", options.out, plan.experts.size(),
+             plan.n_layers * plan.n_experts, plan.n_servers);
+  for (std::size_t m = 0; m < plan.n_servers; ++m) {
+    std::vector<std::size_t> per_layer(plan.n_layers, 0);
+    for (const auto& placed : plan.experts)
+      if (placed.server.index() == m) ++per_layer[placed.layer.index()];
+    fmt::print("  {:<12} {:>5.1f} of {:>5.1f} GB, experts per layer:", servers.servers[m].name,
+               static_cast<double>(plan.expert_bytes_used[m]) * 1e-9,
+               static_cast<double>(plan.expert_bytes_limit[m]) * 1e-9);
+    for (const auto count : per_layer) fmt::print(" {}", count);
+    fmt::print("\n");
+  }
+}
+
+result<void> make_plan(const plan_options& options) {
+  const auto request = options.planning.request(options.world, options.concurrency, std::nullopt);
+  if (!request) return request.error();
+  if (auto good =
+          check_output("--out", options.out, {options.world.cluster, options.world.profile});
+      !good)
+    return good;
+  const auto loaded = load_world(options.world);
+  if (!loaded) return loaded.error();
+  const auto ready = [&] {
+    const progress_display shown;
+    return setup::prepare(*loaded, *request, work());
+  }();
+  if (!ready) return ready.error();
+  const auto text = setup::plan_file_json(*loaded, *request, *ready);
+  if (options.out.empty()) {
+    fmt::print("{}", text);
+    return {};
+  }
+  if (auto written = write_file(options.out, text); !written) return written;
+  if (options.world.json)
+    print_json(options, ready->service.chosen.plan);
+  else
+    print_places(options, ready->service.chosen.plan, loaded->servers);
+  return {};
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto& command = *app.add_subcommand(
+      "plan", "Group, place and replicate experts as `run` would; writes plan.json");
+  auto options = std::make_shared<plan_options>();
+  options->world.add(command, true);
+  options->world.add_precisions(command);
+  options->world.add_choose_precision(command);
+  options->planning.add(command);
+  command
+      .add_option("--concurrency", options->concurrency,
+                  "Requests in flight that the ordermoe planner expects; `run` expects as many as "
+                  "it has prompts, 4 at most")
+      ->check(number_from(1, 1e4))
+      ->capture_default_str();
+  command.add_option("--out", options->out, "Plan to write; default: standard output");
+  command.footer(
+      "Example:\n  ordermoe plan --model data/models/lineage --cluster data/clusters/edge8.toml "
+      "--quality-budget 1 --out plan.json");
+  set_body(command, [options] { return make_plan(*options); });
+}
+
+}  // namespace ordermoe::cli

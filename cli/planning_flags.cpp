@@ -1,0 +1,90 @@
+#include "cli/planning_flags.hpp"
+
+#include <fmt/format.h>
+
+namespace ordermoe::cli {
+
+void planning_flags::add(CLI::App& command) {
+  add_strategy(command, strategy,
+               "How experts are placed and chosen; default: ordermoe, or that of --plan");
+  command.add_option("--quality-budget", quality,
+                     "Perplexity increase allowed, in per cent, or unbounded; default: 0, or that "
+                     "of --plan");
+  command
+      .add_option("--horizon", horizon,
+                  "Look-ahead depth in layers; 0, or more than there are: the whole model")
+      ->check(whole_from(0, 1'000'000));
+  command
+      .add_option("--residency", residency,
+                  "Where attention may run: access or roaming; default: the plan's")
+      ->check(CLI::IsMember({"access", "roaming"}));
+  command.add_option("--rate", rate, "Requests per second, Poisson; 0: all at once")
+      ->check(number_from(0, 1e6))
+      ->capture_default_str();
+  add_search_steps(command, search_steps);
+}
+
+namespace {
+
+result<void> check_strategy(const setup::preparation_request& request) {
+  const auto& name = request.strategy;
+  const auto* record = planning::find_strategy(name);
+  if (!record->has_budget && request.options.quality_percent != 0)
+    return error{errc::usage,
+                 fmt::format("--quality-budget: {} has no budget; leave it out, or choose "
+                             "local-only, paper or ordermoe",
+                             name)};
+  if (request.options.choose_precision && !record->uses_coarser_copies)
+    return error{errc::usage, fmt::format("--choose-precision: {} keeps experts as the model has "
+                                          "them; leave it out, or choose ordermoe",
+                                          name)};
+  if (request.options.choose_precision && request.options.plan)
+    return error{errc::usage,
+                 "--choose-precision: the plan of --plan says how servers keep experts; leave it "
+                 "out"};
+  return {};
+}
+
+}  // namespace
+
+result<setup::preparation_request> planning_flags::request(
+    const world_flags& world, double concurrency,
+    const std::optional<setup::plan_file>& given) const {
+  setup::preparation_request made;
+  made.strategy = !strategy.empty() ? strategy : given ? given->origin.strategy : made.strategy;
+  made.seed = world.seed;
+  made.options.seed = world.seed;
+  made.options.search_steps = search_steps;
+  made.options.concurrency = concurrency;
+  made.options.expected_rate = rate;
+  made.options.choose_precision = world.choose_precision;
+  made.options.horizon = horizon;
+  if (!residency.empty()) made.options.residency = residency;
+  if (given) made.options.quality_percent = given->origin.quality_percent;
+  if (!quality.empty()) {
+    const auto percent = parse_quality(quality);
+    if (!percent) return percent.error();
+    made.options.quality_percent = *percent;
+  }
+  if (given) {
+    auto with_plan = setup::request_with(*given, std::move(made));
+    if (!with_plan) return with_plan.error();
+    made = std::move(*with_plan);
+  }
+  if (auto good = check_strategy(made); !good) return good.error();
+  return made;
+}
+
+result<setup::world> load_world(const world_flags& flags,
+                                const std::optional<setup::plan_file>& given) {
+  auto options = flags.options();
+  if (!options) return options.error();
+  if (given) options->plan_precisions = given->plan.expert_precision;
+  auto loaded = load_world(*options);
+  if (!loaded) return loaded;
+  if (given)
+    if (auto fits = setup::check_made_for(*given, *loaded); !fits) return fits.error();
+  return loaded;
+}
+
+}  // namespace ordermoe::cli

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/common.hpp"
+#include "setup/plan_file.hpp"
+#include "setup/preparation.hpp"
+
+/// What `plan` and `run` are told about planning, so that both make the same plan of it.
+namespace ordermoe::cli {
+
+struct planning_flags {
+  std::string strategy, quality, residency;  ///< Empty: not given.
+  std::size_t search_steps = planning::strategy_options{}.search_steps;
+  std::optional<std::size_t> horizon;
+  double rate = 0;
+
+  void add(CLI::App& command);
+  /// What they ask for, of a plan that is given where there is one. Errors: usage for options that
+  /// contradict each other.
+  result<setup::preparation_request> request(const world_flags& world, double concurrency,
+                                             const std::optional<setup::plan_file>& given) const;
+};
+
+/// The world that is planned for; it must be what a given plan was made for.
+result<setup::world> load_world(const world_flags& flags,
+                                const std::optional<setup::plan_file>& given);
+
+}  // namespace ordermoe::cli

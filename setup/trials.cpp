@@ -1,0 +1,164 @@
+#include "setup/trials.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "model/reference.hpp"
+#include "setup/seeds.hpp"
+
+namespace ordermoe::setup {
+
+namespace {
+
+using actors::request_spec;
+using actors::run_setup;
+
+/// Tokens that one trial may execute.
+std::size_t affordable_tokens(const model::model_config& shape) {
+  constexpr double most_flops = 2e11;
+  const auto costs = model::own_costs(shape);
+  const double of_layer =
+      static_cast<double>(costs.attention_flops) +
+      static_cast<double>(shape.top_k) * static_cast<double>(costs.expert_flops);
+  return static_cast<std::size_t>(most_flops / (of_layer * static_cast<double>(shape.n_layers)));
+}
+
+run_setup trial_of(const actors::service_options& service, const job& work) {
+  run_setup trial;
+  static_cast<actors::service_options&>(trial) = service;
+  trial.should_stop = work.stopping();
+  return trial;
+}
+
+/// The requests of a trial load: the beginnings of texts, answered at a fixed length.
+std::vector<request_spec> load_of(const token_documents& documents, std::size_t n_wanted,
+                                  const model::model_config& shape) {
+  constexpr std::size_t prompt_tokens = 32, least_requests = 4;
+  constexpr std::uint32_t new_tokens = 32;
+  const auto most =
+      std::max(least_requests, affordable_tokens(shape) / (prompt_tokens + new_tokens));
+  std::vector<request_spec> requests;
+  for (std::size_t i = 0; i < std::min(n_wanted, most); ++i) {
+    const auto& document = documents[i % documents.size()];
+    const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
+    request_spec spec;
+    spec.prompt.assign(document.begin(), document.begin() + n);
+    spec.max_new_tokens = new_tokens;
+    spec.ignore_end_of_text = true;
+    requests.push_back(std::move(spec));
+  }
+  return requests;
+}
+
+}  // namespace
+
+std::vector<request_spec> scoring_requests(const token_documents& documents) {
+  std::vector<request_spec> requests;
+  for (const auto& document : documents) {
+    if (document.size() < 2) continue;
+    request_spec spec;
+    spec.prompt = document;
+    spec.score = true;
+    requests.push_back(std::move(spec));
+  }
+  return requests;
+}
+
+token_documents affordable(const token_documents& documents, const model::model_config& shape) {
+  constexpr std::size_t enough_documents = 32, least_tokens = 8, least_documents = 4;
+  const auto most_tokens = affordable_tokens(shape);
+  std::size_t total = 0;
+  for (const auto& document : documents) total += document.size();
+  if (total <= most_tokens) return documents;
+  const auto length =
+      std::max(least_tokens, most_tokens / std::min(enough_documents, documents.size()));
+  token_documents kept;
+  std::size_t n = 0;
+  for (const auto& document : documents) {
+    if (n >= most_tokens && kept.size() >= least_documents) break;
+    const auto end = std::min(length, document.size());
+    kept.emplace_back(document.begin(), document.begin() + static_cast<std::ptrdiff_t>(end));
+    n += end;
+  }
+  return kept;
+}
+
+result<scored_texts> scored_texts::make(const actors::service_options& service,
+                                        const token_documents& documents, const job& work) {
+  scored_texts made;
+  made.requests_ = scoring_requests(documents);
+  for (const auto& spec : made.requests_) {
+    if (work.stopped()) return error{errc::interrupted, "interrupted; nothing was written"};
+    auto losses = model::token_losses(*service.model, spec.prompt);
+    if (!losses) return losses.error();
+    made.exact_.push_back(std::move(*losses));
+  }
+  // As many tokens in flight as the trial load has.
+  draw_arrivals(made.requests_, service.servers, 1,
+                seed_of(service.seed, seed_stream::tuning_texts));
+  return made;
+}
+
+scored_texts scored_texts::half() const {
+  scored_texts made;
+  const auto n = static_cast<std::ptrdiff_t>((requests_.size() + 1) / 2);
+  made.requests_.assign(requests_.begin(), requests_.begin() + n);
+  made.exact_.assign(exact_.begin(), exact_.begin() + n);
+  return made;
+}
+
+result<trial_score> scored_texts::score(const actors::service_options& service,
+                                        const job& work) const {
+  auto trial = trial_of(service, work);
+  trial.requests = requests_;
+  const auto outcome = run_requests(trial);
+  if (!outcome) return outcome.error();
+  std::vector<std::vector<double>> losses;
+  double spent = 0, n = 0;
+  for (const auto& answer : outcome->outcomes) {
+    losses.push_back(answer.losses);
+    spent += static_cast<double>(answer.spent) / planning::units_per_loss;
+    n += static_cast<double>(answer.losses.size());
+  }
+  auto found = above(losses);
+  found.predicted = spent / n;
+  return found;
+}
+
+trial_score scored_texts::above(const std::vector<std::vector<double>>& losses) const {
+  trial_score found;
+  double n = 0;
+  std::vector<double> of_text;
+  for (std::size_t i = 0; i < exact_.size(); ++i) {
+    double difference = 0;
+    for (std::size_t t = 0; t < exact_[i].size(); ++t) difference += losses[i][t] - exact_[i][t];
+    of_text.push_back(difference);
+    found.increase += difference;
+    n += static_cast<double>(exact_[i].size());
+  }
+  found.increase /= n;
+  double square = 0;
+  for (std::size_t i = 0; i < of_text.size(); ++i)
+    square += std::pow(of_text[i] - found.increase * static_cast<double>(exact_[i].size()), 2);
+  const auto texts = static_cast<double>(of_text.size());
+  if (texts > 1) found.standard_error = std::sqrt(square * texts / (texts - 1)) / n;
+  return found;
+}
+
+result<double> trial_load_ms(const actors::service_options& service,
+                             const planning::strategy_options& options,
+                             const token_documents& documents, const job& work) {
+  auto trial = trial_of(service, work);
+  trial.requests = load_of(documents, options.dry_run_requests, service.model->config());
+  draw_arrivals(trial.requests, trial.servers, options.expected_rate,
+                seed_of(service.seed, seed_stream::trial_load));
+  const auto outcome = run_requests(trial);
+  if (!outcome) return outcome.error();
+  double sum = 0;
+  for (const auto& answer : outcome->outcomes)
+    sum += static_cast<double>(answer.done_ns - answer.arrival_ns) * 1e-6;
+  return sum / static_cast<double>(outcome->outcomes.size());
+}
+
+}  // namespace ordermoe::setup

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "actors/service.hpp"
+#include "config/error.hpp"
+#include "config/job.hpp"
+#include "planning/profile.hpp"
+#include "setup/trials.hpp"
+
+/// The price of loss at which a strategy's budget holds in execution.
+namespace ordermoe::setup {
+
+/// What a budget was calibrated to. The damage of the profile that a service runs with is that of
+/// its world's times `damage`, in the metric of its policy and in coarser copies.
+struct tuning {
+  double price_ns_per_nat = 1e9;
+  double damage = 1;
+};
+
+/// The service with this price and damage; it must have the profile of its world.
+actors::service_options tuned(actors::service_options service, const tuning& found);
+
+/// How long a search for a price may go on.
+struct tuning_limits {
+  int most_trials = 5;
+  double tolerance = 0.1;  ///< Ends when at least 1 - tolerance of the budget is used.
+};
+
+/// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
+/// lowest price of loss at which the texts' increase stays within the budget with 95 % confidence,
+/// and the damage by what was measured over what was predicted, both from `start` on. What
+/// selection does without a ledger depends on price times damage alone, so that both are found in
+/// one search: a secant search for that product on logarithmic scales, since the increase falls
+/// about as a power of it. Errors: those of scored_texts::score.
+result<tuning> tune(const actors::service_options& service, const tuning& start,
+                    const scored_texts& texts, tuning_limits limits, const job& work);
+
+}  // namespace ordermoe::setup

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/service.hpp"
+#include "config/cluster.hpp"
+#include "config/error.hpp"
+#include "config/job.hpp"
+#include "model/text/tokenizer.hpp"
+#include "model/transformer.hpp"
+#include "planning/profile.hpp"
+#include "setup/texts.hpp"
+
+/// What a run is made of before a strategy is chosen.
+namespace ordermoe::setup {
+
+/// Whether a profile is needed: only what plans and runs strategies does.
+enum class profile_use { needed, none };
+
+struct world_options {
+  std::string model;                   ///< Folder.
+  std::string cluster;                 ///< File; empty: no cluster.
+  std::string costs = "mixtral-8x7b";  ///< Or `measured`: those of the model itself.
+  /// File; empty: that in the model's folder, or else one that is made on the bundled text.
+  std::string profile;
+  profile_use use = profile_use::needed;
+  precision expert_precision = precision::stored, dense_precision = precision::stored;
+  model::kv_precision kv = model::kv_precision::bf16;
+  std::uint64_t seed = 1;  ///< Of a profile that is made.
+  /// Whether the model is also wanted with its experts in each precision that the profile knows.
+  bool choose_precision = false;
+  /// Precisions that a given plan has servers keep their experts in.
+  std::vector<precision> plan_precisions;
+};
+
+/// A value: nothing changes in it once it is made.
+struct world {
+  std::filesystem::path folder;  ///< Of the model; empty where that was made in memory.
+  std::string model_name, model_digest;
+  model::load_options loading;  ///< As the model was loaded.
+  std::shared_ptr<const model::transformer> model;
+  /// The same model with its experts kept coarser, for servers that keep them so.
+  std::map<precision, std::shared_ptr<const model::transformer>> coarser;
+  std::shared_ptr<const model::tokenizer> tokens;
+  cost_profile costs;
+  cluster servers;
+  planning::profile profile;
+  bool charges_own_costs = false;  ///< Whether costs are those of the model itself.
+  bool made_profile = false;       ///< For this world, on the bundled text.
+  /// Texts that strategies are tried and tuned on, those of the profile where it has some; never
+  /// those that a report scores.
+  token_documents tuning_texts;
+  /// Why no quality budget may depend on the profile or be tuned on the texts (calibration.hpp).
+  std::optional<error> unfit;
+};
+
+/// Loads what the options name. Errors name the file or the option.
+result<world> load_world(const world_options& options, job& work);
+
+/// The charges named so, for a model of this shape.
+result<cost_profile> load_costs(const std::string& name, const model::model_config& shape);
+
+/// Calibrates on a text file; copies: coarser ones to be measured too.
+result<planning::profile> calibrate_on(const std::filesystem::path& model_folder,
+                                       const model::transformer& model,
+                                       const model::tokenizer& tokens,
+                                       const std::filesystem::path& text, std::size_t max_tokens,
+                                       std::uint64_t seed, const std::vector<precision>& copies,
+                                       job& work);
+
+/// The same world on other servers.
+world on_servers(world content, cluster servers);
+
+/// A service in that world, without a strategy.
+actors::service_options service_in(const world& content, std::uint64_t seed);
+
+}  // namespace ordermoe::setup

@@ -1,0 +1,147 @@
+#include "setup/calibration.hpp"
+
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+
+#include "config/files.hpp"
+#include "config/job.hpp"
+#include "config/random.hpp"
+#include "model/text/tokenizer.hpp"
+#include "setup/preparation.hpp"
+#include "setup/world.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using token_documents = std::vector<std::vector<std::int32_t>>;
+
+const std::string folder = ORDERMOE_DATA "/models/lineage";
+
+std::shared_ptr<const model::transformer> lineage() {
+  static const auto loaded = *model::transformer::load(folder);
+  return loaded;
+}
+
+/// So many texts of 64 tokens.
+token_documents cut(const std::vector<std::int32_t>& ids, std::size_t n) {
+  token_documents made;
+  for (std::size_t i = 0; i < n; ++i)
+    made.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(i * 64),
+                      ids.begin() + static_cast<std::ptrdiff_t>((i + 1) * 64));
+  return made;
+}
+
+token_documents of_file(const std::string& path, std::size_t n) {
+  const auto tokens = *model::tokenizer::load(folder);
+  return cut(tokens->encode(*read_file(path)), n);
+}
+
+token_documents own_text(std::size_t n) {
+  return of_file(ORDERMOE_DATA "/eval/calibration.txt", n);
+}
+
+token_documents random_ids(std::size_t n) {
+  random_stream random(7);
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = 0; i < 64 * n; ++i)
+    ids.push_back(static_cast<std::int32_t>(3 + random.below(700)));
+  return cut(ids, n);
+}
+
+planning::profile calibrated(const token_documents& documents) {
+  setup::calibration_request request;
+  request.folder = folder;
+  request.model_name = "lineage";
+  request.documents = documents;
+  auto made = setup::calibrate_model(*lineage(), request);
+  BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+  return std::move(*made);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(calibration)
+
+BOOST_AUTO_TEST_CASE(a_profile_keeps_its_texts_and_fits_the_model_that_learnt_such) {
+  const auto texts = own_text(6);
+  const auto made = calibrated(texts);
+  BOOST_TEST((made.texts == texts));
+  BOOST_TEST(!setup::unfit(made, lineage()->config()).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_text_that_does_not_fit) {
+  for (const auto& texts : {random_ids(5), of_file(ORDERMOE_DATA "/../LICENSE", 5)}) {
+    const auto made = calibrated(texts);
+    const auto problem = setup::unfit(made, lineage()->config());
+    BOOST_REQUIRE(problem.has_value());
+    BOOST_TEST((problem->code == errc::mismatch));
+    BOOST_TEST(problem->message.find("ordermoe calibrate --text") != std::string::npos);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_strategy_is_prepared_under_a_budget_only_where_the_profile_fits) {
+  setup::world_options options;
+  options.model = folder;
+  options.cluster = ORDERMOE_DATA "/clusters/edge8.toml";
+  job work;
+  auto world = setup::load_world(options, work);
+  BOOST_REQUIRE_MESSAGE(world.has_value(), (world ? "" : world.error().message));
+  BOOST_TEST(!world->unfit.has_value());
+  const auto code_of = [&](const char* strategy, double quality) -> std::optional<errc> {
+    setup::preparation_request request;
+    request.strategy = strategy;
+    request.options.quality_percent = quality;
+    request.options.search_steps = 50;
+    request.options.dry_run_requests = 0;
+    const auto ready = setup::prepare(*world, request, work);
+    if (ready) return std::nullopt;
+    return ready.error().code;
+  };
+  BOOST_TEST((code_of("paper", 1) == std::nullopt));
+  world->unfit = setup::unfit(calibrated(random_ids(5)), lineage()->config());
+  for (const auto* strategy : {"ordermoe", "paper", "local-only"})
+    BOOST_TEST((code_of(strategy, 1) == errc::mismatch));
+  BOOST_TEST((code_of("exact", 1) == std::nullopt));
+  BOOST_TEST((code_of("paper", 0) == std::nullopt));
+  BOOST_TEST((code_of("paper", -1) == std::nullopt));
+}
+
+BOOST_AUTO_TEST_CASE(the_texts_of_a_profile_are_those_that_budgets_are_tuned_on) {
+  const auto texts = own_text(6);
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("ordermoe-profile-" + std::to_string(::getpid()) + ".json");
+  BOOST_REQUIRE(write_file(path, planning::profile_json(calibrated(texts))).has_value());
+  setup::world_options options;
+  options.model = folder;
+  options.profile = path.string();
+  job work;
+  const auto world = setup::load_world(options, work);
+  std::filesystem::remove(path);
+  BOOST_REQUIRE_MESSAGE(world.has_value(), (world ? "" : world.error().message));
+  BOOST_TEST((world->tuning_texts == texts));
+  BOOST_TEST(world->profile.texts.empty());
+}
+
+BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_handful_of_tokens) {
+  const auto made = calibrated(own_text(3));
+  const auto problem = setup::unfit(made, lineage()->config());
+  BOOST_REQUIRE(problem.has_value());
+  BOOST_TEST((problem->code == errc::out_of_range));
+  BOOST_TEST(problem->message.find("192 tokens") != std::string::npos);
+  BOOST_TEST(problem->message.find("256") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_is_not_tuned_on_texts_that_cost_far_more_than_the_profiles) {
+  const auto made = calibrated(own_text(6));
+  BOOST_TEST(!setup::unfit(own_text(8), made, *lineage()).has_value());
+  const auto problem = setup::unfit(random_ids(8), made, *lineage());
+  BOOST_REQUIRE(problem.has_value());
+  BOOST_TEST((problem->code == errc::mismatch));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

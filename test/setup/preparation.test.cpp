@@ -1,0 +1,187 @@
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <filesystem>
+
+#include "config/precision.hpp"
+#include "setup/preparation.hpp"
+#include "test/actors/fixture.hpp"
+#include "trace/verify.hpp"
+
+/// Preparing a strategy where the whole model may be kept coarser.
+namespace ordermoe {
+
+namespace {
+
+constexpr auto kind = model::family::mixtral;
+
+std::shared_ptr<const model::transformer> coarse_model() {
+  model::load_options loading;
+  loading.expert_precision = precision::int4;
+  return test::random_model(kind, loading);
+}
+
+/// One that answers quite differently.
+std::shared_ptr<const model::transformer> other_model() {
+  return test::random_model(kind, {}, 2);
+}
+
+/// Random texts of 24 tokens.
+setup::token_documents texts(const model::transformer& model) {
+  random_stream draws(9);
+  setup::token_documents made(8);
+  for (auto& text : made)
+    for (int i = 0; i < 24; ++i)
+      text.push_back(static_cast<std::int32_t>(draws.below(model.config().vocab_size)));
+  return made;
+}
+
+constexpr std::uint64_t seed = 1;
+
+setup::world world_with(std::shared_ptr<const model::transformer> coarse) {
+  const test::world small("ordermoe", 0, seed, 4, test::random_model(kind));
+  setup::world made;
+  made.model = small.setup.model;
+  made.coarser[precision::int4] = std::move(coarse);
+  made.costs = small.setup.costs;
+  made.servers = small.setup.servers;
+  made.profile = small.setup.profile;
+  made.tuning_texts = texts(*made.model);
+  return made;
+}
+
+planning::strategy_options choosing(double quality_percent) {
+  planning::strategy_options options;
+  options.quality_percent = quality_percent;
+  options.choose_precision = true;
+  options.search_steps = 200;
+  options.dry_run_requests = 8;
+  return options;
+}
+
+setup::preparation_request request_of(const planning::strategy_options& options) {
+  setup::preparation_request request;
+  request.options = options;
+  request.seed = seed;
+  return request;
+}
+
+result<setup::prepared> prepare(const setup::world& content,
+                                const planning::strategy_options& options) {
+  job work;
+  return setup::prepare(content, request_of(options), work);
+}
+
+constexpr double much = 20, nats_of_much = 0.1823215567939546;  // per cent, log(1.2)
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(preparation)
+
+BOOST_AUTO_TEST_CASE(its_measured_damage_is_taken_of_the_budget_and_the_rest_keeps_the_ledger) {
+  const auto world = world_with(coarse_model());
+  const auto ready = prepare(world, choosing(much));
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  const auto& chosen = ready->service.chosen;
+  BOOST_REQUIRE((chosen.whole_model == precision::int4));
+  BOOST_TEST((ready->service.model == world.coarser.at(precision::int4)));
+  BOOST_TEST(ready->service.coarser.empty());
+  BOOST_TEST(ready->service.costs.expert_bytes < world.costs.expert_bytes);
+  BOOST_TEST(ready->service.quality_percent == much);
+  BOOST_TEST(chosen.whole_model_nats >= 0);
+  BOOST_TEST(static_cast<double>(chosen.token_budget) / planning::units_per_loss +
+                 chosen.whole_model_nats <=
+             nats_of_much + 1e-9);
+  BOOST_TEST(chosen.token_budget > 0);
+
+  test::world asked("ordermoe", 0, seed, 4, test::random_model(kind));
+  asked.add_requests(4, 6, 0.7);
+  auto run = asked.setup;
+  static_cast<actors::service_options&>(run) = ready->service;
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("ordermoe-whole-" + std::to_string(::getpid()) + ".jsonl");
+  run.trace = path;
+  const auto outcome = actors::run_requests(run);
+  BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+  const auto checked = trace::verify_trace(path);
+  std::filesystem::remove(path);
+  BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
+}
+
+BOOST_AUTO_TEST_CASE(a_model_whose_damage_the_budget_does_not_cover_is_left_as_stored) {
+  const auto world = world_with(other_model());
+  const auto ready = prepare(world, choosing(0.001));
+  BOOST_REQUIRE(ready.has_value());
+  BOOST_TEST((ready->service.chosen.whole_model == precision::stored));
+  BOOST_TEST((ready->service.model == world.model));
+}
+
+BOOST_AUTO_TEST_CASE(
+    it_is_not_tried_without_a_budget_with_servers_precisions_or_plans_that_change) {
+  for (int why = 0; why < 4; ++why) {
+    auto world = world_with(coarse_model());
+    auto request = request_of(choosing(why == 0 ? 0 : much));
+    if (why == 1) world.servers.servers[0].expert_precision = precision::int4;
+    if (why == 2) request.plans_change = true;
+    if (why == 3) request.options.choose_precision = false;
+    // Where servers have precisions of their own the profile has to say what those cost.
+    for (auto& layer : world.profile.layers)
+      layer.copies = {
+          {precision::int4, std::vector<double>(world.profile.n_experts, 0.05), 0.1, 0.01}};
+    job work;
+    const auto ready = setup::prepare(world, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    BOOST_TEST((ready->service.chosen.whole_model == precision::stored));
+    BOOST_TEST((ready->service.model == world.model));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_model_that_fits_only_coarser_is_planned_so_where_the_budget_covers_it) {
+  auto world = world_with(coarse_model());
+  const auto n = static_cast<std::int64_t>(world.profile.n_layers * world.profile.n_experts);
+  std::int64_t room = 0;
+  for (const auto& server : world.servers.servers)
+    room += expert_memory_bytes(server, world.costs, world.profile.n_layers);
+  // Half of what one copy of the experts takes as stored.
+  const auto too_much =
+      (room - n * world.costs.expert_bytes / 2) / static_cast<std::int64_t>(world.servers.size());
+  for (auto& server : world.servers.servers) server.memory_bytes -= too_much;
+  const auto ready = prepare(world, choosing(much));
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  BOOST_TEST((ready->service.chosen.whole_model == precision::int4));
+
+  world.coarser[precision::int4] = other_model();
+  const auto refused = prepare(world, choosing(0.001));
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(a_world_is_as_before_and_gives_the_same_again) {
+  const auto world = world_with(coarse_model());
+  auto options = choosing(much);
+  options.choose_precision = false;
+  const auto damage = world.profile.layers.front().damage;
+  const auto first = prepare(world, options);
+  const auto again = prepare(world, options);
+  BOOST_REQUIRE((first.has_value() && again.has_value()));
+  BOOST_TEST((world.profile.layers.front().damage == damage));
+  BOOST_TEST(first->found.price_ns_per_nat == again->found.price_ns_per_nat);
+  BOOST_TEST(first->found.damage == again->found.damage);
+  BOOST_TEST(*first->trial_ms == *again->trial_ms);
+}
+
+BOOST_AUTO_TEST_CASE(a_job_that_is_stopped_ends_the_preparation) {
+  const auto world = world_with(coarse_model());
+  job work;
+  work.stop();
+  auto options = choosing(0);
+  options.search_steps = 100'000'000;
+  const auto ready = setup::prepare(world, request_of(options), work);
+  BOOST_REQUIRE(!ready.has_value());
+  BOOST_TEST((ready.error().code == errc::interrupted));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe
