@@ -170,9 +170,12 @@ struct request_data {
     if (phase.is(request_phase::queueing) && message.step == reserve_step::granted &&
         found - members.begin() > static_cast<std::ptrdiff_t>(waiting_for))
       return ask(*found, reserve_step::release);
-    if (message.ask != found->ask || found->answered) return;
-    found->answered = true;
+    if (message.ask != found->ask) return;
+    // An ask that came again may be granted where it was refused before, and is then given back with
+    // the others.
     found->granted = found->granted || message.step == reserve_step::granted;
+    if (found->answered) return;
+    found->answered = true;
     switch (phase.now()) {
       case request_phase::reserving:
         if (message.step == reserve_step::refused) refused = true;

@@ -171,13 +171,15 @@ class section {
   /// 64 bits without sign: a whole number, or one in quotes where TOML's own integers end.
   std::uint64_t seed(std::string_view key) const {
     const auto& node = get(key);
-    if (const auto* whole = node.as_integer(); whole != nullptr && **whole >= 0)
-      return static_cast<std::uint64_t>(**whole);
-    if (!node.is_string())
-      wrong_type(node, key,
-                 fmt::format("a whole number from 0 to {}, or in quotes one up to {}",
-                             std::numeric_limits<std::int64_t>::max(),
-                             std::numeric_limits<std::uint64_t>::max()));
+    const auto expected = fmt::format("a whole number from 0 to {}, or in quotes one up to {}",
+                                      std::numeric_limits<std::int64_t>::max(),
+                                      std::numeric_limits<std::uint64_t>::max());
+    if (const auto* whole = node.as_integer()) {
+      if (**whole >= 0) return static_cast<std::uint64_t>(**whole);
+      refuse(errc::out_of_range, node.source(),
+             fmt::format("found {} = {}, expected {}; correct it", key, **whole, expected));
+    }
+    if (!node.is_string()) wrong_type(node, key, expected);
     const auto& text = **node.as_string();
     std::uint64_t value = 0;
     const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "config/sha256.hpp"
 #include "model/checkpoint/random_model.hpp"
 #include "test/model/fixture.hpp"
 
