@@ -32,12 +32,20 @@ expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+$' "$ordermoe" --version
 expect "the command is not linked with LibTorch" 1 '' bash -c "ldd '$ordermoe' | grep -E 'torch|c10'"
 expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
 expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
-for command in demo run eval calibrate plan "cluster draw" "trace verify" "model train" "model inspect" "model verify" "model convert" "model make-random" "model logits" "testbed frontier"; do
-  # shellcheck disable=SC2086
-  expect "help of $command has an example" 0 'Example:' "$ordermoe" $command --help
-  # shellcheck disable=SC2086
-  expect "help of $command offers --json" 0 '--json' "$ordermoe" $command --help
+# Every command that there is, found by asking for help.
+subcommands() { "$ordermoe" "$@" --help | sed -n '/^Subcommands:/,$p' | sed -nE 's/^  ([a-z][a-z-]*) .*/\1/p'; }
+n_commands=0
+for first in $(subcommands); do
+  for second in $(subcommands "$first") ''; do
+    [[ -n $second || -z $(subcommands "$first") ]] || continue
+    # shellcheck disable=SC2086
+    expect "help of $first $second has an example" 0 "^ +ordermoe $first $second" "$ordermoe" $first $second --help
+    # shellcheck disable=SC2086
+    expect "help of $first $second offers --json" 0 '--json' "$ordermoe" $first $second --help
+    n_commands=$((n_commands + 1))
+  done
 done
+((n_commands >= 14)) || { echo "FAILED: help lists $n_commands commands"; failures=$((failures + 1)); }
 
 expect "a cluster is drawn" 0 'seed 3' "$ordermoe" cluster draw --seed 3 --out drawn.toml
 expect "zero servers are refused" 2 'servers' "$ordermoe" cluster draw --servers 0
@@ -192,6 +200,16 @@ few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1
 expect "a folder is no trace" 2 'is a folder' "$ordermoe" trace verify own
 expect "inspect says what it counts in" 0 'own$' "$ordermoe" model inspect --model "$model" --cluster "$cluster"
+
+# A trace goes where its name leads, and replaces neither links nor pipes.
+printf 'old' >real.jsonl && ln -s real.jsonl link.jsonl && mkfifo pipe.jsonl
+quick_run=(run "${on_cluster[@]}" --strategy paper --max-new-tokens 2)
+expect "a trace is written through a link" 0 'requests on' "$ordermoe" "${quick_run[@]}" --trace link.jsonl
+[[ -L link.jsonl ]] && "$ordermoe" trace verify real.jsonl >/dev/null || { echo "FAILED: a link was replaced by its trace"; failures=$((failures + 1)); }
+timeout 60 cat pipe.jsonl >piped.jsonl &
+expect "a trace is written into a pipe" 0 'requests on' "$ordermoe" "${quick_run[@]}" --trace pipe.jsonl
+wait $!
+[[ -p pipe.jsonl ]] && cmp -s piped.jsonl real.jsonl || { echo "FAILED: a pipe was not written through"; failures=$((failures + 1)); }
 
 # An answer is what stands behind its prompt, and nothing else.
 answers=$("$ordermoe" run "${on_cluster[@]}" --strategy paper --max-new-tokens 8 2>/dev/null)
