@@ -1,0 +1,42 @@
+#include "planning/serving/load_board.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace ordermoe {
+
+BOOST_AUTO_TEST_SUITE(load_board)
+
+BOOST_AUTO_TEST_CASE(nobody_waits_before_anybody_said_so) {
+  const serving::load_board board(3);
+  BOOST_TEST(board.wait_ns().size() == 3u);
+  BOOST_TEST(board.link_wait_ns().size() == 9u);
+  for (const auto wait : board.wait_ns()) BOOST_TEST(wait == 0);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_server_said_last_holds_whatever_comes_late_or_twice) {
+  serving::load_board board(2);
+  BOOST_TEST(board.take({1, 4, 40, {400, 0}}));
+  BOOST_TEST(!board.take({1, 4, 99, {999, 0}}));
+  BOOST_TEST(!board.take({1, 3, 30, {300, 0}}));
+  BOOST_TEST(board.wait_ns()[1] == 40);
+  BOOST_TEST(board.link_wait_ns()[2] == 400);
+  BOOST_TEST(board.take({1, 9, 0, {5, 0}}));
+  BOOST_TEST(board.wait_ns()[1] == 0);
+  BOOST_TEST(board.link_wait_ns()[2] == 5);
+}
+
+BOOST_AUTO_TEST_CASE(each_server_counts_its_own_reports) {
+  serving::load_board board(2);
+  BOOST_TEST(board.take({1, 4, 40, {0, 0}}));
+  BOOST_TEST(board.take({0, 1, 10, {0, 7}}));
+  BOOST_TEST(board.wait_ns()[0] == 10);
+  BOOST_TEST(board.wait_ns()[1] == 40);
+  BOOST_TEST(board.link_wait_ns()[1] == 7);
+  // Reports count from 1.
+  serving::load_board fresh(2);
+  BOOST_TEST(!fresh.take({0, 0, 10, {0, 0}}));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe
