@@ -353,8 +353,15 @@ struct edge_server_state {
     if (report.access != id) return view->send(report.access, wire::encode(report));
     const auto found = requests.find(report.request);
     if (found == requests.end()) return late();
-    if (report.id >= 0) ++found->second.status.new_tokens;
+    count(report, found->second.status);
     self->send(found->second.handle, std::move(report));
+  }
+
+  /// By the position: a report may come again.
+  void count(const wire::progress_report& report, request_status& status) const {
+    const auto before = status.prompt_tokens + context().decoding.start_rows;
+    if (report.id >= 0 && report.position >= before)
+      status.new_tokens = std::max(status.new_tokens, report.position - before + 1);
   }
 
   void tell_owner(token_failed& message) {

@@ -392,6 +392,8 @@ struct request_data {
 
   void take(const wire::failure_report& report) {
     if (report.attempt != attempt) return;
+    // The answer is complete; what the missing chunk spent stays unknown.
+    if (phase.is(request_phase::settling)) return end();
     fail({static_cast<errc>(report.code), report.text});
   }
 
