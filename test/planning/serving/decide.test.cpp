@@ -34,6 +34,7 @@ class scripted_tables final : public planning::selection_tables {
       losses_asked.emplace_back(slot.loss.begin(), slot.loss.end());
     return answer(query);
   }
+  std::span<const double> link_ns() const override { return {}; }
   double value(std::size_t, std::size_t, std::size_t, std::size_t, std::size_t) const override {
     return 0;
   }
@@ -244,6 +245,21 @@ BOOST_AUTO_TEST_CASE(a_rule_that_never_substitutes_asks_for_no_loss) {
   BOOST_REQUIRE_EQUAL(q.tables.losses_asked.size(), 12u);
   const std::vector<loss_units> of_target_1{10, 0, 10, 10};
   BOOST_TEST(q.tables.losses_asked[0] == of_target_1, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(waits_of_servers_and_links_reach_the_tables_as_they_are) {
+  question q;
+  const std::vector<std::int64_t> wait_ns{1, 2, 3};
+  const std::vector<double> link_ns(9, 4.0);
+  q.input.wait_ns = wait_ns;
+  q.input.link_ns = link_ns;
+  q.tables.answer = [&](const decision_query& query) {
+    BOOST_TEST((query.wait_ns.data() == wait_ns.data()));
+    BOOST_TEST((query.link_ns.data() == link_ns.data()));
+    return all_at(2, query);
+  };
+  q.decide();
+  BOOST_TEST(q.tables.asked.size() == 6u);
 }
 
 BOOST_AUTO_TEST_CASE(the_price_of_loss_follows_the_pool_only_where_the_policy_says_so) {

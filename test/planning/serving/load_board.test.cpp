@@ -1,6 +1,7 @@
 #include "planning/serving/load_board.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <vector>
 
 namespace ordermoe {
 
@@ -35,6 +36,24 @@ BOOST_AUTO_TEST_CASE(each_server_counts_its_own_reports) {
   // Reports count from 1.
   serving::load_board fresh(2);
   BOOST_TEST(!fresh.take({0, 0, 10, {0, 0}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_link_costs_its_own_time_and_what_waits_there) {
+  serving::load_board board(2);
+  BOOST_TEST(board.take({1, 4, 0, {400, 0}}));
+  const std::vector<double> free_ns{0, 10, 20, 0};  // [to, from]
+  board.price_by(free_ns);
+  const std::vector<double> behind{0, 410, 20, 0};
+  BOOST_TEST(board.link_ns() == behind, boost::test_tools::per_element());
+  BOOST_TEST(board.take({0, 1, 0, {0, 7}}));
+  BOOST_TEST(board.take({1, 5, 0, {5, 0}}));
+  const std::vector<double> later{0, 15, 27, 0};
+  BOOST_TEST(board.link_ns() == later, boost::test_tools::per_element());
+  // Other tables: what waits stays.
+  const std::vector<double> other{0, 100, 200, 0};
+  board.price_by(other);
+  const std::vector<double> repriced{0, 105, 207, 0};
+  BOOST_TEST(board.link_ns() == repriced, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,137 @@
+#include <boost/test/unit_test.hpp>
+
+#include "actors/server_actors.hpp"
+#include "test/actors/probe_server.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+/// The link from server 1 to server 2, 1 ns for each byte and 1 us of way.
+struct one_link : test::probe_server {
+  test::probe far{*this};
+  actors::link_actor link;
+
+  void spawn() {
+    link = keep(actors::spawn_link(system(), context, id, 2));
+    tell(link, actors::attach_view{view});
+    auto other = std::make_shared<actors::server_view>(*view);
+    other->id = 2;
+    other->server = far.as<actors::edge_server_actor>();
+    tell(link, actors::attach_view{other});
+  }
+  void send(const wire::frame& content) { tell(link, content); }
+};
+
+/// 300 bytes: 100 for one row of hidden state as serialised, 200 of others; charged 100 + 200.
+wire::frame some_frame(std::string mark = "x") {
+  wire::frame made;
+  made.kind = wire::frame_kind::call;
+  made.hidden_rows = 1;
+  made.value_bytes = 160;
+  made.bytes = std::string(360 - mark.size(), '.') + mark;
+  return made;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(link)
+
+BOOST_AUTO_TEST_CASE(a_frame_is_charged_by_the_cost_profile_and_comes_when_it_has_crossed) {
+  one_link world;
+  world.spawn();
+  world.send(some_frame());
+  BOOST_TEST(world.far.heard() == 0u);
+  BOOST_TEST(world.run_next());
+  const auto came = world.far.only<wire::frame>();
+  // 100 charged for the row, 360 - 160 for the rest.
+  BOOST_TEST(world.time_ns() == 300 + 1000);
+  BOOST_TEST(came.from == 1u);
+  BOOST_TEST(came.to == 2u);
+  BOOST_TEST(came.bytes.size() == 360u);
+  const auto status = world.ask<actors::link_status>(world.link, actors::status_query{});
+  BOOST_TEST(status.ledger.from == 1u);
+  BOOST_TEST(status.ledger.to == 2u);
+  BOOST_TEST(status.ledger.total.messages == 1);
+  BOOST_TEST(status.ledger.total.hidden_bytes == 100);
+  BOOST_TEST(status.ledger.total.kv_bytes == 0);
+  BOOST_TEST(status.ledger.total.other_bytes == 200);
+  BOOST_TEST(status.ledger.total.serialised_bytes == 360);
+  BOOST_TEST(status.ledger.total.busy_ns == 300);
+}
+
+BOOST_AUTO_TEST_CASE(kv_rows_are_charged_as_such) {
+  one_link world;
+  world.spawn();
+  wire::frame rows;
+  rows.kind = wire::frame_kind::kv;
+  rows.kv_rows = 3;
+  rows.value_bytes = 40;
+  rows.bytes = std::string(50, '.');
+  world.send(rows);
+  world.run_all();
+  BOOST_TEST(world.time_ns() == 3 * world.kv_row_bytes + 10 + 1000);
+}
+
+BOOST_AUTO_TEST_CASE(frames_come_in_order_one_after_the_other) {
+  one_link world;
+  world.spawn();
+  world.send(some_frame("a"));
+  world.send(some_frame("b"));
+  const auto status = world.ask<actors::link_status>(world.link, actors::status_query{});
+  BOOST_TEST(status.wait_ns == 600);
+  world.run_all();
+  const auto came = world.far.all<wire::frame>();
+  BOOST_REQUIRE_EQUAL(came.size(), 2u);
+  BOOST_TEST(came[0].bytes.back() == 'a');
+  BOOST_TEST(came[1].bytes.back() == 'b');
+  BOOST_TEST(world.time_ns() == 600 + 1000);
+}
+
+BOOST_AUTO_TEST_CASE(its_own_server_hears_of_its_load) {
+  one_link world;
+  world.spawn();
+  world.send(some_frame());
+  world.advance_ns(100);
+  world.tell(world.link, actors::tell_load{});
+  const auto load = world.server.only<actors::link_load>();
+  BOOST_TEST(load.from == 1u);
+  BOOST_TEST(load.to == 2u);
+  BOOST_TEST(load.time_ns == 100);
+  BOOST_TEST(load.busy_ns == 300);
+  BOOST_TEST(load.wait_ns == 200);
+  BOOST_TEST(world.far.heard() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_disturbed_link_delivers_what_the_disturbance_says) {
+  one_link world;
+  world.context->bad_links.seed = 1;
+  world.context->bad_links.repeated_share = 0.9;
+  world.context->bad_links.meddle = [](wire::frame& content, std::uint64_t) {
+    content.bytes.back() = '!';
+  };
+  world.spawn();
+  world.send(some_frame());
+  world.run_all();
+  const auto came = world.far.all<wire::frame>();
+  BOOST_TEST(came.size() > 1u);
+  for (const auto& each : came) BOOST_TEST(each.bytes.back() == '!');
+  const auto status = world.ask<actors::link_status>(world.link, actors::status_query{});
+  BOOST_TEST(status.ledger.total.messages == 1);
+}
+
+BOOST_AUTO_TEST_CASE(on_the_wall_clock_frames_are_handed_on_at_once) {
+  one_link world;
+  world.context->clock = actors::clock_kind::wall;
+  world.spawn();
+  world.send(some_frame());
+  BOOST_TEST(world.far.count<wire::frame>() == 1u);
+  const auto status = world.ask<actors::link_status>(world.link, actors::status_query{});
+  BOOST_TEST(status.ledger.total.serialised_bytes == 360);
+  BOOST_TEST(status.ledger.total.busy_ns == 0);
+  BOOST_TEST(status.wait_ns == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

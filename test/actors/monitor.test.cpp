@@ -1,0 +1,226 @@
+#include "actors/monitor.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include "test/actors/probe_server.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using planning::selection_weights;
+
+struct one_monitor : test::probe_server {
+  actors::monitor_options options;
+  actors::monitor_actor measuring;
+
+  one_monitor() {
+    options.on = true;
+    options.least_rows = 100;
+    options.window_requests = 2;
+  }
+  void spawn() { measuring = keep(actors::spawn_monitor(system(), context, options)); }
+  /// Residency only at access servers, so that time depends on where experts are.
+  void announce(bool new_policy = true, double price = 0) {
+    auto content = plan_of_epoch(1);
+    auto by = policy();
+    by.omega_quality = 0.5;
+    by.price_ns_per_loss = price;
+    content->tables =
+        *planning::selection_tables::build(profile(), content->plan, context->prices, by, 0);
+    tell(measuring,
+         actors::plan_announced{content, planner.as<actors::planner_actor>(), new_policy});
+  }
+  actors::observations seen() {
+    return ask<actors::observations>(measuring, actors::status_query{});
+  }
+  /// A layer's rows all choose experts `a` and `b`.
+  void activate(std::uint32_t rows, std::uint32_t a, std::uint32_t b) {
+    actors::activation_report report;
+    report.counts.resize(n_layers * n_experts);
+    report.rows.assign(n_layers, rows);
+    for (std::uint32_t l = 0; l < n_layers; ++l)
+      report.counts[l * n_experts + a] = report.counts[l * n_experts + b] = rows;
+    tell(measuring, report);
+  }
+  void answer(std::uint64_t request, loss_units budget, loss_units spent,
+              std::int64_t took_ns = 1) {
+    auto report = std::make_shared<planning::answered_request>();
+    report->request = request;
+    report->prompt_tokens = 1;
+    report->new_tokens = 1;
+    report->budget = budget;
+    report->spent = spent;
+    report->done_ns = took_ns;
+    tell(measuring, actors::request_report{report});
+  }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(monitor)
+
+BOOST_AUTO_TEST_CASE(waits_of_servers_are_means_of_which_the_newest_counts_a_quarter) {
+  one_monitor world;
+  world.spawn();
+  world.tell(world.measuring, wire::load_report{2, 1, 400, {0, 0, 0}});
+  BOOST_TEST(world.seen().wait_ns[2] == 100.0);
+  world.tell(world.measuring, wire::load_report{2, 2, 0, {0, 0, 0}});
+  BOOST_TEST(world.seen().wait_ns[2] == 75.0);
+  BOOST_TEST(world.seen().wait_ns[0] == 0.0);
+}
+
+BOOST_AUTO_TEST_CASE(links_are_busy_for_the_share_of_the_time_between_two_reports) {
+  one_monitor world;
+  world.spawn();
+  world.tell(world.measuring, actors::link_load{1, 2, 1000, 500, 80});
+  const auto index = 1 * world.n_servers + 2;
+  BOOST_TEST(world.seen().link_use[index] == 0.25 * 0.5);
+  BOOST_TEST(world.seen().link_wait_ns[index] == 20.0);
+  world.tell(world.measuring, actors::link_load{1, 2, 2000, 1500, 0});
+  BOOST_TEST(world.seen().link_use[index] == 0.125 + 0.25 * (1 - 0.125));
+  // Twice at one time: no use can be told from it.
+  const auto before = world.seen().link_use[index];
+  world.tell(world.measuring, actors::link_load{1, 2, 2000, 1500, 0});
+  BOOST_TEST(world.seen().link_use[index] == before);
+}
+
+BOOST_AUTO_TEST_CASE(activation_is_told_as_shares_by_layer) {
+  one_monitor world;
+  world.spawn();
+  BOOST_TEST(world.seen().activation.at(0).empty());
+  world.activate(10, 1, 3);
+  const std::vector<double> expected{0, 0.5, 0, 0.5, 0, 0};
+  BOOST_TEST(world.seen().activation.at(2) == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(drift_is_proposed_once_it_is_seen_enough_and_not_again_before_the_answer) {
+  one_monitor world;
+  world.options.drift_margin = 0.01;
+  world.spawn();
+  world.announce();
+  world.activate(99, 1, 4);
+  BOOST_TEST(world.planner.heard() == 0u);
+  world.activate(1, 1, 4);
+  const auto proposal = world.planner.take<actors::propose_replan>();
+  BOOST_TEST(std::abs(proposal.cost_ratio - 1) > 0.01);
+  BOOST_TEST(proposal.least_gain == 0.01);
+  BOOST_TEST(proposal.profile->layers[0].activation[1] > 0.4);
+  world.activate(1000, 0, 3);
+  BOOST_TEST(world.planner.heard() == 0u);
+  BOOST_TEST(world.seen().proposals == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(where_the_plan_is_kept_only_further_drift_counts) {
+  one_monitor world;
+  world.options.drift_margin = 0.001;
+  world.spawn();
+  world.announce();
+  world.activate(100, 1, 4);
+  world.planner.take<actors::propose_replan>();
+  world.tell(world.measuring, actors::plan_kept{});
+  world.activate(100, 1, 4);
+  BOOST_TEST(world.planner.heard() == 0u);
+  world.activate(5000, 0, 5);
+  BOOST_TEST(world.planner.count<actors::propose_replan>() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_new_plan_ends_the_silence_and_is_what_is_compared_with) {
+  one_monitor world;
+  world.options.drift_margin = 0.01;
+  world.spawn();
+  world.announce();
+  world.activate(100, 1, 4);
+  world.planner.take<actors::propose_replan>();
+  world.announce(false);
+  world.activate(100, 1, 4);
+  BOOST_TEST(world.planner.count<actors::propose_replan>() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_margin_or_a_plan_nothing_is_proposed) {
+  one_monitor without_margin;
+  without_margin.spawn();
+  without_margin.announce();
+  without_margin.activate(1000, 1, 4);
+  BOOST_TEST(without_margin.planner.heard() == 0u);
+  one_monitor without_plan;
+  without_plan.options.drift_margin = 0.01;
+  without_plan.spawn();
+  without_plan.activate(1000, 1, 4);
+  BOOST_TEST(without_plan.planner.heard() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(every_full_window_of_requests_moves_the_weights) {
+  one_monitor world;
+  world.options.kappa = 0.1;
+  world.spawn();
+  world.announce();
+  world.answer(1, 100, 100);
+  BOOST_TEST(world.planner.heard() == 0u);
+  world.answer(2, 100, 50);
+  const auto moved = world.planner.take<actors::change_weights>();
+  const std::vector<std::uint64_t> window{1, 2};
+  BOOST_TEST(moved.requests == window, boost::test_tools::per_element());
+  BOOST_TEST(moved.kappa == 0.1);
+  // Use 0.75 and next to no delay: losses weigh more.
+  BOOST_TEST(moved.weights.omega_quality > 0.57);
+  BOOST_TEST(moved.weights.omega_quality < 0.575 + 1e-9);
+  BOOST_TEST(moved.weights.omega_time == 1 - moved.weights.omega_quality);
+  world.answer(3, 100, 100);
+  world.answer(4, 100, 100);
+  BOOST_TEST(world.planner.only<actors::change_weights>().weights.omega_quality >
+             moved.weights.omega_quality);
+}
+
+BOOST_AUTO_TEST_CASE(weights_stay_where_nothing_weighs_by_them) {
+  one_monitor no_step;
+  no_step.spawn();
+  no_step.announce();
+  one_monitor priced;
+  priced.options.kappa = 0.1;
+  priced.spawn();
+  priced.announce(true, 5.0);
+  for (auto* world : {&no_step, &priced}) {
+    world->answer(1, 100, 100);
+    world->answer(2, 100, 100);
+    BOOST_TEST(world->planner.heard() == 0u);
+    BOOST_TEST(world->seen().requests == 2u);
+    BOOST_TEST(world->seen().budget_use == 1.0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(requests_without_a_finite_budget_do_not_count) {
+  one_monitor world;
+  world.options.kappa = 0.1;
+  world.spawn();
+  world.announce();
+  world.answer(1, 0, 0);
+  world.answer(2, unbounded_budget, 5);
+  BOOST_TEST(world.seen().requests == 0u);
+  world.answer(3, 100, 20);
+  BOOST_TEST(world.planner.heard() == 0u);
+  BOOST_TEST(world.seen().requests == 1u);
+  BOOST_TEST(world.seen().budget_use == 0.2);
+  BOOST_TEST(world.seen().normalised_delay > 0);
+}
+
+BOOST_AUTO_TEST_CASE(another_policy_begins_a_window_and_the_own_steps_do_not) {
+  one_monitor world;
+  world.options.kappa = 0.1;
+  world.spawn();
+  world.announce();
+  world.answer(1, 100, 100);
+  world.announce(false);
+  world.answer(2, 100, 100);
+  BOOST_TEST(world.planner.take<actors::change_weights>().requests.size() == 2u);
+  world.answer(3, 100, 100);
+  world.announce(true);
+  world.answer(4, 100, 100);
+  BOOST_TEST(world.planner.heard() == 0u);
+  world.answer(5, 100, 100);
+  BOOST_TEST(world.planner.only<actors::change_weights>().requests.front() == 4u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

@@ -1,0 +1,413 @@
+#include "actors/planner.hpp"
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+
+#include "test/actors/probe_server.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using actors::planner_phase;
+
+/// A planner of three servers that are probes; the plan of the start is the one by hand.
+struct one_planner : test::probe_server {
+  actors::planner_work work;
+  std::vector<test::probe> servers;
+  actors::planner_actor planning;
+
+  one_planner() {
+    work.profile = profile();
+    work.chosen.name = "layer-shards";
+    work.chosen.plan = plan();
+    work.chosen.policy = policy();
+    work.chosen.token_budget = 10;
+    for (std::uint32_t m = 0; m < n_servers; ++m) {
+      servers.emplace_back(*this);
+      work.servers.push_back(servers.back().as<actors::edge_server_actor>());
+    }
+    work.recorder = recorder.as<actors::recorder_actor>();
+    work.monitor = monitor.as<actors::monitor_actor>();
+    work.most_positions.assign(n_servers, 8);
+  }
+  void spawn() {
+    planning = keep(actors::spawn_planner(system(), context, work));
+    tell(planning, actors::push_plan{});
+  }
+  void installed(std::uint64_t epoch) {
+    for (std::uint32_t m = 0; m < n_servers; ++m)
+      tell(planning, actors::plan_installed{epoch, 0, m});
+  }
+  /// The first plan is in force everywhere.
+  void steady() {
+    spawn();
+    installed(1);
+    forget();
+  }
+  void forget() {
+    for (auto& each : servers) each.forget();
+    recorder.forget();
+    monitor.forget();
+  }
+  void order(const std::string& strategy) {
+    auto content = std::make_shared<actors::replan_order>();
+    content->strategy = strategy;
+    tell(planning, actors::replan{content});
+  }
+  void order_policy(const planning::selection_policy& by) {
+    auto content = std::make_shared<actors::policy_order>();
+    content->policy = by;
+    tell(planning, actors::change_policy{content});
+  }
+  void propose(double least_gain) {
+    tell(planning, actors::propose_replan{std::make_shared<const planning::profile>(profile()), 2,
+                                          least_gain});
+  }
+  void held(std::uint64_t change) {
+    for (std::uint32_t m = 0; m < n_servers; ++m) tell(planning, actors::admission_held{change, m});
+  }
+  /// Every server holds admission, and says so.
+  void drain() { held(servers[0].only<actors::hold_admission>().change); }
+  actors::planner_status status() {
+    return ask<actors::planner_status>(planning, actors::status_query{});
+  }
+  planner_phase phase() { return status().phase; }
+  /// Every server heard this once.
+  template <class Message>
+  bool all_heard(std::size_t times = 1) const {
+    return std::ranges::all_of(
+        servers, [times](const test::probe& each) { return each.count<Message>() == times; });
+  }
+};
+
+/// A policy that needs groups, which the plan does not have.
+planning::selection_policy impossible() {
+  auto made = test::probe_server::policy();
+  made.candidates = planning::candidate_rule::group;
+  return made;
+}
+
+bool says(const std::string& text, const char* words) {
+  return text.find(words) != std::string::npos;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(planner)
+
+// ------------------------------------------------------------------------------------- first plan
+
+BOOST_AUTO_TEST_CASE(the_first_plan_is_in_force_once_every_server_has_it) {
+  one_planner world;
+  world.spawn();
+  BOOST_TEST((world.phase() == planner_phase::installing));
+  const auto content = world.servers[2].only<actors::install_plan>().content;
+  BOOST_TEST(content->plan.epoch == 1u);
+  BOOST_TEST(content->policy == 0u);
+  BOOST_TEST(content->decoding.token_budget == 10);
+  BOOST_TEST(world.all_heard<actors::install_plan>());
+  const auto announced = world.monitor.only<actors::plan_announced>();
+  BOOST_TEST((announced.content == content));
+  BOOST_TEST(announced.new_policy);
+  world.tell(world.planning, actors::plan_installed{1, 0, 0});
+  world.tell(world.planning, actors::plan_installed{1, 0, 0});
+  world.tell(world.planning, actors::plan_installed{1, 0, 1});
+  world.tell(world.planning, actors::plan_installed{2, 0, 2});
+  BOOST_TEST(world.all_heard<actors::resume_admission>(0));
+  world.tell(world.planning, actors::plan_installed{1, 0, 2});
+  BOOST_TEST(world.all_heard<actors::resume_admission>());
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().epoch == 1u);
+  BOOST_TEST(world.recorder.heard() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_is_pushed_once) {
+  one_planner world;
+  world.steady();
+  world.tell(world.planning, actors::push_plan{});
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+}
+
+BOOST_AUTO_TEST_CASE(a_first_plan_that_nothing_can_select_by_is_a_problem) {
+  one_planner world;
+  world.work.chosen.policy = impossible();
+  world.spawn();
+  BOOST_TEST(says(world.recorder.only<actors::problem>().what.message, "group"));
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST((world.phase() == planner_phase::idle));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_it_is_a_problem_and_the_others_go_on) {
+  one_planner world;
+  world.spawn();
+  world.tell(world.planning, actors::plan_installed{1, 0, 0});
+  world.tell(world.planning, actors::plan_installed{1, 0, 2});
+  world.run_next();
+  BOOST_TEST(world.time_ns() == world.timeout_ns + 30'000'000'000);
+  const auto problem = world.recorder.only<actors::problem>();
+  BOOST_TEST((problem.of == actors::problem::scope::server));
+  BOOST_TEST(problem.server == 1u);
+  BOOST_TEST((problem.what.code == errc::timed_out));
+  BOOST_TEST(world.all_heard<actors::resume_admission>());
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
+// ----------------------------------------------------------------------------------------- orders
+
+BOOST_AUTO_TEST_CASE(an_order_drains_moves_and_installs_one_after_the_other) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  BOOST_TEST(world.all_heard<actors::hold_admission>());
+  world.advance_ns(1000);
+  world.drain();
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  const auto drained = world.time_ns();
+  world.run_next();
+  BOOST_TEST((world.phase() == planner_phase::installing));
+  BOOST_TEST(world.time_ns() > drained);
+  const auto content = world.servers[0].only<actors::install_plan>().content;
+  BOOST_TEST(content->plan.epoch == 2u);
+  BOOST_TEST(!world.monitor.only<actors::plan_announced>().new_policy);
+  world.installed(2);
+  BOOST_TEST(world.all_heard<actors::resume_admission>());
+  const auto change = world.recorder.only<actors::plan_change>();
+  BOOST_TEST(change.epoch == 2u);
+  BOOST_TEST(change.reason == "order");
+  BOOST_TEST(change.refused == "");
+  BOOST_TEST(change.drained_ns - change.asked_ns == 1000);
+  BOOST_TEST(change.done_ns == world.time_ns());
+  BOOST_TEST(change.moved_bytes > 0);
+  BOOST_TEST(change.cost_before_ns > 0);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().epoch == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(nothing_moves_before_every_server_has_answered_this_change) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  const auto change = world.servers[0].only<actors::hold_admission>().change;
+  world.held(change - 1);
+  world.tell(world.planning, actors::admission_held{change, 0});
+  world.tell(world.planning, actors::admission_held{change, 0});
+  world.tell(world.planning, actors::admission_held{change, 1});
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  world.tell(world.planning, actors::weights_moved{change});
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  world.tell(world.planning, actors::admission_held{change, 2});
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  world.tell(world.planning, actors::weights_moved{change - 1});
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  world.tell(world.planning, actors::weights_moved{change});
+  BOOST_TEST((world.phase() == planner_phase::installing));
+}
+
+BOOST_AUTO_TEST_CASE(an_order_that_cannot_be_is_refused_with_the_reason_and_disturbs_nobody) {
+  one_planner world;
+  world.steady();
+  world.order("no such strategy");
+  const auto change = world.recorder.only<actors::plan_change>();
+  BOOST_TEST(says(change.refused, "no such strategy"));
+  BOOST_TEST(change.epoch == 1u);
+  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
+BOOST_AUTO_TEST_CASE(the_plan_in_force_is_no_other_plan) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.drain();
+  world.run_next();
+  world.installed(2);
+  world.forget();
+  world.order("layer-shards");
+  BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "plan in force"));
+  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_under_which_the_longest_request_never_fits_is_refused) {
+  one_planner world;
+  world.work.most_positions.assign(world.n_servers, 1000);
+  world.steady();
+  world.order("layer-shards");
+  BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "1000 positions"));
+}
+
+BOOST_AUTO_TEST_CASE(an_order_that_comes_during_a_change_waits_for_its_end) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.order("no such strategy");
+  BOOST_TEST(world.status().waiting_orders == 1u);
+  BOOST_TEST(world.recorder.heard() == 0u);
+  world.drain();
+  world.run_next();
+  world.installed(2);
+  BOOST_TEST(world.status().waiting_orders == 0u);
+  BOOST_TEST(world.recorder.count<actors::plan_change>() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(draining_that_takes_too_long_is_given_up_and_requests_go_on) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.order("no such strategy");
+  world.tell(world.planning,
+             actors::admission_held{world.servers[0].only<actors::hold_admission>().change, 1});
+  world.run_all();
+  BOOST_TEST(world.all_heard<actors::resume_admission>());
+  const auto changes = world.recorder.all<actors::plan_change>();
+  BOOST_REQUIRE_EQUAL(changes.size(), 2u);
+  BOOST_TEST(says(changes[0].refused, "2 of 3 servers"));
+  BOOST_TEST(says(changes[1].refused, "no such strategy"));
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().epoch == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_is_over_is_not_overdue) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  const auto change = world.servers[0].only<actors::hold_admission>().change;
+  world.tell(world.planning, actors::change_overdue{change - 1});
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  world.drain();
+  world.tell(world.planning, actors::change_overdue{change});
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  world.run_next();
+  world.installed(2);
+  world.run_all();
+  BOOST_TEST(world.recorder.count<actors::problem>() == 0u);
+}
+
+// -------------------------------------------------------------------------------------- proposals
+
+BOOST_AUTO_TEST_CASE(a_proposal_whose_plan_saves_enough_changes_the_plan) {
+  one_planner world;
+  world.steady();
+  world.propose(-100);  // Any plan is cheaper by that.
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  world.drain();
+  world.run_next();
+  world.installed(2);
+  BOOST_TEST(world.recorder.only<actors::plan_change>().reason == "drift");
+  BOOST_TEST(world.monitor.count<actors::plan_kept>() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_proposal_that_saves_too_little_keeps_the_plan_and_is_answered_so) {
+  one_planner world;
+  world.steady();
+  world.propose(0.99);
+  BOOST_TEST(world.monitor.count<actors::plan_kept>() == 1u);
+  BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "margin"));
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
+BOOST_AUTO_TEST_CASE(a_proposal_that_comes_during_a_change_is_refused_at_once) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.propose(-100);
+  BOOST_TEST(world.monitor.count<actors::plan_kept>() == 1u);
+  BOOST_TEST(world.recorder.heard() == 0u);
+}
+
+// --------------------------------------------------------------------------------------- policies
+
+BOOST_AUTO_TEST_CASE(weights_change_within_an_epoch_and_nobody_waits) {
+  one_planner world;
+  world.steady();
+  world.tell(world.planning, actors::change_weights{{0.25, 0.75}, 0.1, {4, 5}});
+  const auto content = world.servers[1].only<actors::install_plan>().content;
+  BOOST_TEST(world.all_heard<actors::install_plan>());
+  BOOST_TEST(content->plan.epoch == 1u);
+  BOOST_TEST(content->policy == 1u);
+  BOOST_TEST(content->tables->policy().omega_quality == 0.75);
+  const auto change = world.recorder.only<actors::policy_change>();
+  BOOST_TEST(change.reason == "window");
+  BOOST_TEST(change.version == 1u);
+  BOOST_TEST(change.weights.omega_time == 0.25);
+  BOOST_TEST(change.requests.size() == 2u);
+  BOOST_TEST(world.monitor.heard() == 0u);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().policy == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(another_policy_is_announced_as_a_new_one) {
+  one_planner world;
+  world.steady();
+  auto by = world.policy();
+  by.horizon = 2;
+  world.order_policy(by);
+  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->tables->policy().horizon == 2u);
+  BOOST_TEST(world.monitor.only<actors::plan_announced>().new_policy);
+  const auto change = world.recorder.only<actors::policy_change>();
+  BOOST_TEST(change.reason == "order");
+  BOOST_TEST(change.refused == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_without_tables_is_refused_and_the_one_in_force_stays) {
+  one_planner world;
+  world.steady();
+  world.order_policy(impossible());
+  BOOST_TEST(says(world.recorder.only<actors::policy_change>().refused, "group"));
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.status().policy == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(before_the_first_plan_there_is_no_policy_to_change) {
+  one_planner world;
+  world.planning = world.keep(actors::spawn_planner(world.system(), world.context, world.work));
+  world.tell(world.planning, actors::change_weights{{0.25, 0.75}, 0.1, {4, 5}});
+  world.order_policy(world.policy());
+  BOOST_TEST(world.recorder.heard() == 0u);
+  BOOST_TEST(world.status().epoch == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_that_changed_while_weights_moved_holds_under_the_next_plan) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.drain();
+  world.tell(world.planning, actors::change_weights{{0.25, 0.75}, 0.1, {4}});
+  BOOST_TEST(world.servers[0].take<actors::install_plan>().content->plan.epoch == 1u);
+  world.run_next();
+  const auto content = world.servers[0].only<actors::install_plan>().content;
+  BOOST_TEST(content->plan.epoch == 2u);
+  BOOST_TEST(content->policy == 1u);
+  BOOST_TEST(content->tables->policy().omega_quality == 0.75);
+}
+
+BOOST_AUTO_TEST_CASE(without_a_monitor_the_same_happens) {
+  one_planner world;
+  world.work.monitor = nullptr;
+  world.steady();
+  world.order_policy(world.policy());
+  BOOST_TEST(world.all_heard<actors::install_plan>());
+  BOOST_TEST(world.monitor.heard() == 0u);
+}
+
+// ----------------------------------------------------------------------------------------- KV fit
+
+BOOST_AUTO_TEST_CASE(kv_fits_where_every_members_memory_has_room_for_the_longest_request) {
+  const test::probe_server world;
+  const auto check = [&](std::size_t positions) {
+    return actors::check_kv_fits(world.plan().residence, {positions, 1, 1}, world.context->servers,
+                                 world.context->costs);
+  };
+  // Three layers of 10 bytes a position, 3000 bytes.
+  BOOST_TEST(check(100).has_value());
+  const auto refused = check(101);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
+  BOOST_TEST(says(refused.error().message, "101 positions at server 0 need 3030 bytes"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe
