@@ -284,7 +284,7 @@ result<void> set_precisions(model::load_options& loading, const std::string& exp
 
 result<fs::path> existing_folder(const std::string& path, const char* flag) {
   std::error_code status;
-  if (auto half = model::check_not_half_trained(path); !half) return at(flag, half.error());
+  if (auto half = model::check_not_half_trained(path); !half) return half.error();
   if (!fs::is_directory(path, status))
     return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
   return fs::path(path);

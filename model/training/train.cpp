@@ -158,6 +158,9 @@ result<void> write_folder(const train_options& options, const learning_text& tex
     if (auto written = (*writer)->add_file(name, bytes); !written) return written;
   if (options.finish) {
     const auto more = options.finish((*writer)->folder(), left_out);
+    if (!more && more.error().code == errc::interrupted)
+      return error{errc::interrupted,
+                   "stopped after training; the same command goes on from there"};
     if (!more) return more.error();
     for (const auto& [name, bytes] : *more)
       if (auto written = (*writer)->add_unlisted_file(name, bytes); !written) return written;

@@ -4,7 +4,7 @@
 
 namespace ordermoe {
 
-BOOST_AUTO_TEST_SUITE(job)
+BOOST_AUTO_TEST_SUITE(jobs)
 
 BOOST_AUTO_TEST_CASE(whoever_waits_sees_the_phase_and_its_share) {
   ordermoe::job work;
