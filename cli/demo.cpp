@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/comparison.hpp"
 #include "cli/table.hpp"
@@ -51,12 +55,24 @@ result<std::vector<experiments::strategy_report>> measure_rows(const setup::worl
   return reports;
 }
 
+/// The text's lines one below the other behind the label.
+void print_labelled(const char* label, std::string_view text) {
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  for (auto line : text | std::views::split('\n')) {
+    fmt::print("  {:<8}{}\n", label, std::string_view(line.begin(), line.end()));
+    label = "";
+  }
+}
+
 void print_answers(const experiments::strategy_report& best,
                    const std::vector<std::string>& prompts) {
   constexpr std::size_t n_shown = 4;
   fmt::print("Answers (ordermoe, budget {:g} % perplexity):\n\n", *best.quality_budget_percent);
-  for (std::size_t i = 0; i < std::min(n_shown, best.outcomes.size()); ++i)
-    fmt::print("  > {}\n    {}\n\n", prompts[i % prompts.size()], best.outcomes[i].text);
+  for (std::size_t i = 0; i < std::min(n_shown, best.outcomes.size()); ++i) {
+    print_labelled("prompt", prompts[i % prompts.size()]);
+    print_labelled("answer", best.outcomes[i].text);
+    fmt::print("\n");
+  }
 }
 
 result<void> demo(const demo_options& options) {

@@ -35,7 +35,8 @@ const planning::plan& placed() {
     plan.n_layers = n_layers;
     plan.n_experts = n_experts;
     for (std::uint32_t server = 0; server < n_servers; ++server) {
-      plan.residence.push_back({std::vector<planning::server_mask>(n_layers, server < 2 ? 3u : 4u)});
+      plan.residence.push_back(
+          {std::vector<planning::server_mask>(n_layers, server < 2 ? 3u : 4u)});
       for (std::uint32_t layer = 0; layer < n_layers; ++layer)
         for (std::uint32_t expert = server % 2; expert < n_experts; expert += 2)
           plan.experts.push_back(
