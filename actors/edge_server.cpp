@@ -210,7 +210,7 @@ struct edge_server_state {
                                                            content.from, content.to)});
     if (!view->placed) return refuse(content, {errc::malformed, "a frame before the first plan"});
     if (content.kind != frame_kind::load) work();
-    if (belongs_to_plan(content.kind) && content.epoch != view->placed->plan.epoch) return late();
+    if (is_of_other_plan(content) && content.kind != frame_kind::reservation) return late();
     try {
       if (auto taken = take(content); !taken) refuse(content, taken.error());
     } catch (const std::exception& problem) {
@@ -218,11 +218,13 @@ struct edge_server_state {
     }
   }
 
-  /// What a token does goes by one plan. Of another one are only frames of requests that are over,
-  /// since a plan changes when none is in flight.
-  static bool belongs_to_plan(frame_kind kind) {
-    return kind == frame_kind::token || kind == frame_kind::call || kind == frame_kind::output ||
-           kind == frame_kind::kv;
+  /// What is done for a request goes by one plan. Of another one are only frames of requests that are
+  /// over, since a plan changes when none is in flight: they are late, but memory is given back.
+  bool is_of_other_plan(const frame& content) const {
+    return content.kind != frame_kind::load && content.epoch != view->placed->plan.epoch;
+  }
+  static bool asks_for_memory(const reservation& message) {
+    return message.step == reserve_step::attempt || message.step == reserve_step::wait;
   }
 
   result<void> take(const frame& content) {
@@ -269,9 +271,12 @@ struct edge_server_state {
         return take(
             wire::decode_reservation(content),
             [&](const reservation& message) {
+              if (is_of_other_plan(content) && asks_for_memory(message)) return result<void>{};
               return check(message, content.from, limits, view->placed->plan);
             },
-            [&](const reservation& message) { reserve(message); });
+            [&](const reservation& message) {
+              is_of_other_plan(content) && asks_for_memory(message) ? late() : reserve(message);
+            });
       case frame_kind::load:
         return take(
             wire::decode_load(content),

@@ -648,7 +648,16 @@ BOOST_AUTO_TEST_CASE(what_was_sent_under_another_plan_is_late) {
   world.tell(world.edge, content);
   BOOST_TEST(world.status().late_frames == 1u);
   BOOST_TEST(world.compute.count<actors::attend_work>() == 0u);
-  // Memory does not belong to a plan.
+  auto ask = world.frame_from(0, world.ask_of(reserve_step::attempt));
+  ask.epoch = 2;
+  world.tell(world.edge, ask);
+  BOOST_TEST(world.status().late_frames == 2u);
+  auto failure = world.frame_from(0, wire::failure_report{7, 0, 0, 1, "too late"});
+  failure.epoch = 2;
+  world.tell(world.edge, failure);
+  BOOST_TEST(world.status().late_frames == 3u);
+  BOOST_TEST(world.status().refused_frames == 0u);
+  // Memory is given back under any plan.
   auto release = world.frame_from(0, world.ask_of(reserve_step::release));
   release.epoch = 2;
   world.tell(world.edge, release);

@@ -390,10 +390,13 @@ inline hostile_world::hostile_world() : world_("exact") {
     plan.expert_bytes_used[server] = n_here * expert_bytes(spec, setup.costs);
     plan.expert_bytes_limit[server] = expert_memory_bytes(spec, setup.costs, plan.n_layers);
   }
-  // Nobody goes to the other group for an expert that the own one has.
+  // Nobody goes to the other group for an expert that the own one has; but what the liar sends is there
+  // before what it copies.
   for (std::size_t from = 0; from < plan.n_servers; ++from)
     for (std::size_t to = 0; to < plan.n_servers; ++to)
-      if (group_of(from) != group_of(to))
+      if (from == liar)
+        setup.servers.links[from * plan.n_servers + to].latency_ns = 1000;
+      else if (group_of(from) != group_of(to))
         setup.servers.links[from * plan.n_servers + to].latency_ns = 1'000'000'000;
   world_.add_requests(15, 6, 0.8, 12);
   for (std::size_t i = 0; i < setup.requests.size(); ++i) {
