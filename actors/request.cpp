@@ -219,7 +219,9 @@ struct request_data {
 
   void restart() {
     if (!phase.is(request_phase::running) && !phase.is(request_phase::fencing)) return;
-    if (!answered.empty()) spent_before += progress.chunks_spent();
+    // Where nothing is answered nothing of it is left; and it may begin again before it has begun again.
+    const auto of_chunks = progress.take_chunks_spent();
+    if (!answered.empty()) spent_before += of_chunks;
     ++attempt;
     ++asks;
     move(request_phase::fencing);

@@ -64,6 +64,8 @@ struct listed_ways {
     return lost(slot, server, expert);
   }
 };
+template <class Loss>
+listed_ways(const way_list*, Loss, std::size_t) -> listed_ways<Loss>;
 
 /// Lists of all slots and servers, found when they are first asked for. Find: void(way_list&, slot,
 /// server). Loss: loss_units(slot, server, expert).

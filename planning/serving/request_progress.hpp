@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "net/wire/messages.hpp"
 
@@ -29,7 +30,10 @@ class request_progress {
   std::uint32_t next_position() const { return next_; }
   /// Whether every chunk has said what it spent.
   bool chunks_done() const { return chunks_.empty(); }
+  /// By the chunks that ended in this attempt, as far as it was not taken.
   loss_units chunks_spent() const { return chunks_spent_; }
+  /// Whoever takes it counts it from now on.
+  loss_units take_chunks_spent() { return std::exchange(chunks_spent_, 0); }
 
  private:
   std::uint32_t attempt_ = 0;

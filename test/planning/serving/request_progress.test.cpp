@@ -127,6 +127,14 @@ BOOST_AUTO_TEST_CASE(any_order_with_repetitions_hands_out_every_position_once) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_chunks_spent_is_taken_once) {
+  auto progress = begun();
+  BOOST_TEST(progress.take(chunk(0, 7), most));
+  BOOST_TEST(progress.take_chunks_spent() == 7);
+  BOOST_TEST(progress.take_chunks_spent() == 0);
+  BOOST_TEST(progress.chunks_spent() == 0);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe
