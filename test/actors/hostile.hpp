@@ -487,9 +487,10 @@ inline std::string hostile_world::run(lying how, std::uint64_t seed) {
   lies_now_ = true;
   if (auto wrong = ask_everybody(service, false); !wrong.empty()) return wrong;
   lies_now_ = false;
-  // What it asked for is given back when its lease is over.
+  // What it asked for is given back when its lease is over: after a day at most.
+  constexpr std::int64_t longer_than_any_lease_ns = 90'000'000'000'000;
   bool later = false;
-  service.at(service.now_ns() + 2 * 3'700'000'000'000, [&] { later = true; });
+  service.at(service.now_ns() + longer_than_any_lease_ns, [&] { later = true; });
   service.run_until([&] { return later; });
   if (auto wrong = ask_everybody(service, true); !wrong.empty()) return "afterwards: " + wrong;
   if (auto settled = service.settle(); !settled) return settled.error().message;
