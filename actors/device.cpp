@@ -300,7 +300,8 @@ wire::expert_output failed_output(const wire::expert_call& call, const error& wh
     if (output.rows.empty() || output.rows.back() != row) output.rows.push_back(row);
   }
   output.code = static_cast<std::uint8_t>(why.code);
-  output.problem = why.message.empty() ? "no reason given" : why.message.substr(0, 1024);
+  output.problem =
+      why.message.empty() ? "no reason given" : why.message.substr(0, wire::most_problem_bytes);
   return output;
 }
 

@@ -543,8 +543,9 @@ struct edge_server_state {
       told.link_wait_ns = link_wait_ns;
       self->send(view->selector, told);
       if (view->monitor) self->send(view->monitor, told);
+      const auto content = wire::encode(told);
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-        if (peer != id) view->send(peer, wire::encode(told));
+        if (peer != id) view->send(peer, content);
     }
     if (goes_on || waits) set_tick();
   }

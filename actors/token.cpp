@@ -330,7 +330,8 @@ struct token_data {
   void fail(const error& what) {
     if (phase.is(token_phase::gone)) return;
     self->send(view->server, token_failed{{state.terms.request, state.terms.attempt, view->id,
-                                           static_cast<std::uint8_t>(what.code), what.message},
+                                           static_cast<std::uint8_t>(what.code),
+                                           what.message.substr(0, wire::most_problem_bytes)},
                                           state.terms.access});
     leave();
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -101,6 +102,9 @@ struct output_row {
   std::uint32_t slot = 0;  ///< whole_row: the weighted sum over all slots of the row.
   friend bool operator==(const output_row&, const output_row&) = default;
 };
+
+/// Of what went wrong, in words: a longer text is refused where it arrives, so it is cut where it leaves.
+inline constexpr std::size_t most_problem_bytes = 1024;
 
 /// What came of a call, or why nothing did.
 struct expert_output {

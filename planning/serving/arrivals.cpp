@@ -13,7 +13,6 @@ namespace {
 
 /// A day: longer than any wait or lease that makes sense.
 constexpr std::int64_t longest_ns = 86'400'000'000'000;
-constexpr std::size_t most_text_bytes = 1024;
 
 /// The first thing that is wrong with a message.
 class findings {
@@ -83,7 +82,7 @@ void check_slots(findings& found, const wire::token_state& state, const arrival_
 
 void check_problem(findings& found, std::uint8_t code, const std::string& text) {
   found.within<std::uint32_t>("code", code, 0, static_cast<std::uint32_t>(errc::failed));
-  found.that(text.size() <= most_text_bytes, "a text of more than 1024 bytes");
+  found.that(text.size() <= wire::most_problem_bytes, "a text of more than 1024 bytes");
 }
 
 /// Where attention of a layer may run, or, behind the last layer and for outputs of it, where a token

@@ -476,6 +476,14 @@ BOOST_AUTO_TEST_CASE(work_that_failed_is_told_to_the_owner_and_ends_it) {
   BOOST_TEST(world.server.count<actors::token_failed>() == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_failure_says_no_more_than_its_owner_takes) {
+  one_token world;
+  world.spawn();
+  world.tell(world.token, actors::work_failed{{errc::io, std::string(5000, 'x')}});
+  const auto failed = world.server.only<actors::token_failed>();
+  BOOST_TEST(failed.report.text == std::string(wire::most_problem_bytes, 'x'));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

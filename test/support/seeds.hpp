@@ -38,8 +38,4 @@ inline std::uint64_t count(std::uint64_t n) {
   return given == nullptr ? n : std::strtoull(given, nullptr, 10);
 }
 
-inline bool in_campaign() {
-  return std::getenv("ORDERMOE_SEEDS") != nullptr;
-}
-
 }  // namespace ordermoe::test

@@ -280,6 +280,8 @@ BOOST_AUTO_TEST_CASE(
       const double found = estimated_cost(what, 0, price);
       BOOST_TEST_CONTEXT("seed " << seed << " price " << price)
       BOOST_TEST(found >= expected * (1 - 1e-7));
+      // Each of these, ever since they were first tried.
+      if (seed <= 12 && seed % 2 == 1) BOOST_TEST(found <= expected * 1.03);
       ++n;
       n_above += found > expected * 1.03;
       excess += found / expected - 1;
