@@ -31,7 +31,11 @@ arrival_limits service_context::limits(std::uint32_t server) const {
 }
 
 void server_view::send(std::uint32_t to, wire::frame content) const {
-  content.epoch = placed->plan.epoch;
+  send(to, std::move(content), placed->plan.epoch);
+}
+
+void server_view::send(std::uint32_t to, wire::frame content, std::uint64_t epoch) const {
+  content.epoch = epoch;
   caf::anon_send(links[to], std::move(content));
 }
 

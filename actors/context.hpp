@@ -40,19 +40,22 @@ struct service_context {
   std::size_t chunk_rows = 64;  ///< Prompt rows that take one residence decision together.
   bool stream_kv = true;        ///< Off only in tests: proves that KV streaming is needed.
   bool keep_final_hidden = false;
-  std::int64_t load_period_ns = 0;  ///< How often a server that works tells its waits; 0: never.
-  std::int64_t request_timeout_ns = 0;         ///< Deadline of a request that states none.
-  std::uint32_t most_positions = 0;            ///< Of a request, prompt and answer together.
-  disturbance bad_links;                       ///< Virtual time.
-  std::uint32_t activation_report_rows = 256;  ///< A selector reports after this many rows.
-  std::int64_t start_ns = 0;                   ///< Clock reading that all times count from.
-  std::shared_ptr<trace::sink> trace;          ///< Null: none is written.
+  /// How often a server that works looks whether its waits are still what it told; 0: never.
+  std::int64_t load_period_ns = 0;
+  std::int64_t request_timeout_ns = 0;        ///< Deadline of a request that states none.
+  std::uint32_t most_positions = 0;           ///< Of a request, prompt and answer together.
+  disturbance bad_links;                      ///< Virtual time.
+  std::uint32_t activation_report_rows = 64;  ///< A selector reports after this many rows.
+  std::int64_t start_ns = 0;                  ///< Clock reading that all times count from.
+  std::shared_ptr<trace::sink> trace;         ///< Null: none is written.
   // Follow from the model; see derive().
   decoding_shape decoding;
   wire::wire_shape wire;
 
   /// Fills in what follows from the model.
   void derive();
+  /// Waits that differ by less are not told apart: a quarter of the period in which reports are late anyway.
+  std::int64_t load_tolerance_ns() const { return load_period_ns / 4; }
   const model::model_config& shape() const { return model->config(); }
   std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
   /// What may arrive at a server.
@@ -72,8 +75,9 @@ struct server_view {
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 
-  /// Sends a frame from here to another server.
+  /// Sends a frame from here to another server, under the plan in force or the one that it goes by.
   void send(std::uint32_t to, wire::frame content) const;
+  void send(std::uint32_t to, wire::frame content, std::uint64_t epoch) const;
   planning::server_mask members(std::uint32_t access, std::uint32_t layer) const {
     return placed->plan.residence[access].layers[layer];
   }

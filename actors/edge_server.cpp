@@ -6,7 +6,9 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "actors/request.hpp"
 #include "actors/server_actors.hpp"
@@ -14,6 +16,7 @@
 #include "actors/virtual_time_worker.hpp"
 #include "planning/serving/arrivals.hpp"
 #include "planning/serving/kv_reservations.hpp"
+#include "planning/serving/load_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_visits.hpp"
 #include "trace/lines.hpp"
@@ -46,9 +49,16 @@ struct owned_request {
 
 /// A sequence that holds memory here.
 struct live_sequence {
+  std::uint32_t attempt = 0;
+  std::uint32_t access = 0;
   std::uint32_t positions = 0;  ///< That its memory is for.
   token_visits visits;
-  std::map<std::uint32_t, token_actor> tokens;  ///< Those that are here, by first position.
+  /// Those that are here, by first position, in no order: a few at a time.
+  std::vector<std::pair<std::uint32_t, token_actor>> tokens;
+
+  auto token_at(std::uint32_t first) {
+    return std::ranges::find(tokens, first, &std::pair<std::uint32_t, token_actor>::first);
+  }
 };
 
 struct edge_server_state {
@@ -61,14 +71,14 @@ struct edge_server_state {
   std::map<std::uint64_t, owned_request> requests;
   std::uint64_t ended_requests = 0;
   kv_reservations memory;
-  std::map<std::uint64_t, live_sequence> sequences;            ///< Those that hold memory.
+  std::unordered_map<std::uint64_t, live_sequence> sequences;  ///< Those that hold memory.
   std::set<std::pair<std::int64_t, std::uint64_t>> deadlines;  ///< Of own requests.
   std::int64_t timer_ns = -1;                 ///< Of the timer that is set; -1: none.
   std::vector<std::uint64_t> refused_frames;  ///< [n_servers] by sender
   std::uint64_t late_frames = 0;
   // Load reports:
   wire::load_report told;                  ///< The latest.
-  std::vector<std::int64_t> link_wait_ns;  ///< [n_servers] as links last said
+  std::vector<std::int64_t> link_free_ns;  ///< [n_servers] when each link is free, as it last said
   bool tick_is_set = false;
   bool worked = false;  ///< Since the latest tick.
   bool tells_load = true;
@@ -83,7 +93,7 @@ struct edge_server_state {
     limits = given.limits(id);
     memory = {id, limits.kv_bytes};
     refused_frames.resize(limits.n_servers, 0);
-    link_wait_ns.resize(limits.n_servers, 0);
+    link_free_ns.resize(limits.n_servers, 0);
     told.server = id;
     told.link_wait_ns.resize(limits.n_servers, 0);
   }
@@ -244,7 +254,8 @@ struct edge_server_state {
               return check(call, content.from, limits, view->placed->plan, view->placed->index);
             },
             [&](wire::expert_call& call) {
-              self->send(view->shards[call.layer], expert_work{std::move(call), token_actor{}});
+              self->send(view->shards[call.layer],
+                         expert_work{std::move(call), token_actor{}, content.epoch});
             });
       case frame_kind::output:
         return take(
@@ -320,9 +331,12 @@ struct edge_server_state {
   /// The sequence that a frame of this attempt belongs to; null where none is live here, or another
   /// server's users asked for it.
   live_sequence* sequence_of(std::uint64_t request, std::uint32_t attempt, std::uint32_t access) {
-    const auto* held = memory.find(request);
-    if (held == nullptr || held->attempt != attempt || held->access != access) return nullptr;
-    return &sequences.at(request);
+    auto* sequence = sequence_of(request, attempt);
+    return sequence != nullptr && sequence->access == access ? sequence : nullptr;
+  }
+  live_sequence* sequence_of(std::uint64_t request, std::uint32_t attempt) {
+    const auto found = sequences.find(request);
+    return found != sequences.end() && found->second.attempt == attempt ? &found->second : nullptr;
   }
   live_sequence* sequence_of(const token_key& key) {
     return sequence_of(key.request, key.attempt, key.access);
@@ -335,13 +349,20 @@ struct edge_server_state {
     auto outputs = sequence->visits.arrive(state.first, step_of(state));
     if (!outputs) return late();
     const auto first = state.first;
-    sequence->tokens[first] = spawn_token(*self, view, std::move(state), std::move(*outputs));
+    auto token = spawn_token(*self, view, std::move(state), std::move(*outputs));
+    if (const auto before = sequence->token_at(first); before != sequence->tokens.end())
+      before->second = std::move(token);
+    else
+      sequence->tokens.emplace_back(first, std::move(token));
   }
 
   void depart(const token_departed& message) {
     auto* sequence = sequence_of(message.key);
     if (sequence == nullptr) return;
-    sequence->tokens.erase(message.key.first);
+    if (const auto token = sequence->token_at(message.key.first); token != sequence->tokens.end()) {
+      std::swap(*token, sequence->tokens.back());
+      sequence->tokens.pop_back();
+    }
     sequence->visits.leave(message.key.first, message.step);
   }
 
@@ -349,7 +370,7 @@ struct edge_server_state {
     const auto& key = output.content.token;
     auto* sequence = sequence_of(key);
     if (sequence == nullptr || key.first >= sequence->positions) return late();
-    const auto token = sequence->tokens.find(key.first);
+    const auto token = sequence->token_at(key.first);
     if (token != sequence->tokens.end()) return self->send(token->second, std::move(output));
     if (!sequence->visits.park(std::move(output))) late();
   }
@@ -406,10 +427,9 @@ struct edge_server_state {
   void store(wire::kv_rows rows, std::uint32_t sender) {
     const auto before = rows.blocks.size();
     std::erase_if(rows.blocks, [&](const wire::kv_block& block) {
-      const auto* held = memory.find(block.request);
-      if (held == nullptr || held->attempt != block.attempt) return true;
-      if (block.first + block.n > sequences.at(block.request).positions) return true;
-      return ((view->members(held->access, rows.layer) >> sender) & 1u) == 0;
+      const auto* sequence = sequence_of(block.request, block.attempt);
+      if (sequence == nullptr || block.first + block.n > sequence->positions) return true;
+      return ((view->members(sequence->access, rows.layer) >> sender) & 1u) == 0;
     });
     late_frames += before - rows.blocks.size();
     if (!rows.blocks.empty())
@@ -466,6 +486,8 @@ struct edge_server_state {
       layers += (view->members(held->access, layer) >> id) & 1u;
     const auto row_bytes = std::max<std::int64_t>(1, layers * context().costs.kv_row_bytes);
     live_sequence sequence;
+    sequence.attempt = attempt;
+    sequence.access = held->access;
     sequence.positions = static_cast<std::uint32_t>(std::min<std::int64_t>(
         held->bytes / row_bytes + context().decoding.start_rows, limits.most_positions));
     sequence.visits = token_visits(std::size_t{sequence.positions} * limits.top_k);
@@ -522,32 +544,37 @@ struct edge_server_state {
     tick_is_set = false;
     if (!tells_load) return;
     goes_on = std::exchange(worked, false);
-    for (const auto& link : view->links)
-      if (link) self->send(link, tell_load{});
     self->send(view->compute, tell_load{});
   }
 
   void take(const link_load& load) {
-    link_wait_ns[load.to] = load.wait_ns;
+    link_free_ns[load.to] = load.time_ns + load.wait_ns;
     if (view->monitor) self->send(view->monitor, load);
+    set_tick();
   }
 
-  /// The links have answered before.
+  /// Everybody is told once a wait is no longer what they were told.
   void take(const compute_load& load) {
-    const bool changed = load.wait_ns != told.wait_ns || link_wait_ns != told.link_wait_ns;
-    const bool waits =
-        load.wait_ns > 0 || std::ranges::any_of(link_wait_ns, [](auto wait) { return wait > 0; });
-    if (changed) {
-      ++told.number;
-      told.wait_ns = load.wait_ns;
-      told.link_wait_ns = link_wait_ns;
-      self->send(view->selector, told);
-      if (view->monitor) self->send(view->monitor, told);
-      const auto content = wire::encode(told);
-      for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-        if (peer != id) view->send(peer, content);
+    const auto time = now();
+    const auto tolerance = context().load_tolerance_ns();
+    bool waits = load.wait_ns > 0;
+    bool changed = tell_wait(told.wait_ns, load.wait_ns, tolerance);
+    for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer) {
+      const auto wait = std::max<std::int64_t>(0, link_free_ns[peer] - time);
+      waits |= wait > 0;
+      changed |= tell_wait(told.link_wait_ns[peer], wait, tolerance);
     }
+    if (changed) tell_everybody();
     if (goes_on || waits) set_tick();
+  }
+
+  void tell_everybody() {
+    ++told.number;
+    self->send(view->selector, told);
+    if (view->monitor) self->send(view->monitor, told);
+    const auto content = wire::encode(told);
+    for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+      if (peer != id) view->send(peer, content);
   }
 
   // --------------------------------------------------------------------------------- status and end

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -15,6 +16,7 @@ struct link_state {
   edge_server_actor near_end, far_end;
   std::optional<emulated_link> emulated;  ///< Virtual time.
   link_ledger ledger;
+  std::int64_t told_free_ns = 0;  ///< When the near end believes that it is free.
 
   std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
 
@@ -35,6 +37,7 @@ struct link_state {
     content.from = ledger.from;
     content.to = ledger.to;
     if (!emulated) return self->send(far_end, std::move(content));
+    tell_load(now);
     for (std::size_t i = 1; i < sent.deliveries.size(); ++i)
       deliver(frame(content), sent.deliveries[i] - now);
     if (!sent.deliveries.empty()) deliver(std::move(content), sent.deliveries[0] - now);
@@ -47,9 +50,13 @@ struct link_state {
 
   std::int64_t wait_ns() const { return emulated ? emulated->wait_ns(time_ns()) : 0; }
 
-  void tell_load() {
-    self->send(near_end,
-               link_load{ledger.from, ledger.to, time_ns(), ledger.total.busy_ns, wait_ns()});
+  /// The near end knows how a wait passes: it is told of frames that made it longer.
+  void tell_load(std::int64_t now) {
+    if (context->load_period_ns <= 0) return;
+    const auto wait = emulated->wait_ns(now);
+    if (now + wait - std::max(told_free_ns, now) < context->load_tolerance_ns()) return;
+    told_free_ns = now + wait;
+    self->send(near_end, link_load{ledger.from, ledger.to, now, ledger.total.busy_ns, wait});
   }
 };
 
@@ -73,7 +80,6 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_c
               const auto& end = message.view;
               (end->id == from ? state.near_end : state.far_end) = end->server;
             },
-            [&state](tell_load) { state.tell_load(); },
             [&state](status_query) {
               return link_status{state.ledger, state.wait_ns()};
             },

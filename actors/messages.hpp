@@ -133,7 +133,8 @@ struct activation_report {
   std::vector<std::uint32_t> rows;    ///< [n_layers]
 };
 
-/// From a link: its load. To its edge server, which passes it on to the monitor.
+/// From a link whose wait is longer than it said before. To its edge server, which passes it on to the
+/// monitor.
 struct link_load {
   std::uint32_t from = 0, to = 0;
   std::int64_t time_ns = 0;
@@ -198,7 +199,8 @@ struct attend_work {
 
 struct expert_work {
   wire::expert_call call;
-  token_actor token;  ///< Set where the outputs go to a token on this server.
+  token_actor token;        ///< Set where the outputs go to a token on this server.
+  std::uint64_t epoch = 0;  ///< Of the plan that the call goes by; its outputs go by no later one.
 };
 
 struct head_work {
@@ -230,7 +232,7 @@ struct batch_done {
   std::vector<std::shared_ptr<batch>> earlier;  ///< Done before it, which nobody waited for.
 };
 
-/// From the edge server: say the present load; answered by compute_load and link_load.
+/// From the edge server: say the present load; answered by compute_load.
 struct tell_load {};
 
 /// What a compute counted and has to do.
@@ -292,9 +294,8 @@ using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts
 // --------------------------------------------------------------------------------------- to a link
 
 /// Frames in FIFO order, delivered to the edge server at the other end.
-using link_actor =
-    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<tell_load>,
-                     caf::replies_to<status_query>::with<link_status>>;
+using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
+                                    caf::replies_to<status_query>::with<link_status>>;
 
 // ------------------------------------------------------------------------------------ to a request
 

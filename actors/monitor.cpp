@@ -1,5 +1,6 @@
 #include "actors/monitor.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -9,12 +10,55 @@ namespace ordermoe::actors {
 
 namespace {
 
-/// What the newest report of a load counts against all before it.
-constexpr double newest_share = 0.25;
+/// Loads are means over all that was seen, of which each time counts by exp(-age / memory_ns).
+constexpr double memory_ns = 1e9;
 
-void fade(double& mean, double value) {
-  mean += newest_share * (value - mean);
+/// `value` has held for so long.
+void fade(double& mean, double value, std::int64_t elapsed_ns) {
+  if (elapsed_ns > 0)
+    mean += -std::expm1(-static_cast<double>(elapsed_ns) / memory_ns) * (value - mean);
 }
+
+/// A mean of waits that are told when they change.
+struct told_wait {
+  std::int64_t since_ns = 0;
+  std::int64_t wait_ns = 0;
+  double mean_ns = 0;
+
+  void hold_until(std::int64_t time_ns) {
+    fade(mean_ns, static_cast<double>(wait_ns), time_ns - since_ns);
+    since_ns = std::max(since_ns, time_ns);
+  }
+};
+
+/// What a link told last, and the means until then. Its frames are sent one after the other: what it has
+/// been busy for before a time is `busy` less what then waits.
+struct told_link {
+  link_load last;
+  double use = 0;
+  double mean_wait_ns = 0;
+
+  void hold_until(std::int64_t time_ns, std::int64_t busy_ns, std::int64_t wait_ns) {
+    const auto elapsed = time_ns - last.time_ns;
+    if (elapsed <= 0) return;
+    const auto busy = (busy_ns - wait_ns) - (last.busy_ns - last.wait_ns);
+    fade(use, static_cast<double>(busy) / static_cast<double>(elapsed), elapsed);
+    const auto drained = std::min(elapsed, last.wait_ns);  // The wait falls as time passes.
+    fade(mean_wait_ns,
+         static_cast<double>(drained) *
+             (static_cast<double>(last.wait_ns) - static_cast<double>(drained) / 2) /
+             static_cast<double>(elapsed),
+         elapsed);
+  }
+  void take(const link_load& report) {
+    hold_until(report.time_ns, report.busy_ns, report.wait_ns);
+    last = report;
+  }
+  void hold_until(std::int64_t time_ns) {
+    const auto wait = std::max<std::int64_t>(0, last.wait_ns - (time_ns - last.time_ns));
+    take({last.from, last.to, time_ns, last.busy_ns, wait});
+  }
+};
 
 struct monitor_state {
   monitor_actor::pointer self = nullptr;
@@ -32,7 +76,8 @@ struct monitor_state {
   double omega_quality = 0;
   std::vector<planning::observed_request> window;
   std::vector<std::uint64_t> window_requests;
-  std::vector<link_load> links;  ///< [from, to] latest report
+  std::vector<told_wait> waits;  ///< [n_servers]
+  std::vector<told_link> links;  ///< [from, to]
   observations seen;             ///< Budget use and delay in sum.
 
   void start() {
@@ -40,10 +85,8 @@ struct monitor_state {
     const auto n = context->servers.size();
     activation = {shape.n_layers, shape.n_experts, options.half_life_rows};
     next_check_rows = options.least_rows;
+    waits.resize(n);
     links.resize(n * n);
-    seen.wait_ns.resize(n);
-    seen.link_use.resize(n * n);
-    seen.link_wait_ns.resize(n * n);
   }
 
   double cost_ns(const planning::profile& profile) const {
@@ -106,19 +149,32 @@ struct monitor_state {
     window_requests.clear();
   }
 
-  void measure(const link_load& report) {
-    const auto index = report.from * context->servers.size() + report.to;
-    auto& before = links[index];
-    const auto elapsed = report.time_ns - before.time_ns;
-    if (elapsed > 0)
-      fade(seen.link_use[index],
-           static_cast<double>(report.busy_ns - before.busy_ns) / static_cast<double>(elapsed));
-    fade(seen.link_wait_ns[index], static_cast<double>(report.wait_ns));
-    before = report;
+  std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
+
+  void measure(const wire::load_report& report) {
+    auto& wait = waits[report.server];
+    wait.hold_until(time_ns());
+    wait.wait_ns = report.wait_ns;
   }
 
-  observations tell() const {
+  void measure(const link_load& report) {
+    links[report.from * context->servers.size() + report.to].take(report);
+  }
+
+  observations tell() {
     auto told = seen;
+    const auto time = time_ns();
+    // All means began at nothing, which counts as much as what is not yet forgotten of it.
+    const auto weight = time > 0 ? -std::expm1(-static_cast<double>(time) / memory_ns) : 1;
+    for (auto& wait : waits) {
+      wait.hold_until(time);
+      told.wait_ns.push_back(wait.mean_ns / weight);
+    }
+    for (auto& link : links) {
+      link.hold_until(time);
+      told.link_use.push_back(link.use / weight);
+      told.link_wait_ns.push_back(link.mean_wait_ns / weight);
+    }
     for (std::size_t l = 0; l < activation.n_layers(); ++l)
       told.activation.push_back(activation.shares(l));
     if (told.requests > 0) {
@@ -147,9 +203,7 @@ monitor_actor spawn_monitor(caf::actor_system& system,
         [&state](plan_announced& message) { state.compare_with(message); },
         [&state](plan_kept) { state.keep_plan(); },
         [&state](const activation_report& report) { state.count(report); },
-        [&state](const wire::load_report& report) {
-          fade(state.seen.wait_ns[report.server], static_cast<double>(report.wait_ns));
-        },
+        [&state](const wire::load_report& report) { state.measure(report); },
         [&state](const link_load& report) { state.measure(report); },
         [&state](const request_report& report) { state.count(*report.content); },
         [&state](status_query) { return state.tell(); },

@@ -364,8 +364,7 @@ class service::actors {
 
   bool run_virtual_time(const std::function<bool()>& done, const std::function<bool()>& pause) {
     std::size_t steps = 0;
-    while (!done()) {
-      if (worker_->run_one()) continue;
+    for (run_ready(); !done(); run_ready()) {
       if (++steps % 1024 == 0 && pause && pause()) return done();
       if (!worker_->deliver_next()) return done();
     }

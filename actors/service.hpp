@@ -43,8 +43,8 @@ struct service_options {
   std::size_t chunk_rows = 64;         ///< Prompt rows that take one residence decision together.
   bool stream_kv = true;               ///< Off only to prove that KV streaming is needed.
   bool keep_final_hidden = false;
-  /// How often a server that works tells the others its waits; 0: never.
-  std::int64_t load_period_ns = 2'000'000;
+  /// How often a server that works looks whether its waits are still what it told the others; 0: never.
+  std::int64_t load_period_ns = 5'000'000;
   /// Deadline of a request that states none; 0: an hour of virtual time, two minutes of the wall's.
   std::int64_t request_timeout_ns = 0;
   /// Of a request, prompt and answer together; 0: twice the model's context.

@@ -181,7 +181,8 @@ struct token_data {
     if (call.server != view->id) return view->send(call.server, wire::encode(content));
     const bool to_me = stays || call.here_alone;
     self->send(view->shards[state.layer],
-               expert_work{std::move(content), to_me ? handle() : token_actor{}});
+               expert_work{std::move(content), to_me ? handle() : token_actor{},
+                           view->placed->plan.epoch});
   }
 
   /// Awaits the rows that run here alone; the others' outputs go to the residence.

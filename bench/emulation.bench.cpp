@@ -1,11 +1,11 @@
 // How fast the emulation runs: token-layer steps a second besides tensor work, and the share of
 // tensor work.
 //
-// bench_emulation [--libtorch] [runs [prompt new [strategy...]]]: the bundled model on the bundled
+// bench_emulation [--libtorch] [--no-load-reports] [runs [prompt new [strategy...]]]: the bundled model on the bundled
 // cluster, 64 requests of so many prompt and new tokens (64 and 64), for the strategies that stress
 // different parts unless some are named. A step is one token at one layer. Times of single steps
 // are in microseconds of the median run. --libtorch multiplies with LibTorch instead of our
-// kernels.
+// kernels; --no-load-reports leaves out what servers tell each other of their waits.
 
 #include <fmt/format.h>
 
@@ -34,13 +34,20 @@ T take(result<T> value) {
 
 int main(int argc, char** argv) {
   model::load_options loading;
-  if (argc > 1 && std::string_view(argv[1]) == "--libtorch") {
-    loading.linear = model::linear_path::libtorch;
-    --argc, ++argv;
+  actors::run_setup setup;
+  for (; argc > 1 && argv[1][0] == '-'; --argc, ++argv) {
+    const std::string_view option = argv[1];
+    if (option == "--libtorch") {
+      loading.linear = model::linear_path::libtorch;
+    } else if (option == "--no-load-reports") {
+      setup.load_period_ns = 0;
+    } else {
+      fmt::print(stderr, "bench_emulation: unknown option {}\n", option);
+      return 2;
+    }
   }
   const int runs = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   const std::string folder = ORDERMOE_DATA "/models/lineage";
-  actors::run_setup setup;
   setup.model = take(model::transformer::load(folder, loading));
   setup.servers = take(read_cluster(ORDERMOE_DATA "/clusters/edge8.toml"));
   setup.costs = take(named_cost_profile("mixtral-8x7b"));

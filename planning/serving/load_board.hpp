@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +11,17 @@
 /// What one server knows of the waits at all servers and links: what each of them said last. Reports may
 /// come late, twice and in any order.
 namespace ordermoe::serving {
+
+/// Takes a present wait over into what others were told of it, where they would decide otherwise if they
+/// knew: it differs by the tolerance and by a quarter of what they believe. Waits below the tolerance are told
+/// as none. True where it was taken over.
+inline bool tell_wait(std::int64_t& told_ns, std::int64_t wait_ns, std::int64_t tolerance_ns) {
+  const auto wait = wait_ns < tolerance_ns ? 0 : wait_ns;
+  const auto change = wait > told_ns ? wait - told_ns : told_ns - wait;
+  if (change == 0 || change < std::max(tolerance_ns, told_ns / 4)) return false;
+  told_ns = wait;
+  return true;
+}
 
 class load_board {
  public:

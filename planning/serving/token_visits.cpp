@@ -7,10 +7,14 @@ namespace ordermoe::serving {
 
 std::optional<std::vector<arrived_output>> token_visits::arrive(std::uint32_t first,
                                                                 std::uint32_t step) {
-  auto& here = visits_[first];
-  if (here.step >= static_cast<std::int64_t>(step)) return std::nullopt;
-  here.step = step;
-  auto parked = std::exchange(here.parked, {});
+  auto& next = next_step(first);
+  if (next > step) return std::nullopt;
+  next = step + 1;
+  std::vector<arrived_output> parked;
+  if (const auto kept = parked_.find(first); kept != parked_.end()) {
+    parked = std::move(kept->second);
+    parked_.erase(kept);
+  }
   for (const auto& output : parked) parked_rows_[output.from] -= output.content.rows.size();
   std::erase_if(parked,
                 [&](const auto& output) { return step_of(output.content.layer, true) != step; });
@@ -18,23 +22,23 @@ std::optional<std::vector<arrived_output>> token_visits::arrive(std::uint32_t fi
 }
 
 void token_visits::leave(std::uint32_t first, std::uint32_t step) {
-  auto& here = visits_[first];
-  here.step = std::max(here.step, static_cast<std::int64_t>(step));
+  auto& next = next_step(first);
+  next = std::max(next, step + 1);
 }
 
 bool token_visits::park(arrived_output output) {
   const auto& content = output.content;
-  auto& here = visits_[content.token.first];
-  if (static_cast<std::int64_t>(step_of(content.layer, true)) <= here.step) return false;
+  if (step_of(content.layer, true) < next_step(content.token.first)) return false;
   const auto same = [&](const arrived_output& parked) {
     return parked.from == output.from && parked.content.layer == content.layer &&
            parked.content.rows == content.rows;
   };
-  if (std::ranges::any_of(here.parked, same)) return false;
+  const auto kept = parked_.find(content.token.first);
+  if (kept != parked_.end() && std::ranges::any_of(kept->second, same)) return false;
   auto& rows = parked_rows_[output.from];
   if (rows + content.rows.size() > most_parked_rows_) return false;
   rows += content.rows.size();
-  here.parked.push_back(std::move(output));
+  parked_[content.token.first].push_back(std::move(output));
   return true;
 }
 

@@ -26,7 +26,8 @@ inline std::uint32_t step_of(const wire::token_state& state) {
 
 class token_visits {
  public:
-  /// So many rows of outputs of each server are kept for tokens that are still to come.
+  /// So many rows of outputs of each server are kept for tokens that are still to come. First positions that
+  /// are asked about are those of the sequence: a number is kept for each of them.
   explicit token_visits(std::size_t most_parked_rows = 0) : most_parked_rows_(most_parked_rows) {}
 
   /// A token comes: the outputs that wait for it, or nothing where it was here at this step before.
@@ -42,12 +43,15 @@ class token_visits {
   std::size_t parked_rows() const;
 
  private:
-  struct visit {
-    std::int64_t step = -1;  ///< Of the latest one.
-    std::vector<arrived_output> parked;
-  };
-  std::map<std::uint32_t, visit> visits_;             ///< By first position.
-  std::map<std::uint32_t, std::size_t> parked_rows_;  ///< By server that they came from.
+  /// The latest step of the token, one more than it; 0: none yet.
+  std::uint32_t& next_step(std::uint32_t first) {
+    if (next_steps_.size() <= first) next_steps_.resize(std::size_t{first} + 1);
+    return next_steps_[first];
+  }
+
+  std::vector<std::uint32_t> next_steps_;                        ///< By first position.
+  std::map<std::uint32_t, std::vector<arrived_output>> parked_;  ///< By first position.
+  std::map<std::uint32_t, std::size_t> parked_rows_;             ///< By server that they came from.
   std::size_t most_parked_rows_ = 0;
 };
 

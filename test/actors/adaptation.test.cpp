@@ -106,7 +106,7 @@ void check_equals_reference(const test::world& world, const actors::run_result& 
 test::world adaptive_world(double kappa) {
   test::world world("paper", 5);
   world.add_requests(16, 6, 0.8);
-  world.setup.load_period_ns = 20'000'000;
+  world.setup.load_period_ns = 200'000;
   world.setup.monitor.on = true;
   world.setup.monitor.kappa = kappa;
   world.setup.monitor.window_requests = 3;
@@ -314,7 +314,7 @@ BOOST_AUTO_TEST_CASE(drifted_activation_makes_the_planner_change_plans_and_answe
   test::world world("ordermoe");
   world.add_requests(30, 10, 0.8);
   for (auto& spec : world.setup.requests) spec.arrival_ns *= 40;
-  world.setup.load_period_ns = 1'000'000'000;
+  world.setup.load_period_ns = 200'000;
   world.setup.monitor.planning.search_steps = 500;
   world.setup.monitor.on = true;
   world.setup.monitor.drift_margin = 0.002;

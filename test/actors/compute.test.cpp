@@ -250,6 +250,15 @@ BOOST_AUTO_TEST_CASE(outputs_go_to_the_token_the_own_server_or_over_the_link) {
   BOOST_TEST(world.token.heard() == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(outputs_of_a_call_under_the_plan_before_say_so) {
+  one_compute world;
+  auto call = world.call(2);
+  call.epoch = 7;
+  world.tell(world.computing, call);
+  world.run_all();
+  BOOST_TEST(world.sent(2, wire::frame_kind::output).at(0).epoch == 7u);
+}
+
 BOOST_AUTO_TEST_CASE(each_head_gets_its_own_logits) {
   one_compute world;
   test::probe other(world);

@@ -500,6 +500,7 @@ BOOST_AUTO_TEST_CASE(a_call_goes_to_the_shard_of_its_layer) {
   call.x.assign(world.context->wire.hidden_size, 0.5f);
   world.receive(0, call);
   BOOST_TEST((world.shards[2].only<actors::expert_work>().call == call));
+  BOOST_TEST(world.shards[2].only<actors::expert_work>().epoch == 1u);
   call.items[0].expert = 5;  // Of server 2.
   world.receive(0, call);
   BOOST_TEST(world.shards[2].heard() == 1u);
@@ -684,30 +685,48 @@ BOOST_AUTO_TEST_CASE(while_it_works_it_asks_for_its_load_every_period) {
   world.run_next();
   BOOST_TEST(world.time_ns() == world.load_period_ns);
   BOOST_TEST(world.compute.count<actors::tell_load>() == 1u);
-  BOOST_TEST(world.links[0].count<actors::tell_load>() == 1u);
-  BOOST_TEST(world.links[2].count<actors::tell_load>() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(what_changed_of_its_load_is_told_to_everybody) {
   one_server world;
   world.with_monitor();
   world.open();
-  world.tell(world.edge, actors::compute_load{0});
-  BOOST_TEST(world.selector.heard() == 0u);  // As before.
-  world.tell(world.edge, actors::link_load{world.id, 2, 5, 5, 300});
-  BOOST_TEST(world.monitor.only<actors::link_load>().wait_ns == 300);
-  world.tell(world.edge, actors::compute_load{40});
+  constexpr std::int64_t told = 4'000'000, small = 499'999;
+  world.tell(world.edge, actors::compute_load{small});
+  BOOST_TEST(world.selector.heard() == 0u);  // As good as none.
+  world.tell(world.edge, actors::link_load{world.id, 2, 0, 5, told});
+  BOOST_TEST(world.monitor.only<actors::link_load>().wait_ns == told);
+  world.tell(world.edge, actors::compute_load{2 * told});
   const auto report = world.selector.only<wire::load_report>();
   BOOST_TEST(report.server == world.id);
   BOOST_TEST(report.number == 1u);
-  BOOST_TEST(report.wait_ns == 40);
-  BOOST_TEST(report.link_wait_ns[2] == 300);
+  BOOST_TEST(report.wait_ns == 2 * told);
+  BOOST_TEST(report.link_wait_ns[2] == told);
   BOOST_TEST((world.monitor.only<wire::load_report>() == report));
   for (const std::uint32_t peer : {0, 2})
     BOOST_TEST((world.decoded<wire::load_report>(peer, frame_kind::load, wire::decode_load).at(0) ==
                 report));
-  world.tell(world.edge, actors::compute_load{40});
+  // A quarter more or less is no news.
+  world.tell(world.edge, actors::compute_load{2 * told + told / 2 - 1});
   BOOST_TEST(world.selector.count<wire::load_report>() == 1u);
+  world.tell(world.edge, actors::compute_load{2 * told + told / 2});
+  BOOST_TEST(world.selector.count<wire::load_report>() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(the_wait_of_a_link_passes_with_time) {
+  one_server world;
+  world.open();
+  world.tell(world.edge, actors::link_load{world.id, 2, 0, 5, 3'000'000});
+  world.tell(world.edge, actors::compute_load{0});
+  BOOST_TEST(world.selector.all<wire::load_report>().at(0).link_wait_ns[2] == 3'000'000);
+  world.run_next();
+  BOOST_TEST(world.time_ns() == world.load_period_ns);
+  world.tell(world.edge, actors::compute_load{0});
+  BOOST_TEST(world.selector.all<wire::load_report>().at(1).link_wait_ns[2] == 1'000'000);
+  world.run_next();
+  world.tell(world.edge, actors::compute_load{0});
+  BOOST_TEST(world.selector.all<wire::load_report>().at(2).link_wait_ns[2] == 0);
+  BOOST_TEST(!world.run_next());
 }
 
 BOOST_AUTO_TEST_CASE(ticks_go_on_while_somebody_waits_and_end_when_nobody_does) {
@@ -717,6 +736,8 @@ BOOST_AUTO_TEST_CASE(ticks_go_on_while_somebody_waits_and_end_when_nobody_does) 
   BOOST_TEST(world.run_next());
   world.tell(world.edge, actors::compute_load{0});
   BOOST_TEST(!world.run_next());
+  world.tell(world.edge, actors::link_load{world.id, 2, 0, 5, 300});
+  BOOST_TEST(world.run_next());
 }
 
 BOOST_AUTO_TEST_CASE(settled_it_asks_for_no_load_any_more) {

@@ -88,19 +88,33 @@ BOOST_AUTO_TEST_CASE(frames_come_in_order_one_after_the_other) {
   BOOST_TEST(world.time_ns() == 600 + 1000);
 }
 
-BOOST_AUTO_TEST_CASE(its_own_server_hears_of_its_load) {
+BOOST_AUTO_TEST_CASE(its_own_server_hears_of_waits_that_it_cannot_know) {
   one_link world;
+  world.context->load_period_ns = 1600;  // Less than 400 ns are not told apart.
   world.spawn();
   world.send(some_frame());
+  BOOST_TEST(world.server.count<actors::link_load>() == 0u);
   world.advance_ns(100);
-  world.tell(world.link, actors::tell_load{});
+  world.send(some_frame());
   const auto load = world.server.only<actors::link_load>();
   BOOST_TEST(load.from == 1u);
   BOOST_TEST(load.to == 2u);
   BOOST_TEST(load.time_ns == 100);
-  BOOST_TEST(load.busy_ns == 300);
-  BOOST_TEST(load.wait_ns == 200);
-  BOOST_TEST(world.far.heard() == 0u);
+  BOOST_TEST(load.busy_ns == 600);
+  BOOST_TEST(load.wait_ns == 500);
+  world.send(some_frame());
+  BOOST_TEST(world.server.count<actors::link_load>() == 1u);
+  world.send(some_frame());
+  BOOST_TEST(world.server.count<actors::link_load>() == 2u);
+  BOOST_TEST(world.far.count<actors::link_load>() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(where_no_loads_are_told_it_tells_none) {
+  one_link world;
+  world.context->load_period_ns = 0;
+  world.spawn();
+  for (int i = 0; i < 100; ++i) world.send(some_frame());
+  BOOST_TEST(world.server.heard() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(a_disturbed_link_delivers_what_the_disturbance_says) {

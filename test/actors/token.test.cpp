@@ -160,6 +160,7 @@ BOOST_AUTO_TEST_CASE(where_it_stays_it_calls_every_server_and_adds_what_comes_ba
   const auto own = world.shards[0].only<actors::expert_work>();
   BOOST_TEST((own.token == world.token));
   BOOST_TEST(own.call.reply_to == 1u);
+  BOOST_TEST(own.epoch == 1u);
   BOOST_TEST(own.call.items.at(0).expert == 4u);
   BOOST_TEST(own.call.items.at(0).slot == 0u);
   BOOST_TEST(own.call.whole.at(0) == 0);

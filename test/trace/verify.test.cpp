@@ -79,7 +79,7 @@ std::string record(test::world& world) {
 /// One prompt of 20 tokens in chunks of 8, one scored text, and a few short prompts.
 void add_mixed_requests(test::world& world, std::uint32_t new_tokens) {
   world.setup.chunk_rows = 8;
-  world.setup.load_period_ns = 20'000'000;
+  world.setup.load_period_ns = 1'000'000;
   world.add_requests(5, new_tokens, 0.8);
   random_stream draws(world.setup.seed, 78);
   const auto lengthen = [&](actors::request_spec& spec) {
@@ -120,7 +120,7 @@ const lines& small_trace() {
   static const auto recorded = [] {
     test::world world("local-only", 5, 1, 3);
     world.setup.chunk_rows = 4;
-    world.setup.load_period_ns = 40'000'000;
+    world.setup.load_period_ns = 400'000;
     world.add_requests(3, 3, 0.8);
     world.setup.requests[1].score = true;
     return split(record(world));

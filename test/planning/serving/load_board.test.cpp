@@ -7,6 +7,25 @@ namespace ordermoe {
 
 BOOST_AUTO_TEST_SUITE(load_board)
 
+BOOST_AUTO_TEST_CASE(only_waits_that_change_decisions_are_told) {
+  std::int64_t told = 0;
+  BOOST_TEST(!serving::tell_wait(told, 99, 100));
+  BOOST_TEST(told == 0);
+  BOOST_TEST(serving::tell_wait(told, 100, 100));
+  BOOST_TEST(told == 100);
+  BOOST_TEST(!serving::tell_wait(told, 199, 100));
+  BOOST_TEST(!serving::tell_wait(told, 100, 100));
+  // What falls below the tolerance is told as none, so that nobody believes in a wait for ever.
+  BOOST_TEST(serving::tell_wait(told, 99, 100));
+  BOOST_TEST(told == 0);
+  // Of long waits, what is a quarter off.
+  BOOST_TEST(serving::tell_wait(told, 4000, 100));
+  BOOST_TEST(!serving::tell_wait(told, 4999, 100));
+  BOOST_TEST(!serving::tell_wait(told, 3001, 100));
+  BOOST_TEST(serving::tell_wait(told, 3000, 100));
+  BOOST_TEST(told == 3000);
+}
+
 BOOST_AUTO_TEST_CASE(nobody_waits_before_anybody_said_so) {
   const serving::load_board board(3);
   BOOST_TEST(board.wait_ns().size() == 3u);
