@@ -102,13 +102,22 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock) {
 
 void device_thread::lend() {
   constexpr std::size_t most_messages = 64;
+  // While a batch waits. Waking another thread for the rest would take as long, and keep this one.
+  constexpr std::int64_t most_ns = 20'000;
+  std::int64_t work_since_ns = 0;
   while (!ready_.empty()) {
     auto* job = ready_.front();
     ready_.pop_front();
     if (resume(job, this, most_messages)) ready_.push_back(job);
     if (ready_.empty()) break;
     const std::lock_guard lock(mutex_);
-    if (!has_work()) continue;
+    if (!has_work()) {
+      work_since_ns = 0;
+      continue;
+    }
+    const auto now = clock_ns();
+    if (work_since_ns == 0) work_since_ns = now;
+    if (now - work_since_ns < most_ns) continue;
     for (auto* other : ready_) system().scheduler().enqueue(other);
     ready_.clear();
   }
