@@ -9,8 +9,7 @@ namespace ordermoe {
 
 namespace {
 
-constexpr std::array<const char*, n_loss_metrics> names{"router-logit", "router-logit-centred",
-                                                        "output", "token-gate"};
+constexpr std::array<const char*, n_loss_metrics> names{"router-logit", "token-gate"};
 
 }  // namespace
 

@@ -11,13 +11,10 @@ namespace ordermoe {
 enum class loss_metric {
   router_logit,  ///< Paper: g (1 - Sim(r, k)) / 2 with Sim of eq. (4); at top-1 the paper's eq. (18),
                  ///< phi = identity. k runs with the target's gate.
-  router_logit_centred,  ///< The same, each token's mean logit taken off before eq. (4).
-  output,  ///< g^2 D(r, k)^2, D the relative output distance over tokens routed to r; k runs with
-           ///< the target's gate.
-  token_gate,  ///< max(0, p_r - p_k), p this token's softmax over all experts; gates are those of
-               ///< the executed experts.
+  token_gate,    ///< max(0, p_r - p_k), p this token's softmax over all experts; gates are those of
+                 ///< the executed experts.
 };
-inline constexpr std::size_t n_loss_metrics = 4;
+inline constexpr std::size_t n_loss_metrics = 2;
 
 const char* to_string(loss_metric metric);
 /// The opposite of to_string. Error: usage, naming what is allowed.

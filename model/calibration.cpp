@@ -23,10 +23,7 @@ struct layer_sums {
   explicit layer_sums(std::size_t n, std::size_t n_copies)
       : copies(n_copies, copy_sums{std::vector<double>(n), std::vector<double>(n)}),
         gram(n * n),
-        centred(n * n),
         transitions(n * n),
-        routed_distance(n * n),
-        all_distance(n * n),
         routed_regret(n * n),
         all_regret(n * n),
         activations(n),
@@ -39,9 +36,9 @@ struct layer_sums {
     std::vector<double> routed, all;
   };
   std::vector<copy_sums> copies;
-  std::vector<double> gram, centred;
+  std::vector<double> gram;
   std::vector<std::uint64_t> transitions;
-  std::vector<double> routed_distance, all_distance, routed_regret, all_regret;
+  std::vector<double> routed_regret, all_regret;
   std::vector<std::uint64_t> activations;
   std::vector<double> gate, squared_gate, routed_output;
   double all_output = 0;
@@ -128,8 +125,6 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
 
   std::vector<float> hidden = state.hidden;
   std::vector<double> p(n_experts);
-  std::vector<double> centred(n_experts);
-  std::vector<double> distance(n_experts * n_experts);
   std::vector<float> block_output(width);
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
@@ -137,15 +132,10 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
     if (slots.empty()) continue;
     ++sums.rows;
     softmax(logits, p);
-    const double mean =
-        std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(n_experts);
-    for (std::size_t e = 0; e < n_experts; ++e) centred[e] = logits[e] - mean;
     for (std::size_t a = 0; a < n_experts; ++a)
-      for (std::size_t b = 0; b < n_experts; ++b) {
+      for (std::size_t b = 0; b < n_experts; ++b)
         sums.gram[a * n_experts + b] +=
             static_cast<double>(logits[a]) * static_cast<double>(logits[b]);
-        sums.centred[a * n_experts + b] += centred[a] * centred[b];
-      }
 
     std::vector<float> gates;
     std::vector<const float*> parts;
@@ -160,27 +150,16 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
     sums.all_output += output_norm;
 
     for (std::size_t a = 0; a < n_experts; ++a)
-      for (std::size_t b = a + 1; b < n_experts; ++b) {
-        const double d =
-            squared_distance(outputs[a].data() + i * width, outputs[b].data() + i * width, width);
-        distance[a * n_experts + b] = d;
-        distance[b * n_experts + a] = d;
-      }
-    for (std::size_t a = 0; a < n_experts; ++a)
-      for (std::size_t b = 0; b < n_experts; ++b) {
-        sums.all_distance[a * n_experts + b] += distance[a * n_experts + b];
+      for (std::size_t b = 0; b < n_experts; ++b)
         sums.all_regret[a * n_experts + b] += std::max(0.0, p[a] - p[b]);
-      }
     for (const auto& slot : slots) {
       const std::size_t r = slot.expert.index();
       ++sums.activations[r];
       sums.gate[r] += slot.gate;
       sums.squared_gate[r] += static_cast<double>(slot.gate) * slot.gate;
       sums.routed_output[r] += output_norm;
-      for (std::size_t b = 0; b < n_experts; ++b) {
-        sums.routed_distance[r * n_experts + b] += distance[r * n_experts + b];
+      for (std::size_t b = 0; b < n_experts; ++b)
         sums.routed_regret[r * n_experts + b] += std::max(0.0, p[r] - p[b]);
-      }
     }
     const set_key key = key_of(slots);
     auto& set = sums.sets[key];
@@ -232,9 +211,7 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts,
   layer_statistics layer;
   for (const auto& copy : copies) layer.copies.push_back({copy.kept, {}, {}});
   layer.logit_gram = sums.gram;
-  layer.centred_gram = sums.centred;
   layer.activations = sums.activations;
-  layer.output_distance.resize(n_experts * n_experts);
   layer.gate_regret.resize(n_experts * n_experts);
   layer.mean_gate.resize(n_experts);
   layer.mean_squared_gate.resize(n_experts);
@@ -249,9 +226,7 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts,
     }
     for (std::size_t k = 0; k < n_experts; ++k) {
       const std::size_t at = r * n_experts + k;
-      const double distance = routed ? sums.routed_distance[at] : sums.all_distance[at];
       const double regret = routed ? sums.routed_regret[at] : sums.all_regret[at];
-      layer.output_distance[at] = output > 0 ? std::sqrt(distance / output) : 0;
       layer.gate_regret[at] = regret / count;
     }
     for (std::size_t c = 0; c < sums.copies.size(); ++c) {
@@ -275,9 +250,9 @@ std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std:
 }
 
 /// Replaces slots whose expert is away; returns the predicted loss of the row.
-double substitute(loss_metric kind, gate_rule rule, const layer_statistics& layer,
-                  const std::vector<double>& similarity, const std::vector<char>& available,
-                  std::span<const float> logits, std::vector<executed_slot>& slots) {
+double substitute(loss_metric kind, gate_rule rule, const std::vector<double>& similarity,
+                  const std::vector<char>& available, std::span<const float> logits,
+                  std::vector<executed_slot>& slots) {
   const std::size_t n_experts = available.size();
   double predicted = 0;
   if (kind == loss_metric::token_gate) {
@@ -313,10 +288,7 @@ double substitute(loss_metric kind, gate_rule rule, const layer_statistics& laye
     double least = 0;
     for (std::size_t k = 0; k < n_experts; ++k) {
       if (available[k] == 0) continue;
-      const std::size_t at = r * n_experts + k;
-      const double loss = kind == loss_metric::output
-                              ? gate * gate * layer.output_distance[at] * layer.output_distance[at]
-                              : gate * (1.0 - similarity[at]) / 2.0;
+      const double loss = gate * (1.0 - similarity[r * n_experts + k]) / 2.0;
       if (!best || loss < least) {
         best = k;
         least = loss;
@@ -485,7 +457,6 @@ class calibration_run {
       found_.layers.push_back(conclude(sums_[l], config_.n_experts, options_.copies));
       set_index[l] = rank_sets(sums_[l], found_.layers[l].sets);
       similarity_.push_back(cosines(found_.layers[l].logit_gram, config_.n_experts));
-      centred_.push_back(cosines(found_.layers[l].centred_gram, config_.n_experts));
     }
     for (std::size_t l = 0; l + 1 < config_.n_layers; ++l) {
       auto& layer = found_.layers[l];
@@ -552,16 +523,14 @@ class calibration_run {
   damage_sample substitution_damage(std::size_t layer, loss_metric kind,
                                     const std::vector<char>& available, const before_experts& state,
                                     const teacher_forced& text, double exact) const {
-    const auto& cosine =
-        kind == loss_metric::router_logit_centred ? centred_[layer] : similarity_[layer];
     const std::size_t n_experts = config_.n_experts;
     slot_table slots = state.routed;
     damage_sample sample;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].empty()) continue;
       const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
-      const double predicted = substitute(kind, config_.gates, found_.layers[layer], cosine,
-                                          available, logits, slots[i]);
+      const double predicted =
+          substitute(kind, config_.gates, similarity_[layer], available, logits, slots[i]);
       if (i < n_counted(text)) sample.predicted += predicted;
     }
     std::vector<float> changed = state.hidden;
@@ -588,7 +557,7 @@ class calibration_run {
   std::vector<layer_sums> sums_;
   double baseline_ = 0;
   std::uint64_t n_predicted_ = 0;
-  std::vector<std::vector<double>> similarity_, centred_;  ///< [layers] of cosines().
+  std::vector<std::vector<double>> similarity_;  ///< [layers] of cosines().
   std::vector<std::array<std::vector<damage_sample>, n_loss_metrics>> samples_;  ///< [layers]
   std::vector<std::vector<std::vector<damage_sample>>> copy_samples_;  ///< [layers][copies]
   double measured_ = 0, measured_once_ = 0;  ///< Tokens, over all draws and of one.

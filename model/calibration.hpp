@@ -52,16 +52,12 @@ struct set_transition {
 struct layer_statistics {
   /// H H^T of eq. (3) over all tokens; eq. (4) divides by the diagonal's roots.
   std::vector<double> logit_gram;
-  std::vector<double> centred_gram;        ///< The same with each token's mean logit taken off.
   std::vector<std::uint64_t> activations;  ///< n_l^j of eq. (5), over all slots.
   /// n_l(k -> k') of eq. (41), from each expert chosen here to each chosen by the same token at the
   /// next layer; empty at the last layer.
   std::vector<std::uint64_t> transitions;
   std::vector<observed_set> sets;               ///< Most frequent first.
   std::vector<set_transition> set_transitions;  ///< By from, then to; empty at the last layer.
-  /// D(r, k) = sqrt(E |f_r(x) - f_k(x)|^2 / E |y|^2) over tokens routed to r, y the layer's gated
-  /// sum. Where no token was routed to r, over all tokens.
-  std::vector<double> output_distance;
   /// Mean of max(0, p_r - p_k) over tokens routed to r; over all tokens where there are none.
   std::vector<double> gate_regret;
   std::vector<double> mean_gate;  ///< [n_experts], over tokens routed to the expert; 0 without any.

@@ -20,13 +20,6 @@ result<void> check_weight(const char* name, double value) {
 }
 
 result<void> check_options(const placement_options& options) {
-  if (options.similarity != loss_metric::router_logit &&
-      options.similarity != loss_metric::router_logit_centred)
-    return error{errc::usage,
-                 fmt::format("similarity: found {}, expected {} or {}; the others are "
-                             "distances, which the paper's grouping cannot use",
-                             to_string(options.similarity), to_string(loss_metric::router_logit),
-                             to_string(loss_metric::router_logit_centred))};
   // A cosine of 1 on the diagonal keeps every threshold up to 1 meaningful.
   for (const auto& [name, value] :
        {std::pair{"theta_min", options.theta_min}, std::pair{"theta_max", options.theta_max}})
@@ -136,9 +129,9 @@ result<plan> place_by_similarity(const profile& profile, const cluster& servers,
       make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
   if (!problem) return problem.error();
   for (std::size_t l = 0; l < profile.n_layers; ++l)
-    problem->grouping.push_back(
-        group_layer(profile.layers[l], profile.similarity(l, options.similarity),
-                    layer_threshold(l, profile.n_layers, options), options));
+    problem->grouping.push_back(group_layer(profile.layers[l], profile.layers[l].router_logit,
+                                            layer_threshold(l, profile.n_layers, options),
+                                            options));
   packing state(*problem);
   if (auto deployed = deploy_mandatory(state, options); !deployed) return deployed.error();
   if (options.replicate) deploy_redundant(state);

@@ -12,13 +12,12 @@
 namespace ordermoe::planning {
 
 struct placement_options {
-  loss_metric similarity = loss_metric::router_logit;  ///< router_logit or router_logit_centred.
-  double theta_min = 0.5, theta_max = 0.9;             ///< Eq. (6)
-  double alpha_activation = 0.5;  ///< alpha_f of eq. (28); alpha_r = 1 - alpha_f.
-  double lambda_load = 0.5;       ///< lambda_1 of eq. (30); lambda_2 = 1 - lambda_1.
-  std::size_t min_copies = 1;     ///< Copies of every expert on different servers.
-  bool replicate = true;          ///< Eq. (33) to (35).
-  std::uint64_t seed = 0;         ///< For random placement only.
+  double theta_min = 0.5, theta_max = 0.9;  ///< Eq. (6)
+  double alpha_activation = 0.5;            ///< alpha_f of eq. (28); alpha_r = 1 - alpha_f.
+  double lambda_load = 0.5;                 ///< lambda_1 of eq. (30); lambda_2 = 1 - lambda_1.
+  std::size_t min_copies = 1;               ///< Copies of every expert on different servers.
+  bool replicate = true;                    ///< Eq. (33) to (35).
+  std::uint64_t seed = 0;                   ///< For random placement only.
 };
 
 /// Eq. (24) to (28) for one layer: experts in order of falling activation (ties: lower index)

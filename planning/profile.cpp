@@ -146,11 +146,6 @@ result<void> check_layer(const profile& content, std::size_t l) {
   if (auto r = check_range(layer.activation, 0, 1, path("activation")); !r) return r;
   if (auto r = check_sum(layer.activation, path("activation")); !r) return r;
   if (auto r = check_similarity(layer.router_logit, n, path("router_logit")); !r) return r;
-  if (auto r = check_similarity(layer.router_logit_centred, n, path("router_logit_centred")); !r)
-    return r;
-  if (auto r = check_matrix(layer.output_distance, n, n, 0, infinity, path("output_distance")); !r)
-    return r;
-  if (auto r = check_zero_diagonal(layer.output_distance, path("output_distance")); !r) return r;
   if (auto r = check_matrix(layer.token_gate_regret, n, n, -1, 1, path("token_gate_regret")); !r)
     return r;
   if (auto r = check_zero_diagonal(layer.token_gate_regret, path("token_gate_regret")); !r)
@@ -197,21 +192,6 @@ const copy_profile* layer_profile::copy_of(precision kept) const {
   const auto found = std::find_if(copies.begin(), copies.end(),
                                   [&](const copy_profile& copy) { return copy.kept == kept; });
   return found == copies.end() ? nullptr : &*found;
-}
-
-const matrix& profile::similarity(std::size_t layer, loss_metric metric) const {
-  const auto& content = layers[layer];
-  switch (metric) {
-    case loss_metric::router_logit:
-      return content.router_logit;
-    case loss_metric::router_logit_centred:
-      return content.router_logit_centred;
-    case loss_metric::output:
-      return content.output_distance;
-    case loss_metric::token_gate:
-      return content.token_gate_regret;
-  }
-  broken_invariant(__FILE__, __LINE__, "metric", "a loss metric outside the enumeration");
 }
 
 result<void> validate(const profile& content) {

@@ -42,16 +42,16 @@ struct target_set {
 /// damage * gate^2 * distance^2 in nats, whatever the metric of other substitutions.
 struct copy_profile {
   precision kept = precision::int8;
-  std::vector<double> distance;  ///< D(r, copy of r), [E], as output_distance
-  double damage = 0;             ///< Measured nats per unit of gate^2 * distance^2; >= 0.
-  double damage_error = 0;       ///< Standard error of the same.
+  /// D(r, copy of r) = sqrt(E |f_r(x) - f_copy(x)|^2 / E |y|^2) over tokens routed to r, y the layer's
+  /// gated sum, [E].
+  std::vector<double> distance;
+  double damage = 0;        ///< Measured nats per unit of gate^2 * distance^2; >= 0.
+  double damage_error = 0;  ///< Standard error of the same.
 };
 
 struct layer_profile {
   std::vector<double> activation;  ///< f_l^j, eq. (5), [E]; sums to 1.
   matrix router_logit;             ///< Sim_l, eq. (4), [E, E], symmetric, diagonal 1.
-  matrix router_logit_centred;     ///< [E, E]
-  matrix output_distance;          ///< D(r, k) >= 0, asymmetric, diagonal 0, [E, E]
   matrix token_gate_regret;  ///< Mean of p_r - p_k over tokens routed to r, [E, E], diagonal 0.
   std::vector<double> mean_gate;  ///< [E], over tokens routed to the expert.
   matrix transition;  ///< P_l(k -> k'), eq. (41), [E, E]; rows sum to 1; empty at the last layer.
@@ -81,8 +81,6 @@ struct profile {
   std::vector<layer_profile> layers;
   /// Token ids of texts that it was calibrated on, which budgets are tuned on too; empty: not kept.
   std::vector<std::vector<std::int32_t>> texts;
-
-  const matrix& similarity(std::size_t layer, loss_metric metric) const;
 };
 
 /// Shapes, ranges and sums as the comments above state them. Errors: mismatch (shape), out_of_range

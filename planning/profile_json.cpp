@@ -55,8 +55,6 @@ ordered_json layer_json(const layer_profile& layer) {
   content["activation"] = layer.activation;
   content["mean_gate"] = layer.mean_gate;
   content["router_logit"] = rows_of(layer.router_logit);
-  content["router_logit_centred"] = rows_of(layer.router_logit_centred);
-  content["output_distance"] = rows_of(layer.output_distance);
   content["token_gate_regret"] = rows_of(layer.token_gate_regret);
   content["transition"] = rows_of(layer.transition);
   auto sets = ordered_json::array();
@@ -90,8 +88,6 @@ layer_profile layer_of(const json_value& content, std::uint32_t n_experts) {
   layer.activation = content.at("activation").numbers();
   layer.mean_gate = content.at("mean_gate").numbers();
   layer.router_logit = matrix_of(content.at("router_logit"));
-  layer.router_logit_centred = matrix_of(content.at("router_logit_centred"));
-  layer.output_distance = matrix_of(content.at("output_distance"));
   layer.token_gate_regret = matrix_of(content.at("token_gate_regret"));
   layer.transition = matrix_of(content.at("transition"));
   for (const auto& set : content.at("sets").items())

@@ -89,8 +89,6 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
     for (const auto count : from.activations)
       layer.activation.push_back(static_cast<double>(count) / activations);
     layer.router_logit = cosine(from.logit_gram, n);
-    layer.router_logit_centred = cosine(from.centred_gram, n);
-    layer.output_distance = square(from.output_distance, n);
     layer.token_gate_regret = square(from.gate_regret, n);
     layer.mean_gate = from.mean_gate;
     auto kept = keep_sets(from.sets);

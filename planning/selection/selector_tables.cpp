@@ -281,8 +281,7 @@ result<void> tables::set_layers(const profile& profile, const plan& placed) {
                                                   copy->distance[e] * copy->distance[e]);
       }
     }
-    const bool centred = policy_.metric == loss_metric::router_logit_centred;
-    const auto& similarity = centred ? here.router_logit_centred : here.router_logit;
+    const auto& similarity = here.router_logit;
     facts.distance.resize(n * n);
     facts.allowed.assign(n * n, 0);
     for (std::size_t r = 0; r < n; ++r) {
@@ -290,11 +289,7 @@ result<void> tables::set_layers(const profile& profile, const plan& placed) {
         double& distance = facts.distance[r * n + k];
         switch (policy_.metric) {
           case loss_metric::router_logit:
-          case loss_metric::router_logit_centred:
             distance = (1 - similarity(r, k)) / 2;  // Eq. (18)
-            break;
-          case loss_metric::output:
-            distance = here.output_distance(r, k) * here.output_distance(r, k);
             break;
           case loss_metric::token_gate:
             distance = std::max(0.0, here.token_gate_regret(r, k));

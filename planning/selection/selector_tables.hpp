@@ -319,11 +319,7 @@ inline std::uint32_t tables::key_of(const std::uint32_t* experts, std::size_t co
 inline double tables::predicted_loss(const layer_facts& facts, std::size_t target,
                                      std::size_t expert, double gate) const {
   const double distance = facts.distance[target * n_experts_ + expert];
-  double weight = 1;
-  if (policy_.metric == loss_metric::output)
-    weight = gate * gate;
-  else if (policy_.metric != loss_metric::token_gate && top_k_ > 1)
-    weight = gate;
+  const double weight = policy_.metric == loss_metric::router_logit && top_k_ > 1 ? gate : 1;
   return weight * distance * facts.damage;
 }
 

@@ -52,8 +52,6 @@ BOOST_AUTO_TEST_CASE(placements_satisfy_the_constraints_on_drawn_clusters) {
           random.uniform(1.0, 2.5) + static_cast<double>(n_servers) / replica, seed);
       placement_options options;
       options.seed = seed;
-      options.similarity =
-          random.below(2) == 0 ? loss_metric::router_logit : loss_metric::router_logit_centred;
       const auto similar = place_by_similarity(experts, servers, costs, options);
       check_valid(similar, servers);
       BOOST_TEST(similar->residence[0].layers[0] == roaming_residency(n_servers, 1)[0].layers[0]);
@@ -266,7 +264,6 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_sense_are_refused_by_name) {
   refused([](auto& o) { o.alpha_activation = -0.1; }, "alpha_activation");
   refused([](auto& o) { o.theta_min = 0.95; }, "theta_min");
   refused([](auto& o) { o.theta_max = std::numeric_limits<double>::quiet_NaN(); }, "theta_max");
-  refused([](auto& o) { o.similarity = loss_metric::output; }, "similarity");
   refused([](auto& o) { o.min_copies = 0; }, "min_copies");
 }
 

@@ -30,11 +30,9 @@ bool same(const layer_profile& a, const layer_profile& b) {
         a.sets[s].probability != b.sets[s].probability)
       return false;
   return a.activation == b.activation && a.router_logit == b.router_logit &&
-         a.router_logit_centred == b.router_logit_centred &&
-         a.output_distance == b.output_distance && a.token_gate_regret == b.token_gate_regret &&
-         a.mean_gate == b.mean_gate && a.transition == b.transition &&
-         a.set_transition == b.set_transition && a.damage == b.damage &&
-         a.damage_error == b.damage_error;
+         a.token_gate_regret == b.token_gate_regret && a.mean_gate == b.mean_gate &&
+         a.transition == b.transition && a.set_transition == b.set_transition &&
+         a.damage == b.damage && a.damage_error == b.damage_error;
 }
 
 }  // namespace
@@ -87,10 +85,10 @@ BOOST_AUTO_TEST_CASE(set_transitions_of_random_profiles_lead_to_the_next_layers_
 BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   auto content = random_profile(3, 5, 2, 11);
   content.model_name = "a \"quoted\" näme\n";
-  content.layers[0].output_distance(0, 1) = 0.1;
-  content.layers[0].output_distance(0, 2) = 5e-324;
-  content.layers[0].output_distance(0, 3) = std::numeric_limits<double>::max();
-  content.layers[0].output_distance(0, 4) = 1.0 / 3;
+  content.layers[0].token_gate_regret(0, 1) = 0.1;
+  content.layers[0].token_gate_regret(0, 2) = 5e-324;
+  content.layers[0].damage[0] = std::numeric_limits<double>::max();
+  content.layers[0].token_gate_regret(0, 4) = 1.0 / 3;
   content.seed = std::numeric_limits<std::uint64_t>::max();
   content.texts = {{1, 2, 3}, {40000}};
   const auto text = profile_json(content);
@@ -163,14 +161,12 @@ BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
          "layers[0].activation[3]");
   expect(after([](auto& p) { p.layers[1].router_logit(0, 2) = 0.123; }), errc::out_of_range,
          "layers[1].router_logit[2][0]");
-  expect(after([](auto& p) { p.layers[1].router_logit_centred(3, 3) = 0.5; }), errc::out_of_range,
-         "layers[1].router_logit_centred[3][3]");
-  expect(after([](auto& p) { p.layers[0].output_distance(1, 2) = -1; }), errc::out_of_range,
-         "layers[0].output_distance[1][2]");
-  expect(after([](auto& p) {
-           p.layers[0].output_distance(1, 2) = std::numeric_limits<double>::infinity();
-         }),
-         errc::out_of_range, "layers[0].output_distance[1][2]");
+  expect(after([](auto& p) { p.layers[1].router_logit(3, 3) = 0.5; }), errc::out_of_range,
+         "layers[1].router_logit[3][3]");
+  expect(after([](auto& p) { p.layers[0].damage[1] = -1; }), errc::out_of_range,
+         "layers[0].damage[1]");
+  expect(after([](auto& p) { p.layers[0].damage[1] = std::numeric_limits<double>::infinity(); }),
+         errc::out_of_range, "layers[0].damage[1]");
   expect(after([](auto& p) { p.layers[0].token_gate_regret(2, 2) = 0.1; }), errc::out_of_range,
          "layers[0].token_gate_regret[2][2]");
   expect(after([](auto& p) { p.layers[1].transition(3, 0) += 0.5; }), errc::out_of_range,
@@ -188,8 +184,8 @@ BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
   expect(after([](auto& p) { p.layers[1].sets.pop_back(); }), errc::mismatch,
          "layers[0].set_transition");
   expect(after([](auto& p) { p.layers[1].damage.clear(); }), errc::mismatch, "layers[1].damage");
-  expect(after([](auto& p) { p.layers[1].damage[2] = -0.1; }), errc::out_of_range,
-         "layers[1].damage[2]");
+  expect(after([](auto& p) { p.layers[1].damage[1] = -0.1; }), errc::out_of_range,
+         "layers[1].damage[1]");
   expect(after([](auto& p) { p.top_k = 5; }), errc::out_of_range, "top_k");
   expect(after([](auto& p) { p.calibration_tokens = 0; }), errc::out_of_range,
          "calibration_tokens");
@@ -245,8 +241,7 @@ BOOST_AUTO_TEST_CASE(corrupted_bytes_never_give_an_invalid_profile) {
 }
 
 BOOST_AUTO_TEST_CASE(metric_names_read_back) {
-  for (const auto metric : {loss_metric::router_logit, loss_metric::router_logit_centred,
-                            loss_metric::output, loss_metric::token_gate}) {
+  for (const auto metric : {loss_metric::router_logit, loss_metric::token_gate}) {
     const auto read = parse_loss_metric(to_string(metric));
     BOOST_REQUIRE(read.has_value());
     BOOST_TEST((*read == metric));

@@ -88,17 +88,12 @@ void route(routed_layer& layer, const std::vector<latent>& router, const latent&
   layer.gates.push_back(std::move(gates));
 }
 
-/// Eq. (4), after subtracting each token's mean logit where `centred`.
-matrix logit_similarity(const routed_layer& routed, std::size_t n_experts, bool centred) {
+/// Eq. (4).
+matrix logit_similarity(const routed_layer& routed, std::size_t n_experts) {
   matrix products(n_experts, n_experts);
-  for (const auto& logits : routed.logits) {
-    double mean = 0;
-    if (centred)
-      mean = std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(n_experts);
+  for (const auto& logits : routed.logits)
     for (std::size_t i = 0; i < n_experts; ++i)
-      for (std::size_t j = 0; j <= i; ++j)
-        products(i, j) += (logits[i] - mean) * (logits[j] - mean);
-  }
+      for (std::size_t j = 0; j <= i; ++j) products(i, j) += logits[i] * logits[j];
   matrix similarity(n_experts, n_experts, 0);
   for (std::size_t i = 0; i < n_experts; ++i) {
     similarity(i, i) = 1;
@@ -248,23 +243,15 @@ profile random_profile(std::size_t n_layers, std::size_t n_experts, std::size_t 
       // correlated.
       for (double& value : token) value = 0.95 * value + 0.31 * normal(random);
     }
-    layer.router_logit = logit_similarity(routed[l], n_experts, false);
-    layer.router_logit_centred = logit_similarity(routed[l], n_experts, true);
-    const auto functions = grouped_vectors(random, n_experts, 0, 0.6);
-    layer.output_distance = matrix(n_experts, n_experts);
-    for (std::size_t r = 0; r < n_experts; ++r)
-      for (std::size_t k = 0; k < n_experts; ++k) {
-        if (r == k) continue;
-        latent difference;
-        for (std::size_t i = 0; i < latent_size; ++i)
-          difference[i] = functions[r][i] - functions[k][i];
-        layer.output_distance(r, k) =
-            std::sqrt(dot(difference, difference) / dot(functions[r], functions[r]));
-      }
+    layer.router_logit = logit_similarity(routed[l], n_experts);
+    // Drawn and left, as two of four damages below: a seed stands for the profile that it always stood for.
+    grouped_vectors(random, n_experts, 0, 0.6);
     fill_gates(layer, routed[l], n_experts);
     fill_sets(layer, routed[l]);
-    for (std::size_t i = 0; i < n_loss_metrics; ++i) {
-      layer.damage.push_back(random.uniform(0.05, 0.4));
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto damage = random.uniform(0.05, 0.4);
+      if (i == 1 || i == 2) continue;
+      layer.damage.push_back(damage);
       layer.damage_error.push_back(0.05 * layer.damage.back());
     }
   }

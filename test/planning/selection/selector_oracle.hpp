@@ -139,9 +139,7 @@ class selection_oracle {
 
   bool is_candidate(std::size_t layer, std::size_t target, std::size_t expert) const {
     const auto grouped = [&] {
-      const auto& similarity = policy_.metric == loss_metric::router_logit_centred
-                                   ? profile_.layers[layer].router_logit_centred
-                                   : profile_.layers[layer].router_logit;
+      const auto& similarity = profile_.layers[layer].router_logit;
       for (const auto& group : plan_.grouping[layer].groups) {
         const auto has = [&](std::size_t e) {
           return std::count(group.members.begin(), group.members.end(), e) > 0;
@@ -178,12 +176,6 @@ class selection_oracle {
     switch (policy_.metric) {
       case loss_metric::router_logit:
         return units(weight * ((1 - here.router_logit(target, expert)) / 2), layer);
-      case loss_metric::router_logit_centred:
-        return units(weight * ((1 - here.router_logit_centred(target, expert)) / 2), layer);
-      case loss_metric::output: {
-        const double d = here.output_distance(target, expert);
-        return units(gate * gate * (d * d), layer);
-      }
       case loss_metric::token_gate:
         return units(here.token_gate_regret(target, expert), layer);
     }

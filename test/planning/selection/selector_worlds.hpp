@@ -58,20 +58,19 @@ inline layer_profile draw_layer(random_stream& random, const shape& of) {
   const auto n = of.n_experts;
   layer_profile layer;
   layer.activation = distribution(random, n);
-  for (auto* m : {&layer.router_logit, &layer.router_logit_centred, &layer.output_distance,
-                  &layer.token_gate_regret})
-    *m = matrix(n, n);
+  for (auto* m : {&layer.router_logit, &layer.token_gate_regret}) *m = matrix(n, n);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < n; ++j) {
       if (i == j) {
-        layer.router_logit(i, i) = layer.router_logit_centred(i, i) = 1;
+        layer.router_logit(i, i) = 1;
         continue;
       }
+      // Drawn and left, as two of four damages below: a seed stands for the world that it always stood for.
       if (j < i) {
         layer.router_logit(i, j) = layer.router_logit(j, i) = number(random, -0.5, 1);
-        layer.router_logit_centred(i, j) = layer.router_logit_centred(j, i) = number(random, -1, 1);
+        number(random, -1, 1);
       }
-      layer.output_distance(i, j) = number(random, 0, 1.5);
+      number(random, 0, 1.5);
       layer.token_gate_regret(i, j) = number(random, -0.1, 0.6);
     }
   layer.mean_gate.assign(n, 1.0 / static_cast<double>(of.top_k));
@@ -87,8 +86,10 @@ inline layer_profile draw_layer(random_stream& random, const shape& of) {
     set.probability = frequency[s];
     layer.sets.push_back(set);
   }
-  for (std::size_t i = 0; i < n_loss_metrics; ++i)
-    layer.damage.push_back(random.below(4) == 0 ? 0.0 : random.uniform(0.01, 2));
+  for (std::size_t i = 0; i < 4; ++i) {
+    const double damage = random.below(4) == 0 ? 0.0 : random.uniform(0.01, 2);
+    if (i == 0 || i == 3) layer.damage.push_back(damage);
+  }
   layer.damage_error.assign(n_loss_metrics, 0);
   return layer;
 }
@@ -198,7 +199,7 @@ inline void draw_copies(random_stream& random, world& w) {
 inline selection_policy draw_policy(random_stream& random, const shape& of) {
   selection_policy policy;
   policy.candidates = static_cast<candidate_rule>(random.below(5));
-  policy.metric = static_cast<loss_metric>(random.below(4));
+  policy.metric = random.below(4) < 2 ? loss_metric::router_logit : loss_metric::token_gate;
   policy.calibrated = random.below(2) == 0;
   policy.residence =
       of.top_k == 1 && random.below(2) == 0 ? residence_choice::with_slot : residence_choice::free;
@@ -353,9 +354,6 @@ inline world row_world(std::size_t n_layers, std::size_t top_k) {
     layer.activation = {0.5, 0.5};
     layer.router_logit = matrix(2, 2, 1);
     layer.router_logit(0, 1) = layer.router_logit(1, 0) = 0.5;
-    layer.router_logit_centred = layer.router_logit;
-    layer.output_distance = matrix(2, 2, 0);
-    layer.output_distance(0, 1) = layer.output_distance(1, 0) = 0.5;
     layer.token_gate_regret = matrix(2, 2, 0);
     layer.mean_gate = {0.5, 0.5};
     if (top_k == 1)
