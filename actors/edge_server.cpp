@@ -376,7 +376,6 @@ struct edge_server_state {
   }
 
   void forward(wire::progress_report report) {
-    if (report.access != id) return view->send(report.access, wire::encode(report));
     const auto found = requests.find(report.request);
     if (found == requests.end()) return late();
     count(report, found->second.status);
@@ -388,11 +387,6 @@ struct edge_server_state {
     const auto before = status.prompt_tokens + context().decoding.start_rows;
     if (report.id >= 0 && report.position >= before)
       status.new_tokens = std::max(status.new_tokens, report.position - before + 1);
-  }
-
-  void tell_owner(token_failed& message) {
-    if (message.access != id) return view->send(message.access, wire::encode(message.report));
-    tell_request(message.report.request, std::move(message.report));
   }
 
   void late() { ++late_frames; }
@@ -649,7 +643,9 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const compute_load& load) { state.take(load); },
         [&state](load_tick) { state.tick(); },
         [&state](timer_tick) { state.ring(); },
-        [&state](token_failed& message) { state.tell_owner(message); },
+        [&state](wire::failure_report& report) {
+          state.tell_request(report.request, std::move(report));
+        },
         [&state](const cancel_request& message) { state.tell_request(message.request, message); },
         [&state](const restart_request& message) { state.tell_request(message.request, message); },
         [&state](attach_view& message) { state.view = std::move(message.view); },

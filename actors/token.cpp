@@ -263,7 +263,14 @@ struct token_data {
       return self->send(view->compute, head_work{handle(), {last, state.hidden.end()}});
     }
     leave();
-    self->send(view->server, report_of(state.first));
+    tell_owner(report_of(state.first));
+  }
+
+  /// Over the link under the plan that this token goes by: another one may be in force here by now.
+  template <class Report>
+  void tell_owner(Report report) {
+    if (state.terms.access == view->id) return self->send(view->server, std::move(report));
+    view->send(state.terms.access, wire::encode(report));
   }
 
   wire::progress_report report_of(std::uint32_t position) const {
@@ -305,7 +312,7 @@ struct token_data {
     leave();
     if (!report.last && (terms.continue_in_place != 0 || replayed))
       start_successor(report.id, position, std::span(state.forced).subspan(given ? 1 : 0));
-    self->send(view->server, std::move(report));
+    tell_owner(std::move(report));
   }
 
   void start_successor(std::int32_t id, std::uint32_t position,
@@ -330,10 +337,9 @@ struct token_data {
 
   void fail(const error& what) {
     if (phase.is(token_phase::gone)) return;
-    self->send(view->server, token_failed{{state.terms.request, state.terms.attempt, view->id,
-                                           static_cast<std::uint8_t>(what.code),
-                                           what.message.substr(0, wire::most_problem_bytes)},
-                                          state.terms.access});
+    tell_owner(wire::failure_report{state.terms.request, state.terms.attempt, view->id,
+                                    static_cast<std::uint8_t>(what.code),
+                                    what.message.substr(0, wire::most_problem_bytes)});
     leave();
   }
 };

@@ -454,9 +454,9 @@ BOOST_AUTO_TEST_CASE(an_awaited_output_that_failed_is_told_to_the_owner_and_ends
       BOOST_TEST(world.server.heard() == 0u);
       world.tell(world.token, actors::arrived_output{failed, 2});
     }
-    const auto told = world.server.only<actors::token_failed>();
-    BOOST_TEST(told.report.text == "no memory");
-    BOOST_TEST((static_cast<errc>(told.report.code) == errc::io));
+    const auto told = world.server.only<wire::failure_report>();
+    BOOST_TEST(told.text == "no memory");
+    BOOST_TEST((static_cast<errc>(told.code) == errc::io));
     BOOST_TEST(world.gone());
     BOOST_TEST(world.compute.heard() == 0u);
   }
@@ -466,23 +466,34 @@ BOOST_AUTO_TEST_CASE(work_that_failed_is_told_to_the_owner_and_ends_it) {
   one_token world;
   world.spawn();
   world.tell(world.token, actors::work_failed{{errc::io, "no memory"}});
-  const auto failed = world.server.only<actors::token_failed>();
-  BOOST_TEST(failed.access == world.id);
-  BOOST_TEST(failed.report.request == number);
-  BOOST_TEST(failed.report.attempt == 2u);
-  BOOST_TEST((static_cast<errc>(failed.report.code) == errc::io));
-  BOOST_TEST(failed.report.text == "no memory");
+  const auto failed = world.server.only<wire::failure_report>();
+  BOOST_TEST(failed.request == number);
+  BOOST_TEST(failed.attempt == 2u);
+  BOOST_TEST((static_cast<errc>(failed.code) == errc::io));
+  BOOST_TEST(failed.text == "no memory");
   BOOST_TEST(world.gone());
   world.tell(world.token, actors::work_failed{{errc::io, "again"}});
-  BOOST_TEST(world.server.count<actors::token_failed>() == 1u);
+  BOOST_TEST(world.server.count<wire::failure_report>() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(an_owner_elsewhere_is_told_over_the_link_under_the_plan_of_the_token) {
+  one_token world;
+  world.state.terms.access = 2;
+  world.spawn();
+  world.tell(world.token, actors::work_failed{{errc::io, "no memory"}});
+  BOOST_TEST(world.server.count<wire::failure_report>() == 0u);
+  const auto frames = world.sent(2, wire::frame_kind::failure);
+  BOOST_REQUIRE_EQUAL(frames.size(), 1u);
+  BOOST_TEST(frames[0].epoch == 1u);
+  BOOST_TEST(wire::decode_failure(frames[0])->text == "no memory");
 }
 
 BOOST_AUTO_TEST_CASE(a_failure_says_no_more_than_its_owner_takes) {
   one_token world;
   world.spawn();
   world.tell(world.token, actors::work_failed{{errc::io, std::string(5000, 'x')}});
-  const auto failed = world.server.only<actors::token_failed>();
-  BOOST_TEST(failed.report.text == std::string(wire::most_problem_bytes, 'x'));
+  const auto failed = world.server.only<wire::failure_report>();
+  BOOST_TEST(failed.text == std::string(wire::most_problem_bytes, 'x'));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
