@@ -354,6 +354,10 @@ BOOST_AUTO_TEST_CASE(the_next_position_of_another_servers_user_begins_at_a_membe
   world.deliver(2, {{0, whole_row}});
   world.sample(77);
   BOOST_TEST(world.travelled(2).first == 5u);
+  const auto reports = world.sent(2, wire::frame_kind::progress);
+  BOOST_REQUIRE_EQUAL(reports.size(), 1u);
+  BOOST_TEST(wire::decode_progress(reports[0])->id == 77);
+  BOOST_TEST(world.server.count<wire::progress_report>() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_ends_by_length_by_context_and_by_its_end_of_text) {
