@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "cli/comparison.hpp"
+#include "cli/frontier_file.hpp"
 #include "config/files.hpp"
+#include "ordermoe_version.hpp"
 
 namespace ordermoe::cli {
 
@@ -23,6 +25,7 @@ struct frontier_options {
   comparison_options load;
   std::uint64_t seeds = 10, first_seed = 1;
   double memory_ratio = 2;
+  bool goes_on = false;
 };
 
 struct point {
@@ -64,11 +67,7 @@ result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
   return wanted;
 }
 
-/// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of
-/// the same tokens.
-struct paired_increase {
-  double percent = 0, low = 0, high = 0;
-};
+/// The perplexity increase of the losses of the same tokens.
 paired_increase compare(const std::vector<double>& losses, const std::vector<double>& exact) {
   const auto n = static_cast<double>(losses.size());
   double mean = 0, square = 0;
@@ -77,23 +76,6 @@ paired_increase compare(const std::vector<double>& losses, const std::vector<dou
     square += std::pow(losses[i] - exact[i] - mean, 2);
   const auto half = 1.96 * std::sqrt(square / (n - 1) / n);
   return {100 * std::expm1(mean), 100 * std::expm1(mean - half), 100 * std::expm1(mean + half)};
-}
-
-/// One strategy on one cluster, and what it is compared with there; empty where that is infeasible.
-struct measurement {
-  std::uint64_t seed = 0;
-  std::string row;
-  strategy_report report;
-  std::optional<paired_increase> increase;
-  std::optional<double> against_exact, against_shards;  ///< Mean latency, in per cent.
-
-  double megabytes() const { return report.per_1k(report.charged.charged()) * 1e-6; }
-};
-
-std::optional<double> slower_than(const strategy_report& report,
-                                  const std::optional<strategy_report>& other) {
-  if (!other) return std::nullopt;
-  return 100 * (report.latency_ms.mean / other->latency_ms.mean - 1);
 }
 
 // ------------------------------------------------------------------------------------ measuring
@@ -111,79 +93,85 @@ cluster draw(const frontier_options& options, const setup::world& loaded,
   return draw_cluster(draw);
 }
 
-/// Every wanted strategy on one cluster; those that are infeasible there are told of and left out.
-result<void> measure_cluster(const frontier_options& options, const setup::world& here,
-                             const bundled_load& load, const std::vector<point>& wanted,
-                             std::uint64_t seed, std::vector<measurement>& all) {
-  std::optional<strategy_report> exact, shards;
+measurement measured(std::uint64_t seed, const point& p, const strategy_report& r,
+                     const std::optional<strategy_report>& exact) {
+  measurement m;
+  m.seed = seed;
+  m.row = label(p);
+  m.latency_ms = r.latency_ms.mean;
+  m.tpot_ms = r.tpot_ms.mean;
+  m.ttft_ms = r.ttft_ms.mean;
+  m.megabytes = r.per_1k(r.charged.charged()) * 1e-6;
+  m.perplexity = *r.perplexity;
+  if (exact) m.increase = compare(r.losses, exact->losses);
+  m.exact_match = r.exact_match;
+  m.budget_spent_ratio = r.budget_spent_ratio;
+  m.whole_model = to_string(r.whole_model);
+  m.plan_estimate_ms = r.plan_estimate_ms;
+  return m;
+}
+
+/// Every wanted strategy on one cluster; those that are infeasible there are told of.
+result<std::vector<measurement>> measure_cluster(const frontier_options& options,
+                                                 const setup::world& here, const bundled_load& load,
+                                                 const std::vector<point>& wanted,
+                                                 std::uint64_t seed) {
+  std::vector<measurement> made;
+  std::optional<strategy_report> exact;
   for (const auto& p : wanted) {
-    auto measured = measure_strategy(
+    auto report = measure_strategy(
         here, load, options.load, p.strategy, p.percent, seed,
         options.world.choose_precision && planning::find_strategy(p.strategy)->uses_coarser_copies);
-    if (!measured && measured.error().code != errc::infeasible)
-      return at(fmt::format("seed {}, {}", seed, label(p)), measured.error());
-    if (!measured) {
+    if (!report && report.error().code != errc::infeasible)
+      return at(fmt::format("seed {}, {}", seed, label(p)), report.error());
+    if (!report) {
       fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p),
-                 measured.error().message);
+                 report.error().message);
+      measurement none;
+      none.seed = seed;
+      none.row = label(p);
+      none.infeasible = true;
+      made.push_back(std::move(none));
       continue;
     }
-    if (std::string(p.strategy) == "exact") exact = *measured;
-    if (std::string(p.strategy) == "layer-shards") shards = *measured;
-    measurement made{seed,         label(p),     std::move(*measured),
-                     std::nullopt, std::nullopt, std::nullopt};
-    if (exact) made.increase = compare(made.report.losses, exact->losses);
-    made.against_exact = slower_than(made.report, exact);
-    made.against_shards = slower_than(made.report, shards);
-    all.push_back(std::move(made));
+    if (std::string(p.strategy) == "exact") exact = *report;
+    made.push_back(measured(seed, p, *report, exact));
+  }
+  return made;
+}
+
+bool has_row(const std::vector<measurement>& all, std::uint64_t seed, const point& p) {
+  return std::ranges::any_of(
+      all, [&](const measurement& m) { return m.seed == seed && m.row == label(p); });
+}
+
+/// Measures the clusters of which `all` lacks a row, and writes the file after each.
+result<void> measure_rest(const frontier_options& options, const setup::world& loaded,
+                          const bundled_load& load, const std::vector<point>& wanted,
+                          const frontier_settings& settings, std::vector<measurement>& all) {
+  const auto stored = setup::load_costs(options.world.costs, loaded.model->config());
+  if (!stored) return stored.error();
+  const progress_display shown;
+  for (std::uint64_t s = 0; s < options.seeds; ++s) {
+    const auto seed = options.first_seed + s;
+    if (std::ranges::all_of(wanted, [&](const point& p) { return has_row(all, seed, p); }))
+      continue;
+    const auto here = setup::on_servers(loaded, draw(options, loaded, *stored, seed));
+    auto made = measure_cluster(options, here, load, wanted, seed);
+    if (!made) return made.error();
+    std::erase_if(all, [&](const measurement& m) {
+      return m.seed == seed && std::ranges::any_of(*made, [&](const measurement& newer) {
+               return newer.row == m.row;
+             });
+    });
+    std::ranges::move(*made, std::back_inserter(all));
+    if (options.out.empty() || is_written_through(options.out)) continue;
+    if (auto kept = write_file(options.out, frontier_text(settings, all)); !kept) return kept;
   }
   return {};
 }
 
-result<std::vector<measurement>> measure_all(const frontier_options& options,
-                                             const setup::world& loaded, const bundled_load& load,
-                                             const std::vector<point>& wanted) {
-  const auto stored = setup::load_costs(options.world.costs, loaded.model->config());
-  if (!stored) return stored.error();
-  const progress_display shown;
-  std::vector<measurement> all;
-  for (std::uint64_t s = 0; s < options.seeds; ++s) {
-    const auto seed = options.first_seed + s;
-    const auto here = setup::on_servers(loaded, draw(options, loaded, *stored, seed));
-    if (auto done = measure_cluster(options, here, load, wanted, seed, all); !done)
-      return done.error();
-  }
-  return all;
-}
-
 // ------------------------------------------------------------------------------------ reporting
-
-nlohmann::ordered_json to_json(const measurement& m) {
-  using json = nlohmann::ordered_json;
-  const auto& r = m.report;
-  const auto or_null = [](const auto& value, auto&& part) {
-    return value ? json(part(*value)) : json(nullptr);
-  };
-  return {{"seed", m.seed},
-          {"strategy", m.row},
-          {"latency_ms", r.latency_ms.mean},
-          {"tpot_ms", r.tpot_ms.mean},
-          {"ttft_ms", r.ttft_ms.mean},
-          {"megabytes_per_1k_tokens", m.megabytes()},
-          {"perplexity", *r.perplexity},
-          {"increase_percent", or_null(m.increase, [](const auto& i) { return i.percent; })},
-          {"increase_low", or_null(m.increase, [](const auto& i) { return i.low; })},
-          {"increase_high", or_null(m.increase, [](const auto& i) { return i.high; })},
-          {"exact_match", r.exact_match.value_or(0)},
-          {"budget_spent_ratio", r.budget_spent_ratio.value_or(0)},
-          {"whole_model", to_string(r.whole_model)},
-          {"plan_estimate_token_ms", r.plan_estimate_ms}};
-}
-
-std::string json_text(const std::vector<measurement>& all) {
-  nlohmann::ordered_json list = nlohmann::json::array();
-  for (const auto& m : all) list.push_back(to_json(m));
-  return list.dump(1) + "\n";
-}
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -220,24 +208,32 @@ std::string increase_summary(const std::vector<const measurement*>& row) {
                      *std::ranges::max_element(percent));
 }
 
-void print_row(const std::string& name, const std::vector<const measurement*>& row) {
+/// Mean latency against another row's on the same cluster, in per cent.
+std::optional<double> slower_than(const measurement& m, const std::vector<measurement>& all,
+                                  const char* row) {
+  const auto other = std::ranges::find_if(
+      all, [&](const measurement& o) { return o.seed == m.seed && o.row == row && !o.infeasible; });
+  if (other == all.end()) return std::nullopt;
+  return 100 * (m.latency_ms / other->latency_ms - 1);
+}
+
+void print_row(const std::string& name, const std::vector<const measurement*>& row,
+               const std::vector<measurement>& all) {
   const auto of = [&](const auto& value) { return values_of(row, value); };
-  const auto match = of([](const measurement& m) { return m.report.exact_match; });
-  fmt::print(
-      "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name,
-      summary(of([](const measurement& m) { return std::optional(m.report.latency_ms.mean); }),
-              "{:.0f}"),
-      summary(of([](const measurement& m) { return m.against_exact; }), "{:+.1f}"),
-      summary(of([](const measurement& m) { return m.against_shards; }), "{:+.1f}"),
-      summary(of([](const measurement& m) { return std::optional(m.report.tpot_ms.mean); }),
-              "{:.1f}"),
-      summary(of([](const measurement& m) { return std::optional(m.report.ttft_ms.mean); }),
-              "{:.0f}"),
-      summary(of([](const measurement& m) { return std::optional(m.megabytes()); }), "{:.1f}"),
-      increase_summary(row),
-      match.empty()
-          ? std::string("-")
-          : fmt::format("{:.2f} ({:.2f})", median(match), *std::ranges::min_element(match)));
+  const auto number = [&](double measurement::*part, const char* format) {
+    return summary(of([part](const measurement& m) { return std::optional(m.*part); }), format);
+  };
+  const auto against = [&](const char* other) {
+    return summary(of([&](const measurement& m) { return slower_than(m, all, other); }), "{:+.1f}");
+  };
+  const auto match = of([](const measurement& m) { return m.exact_match; });
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name,
+             number(&measurement::latency_ms, "{:.0f}"), against("exact"), against("layer-shards"),
+             number(&measurement::tpot_ms, "{:.1f}"), number(&measurement::ttft_ms, "{:.0f}"),
+             number(&measurement::megabytes, "{:.1f}"), increase_summary(row),
+             match.empty()
+                 ? std::string("-")
+                 : fmt::format("{:.2f} ({:.2f})", median(match), *std::ranges::min_element(match)));
 }
 
 void print_rows(const frontier_options& options, const setup::world& loaded, std::size_t n_problems,
@@ -257,9 +253,40 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
   for (const auto& p : points) {
     std::vector<const measurement*> row;
     for (const auto& m : all)
-      if (m.row == label(p)) row.push_back(&m);
-    if (!row.empty()) print_row(label(p), row);
+      if (m.row == label(p) && !m.infeasible) row.push_back(&m);
+    if (!row.empty()) print_row(label(p), row, all);
   }
+}
+
+frontier_settings settings_of(const frontier_options& options, const setup::world& loaded) {
+  const auto& world = options.world;
+  const auto& load = options.load;
+  return {{"version", version_string},
+          {"model", loaded.model_name},
+          {"model_digest", loaded.model_digest},
+          {"profile", sha256_hex(planning::profile_json(loaded.profile))},
+          {"costs", loaded.costs.name},
+          {"kv_precision", world.kv_precision},
+          {"expert_precision", world.expert_precision},
+          {"dense_precision", world.dense_precision},
+          {"choose_precision", world.choose_precision},
+          {"seed", world.seed},
+          {"requests", load.requests},
+          {"rate", load.rate},
+          {"max_new_tokens", load.max_new_tokens},
+          {"scored_tokens", load.scored_tokens},
+          {"problems", load.problems},
+          {"concurrency", load.concurrency},
+          {"search_steps", load.search_steps},
+          {"memory_ratio", options.memory_ratio}};
+}
+
+/// The clusters that were asked for, by seed, whatever else a file that is continued holds.
+void keep_asked(const frontier_options& options, std::vector<measurement>& all) {
+  std::erase_if(all, [&](const measurement& m) {
+    return m.seed < options.first_seed || m.seed - options.first_seed >= options.seeds;
+  });
+  std::ranges::stable_sort(all, {}, &measurement::seed);
 }
 
 result<void> frontier(const frontier_options& options) {
@@ -268,16 +295,28 @@ result<void> frontier(const frontier_options& options) {
   if (auto good = check_output("--out", options.out, {options.world.profile}); !good) return good;
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
+  const auto settings = settings_of(options, *loaded);
+  std::vector<measurement> all;
+  const bool once = is_written_through(options.out);
+  if (options.goes_on) {
+    if (once)
+      return error{errc::usage, fmt::format("--continue: --out {} keeps nothing that could be "
+                                            "continued; name a file",
+                                            options.out)};
+    auto known = read_frontier(options.out, settings);
+    if (!known) return at("--continue", known.error());
+    all = std::move(*known);
+  }
   const auto load = make_load(*loaded, options.load);
   if (!load) return load.error();
-  const auto all = measure_all(options, *loaded, *load, *wanted);
-  if (!all) return all.error();
+  if (auto done = measure_rest(options, *loaded, *load, *wanted, settings, all); !done) return done;
+  keep_asked(options, all);
   if (options.world.json)
-    fmt::print("{}", json_text(*all));
+    fmt::print("{}", frontier_text(settings, all));
   else
-    print_rows(options, *loaded, load->n_problems, *all);
-  if (options.out.empty()) return {};
-  return write_file(options.out, json_text(*all));
+    print_rows(options, *loaded, load->n_problems, all);
+  if (once) return write_file(options.out, frontier_text(settings, all));
+  return {};
 }
 
 }  // namespace
@@ -306,10 +345,16 @@ void add_testbed(CLI::App& app) {
                   "Only these rows besides exact: strategies (paper) or rows of the table "
                   "(\"ordermoe 1 %\")")
       ->delimiter(',');
-  command.add_option("--out", options->out, "Write every measurement as JSON to this file");
+  auto* out = command.add_option(
+      "--out", options->out, "Write every measurement as JSON to this file, after each cluster");
+  command
+      .add_flag("--continue", options->goes_on,
+                "Keep what the file of --out holds, and measure only the clusters that it lacks")
+      ->needs(out);
   command.footer(
       "Example:\n  ordermoe testbed frontier --model data/models/lineage --seeds 3 --out "
-      "frontier.json");
+      "frontier.json\n  ordermoe testbed frontier --model data/models/lineage --seeds 10 --out "
+      "frontier.json --continue");
   set_body(command, [options] { return frontier(*options); });
 }
 

@@ -94,13 +94,26 @@ struct request_state {
   bool in_place() const { return terms.continue_in_place != 0; }
 };
 
-struct slot_line {
+struct slot_record {
   std::uint64_t request = 0, snapshot = 0;
   std::uint32_t attempt = 0, first = 0, position = 0, layer = 0, slot = 0, access = 0, server = 0;
   std::uint32_t residence = 0, target = 0, expert = 0, executor = 0;
   float gate = 0;
   loss_units loss = 0, allowance_left = 0, pool_left = 0;
   std::int64_t time_ns = 0;
+};
+
+struct batch_record {
+  std::string_view work;  ///< Into the line's text.
+  std::uint32_t server = 0, layer = 0, expert = 0;
+  std::int64_t rows = 0, flops = 0, bytes = 0, start_ns = 0, end_ns = 0;
+};
+
+struct transfer_record {
+  std::uint32_t from = 0, to = 0;
+  frame_kind kind = frame_kind::token;
+  std::int64_t hidden = 0, kv = 0, other = 0, serialised = 0;  ///< Bytes.
+  std::int64_t sent_ns = 0, start_ns = 0, end_ns = 0, arrival_ns = 0;
 };
 
 /// Frames of one kind on one link.
@@ -218,8 +231,14 @@ class verifier {
   // -------------------------------------------------------------------------------------- requests
 
   bool on_request(std::string_view text);
+  /// The chunks of its prompt, where they start.
+  void begin_prompt(request_state& request) const;
   bool on_token(std::string_view text);
+  /// The position that follows a token's.
+  void begin_position(request_state& request, std::int32_t id, const sampled_position& from,
+                      std::int64_t time_ns) const;
   bool on_done(std::string_view text);
+  bool nothing_open(const request_state& request);
   /// The request was cancelled, or failed.
   bool give_up(const request_state& request, loss_units spent, std::int64_t time_ns);
   bool check_finish(const request_state& request, std::string_view finish, std::uint64_t tokens);
@@ -231,30 +250,35 @@ class verifier {
   // ------------------------------------------------------------------------------------- decisions
 
   std::string next_slot() const;
+  bool read_slot(std::string_view text, slot_record& s, std::string_view& kind);
   bool on_slot(std::string_view text);
 
   /// The first slot of a chunk's decision at a layer.
-  bool begin_decision(const slot_line& s);
-  bool continues(const slot_line& s);
+  bool begin_decision(const slot_record& s);
+  bool continues(const slot_record& s);
 
   /// Virtual time: a decision comes when an attention batch with its rows ends, and earlier rows of
   /// the sequence are there by then.
-  bool check_attention(const slot_line& s);
+  bool check_attention(const slot_record& s);
+  /// What the actors must have decided, by what their server knew.
+  chunk_decision decide_again(const slot_record& head) const;
+  /// The slots of a row against the decision; `pool` goes down by their losses.
+  bool check_row(std::uint32_t i, const chunk_decision& choice, loss_units& pool);
   bool end_decision();
   work_totals attention_work() const;
 
   /// Ids that a teacher-forced token still carries.
   std::size_t forced_left() const;
-  void expect_attention(const slot_line& s);
+  void expect_attention(const slot_record& s);
 
   /// Virtual time: the rows of a batch are exactly those of the decisions at its end.
-  bool take_from_batch(const slot_line& s);
+  bool take_from_batch(const slot_record& s);
 
   /// Closes the latest attention batch of a server: nothing of it may be left.
   bool close_batch(std::uint32_t id);
 
   /// What a decision makes run and travel.
-  void expect_experts(const slot_line& s, const chunk_decision& choice);
+  void expect_experts(const slot_record& s, const chunk_decision& choice);
 
   void expect_frame(std::uint32_t from, std::uint32_t to, frame_kind kind, std::size_t rows,
                     std::int64_t other_bytes);
@@ -283,6 +307,9 @@ class verifier {
   /// Eq. (45), recomputed from the requests of the window.
   bool on_weights(std::string_view text);
   bool on_policy(std::string_view text);
+  /// A profile and a valid plan.
+  bool read_plan(std::string_view content, std::optional<planning::profile>& experts,
+                 std::optional<planning::plan>& placed);
   /// Another plan comes only where no request is in flight.
   bool on_plan(std::string_view text);
   /// What the monitor is told of a request that is done, for the window that it may be in.
@@ -291,14 +318,21 @@ class verifier {
 
   // ------------------------------------------------------------------------------- work and memory
 
+  bool read_batch(std::string_view text, batch_record& b);
   bool on_batch(std::string_view text);
+  bool count_work(const batch_record& b);
+  bool count_attention(const batch_record& b);
+  bool count_expert(const batch_record& b);
+  bool count_head(const batch_record& b);
   bool on_kv(std::string_view text);
+  bool change_memory(std::uint64_t number, std::uint32_t id, std::int64_t change);
 
   // ------------------------------------------------------------------------------------- transfers
 
+  bool read_transfer(std::string_view text, transfer_record& t);
   bool on_transfer(std::string_view text);
-  bool check_sizes(frame_kind kind, std::int64_t hidden, std::int64_t kv, std::int64_t other,
-                   std::int64_t serialised);
+  bool check_times(const transfer_record& t, const link_state& path);
+  bool check_sizes(const transfer_record& t);
 
   // --------------------------------------------------------------------------------------- ledgers
 
@@ -360,7 +394,7 @@ class verifier {
   // The decision that is being read.
   request_state* request_ = nullptr;
   chunk_state* chunk_ = nullptr;
-  std::vector<slot_line> slots_;
+  std::vector<slot_record> slots_;
   std::vector<float> logits_;
 };
 

@@ -10,9 +10,8 @@ std::string verifier::next_slot() const {
                      head.request, head.first + slots_.size() / top_k(), head.layer);
 }
 
-bool verifier::on_slot(std::string_view text) {
+bool verifier::read_slot(std::string_view text, slot_record& s, std::string_view& kind) {
   line_fields fields(text);
-  slot_line s;
   s.request = fields.integer<std::uint64_t>("request");
   s.attempt = fields.integer<std::uint32_t>("attempt");
   s.first = fields.integer<std::uint32_t>("first");
@@ -26,15 +25,20 @@ bool verifier::on_slot(std::string_view text) {
   s.gate = fields.number("gate");
   s.expert = fields.integer<std::uint32_t>("expert", 0, n_experts() - 1);
   s.executor = fields.integer<std::uint32_t>("executor", 0, n() - 1);
-  const auto kind = fields.word("kind");
+  kind = fields.word("kind");
   s.loss = fields.integer<loss_units>("loss", 0, planning::unbounded_budget);
   s.allowance_left = fields.integer<loss_units>("allowance_left");
   s.pool_left = fields.integer<loss_units>("pool_left");
   s.snapshot = fields.integer<std::uint64_t>("snapshot");
   s.time_ns = fields.amount("time_ns");
   if (s.slot == 0) fields.numbers("logits", n_experts(), logits_);
-  if (!fields.end()) return malformed(fields);
+  return fields.end() || malformed(fields);
+}
 
+bool verifier::on_slot(std::string_view text) {
+  slot_record s;
+  std::string_view kind;
+  if (!read_slot(text, s, kind)) return false;
   if (given_up_.contains(s.request)) {
     logits_.clear();
     return true;
@@ -60,7 +64,7 @@ bool verifier::on_slot(std::string_view text) {
   return holds;
 }
 
-bool verifier::begin_decision(const slot_line& s) {
+bool verifier::begin_decision(const slot_record& s) {
   request_ = find_request(s.request);
   if (request_ == nullptr) return false;
   const auto found = request_->chunks.find(s.first);
@@ -100,7 +104,7 @@ bool verifier::begin_decision(const slot_line& s) {
   return in_order(s.time_ns, at_server.snapshot_ns);
 }
 
-bool verifier::continues(const slot_line& s) {
+bool verifier::continues(const slot_record& s) {
   const auto& head = slots_.front();
   const auto index = slots_.size();
   const bool belongs = s.request == head.request && s.attempt == head.attempt &&
@@ -115,7 +119,7 @@ bool verifier::continues(const slot_line& s) {
              s.slot, s.request, s.position, s.layer, s.server, next_slot());
 }
 
-bool verifier::check_attention(const slot_line& s) {
+bool verifier::check_attention(const slot_record& s) {
   const auto& batch = servers_[s.server].attention;
   if (batch.end_ns != s.time_ns || batch.layer != s.layer)
     return refuse(
@@ -134,8 +138,7 @@ bool verifier::check_attention(const slot_line& s) {
   return true;
 }
 
-bool verifier::end_decision() {
-  const auto& head = slots_.front();
+chunk_decision verifier::decide_again(const slot_record& head) const {
   decide_input input;
   input.layer = head.layer;
   input.server = head.server;
@@ -150,37 +153,46 @@ bool verifier::end_decision() {
       tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].loads.wait_ns();
   input.link_ns = servers_[head.server].loads.link_ns();
-  const auto choice = decide(*servers_[head.server].placed->tables, input);
-  const auto last = number_;
-  auto pool = chunk_->pool;
-  for (std::uint32_t i = 0; i < chunk_->rows; ++i) {
-    const auto& row = choice.rows[i];
-    auto allowance = chunk_->allowance[i];
-    number_ = last - slots_.size() + 1 + static_cast<std::uint64_t>(i) * top_k();
-    if (!same("slots of the recomputed decision", row.choice.n_slots, top_k())) return false;
-    for (std::uint32_t j = 0; j < top_k(); ++j, ++number_) {
-      const auto& s = slots_[i * top_k() + j];
-      const auto& slot = row.choice.slots[j];
-      if (!same("target of the router", s.target, row.targets[j]) ||
-          !same("gate of the router", s.gate, row.target_gates[j]) ||
-          !same("residence of the recomputed decision", s.residence, choice.residence) ||
-          !same("expert of the recomputed decision", s.expert, slot.expert) ||
-          !same("executor of the recomputed decision", s.executor, slot.server) ||
-          !same("loss of the recomputed decision", s.loss, slot.loss))
-        return false;
-      allowance -= s.loss;
-      pool -= s.loss;
-      if (!same("allowance_left", s.allowance_left, allowance) ||
-          !same("pool_left", s.pool_left, pool))
-        return false;
-      if (allowance < 0 || pool < 0)
-        return refuse(
-            "loss: found {}, which leaves an allowance of {} and a pool of {}; expected "
-            "none below 0",
-            s.loss, allowance, pool);
-    }
-    chunk_->allowance[i] = allowance;
+  return decide(*servers_[head.server].placed->tables, input);
+}
+
+bool verifier::check_row(std::uint32_t i, const chunk_decision& choice, loss_units& pool) {
+  const auto& row = choice.rows[i];
+  auto& allowance = chunk_->allowance[i];
+  if (!same("slots of the recomputed decision", row.choice.n_slots, top_k())) return false;
+  for (std::uint32_t j = 0; j < top_k(); ++j, ++number_) {
+    const auto& s = slots_[i * top_k() + j];
+    const auto& slot = row.choice.slots[j];
+    if (!same("target of the router", s.target, row.targets[j]) ||
+        !same("gate of the router", s.gate, row.target_gates[j]) ||
+        !same("residence of the recomputed decision", s.residence, choice.residence) ||
+        !same("expert of the recomputed decision", s.expert, slot.expert) ||
+        !same("executor of the recomputed decision", s.executor, slot.server) ||
+        !same("loss of the recomputed decision", s.loss, slot.loss))
+      return false;
+    allowance -= s.loss;
+    pool -= s.loss;
+    if (!same("allowance_left", s.allowance_left, allowance) ||
+        !same("pool_left", s.pool_left, pool))
+      return false;
+    if (allowance < 0 || pool < 0)
+      return refuse(
+          "loss: found {}, which leaves an allowance of {} and a pool of {}; expected "
+          "none below 0",
+          s.loss, allowance, pool);
   }
+  return true;
+}
+
+bool verifier::end_decision() {
+  const auto& head = slots_.front();
+  const auto choice = decide_again(head);
+  auto pool = chunk_->pool;
+  // A refusal names the line of its slot: the chunk's slots were just read.
+  const auto last = number_;
+  number_ = last - slots_.size() + 1;
+  for (std::uint32_t i = 0; i < chunk_->rows; ++i)
+    if (!check_row(i, choice, pool)) return false;
   number_ = last;
   summary.decisions += chunk_->rows;
   chunk_->spent += chunk_->pool - pool;
@@ -211,7 +223,7 @@ std::size_t verifier::forced_left() const {
   return terms.prompt_tokens + terms.max_new_tokens - (chunk_->first + chunk_->rows);
 }
 
-void verifier::expect_attention(const slot_line& s) {
+void verifier::expect_attention(const slot_record& s) {
   if (s.layer == 0 && chunk_->came_from != s.server) {
     token_state state;
     state.ids.resize(chunk_->rows);
@@ -234,7 +246,7 @@ void verifier::expect_attention(const slot_line& s) {
   }
 }
 
-bool verifier::take_from_batch(const slot_line& s) {
+bool verifier::take_from_batch(const slot_record& s) {
   auto& batch = servers_[s.server].attention;
   const auto work = attention_work();
   batch.left.rows -= work.rows;
@@ -261,7 +273,7 @@ bool verifier::close_batch(std::uint32_t id) {
   return true;
 }
 
-void verifier::expect_experts(const slot_line& s, const chunk_decision& choice) {
+void verifier::expect_experts(const slot_record& s, const chunk_decision& choice) {
   const auto residence = choice.residence;
   std::vector<expert_call> calls(n());
   std::vector<expert_output> outputs(n());

@@ -4,64 +4,89 @@
 
 namespace ordermoe::trace {
 
-bool verifier::on_batch(std::string_view text) {
+bool verifier::read_batch(std::string_view text, batch_record& b) {
   line_fields fields(text);
-  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
-  const auto work = fields.word("work");
-  const auto layer = fields.integer<std::uint32_t>("layer", 0, n_layers() - 1);
-  const auto expert = fields.integer<std::uint32_t>("expert", 0, n_experts() - 1);
-  const auto rows = fields.integer<std::int64_t>("rows", 1, most_tokens);
-  const auto flops = fields.amount("flops");
-  const auto bytes = fields.amount("bytes");
-  const auto start = fields.amount("start_ns");
-  const auto end = fields.amount("end_ns");
-  if (!fields.end()) return malformed(fields);
-  auto& server = servers_[id];
-  const auto& costs = header_.costs;
-  if (start < server.batch_end_ns)
-    return refuse("start_ns: found {}, expected at least {}, when server {} was free", start,
-                  server.batch_end_ns, id);
-  if (end < start) return refuse("end_ns: found {}, expected at least {}", end, start);
-  if (emulated() && !same("end_ns - start_ns", end - start,
-                          compute_ns(header_.servers.servers[id], flops, bytes)))
+  b.server = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  b.work = fields.word("work");
+  b.layer = fields.integer<std::uint32_t>("layer", 0, n_layers() - 1);
+  b.expert = fields.integer<std::uint32_t>("expert", 0, n_experts() - 1);
+  b.rows = fields.integer<std::int64_t>("rows", 1, most_tokens);
+  b.flops = fields.amount("flops");
+  b.bytes = fields.amount("bytes");
+  b.start_ns = fields.amount("start_ns");
+  b.end_ns = fields.amount("end_ns");
+  return fields.end() || malformed(fields);
+}
+
+bool verifier::on_batch(std::string_view text) {
+  batch_record b;
+  if (!read_batch(text, b)) return false;
+  auto& server = servers_[b.server];
+  if (b.start_ns < server.batch_end_ns)
+    return refuse("start_ns: found {}, expected at least {}, when server {} was free", b.start_ns,
+                  server.batch_end_ns, b.server);
+  if (b.end_ns < b.start_ns)
+    return refuse("end_ns: found {}, expected at least {}", b.end_ns, b.start_ns);
+  const auto busy = b.end_ns - b.start_ns;
+  if (emulated() && !same("end_ns - start_ns", busy,
+                          compute_ns(header_.servers.servers[b.server], b.flops, b.bytes)))
     return false;
-  if (!in_order(end, server.batch_end_ns)) return false;
-  if (work == "attend") {
-    if (!same("expert", expert, 0u) || (emulated() && !close_batch(id))) return false;
-    auto& total = server.attend_found[layer];
-    total.rows += rows;
-    total.flops += flops;
-    total.bytes += bytes;
-    ++total.batches;
-    server.attention = {number_, layer, end, {rows, flops, bytes - costs.attention_bytes, 0}, 0};
-  } else if (work == "expert") {
-    if (!same("flops", flops, rows * costs.expert_flops) ||
-        !same("bytes", bytes, expert_bytes(header_.servers.servers[id], costs)))
-      return false;
-    const auto index = layer * n_experts() + expert;
-    server.expert_found[index] += rows;
-    if (strict_ && server.expert_found[index] > server.expert_expected[index])
-      return refuse(
-          "rows: found {} run so far by expert {} of layer {} on server {}, expected at "
-          "most the {} decided",
-          server.expert_found[index], expert, layer, id, server.expert_expected[index]);
-  } else if (work == "head") {
-    if (!same("layer", layer, 0u) || !same("expert", expert, 0u) ||
-        !same("flops", flops, rows * costs.head_flops) || !same("bytes", bytes, costs.head_bytes))
-      return false;
-    server.head_found += rows;
-    server.head_end_ns = end;
-  } else {
-    return refuse("work: found {}, expected attend, expert or head", work);
-  }
+  if (!in_order(b.end_ns, server.batch_end_ns) || !count_work(b)) return false;
   auto& ledger = server.ledger;
   ++ledger.batches;
-  ledger.rows += rows;
-  ledger.flops += flops;
-  ledger.bytes_read += bytes;
-  ledger.busy_ns += end - start;
+  ledger.rows += b.rows;
+  ledger.flops += b.flops;
+  ledger.bytes_read += b.bytes;
+  ledger.busy_ns += busy;
   ++summary.batches;
-  summary.compute_busy_ns += end - start;
+  summary.compute_busy_ns += busy;
+  return true;
+}
+
+bool verifier::count_work(const batch_record& b) {
+  if (b.work == "attend") return count_attention(b);
+  if (b.work == "expert") return count_expert(b);
+  if (b.work == "head") return count_head(b);
+  return refuse("work: found {}, expected attend, expert or head", b.work);
+}
+
+bool verifier::count_attention(const batch_record& b) {
+  if (!same("expert", b.expert, 0u) || (emulated() && !close_batch(b.server))) return false;
+  auto& server = servers_[b.server];
+  auto& total = server.attend_found[b.layer];
+  total.rows += b.rows;
+  total.flops += b.flops;
+  total.bytes += b.bytes;
+  ++total.batches;
+  const auto of_rows = b.bytes - header_.costs.attention_bytes;
+  server.attention = {number_, b.layer, b.end_ns, {b.rows, b.flops, of_rows, 0}, 0};
+  return true;
+}
+
+bool verifier::count_expert(const batch_record& b) {
+  auto& server = servers_[b.server];
+  const auto& costs = header_.costs;
+  if (!same("flops", b.flops, b.rows * costs.expert_flops) ||
+      !same("bytes", b.bytes, expert_bytes(header_.servers.servers[b.server], costs)))
+    return false;
+  const auto index = b.layer * n_experts() + b.expert;
+  server.expert_found[index] += b.rows;
+  if (strict_ && server.expert_found[index] > server.expert_expected[index])
+    return refuse(
+        "rows: found {} run so far by expert {} of layer {} on server {}, expected at "
+        "most the {} decided",
+        server.expert_found[index], b.expert, b.layer, b.server, server.expert_expected[index]);
+  return true;
+}
+
+bool verifier::count_head(const batch_record& b) {
+  const auto& costs = header_.costs;
+  if (!same("layer", b.layer, 0u) || !same("expert", b.expert, 0u) ||
+      !same("flops", b.flops, b.rows * costs.head_flops) ||
+      !same("bytes", b.bytes, costs.head_bytes))
+    return false;
+  servers_[b.server].head_found += b.rows;
+  servers_[b.server].head_end_ns = b.end_ns;
   return true;
 }
 
@@ -74,23 +99,8 @@ bool verifier::on_kv(std::string_view text) {
   const auto time = fields.amount("time_ns");
   if (!fields.end()) return malformed(fields);
   auto& server = servers_[id];
-  if (!in_order(time, server.kv_ns) || !has_cause(id, time)) return false;
-  const auto held = held_.find({number, id});
-  if (change > 0) {
-    const auto* request = find_request(number);
-    if (request == nullptr) return false;
-    if (held != held_.end())
-      return refuse("found memory for request {} a second time, expected it given back first",
-                    number);
-    if (!same("change_bytes", change, request->kv_need[id])) return false;
-    held_[{number, id}] = change;
-    if (request->terms.access != id) ++grants_[request->terms.access * n() + id];
-  } else {
-    if (held == held_.end())
-      return refuse("found memory of request {} given back, expected it reserved first", number);
-    if (!same("change_bytes", change, -held->second)) return false;
-    held_.erase(held);
-  }
+  if (!in_order(time, server.kv_ns) || !has_cause(id, time) || !change_memory(number, id, change))
+    return false;
   server.kv_reserved += change;
   if (!same("reserved_bytes", reserved, server.kv_reserved)) return false;
   const auto limit = header_.servers.servers[id].kv_bytes;
@@ -102,60 +112,90 @@ bool verifier::on_kv(std::string_view text) {
   return true;
 }
 
-bool verifier::on_transfer(std::string_view text) {
+bool verifier::change_memory(std::uint64_t number, std::uint32_t id, std::int64_t change) {
+  const auto held = held_.find({number, id});
+  if (change <= 0) {
+    if (held == held_.end())
+      return refuse("found memory of request {} given back, expected it reserved first", number);
+    if (!same("change_bytes", change, -held->second)) return false;
+    held_.erase(held);
+    return true;
+  }
+  const auto* request = find_request(number);
+  if (request == nullptr) return false;
+  if (held != held_.end())
+    return refuse("found memory for request {} a second time, expected it given back first",
+                  number);
+  if (!same("change_bytes", change, request->kv_need[id])) return false;
+  held_[{number, id}] = change;
+  if (request->terms.access != id) ++grants_[request->terms.access * n() + id];
+  return true;
+}
+
+bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   line_fields fields(text);
-  const auto from = fields.integer<std::uint32_t>("from", 0, n() - 1);
-  const auto to = fields.integer<std::uint32_t>("to", 0, n() - 1);
+  t.from = fields.integer<std::uint32_t>("from", 0, n() - 1);
+  t.to = fields.integer<std::uint32_t>("to", 0, n() - 1);
   const auto name = fields.word("frame");
-  const auto hidden = fields.amount("hidden_bytes");
-  const auto kv = fields.amount("kv_bytes");
-  const auto other = fields.amount("other_bytes");
-  const auto serialised = fields.amount("serialised_bytes");
-  const auto sent = fields.amount("sent_ns");
-  const auto start = fields.amount("start_ns");
-  const auto end = fields.amount("end_ns");
-  const auto arrival = fields.amount("arrival_ns");
+  t.hidden = fields.amount("hidden_bytes");
+  t.kv = fields.amount("kv_bytes");
+  t.other = fields.amount("other_bytes");
+  t.serialised = fields.amount("serialised_bytes");
+  t.sent_ns = fields.amount("sent_ns");
+  t.start_ns = fields.amount("start_ns");
+  t.end_ns = fields.amount("end_ns");
+  t.arrival_ns = fields.amount("arrival_ns");
   if (!fields.end()) return malformed(fields);
-  if (from == to) return refuse("to: found {}, expected another server", to);
+  if (t.from == t.to) return refuse("to: found {}, expected another server", t.to);
   std::size_t kind = 0;
   while (kind < n_frame_kinds && name != to_string(static_cast<frame_kind>(kind))) ++kind;
-  if (kind == n_frame_kinds)
-    return refuse(
-        "frame: found {}, expected token, call, output, kv, progress, reservation or "
-        "load",
-        name);
-  auto& path = link(from, to);
-  if (!in_order(sent, path.sent_ns) || !has_cause(from, sent)) return false;
-  if (emulated()) {
-    const auto& spec = header_.servers.link(server_id{from}, server_id{to});
-    if (!same("start_ns", start, std::max(sent, path.free_ns)) ||
-        !same("end_ns", end, start + transfer_ns(spec, hidden + kv + other)) ||
-        !same("arrival_ns", arrival, end + spec.latency_ns))
-      return false;
-  } else if (!same("start_ns", start, sent) || !same("end_ns", end, sent) ||
-             !same("arrival_ns", arrival, sent)) {
+  t.kind = static_cast<frame_kind>(kind);
+  return kind < n_frame_kinds ||
+         refuse(
+             "frame: found {}, expected token, call, output, kv, progress, reservation or "
+             "load",
+             name);
+}
+
+bool verifier::on_transfer(std::string_view text) {
+  transfer_record t;
+  if (!read_transfer(text, t)) return false;
+  auto& path = link(t.from, t.to);
+  if (!in_order(t.sent_ns, path.sent_ns) || !has_cause(t.from, t.sent_ns) ||
+      !check_times(t, path) || !check_sizes(t))
     return false;
-  }
-  path.free_ns = end;
-  if (!check_sizes(static_cast<frame_kind>(kind), hidden, kv, other, serialised)) return false;
-  auto& found = path.found[kind];
+  path.free_ns = t.end_ns;
+  auto& found = path.found[index_of(t.kind)];
   ++found.frames;
-  found.rows += hidden / header_.costs.hidden_bytes + kv / header_.costs.kv_row_bytes;
-  found.other_bytes += other;
-  path.ledger.total += {1, hidden, kv, other, serialised, end - start};
+  found.rows += t.hidden / header_.costs.hidden_bytes + t.kv / header_.costs.kv_row_bytes;
+  found.other_bytes += t.other;
+  path.ledger.total += {1, t.hidden, t.kv, t.other, t.serialised, t.end_ns - t.start_ns};
   if (!emulated()) return true;
-  servers_[to].arrivals.insert(arrival);
-  if (static_cast<frame_kind>(kind) == frame_kind::load) servers_[to].load_arrivals.insert(arrival);
-  if (static_cast<frame_kind>(kind) == frame_kind::progress) {
-    auto [place, added] = progress_.try_emplace({from, to, sent}, arrival, arrival);
-    if (!added) place->second.second = arrival;
+  auto& receiver = servers_[t.to];
+  receiver.arrivals.insert(t.arrival_ns);
+  if (t.kind == frame_kind::load) receiver.load_arrivals.insert(t.arrival_ns);
+  if (t.kind == frame_kind::progress) {
+    auto [place, added] =
+        progress_.try_emplace({t.from, t.to, t.sent_ns}, t.arrival_ns, t.arrival_ns);
+    if (!added) place->second.second = t.arrival_ns;
   }
   return true;
 }
 
-bool verifier::check_sizes(frame_kind kind, std::int64_t hidden, std::int64_t kv,
-                           std::int64_t other, std::int64_t serialised) {
+bool verifier::check_times(const transfer_record& t, const link_state& path) {
+  if (!emulated())
+    return same("start_ns", t.start_ns, t.sent_ns) && same("end_ns", t.end_ns, t.sent_ns) &&
+           same("arrival_ns", t.arrival_ns, t.sent_ns);
+  const auto& spec = header_.servers.link(server_id{t.from}, server_id{t.to});
+  return same("start_ns", t.start_ns, std::max(t.sent_ns, path.free_ns)) &&
+         same("end_ns", t.end_ns, t.start_ns + transfer_ns(spec, t.hidden + t.kv + t.other)) &&
+         same("arrival_ns", t.arrival_ns, t.end_ns + spec.latency_ns);
+}
+
+bool verifier::check_sizes(const transfer_record& t) {
   const auto& costs = header_.costs;
+  const auto kind = t.kind;
+  const auto hidden = t.hidden, kv = t.kv, other = t.other, serialised = t.serialised;
   const bool carries_kv = kind == frame_kind::kv;
   const bool carries_hidden =
       kind == frame_kind::token || kind == frame_kind::call || kind == frame_kind::output;

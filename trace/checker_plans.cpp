@@ -120,6 +120,30 @@ bool verifier::on_policy(std::string_view text) {
          refuse("found a policy in another form than the one that is written");
 }
 
+bool verifier::read_plan(std::string_view content, std::optional<planning::profile>& experts,
+                         std::optional<planning::plan>& placed) {
+  // The profile is followed by the plan, which ends the line.
+  constexpr std::string_view between = R"(,"plan":{)";
+  const auto split = content.rfind(between);
+  if (split == std::string_view::npos)
+    return refuse("found no plan after the profile, expected one");
+  const auto place = fmt::format("{}:{}", place_, number_);
+  auto first = planning::parse_profile(std::string(content.substr(0, split)), place + " profile");
+  auto second = planning::parse_plan(std::string(content.substr(split + between.size() - 1)),
+                                     place + " plan");
+  if (!first || !second) {
+    problem_ = first ? second.error() : first.error();
+    return false;
+  }
+  if (auto valid = planning::validate(*second, header_.servers, header_.costs); !valid) {
+    problem_ = at(place + " plan", valid.error());
+    return false;
+  }
+  experts = std::move(*first);
+  placed = std::move(*second);
+  return true;
+}
+
 bool verifier::on_plan(std::string_view text) {
   line_fields fields(text);
   const auto epoch = fields.integer<std::uint64_t>("epoch");
@@ -139,23 +163,9 @@ bool verifier::on_plan(std::string_view text) {
                   requests_.begin()->first);
   if (!same("epoch", epoch, placed_->plan.epoch + 1) || !same("policy", policy, placed_->policy))
     return false;
-  // The profile is followed by the plan, which ends the line.
-  constexpr std::string_view between = R"(,"plan":{)";
-  const auto split = content.rfind(between);
-  if (split == std::string_view::npos)
-    return refuse("found no plan after the profile, expected one");
-  const auto place = fmt::format("{}:{}", place_, number_);
-  auto experts = planning::parse_profile(std::string(content.substr(0, split)), place + " profile");
-  auto placed = planning::parse_plan(std::string(content.substr(split + between.size() - 1)),
-                                     place + " plan");
-  if (!experts || !placed) {
-    problem_ = experts ? placed.error() : experts.error();
-    return false;
-  }
-  if (auto valid = planning::validate(*placed, header_.servers, header_.costs); !valid) {
-    problem_ = at(place + " plan", valid.error());
-    return false;
-  }
+  std::optional<planning::profile> experts;
+  std::optional<planning::plan> placed;
+  if (!read_plan(content, experts, placed)) return false;
   const auto& before = *placed_;
   if (!same("epoch of the plan", placed->epoch, epoch) ||
       !same("layers of the plan", placed->n_layers, before.plan.n_layers) ||

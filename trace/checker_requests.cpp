@@ -39,6 +39,16 @@ bool verifier::on_request(std::string_view text) {
     if (m != terms.access && request.kv_need[m] > 0) ++members_[terms.access * n() + m];
   request.attended.resize(n_layers());
 
+  begin_prompt(request);
+  ++summary.requests;
+  summary.scored_requests += score;
+  summary.prompt_tokens += terms.prompt_tokens;
+  requests_.emplace(terms.request, std::move(request));
+  return true;
+}
+
+void verifier::begin_prompt(request_state& request) const {
+  const auto& terms = request.terms;
   const auto rows_of_chunk = static_cast<std::uint32_t>(header_.chunk_rows);
   const auto start = start_server(terms.access, terms.access);
   for (std::uint32_t first = 0; first < terms.prompt_tokens; first += rows_of_chunk) {
@@ -52,14 +62,9 @@ bool verifier::on_request(std::string_view text) {
         first_chunk_budget(placed_->decoding, chunk.rows, terms.max_new_tokens, last);
     chunk.pool = budget.pool;
     chunk.allowance.assign(chunk.rows, budget.allowance);
-    chunk.time_ns = time;
+    chunk.time_ns = request.admitted_ns;
     request.chunks.emplace(first, std::move(chunk));
   }
-  ++summary.requests;
-  summary.scored_requests += score;
-  summary.prompt_tokens += terms.prompt_tokens;
-  requests_.emplace(terms.request, std::move(request));
-  return true;
 }
 
 bool verifier::on_token(std::string_view text) {
@@ -94,19 +99,25 @@ bool verifier::on_token(std::string_view text) {
   const auto access = request->terms.access;
   if (server != access) expect_progress(server, access, request->terms.score ? 1 : 0);
 
-  const auto next = successor(request->terms, id, position, pool_left, spent,
+  begin_position(*request, id, ready, time);
+  return true;
+}
+
+void verifier::begin_position(request_state& request, std::int32_t id, const sampled_position& from,
+                              std::int64_t time_ns) const {
+  const auto access = request.terms.access;
+  const auto next = successor(request.terms, id, from.position, from.pool, from.spent,
                               header_.allowance_factor, {n_layers(), 0, 0, 0});
   chunk_state chunk;
-  chunk.first = position;
+  chunk.first = from.position;
   chunk.rows = 1;
-  chunk.came_from = request->in_place() ? server : access;
+  chunk.came_from = request.in_place() ? from.server : access;
   chunk.server = start_server(access, chunk.came_from);
   chunk.allowance = next.allowance;
   chunk.pool = next.pool;
   chunk.spent = next.spent;
-  chunk.time_ns = time;
-  request->chunks.emplace(position, std::move(chunk));
-  return true;
+  chunk.time_ns = time_ns;
+  request.chunks.emplace(from.position, std::move(chunk));
 }
 
 bool verifier::on_done(std::string_view text) {
@@ -124,16 +135,7 @@ bool verifier::on_done(std::string_view text) {
   // all chunks of the prompt.
   if (closing_) return refuse("found a request done, expected nothing but ledgers at the end");
   if (finish == "cancelled" || finish == "failed") return give_up(*request, spent, time);
-  for (const auto& [first, chunk] : request->chunks) {
-    const bool successor = first >= request->terms.prompt_tokens && chunk.layer == 0;
-    if (!successor)
-      return refuse("found request {} done, expected layer {} of its position {} first", number,
-                    chunk.layer, first);
-  }
-  if (request->sampled)
-    return refuse("found request {} done, expected the token of position {} first", number,
-                  request->sampled->position);
-  if (!check_finish(*request, finish, tokens)) return false;
+  if (!nothing_open(*request) || !check_finish(*request, finish, tokens)) return false;
   if (!same("spent", spent, request->spent)) return false;
   if (spent > request->budget)
     return refuse("spent: found {}, expected at most {}, the request's budget", spent,
@@ -153,6 +155,18 @@ bool verifier::on_done(std::string_view text) {
   done_.insert(number);
   requests_.erase(number);
   return true;
+}
+
+bool verifier::nothing_open(const request_state& request) {
+  for (const auto& [first, chunk] : request.chunks) {
+    const bool successor = first >= request.terms.prompt_tokens && chunk.layer == 0;
+    if (!successor)
+      return refuse("found request {} done, expected layer {} of its position {} first",
+                    request.terms.request, chunk.layer, first);
+  }
+  return !request.sampled ||
+         refuse("found request {} done, expected the token of position {} first",
+                request.terms.request, request.sampled->position);
 }
 
 bool verifier::give_up(const request_state& request, loss_units spent, std::int64_t time_ns) {

@@ -195,6 +195,15 @@ expect "unknown rows are refused" 2 "--rows 'foo': no such row" "$ordermoe" test
 expect "unknown budgets are refused" 2 "--rows 'ordermoe 2 %': no such row" "$ordermoe" testbed frontier --model "$model" --rows "ordermoe 2 %"
 expect "a frontier where exact is infeasible" 0 'ordermoe 7 %' "$ordermoe" testbed frontier --model "$model" --memory-ratio 1 --choose-precision --rows "ordermoe 7 %" \
   --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
+clusters=("$ordermoe" testbed frontier --model "$model" --rows layer-shards --requests 2 --max-new-tokens 2
+  --scored-tokens 64 --problems 1 --search-steps 50 --out clusters.json)
+expect "a frontier keeps its clusters" 0 'seeds 1 to 1' "${clusters[@]}" --seeds 1
+sed -i 's/"perplexity": [0-9.]*/"perplexity": 4321/' clusters.json
+expect "a frontier goes on" 0 'seeds 1 to 2' "${clusters[@]}" --seeds 2 --continue
+counts() { echo "$(grep -c '"perplexity": 4321.0,' clusters.json) $(grep -c '"perplexity":' clusters.json)"; }
+expect "what was measured is not measured again" 0 '^2 4$' counts
+expect "other settings are not mixed" 2 'settings.rate: found 4.0, expected 5.0' "${clusters[@]}" --rate 5 --continue
+expect "a frontier without a file cannot go on" 2 'requires --out' "$ordermoe" testbed frontier --model "$model" --continue
 
 few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1

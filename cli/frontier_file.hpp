@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// What `testbed frontier` keeps of each strategy on each cluster: the numbers of its table, and the
+/// file from which an interrupted run goes on.
+namespace ordermoe::cli {
+
+/// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of
+/// the same tokens.
+struct paired_increase {
+  double percent = 0, low = 0, high = 0;
+  friend bool operator==(const paired_increase&, const paired_increase&) = default;
+};
+
+/// One strategy on one cluster.
+struct measurement {
+  std::uint64_t seed = 0;  ///< Of the cluster.
+  std::string row;         ///< "ordermoe 1 %"
+  /// No plan fits there: nothing else holds a value.
+  bool infeasible = false;
+  double latency_ms = 0, tpot_ms = 0, ttft_ms = 0;  ///< Means over the requests.
+  double megabytes = 0;                             ///< Charged, for 1,000 tokens.
+  double perplexity = 0;
+  std::optional<paired_increase> increase;  ///< Empty where `exact` is infeasible.
+  std::optional<double> exact_match, budget_spent_ratio;
+  std::string whole_model;      ///< Precision that the planner gave all experts.
+  double plan_estimate_ms = 0;  ///< The planner's own estimate of one decoded token.
+  friend bool operator==(const measurement&, const measurement&) = default;
+};
+
+/// Everything that a measurement depends on besides cluster and row, by name.
+using frontier_settings = nlohmann::ordered_json;
+
+std::string frontier_text(const frontier_settings& settings, const std::vector<measurement>& all);
+
+/// The measurements of a file that was written with these settings; none where there is no file.
+/// Errors: io, malformed; mismatch where a setting differs, which names it and both values.
+result<std::vector<measurement>> read_frontier(const std::filesystem::path& file,
+                                               const frontier_settings& settings);
+
+}  // namespace ordermoe::cli
