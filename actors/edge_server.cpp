@@ -366,6 +366,25 @@ struct edge_server_state {
     sequence->visits.leave(message.key.first, message.step);
   }
 
+  /// A token's actor goes on with the next position, or ends where that must not be here.
+  void succeed(const token_succeeded& message) {
+    work();
+    auto* sequence = sequence_of(message.key);
+    if (sequence == nullptr) return end(message.token);
+    const auto token = sequence->token_at(message.key.first);
+    if (token == sequence->tokens.end() || token->second != message.token)
+      return end(message.token);
+    sequence->visits.leave(message.key.first, message.step);
+    if (message.next_first < sequence->positions &&
+        sequence->visits.arrive(message.next_first, message.next_step)) {
+      token->first = message.next_first;
+      return;
+    }
+    end(message.token);
+    std::swap(*token, sequence->tokens.back());
+    sequence->tokens.pop_back();
+  }
+
   void deliver(arrived_output output) {
     const auto& key = output.content.token;
     auto* sequence = sequence_of(key);
@@ -634,6 +653,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const kv_written& written) { state.stream(written); },
         [&state](arrived_output& message) { state.deliver(std::move(message)); },
         [&state](const token_departed& message) { state.depart(message); },
+        [&state](const token_succeeded& message) { state.succeed(message); },
         [&state](start_token& message) { state.start(std::move(message.state)); },
         [&state](wire::progress_report& report) { state.forward(std::move(report)); },
         [&state](const reservation& message) { state.reserve(message); },

@@ -337,7 +337,15 @@ struct token_departed {
   std::uint32_t step = 0;  ///< Up to which it was here.
 };
 
-/// A token starts here; from a request or from the token before it.
+/// From a token: its position is done, and the same actor goes on as the token of the next one.
+struct token_succeeded {
+  token_actor token;
+  token_key key;           ///< Of the position that is done.
+  std::uint32_t step = 0;  ///< Up to which that was here.
+  std::uint32_t next_first = 0, next_step = 0;
+};
+
+/// A token starts here; from a request.
 struct start_token {
   wire::token_state state;
 };
@@ -397,14 +405,14 @@ struct edge_status {
 
 using edge_server_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<frame>, caf::reacts_to<kv_written>,
-    caf::reacts_to<arrived_output>, caf::reacts_to<token_departed>, caf::reacts_to<start_token>,
-    caf::reacts_to<wire::progress_report>, caf::reacts_to<wire::reservation>,
-    caf::reacts_to<wire::failure_report>, caf::reacts_to<submit_request>,
-    caf::reacts_to<cancel_request>, caf::reacts_to<restart_request>, caf::reacts_to<request_moved>,
-    caf::reacts_to<compute_load>, caf::reacts_to<link_load>, caf::reacts_to<load_tick>,
-    caf::reacts_to<timer_tick>, caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>,
-    caf::reacts_to<install_plan>, caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
-    caf::replies_to<status_query>::with<edge_status>>;
+    caf::reacts_to<arrived_output>, caf::reacts_to<token_departed>, caf::reacts_to<token_succeeded>,
+    caf::reacts_to<start_token>, caf::reacts_to<wire::progress_report>,
+    caf::reacts_to<wire::reservation>, caf::reacts_to<wire::failure_report>,
+    caf::reacts_to<submit_request>, caf::reacts_to<cancel_request>, caf::reacts_to<restart_request>,
+    caf::reacts_to<request_moved>, caf::reacts_to<compute_load>, caf::reacts_to<link_load>,
+    caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>, caf::reacts_to<hold_admission>,
+    caf::reacts_to<resume_admission>, caf::reacts_to<install_plan>, caf::reacts_to<settle_down>,
+    caf::reacts_to<stop_server>, caf::replies_to<status_query>::with<edge_status>>;
 
 }  // namespace ordermoe::actors
 
@@ -466,6 +474,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::submit_request)
 ORDERMOE_LOCAL_MESSAGE(actors::tell_load)
 ORDERMOE_LOCAL_MESSAGE(actors::timer_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
+ORDERMOE_LOCAL_MESSAGE(actors::token_succeeded)
 ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
 ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
 ORDERMOE_LOCAL_MESSAGE(serving::arrived_output)

@@ -35,6 +35,9 @@ constexpr transition<token_phase> token_steps[] = {
     {token_phase::collecting, token_phase::gone, "the end of a chunk"},
     {token_phase::collecting_here, token_phase::gone, "the rows that ran here are complete"},
     {token_phase::sampling, token_phase::gone, "sampled"},
+    {token_phase::sampling, token_phase::starting, "sampled: the next position starts here"},
+    {token_phase::attending, token_phase::starting, "likewise, behind an encoder's prompt"},
+    {token_phase::collecting, token_phase::starting, "likewise"},
     {token_phase::starting, token_phase::gone, "the end of a chunk"},
     {token_phase::attending, token_phase::gone, "the end of a chunk"},
 };
@@ -216,6 +219,7 @@ struct token_data {
 
   void collect(arrived_output& output) {
     if (!phase.is(token_phase::collecting_here) && !phase.is(token_phase::collecting)) return;
+    if (output.content.token != key()) return;  // Of the position before.
     awaited.take(std::move(output));
     go_on_with_outputs();
   }
@@ -253,10 +257,9 @@ struct token_data {
   /// Only the last row of what is given and decoding positions need logits.
   void end_of_layers() {
     const auto& two_stacks = context().shape().encoder_decoder;
-    if (two_stacks && state.first < state.terms.prompt_tokens) {
-      leave();
-      return start_successor(two_stacks->decoder_start_id, state.terms.prompt_tokens, state.forced);
-    }
+    if (two_stacks && state.first < state.terms.prompt_tokens)
+      return go_on_as(
+          successor_of(two_stacks->decoder_start_id, state.terms.prompt_tokens, state.forced));
     if (state.first + n() >= state.terms.given_tokens) {
       phase.move(token_phase::sampling);
       const auto last = state.hidden.end() - static_cast<std::ptrdiff_t>(width());
@@ -309,22 +312,34 @@ struct token_data {
       report.hidden.assign(state.hidden.end() - static_cast<std::ptrdiff_t>(width()),
                            state.hidden.end());
     if (view->tracing()) view->trace(trace::token_line(report, view->id, view->time_ns(self)));
-    leave();
     if (!report.last && (terms.continue_in_place != 0 || replayed))
-      start_successor(report.id, position, std::span(state.forced).subspan(given ? 1 : 0));
+      go_on_as(successor_of(report.id, position, std::span(state.forced).subspan(given ? 1 : 0)));
+    else
+      leave();
     tell_owner(std::move(report));
   }
 
-  void start_successor(std::int32_t id, std::uint32_t position,
-                       std::span<const std::int32_t> forced) {
+  token_state successor_of(std::int32_t id, std::uint32_t position,
+                           std::span<const std::int32_t> forced) const {
     auto next = successor(state.terms, id, position, state.pool, state.spent,
                           view->placed->decoding.allowance_factor, context().decoding);
     next.forced.assign(forced.begin(), forced.end());
-    const auto to = view->start_server(state.terms.access, view->id, next.layer);
-    if (to == view->id)
-      self->send(view->server, start_token{std::move(next)});
-    else
-      view->send(to, wire::encode(next));
+    return next;
+  }
+
+  /// Where the next position starts here, this actor goes on with it: no other is spawned, and the
+  /// server is not waited for. It ends this actor where that position must not be here.
+  void go_on_as(token_state next) {
+    const auto to = view->start_server(next.terms.access, view->id, next.layer);
+    if (to != view->id) {
+      leave();
+      return view->send(to, wire::encode(next));
+    }
+    phase.move(token_phase::starting);
+    self->send(view->server, token_succeeded{handle(), key(), step_of(state.layer, true),
+                                             next.first, step_of(next)});
+    state = std::move(next);
+    go_on();
   }
 
   /// Said before anything else is sent: whatever the departure causes to arrive here comes after

@@ -12,13 +12,17 @@ namespace ordermoe::actors {
 ///            +------------------------ next layer, same server -----------------------+
 ///            v                                                                        |
 ///   start -> attending -> executing -> residence here? -- yes --> collecting -> add outputs
-///                             | no                                                    |
-///                             v                                                       | last layer
-///                  rows that ran here alone: collect and                              v
-///                  add their outputs; then the state goes to                      sampling
-///                  the residence, this actor ends, and a new                          |
-///                  one starts there in `collecting`                                   v
-///                  (or in `attending`, with nothing left to await)        report; the successor starts
+///     ^                       | no                                                    |
+///     |                       v                                                       | last layer
+///     |            rows that ran here alone: collect and                              v
+///     |            add their outputs; then the state goes to                      sampling
+///     |            the residence, this actor ends, and a new                          |
+///     |            one starts there in `collecting`                                   v
+///     |            (or in `attending`, with nothing left to await)               report to the owner
+///     |                                                                               |
+///     +---- the next position starts here: this actor goes on as its token -----------+
+///                                                                                     v
+///                                   it starts elsewhere, or its owner starts it: this actor ends
 ///
 /// attending: waits at the compute until every earlier KV row of the sequence and layer is there; from
 /// there the rows go to the selector, with what else it needs to know, and it answers the token.

@@ -456,6 +456,44 @@ BOOST_AUTO_TEST_CASE(a_token_that_departed_does_not_come_again_at_an_earlier_ste
   BOOST_TEST(world.status().sequences.at(0).tokens == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_token_goes_on_as_the_next_position_where_that_may_be_here) {
+  struct successor {
+    std::uint32_t attempt, from, to;
+    bool goes_on;
+  };
+  for (const auto& each : {successor{0, 0, 1, true}, successor{0, 0, 5, false},  // Has been here.
+                           successor{0, 0, 8, false},     // Beyond the memory.
+                           successor{1, 0, 1, false},     // Of another attempt.
+                           successor{0, 5, 1, false}}) {  // Another actor's.
+    one_server world;
+    world.open();
+    world.reserve();
+    world.receive(0, world.token_at(0, 0));
+    const auto token = world.compute.only<actors::attend_work>().token;
+    world.receive(0, world.token_at(5, 0));
+    const auto other = world.compute.all<actors::attend_work>().back().token;
+    world.tell(world.edge, actors::token_succeeded{token,
+                                                   {foreign, each.attempt, 0, each.from},
+                                                   serving::step_of(2, true),
+                                                   each.to,
+                                                   serving::step_of(0, false)});
+    const auto ended = [](const actors::token_actor& actor) {
+      return caf::actor_cast<caf::abstract_actor*>(actor)->getf(
+          caf::abstract_actor::is_terminated_flag);
+    };
+    BOOST_TEST(ended(token) == !each.goes_on);
+    BOOST_TEST(!ended(other));
+    // What comes for the next position goes to the actor that went on, and its old position is past.
+    world.receive(0, world.token_at(0, 1));
+    BOOST_TEST(world.status().late_frames == (each.attempt == 0 && each.from == 0 ? 1u : 0u));
+    if (!each.goes_on) continue;
+    world.receive(0, world.token_at(1, 0));
+    BOOST_TEST(world.status().late_frames == 2u);
+    world.receive(0, world.ask_of(reserve_step::fence, 2, 1));
+    BOOST_TEST(ended(token));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(outputs_wait_for_their_token_or_go_to_it) {
   for (const bool over_a_link : {false, true}) {
     one_server world;

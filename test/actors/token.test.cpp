@@ -80,7 +80,7 @@ struct one_token : test::probe_server {
   void deliver(std::uint32_t layer, std::vector<wire::output_row> of, float value = 10.0f,
                std::uint32_t from = 2) {
     wire::expert_output output;
-    output.token = {number, 2, id, state.first};
+    output.token = {number, 2, state.terms.access, state.first};
     output.layer = layer;
     output.y = row(value, of.size());
     output.rows = std::move(of);
@@ -327,12 +327,35 @@ BOOST_AUTO_TEST_CASE(behind_the_last_layer_its_last_row_gets_logits_and_an_id) {
   BOOST_TEST(report.pool == 100);
   BOOST_TEST(report.spent == 5);
   BOOST_TEST(report.hidden.size() == world.width());
-  BOOST_TEST(world.gone_at(3));
-  // The next position begins here, at the nearest member of layer 0.
-  const auto next = world.server.only<actors::start_token>().state;
+  // The next position begins here, at the nearest member of layer 0: the same actor goes on.
+  BOOST_TEST(!world.gone());
+  const auto told = world.server.only<actors::token_succeeded>();
+  BOOST_TEST((told.token == world.token));
+  BOOST_TEST((told.key == wire::token_key{number, 2, world.id, 4}));
+  BOOST_TEST(told.step == step_of(3, true));
+  BOOST_TEST(told.next_first == 5u);
+  BOOST_TEST(told.next_step == step_of(0, false));
+  const auto next = world.compute.only<actors::attend_work>();
+  BOOST_TEST((next.token == world.token));
   BOOST_TEST(next.first == 5u);
   BOOST_TEST(next.ids.at(0) == 77);
   BOOST_TEST(next.layer == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(an_output_of_the_position_before_is_not_added_to_the_next_one) {
+  one_token world;
+  world.awaiting(2);
+  world.spawn();
+  world.deliver(2, {{0, whole_row}});
+  world.sample(77);
+  world.compute.forget();
+  world.decide(1, {{there}});
+  // Of position 4 at layer 0, while position 5 awaits the same there.
+  world.deliver(0, {{0, whole_row}}, 1000.0f);
+  BOOST_TEST(world.compute.heard() == 0u);
+  world.state.first = 5;
+  world.deliver(0, {{0, whole_row}}, 10.0f);
+  BOOST_TEST(world.compute.only<actors::attend_work>().hidden.at(0) == 12.0f);
 }
 
 BOOST_AUTO_TEST_CASE(the_next_position_begins_at_the_access_server_where_the_terms_say_so) {
@@ -342,7 +365,8 @@ BOOST_AUTO_TEST_CASE(the_next_position_begins_at_the_access_server_where_the_ter
   world.spawn();
   world.deliver(2, {{0, whole_row}});
   world.sample(77);
-  BOOST_TEST(world.server.count<actors::start_token>() == 0u);
+  BOOST_TEST(world.gone_at(3));
+  BOOST_TEST(world.server.count<actors::token_succeeded>() == 0u);
   BOOST_TEST(world.server.only<wire::progress_report>().id == 77);
 }
 
@@ -353,6 +377,7 @@ BOOST_AUTO_TEST_CASE(the_next_position_of_another_servers_user_begins_at_a_membe
   world.spawn();
   world.deliver(2, {{0, whole_row}});
   world.sample(77);
+  BOOST_TEST(world.gone_at(3));
   BOOST_TEST(world.travelled(2).first == 5u);
   const auto reports = world.sent(2, wire::frame_kind::progress);
   BOOST_REQUIRE_EQUAL(reports.size(), 1u);
@@ -369,7 +394,8 @@ BOOST_AUTO_TEST_CASE(an_answer_ends_by_length_by_context_and_by_its_end_of_text)
     world.deliver(2, {{0, whole_row}});
     world.sample(sampled);
     const bool last = world.server.template only<wire::progress_report>().last == 1;
-    BOOST_TEST(world.server.template count<actors::start_token>() == (last ? 0u : 1u));
+    BOOST_TEST(world.server.template count<actors::token_succeeded>() == (last ? 0u : 1u));
+    BOOST_TEST(world.gone() == last);
     return last;
   };
   BOOST_TEST(!is_last([](auto&) {}, 77));
@@ -393,7 +419,15 @@ BOOST_AUTO_TEST_CASE(given_ids_take_the_place_of_sampled_ones) {
   BOOST_TEST(report.id == 50);
   BOOST_REQUIRE_EQUAL(report.losses.size(), 1u);
   BOOST_TEST(report.losses[0] > 5.0);
-  BOOST_TEST(scored.server.only<actors::start_token>().state.forced.size() == 1u);
+  BOOST_TEST(scored.compute.all<actors::attend_work>().back().ids.at(0) == 50);
+  // And of the one after it: the ids go along.
+  scored.compute.forget();
+  scored.server.forget();
+  scored.decide(1, {{}});
+  scored.decide(1, {{}});
+  scored.decide(1, {{}});
+  scored.sample(77);
+  BOOST_TEST(scored.server.only<wire::progress_report>().id == 51);
   // Computed again: it goes on by itself whatever the terms say.
   one_token replayed;
   replayed.state.terms.continue_in_place = 0;
@@ -403,9 +437,8 @@ BOOST_AUTO_TEST_CASE(given_ids_take_the_place_of_sampled_ones) {
   replayed.deliver(2, {{0, whole_row}});
   replayed.sample(77);
   BOOST_TEST(replayed.server.only<wire::progress_report>().losses.empty());
-  const auto next = replayed.server.only<actors::start_token>().state;
-  BOOST_TEST(next.ids.at(0) == 50);
-  BOOST_TEST(next.forced.empty());
+  BOOST_TEST(replayed.compute.only<actors::attend_work>().ids.at(0) == 50);
+  BOOST_TEST(!replayed.gone());
 }
 
 BOOST_AUTO_TEST_CASE(a_temperature_draws_from_the_requests_stream) {
