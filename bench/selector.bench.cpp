@@ -417,30 +417,21 @@ void add_build(const std::string& name, const world& (*where)(std::size_t), std:
       5);
 }
 
-constexpr transition_condition conditions[] = {transition_condition::executed,
-                                               transition_condition::routed};
-
 void register_all() {
   for (const std::size_t top_k : {1, 2})
-    for (const std::string strategy : {"paper", "ordermoe"})
-      for (const auto condition : conditions) {
-        auto policy = policy_of(strategy, top_k);
-        policy.condition = condition;
-        const auto name = strategy + "/top" + std::to_string(top_k) +
-                          (condition == transition_condition::routed ? "/routed" : "/executed");
-        for (const bool waits : {false, true}) add_select(name, mixtral, top_k, policy, waits);
-        add_build(name, mixtral, top_k, policy);
-      }
+    for (const std::string strategy : {"paper", "ordermoe"}) {
+      const auto policy = policy_of(strategy, top_k);
+      const auto name = strategy + "/top" + std::to_string(top_k);
+      for (const bool waits : {false, true}) add_select(name, mixtral, top_k, policy, waits);
+      add_build(name, mixtral, top_k, policy);
+    }
   for (std::size_t index = 0; index < std::size(many_experts); ++index)
-    for (const std::string strategy : {"paper", "ordermoe"})
-      for (const auto condition : conditions) {
-        auto policy = policy_of(strategy, many_experts[index].top_k);
-        policy.condition = condition;
-        const auto name = strategy + "/" + many_experts[index].name +
-                          (condition == transition_condition::routed ? "/routed" : "/executed");
-        add_select(name, many, index, policy, true);
-        add_build(name, many, index, policy);
-      }
+    for (const std::string strategy : {"paper", "ordermoe"}) {
+      const auto policy = policy_of(strategy, many_experts[index].top_k);
+      const auto name = strategy + "/" + many_experts[index].name;
+      add_select(name, many, index, policy, true);
+      add_build(name, many, index, policy);
+    }
   static const world small = make_world(4, 8, 4, 2);
   const auto factor = [](const char* name, const world& w, std::size_t horizon, std::size_t n) {
     repeated(benchmark::RegisterBenchmark(

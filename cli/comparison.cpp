@@ -30,6 +30,19 @@ void comparison_options::add(CLI::App& command) {
   add_search_steps(command, search_steps);
 }
 
+namespace {
+
+/// As many tokens are in flight as of the requests: waits at servers and links change what is decided, so
+/// quality is measured under the load under which latency is. Texts are longer and come more rarely.
+double scoring_rate(const setup::token_documents& documents, const comparison_options& options) {
+  double tokens = 0;
+  for (const auto& document : documents) tokens += static_cast<double>(document.size());
+  const auto mean = tokens / static_cast<double>(std::max<std::size_t>(1, documents.size()));
+  return options.rate * options.max_new_tokens / std::max(1.0, mean);
+}
+
+}  // namespace
+
 result<bundled_load> make_load(const setup::world& loaded, const comparison_options& options) {
   const auto data = setup::data_folder() / "eval";
   bundled_load made;
@@ -54,6 +67,7 @@ result<bundled_load> make_load(const setup::world& loaded, const comparison_opti
   }
   made.workloads.push_back(experiments::answering(std::move(requests), options.rate));
   made.workloads.push_back(experiments::scoring(*documents));
+  made.workloads.back().rate = scoring_rate(*documents, options);
   made.workloads.push_back(experiments::solving(std::move(*problems), *loaded.tokens));
   return made;
 }

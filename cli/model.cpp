@@ -67,7 +67,9 @@ void add_train(CLI::App& parent) {
                   "Where the experts come from: upcycled, lineage or dense")
       ->check(CLI::IsMember({"upcycled", "lineage", "dense"}))
       ->capture_default_str();
-  command.add_option("--minutes", options->minutes, "Stop after this long")
+  command
+      .add_option("--minutes", options->minutes,
+                  "Stop training after this long; tokenizer, profile and card come on top")
       ->check(CLI::Range(0.05, 100000.0))
       ->capture_default_str();
   command.add_option("--tokens", options->tokens,

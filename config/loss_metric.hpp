@@ -1,9 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
-
-#include "config/error.hpp"
 
 namespace ordermoe {
 
@@ -17,7 +14,5 @@ enum class loss_metric {
 inline constexpr std::size_t n_loss_metrics = 2;
 
 const char* to_string(loss_metric metric);
-/// The opposite of to_string. Error: usage, naming what is allowed.
-result<loss_metric> parse_loss_metric(std::string_view name);
 
 }  // namespace ordermoe

@@ -29,7 +29,6 @@ struct matrix {
 
 using ordermoe::loss_metric;
 using ordermoe::n_loss_metrics;
-using ordermoe::parse_loss_metric;
 
 /// A set of experts that the router chose together for a token, ascending.
 struct target_set {

@@ -20,7 +20,6 @@ void policy_fields(Policy& p, Visit visit) {
   visit("metric", p.metric);
   visit("calibrated", p.calibrated);
   visit("residence", p.residence);
-  visit("condition", p.condition);
   visit("gates", p.gates);
   visit("distinct", p.distinct);
   visit("horizon", p.horizon);
@@ -100,7 +99,6 @@ void check_policy(const json_value& policy) {
   policy.at("candidates").integer(0, static_cast<int>(planning::candidate_rule::any));
   policy.at("metric").integer(0, planning::n_loss_metrics - 1);
   policy.at("residence").integer(0, 1);
-  policy.at("condition").integer(0, 1);
   policy.at("gates").integer(0, 1);
   policy.at("horizon").integer(0, 1 << 16);
   policy.at("budget_bins").integer(1, 1 << 16);

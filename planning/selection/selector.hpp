@@ -32,8 +32,8 @@
 /// that a slot does not leave its server without need), the lower residence, then, slot by slot in
 /// rank order, to the lower server and the lower expert.
 ///
-/// Look-ahead. W is the expectation over the next layer's target sets, given the set routed to (or
-/// executed) here, of the same minimum one layer on:
+/// Look-ahead. W is the expectation over the next layer's target sets, given the set executed here
+/// (eq. (42)), of the same minimum one layer on:
 ///
 ///   W_h(l, n, set, b) = sum over set' of P_l(set -> set') V_h(l + 1, n, set', b),   W_0 = 0
 ///   V_h(l, s, set, b) = min over n in R_{l+1}, (m_j, k_j) of  step cost + W_{h-1}(l, n, set, b -
@@ -102,7 +102,6 @@ enum class look_ahead_keys {
   experts,    ///< Single experts, whose rows a decision averages. The same as sets at top-1.
 };
 
-enum class transition_condition { routed, executed };
 enum class gating { target, executed };
 const char* to_string(candidate_rule rule);
 
@@ -113,7 +112,6 @@ struct selection_policy {
   /// Multiply predicted losses by the layer's measured damage: units are nats.
   bool calibrated = false;
   residence_choice residence = residence_choice::free;
-  transition_condition condition = transition_condition::executed;
   gating gates = gating::target;  ///< executed: gates are renormalised over the executed experts'
                                   ///< router scores.
   bool distinct = false;          ///< Two slots never share a substitute.

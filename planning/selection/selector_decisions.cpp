@@ -101,7 +101,6 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
       out[n++] = {0, here, slot.target, 0};
     else
       out[n++] = {0, target_hosts, slot.target, local_only ? 1u : 0u};
-    const bool cuts = query.slots.size() == 1 && cuts_ways();
     const auto add_copies = [&](auto&& add) {
       for (std::size_t kept = 1; kept < precisions_.size(); ++kept)
         for (std::uint32_t e = 0; e < n_experts_; ++e) {
@@ -111,15 +110,7 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
           if (loss <= left) add(option{loss, hosts, e, 0});
         }
     };
-    if (cuts && rule != candidate_rule::exact) {
-      for (std::uint32_t e = 0; e < n_experts_; ++e)
-        if (slot.loss[e] <= left && e != slot.target && facts.way_hosts[e] != 0)
-          out[n++] = {slot.loss[e], facts.way_hosts[e], e, 0};
-      add_copies([&](const option& copy) { out[n++] = copy; });
-      n = keep_best_at_servers(out, n);
-      std::stable_sort(out, out + n,
-                       [](const option& a, const option& b) { return a.loss < b.loss; });
-    } else if (rule != candidate_rule::exact) {
+    if (rule != candidate_rule::exact) {
       // Insertion by loss; experts of equal loss stay in ascending order after the target.
       const auto insert = [&](const option& way) {
         std::size_t at = n++;
@@ -217,7 +208,7 @@ void tables::search_one(const step_query& step, std::size_t position, outcome& b
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
   const double lowest = is_monotone() ? row[step.full] : -infinity;
-  const bool executed = is_executed() && step.table.key_stride != 0;
+  const bool executed = step.table.key_stride != 0;
   outcome candidate;
   candidate.position = static_cast<std::uint32_t>(position);
   for (std::size_t i = 0; i < step.counts[0]; ++i) {
@@ -257,7 +248,7 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
   const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
-  const bool executed = is_executed() && step.table.key_stride != 0;
+  const bool executed = step.table.key_stride != 0;
   const bool prune = is_monotone();
   const double lowest = prune ? row[step.full] : -infinity;
 
@@ -358,7 +349,7 @@ void tables::search_many(const step_query& step, std::size_t position, outcome& 
   const double stays = way_to(step, n);
   const double later = step.table.later[position];
   const double* row = step.row + position * n_bins_;
-  const bool executed = is_executed() && step.table.key_stride != 0;
+  const bool executed = step.table.key_stride != 0;
   const double lowest = is_monotone() ? row[step.full] : -infinity;
   outcome candidate;
   candidate.position = static_cast<std::uint32_t>(position);
@@ -459,11 +450,6 @@ decision tables::select(const decision_query& query) const {
   }
 
   const double* row = table.low.data();
-  if (!is_executed()) {
-    std::array<std::uint32_t, max_slots> targets;
-    for (std::size_t j = 0; j < count; ++j) targets[j] = query.slots[j].target;
-    row = onward_row(table, targets.data(), count);
-  }
   std::array<double, 64> ready;
   const double* const links = links_of(query);
   const bool waits = !query.wait_ns.empty();

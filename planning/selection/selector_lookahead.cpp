@@ -63,8 +63,6 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
       options[j].back().leaves = 1;
     }
   }
-  if (top_k_ == 1 && cuts_ways())
-    options[0].resize(keep_best_at_servers(options[0].data(), options[0].size()));
   return options;
 }
 
@@ -183,18 +181,10 @@ void tables::fill_steps(const layer_facts& facts, std::size_t server, std::size_
 /// Lowers values [leaves, bins] by the choices at one residence. onward: W at the residence, [key
 /// stride] apart.
 void tables::relax(const std::vector<combination>& choices, const std::vector<double>& steps,
-                   const double* onward, std::size_t key_stride, std::size_t set_key,
-                   double* values) const {
-  const double* routed = onward + set_key * key_stride;
-  double lowest = infinity;
+                   const double* onward, std::size_t key_stride, double* values) const {
   for (const auto& choice : choices) {
     const double cost = steps[choice.step] + choice.quality;
-    const double* row = is_executed() ? onward + choice.key * key_stride : routed;
-    // Without executed rows, a choice that is dearer than one of a lower bin never wins.
-    if (!is_executed() && is_monotone()) {
-      if (cost >= lowest) continue;
-      lowest = cost;
-    }
+    const double* row = onward + choice.key * key_stride;
     double* out = values + choice.leaves * n_bins_ + choice.bin;
     const std::size_t count = n_bins_ - choice.bin;
     for (std::size_t b = 0; b < count; ++b) out[b] = std::min(out[b], cost + row[b]);
@@ -329,7 +319,7 @@ class tables::look_ahead {
         for (std::size_t chain = 0; chain < n_chains_; ++chain) {
           const double* w = onward(chain, n_next * of_.n_bins_) + i * of_.n_bins_;
           for (std::size_t set = 0; set < n_sets; ++set)
-            of_.relax(choices[set], steps_, w, stride(chain, table), facts.set_key[set],
+            of_.relax(choices[set], steps_, w, stride(chain, table),
                       levels_.data() + (chain * n_sets + set) * n_levels);
         }
       }
@@ -409,8 +399,7 @@ double tables::value(std::size_t access, std::size_t layer, std::size_t server, 
   std::vector<double> steps, levels((top_k_ + 1) * n_bins_, infinity), values(n_bins_);
   for (std::size_t i = 0; i < table.next.size(); ++i) {
     fill_steps(facts, server, table.next[i], table.later[i], steps);
-    relax(choices, steps, table.w.data() + i * n_bins_, table.key_stride, facts.set_key[set],
-          levels.data());
+    relax(choices, steps, table.w.data() + i * n_bins_, table.key_stride, levels.data());
   }
   settle(levels.data(), values.data());
   return values[bin];

@@ -22,7 +22,7 @@ class tables::front_maker {
         most_(ignores_budget_ ? unbounded_budget
                               : static_cast<loss_units>(of.n_bins_ - 1) * of.width_),
         apart_(of.policy_.distinct && of.policy_.candidates != candidate_rule::router_restricted),
-        keeps_experts_(of.is_executed() && table.key_stride != 0),
+        keeps_experts_(table.key_stride != 0),
         useful_(n_sets_, 0),
         first_ns_(of.n_servers_) {}
 
@@ -232,17 +232,7 @@ void tables::values_of(const step_fronts& choices, const layer_facts& facts,
                        const layer_table& table, server_mask from, const double* onward,
                        std::size_t key_stride, double* values) const {
   const auto n_sets = facts.sets.size(), n_next = table.next.size();
-  const auto row_size = n_next * n_bins_;
   const double share = 1 / static_cast<double>(top_k_);
-  // The routed rows of all sets: the mean over their experts.
-  std::vector<double> routed;
-  if (key_stride != 0 && !is_executed()) {
-    routed.assign(n_sets * row_size, 0);
-    for (std::size_t set = 0; set < n_sets; ++set)
-      for (const auto e : facts.sets[set])
-        for (std::size_t x = 0; x < row_size; ++x)
-          routed[set * row_size + x] += share * onward[e * key_stride + x];
-  }
   std::vector<double> levels, executed(n_bins_);
   const auto n_levels = (top_k_ + 1) * n_bins_;
   std::size_t pair = 0;
@@ -254,15 +244,13 @@ void tables::values_of(const step_fronts& choices, const layer_facts& facts,
         for (auto p = bounds[0]; p < bounds[1]; ++p) {
           const auto& point = choices.points[p];
           const double* row = onward + i * n_bins_;
-          if (key_stride != 0 && is_executed()) {
+          if (key_stride != 0) {
             std::fill(executed.begin(), executed.end(), 0.0);
             for (std::size_t j = 0; j < top_k_; ++j)
               for (std::size_t b = 0; b < n_bins_; ++b)
                 executed[b] +=
                     share * onward[choices.experts[p * top_k_ + j] * key_stride + i * n_bins_ + b];
             row = executed.data();
-          } else if (key_stride != 0) {
-            row = routed.data() + set * row_size + i * n_bins_;
           }
           double* out = levels.data() + set * n_levels + point.leaves * n_bins_ + point.bin;
           for (std::size_t b = 0; b + point.bin < n_bins_; ++b)

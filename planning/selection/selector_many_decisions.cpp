@@ -101,10 +101,9 @@ class tables::many_decision {
   void offer(const slot_assignment& slots, double stays, std::size_t position, double time) {
     const std::size_t n = table_.next[position];
     const auto bin = of_.bin_of(left_ - slots.loss);
-    const double cost =
-        of_.per_ns_ * (std::max(stays, time) + table_.later[position]) +
-        per_unit_ * static_cast<double>(slots.loss) +
-        onward(of_.is_executed() ? slots.experts.data() : targets_.data(), position, bin);
+    const double cost = of_.per_ns_ * (std::max(stays, time) + table_.later[position]) +
+                        per_unit_ * static_cast<double>(slots.loss) +
+                        onward(slots.experts.data(), position, bin);
     const auto worth = std::tuple(cost, slots.loss, time);
     const auto known = std::tuple(best_.cost, best_.slots.loss, best_.time);
     if (worth > known) return;
@@ -150,9 +149,7 @@ class tables::many_decision {
     const auto lowest_bin = of_.bin_of(left_ - least);
     std::array<double, 64> lowest, bound;
     for (std::size_t i = 0; i < next.size(); ++i) {
-      lowest[i] = of_.is_executed() ? table_.low[i * of_.n_bins_ + lowest_bin]
-                                    : onward(targets_.data(), i, lowest_bin);
-      lowest[i] += per_unit_ * static_cast<double>(least);
+      lowest[i] = table_.low[i * of_.n_bins_ + lowest_bin] + per_unit_ * static_cast<double>(least);
       bound[i] = of_.per_ns_ * (link(query_.server, next[i]) + table_.later[i]) + lowest[i];
     }
     const auto asked = table_.next_mask & query_.residences;

@@ -329,7 +329,6 @@ result<void> tables::set_layers(const profile& profile, const plan& placed) {
     for (const auto index : kept.kept) {
       const auto& set = here.sets[index];
       facts.sets.push_back(set.experts);
-      if (!has_expert_keys()) facts.set_key.push_back(key_of(set.experts.data(), top_k_));
       facts.mean_gates.insert(facts.mean_gates.end(), set.mean_gate.begin(), set.mean_gate.end());
       for (std::size_t j = 0; j < top_k_; ++j)
         for (std::size_t k = 0; k < n; ++k) {

@@ -35,33 +35,6 @@ struct option {
   std::uint32_t leaves;  ///< 1 where local_only or router_restricted had to leave the server.
 };
 
-/// Experts above which the ways to run a single slot are cut to the best at each server.
-inline constexpr std::size_t few_experts = 16;
-
-/// Leaves of a single slot's ways those that lose least at some server, the lower expert among
-/// equals: whatever else a choice costs, one of them is the best. Keeps their order; returns how
-/// many are left.
-inline std::size_t keep_best_at_servers(option* options, std::size_t count) {
-  std::array<std::uint32_t, 64> best;
-  server_mask seen = 0;
-  for (std::uint32_t i = 0; i < count; ++i)
-    for_each_server(options[i].hosts, [&](std::size_t m) {
-      const auto bit = server_bit(m);
-      if ((seen & bit) == 0 || std::pair(options[i].loss, options[i].expert) <
-                                   std::pair(options[best[m]].loss, options[best[m]].expert))
-        best[m] = i;
-      seen |= bit;
-    });
-  std::array<std::uint32_t, 64> kept;
-  std::size_t n = 0;
-  for_each_server(seen, [&](std::size_t m) { kept[n++] = best[m]; });
-  std::sort(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n));
-  n = static_cast<std::size_t>(
-      std::unique(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(n)) - kept.begin());
-  for (std::size_t i = 0; i < n; ++i) options[i] = options[kept[i]];
-  return n;
-}
-
 /// A way to run all slots, with calibration means in place of gates.
 struct combination {
   double quality = 0;  ///< omega_Q / budget * loss
@@ -80,7 +53,6 @@ struct layer_facts {
   std::vector<std::uint8_t> allowed;  ///< [E, E] by the candidate rule
   double damage = 1;
   std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
-  std::vector<std::uint32_t> set_key;            ///< [sets]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
   std::vector<double> mean_gates;                ///< [sets, top_k]
   std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
@@ -196,13 +168,9 @@ class tables final : public selection_tables {
     return policy_.candidates == candidate_rule::local_only ||
            policy_.candidates == candidate_rule::router_restricted;
   }
-  bool is_executed() const { return policy_.condition == transition_condition::executed; }
   /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
   /// there it may.
   bool is_monotone() const { return policy_.candidates != candidate_rule::local_only; }
-  /// Whether a single slot's ways may be cut to the best at each server: W does not ask which
-  /// expert ran.
-  bool cuts_ways() const { return n_experts_ > few_experts && !is_executed() && is_monotone(); }
   double hidden(std::size_t from, std::size_t to) const {
     return hidden_to_[to * n_servers_ + from];
   }
@@ -223,8 +191,7 @@ class tables final : public selection_tables {
   double shortest(const layer_facts& facts, const std::uint32_t* ways, std::size_t count,
                   std::size_t server, std::size_t residence) const;
   void relax(const std::vector<combination>& choices, const std::vector<double>& steps,
-             const double* onward, std::size_t key_stride, std::size_t set_key,
-             double* values) const;
+             const double* onward, std::size_t key_stride, double* values) const;
   void settle(const double* levels, double* values) const;
 
   // Both where keys are experts.

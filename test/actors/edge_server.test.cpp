@@ -443,6 +443,22 @@ BOOST_AUTO_TEST_CASE(a_token_starts_where_memory_is_held_for_it_and_once) {
   BOOST_TEST(world.status().sequences.at(0).tokens == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(frames_that_name_another_access_server_touch_nothing) {
+  one_server world;
+  world.open();
+  world.reserve();  // For a user of server 0.
+  auto state = world.token_at(0, 1);
+  state.terms.access = world.id;
+  world.receive(0, state);
+  BOOST_TEST(world.status().sequences.at(0).tokens == 0u);
+  auto output = world.output_for(0, 1);
+  output.token.access = world.id;
+  world.receive(2, output);
+  BOOST_TEST(world.status().sequences.at(0).parked_rows == 0u);
+  BOOST_TEST(world.status().late_frames == 2u);
+  BOOST_TEST(world.status().refused_frames == 0u);  // Nothing else is wrong with them.
+}
+
 BOOST_AUTO_TEST_CASE(a_token_that_departed_does_not_come_again_at_an_earlier_step) {
   one_server world;
   world.open();
@@ -612,6 +628,25 @@ BOOST_AUTO_TEST_CASE(rows_of_live_sequences_are_kept_and_others_are_late) {
   world.receive(0, world.rows_of(1, 8));  // Beyond its memory.
   BOOST_TEST(world.compute.count<actors::store_kv>() == 1u);
   BOOST_TEST(world.status().late_frames == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(rows_belong_to_the_attempt_that_is_live) {
+  one_server world;
+  world.open();
+  world.reserve();
+  const auto rows_of_attempt = [&](std::uint32_t attempt) {
+    auto rows = world.rows_of(1);
+    rows.blocks[0].attempt = attempt;
+    return rows;
+  };
+  world.receive(0, rows_of_attempt(1));
+  BOOST_TEST(world.compute.count<actors::store_kv>() == 0u);
+  world.receive(0, world.ask_of(reserve_step::fence, 2, 1));
+  world.receive(0, rows_of_attempt(0));
+  BOOST_TEST(world.compute.count<actors::store_kv>() == 0u);
+  BOOST_TEST(world.status().late_frames == 2u);
+  world.receive(0, rows_of_attempt(1));
+  BOOST_TEST(world.compute.count<actors::store_kv>() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(rows_come_only_from_members_of_their_layer) {

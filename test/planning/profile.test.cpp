@@ -240,15 +240,4 @@ BOOST_AUTO_TEST_CASE(corrupted_bytes_never_give_an_invalid_profile) {
   BOOST_TEST(n_refused > 1000u);
 }
 
-BOOST_AUTO_TEST_CASE(metric_names_read_back) {
-  for (const auto metric : {loss_metric::router_logit, loss_metric::token_gate}) {
-    const auto read = parse_loss_metric(to_string(metric));
-    BOOST_REQUIRE(read.has_value());
-    BOOST_TEST((*read == metric));
-  }
-  const auto unknown = parse_loss_metric("cosine");
-  BOOST_REQUIRE(!unknown.has_value());
-  BOOST_TEST(unknown.error().message.find("token-gate") != std::string::npos);
-}
-
 BOOST_AUTO_TEST_SUITE_END()

@@ -301,7 +301,6 @@ BOOST_AUTO_TEST_CASE(exact_estimate_is_what_the_selector_expects_at_full_depth) 
     const auto costs = make_cost_model(what.servers, small_costs());
     selection_policy policy;
     policy.candidates = candidate_rule::exact;
-    policy.condition = transition_condition::routed;
     policy.horizon = 0;
     policy.omega_time = 1;
     policy.omega_quality = 0;

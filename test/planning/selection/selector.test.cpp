@@ -246,9 +246,6 @@ BOOST_AUTO_TEST_CASE(more_freedom_never_costs_more) {
     policy.residence = residence_choice::free;
     policy.candidates = std::array{candidate_rule::exact, candidate_rule::group,
                                    candidate_rule::any}[random.below(3)];
-    // Executed sets change what comes next, so there a smaller set of candidates may be worth more;
-    // not here.
-    policy.condition = transition_condition::routed;
     // The whole way (0) ends in values relative to the best start, which every other freedom
     // shifts.
     policy.horizon = 1 + random.below(4);

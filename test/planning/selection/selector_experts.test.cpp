@@ -135,7 +135,6 @@ BOOST_AUTO_TEST_CASE(keyed_by_experts_coarser_copies_are_weighed_as_the_recursio
   }
 }
 
-// A single slot's ways are cut to the best at each server where experts are more than a few.
 BOOST_AUTO_TEST_CASE(a_slot_of_many_experts_still_makes_the_oracles_choice) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     random_stream random(seed, 78);
@@ -143,7 +142,6 @@ BOOST_AUTO_TEST_CASE(a_slot_of_many_experts_still_makes_the_oracles_choice) {
     auto w = draw_world(random, of);
     auto policy = draw_policy(random, of);
     policy.residence = residence_choice::free;
-    policy.condition = transition_condition::routed;
     policy.candidates = random.below(2) == 0 ? candidate_rule::any : candidate_rule::group;
     const auto budget = draw_budget(random);
     const auto tables = built(w, policy, budget);

@@ -98,8 +98,8 @@ class selection_oracle {
           bin = std::min<std::size_t>(
               bins_ - 1, static_cast<std::size_t>((query.budget_left - choice.loss) / width_));
         made.cost = step_cost(query.layer, choice.residence, time, choice.loss, query.price_scale) +
-                    ahead(query.access, query.layer, choice.residence, condition(choice, targets),
-                          bin, steps_to_go(query.layer) - 1);
+                    ahead(query.access, query.layer, choice.residence, executed(choice), bin,
+                          steps_to_go(query.layer) - 1);
         order rank(choice.leaves, made.cost, choice.loss, time, work, choice.residence,
                    lexicographic);
         if (!best_order || rank < *best_order) {
@@ -368,17 +368,15 @@ class selection_oracle {
     return time_weight_ * (time + later) + price_scale * loss_weight_ * static_cast<double>(loss);
   }
 
-  std::vector<std::size_t> condition(const choice& made,
-                                     const std::vector<std::size_t>& targets) const {
-    if (policy_.condition == transition_condition::routed) return targets;
+  std::vector<std::size_t> executed(const choice& made) const {
     if (by_expert_) {
       std::vector<std::size_t> each;
       for (const auto& slot : made.slots) each.push_back(slot.expert);
       return each;
     }
-    std::set<std::size_t> executed;
-    for (const auto& slot : made.slots) executed.insert(slot.expert);
-    return {executed.begin(), executed.end()};
+    std::set<std::size_t> set;
+    for (const auto& slot : made.slots) set.insert(slot.expert);
+    return {set.begin(), set.end()};
   }
 
   std::vector<double> row(std::size_t layer, const std::vector<std::size_t>& experts) const {
@@ -444,7 +442,7 @@ class selection_oracle {
       durations(server, made, {}, {}, time, work);
       if (made.leaves > fewest) continue;
       const double cost = step_cost(layer, made.residence, time, made.loss) +
-                          ahead(access, layer, made.residence, condition(made, targets),
+                          ahead(access, layer, made.residence, executed(made),
                                 bin - static_cast<std::size_t>(used), steps - 1);
       if (made.leaves < fewest) lowest = std::numeric_limits<double>::infinity();
       fewest = made.leaves;

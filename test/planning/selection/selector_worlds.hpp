@@ -203,8 +203,7 @@ inline selection_policy draw_policy(random_stream& random, const shape& of) {
   policy.calibrated = random.below(2) == 0;
   policy.residence =
       of.top_k == 1 && random.below(2) == 0 ? residence_choice::with_slot : residence_choice::free;
-  policy.condition =
-      random.below(2) == 0 ? transition_condition::routed : transition_condition::executed;
+  random.below(2);  // Drawn and left, so that the instances stay what they were.
   policy.distinct = random.below(2) == 0;
   policy.horizon = random.below(5);
   policy.omega_quality = random.below(3) == 0 ? 0 : random.unit();
@@ -389,7 +388,6 @@ inline selection_policy plain_policy(candidate_rule rule, std::size_t horizon) {
   selection_policy policy;
   policy.candidates = rule;
   policy.horizon = horizon;
-  policy.condition = transition_condition::routed;
   return policy;
 }
 
