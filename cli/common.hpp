@@ -117,6 +117,7 @@ void add_run(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_calibrate(CLI::App& app);
 void add_plan(CLI::App& app);
+void add_cert(CLI::App& app);
 void add_cluster(CLI::App& app);
 void add_testbed(CLI::App& app);
 void add_trace(CLI::App& app);

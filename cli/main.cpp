@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   cli::add_eval(app);
   cli::add_calibrate(app);
   cli::add_plan(app);
+  cli::add_cert(app);
   cli::add_cluster(app);
   cli::add_testbed(app);
   cli::add_trace(app);

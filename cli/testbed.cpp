@@ -236,8 +236,9 @@ void print_row(const std::string& name, const std::vector<const measurement*>& r
                  : fmt::format("{:.2f} ({:.2f})", median(match), *std::ranges::min_element(match)));
 }
 
+/// The rows that are asked for: a file that is continued may hold others, of some clusters only.
 void print_rows(const frontier_options& options, const setup::world& loaded, std::size_t n_problems,
-                const std::vector<measurement>& all) {
+                const std::vector<point>& wanted, const std::vector<measurement>& all) {
   fmt::print(
       "Model {}, clusters drawn with seeds {} to {}, memory ratio {:g}, virtual clock, charged as "
       "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
@@ -250,7 +251,7 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
       "| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per "
       "1k tokens | perplexity % | exact match |\n"
       "|---|---|---|---|---|---|---|---|---|\n");
-  for (const auto& p : points) {
+  for (const auto& p : wanted) {
     std::vector<const measurement*> row;
     for (const auto& m : all)
       if (m.row == label(p) && !m.infeasible) row.push_back(&m);
@@ -314,7 +315,7 @@ result<void> frontier(const frontier_options& options) {
   if (options.world.json)
     fmt::print("{}", frontier_text(settings, all));
   else
-    print_rows(options, *loaded, load->n_problems, all);
+    print_rows(options, *loaded, load->n_problems, *wanted, all);
   if (once) return write_file(options.out, frontier_text(settings, all));
   return {};
 }

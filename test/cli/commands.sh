@@ -202,8 +202,20 @@ sed -i 's/"perplexity": [0-9.]*/"perplexity": 4321/' clusters.json
 expect "a frontier goes on" 0 'seeds 1 to 2' "${clusters[@]}" --seeds 2 --continue
 counts() { echo "$(grep -c '"perplexity": 4321.0,' clusters.json) $(grep -c '"perplexity":' clusters.json)"; }
 expect "what was measured is not measured again" 0 '^2 4$' counts
+expect "only rows that are asked for are printed" 1 '' sh -c "'$ordermoe' testbed frontier --model '$model' --rows exact \
+  --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50 --out clusters.json --seeds 2 --continue | grep layer-shards"
 expect "other settings are not mixed" 2 'settings.rate: found 4.0, expected 5.0' "${clusters[@]}" --rate 5 --continue
 expect "a frontier without a file cannot go on" 2 'requires --out' "$ordermoe" testbed frontier --model "$model" --continue
+
+expect "an authority is made" 0 'authority, CN=' "$ordermoe" cert init --dir certificates --cluster edge8
+expect "an authority is not replaced" 2 'ca.key: is there already' "$ordermoe" cert init --dir certificates --cluster edge8
+expect "a certificate says cluster, role and name" 0 'ordermoe://edge8/node/berlin' "$ordermoe" cert issue berlin --dir certificates --host 10.0.0.7
+expect "a console's certificate says its role" 0 '"uri": "ordermoe://edge8/viewer/ann"' "$ordermoe" cert issue ann --dir certificates --role viewer --json
+expect "roles are known" 2 "--role: role: found 'root'" "$ordermoe" cert issue eve --dir certificates --role root
+expect "names are checked" 2 "name: found '../eve'" "$ordermoe" cert issue ../eve --dir certificates
+expect "a certificate is shown" 0 'host +10.0.0.7' "$ordermoe" cert show certificates/berlin.crt
+expect "what is no certificate is refused" 2 'found no certificate' "$ordermoe" cert show certificates/berlin.key
+[[ $(stat -c %a certificates/berlin.key) == 600 ]] || { echo "FAILED: a key can be read by others"; failures=$((failures + 1)); }
 
 few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1

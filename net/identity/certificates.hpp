@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// Who may speak in a cluster: a certificate authority of its own, and certificates that say a name and a role in
+/// their URI, ordermoe://CLUSTER/ROLE/NAME. Nobody else's certificates count.
+///
+/// A folder holds ca.crt and ca.key, and for each name NAME.crt and NAME.key. Keys are on the curve P-256, and only their
+/// owner can read their files. ca.key is needed to issue and nowhere else: it stays with the operator.
+namespace ordermoe::net {
+
+/// What the holder of a certificate is: a server, or somebody at a console who may look, drain and resume, or everything.
+enum class role : std::uint8_t { node, viewer, operate, admin };
+const char* to_string(role of);
+/// Error: usage, naming what is allowed.
+result<role> parse_role(std::string_view name);
+
+struct certificate_name {
+  std::string cluster;
+  role of = role::node;
+  std::string name;
+  friend bool operator==(const certificate_name&, const certificate_name&) = default;
+};
+/// "ordermoe://edge8/node/berlin"
+std::string uri_of(const certificate_name& who);
+/// Error: malformed.
+result<certificate_name> parse_uri(std::string_view uri);
+
+/// Lower-case letters, digits, hyphens and dots, at most 63, a letter or digit first. Error: usage.
+result<void> check_name(std::string_view what, std::string_view name);
+
+/// Makes a new authority in the folder, which is made too. Error: io; usage where there is one already.
+result<void> make_authority(const std::filesystem::path& folder, const std::string& cluster,
+                            std::int64_t days);
+
+struct certificate_request {
+  role of = role::node;
+  std::string name;
+  std::vector<std::string> hosts;  ///< DNS names and addresses, for what checks those.
+  std::int64_t days = 365;
+};
+/// Makes NAME.key and NAME.crt, signed by the folder's authority. Error: io, malformed; usage where the name has a
+/// certificate already.
+result<void> issue(const std::filesystem::path& folder, const certificate_request& wanted);
+
+struct certificate_facts {
+  std::string uri;  ///< Empty: none of ours.
+  std::string subject, issuer;
+  std::string serial;       ///< Lower-case hexadecimal.
+  std::string fingerprint;  ///< SHA-256 of the certificate, lower-case hexadecimal.
+  std::int64_t not_before_s = 0, not_after_s = 0;  ///< Seconds since 1970.
+  bool is_authority = false;
+  std::vector<std::string> hosts;
+};
+/// Of a file in PEM. Error: io, malformed.
+result<certificate_facts> read_certificate(const std::filesystem::path& file);
+
+/// That the certificate is signed by the authority and in force at this time, that the key is its own and readable by
+/// its owner alone, and what name it gives. Error: io, malformed, mismatch; the message says which file and what to do.
+result<certificate_name> check_identity(const std::filesystem::path& authority,
+                                        const std::filesystem::path& certificate,
+                                        const std::filesystem::path& key, std::int64_t now_s);
+
+}  // namespace ordermoe::net

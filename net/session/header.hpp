@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+/// What stands before every frame on a connection between two nodes: 32 bytes, little-endian.
+///
+///   length u32 | version u8 | kind u8 | lane u8 | flags u8 | sequence u64 | request u64 | attempt u32 | epoch u32
+///
+/// A frame is told apart, ordered, counted and, where it is stale, dropped by its header alone.
+namespace ordermoe::net {
+
+/// Frames of a lane come in the order in which they were sent. Among the lanes of one stream the first that has
+/// something to send goes first.
+enum class lane : std::uint8_t { control, token, kv, load, bulk };
+inline constexpr std::size_t n_lanes = 5;
+const char* to_string(lane of);
+
+/// The two connections of a pair of nodes: what is large and can wait has one of its own.
+enum class stream : std::uint8_t { fast, bulk };
+inline constexpr std::size_t n_streams = 2;
+const char* to_string(stream which);
+constexpr stream stream_of(lane of) {
+  return of == lane::bulk ? stream::bulk : stream::fast;
+}
+
+/// What the session itself says; everything else is its user's.
+enum class session_word : std::uint8_t { none, hello, pulse, refusal, goodbye };
+
+struct frame_header {
+  std::uint32_t length = 0;  ///< Bytes of what follows.
+  std::uint8_t version = 0;
+  std::uint8_t kind = 0;  ///< The user's; the session does not look at it.
+  lane of = lane::control;
+  session_word word = session_word::none;
+  std::uint64_t sequence = 0;  ///< Counts the frames of the lane, from 0; 0 for the session's own.
+  std::uint64_t request = 0;
+  std::uint32_t attempt = 0;
+  std::uint32_t epoch = 0;  ///< Of the plan that the sender goes by.
+  friend bool operator==(const frame_header&, const frame_header&) = default;
+};
+
+inline constexpr std::size_t header_bytes = 32;
+inline constexpr std::uint8_t wire_version = 1;
+
+/// Appends the 32 bytes.
+void put(const frame_header& header, std::string& into);
+/// Of at least 32 bytes. Every field is as found: what makes sense is for the session to say.
+frame_header get_header(std::string_view bytes);
+
+}  // namespace ordermoe::net

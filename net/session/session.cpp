@@ -1,0 +1,528 @@
+#include "net/session/session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace ordermoe::net {
+
+namespace {
+
+/// What a pulse says, each number in 64 bits.
+struct pulse {
+  std::int64_t time_ns = 0;  ///< Of the sender, in its own time: it comes back as it is.
+  std::int64_t echo = -1;    ///< The latest that came from the peer.
+  std::int64_t held_ns = 0;  ///< How long ago that was.
+  std::array<std::uint64_t, n_lanes> expected{}, used_bytes{};
+};
+constexpr std::size_t pulse_bytes = (3 + 2 * n_lanes) * sizeof(std::uint64_t);
+static_assert(sizeof(pulse) == pulse_bytes);
+
+constexpr std::size_t most_refusal_bytes = 1024;
+
+/// Bytes of a session's own word at most.
+std::size_t most_bytes(session_word word) {
+  switch (word) {
+    case session_word::hello:
+      return most_hello_bytes;
+    case session_word::pulse:
+      return pulse_bytes;
+    case session_word::refusal:
+    case session_word::goodbye:
+      return most_refusal_bytes;
+    case session_word::none:
+      break;
+  }
+  return 0;
+}
+
+}  // namespace
+
+const char* to_string(session_event::what kind) {
+  constexpr const char* names[] = {"up",      "resumed", "cut",   "suspect",   "heard",   "down",
+                                   "refused", "fault",   "frame", "congested", "relieved"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+session::session(session_config config, std::int64_t now_ns)
+    : config_(std::move(config)), heard_ns_(now_ns), pulsed_ns_(now_ns) {}
+
+session::connection* session::find(connection_id id) {
+  const auto found = std::ranges::find(connections_, id, &connection::id);
+  return found == connections_.end() ? nullptr : &*found;
+}
+
+const session::connection* session::find(connection_id id) const {
+  const auto found = std::ranges::find(connections_, id, &connection::id);
+  return found == connections_.end() ? nullptr : &*found;
+}
+
+session::connection* session::open_connection(stream which) {
+  const auto found = std::ranges::find_if(connections_, [&](const connection& each) {
+    return each.which == which && each.state == connection_phase::open;
+  });
+  return found == connections_.end() ? nullptr : &*found;
+}
+
+void session::tell(what kind, std::string text, frame_header header) {
+  events_.push_back({kind, header, std::move(text)});
+}
+
+std::vector<session_event> session::take_events() {
+  return std::exchange(events_, {});
+}
+
+// --------------------------------------------------------------------------------------- connections
+
+void session::connected(connection_id id, stream which, bool dialled_here, std::string name,
+                        std::int64_t now_ns) {
+  connection fresh;
+  fresh.id = id;
+  fresh.which = which;
+  fresh.dialled_here = dialled_here;
+  fresh.name = std::move(name);
+  fresh.since_ns = now_ns;
+  fresh.said = config_.self;
+  fresh.said.which = which;
+  if (phase_ != phase::away) {
+    fresh.said.other = peer_.self;
+    for (std::size_t i = 0; i < n_lanes; ++i) fresh.said.expected[i] = in_[i].expected;
+  }
+  say(fresh, session_word::hello, hello_text(fresh.said));
+  connections_.push_back(std::move(fresh));
+}
+
+void session::disconnected(connection_id id, std::int64_t, std::string_view why) {
+  const auto* gone = find(id);
+  if (gone == nullptr) return;
+  const bool carried = gone->which == stream::fast && gone->state == connection_phase::open;
+  std::erase_if(connections_, [&](const connection& each) { return each.id == id; });
+  if (!carried || phase_ != phase::up) return;
+  phase_ = phase::cut;
+  tell(what::cut, std::string(why));
+}
+
+std::vector<session::connection_id> session::take_closing() {
+  std::vector<connection_id> closing;
+  for (auto& each : connections_)
+    if (each.state == connection_phase::closing && !std::exchange(each.told_closing, true))
+      closing.push_back(each.id);
+  return closing;
+}
+
+void session::say(connection& to, session_word word, std::string_view text) {
+  frame_header header;
+  header.version = wire_version;
+  header.word = word;
+  header.of = to.which == stream::bulk ? lane::bulk : lane::control;
+  header.length = static_cast<std::uint32_t>(text.size());
+  put(header, to.out);
+  to.out += text;
+}
+
+void session::fault(connection& from, std::string text) {
+  tell(what::fault, fmt::format("{}, {} stream: {}", config_.peer, to_string(from.which), text));
+  const bool carried = from.which == stream::fast && from.state == connection_phase::open;
+  close(from);
+  if (!carried || phase_ != phase::up) return;
+  phase_ = phase::cut;
+  tell(what::cut, std::move(text));
+}
+
+void session::refuse(connection& from, const std::string& why) {
+  tell(what::refused, why);
+  say(from, session_word::refusal, std::string_view(why).substr(0, most_refusal_bytes));
+  close(from);
+}
+
+// --------------------------------------------------------------------------------------------- input
+
+void session::receive(connection_id id, std::string_view bytes, std::int64_t now_ns) {
+  auto* from = find(id);
+  if (from == nullptr || from->state == connection_phase::closing) return;
+  from->in += bytes;
+  take_input(*from, now_ns);
+}
+
+/// What is taken may open or close connections, but adds and removes none.
+void session::take_input(connection& from, std::int64_t now_ns) {
+  std::size_t at = 0;
+  while (from.state != connection_phase::closing && from.in.size() - at >= header_bytes) {
+    const auto header = get_header(std::string_view(from.in).substr(at));
+    if (!check_header(from, header)) break;
+    if (from.in.size() - at < header_bytes + header.length) break;
+    const auto payload = std::string_view(from.in).substr(at + header_bytes, header.length);
+    at += header_bytes + header.length;
+    take(from, header, payload, now_ns);
+  }
+  from.in.erase(0, at);
+}
+
+bool session::check_header(connection& from, const frame_header& header) {
+  const auto refused = [&](std::string text) {
+    fault(from, std::move(text));
+    return false;
+  };
+  if (header.version != wire_version)
+    return refused(fmt::format("version: found {}, expected {}", header.version, wire_version));
+  if (index(header.of) >= n_lanes || stream_of(header.of) != from.which)
+    return refused(fmt::format("lane: found {}, expected one of the stream", index(header.of)));
+  if (header.word > session_word::goodbye)
+    return refused(fmt::format("flags: found {}, expected at most {}",
+                               static_cast<int>(header.word),
+                               static_cast<int>(session_word::goodbye)));
+  const bool greets = header.word == session_word::hello;
+  if (header.word != session_word::refusal && greets != (from.state == connection_phase::greeting))
+    return refused(greets ? "found a second hello, expected frames"
+                          : "found a frame, expected a hello first");
+  const std::size_t most = header.word == session_word::none
+                               ? config_.limits.largest_frame[index(header.of)]
+                               : most_bytes(header.word);
+  if (header.length > most)
+    return refused(fmt::format("length: found {} bytes, expected at most {}", header.length, most));
+  return true;
+}
+
+void session::take(connection& from, const frame_header& header, std::string_view payload,
+                   std::int64_t now_ns) {
+  switch (header.word) {
+    case session_word::hello:
+      return take_hello(from, payload, now_ns);
+    case session_word::refusal:
+      tell(what::refused, fmt::format("{} refuses: {}", config_.peer, payload));
+      return close(from);
+    case session_word::pulse:
+      heard_from_peer(now_ns);
+      return take_pulse(from, payload, now_ns);
+    case session_word::goodbye:
+      return give_up(fmt::format("{} left: {}", config_.peer, payload));
+    case session_word::none:
+      heard_from_peer(now_ns);
+      return take_frame(from, header, payload);
+  }
+}
+
+void session::heard_from_peer(std::int64_t now_ns) {
+  heard_ns_ = now_ns;
+  if (std::exchange(suspected_, false)) tell(what::heard);
+}
+
+void session::take_frame(connection& from, const frame_header& header, std::string_view payload) {
+  auto& in = in_[index(header.of)];
+  if (header.sequence < in.expected) return;  // It came over the connection before.
+  if (header.sequence > in.expected)
+    return fault(from, fmt::format("sequence of lane {}: found {}, expected {}",
+                                   to_string(header.of), header.sequence, in.expected));
+  const auto size = frame_bytes(header);
+  const auto allowed = config_.limits.credit[index(header.of)];
+  const bool alone = in.received_bytes == in.used_bytes;
+  if (!alone && in.received_bytes - in.used_bytes + size > allowed)
+    return fault(
+        from, fmt::format("lane {}: found {} bytes beyond the credit of {}", to_string(header.of),
+                          in.received_bytes - in.used_bytes + size - allowed, allowed));
+  ++in.expected;
+  in.received_bytes += size;
+  total_received_[index(header.of)] += size;
+  tell(what::frame, std::string(payload), header);
+}
+
+void session::take_pulse(connection& from, std::string_view payload, std::int64_t now_ns) {
+  if (payload.size() != pulse_bytes)
+    return fault(from,
+                 fmt::format("pulse: found {} bytes, expected {}", payload.size(), pulse_bytes));
+  pulse heard;
+  std::memcpy(&heard, payload.data(), pulse_bytes);
+  for (std::size_t i = 0; i < n_lanes; ++i) {
+    const auto of = static_cast<lane>(i);
+    auto& out = out_[i];
+    if (heard.expected[i] > out.furthest || heard.used_bytes[i] > out.end_bytes)
+      return fault(
+          from, fmt::format("pulse: found frame {} and byte {} of lane {} confirmed, expected at "
+                            "most frame {} and byte {}",
+                            heard.expected[i], heard.used_bytes[i], to_string(of), out.furthest,
+                            out.end_bytes));
+    confirm(of, heard.expected[i]);
+    out.used_bytes = std::max(out.used_bytes, heard.used_bytes[i]);
+    note_congestion(of);
+  }
+  echo_ = heard.time_ns;
+  echo_since_ns_ = now_ns;
+  if (heard.echo < 0 || heard.echo > now_ns || heard.held_ns < 0) return;
+  const auto round_trip = now_ns - heard.echo - heard.held_ns;
+  if (round_trip >= 0) round_trip_ns_ = round_trip;
+}
+
+// --------------------------------------------------------------------------------------------- hello
+
+void session::take_hello(connection& from, std::string_view text, std::int64_t now_ns) {
+  auto theirs = parse_hello(text);
+  if (!theirs) return refuse(from, theirs.error().message);
+  const auto expected_name = from.name.empty() ? config_.peer : from.name;
+  if (const auto why = disagreement(from.said, *theirs, expected_name))
+    return refuse(from, why->message);
+  // Of a session with another life of this end: in the one with this it had taken nothing yet.
+  if (theirs->other != config_.self.self) theirs->expected = {};
+  // Of an earlier life of the peer: it was on its way for long.
+  if (phase_ != phase::away && theirs->self < peer_.self) return close(from);
+  const bool same = phase_ != phase::away && theirs->self == peer_.self;
+  if (from.which == stream::bulk && !same) return close(from);
+  if (auto* other = open_connection(from.which); same && other != nullptr) {
+    if (!supersedes(from, *other, now_ns)) return close(from);
+    close(*other);
+  }
+  if (!same) {
+    for (auto& each : connections_)
+      if (each.state == connection_phase::open) close(each);
+    begin(*theirs);
+  } else if (!go_on(from, *theirs)) {
+    return;
+  }
+  open(from, now_ns);
+}
+
+bool session::supersedes(const connection& newer, const connection& open,
+                         std::int64_t now_ns) const {
+  if (newer.dialled_here == open.dialled_here) return true;
+  // Both ends dialled at once: both keep the one of the lower name, unless it went silent.
+  if (now_ns - heard_ns_ > 2 * config_.limits.heartbeat_ns) return true;
+  return newer.dialled_here == (config_.self.node < config_.peer);
+}
+
+void session::begin(const hello& theirs) {
+  if (phase_ != phase::away)
+    tell(what::down, fmt::format("{} began anew: found boot {} generation {}, expected {} and {}",
+                                 config_.peer, theirs.self.boot, theirs.self.generation,
+                                 peer_.self.boot, peer_.self.generation));
+  forget();
+  peer_ = theirs;
+  phase_ = phase::up;
+  tell(what::up);
+}
+
+/// Sends again from where the peer is.
+bool session::go_on(connection& with, const hello& theirs) {
+  for (std::size_t i = 0; i < n_lanes; ++i)
+    if (stream_of(static_cast<lane>(i)) == with.which && theirs.expected[i] > out_[i].furthest) {
+      fault(with,
+            fmt::format("hello.expected: found {} of lane {}, expected at most {}",
+                        theirs.expected[i], to_string(static_cast<lane>(i)), out_[i].furthest));
+      return false;
+    }
+  for (std::size_t i = 0; i < n_lanes; ++i) {
+    if (stream_of(static_cast<lane>(i)) != with.which) continue;
+    auto& out = out_[i];
+    confirm(static_cast<lane>(i), theirs.expected[i]);
+    resent_frames_ += out.unsent - out.first;
+    out.unsent = out.first;
+  }
+  if (phase_ == phase::cut && with.which == stream::fast) {
+    phase_ = phase::up;
+    tell(what::resumed);
+  }
+  return true;
+}
+
+void session::open(connection& which, std::int64_t now_ns) {
+  which.state = connection_phase::open;
+  if (which.which == stream::bulk) return;
+  heard_from_peer(now_ns);
+  pulse_is_due_ = true;
+}
+
+void session::give_up(std::string why) {
+  if (phase_ == phase::away) return;
+  forget();
+  phase_ = phase::away;
+  ++config_.self.self.generation;
+  for (auto& each : connections_) close(each);
+  tell(what::down, std::move(why));
+}
+
+void session::forget() {
+  out_ = {};
+  in_ = {};
+  suspected_ = false;
+  pulse_is_due_ = false;
+  echo_ = -1;
+  round_trip_ns_ = -1;
+}
+
+void session::leave(std::string_view why) {
+  if (auto* fast = open_connection(stream::fast))
+    say(*fast, session_word::goodbye, why.substr(0, most_refusal_bytes));
+  give_up(std::string(why));
+}
+
+// -------------------------------------------------------------------------------------------- output
+
+bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
+                   std::uint32_t epoch, std::string payload) {
+  if (phase_ == phase::away) return false;
+  auto& out = out_[index(of)];
+  out_frame next;
+  next.header = {static_cast<std::uint32_t>(payload.size()),
+                 wire_version,
+                 kind,
+                 of,
+                 session_word::none,
+                 out.next++,
+                 request,
+                 attempt,
+                 epoch};
+  next.payload = std::move(payload);
+  out.end_bytes += frame_bytes(next.header);
+  next.end = out.end_bytes;
+  out.frames.push_back(std::move(next));
+  note_congestion(of);
+  return true;
+}
+
+bool session::may_write(const out_lane& from, lane of) const {
+  if (from.unsent == from.next) return false;
+  const auto& frame = from.frames[from.unsent - from.first];
+  return frame.end - from.used_bytes <= config_.limits.credit[index(of)] ||
+         frame.end - frame_bytes(frame.header) <= from.used_bytes;
+}
+
+bool session::has_output(connection_id id) const {
+  const auto* to = find(id);
+  if (to == nullptr) return false;
+  if (!to->out.empty()) return true;
+  if (to->state != connection_phase::open) return false;
+  if (to->which == stream::fast && pulse_is_due_) return true;
+  for (std::size_t i = 0; i < n_lanes; ++i)
+    if (stream_of(static_cast<lane>(i)) == to->which && may_write(out_[i], static_cast<lane>(i)))
+      return true;
+  return false;
+}
+
+std::size_t session::write(connection_id id, std::string& into, std::size_t most,
+                           std::int64_t now_ns) {
+  auto* to = find(id);
+  if (to == nullptr) return 0;
+  const auto before = into.size();
+  into += std::exchange(to->out, {});
+  if (to->state != connection_phase::open) return into.size() - before;
+  if (to->which == stream::fast && pulse_is_due_) write_pulse(into, now_ns);
+  for (std::size_t i = 0; i < n_lanes; ++i)
+    if (stream_of(static_cast<lane>(i)) == to->which)
+      write_lane(static_cast<lane>(i), into, before + most);
+  return into.size() - before;
+}
+
+void session::write_pulse(std::string& into, std::int64_t now_ns) {
+  pulse said;
+  said.time_ns = now_ns;
+  said.echo = echo_;
+  said.held_ns = echo_ < 0 ? 0 : now_ns - echo_since_ns_;
+  for (std::size_t i = 0; i < n_lanes; ++i) {
+    said.expected[i] = in_[i].expected;
+    said.used_bytes[i] = in_[i].used_bytes;
+    in_[i].told_bytes = in_[i].used_bytes;
+  }
+  frame_header header;
+  header.version = wire_version;
+  header.word = session_word::pulse;
+  header.length = pulse_bytes;
+  put(header, into);
+  into.append(reinterpret_cast<const char*>(&said), pulse_bytes);
+  pulsed_ns_ = now_ns;
+  pulse_is_due_ = false;
+}
+
+void session::write_lane(lane of, std::string& into, std::size_t limit) {
+  auto& out = out_[index(of)];
+  while (into.size() < limit && may_write(out, of)) {
+    const auto& frame = out.frames[out.unsent - out.first];
+    put(frame.header, into);
+    into += frame.payload;
+    if (++out.unsent <= out.furthest) continue;
+    out.furthest = out.unsent;
+    total_sent_[index(of)] += frame_bytes(frame.header);
+  }
+}
+
+void session::confirm(lane of, std::uint64_t received) {
+  auto& out = out_[index(of)];
+  while (out.first < received) {
+    out.frames.pop_front();
+    ++out.first;
+  }
+  out.unsent = std::max(out.unsent, out.first);
+}
+
+/// Beyond its credit is what neither the peer's user has used up nor fits before it.
+void session::note_congestion(lane of) {
+  auto& out = out_[index(of)];
+  const auto beyond = out.end_bytes - out.used_bytes;
+  const auto credit = config_.limits.credit[index(of)];
+  frame_header header;
+  header.of = of;
+  if (!out.congested && beyond > credit) {
+    out.congested = true;
+    tell(what::congested, {}, header);
+  } else if (out.congested && beyond <= credit / 2) {
+    out.congested = false;
+    tell(what::relieved, {}, header);
+  }
+}
+
+void session::used(lane of, std::uint64_t bytes) {
+  auto& in = in_[index(of)];
+  // Of a session that is over: nobody waits for it.
+  in.used_bytes = std::min(in.received_bytes, in.used_bytes + bytes);
+  if (4 * (in.used_bytes - in.told_bytes) >= config_.limits.credit[index(of)]) pulse_is_due_ = true;
+}
+
+std::uint64_t session::written_bytes(const out_lane& out) {
+  if (out.unsent == out.next) return out.end_bytes;
+  const auto& frame = out.frames[out.unsent - out.first];
+  return frame.end - frame_bytes(frame.header);
+}
+
+std::uint64_t session::outstanding_bytes(lane of) const {
+  const auto& out = out_[index(of)];
+  const auto written = written_bytes(out);
+  return written > out.used_bytes ? written - out.used_bytes : 0;
+}
+
+std::uint64_t session::waiting_bytes(lane of) const {
+  const auto& out = out_[index(of)];
+  return out.end_bytes - written_bytes(out);
+}
+
+// ---------------------------------------------------------------------------------------------- time
+
+void session::tick(std::int64_t now_ns) {
+  for (auto& each : connections_)
+    if (each.state == connection_phase::greeting &&
+        now_ns - each.since_ns >= config_.limits.hello_ns)
+      refuse(each, fmt::format("no hello within {:g} s",
+                               static_cast<double>(config_.limits.hello_ns) * 1e-9));
+  if (phase_ == phase::away) return;
+  const auto silent_ns = now_ns - heard_ns_;
+  if (silent_ns >= config_.limits.dead_ns)
+    return give_up(fmt::format("{} was silent for {:.1f} s", config_.peer,
+                               static_cast<double>(silent_ns) * 1e-9));
+  if (silent_ns >= config_.limits.suspect_ns && !std::exchange(suspected_, true))
+    tell(what::suspect);
+  if (now_ns - pulsed_ns_ >= config_.limits.heartbeat_ns) pulse_is_due_ = true;
+}
+
+std::int64_t session::next_tick_ns() const {
+  auto next = std::numeric_limits<std::int64_t>::max();
+  for (const auto& each : connections_)
+    if (each.state == connection_phase::greeting)
+      next = std::min(next, each.since_ns + config_.limits.hello_ns);
+  if (phase_ == phase::away) return next;
+  next = std::min(next, heard_ns_ + config_.limits.dead_ns);
+  if (!suspected_) next = std::min(next, heard_ns_ + config_.limits.suspect_ns);
+  if (phase_ == phase::up && !pulse_is_due_)
+    next = std::min(next, pulsed_ns_ + config_.limits.heartbeat_ns);
+  return next;
+}
+
+}  // namespace ordermoe::net
