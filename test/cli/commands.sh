@@ -219,6 +219,7 @@ expect "what is no certificate is refused" 2 'found no certificate' "$ordermoe" 
 
 few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1
+expect "too many threads of all servers are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode local --cluster "$cluster" --strategy exact --threads 1024 --max-new-tokens 1
 expect "a folder is no trace" 2 'is a folder' "$ordermoe" trace verify own
 expect "inspect says what it counts in" 0 'own$' "$ordermoe" model inspect --model "$model" --cluster "$cluster"
 
