@@ -56,6 +56,10 @@ struct live_sequence {
   /// Those that are here, by first position, in no order: a few at a time.
   std::vector<std::pair<std::uint32_t, token_actor>> tokens;
 
+  void remove(std::vector<std::pair<std::uint32_t, token_actor>>::iterator token) {
+    std::swap(*token, tokens.back());
+    tokens.pop_back();
+  }
   auto token_at(std::uint32_t first) {
     return std::ranges::find(tokens, first, &std::pair<std::uint32_t, token_actor>::first);
   }
@@ -359,10 +363,8 @@ struct edge_server_state {
   void depart(const token_departed& message) {
     auto* sequence = sequence_of(message.key);
     if (sequence == nullptr) return;
-    if (const auto token = sequence->token_at(message.key.first); token != sequence->tokens.end()) {
-      std::swap(*token, sequence->tokens.back());
-      sequence->tokens.pop_back();
-    }
+    if (const auto token = sequence->token_at(message.key.first); token != sequence->tokens.end())
+      sequence->remove(token);
     sequence->visits.leave(message.key.first, message.step);
   }
 
@@ -381,8 +383,7 @@ struct edge_server_state {
       return;
     }
     end(message.token);
-    std::swap(*token, sequence->tokens.back());
-    sequence->tokens.pop_back();
+    sequence->remove(token);
   }
 
   void deliver(arrived_output output) {

@@ -373,7 +373,7 @@ result<void> make_authority(const fs::path& folder, const std::string& cluster, 
   if (status)
     return error{errc::io,
                  fmt::format("{}: cannot be made: {}", folder.string(), status.message())};
-  auto made = draft(cluster, "OrderMoE authority of " + cluster, days);
+  auto made = draft(cluster, "OrderMoE authority", days);
   if (!made) return made.error();
   auto* certificate = made->certificate.get();
   if (X509_set_issuer_name(certificate, X509_get_subject_name(certificate)) != 1 ||

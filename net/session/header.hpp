@@ -8,7 +8,7 @@
 
 /// What stands before every frame on a connection between two nodes: 32 bytes, little-endian.
 ///
-///   length u32 | version u8 | kind u8 | lane u8 | flags u8 | sequence u64 | request u64 | attempt u32 | epoch u32
+///   length u32 | version u8 | kind u8 | lane u8 | word u8 | sequence u64 | request u64 | attempt u32 | epoch u32
 ///
 /// A frame is told apart, ordered, counted and, where it is stale, dropped by its header alone.
 namespace ordermoe::net {

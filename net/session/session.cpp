@@ -48,7 +48,16 @@ const char* to_string(session_event::what kind) {
 }
 
 session::session(session_config config, std::int64_t now_ns)
-    : config_(std::move(config)), heard_ns_(now_ns), pulsed_ns_(now_ns) {}
+    : config_(std::move(config)), heard_ns_(now_ns), pulsed_ns_(now_ns) {
+  // What one end may send is what the other takes.
+  for (std::size_t i = 0; i < n_lanes; ++i) {
+    const auto* name = to_string(static_cast<lane>(i));
+    auto& agreed = config_.self.agreed;
+    agreed.emplace_back(fmt::format("credit.{}", name), std::to_string(config_.limits.credit[i]));
+    agreed.emplace_back(fmt::format("largest_frame.{}", name),
+                        std::to_string(config_.limits.largest_frame[i]));
+  }
+}
 
 session::connection* session::find(connection_id id) {
   const auto found = std::ranges::find(connections_, id, &connection::id);
@@ -96,13 +105,18 @@ void session::connected(connection_id id, stream which, bool dialled_here, std::
 }
 
 void session::disconnected(connection_id id, std::int64_t, std::string_view why) {
-  const auto* gone = find(id);
+  auto* gone = find(id);
   if (gone == nullptr) return;
-  const bool carried = gone->which == stream::fast && gone->state == connection_phase::open;
+  lose(*gone, std::string(why));
   std::erase_if(connections_, [&](const connection& each) { return each.id == id; });
+}
+
+void session::lose(connection& which, std::string why) {
+  const bool carried = which.which == stream::fast && which.state == connection_phase::open;
+  close(which);
   if (!carried || phase_ != phase::up) return;
   phase_ = phase::cut;
-  tell(what::cut, std::string(why));
+  tell(what::cut, std::move(why));
 }
 
 std::vector<session::connection_id> session::take_closing() {
@@ -125,11 +139,7 @@ void session::say(connection& to, session_word word, std::string_view text) {
 
 void session::fault(connection& from, std::string text) {
   tell(what::fault, fmt::format("{}, {} stream: {}", config_.peer, to_string(from.which), text));
-  const bool carried = from.which == stream::fast && from.state == connection_phase::open;
-  close(from);
-  if (!carried || phase_ != phase::up) return;
-  phase_ = phase::cut;
-  tell(what::cut, std::move(text));
+  lose(from, std::move(text));
 }
 
 void session::refuse(connection& from, const std::string& why) {
@@ -171,8 +181,7 @@ bool session::check_header(connection& from, const frame_header& header) {
   if (index(header.of) >= n_lanes || stream_of(header.of) != from.which)
     return refused(fmt::format("lane: found {}, expected one of the stream", index(header.of)));
   if (header.word > session_word::goodbye)
-    return refused(fmt::format("flags: found {}, expected at most {}",
-                               static_cast<int>(header.word),
+    return refused(fmt::format("word: found {}, expected at most {}", static_cast<int>(header.word),
                                static_cast<int>(session_word::goodbye)));
   const bool greets = header.word == session_word::hello;
   if (header.word != session_word::refusal && greets != (from.state == connection_phase::greeting))
@@ -193,7 +202,7 @@ void session::take(connection& from, const frame_header& header, std::string_vie
       return take_hello(from, payload, now_ns);
     case session_word::refusal:
       tell(what::refused, fmt::format("{} refuses: {}", config_.peer, payload));
-      return close(from);
+      return lose(from, "refused by the peer");
     case session_word::pulse:
       heard_from_peer(now_ns);
       return take_pulse(from, payload, now_ns);
@@ -360,7 +369,8 @@ void session::leave(std::string_view why) {
 
 bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
                    std::uint32_t epoch, std::string payload) {
-  if (phase_ == phase::away) return false;
+  if (phase_ == phase::away || payload.size() > config_.limits.largest_frame[index(of)])
+    return false;
   auto& out = out_[index(of)];
   out_frame next;
   next.header = {static_cast<std::uint32_t>(payload.size()),

@@ -32,6 +32,7 @@
 /// An unbounded user makes this queue unbounded.
 namespace ordermoe::net {
 
+/// Both ends must have the same `largest_frame` and `credit`: the hello compares them.
 struct session_limits {
   std::array<std::uint32_t, n_lanes> largest_frame{1u << 20, 64u << 20, 64u << 20, 1u << 16,
                                                    1u << 20};  ///< Bytes.
@@ -93,7 +94,7 @@ class session {
 
   // ------------------------------------------------------------------------------- above: the user
 
-  /// False while away: nothing is kept then.
+  /// False while away, when nothing is kept, and for more bytes than the lane's largest frame.
   bool send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
             std::uint32_t epoch, std::string payload);
   /// The user is done with so many bytes of frames of this lane, headers included (frame_bytes).
@@ -170,6 +171,8 @@ class session {
 
   void say(connection& to, session_word word, std::string_view text);
   void close(connection& which) { which.state = connection_phase::closing; }
+  /// Closes it; where it carried the session, that is cut.
+  void lose(connection& which, std::string why);
   void fault(connection& from, std::string text);
   void refuse(connection& from, const std::string& why);
 

@@ -1,5 +1,6 @@
 #include "net/identity/certificates.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,6 +86,18 @@ BOOST_AUTO_TEST_CASE(what_an_authority_issues_says_who_it_is_and_is_checked) {
   fs::permissions(in("ann.key"), fs::perms::group_read, fs::perm_options::add);
   BOOST_TEST(has(problem(net::check_identity(in("ca.crt"), in("ann.crt"), in("ann.key"), now_s())),
                  "chmod 600"));
+}
+
+BOOST_AUTO_TEST_CASE(the_longest_names_fit_into_a_certificate) {
+  const scratch_folder folder;
+  const std::string longest(63, 'a');
+  BOOST_REQUIRE(net::make_authority(folder.path, longest, 10).has_value());
+  BOOST_REQUIRE(net::issue(folder.path, {net::role::operate, longest, {}, 10}).has_value());
+  const auto who =
+      net::check_identity(folder.path / "ca.crt", folder.path / fmt::format("{}.crt", longest),
+                          folder.path / fmt::format("{}.key", longest), now_s());
+  BOOST_REQUIRE(who.has_value());
+  BOOST_TEST((*who == net::certificate_name{longest, net::role::operate, longest}));
 }
 
 BOOST_AUTO_TEST_CASE(another_authoritys_certificates_do_not_count) {

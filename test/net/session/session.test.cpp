@@ -268,6 +268,45 @@ BOOST_AUTO_TEST_CASE(what_must_agree_is_compared_and_named_at_both_ends) {
              }) == "hello.protocol: found 2 to 3, expected 1 to 1");
 }
 
+BOOST_AUTO_TEST_CASE(ends_of_other_limits_refuse_each_other_before_a_frame_is_sent) {
+  two_nodes world;
+  auto config = world.ends[1].config();
+  config.limits.credit[1] = 5000;
+  world.ends[1].session.emplace(config, world.now_ns);
+  world.dial(0, stream::fast);
+  world.run(5 * ms);
+  BOOST_TEST(world.ends[0].events.front().text ==
+             "hello.credit.token: found 5000, expected 67108864");
+}
+
+BOOST_AUTO_TEST_CASE(a_frame_that_the_peer_would_refuse_is_not_taken) {
+  net::session_limits limits;
+  limits.largest_frame[1] = 100;
+  connected_pair world(limits);
+  BOOST_TEST(!world.send(0, lane::token, 101));
+  BOOST_TEST(world.send(0, lane::token, 100));
+  world.run(3 * ms);
+  BOOST_TEST(world.ends[1].n_taken[1] == 1u);
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
+BOOST_AUTO_TEST_CASE(a_refusal_by_a_peer_that_seemed_to_agree_cuts_the_session) {
+  connected_pair world;
+  net::frame_header header;
+  header.version = net::wire_version;
+  header.word = net::session_word::refusal;
+  header.length = 2;
+  std::string bytes;
+  net::put(header, bytes);
+  bytes += "no";
+  auto& end = *world.ends[0].session;
+  end.receive(world.fast, bytes, world.now_ns);
+  BOOST_TEST((end.now_in() == net::session::phase::cut));
+  world.run(3 * ms);
+  BOOST_TEST(world.ends[0].count(what::refused) == 1u);
+  BOOST_TEST(world.ends[0].count(what::cut) == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(a_goodbye_ends_the_session_at_once) {
   connected_pair world;
   world.ends[0].session->leave("stopping");
@@ -359,7 +398,7 @@ BOOST_AUTO_TEST_CASE(bytes_that_no_session_writes_close_the_connection_and_nothi
   BOOST_TEST(has(said_of(true, bad), "lane: found 4"));
   bad = good;
   bad.word = static_cast<net::session_word>(77);
-  BOOST_TEST(has(said_of(true, bad), "flags: found 77"));
+  BOOST_TEST(has(said_of(true, bad), "word: found 77"));
   bad = good;
   bad.length = 0xffffffff;
   BOOST_TEST(has(said_of(true, bad), "length: found 4294967295"));

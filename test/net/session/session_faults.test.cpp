@@ -69,7 +69,7 @@ struct random_run : test::two_nodes {
     arrive(1 + draws.below(4000), &draws);
     for (std::size_t i = 0; i < 2; ++i)
       if (one_in(2)) use(i, draws.below(8));
-    advance(static_cast<std::int64_t>(draws.below(one_in(20) ? 900 : 60)) * ms);
+    advance(static_cast<std::int64_t>(draws.below(one_in(8) ? 900 : 60)) * ms);
     check_credit();
   }
   /// But for one frame alone.

@@ -53,8 +53,8 @@ class two_nodes {
  public:
   explicit two_nodes(net::session_limits limits = {}) {
     for (std::size_t i = 0; i < 2; ++i) {
-      ends[i].name = i == 0 ? "a" : "b";
-      ends[i].peer = i == 0 ? "b" : "a";
+      ends[i].name = std::string(1, i == 0 ? 'a' : 'b');
+      ends[i].peer = std::string(1, i == 0 ? 'b' : 'a');
       ends[i].limits = limits;
       ends[i].start(now_ns);
     }
