@@ -17,6 +17,7 @@ namespace ordermoe::actors {
 /// How many answers a service's callers still wait for. Thread-safe.
 class answer_book {
  public:
+  explicit answer_book(std::uint64_t first_request = 0) : next_(first_request) {}
   /// The number of a new request, which is outstanding from now on.
   std::uint64_t expect() {
     ++outstanding_;
@@ -38,7 +39,7 @@ class answer_book {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<std::size_t> outstanding_ = 0;
-  std::atomic<std::uint64_t> next_ = 0;
+  std::atomic<std::uint64_t> next_;
 };
 
 /// From the service, before it submits the request: where its answer goes.

@@ -21,8 +21,9 @@ void ask(console_self* self, const pending_status& pending, const Handle& whom, 
   });
 }
 
-void ask_server(console_self* self, const pending_status& pending, const server_view& view) {
-  const auto m = view.id;
+/// `m`: its place among the servers of the status.
+void ask_server(console_self* self, const pending_status& pending, const server_view& view,
+                std::size_t m) {
   ask<edge_status>(self, pending, view.server, [m](service_status& status, const auto& answer) {
     // What compute and selector say of it may have come before.
     auto& into = status.servers[m];
@@ -60,10 +61,12 @@ void ask_status(const pending_status& pending,
                 const planner_actor& planner, const monitor_actor& monitor,
                 const console_actor& console) {
   const auto n = views.size();
+  std::size_t n_links = 0;
+  for (const auto& view : views) n_links += view->links.size() - 1;
   service_status empty;
   empty.servers.resize(n);
-  empty.links.resize(n * (n - 1));
-  pending->begin(std::move(empty), 3 * n + n * (n - 1) + 1 + (monitor ? 1 : 0));
+  empty.links.resize(n_links);
+  pending->begin(std::move(empty), 3 * n + n_links + 1 + (monitor ? 1 : 0));
   caf::anon_send(
       console, console_job{[=](console_self* self) {
         ask<planner_status>(self, pending, planner, [](service_status& status, const auto& answer) {
@@ -74,8 +77,9 @@ void ask_status(const pending_status& pending,
             status.observed = answer;
           });
         std::size_t i = 0;
-        for (const auto& view : views) {
-          ask_server(self, pending, *view);
+        for (std::size_t m = 0; m < views.size(); ++m) {
+          const auto& view = views[m];
+          ask_server(self, pending, *view, m);
           for (const auto& link : view->links)
             if (link)
               ask<link_status>(self, pending, link,

@@ -1,5 +1,7 @@
 #include "actors/context.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace ordermoe::actors {
@@ -37,6 +39,11 @@ void server_view::send(std::uint32_t to, wire::frame content) const {
 void server_view::send(std::uint32_t to, wire::frame content, std::uint64_t epoch) const {
   content.epoch = epoch;
   caf::anon_send(links[to], std::move(content));
+}
+
+error server_view::not_connected(std::uint32_t server) const {
+  return {errc::failed, fmt::format("server {} ({}) is not connected, and the request needs it",
+                                    server, context->servers.servers[server].name)};
 }
 
 std::uint32_t server_view::start_server(std::uint32_t access, std::uint32_t from,

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "actors/cluster_seat.hpp"
 #include "actors/messages.hpp"
 #include "config/cluster.hpp"
 #include "config/cost_profile.hpp"
@@ -48,6 +50,7 @@ struct service_context {
   std::uint32_t activation_report_rows = 64;  ///< A selector reports after this many rows.
   std::int64_t start_ns = 0;                  ///< Clock reading that all times count from.
   std::shared_ptr<trace::sink> trace;         ///< Null: none is written.
+  std::optional<cluster_seat> seat;           ///< Where the other servers are elsewhere.
   // Follow from the model; see derive().
   decoding_shape decoding;
   wire::wire_shape wire;
@@ -58,6 +61,8 @@ struct service_context {
   std::int64_t load_tolerance_ns() const { return load_period_ns / 4; }
   const model::model_config& shape() const { return model->config(); }
   std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
+  /// Whether this server is in this process.
+  bool is_here(std::size_t server) const { return !seat || seat->server == server; }
   /// What may arrive at a server.
   arrival_limits limits(std::uint32_t server) const;
 };
@@ -81,6 +86,8 @@ struct server_view {
   planning::server_mask members(std::uint32_t access, std::uint32_t layer) const {
     return placed->plan.residence[access].layers[layer];
   }
+  /// Why a request that needs this server ends.
+  error not_connected(std::uint32_t server) const;
   /// Where a position of this access server's request starts at `layer` when coming from `from`.
   std::uint32_t start_server(std::uint32_t access, std::uint32_t from, std::uint32_t layer) const;
   /// Nanoseconds since the start of the service.

@@ -80,6 +80,9 @@ struct edge_server_state {
   std::int64_t timer_ns = -1;                 ///< Of the timer that is set; -1: none.
   std::vector<std::uint64_t> refused_frames;  ///< [n_servers] by sender
   std::uint64_t late_frames = 0;
+  // Where servers are in other processes:
+  planning::server_mask away = 0;       ///< Those that are not connected.
+  planning::server_mask congested = 0;  ///< Those to which what is sent waits.
   // Load reports:
   wire::load_report told;                  ///< The latest.
   std::vector<std::int64_t> link_free_ns;  ///< [n_servers] when each link is free, as it last said
@@ -99,6 +102,12 @@ struct edge_server_state {
     refused_frames.resize(limits.n_servers, 0);
     link_free_ns.resize(limits.n_servers, 0);
     told.server = id;
+    if (given.seat) {
+      // A later start's reports are newer.
+      told.number = std::uint64_t{given.seat->boot} << 32;
+      for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+        if (peer != id) away |= planning::server_mask{1} << peer;
+    }
     told.link_wait_ns.resize(limits.n_servers, 0);
   }
 
@@ -146,12 +155,21 @@ struct edge_server_state {
   void resume() {
     hold = {};
     admitting.move(admission::open);
+    admit_held();
+  }
+
+  bool may_admit() const { return admitting.is(admission::open) && congested == 0; }
+
+  void admit_held() {
+    if (!may_admit()) return;
     for (auto& [number, request] : requests)
       if (request.status.phase == request_phase::held) admit(request);
   }
 
-  /// In flight from now on, whatever it has said of itself.
+  /// In flight from now on, whatever it has said of itself; or it ends where a server with KV rows of it is away.
   void admit(owned_request& request) {
+    if (const auto lost = members_of(id) & away; lost != 0)
+      return end_for_want_of(static_cast<std::uint32_t>(std::countr_zero(lost)), request);
     request.status.phase = request_phase::reserving;
     self->send(request.handle, resume_request{view});
   }
@@ -180,8 +198,8 @@ struct edge_server_state {
                                                                  : context().request_timeout_ns);
     deadlines.emplace(request.deadline_ns, message.request);
     set_timer();
-    if (admitting.is(admission::open)) admit(request);
-    requests.emplace(message.request, std::move(request));
+    const auto place = requests.emplace(message.request, std::move(request)).first;
+    if (may_admit()) admit(place->second);
   }
 
   void refuse(const submit_request& message, error why) {
@@ -213,6 +231,74 @@ struct edge_server_state {
   void tell_request(std::uint64_t number, Message message) {
     const auto found = requests.find(number);
     if (found != requests.end()) self->send(found->second.handle, std::move(message));
+  }
+
+  // ---------------------------------------------------------------------------------- other servers
+
+  /// Every server that keeps KV rows of this access server's requests.
+  planning::server_mask members_of(std::uint32_t access) const {
+    planning::server_mask all = 0;
+    for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
+      all |= view->members(access, layer);
+    return all;
+  }
+
+  void take(peer_event& event) {
+    const auto peer = event.server;
+    if (peer >= limits.n_servers || peer == id) return;
+    const auto bit = planning::server_mask{1} << peer;
+    switch (event.kind) {
+      case peer_event::what::frame:
+        return receive(event.content);
+      case peer_event::what::up:
+        away &= ~bit;
+        return;
+      case peer_event::what::down:
+        away |= bit;
+        congested &= ~bit;
+        lose(peer);
+        return admit_held();
+      case peer_event::what::congested:
+        congested |= bit;
+        return;
+      case peer_event::what::relieved:
+        congested &= ~bit;
+        return admit_held();
+    }
+  }
+
+  /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
+  void lose(std::uint32_t peer) {
+    if (!view->placed) return;
+    const bool keeps_rows = ((members_of(id) >> peer) & 1u) != 0;
+    for (auto& [number, request] : requests)
+      if (keeps_rows && request.status.phase != request_phase::held) end_for_want_of(peer, request);
+    std::vector<std::uint64_t> of_peer;
+    for (const auto& [request, held] : memory.sequences())
+      if (held.access == peer) of_peer.push_back(request);
+    std::ranges::sort(of_peer);
+    for (const auto request : of_peer) apply(memory.end(request));
+    for (const auto& [request, sequence] : sequences)
+      for (const auto& [first, token] : sequence.tokens) self->send(token, server_lost{peer});
+  }
+
+  void end_for_want_of(std::uint32_t peer, const owned_request& request) {
+    const auto why = view->not_connected(peer);
+    self->send(request.handle,
+               wire::failure_report{request.status.request, request.status.attempt, id,
+                                    static_cast<std::uint8_t>(why.code), why.message});
+  }
+
+  /// What a token sent from here went nowhere: its request ends. Of all else, whoever waits for it knows.
+  void take(const undeliverable& lost) {
+    if (lost.kind != frame_kind::token && lost.kind != frame_kind::call) return;
+    const auto* sequence = sequence_of(lost.request, lost.attempt);
+    if (sequence == nullptr) return;
+    const auto why = view->not_connected(lost.to);
+    wire::failure_report report{lost.request, lost.attempt, id, static_cast<std::uint8_t>(why.code),
+                                why.message};
+    if (sequence->access == id) return tell_request(lost.request, std::move(report));
+    view->send(sequence->access, wire::encode(report));
   }
 
   // --------------------------------------------------------------------------------------- frames
@@ -651,6 +737,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
     return {
         // CAF tries one after the other, so the most frequent come first.
         [&state](const frame& content) { state.receive(content); },
+        [&state](peer_event& event) { state.take(event); },
         [&state](const kv_written& written) { state.stream(written); },
         [&state](arrived_output& message) { state.deliver(std::move(message)); },
         [&state](const token_departed& message) { state.depart(message); },
@@ -662,6 +749,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const submit_request& message) { state.submit(message); },
         [&state](const link_load& load) { state.take(load); },
         [&state](const compute_load& load) { state.take(load); },
+        [&state](const undeliverable& lost) { state.take(lost); },
         [&state](load_tick) { state.tick(); },
         [&state](timer_tick) { state.ring(); },
         [&state](wire::failure_report& report) {

@@ -15,6 +15,7 @@ struct link_state {
   std::shared_ptr<const service_context> context;
   edge_server_actor near_end, far_end;
   std::optional<emulated_link> emulated;  ///< Virtual time.
+  std::shared_ptr<frame_outlet> outlet;   ///< Where the far end is in another process.
   link_ledger ledger;
   std::int64_t told_free_ns = 0;  ///< When the near end believes that it is free.
 
@@ -36,11 +37,17 @@ struct link_state {
                                 now, sent.start_ns, sent.end_ns, sent.arrival_ns}));
     content.from = ledger.from;
     content.to = ledger.to;
+    if (outlet) return send_out(content);
     if (!emulated) return self->send(far_end, std::move(content));
     tell_load(now);
     for (std::size_t i = 1; i < sent.deliveries.size(); ++i)
       deliver(frame(content), sent.deliveries[i] - now);
     if (!sent.deliveries.empty()) deliver(std::move(content), sent.deliveries[0] - now);
+  }
+
+  void send_out(frame& content) {
+    const undeliverable lost{content.kind, content.to, content.request, content.attempt};
+    if (!outlet->send(std::move(content))) self->send(near_end, lost);
   }
 
   void deliver(frame content, std::int64_t delay_ns) {
@@ -71,6 +78,7 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_c
         state.context = context;
         state.ledger.from = from;
         state.ledger.to = to;
+        if (context->seat) state.outlet = context->seat->outlets[to];
         if (context->clock == clock_kind::virtual_time)
           state.emulated.emplace(context->servers.link(server_id{from}, server_id{to}),
                                  context->bad_links, from, to);

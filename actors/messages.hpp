@@ -7,6 +7,7 @@
 
 #include "actors/caf.hpp"
 #include "actors/changes.hpp"
+#include "actors/cluster_seat.hpp"
 #include "actors/requests.hpp"
 #include "actors/status.hpp"
 #include "net/wire/messages.hpp"
@@ -174,9 +175,15 @@ struct work_failed {
   error what;
 };
 
+/// From the edge server: what is awaited from this server will not come.
+struct server_lost {
+  std::uint32_t server = 0;
+};
+
 /// arrived_output: from compute where the experts ran here, from the edge server otherwise.
 using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<arrived_output>,
-                                     caf::reacts_to<head_done>, caf::reacts_to<work_failed>>;
+                                     caf::reacts_to<head_done>, caf::reacts_to<work_failed>,
+                                     caf::reacts_to<server_lost>>;
 
 // ------------------------------------------------------------------------------------ to a compute
 
@@ -370,6 +377,14 @@ struct compute_load {
   std::int64_t wait_ns = 0;
 };
 
+/// From a link: a frame for this server went nowhere, since it is not connected.
+struct undeliverable {
+  wire::frame_kind kind = wire::frame_kind::token;
+  std::uint32_t to = 0;
+  std::uint64_t request = 0;
+  std::uint32_t attempt = 0;
+};
+
 /// From the planner: let no request begin from now on; answer with admission_held once none is in
 /// flight.
 struct hold_admission {
@@ -410,9 +425,10 @@ using edge_server_actor = caf::typed_actor<
     caf::reacts_to<wire::reservation>, caf::reacts_to<wire::failure_report>,
     caf::reacts_to<submit_request>, caf::reacts_to<cancel_request>, caf::reacts_to<restart_request>,
     caf::reacts_to<request_moved>, caf::reacts_to<compute_load>, caf::reacts_to<link_load>,
-    caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>, caf::reacts_to<hold_admission>,
-    caf::reacts_to<resume_admission>, caf::reacts_to<install_plan>, caf::reacts_to<settle_down>,
-    caf::reacts_to<stop_server>, caf::replies_to<status_query>::with<edge_status>>;
+    caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>, caf::reacts_to<peer_event>,
+    caf::reacts_to<undeliverable>, caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>,
+    caf::reacts_to<install_plan>, caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
+    caf::replies_to<status_query>::with<edge_status>>;
 
 }  // namespace ordermoe::actors
 
@@ -447,6 +463,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::link_status)
 ORDERMOE_LOCAL_MESSAGE(actors::load_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::observations)
 ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
+ORDERMOE_LOCAL_MESSAGE(actors::peer_event)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_announced)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_change)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_installed)
@@ -465,6 +482,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::resume_admission)
 ORDERMOE_LOCAL_MESSAGE(actors::resume_request)
 ORDERMOE_LOCAL_MESSAGE(actors::select_batch)
 ORDERMOE_LOCAL_MESSAGE(actors::selector_status)
+ORDERMOE_LOCAL_MESSAGE(actors::server_lost)
 ORDERMOE_LOCAL_MESSAGE(actors::settle_down)
 ORDERMOE_LOCAL_MESSAGE(actors::start_token)
 ORDERMOE_LOCAL_MESSAGE(actors::status_query)
@@ -476,6 +494,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::timer_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
 ORDERMOE_LOCAL_MESSAGE(actors::token_succeeded)
 ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
+ORDERMOE_LOCAL_MESSAGE(actors::undeliverable)
 ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
 ORDERMOE_LOCAL_MESSAGE(serving::arrived_output)
 ORDERMOE_LOCAL_MESSAGE(wire::failure_report)

@@ -90,7 +90,7 @@ struct planner_state {
   /// A step of a change takes as long as the longest request, and some.
   void await_all_servers() {
     awaited.clear();
-    for (std::uint32_t m = 0; m < work.servers.size(); ++m) awaited.insert(m);
+    awaited.insert(work.ids.begin(), work.ids.end());
     constexpr std::int64_t slack_ns = 30'000'000'000;
     send_later(self, handle(), context->request_timeout_ns + slack_ns, change_overdue{change},
                later::timer);

@@ -15,6 +15,7 @@ struct planner_work {
   planning::strategy chosen;             ///< Plan, policy and budgets of the start.
   planning::strategy_options proposals;  ///< How plans that the monitor proposes are made.
   std::vector<edge_server_actor> servers;
+  std::vector<std::uint32_t> ids;  ///< Of these.
   recorder_actor recorder;
   monitor_actor monitor;  ///< Empty where none runs.
   /// [n_servers] positions of the longest request that each access server must be able to take: a plan

@@ -10,7 +10,8 @@
 namespace ordermoe::actors {
 
 /// One direction between two servers: charges bytes / bandwidth, then the latency, FIFO (virtual time),
-/// or hands frames on at once (wall clock in one process). Keeps its own ledger.
+/// hands frames on at once (wall clock in one process), or to the way out where the other server is in
+/// another process. Keeps its own ledger.
 link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_context> context,
                       std::uint32_t from, std::uint32_t to);
 
@@ -30,6 +31,11 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id);
 ///
 /// While it is not open, requests that arrive are held; they begin under the plan that is in force when
 /// it opens. A server begins holding, before its first plan.
+///
+/// Where servers are in other processes, no request begins while what was sent to one of them waits. One that is
+/// not connected any more ends the requests that need it, each with an error that names it: those whose KV
+/// rows are there, and those with a token that waits for its outputs or calls it. What its own users asked for
+/// is forgotten here.
 ///
 /// A frame is decoded, checked against what can be true here (planning/serving/arrivals.hpp) and against what has
 /// been here (kv_reservations.hpp and token_visits.hpp there); what fails is counted and has no

@@ -16,6 +16,7 @@
 #include "actors/compute.hpp"
 #include "actors/console.hpp"
 #include "actors/context.hpp"
+#include "actors/lending_unit.hpp"
 #include "actors/monitor.hpp"
 #include "actors/planner.hpp"
 #include "actors/server_actors.hpp"
@@ -61,7 +62,7 @@ result<void> check_models(const service_options& options, const service_context&
     return error{errc::mismatch, fmt::format("{} models were loaded for {} servers",
                                              context.models.size(), servers.size())};
   for (std::size_t m = 0; m < servers.size(); ++m)
-    if (!context.models[m])
+    if (!context.models[m] && context.is_here(m))
       return error{
           errc::mismatch,
           fmt::format("server {} ({}) keeps its experts as {}, and no model was loaded so", m,
@@ -71,12 +72,29 @@ result<void> check_models(const service_options& options, const service_context&
     return error{errc::unsupported,
                  "servers that loaded the experts of one plan cannot change to another"};
   for (const auto& placed : options.chosen.plan.experts)
-    if (!context.models[placed.server.index()]->hosts(placed.layer, placed.expert))
+    if (context.is_here(placed.server.index()) &&
+        !context.models[placed.server.index()]->hosts(placed.layer, placed.expert))
       return error{
           errc::mismatch,
           fmt::format("server {} did not load expert {} of layer {}, which the plan places "
                       "there",
                       placed.server.index(), placed.expert.index(), placed.layer.index())};
+  return {};
+}
+
+result<void> check_seat(const service_options& options, const service_context& context) {
+  if (!options.seat) return {};
+  const auto n = context.n_servers();
+  if (options.seat->server >= n || options.seat->outlets.size() != n)
+    return error{
+        errc::out_of_range,
+        fmt::format("a seat as server {} with ways to {} servers, expected one of {} and as "
+                    "many",
+                    options.seat->server, options.seat->outlets.size(), n)};
+  if (options.mode != run_mode::local || options.server_models.empty() || options.monitor.on)
+    return error{errc::unsupported,
+                 "one server of a cluster runs on the wall clock, on its own weights and without a "
+                 "monitor"};
   return {};
 }
 
@@ -92,6 +110,7 @@ result<void> check_options(const service_options& options, const service_context
             "a trace has no lines for rows without slots, which {} has; run without a trace",
             model::architecture_of(options.model->config().kind))};
   if (auto checked = check_models(options, context); !checked) return checked;
+  if (auto checked = check_seat(options, context); !checked) return checked;
   if (options.promised_positions.empty()) return {};
   return check_kv_fits(options.chosen.plan.residence, options.promised_positions, context.servers,
                        options.costs);
@@ -120,6 +139,7 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
           ? options.most_positions
           : 2 * static_cast<std::uint32_t>(options.model->config().max_context);
   context->bad_links = options.bad_links;
+  context->seat = options.seat;
   context->trace = options.sink;
   context->derive();
   return context;
@@ -150,7 +170,10 @@ trace::trace_header header_of(const service_options& options, const service_cont
 class service::actors {
  public:
   actors(const service_options& options, std::shared_ptr<service_context> context)
-      : options_(options), system_(configure(config_, options.mode)), context_(std::move(context)) {
+      : options_(options),
+        system_(configure(config_, options.mode)),
+        lending_(&system_),
+        context_(std::move(context)) {
     if (options.mode == run_mode::emulated) {
       scheduler_ = dynamic_cast<caf::scheduler::test_coordinator*>(&system_.scheduler());
       ORDERMOE_CHECK(scheduler_ != nullptr, "emulated mode runs under CAF's testing scheduler");
@@ -166,7 +189,7 @@ class service::actors {
     if (context_->trace) context_->trace->line(trace::header_line(header_of(options_, *context_)));
     recorder_ = spawn_recorder(system_);
     if (options_.monitor.on) monitor_ = spawn_monitor(system_, context_, options_.monitor);
-    answers_ = std::make_shared<answer_book>();
+    answers_ = std::make_shared<answer_book>(options_.seat ? options_.seat->first_request : 0);
     client_ = spawn_client_bridge(system_, answers_);
     console_ = spawn_console(system_);
     spawn_servers();
@@ -178,6 +201,7 @@ class service::actors {
   std::uint64_t submit(request_spec spec, answer_sink sink) {
     const auto number = answers_->expect();
     caf::anon_send(client_, expected_answer{number, std::move(sink)});
+    // A server that is elsewhere is refused by the one that is here.
     const auto access = std::min<std::size_t>(spec.access, views_.size() - 1);
     const auto delay = std::max<std::int64_t>(0, spec.arrival_ns - now_ns());
     submit_request message{number, std::make_shared<const request_spec>(std::move(spec)),
@@ -221,6 +245,15 @@ class service::actors {
     if (!answer) return answer.error();
     return service::told{std::move(answer->problems), std::move(answer->plan_changes),
                          std::move(answer->policy_changes)};
+  }
+
+  void deliver(std::vector<peer_event> events, const std::function<void()>& between) {
+    const auto& server = views_.front()->server;
+    for (auto& event : events)
+      caf::actor_cast<caf::strong_actor_ptr>(server)->enqueue(
+          caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(event)),
+          &lending_);
+    lending_.lend(between);
   }
 
   std::size_t outstanding() const { return answers_->outstanding(); }
@@ -297,6 +330,7 @@ class service::actors {
   void spawn_servers() {
     const auto n = context_->n_servers();
     for (std::uint32_t id = 0; id < n; ++id) {
+      if (!context_->is_here(id)) continue;
       auto view = std::make_shared<server_view>();
       view->context = context_;
       view->id = id;
@@ -320,7 +354,7 @@ class service::actors {
       for (std::uint32_t to = 0; to < n; ++to) {
         if (to == view->id) continue;
         caf::anon_send(view->links[to], attach_view{view});
-        caf::anon_send(view->links[to], attach_view{views_[to]});
+        if (!context_->seat) caf::anon_send(view->links[to], attach_view{views_[to]});
       }
     }
   }
@@ -330,11 +364,14 @@ class service::actors {
     work.profile = options_.profile;
     work.chosen = options_.chosen;
     work.proposals = options_.monitor.planning;
-    for (const auto& view : views_) work.servers.push_back(view->server);
+    for (const auto& view : views_) {
+      work.servers.push_back(view->server);
+      work.ids.push_back(view->id);
+    }
     work.recorder = recorder_;
     work.monitor = monitor_;
     work.most_positions = options_.promised_positions;
-    work.most_positions.resize(views_.size(), 0);
+    work.most_positions.resize(context_->n_servers(), 0);
     planner_ = spawn_planner(system_, context_, std::move(work));
   }
 
@@ -401,6 +438,7 @@ class service::actors {
   service_options options_;
   caf::actor_system_config config_;
   caf::actor_system system_;
+  lending_unit lending_;                                   ///< Of the thread that calls deliver().
   caf::scheduler::test_coordinator* scheduler_ = nullptr;  ///< Emulated mode.
   std::optional<virtual_time_worker> worker_;              ///< Emulated mode.
   std::shared_ptr<service_context> context_;
@@ -446,6 +484,9 @@ result<service_status> service::status() {
 }
 result<service::told> service::history() {
   return content_->history();
+}
+void service::deliver(std::vector<peer_event> events, const std::function<void()>& between) {
+  content_->deliver(std::move(events), between);
 }
 std::size_t service::outstanding() const {
   return content_->outstanding();

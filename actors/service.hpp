@@ -4,9 +4,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "actors/changes.hpp"
+#include "actors/cluster_seat.hpp"
 #include "actors/requests.hpp"
 #include "actors/status.hpp"
 #include "config/cluster.hpp"
@@ -20,7 +22,7 @@
 #include "planning/strategies/strategies.hpp"
 #include "trace/sink.hpp"
 
-/// All servers of a cluster in this process, alive until they are stopped: they take requests at any time,
+/// All servers of a cluster in this process, or one of them, alive until they are stopped: they take requests at any time,
 /// stream answers, change plans and policies meanwhile and say how they are. The public face of the
 /// actor system: no CAF type in this header.
 namespace ordermoe::actors {
@@ -56,7 +58,10 @@ struct service_options {
   std::shared_ptr<trace::sink> sink;  ///< Of the trace; null: none is written.
   std::uint64_t seed = 0;             ///< Written into the trace.
   double quality_percent = 0;         ///< Written into the trace.
-  disturbance bad_links;              ///< Emulated mode.
+  /// Local mode: one server is here, the others are in other processes, and `server_models` has one for it
+  /// alone. Plans cannot change then.
+  std::optional<cluster_seat> seat;
+  disturbance bad_links;         ///< Emulated mode.
   std::uint64_t order_seed = 0;  ///< Emulated mode: ready actors run in any order. 0: in theirs.
 };
 
@@ -93,6 +98,10 @@ class service {
   result<told> history();
   /// Requests that have not ended.
   std::size_t outstanding() const;
+
+  /// With a seat: what came from other servers, in order. The calling thread, one and the same each time, runs the
+  /// actors that this makes ready, and calls between() now and then.
+  void deliver(std::vector<peer_event> events, const std::function<void()>& between);
 
   /// Since the start.
   std::int64_t now_ns() const;

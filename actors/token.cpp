@@ -350,6 +350,11 @@ struct token_data {
     self->quit();
   }
 
+  void lose(std::uint32_t server) {
+    if (!phase.is(token_phase::collecting) && !phase.is(token_phase::collecting_here)) return;
+    if (awaited.awaits(server)) fail(view->not_connected(server));
+  }
+
   void fail(const error& what) {
     if (phase.is(token_phase::gone)) return;
     tell_owner(wire::failure_report{state.terms.request, state.terms.attempt, view->id,
@@ -377,6 +382,7 @@ token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_v
             [&data](arrived_output& output) { data.collect(output); },
             [&data](const head_done& result) { data.sample(result); },
             [&data](const work_failed& message) { data.fail(message.what); },
+            [&data](server_lost message) { data.lose(message.server); },
         };
       });
   leave_log();

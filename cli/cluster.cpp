@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
 #include "config/files.hpp"
 
@@ -53,7 +54,7 @@ result<void> draw(const draw_command& options) {
 }  // namespace
 
 void add_cluster(CLI::App& app) {
-  auto& parent = *app.add_subcommand("cluster", "Work with cluster files");
+  auto& parent = *app.add_subcommand("cluster", "Draw cluster files; run clusters on this machine");
   parent.require_subcommand(1);
   auto& command = *parent.add_subcommand("draw", "Draw a random cluster in the paper's ranges");
   auto options = std::make_shared<draw_command>();
@@ -82,6 +83,7 @@ void add_cluster(CLI::App& app) {
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer("Example:\n  ordermoe cluster draw --servers 8 --seed 1 --out edge8.toml");
   set_body(command, [options] { return draw(*options); });
+  add_cluster_processes(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -122,5 +122,6 @@ void add_cluster(CLI::App& app);
 void add_testbed(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_model(CLI::App& app);
+void add_node(CLI::App& app);
 
 }  // namespace ordermoe::cli

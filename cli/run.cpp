@@ -12,6 +12,7 @@
 #include "cli/answers.hpp"
 #include "cli/common.hpp"
 #include "cli/planning_flags.hpp"
+#include "cli/run_connected.hpp"
 #include "cli/table.hpp"
 #include "config/files.hpp"
 #include "config/threads.hpp"
@@ -30,6 +31,8 @@ struct run_options {
   double temperature = 0;
   std::size_t threads = 0;
   bool chat = false;
+  std::string connect, folder;
+  std::size_t at_once = 0;
   double adapt_weights = 0, drift_percent = 0;
   std::vector<std::string> replans;
 
@@ -49,6 +52,23 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
   const auto refuse = [](const char* name, const char* why) {
     return error{errc::usage, fmt::format("{}: {}; leave it out", name, why)};
   };
+  if (options.connect.empty() && options.world.model.empty())
+    return error{errc::usage, "--model is required, or --connect for a cluster that runs"};
+  if (options.connect.empty() != options.folder.empty())
+    return error{errc::usage,
+                 "--connect ADDRESS and --dir DIR belong together: DIR has the certificates"};
+  if (options.connect.empty() && given("--at-once"))
+    return refuse("--at-once", "it is for --connect; --rate spreads the requests of other runs");
+  if (!options.connect.empty()) {
+    for (const auto* option : command.get_options()) {
+      const auto& name = option->get_name();
+      const auto& taken = {"--connect", "--dir",         "--prompts", "--max-new-tokens", "--json",
+                           "--seed",    "--temperature", "--stop",    "--at-once"};
+      if (option->count() > 0 && std::ranges::find(taken, name) == taken.end())
+        return refuse(name.c_str(), "the cluster of --connect has it from its own configuration");
+    }
+    return {};
+  }
   if (options.is_reference())
     for (const char* name : {"--cluster", "--costs", "--profile", "--strategy", "--quality-budget",
                              "--plan", "--save-plan", "--trace", "--rate", "--horizon",
@@ -367,8 +387,25 @@ result<void> run_on_servers(const run_options& options) {
   return {};
 }
 
+result<void> run_at_cluster(const run_options& options) {
+  auto prompts = setup::read_prompts(options.prompts);
+  if (!prompts) return prompts.error();
+  connected_run wanted;
+  wanted.address = options.connect;
+  wanted.folder = options.folder;
+  wanted.prompts = std::move(*prompts);
+  wanted.max_new_tokens = options.max_new_tokens;
+  wanted.temperature = options.temperature;
+  wanted.seed = options.world.seed;
+  wanted.stop = options.stop;
+  wanted.concurrency = options.at_once;
+  wanted.json = options.world.json;
+  return run_connected(wanted);
+}
+
 result<void> run(const run_options& options, const CLI::App& command) {
   if (auto good = check_options(options, command); !good) return good;
+  if (!options.connect.empty()) return run_at_cluster(options);
   if (options.is_reference()) return run_reference(options);
   if (auto good = check_outputs(options); !good) return good;
   return run_on_servers(options);
@@ -434,9 +471,19 @@ void add_run(CLI::App& app) {
   auto& command = *app.add_subcommand("run", "Answer prompts on a cluster");
   auto options = std::make_shared<run_options>();
   options->world.add(command, false);
+  command.get_option("--model")->required(false);
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
   add_mode(command, *options);
+  command.add_option("--connect", options->connect,
+                     "Ask a node of a cluster that runs, at HOST:PORT, instead of a model here");
+  command.add_option("--dir", options->folder,
+                     "With --connect: the cluster's folder, whose certificates are shown");
+  command
+      .add_option("--at-once", options->at_once,
+                  "With --connect: requests in flight at most; 0: all")
+      ->check(whole_from(0, 1 << 20))
+      ->capture_default_str();
   add_requests(command, *options);
   options->planning.add(command);
   command.add_option("--plan", options->plan,

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <toml++/toml.h>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -12,6 +10,7 @@
 
 #include "config/cluster.hpp"
 #include "config/files.hpp"
+#include "config/toml_section.hpp"
 
 namespace ordermoe {
 
@@ -23,198 +22,11 @@ constexpr std::int64_t format_version = 1;
 /// Sums of shares written with a few decimals miss 1 by their rounding.
 constexpr double share_tolerance = 1e-6;
 
-struct range {
-  double low = 0;
-  double high = 0;
-};
-
-/// What a unit of the file is in units of the program, and what values make sense.
-struct quantity {
-  double scale = 1;
-  range allowed;
-};
-
 constexpr quantity tflops{1e12, {1e-6, 5000}};
 constexpr quantity memory_bandwidth_gb_per_s{1e9, {1e-6, 100'000}};
 constexpr quantity memory_gb{1e9, {0, 100'000}};
 constexpr quantity bandwidth_gbps{125e6, {1e-6, 10'000}};
 constexpr quantity latency_ms{1e6, {0, 60'000}};
-
-/// Ends the reading at the first error; caught in parse_cluster.
-struct refusal {
-  error reason;
-};
-
-std::string locate(const toml::source_region& region) {
-  return fmt::format("{}:{}", region.begin.line, region.begin.column);
-}
-
-[[noreturn]] void refuse(errc code, const toml::source_region& region, std::string message) {
-  throw refusal{{code, fmt::format("{}: {}", locate(region), message)}};
-}
-
-std::string type_name(const toml::node& node) {
-  switch (node.type()) {
-    case toml::node_type::none:
-      return "nothing";
-    case toml::node_type::table:
-      return "a table";
-    case toml::node_type::array:
-      return "an array";
-    case toml::node_type::string:
-      return fmt::format("the string \"{}\"", **node.as_string());
-    case toml::node_type::integer:
-      return fmt::format("the integer {}", **node.as_integer());
-    case toml::node_type::floating_point:
-      return fmt::format("the number {}", **node.as_floating_point());
-    case toml::node_type::boolean:
-      return fmt::format("{}", **node.as_boolean());
-    case toml::node_type::date:
-    case toml::node_type::time:
-    case toml::node_type::date_time:
-      return "a date or time";
-  }
-  return "something else";
-}
-
-/// A table whose keys are all known, with typed access; `what` names it in messages ("server",
-/// "link").
-class section {
- public:
-  section(const toml::table& table, std::string what, std::initializer_list<std::string_view> known)
-      : table_(table), what_(std::move(what)) {
-    for (const auto& [key, value] : table_) {
-      bool found = false;
-      for (const auto name : known) found = found || key.str() == name;
-      if (!found)
-        refuse(errc::malformed, key.source(),
-               fmt::format("found the unknown key '{}' in {}, expected one of {}; remove it or "
-                           "correct its name",
-                           key.str(), what_, fmt::join(known, ", ")));
-    }
-  }
-
-  const toml::node* find(std::string_view key) const { return table_.get(key); }
-  const toml::source_region& place() const { return table_.source(); }
-  const toml::source_region& place(std::string_view key) const { return get(key).source(); }
-
-  const toml::node& get(std::string_view key) const {
-    const auto* node = find(key);
-    if (node == nullptr)
-      refuse(errc::malformed, place(),
-             fmt::format("found no '{}' in {}, expected it; add it", key, what_));
-    return *node;
-  }
-
-  std::string string(std::string_view key) const {
-    const auto& node = get(key);
-    if (!node.is_string()) wrong_type(node, key, "a string");
-    return **node.as_string();
-  }
-
-  /// Between 1 and 64 letters, digits, dots, dashes and underscores.
-  std::string name(std::string_view key) const {
-    auto text = string(key);
-    const auto allowed = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-             c == '.' || c == '-' || c == '_';
-    };
-    bool valid = !text.empty() && text.size() <= 64;
-    for (const char c : text) valid = valid && allowed(c);
-    if (!valid)
-      refuse(errc::out_of_range, place(key),
-             fmt::format(
-                 "found {} = \"{}\", expected 1 to 64 letters, digits, '.', '-' or '_'; rename it",
-                 key, text));
-    return text;
-  }
-
-  bool boolean(std::string_view key, bool otherwise) const {
-    const auto* node = find(key);
-    if (node == nullptr) return otherwise;
-    if (!node->is_boolean()) wrong_type(*node, key, "true or false");
-    return **node->as_boolean();
-  }
-
-  double number(std::string_view key, range allowed) const {
-    const auto& node = get(key);
-    double value = 0;
-    if (const auto* whole = node.as_integer())
-      value = static_cast<double>(**whole);
-    else if (const auto* real = node.as_floating_point())
-      value = **real;
-    else
-      wrong_type(node, key, "a number");
-    // Written so that a NaN is refused.
-    if (!(value >= allowed.low && value <= allowed.high))
-      refuse(errc::out_of_range, node.source(),
-             fmt::format("found {} = {}, expected a number from {} to {}; correct it", key, value,
-                         allowed.low, allowed.high));
-    return value;
-  }
-
-  /// A quantity in whole units of the program.
-  double whole_units(std::string_view key, const quantity& unit) const {
-    return std::round(number(key, unit.allowed) * unit.scale);
-  }
-
-  std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high) const {
-    const auto& node = get(key);
-    if (!node.is_integer()) wrong_type(node, key, "a whole number");
-    const auto value = **node.as_integer();
-    if (value < low || value > high)
-      refuse(errc::out_of_range, node.source(),
-             fmt::format("found {} = {}, expected {} to {}; correct it", key, value, low, high));
-    return value;
-  }
-
-  /// 64 bits without sign: a whole number, or one in quotes where TOML's own integers end.
-  std::uint64_t seed(std::string_view key) const {
-    const auto& node = get(key);
-    const auto expected = fmt::format("a whole number from 0 to {}, or in quotes one up to {}",
-                                      std::numeric_limits<std::int64_t>::max(),
-                                      std::numeric_limits<std::uint64_t>::max());
-    if (const auto* whole = node.as_integer()) {
-      if (**whole >= 0) return static_cast<std::uint64_t>(**whole);
-      refuse(errc::out_of_range, node.source(),
-             fmt::format("found {} = {}, expected {}; correct it", key, **whole, expected));
-    }
-    if (!node.is_string()) wrong_type(node, key, expected);
-    const auto& text = **node.as_string();
-    std::uint64_t value = 0;
-    const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (status != std::errc{} || end != text.data() + text.size())
-      refuse(errc::out_of_range, node.source(),
-             fmt::format("found {} = \"{}\", expected a whole number from 0 to {}; correct it", key,
-                         text, std::numeric_limits<std::uint64_t>::max()));
-    return value;
-  }
-
-  const toml::table& table(std::string_view key) const {
-    const auto& node = get(key);
-    if (!node.is_table()) wrong_type(node, key, "a table");
-    return *node.as_table();
-  }
-
-  const toml::array& array_of_tables(std::string_view key) const {
-    const auto& node = get(key);
-    if (!node.is_array()) wrong_type(node, key, "an array of tables");
-    for (const auto& item : *node.as_array())
-      if (!item.is_table()) wrong_type(item, key, "an array of tables");
-    return *node.as_array();
-  }
-
- private:
-  [[noreturn]] void wrong_type(const toml::node& node, std::string_view key,
-                               std::string_view expected) const {
-    refuse(errc::malformed, node.source(),
-           fmt::format("found {} for '{}' in {}, expected {}; correct it", type_name(node), key,
-                       what_, expected));
-  }
-
-  const toml::table& table_;
-  std::string what_;
-};
 
 class cluster_reader {
  public:
@@ -445,18 +257,8 @@ void write_link(std::string& text, const cluster& content, std::size_t from, std
 }  // namespace
 
 result<cluster> parse_cluster(const std::string& toml_text, const std::string& place) {
-  try {
-    const auto file = toml::parse(toml_text);
-    return cluster_reader(file).read();
-  } catch (const refusal& problem) {
-    return error{problem.reason.code, fmt::format("{}:{}", place, problem.reason.message)};
-  } catch (const toml::parse_error& problem) {
-    return error{
-        errc::malformed,
-        fmt::format("{}:{}: found invalid TOML: {}; expected the schema of config/README.md; "
-                    "correct the syntax",
-                    place, locate(problem.source()), problem.description())};
-  }
+  return read_toml<cluster>(toml_text, place, "config/README.md",
+                            [](const toml::table& file) { return cluster_reader(file).read(); });
 }
 
 result<cluster> read_cluster(const std::filesystem::path& path) {

@@ -106,6 +106,7 @@ class session {
   void leave(std::string_view why);
   /// In the order in which they happened.
   std::vector<session_event> take_events();
+  bool has_events() const { return !events_.empty(); }
 
   // ------------------------------------------------------------------------------------------ time
 

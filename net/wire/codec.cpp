@@ -231,6 +231,20 @@ frame make_frame(frame_kind kind, const T& message) {
   return content;
 }
 
+/// `of`: whatever has a request and an attempt.
+template <class Named>
+void name(frame& content, const Named& of) {
+  content.request = of.request;
+  content.attempt = of.attempt;
+}
+
+template <class T, class Named>
+frame make_frame(frame_kind kind, const T& message, const Named& of) {
+  auto content = make_frame(kind, message);
+  name(content, of);
+  return content;
+}
+
 template <class T>
 result<T> read_frame(const frame& content, frame_kind expected) {
   if (content.kind != expected)
@@ -285,21 +299,21 @@ const char* to_string(frame_kind kind) {
 }
 
 frame encode(const token_state& message) {
-  auto content = make_frame(frame_kind::token, message);
+  auto content = make_frame(frame_kind::token, message, message.terms);
   if (!message.hidden.empty()) content.hidden_rows = static_cast<std::uint32_t>(message.ids.size());
   content.value_bytes = static_cast<std::int64_t>(message.hidden.size() * sizeof(float));
   return content;
 }
 
 frame encode(const expert_call& message) {
-  auto content = make_frame(frame_kind::call, message);
+  auto content = make_frame(frame_kind::call, message, message.token);
   content.hidden_rows = static_cast<std::uint32_t>(message.rows.size());
   content.value_bytes = static_cast<std::int64_t>(message.x.size() * sizeof(float));
   return content;
 }
 
 frame encode(const expert_output& message) {
-  auto content = make_frame(frame_kind::output, message);
+  auto content = make_frame(frame_kind::output, message, message.token);
   if (!message.y.empty()) content.hidden_rows = static_cast<std::uint32_t>(message.rows.size());
   content.value_bytes = static_cast<std::int64_t>(message.y.size() * sizeof(float));
   return content;
@@ -307,6 +321,7 @@ frame encode(const expert_output& message) {
 
 frame encode(const kv_rows& message) {
   auto content = make_frame(frame_kind::kv, message);
+  if (!message.blocks.empty()) name(content, message.blocks.front());
   for (const auto& block : message.blocks) {
     content.kv_rows += block.n;
     content.value_bytes += static_cast<std::int64_t>(block.rows.size());
@@ -315,19 +330,19 @@ frame encode(const kv_rows& message) {
 }
 
 frame encode(const progress_report& message) {
-  auto content = make_frame(frame_kind::progress, message);
+  auto content = make_frame(frame_kind::progress, message, message);
   // Kept for whoever compares it; a cost profile charges nothing for it.
   content.value_bytes = static_cast<std::int64_t>(message.hidden.size() * sizeof(float));
   return content;
 }
 frame encode(const reservation& message) {
-  return make_frame(frame_kind::reservation, message);
+  return make_frame(frame_kind::reservation, message, message);
 }
 frame encode(const load_report& message) {
   return make_frame(frame_kind::load, message);
 }
 frame encode(const failure_report& message) {
-  return make_frame(frame_kind::failure, message);
+  return make_frame(frame_kind::failure, message, message);
 }
 
 result<token_state> decode_token(const frame& content, const wire_shape& shape) {

@@ -210,7 +210,9 @@ const char* to_string(frame_kind kind);
 struct frame {
   frame_kind kind = frame_kind::token;
   std::uint32_t from = 0, to = 0;
-  std::uint64_t epoch = 0;        ///< Of the plan that the sender goes by.
+  std::uint64_t epoch = 0;    ///< Of the plan that the sender goes by.
+  std::uint64_t request = 0;  ///< Whose it is; of KV rows the first block's; 0 where it is of none.
+  std::uint32_t attempt = 0;
   std::uint32_t hidden_rows = 0;  ///< Rows of hidden state inside.
   std::uint32_t kv_rows = 0;      ///< KV rows inside.
   std::int64_t value_bytes = 0;   ///< Bytes of those rows as serialised.

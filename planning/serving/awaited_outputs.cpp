@@ -41,6 +41,16 @@ const float** awaited_outputs::place_of(const wire::output_row& row, std::uint32
   return servers_[slot] == from ? &parts_[slot] : nullptr;
 }
 
+bool awaited_outputs::awaits(std::uint32_t server) const {
+  return std::ranges::any_of(rows_, [&](const row& awaited) {
+    const auto last =
+        awaited.first_slot + (awaited.whole ? std::min(awaited.n_slots, 1u) : awaited.n_slots);
+    for (auto slot = awaited.first_slot; slot < last; ++slot)
+      if (servers_[slot] == server && parts_[slot] == nullptr) return true;
+    return false;
+  });
+}
+
 bool awaited_outputs::take(arrived_output output) {
   if (output.content.layer != layer_) return complete();
   bool any = false;

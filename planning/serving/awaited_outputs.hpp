@@ -33,6 +33,8 @@ class awaited_outputs {
   /// awaited output that failed is kept as problem().
   bool take(arrived_output output);
   bool complete() const { return missing_ == 0; }
+  /// Whether something of this server is missing.
+  bool awaits(std::uint32_t server) const;
   /// Why something that is awaited will not come, if so.
   const std::optional<error>& problem() const { return problem_; }
 

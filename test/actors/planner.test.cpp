@@ -26,6 +26,7 @@ struct one_planner : test::probe_server {
     for (std::uint32_t m = 0; m < n_servers; ++m) {
       servers.emplace_back(*this);
       work.servers.push_back(servers.back().as<actors::edge_server_actor>());
+      work.ids.push_back(m);
     }
     work.recorder = recorder.as<actors::recorder_actor>();
     work.monitor = monitor.as<actors::monitor_actor>();

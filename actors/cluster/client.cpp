@@ -1,0 +1,246 @@
+#include "actors/cluster/client.hpp"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+namespace ordermoe::actors {
+
+namespace {
+
+using net::peer_id;
+using net::session_event;
+constexpr peer_id the_node = 0;
+
+}  // namespace
+
+class cluster_client::content final : public net::transport_user {
+ public:
+  result<void> begin(std::shared_ptr<const net::tls_identity> identity, const net::address& at,
+                     std::chrono::milliseconds longest) {
+    net::transport_options options;
+    options.identity = std::move(identity);
+    options.peers = {{"", at}};
+    options.is_client = true;
+    // Whoever starts later is a later one: no count is kept.
+    options.boot =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                       std::chrono::system_clock::now().time_since_epoch())
+                                       .count());
+    auto transport = net::transport::start(std::move(options), *this);
+    if (!transport) return transport.error();
+    transport_ = std::move(*transport);
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, longest, [this] { return up_ || refused_; });
+    if (up_) {
+      lock.unlock();
+      node_name_ = transport_->figures(the_node).name;
+      return {};
+    }
+    return at_node(
+        at, problem_.empty() ? error{errc::timed_out, "no answer"} : error{errc::io, problem_});
+  }
+
+  ~content() override {
+    if (transport_) transport_->stop();
+  }
+
+  const std::string& node_name() const { return node_name_; }
+
+  std::uint64_t submit(remote_request wanted, answer_sink sink) {
+    std::unique_lock lock(mutex_);
+    const auto ref = wanted.ref = next_++;
+    sinks_[ref] = std::move(sink);
+    lock.unlock();
+    if (!say(control_kind::submit, submit_text(wanted)))
+      end(ref, failed(ref, {errc::io, gone_text()}));
+    return ref;
+  }
+
+  void cancel(std::uint64_t request) { say(control_kind::cancel, cancel_text(request)); }
+
+  std::size_t outstanding() const {
+    const std::lock_guard lock(mutex_);
+    return sinks_.size();
+  }
+
+  bool wait(const std::function<bool()>& done, const std::function<bool()>& pause) {
+    while (!done()) {
+      if (pause && pause()) return done();
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  result<std::string> status(std::chrono::milliseconds longest) {
+    std::unique_lock lock(mutex_);
+    status_.reset();
+    lock.unlock();
+    if (!say(control_kind::ask, {})) return error{errc::io, gone_text()};
+    lock.lock();
+    changed_.wait_for(lock, longest, [this] { return status_ || !up_; });
+    if (status_) return *status_;
+    if (!up_) return error{errc::io, fmt::format("{} went away: {}", node_name_, problem_)};
+    return error{errc::timed_out, fmt::format("{} did not say how it is", node_name_)};
+  }
+
+  // ------------------------------------------------------------------------- of the transport's thread
+
+  void take(peer_id, std::vector<session_event> events) override {
+    for (auto& event : events) switch (event.kind) {
+        case session_event::what::up:
+          set([&] { up_ = true; });
+          break;
+        case session_event::what::down:
+          lose(event.text);
+          break;
+        case session_event::what::refused:
+        case session_event::what::fault:
+          set([&] {
+            problem_ = event.text;
+            refused_ = true;
+          });
+          break;
+        case session_event::what::cut:
+          // The node keeps nothing for a client that is cut off.
+          lose(event.text);
+          break;
+        case session_event::what::frame:
+          hear(event);
+          transport_->used(the_node, event.header.of, net::session::frame_bytes(event.header));
+          break;
+        default:
+          break;
+      }
+  }
+
+  void client_came(peer_id, const net::certificate_name&) override {}
+
+  void problem(const std::string& who, const error& why) override {
+    set([&] {
+      problem_ = fmt::format("{}: {}", who, why.message);
+      // Nothing that trying again would change.
+      refused_ = why.code == errc::malformed || why.code == errc::mismatch;
+    });
+  }
+
+ private:
+  static error at_node(const net::address& at, error why) {
+    why.message = fmt::format("cannot reach a node at {}: {}", net::to_string(at), why.message);
+    return why;
+  }
+
+  std::string gone_text() const { return fmt::format("{} is not connected", node_name_); }
+
+  bool say(control_kind kind, std::string text) {
+    return transport_->send(the_node, net::lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
+                            std::move(text));
+  }
+
+  template <class Change>
+  void set(Change change) {
+    const std::lock_guard lock(mutex_);
+    change();
+    changed_.notify_all();
+  }
+
+  static request_outcome failed(std::uint64_t ref, error why) {
+    request_outcome outcome;
+    outcome.request = ref;
+    outcome.finish = "failed";
+    outcome.problem = std::move(why);
+    return outcome;
+  }
+
+  void end(std::uint64_t ref, const request_outcome& outcome) {
+    std::unique_lock lock(mutex_);
+    const auto found = sinks_.find(ref);
+    if (found == sinks_.end()) return;
+    const auto sink = std::move(found->second);
+    lock.unlock();
+    if (sink.on_end) sink.on_end(outcome);
+    lock.lock();
+    sinks_.erase(ref);
+    changed_.notify_all();
+  }
+
+  void lose(const std::string& why) {
+    std::vector<std::uint64_t> left;
+    set([&] {
+      up_ = false;
+      problem_ = why;
+      for (const auto& [ref, sink] : sinks_) left.push_back(ref);
+    });
+    for (const auto ref : left)
+      end(ref, failed(ref, {errc::io, fmt::format("{} went away: {}", node_name_, why)}));
+  }
+
+  void hear(const session_event& event) {
+    switch (static_cast<control_kind>(event.header.kind)) {
+      case control_kind::token:
+        if (const auto token = parse_token(event.text)) {
+          std::unique_lock lock(mutex_);
+          const auto found = sinks_.find(token->request);
+          if (found == sinks_.end()) return;
+          const auto on_token = found->second.on_token;
+          lock.unlock();
+          if (on_token) on_token(*token);
+        }
+        return;
+      case control_kind::ended:
+        if (const auto outcome = parse_ended(event.text)) end(outcome->request, *outcome);
+        return;
+      case control_kind::status:
+        return set([&] { status_ = event.text; });
+      default:
+        return;
+    }
+  }
+
+  std::unique_ptr<net::transport> transport_;
+  std::string node_name_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool up_ = false, refused_ = false;
+  std::string problem_;
+  std::uint64_t next_ = 0;
+  std::map<std::uint64_t, answer_sink> sinks_;
+  std::optional<std::string> status_;
+};
+
+cluster_client::cluster_client(std::unique_ptr<content> made) : content_(std::move(made)) {}
+cluster_client::~cluster_client() = default;
+
+result<std::unique_ptr<cluster_client>> cluster_client::connect(
+    std::shared_ptr<const net::tls_identity> identity, const net::address& at,
+    std::chrono::milliseconds longest) {
+  auto made = std::make_unique<content>();
+  if (auto begun = made->begin(std::move(identity), at, longest); !begun) return begun.error();
+  return std::unique_ptr<cluster_client>(new cluster_client(std::move(made)));
+}
+
+const std::string& cluster_client::node_name() const {
+  return content_->node_name();
+}
+std::uint64_t cluster_client::submit(remote_request wanted, answer_sink sink) {
+  return content_->submit(std::move(wanted), std::move(sink));
+}
+void cluster_client::cancel(std::uint64_t request) {
+  content_->cancel(request);
+}
+std::size_t cluster_client::outstanding() const {
+  return content_->outstanding();
+}
+bool cluster_client::wait(const std::function<bool()>& done, const std::function<bool()>& pause) {
+  return content_->wait(done, pause);
+}
+result<std::string> cluster_client::status(std::chrono::milliseconds longest) {
+  return content_->status(longest);
+}
+
+}  // namespace ordermoe::actors

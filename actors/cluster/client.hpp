@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/cluster/control.hpp"
+#include "actors/requests.hpp"
+#include "net/channel/transport.hpp"
+
+/// Whoever asks a running cluster, from a process of its own: a session with one node. No CAF type in this header.
+namespace ordermoe::actors {
+
+class cluster_client {
+ public:
+  /// Until a session is up, or the time is over. Errors: io or mismatch, with what the node or the network said last.
+  static result<std::unique_ptr<cluster_client>> connect(
+      std::shared_ptr<const net::tls_identity> identity, const net::address& at,
+      std::chrono::milliseconds longest);
+  /// Its requests are cancelled.
+  ~cluster_client();
+
+  /// The node's name, from its certificate.
+  const std::string& node_name() const;
+  /// Returns the number of the request. The sink is called on another thread, and ends with on_end, also
+  /// where the node goes away.
+  std::uint64_t submit(remote_request wanted, answer_sink sink);
+  void cancel(std::uint64_t request);
+  std::size_t outstanding() const;
+  /// Until done(), asked whenever something ended and every 10 ms; false where `pause` ended it.
+  bool wait(const std::function<bool()>& done, const std::function<bool()>& pause = {});
+  /// What the node says of itself: JSON. Error: timed_out; io where it went away.
+  result<std::string> status(std::chrono::milliseconds longest);
+
+ private:
+  class content;
+  explicit cluster_client(std::unique_ptr<content> made);
+  std::unique_ptr<content> content_;
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,157 @@
+#include "actors/cluster/control.hpp"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "config/json.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::uint32_t most_ids = 0x7fffffffu;
+constexpr std::int64_t longest_ns = std::int64_t{365} * 24 * 3600 * 1'000'000'000;
+
+std::string text_of(const ordered_json& content) {
+  return content.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+std::vector<std::int32_t> ids(const json_value& from) {
+  const auto read = from.indices(most_ids);
+  return {read.begin(), read.end()};
+}
+
+/// read(root), with the first problem that it met.
+template <class Content, class Read>
+result<Content> parsed(std::string_view text, const char* what, Read read) {
+  auto document = json_document::parse(text, what);
+  if (!document) return document.error();
+  auto content = read((*document)->root());
+  return (*document)->finish(std::move(content));
+}
+
+}  // namespace
+
+std::string submit_text(const remote_request& content) {
+  const auto& spec = content.spec;
+  ordered_json j{{"ref", content.ref}};
+  if (spec.prompt.empty())
+    j["text"] = content.text;
+  else
+    j["prompt"] = spec.prompt;
+  j["max_new_tokens"] = spec.max_new_tokens;
+  j["temperature"] = spec.temperature;
+  j["seed"] = spec.sampling_seed;
+  if (spec.sampling_stream) j["stream"] = *spec.sampling_stream;
+  j["stop"] = spec.stop_strings;
+  j["ignore_end_of_text"] = spec.ignore_end_of_text;
+  j["score"] = spec.score;
+  j["deadline_ns"] = spec.deadline_ns;
+  return text_of(j);
+}
+
+result<remote_request> parse_submit(std::string_view text) {
+  return parsed<remote_request>(text, "submit", [](const json_value& root) {
+    root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "stop",
+               "ignore_end_of_text", "score", "deadline_ns"});
+    remote_request content;
+    content.ref = root.at("ref").unsigned_integer();
+    auto& spec = content.spec;
+    if (const auto prompt = root.find("prompt"))
+      spec.prompt = ids(*prompt);
+    else
+      content.text = root.at("text").string();
+    spec.max_new_tokens =
+        static_cast<std::uint32_t>(root.at("max_new_tokens").unsigned_integer(1, 1u << 20));
+    spec.temperature = root.at("temperature").number(0, 1e6);
+    spec.sampling_seed = root.at("seed").unsigned_integer();
+    if (const auto stream = root.find("stream")) spec.sampling_stream = stream->unsigned_integer();
+    spec.stop_strings = root.at("stop").strings();
+    spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
+    spec.score = root.at("score").boolean();
+    spec.deadline_ns = root.at("deadline_ns").integer(0, longest_ns);
+    return content;
+  });
+}
+
+std::string cancel_text(std::uint64_t ref) {
+  return text_of({{"ref", ref}});
+}
+
+result<std::uint64_t> parse_cancel(std::string_view text) {
+  return parsed<std::uint64_t>(text, "cancel", [](const json_value& root) {
+    root.only({"ref"});
+    return root.at("ref").unsigned_integer();
+  });
+}
+
+std::string token_text(const answer_token& token) {
+  ordered_json j{{"ref", token.request},
+                 {"index", token.index},
+                 {"id", token.id},
+                 {"text", token.text},
+                 {"time_ns", token.time_ns}};
+  if (token.loss) j["loss"] = *token.loss;
+  return text_of(j);
+}
+
+result<answer_token> parse_token(std::string_view text) {
+  return parsed<answer_token>(text, "token", [](const json_value& root) {
+    answer_token token;
+    token.request = root.at("ref").unsigned_integer();
+    token.index = static_cast<std::uint32_t>(root.at("index").unsigned_integer(0, most_ids));
+    token.id = static_cast<std::int32_t>(root.at("id").integer(0, most_ids));
+    token.text = root.at("text").string();
+    if (const auto loss = root.find("loss")) token.loss = loss->number();
+    token.time_ns = root.at("time_ns").integer();
+    return token;
+  });
+}
+
+std::string ended_text(const request_outcome& outcome) {
+  ordered_json j{{"ref", outcome.request},
+                 {"access", outcome.access},
+                 {"ids", outcome.token_ids},
+                 {"text", outcome.text},
+                 {"tail", outcome.text_tail},
+                 {"finish", outcome.finish},
+                 {"attempts", outcome.attempts},
+                 {"arrival_ns", outcome.arrival_ns},
+                 {"first_token_ns", outcome.first_token_ns},
+                 {"done_ns", outcome.done_ns},
+                 {"budget", outcome.budget},
+                 {"spent", outcome.spent},
+                 {"losses", outcome.losses}};
+  if (outcome.problem)
+    j["problem"] = {{"code", static_cast<int>(outcome.problem->code)},
+                    {"message", outcome.problem->message}};
+  return text_of(j);
+}
+
+result<request_outcome> parse_ended(std::string_view text) {
+  return parsed<request_outcome>(text, "ended", [](const json_value& root) {
+    request_outcome outcome;
+    outcome.request = root.at("ref").unsigned_integer();
+    outcome.access = static_cast<std::uint32_t>(root.at("access").unsigned_integer(0, most_ids));
+    outcome.token_ids = ids(root.at("ids"));
+    outcome.text = root.at("text").string();
+    outcome.text_tail = root.at("tail").string();
+    outcome.finish = root.at("finish").string();
+    outcome.attempts =
+        static_cast<std::uint32_t>(root.at("attempts").unsigned_integer(0, most_ids));
+    outcome.arrival_ns = root.at("arrival_ns").integer();
+    outcome.first_token_ns = root.at("first_token_ns").integer();
+    outcome.done_ns = root.at("done_ns").integer();
+    outcome.budget = root.at("budget").integer();
+    outcome.spent = root.at("spent").integer();
+    outcome.losses = root.at("losses").numbers();
+    if (const auto problem = root.find("problem"))
+      outcome.problem = error{static_cast<errc>(problem->at("code").integer(0, 255)),
+                              problem->at("message").string()};
+    return outcome;
+  });
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/requests.hpp"
+#include "config/error.hpp"
+
+/// What a client and a node say to each other on the control lane: JSON texts, one kind each.
+///
+///   client            node
+///   submit  ------->          `ref` is the client's own number of the request
+///           <-------  token   once for each, in order
+///           <-------  ended   exactly once, whatever happens, while the session lasts
+///   cancel  ------->          the answer ends at once
+///   ask     ------->
+///           <-------  status  how the node is
+namespace ordermoe::actors {
+
+/// Kinds of frames; below 64 are those between servers.
+enum class control_kind : std::uint8_t { submit = 64, cancel, token, ended, ask, status };
+
+/// A request as a client sends it: a text, which the node's tokenizer encodes, or ids.
+struct remote_request {
+  std::uint64_t ref = 0;
+  std::string text;
+  request_spec
+      spec;  ///< Of it prompt (where there is no text), lengths, sampling, stop strings, deadline.
+};
+
+std::string submit_text(const remote_request& content);
+std::string cancel_text(std::uint64_t ref);
+/// The tokens' and outcomes' `request` is the client's ref.
+std::string token_text(const answer_token& token);
+std::string ended_text(const request_outcome& outcome);
+
+// Errors: malformed or out_of_range, naming the member, what was found and what is expected.
+result<remote_request> parse_submit(std::string_view text);
+result<std::uint64_t> parse_cancel(std::string_view text);
+result<answer_token> parse_token(std::string_view text);
+result<request_outcome> parse_ended(std::string_view text);
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,452 @@
+#include "actors/cluster/node.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "actors/cluster/control.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+using net::lane;
+using net::peer_id;
+using net::session_event;
+using nlohmann::ordered_json;
+
+lane lane_of(wire::frame_kind kind) {
+  switch (kind) {
+    case wire::frame_kind::kv:
+      return lane::kv;
+    case wire::frame_kind::load:
+      return lane::load;
+    default:
+      return lane::token;
+  }
+}
+
+/// Frames to one server, once there is a transport.
+class session_outlet final : public frame_outlet {
+ public:
+  session_outlet(std::shared_ptr<std::atomic<net::transport*>> through, peer_id to)
+      : through_(std::move(through)), to_(to) {}
+
+  bool send(wire::frame content) override {
+    auto* through = through_->load();
+    return through != nullptr &&
+           through->send(to_, lane_of(content.kind), static_cast<std::uint8_t>(content.kind),
+                         content.request, content.attempt,
+                         static_cast<std::uint32_t>(content.epoch), std::move(content.bytes));
+  }
+
+ private:
+  std::shared_ptr<std::atomic<net::transport*>> through_;
+  peer_id to_;
+};
+
+ordered_json lanes_json(const net::peer_figures& figures) {
+  ordered_json lanes;
+  for (std::size_t i = 0; i < net::n_lanes; ++i) {
+    const auto& each = figures.lanes[i];
+    lanes[net::to_string(static_cast<lane>(i))] = {{"sent_bytes", each.sent_bytes},
+                                                   {"received_bytes", each.received_bytes},
+                                                   {"outstanding_bytes", each.outstanding_bytes},
+                                                   {"waiting_bytes", each.waiting_bytes}};
+  }
+  return lanes;
+}
+
+ordered_json link_json(const link_ledger& ledger) {
+  return {{"to", ledger.to},
+          {"frames", ledger.total.messages},
+          {"serialised_bytes", ledger.total.serialised_bytes}};
+}
+
+}  // namespace
+
+class node::content final : public net::transport_user {
+ public:
+  explicit content(node_options options)
+      : options_(std::move(options)),
+        through_(std::make_shared<std::atomic<net::transport*>>(nullptr)) {}
+
+  result<void> begin() {
+    fill_in_seat();
+    auto service = service::start(options_.service);
+    if (!service) return service.error();
+    service_ = std::move(*service);
+    auto transport = net::transport::start(options_.transport, *this);
+    if (!transport) return transport.error();
+    transport_ = std::move(*transport);
+    through_->store(transport_.get());
+    asker_ = std::thread([this] { answer_asks(); });
+    return {};
+  }
+
+  ~content() override { stop(); }
+
+  void stop() {
+    if (std::exchange(stopped_, true)) return;
+    if (transport_) transport_->stop();
+    {
+      const std::lock_guard lock(asks_mutex_);
+      ending_ = true;
+      asked_.notify_all();
+    }
+    if (asker_.joinable()) asker_.join();
+    if (service_) service_->stop();
+  }
+
+  std::size_t outstanding() const { return service_->outstanding(); }
+  const std::vector<net::address>& listens_at() const { return transport_->listens_at(); }
+  result<void> close_trace() { return service_->close_trace(); }
+
+  result<std::string> status_json() {
+    const auto status = service_->status();
+    if (!status) return status.error();
+    const auto& server = status->servers.front();
+    ordered_json j{{"name", server.name},
+                   {"server", server.server},
+                   {"boot", options_.transport.boot},
+                   {"cluster", options_.transport.identity->name().cluster},
+                   {"epoch", server.epoch},
+                   {"policy", server.policy},
+                   {"admitting", server.admitting},
+                   {"time_ns", status->time_ns},
+                   {"wait_ns", server.wait_ns},
+                   {"reserved_bytes", server.reserved_bytes},
+                   {"kv_bytes", server.kv_bytes},
+                   {"ended_requests", server.ended_requests},
+                   {"late_frames", server.late_frames},
+                   {"refused_frames", server.refused_frames},
+                   {"sequences", server.sequences.size()},
+                   {"executions", server.executions}};
+    j["requests"] = ordered_json::array();
+    for (const auto& each : server.requests)
+      j["requests"].push_back({{"request", each.request},
+                               {"phase", to_string(each.phase)},
+                               {"prompt_tokens", each.prompt_tokens},
+                               {"new_tokens", each.new_tokens}});
+    j["links"] = ordered_json::array();
+    for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));
+    j["peers"] = peers_json();
+    return j.dump();
+  }
+
+  // ------------------------------------------------------------------------- of the transport's thread
+
+  void take(peer_id from, std::vector<session_event> events) override {
+    from < options_.transport.peers.size() ? take_from_server(from, std::move(events))
+                                           : take_from_client(from, std::move(events));
+  }
+
+  void client_came(peer_id id, const net::certificate_name& who) override {
+    const std::lock_guard lock(clients_mutex_);
+    clients_[id] = {who, {}};
+  }
+
+  void problem(const std::string& who, const error& why) override {
+    log(fmt::format("{}: {}", who, why.message));
+  }
+
+ private:
+  std::uint32_t server_of(peer_id peer) const { return peer < options_.server ? peer : peer + 1; }
+  const std::string& name_of(peer_id peer) const { return options_.transport.peers[peer].name; }
+
+  void log(const std::string& text) const {
+    if (options_.log) options_.log(text);
+  }
+
+  void fill_in_seat() {
+    cluster_seat seat;
+    seat.server = options_.server;
+    seat.boot = static_cast<std::uint32_t>(options_.transport.boot);
+    // No request of the cluster has the number of another, now or before.
+    seat.first_request =
+        (std::uint64_t{options_.server} + 1) << 56 | (options_.transport.boot & 0xffffff) << 32;
+    const auto n = options_.transport.peers.size() + 1;
+    seat.outlets.resize(n);
+    for (peer_id peer = 0; peer + 1 < n; ++peer)
+      seat.outlets[server_of(peer)] = std::make_shared<session_outlet>(through_, peer);
+    options_.service.seat = std::move(seat);
+  }
+
+  ordered_json peers_json() const {
+    auto peers = ordered_json::array();
+    for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
+      const auto figures = transport_->figures(peer);
+      peers.push_back({{"name", name_of(peer)},
+                       {"server", server_of(peer)},
+                       {"up", figures.up},
+                       {"boot", figures.self.boot},
+                       {"round_trip_ns", figures.round_trip_ns},
+                       {"connections", figures.connections},
+                       {"resent_frames", figures.resent_frames},
+                       {"written_bytes", figures.written_bytes},
+                       {"read_bytes", figures.read_bytes},
+                       {"lanes", lanes_json(figures)}});
+    }
+    return peers;
+  }
+
+  // ------------------------------------------------------------------------------------- servers
+
+  void take_from_server(peer_id from, std::vector<session_event> events) {
+    std::vector<peer_event> for_server;
+    for (auto& event : events)
+      if (auto made = event_of(from, event)) for_server.push_back(std::move(*made));
+    if (!for_server.empty())
+      service_->deliver(std::move(for_server), [this] {
+        if (auto* through = through_->load()) through->flush();
+      });
+  }
+
+  std::optional<peer_event> event_of(peer_id from, session_event& event) {
+    peer_event made;
+    made.server = server_of(from);
+    switch (event.kind) {
+      case session_event::what::frame:
+        return frame_of(from, event);
+      case session_event::what::up:
+        log(fmt::format("{} is connected", name_of(from)));
+        made.kind = peer_event::what::up;
+        return made;
+      case session_event::what::down:
+        log(fmt::format("{} is not connected any more: {}", name_of(from), event.text));
+        made.kind = peer_event::what::down;
+        return made;
+      case session_event::what::congested:
+        made.kind = peer_event::what::congested;
+        return made;
+      case session_event::what::relieved:
+        made.kind = peer_event::what::relieved;
+        return made;
+      case session_event::what::refused:
+      case session_event::what::fault:
+      case session_event::what::cut:
+        log(fmt::format("{}: {}: {}", name_of(from), net::to_string(event.kind), event.text));
+        return std::nullopt;
+      case session_event::what::resumed:
+      case session_event::what::suspect:
+      case session_event::what::heard:
+        log(fmt::format("{}: {}", name_of(from), net::to_string(event.kind)));
+        return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  peer_event frame_of(peer_id from, session_event& event) {
+    const auto& header = event.header;
+    peer_event made;
+    made.server = server_of(from);
+    made.content.kind = static_cast<wire::frame_kind>(header.kind);
+    made.content.from = made.server;
+    made.content.to = options_.server;
+    made.content.epoch = header.epoch;
+    made.content.request = header.request;
+    made.content.attempt = header.attempt;
+    made.content.bytes = std::move(event.text);
+    const auto bytes = net::session::frame_bytes(header);
+    made.receipt = std::shared_ptr<const void>(
+        nullptr, [through = through_, from, of = header.of, bytes](const void*) {
+          if (auto* transport = through->load()) transport->used(from, of, bytes);
+        });
+    return made;
+  }
+
+  // ------------------------------------------------------------------------------------- clients
+
+  struct client {
+    net::certificate_name who;
+    std::map<std::uint64_t, std::uint64_t> requests;  ///< By the client's ref.
+  };
+
+  void take_from_client(peer_id from, std::vector<session_event> events) {
+    for (const auto& event : events) switch (event.kind) {
+        case session_event::what::frame:
+          answer_client(from, event);
+          transport_of_client()->used(from, event.header.of,
+                                      net::session::frame_bytes(event.header));
+          break;
+        case session_event::what::down:
+          client_gone(from);
+          break;
+        case session_event::what::congested:
+          transport_of_client()->leave(from, "it does not read what it asked for");
+          break;
+        case session_event::what::refused:
+        case session_event::what::fault:
+          log(fmt::format("a client: {}", event.text));
+          break;
+        default:
+          break;
+      }
+  }
+
+  /// A client may come before start() has stored it.
+  net::transport* transport_of_client() const {
+    while (through_->load() == nullptr) std::this_thread::yield();
+    return through_->load();
+  }
+
+  void answer_client(peer_id from, const session_event& event) {
+    const auto refused = [&](const error& why) {
+      transport_of_client()->leave(from, why.message);
+      log(fmt::format("a client: {}", why.message));
+    };
+    switch (static_cast<control_kind>(event.header.kind)) {
+      case control_kind::submit:
+        if (auto wanted = parse_submit(event.text))
+          return submit(from, std::move(*wanted));
+        else
+          return refused(wanted.error());
+      case control_kind::cancel:
+        if (const auto ref = parse_cancel(event.text))
+          return cancel(from, *ref);
+        else
+          return refused(ref.error());
+      case control_kind::ask: {
+        const std::lock_guard lock(asks_mutex_);
+        asks_.push_back(from);
+        asked_.notify_one();
+        return;
+      }
+      default:
+        return refused(
+            {errc::malformed, fmt::format("a message of kind {}, expected submit, cancel "
+                                          "or ask",
+                                          static_cast<int>(event.header.kind))});
+    }
+  }
+
+  void say(peer_id to, control_kind kind, std::string text) {
+    transport_of_client()->send(to, lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
+                                std::move(text));
+  }
+
+  void submit(peer_id from, remote_request wanted) {
+    const auto ref = wanted.ref;
+    const auto refuse = [&](error why) {
+      request_outcome outcome;
+      outcome.request = ref;
+      outcome.access = options_.server;
+      outcome.finish = "failed";
+      outcome.problem = std::move(why);
+      say(from, control_kind::ended, ended_text(outcome));
+    };
+    const std::lock_guard lock(clients_mutex_);
+    const auto found = clients_.find(from);
+    if (found == clients_.end()) return;
+    if (found->second.who.of == net::role::viewer)
+      return refuse({errc::usage,
+                     "a viewer's certificate asks for no answers; use one of an "
+                     "operator or admin"});
+    if (found->second.requests.contains(ref))
+      return refuse({errc::usage, fmt::format("ref {} is being answered", ref)});
+    auto& spec = wanted.spec;
+    spec.access = options_.server;
+    if (spec.prompt.empty() && !wanted.text.empty()) {
+      if (!options_.service.tokens)
+        return refuse({errc::unsupported, "this node has no tokenizer; send ids"});
+      spec.prompt = options_.service.tokens->encode(wanted.text);
+    }
+    found->second.requests[ref] = service_->submit(std::move(spec), sink_of(from, ref));
+  }
+
+  answer_sink sink_of(peer_id from, std::uint64_t ref) {
+    return {[this, from, ref](const answer_token& token) {
+              auto told = token;
+              told.request = ref;
+              say(from, control_kind::token, token_text(told));
+            },
+            [this, from, ref](const request_outcome& outcome) {
+              auto told = outcome;
+              told.request = ref;
+              say(from, control_kind::ended, ended_text(told));
+              const std::lock_guard lock(clients_mutex_);
+              if (const auto found = clients_.find(from); found != clients_.end())
+                found->second.requests.erase(ref);
+            }};
+  }
+
+  void cancel(peer_id from, std::uint64_t ref) {
+    const std::lock_guard lock(clients_mutex_);
+    const auto found = clients_.find(from);
+    if (found == clients_.end()) return;
+    if (const auto request = found->second.requests.find(ref);
+        request != found->second.requests.end())
+      service_->cancel(request->second);
+  }
+
+  /// Nobody waits for its answers any more.
+  void client_gone(peer_id from) {
+    const std::lock_guard lock(clients_mutex_);
+    const auto found = clients_.find(from);
+    if (found == clients_.end()) return;
+    for (const auto& [ref, request] : found->second.requests) service_->cancel(request);
+    clients_.erase(found);
+  }
+
+  /// Actors are asked on a thread that may wait.
+  void answer_asks() {
+    std::unique_lock lock(asks_mutex_);
+    for (;;) {
+      asked_.wait(lock, [this] { return ending_ || !asks_.empty(); });
+      if (ending_) return;
+      const auto askers = std::exchange(asks_, {});
+      lock.unlock();
+      const auto status = status_json();
+      for (const auto asker : askers)
+        say(asker, control_kind::status,
+            status ? *status : ordered_json{{"problem", status.error().message}}.dump());
+      lock.lock();
+    }
+  }
+
+  node_options options_;
+  std::shared_ptr<std::atomic<net::transport*>> through_;
+  std::unique_ptr<service> service_;
+  std::unique_ptr<net::transport> transport_;
+  std::mutex clients_mutex_;
+  std::map<peer_id, client> clients_;
+  std::mutex asks_mutex_;
+  std::condition_variable asked_;
+  std::vector<peer_id> asks_;
+  bool ending_ = false;
+  bool stopped_ = false;
+  std::thread asker_;
+};
+
+node::node(std::unique_ptr<content> made) : content_(std::move(made)) {}
+node::~node() = default;
+
+result<std::unique_ptr<node>> node::start(node_options options) {
+  auto made = std::make_unique<content>(std::move(options));
+  if (auto begun = made->begin(); !begun) return begun.error();
+  return std::unique_ptr<node>(new node(std::move(made)));
+}
+
+result<std::string> node::status_json() {
+  return content_->status_json();
+}
+std::size_t node::outstanding() const {
+  return content_->outstanding();
+}
+const std::vector<net::address>& node::listens_at() const {
+  return content_->listens_at();
+}
+result<void> node::close_trace() {
+  return content_->close_trace();
+}
+void node::stop() {
+  content_->stop();
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/service.hpp"
+#include "net/channel/transport.hpp"
+
+/// One server of a cluster as a process of its own: a service with a seat, sessions with the other servers, and the
+/// clients that come to it. No CAF type in this header.
+namespace ordermoe::actors {
+
+struct node_options {
+  service_options
+      service;  ///< Local mode; `server_models` has this server's alone. The seat is filled in.
+  std::uint32_t server = 0;
+  /// Peers are the other servers, in order.
+  net::transport_options transport;
+  /// Told of what is refused, lost and found again, on any thread.
+  std::function<void(const std::string&)> log;
+};
+
+class node {
+ public:
+  /// Serves when it returns, and connects to the others meanwhile. Errors: those of service::start and
+  /// transport::start.
+  static result<std::unique_ptr<node>> start(node_options options);
+  ~node();
+
+  /// JSON: who it is, its peers, its requests, what it keeps and counted. Error: timed_out.
+  result<std::string> status_json();
+  std::size_t outstanding() const;
+  const std::vector<net::address>& listens_at() const;
+  /// Lets all that is on its way here arrive, then writes the closing lines of the trace.
+  result<void> close_trace();
+  void stop();
+
+ private:
+  class content;
+  explicit node(std::unique_ptr<content> made);
+  std::unique_ptr<content> content_;
+};
+
+}  // namespace ordermoe::actors

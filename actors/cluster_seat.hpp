@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "net/wire/messages.hpp"
+
+/// A service that has one server of a cluster, whose others are in other processes. No CAF type in this header.
+namespace ordermoe::actors {
+
+/// The way to one of the others.
+class frame_outlet {
+ public:
+  virtual ~frame_outlet() = default;
+  /// From any thread. False where it is away: the frame is lost.
+  virtual bool send(wire::frame content) = 0;
+};
+
+struct cluster_seat {
+  std::uint32_t server = 0;                            ///< The one that is here.
+  std::vector<std::shared_ptr<frame_outlet>> outlets;  ///< [n_servers]; the own entry is empty.
+  /// Counts the starts of this server, from 1: what it says of its load is newer than what it said before.
+  std::uint32_t boot = 1;
+  std::uint64_t first_request = 0;  ///< Requests are numbered from here.
+};
+
+/// What came from another server, or what is known of it.
+struct peer_event {
+  enum class what {
+    frame,
+    up,         ///< It is connected; nothing of what was said before is on its way.
+    down,       ///< It is not any more, and what was on its way is lost.
+    congested,  ///< What is sent to it waits: no request begins.
+    relieved,
+  };
+  what kind = what::frame;
+  std::uint32_t server = 0;
+  wire::frame content;
+  /// Ends when the frame was taken in.
+  std::shared_ptr<const void> receipt;
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,392 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "actors/cluster/client.hpp"
+#include "cli/cluster_commands.hpp"
+#include "cli/common.hpp"
+#include "cli/planning_flags.hpp"
+#include "config/files.hpp"
+#include "planning/profile.hpp"
+#include "setup/cluster_folder.hpp"
+#include "setup/plan_file.hpp"
+#include "setup/preparation.hpp"
+
+extern char** environ;
+
+namespace ordermoe::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+using setup::cluster_folder;
+
+struct up_command {
+  world_flags world;
+  planning_flags planning;
+  std::string folder, plan;
+  std::size_t threads = 0;
+  std::uint16_t first_port = 7400;
+  std::uint32_t most_positions = 0;
+  bool trace = false;
+};
+
+// ------------------------------------------------------------------------------------------ processes
+
+/// The next port of loopback from here on that nobody listens at.
+std::optional<std::uint16_t> free_port(std::uint16_t& from) {
+  for (; from < 65'000; ++from) {
+    const int with = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int on = 1;
+    ::setsockopt(with, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(from);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool is_free = ::bind(with, reinterpret_cast<sockaddr*>(&at), sizeof(at)) == 0;
+    ::close(with);
+    if (is_free) return from++;
+  }
+  return std::nullopt;
+}
+
+result<pid_t> read_pid(const cluster_folder& folder, const std::string& name) {
+  const auto text = read_file(folder.pid(name), 64);
+  if (!text) return text.error();
+  pid_t pid = 0;
+  std::from_chars(text->data(), text->data() + text->size(), pid);
+  if (pid <= 1)
+    return error{errc::malformed, fmt::format("{}: found no process number; remove the file",
+                                              folder.pid(name).string())};
+  return pid;
+}
+
+/// Whether this process runs, and is a node of this folder: numbers are used again.
+bool is_node(pid_t pid, const cluster_folder& folder, const std::string& name) {
+  const auto line = read_file(fmt::format("/proc/{}/cmdline", pid), 1 << 16);
+  return line && line->find(fs::absolute(folder.config(name)).string()) != std::string::npos;
+}
+
+result<pid_t> start_process(const cluster_folder& folder, const std::string& name) {
+  const auto log = folder.log(name).string();
+  const auto config = fs::absolute(folder.config(name)).string();
+  std::string program = fs::read_symlink("/proc/self/exe").string(), verb = "node",
+              flag = "--config", path = config;
+  char* arguments[] = {program.data(), verb.data(), flag.data(), path.data(), nullptr};
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  // It goes on when this command and its terminal are gone.
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
+  pid_t pid = 0;
+  const int failed = ::posix_spawn(&pid, program.c_str(), &files, &attributes, arguments, environ);
+  posix_spawn_file_actions_destroy(&files);
+  posix_spawnattr_destroy(&attributes);
+  if (failed != 0)
+    return error{errc::io, fmt::format("node {} cannot be started: {}", name, strerror(failed))};
+  if (auto written = write_file(folder.pid(name), fmt::format("{}\n", pid)); !written)
+    return written.error();
+  return pid;
+}
+
+std::string last_lines(const fs::path& log) {
+  const auto text = read_file(log, std::size_t{1} << 26);
+  if (!text) return {};
+  constexpr std::size_t most = 2000;
+  return text->size() > most ? text->substr(text->size() - most) : *text;
+}
+
+/// Ends what runs: asked first, then made to.
+void end_processes(const cluster_folder& folder, const std::vector<std::string>& names) {
+  std::map<std::string, pid_t> running;
+  for (const auto& name : names)
+    if (const auto pid = read_pid(folder, name); pid && is_node(*pid, folder, name))
+      running[name] = *pid;
+  for (const auto& [name, pid] : running) ::kill(pid, SIGTERM);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!running.empty()) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    std::erase_if(running,
+                  [&](const auto& each) { return !is_node(each.second, folder, each.first); });
+    if (std::chrono::steady_clock::now() > limit)
+      for (const auto& [name, pid] : running) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  std::error_code ignored;
+  for (const auto& name : names) fs::remove(folder.pid(name), ignored);
+}
+
+// --------------------------------------------------------------------------------------------- asking
+
+struct node_state {
+  std::string name, address;
+  nlohmann::json status;  ///< Null where it did not answer.
+  std::string problem;
+  bool serves = false;
+};
+
+/// A node serves when it admits requests and is connected to every other.
+bool serves(const nlohmann::json& status) {
+  return status.value("admitting", false) &&
+         std::ranges::all_of(status.at("peers"),
+                             [](const nlohmann::json& peer) { return peer.value("up", false); });
+}
+
+node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> identity) {
+  node_state state;
+  state.name = file.name;
+  state.address = file.listen.empty() ? "" : file.listen.front();
+  const auto at = net::parse_address(state.address);
+  if (!at) {
+    state.problem = "it listens nowhere";
+    return state;
+  }
+  auto client = actors::cluster_client::connect(std::move(identity), *at, std::chrono::seconds(2));
+  const auto status =
+      client ? (*client)->status(std::chrono::seconds(5)) : result<std::string>(client.error());
+  if (!status) {
+    state.problem = status.error().message;
+    return state;
+  }
+  state.status = nlohmann::json::parse(*status, nullptr, false);
+  state.serves = state.status.is_object() && serves(state.status);
+  return state;
+}
+
+void print_states(const std::vector<node_state>& states, bool json) {
+  if (json) {
+    auto all = nlohmann::ordered_json::array();
+    for (const auto& each : states)
+      all.push_back({{"name", each.name},
+                     {"address", each.address},
+                     {"serves", each.serves},
+                     {"problem", each.problem},
+                     {"status", each.status}});
+    fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}}.dump(2));
+    return;
+  }
+  fmt::print("{:<12} {:<22} {:<8} {:>6} {:>6} {:>9} {:>9}\n", "node", "address", "serves", "boot",
+             "peers", "requests", "answered");
+  for (const auto& each : states) {
+    if (each.status.is_null()) {
+      fmt::print("{:<12} {:<22} {:<8} {}\n", each.name, each.address, "no", each.problem);
+      continue;
+    }
+    const auto up = std::ranges::count_if(each.status.at("peers"), [](const nlohmann::json& peer) {
+      return peer.value("up", false);
+    });
+    fmt::print("{:<12} {:<22} {:<8} {:>6} {:>6} {:>9} {:>9}\n", each.name, each.address,
+               each.serves ? "yes" : "no", each.status.value("boot", 0),
+               fmt::format("{}/{}", up, each.status.at("peers").size()),
+               each.status.at("requests").size(), each.status.value("ended_requests", 0));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ up
+
+/// What the nodes will do, worked out once, here.
+result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
+  std::optional<setup::plan_file> given;
+  if (!options.plan.empty()) {
+    auto read = setup::read_plan_file(options.plan);
+    if (!read) return read.error();
+    given = std::move(*read);
+  }
+  const auto request =
+      options.planning.request(options.world, setup::expected_concurrency(4), given);
+  if (!request) return request.error();
+  const auto loaded = load_world(options.world, given);
+  if (!loaded) return loaded.error();
+  const progress_display shown;
+  const auto ready = setup::prepare(*loaded, *request, work());
+  if (!ready) return ready.error();
+  setup::cluster_folder_contents contents;
+  contents.servers = loaded->servers;
+  contents.plan = setup::plan_file_json(*loaded, *request, *ready);
+  contents.profile = planning::profile_json(loaded->profile);
+  contents.model = options.world.model;
+  contents.costs = options.world.costs;
+  contents.kv_precision = options.world.kv_precision;
+  contents.most_positions = options.most_positions;
+  contents.trace = options.trace;
+  const auto n = contents.servers.size();
+  contents.threads = options.threads > 0
+                         ? options.threads
+                         : std::max<std::size_t>(1, std::thread::hardware_concurrency() / n);
+  auto port = options.first_port;
+  for (std::size_t m = 0; m < n; ++m) {
+    const auto found = free_port(port);
+    if (!found)
+      return error{errc::failed, fmt::format("no free port from {} on; choose another --port",
+                                             options.first_port)};
+    contents.addresses.push_back(fmt::format("127.0.0.1:{}", *found));
+  }
+  return contents;
+}
+
+result<void> await_all(const cluster_folder& folder, const std::vector<node_file>& files,
+                       const std::map<std::string, pid_t>& processes,
+                       std::vector<node_state>& states) {
+  const auto identity = console_identity(folder.path);
+  if (!identity) return identity.error();
+  for (;;) {
+    if (stop_requested()) return error{errc::interrupted, "interrupted; the nodes were ended"};
+    for (const auto& [name, pid] : processes)
+      if (::waitpid(pid, nullptr, WNOHANG) == pid)
+        return error{errc::failed,
+                     fmt::format("node {} ended at its start; the end of {}:\n{}", name,
+                                 folder.log(name).string(), last_lines(folder.log(name)))};
+    states.clear();
+    for (const auto& file : files) {
+      states.push_back(ask(file, *identity));
+      if (!states.back().serves) break;
+    }
+    if (states.size() == files.size() && states.back().serves) return {};
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+result<void> up(const up_command& options) {
+  const cluster_folder folder{options.folder};
+  std::error_code ignored;
+  std::optional<setup::cluster_folder_contents> contents;
+  if (!fs::exists(folder.cluster(), ignored)) {
+    auto planned = plan_cluster(options);
+    if (!planned) return planned.error();
+    if (auto written = setup::write_cluster_folder(folder, *planned); !written) return written;
+  } else {
+    return error{errc::usage, fmt::format("{}: there is a cluster already; start it again with "
+                                          "`ordermoe cluster start --dir {}`, or remove the folder",
+                                          options.folder, options.folder)};
+  }
+  return start_cluster(options.folder, options.world.json);
+}
+
+result<void> down(const std::string& path) {
+  const cluster_folder folder{path};
+  const auto files = setup::read_cluster_folder(folder);
+  if (!files) return files.error();
+  std::vector<std::string> names;
+  for (const auto& file : *files) names.push_back(file.name);
+  end_processes(folder, names);
+  return {};
+}
+
+result<void> status(const std::string& path, bool json) {
+  const auto files = setup::read_cluster_folder({path});
+  if (!files) return files.error();
+  const auto identity = console_identity(path);
+  if (!identity) return identity.error();
+  std::vector<node_state> states;
+  for (const auto& file : *files) states.push_back(ask(file, *identity));
+  print_states(states, json);
+  const auto n = std::ranges::count(states, true, &node_state::serves);
+  if (static_cast<std::size_t>(n) == states.size()) return {};
+  return error{errc::failed, fmt::format("{} of {} nodes serve", n, states.size())};
+}
+
+}  // namespace
+
+result<void> start_cluster(const std::string& path, bool json) {
+  const cluster_folder folder{path};
+  const auto files = setup::read_cluster_folder(folder);
+  if (!files) return files.error();
+  std::vector<std::string> names;
+  for (const auto& file : *files) names.push_back(file.name);
+  for (const auto& name : names)
+    if (const auto pid = read_pid(folder, name); pid && is_node(*pid, folder, name))
+      return error{errc::usage, fmt::format("node {} runs already (process {}); end the cluster "
+                                            "with `ordermoe cluster down --dir {}`",
+                                            name, *pid, path)};
+  std::map<std::string, pid_t> processes;
+  std::vector<node_state> states;
+  result<void> done;
+  for (const auto& name : names) {
+    const auto pid = start_process(folder, name);
+    if (!pid) done = pid.error();
+    if (!pid) break;
+    processes[name] = *pid;
+  }
+  if (done) done = await_all(folder, *files, processes, states);
+  if (!done) {
+    end_processes(folder, names);
+    return done;
+  }
+  if (json)
+    print_states(states, true);
+  else
+    fmt::print("{}\n", states.front().address);
+  return {};
+}
+
+result<std::shared_ptr<const net::tls_identity>> console_identity(const fs::path& folder) {
+  const auto certificates = cluster_folder{folder}.certificates();
+  const std::string name = setup::console_name;
+  return net::tls_identity::load(certificates / "ca.crt", certificates / (name + ".crt"),
+                                 certificates / (name + ".key"));
+}
+
+void add_cluster_processes(CLI::App& parent) {
+  auto& first = *parent.add_subcommand(
+      "up", "Start one process on this machine for each server of a cluster file");
+  auto options = std::make_shared<up_command>();
+  options->world.add(first, true);
+  options->world.add_choose_precision(first);
+  options->planning.add(first);
+  first.add_option("--dir", options->folder, "Folder for configuration, certificates and logs")
+      ->required();
+  first.add_option("--plan", options->plan, "Use this plan.json instead of making one");
+  first
+      .add_option("--threads", options->threads,
+                  "Threads that each node computes with; 0: this machine's, shared between them")
+      ->check(whole_from(0, 1024))
+      ->capture_default_str();
+  first.add_option("--port", options->first_port, "Nodes listen at free ports from here on")
+      ->capture_default_str();
+  first
+      .add_option("--max-positions", options->most_positions,
+                  "Of a request, prompt and answer together; 0: twice the model's context")
+      ->check(whole_from(0, 1 << 24))
+      ->capture_default_str();
+  first.add_flag("--trace", options->trace, "Each node writes nodes/NAME/trace.jsonl");
+  first.footer(
+      "Prints the first node's address once all serve.\n"
+      "Example:\n  ordermoe cluster up --model data/models/lineage --cluster "
+      "data/clusters/edge8.toml --dir edge");
+  set_body(first, [options] { return up(*options); });
+
+  auto path = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  const auto add = [&](const char* name, const char* what) -> CLI::App& {
+    auto& command = *parent.add_subcommand(name, what);
+    command.add_option("--dir", *path, "Folder that `cluster up` made")->required();
+    command.add_flag("--json", *json, "Print JSON on standard output");
+    command.footer(fmt::format("Example:\n  ordermoe cluster {} --dir edge", name));
+    return command;
+  };
+  set_body(add("start", "Start the nodes of a cluster that was ended"),
+           [path, json] { return start_cluster(*path, *json); });
+  set_body(add("status", "Ask every node how it is; exit code 0 only where all serve"),
+           [path, json] { return status(*path, *json); });
+  set_body(add("down", "End every node"), [path] { return down(*path); });
+}
+
+}  // namespace ordermoe::cli

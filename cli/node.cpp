@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/common.hpp"
+#include "config/threads.hpp"
+#include "setup/node_setup.hpp"
+
+namespace ordermoe::cli {
+
+namespace {
+
+struct node_command {
+  std::string config;
+  bool json = false;
+};
+
+/// Tells a service manager, where one asked for it by NOTIFY_SOCKET (sd_notify(3)).
+void notify(const char* text) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr || *path == '\0') return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto size = std::strlen(path);
+  if (size >= sizeof(address.sun_path)) return;
+  std::memcpy(address.sun_path, path, size);
+  // A name that begins with @ is in the abstract name space.
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const int with = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (with < 0) return;
+  ::sendto(with, text, std::strlen(text), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address),
+           static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size));
+  ::close(with);
+}
+
+/// How often a service manager wants to hear that all is well: half of what it allows.
+std::chrono::milliseconds watchdog_period() {
+  const char* text = std::getenv("WATCHDOG_USEC");
+  const auto allowed_us = text == nullptr ? 0 : std::strtoll(text, nullptr, 10);
+  return std::chrono::milliseconds(allowed_us > 0 ? std::max<std::int64_t>(1, allowed_us / 2000)
+                                                  : 0);
+}
+
+void say_ready(const node_command& options, const std::string& name, const actors::node& running) {
+  const auto at = net::to_string(running.listens_at().empty() ? net::address{"nowhere", 0}
+                                                              : running.listens_at().front());
+  if (options.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", name}, {"address", at}}.dump());
+  else
+    fmt::print("{} serves at {}\n", name, at);
+  std::fflush(stdout);
+  notify("READY=1");
+}
+
+/// Alive as long as its actors answer.
+void wait_for_end(actors::node& running) {
+  const auto period = watchdog_period();
+  auto last = std::chrono::steady_clock::now();
+  while (!stop_requested()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const auto now = std::chrono::steady_clock::now();
+    if (period.count() == 0 || now - last < period) continue;
+    last = now;
+    if (running.status_json()) notify("WATCHDOG=1");
+  }
+}
+
+void log_line(const std::string& name, const std::string& text) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  std::fputs(fmt::format("{}.{:03} {}: {}\n", ms / 1000, ms % 1000, name, text).c_str(), stderr);
+}
+
+result<void> run_node(const node_command& options) {
+  const auto file = read_node_file(options.config);
+  if (!file) return file.error();
+  auto ready = setup::prepare_node(*file, work());
+  if (!ready) return ready.error();
+  if (auto enough = check_threads(ready->service.threads_per_server); !enough) return enough;
+  ready->log = [name = file->name](const std::string& text) { log_line(name, text); };
+  std::shared_ptr<trace::sink> sink;
+  if (!file->trace.empty()) {
+    auto opened = trace::sink::open(file->trace);
+    if (!opened) return opened.error();
+    ready->service.sink = sink = std::move(*opened);
+  }
+  auto running = actors::node::start(std::move(*ready));
+  if (!running) return running.error();
+  say_ready(options, file->name, **running);
+  wait_for_end(**running);
+  notify("STOPPING=1");
+  result<void> closed;
+  if (sink) closed = (*running)->close_trace();
+  (*running)->stop();
+  if (sink && closed) closed = sink->close();
+  return closed;
+}
+
+}  // namespace
+
+void add_node(CLI::App& app) {
+  auto& command = *app.add_subcommand("node", "Run one server of a cluster");
+  auto options = std::make_shared<node_command>();
+  command.add_option("--config", options->config, "node.toml (config/README.md has the schema)")
+      ->required();
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Runs until it is interrupted.\n"
+      "Example, after `ordermoe cluster up --dir edge`:\n"
+      "  ordermoe node --config edge/nodes/s0/node.toml");
+  set_body(command, [options] { return run_node(*options); });
+}
+
+}  // namespace ordermoe::cli

@@ -1,0 +1,141 @@
+#include "config/node_file.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "config/cluster.hpp"
+#include "config/files.hpp"
+#include "config/toml_section.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+constexpr std::int64_t format_version = 1;
+constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
+
+class node_reader {
+ public:
+  node_reader(const toml::table& file, std::filesystem::path folder)
+      : top_(file, "a node file",
+             {"version", "name", "cluster", "model", "plan", "profile", "state", "trace", "listen",
+              "costs", "kv_precision", "threads", "most_positions", "certificates", "member"}),
+        folder_(std::move(folder)) {}
+
+  node_file read() {
+    top_.integer("version", format_version, format_version);
+    content_.name = top_.name("name");
+    content_.cluster = path(top_, "cluster");
+    content_.model = path(top_, "model");
+    content_.plan = path(top_, "plan");
+    content_.profile = path(top_, "profile");
+    content_.state = path(top_, "state");
+    if (top_.find("trace") != nullptr) content_.trace = path(top_, "trace");
+    if (top_.find("listen") != nullptr) content_.listen = top_.strings("listen");
+    if (top_.find("costs") != nullptr) content_.costs = top_.name("costs");
+    if (top_.find("kv_precision") != nullptr) content_.kv_precision = top_.name("kv_precision");
+    if (top_.find("threads") != nullptr)
+      content_.threads = static_cast<std::size_t>(top_.integer("threads", 0, 1024));
+    if (top_.find("most_positions") != nullptr)
+      content_.most_positions =
+          static_cast<std::uint32_t>(top_.integer("most_positions", 0, 1 << 24));
+    read_certificates();
+    if (top_.find("member") != nullptr) read_members();
+    return std::move(content_);
+  }
+
+ private:
+  std::filesystem::path path(const section& from, std::string_view key) const {
+    const auto text = from.string(key);
+    if (text.empty())
+      refuse(errc::out_of_range, from.place(key),
+             fmt::format("found an empty {}, expected a path; name the file", key));
+    const std::filesystem::path given(text);
+    return given.is_absolute() ? given : folder_ / given;
+  }
+
+  void read_certificates() {
+    const section from(top_.table("certificates"), "certificates",
+                       {"authority", "certificate", "key"});
+    content_.authority = path(from, "authority");
+    content_.certificate = path(from, "certificate");
+    content_.key = path(from, "key");
+  }
+
+  void read_members() {
+    std::set<std::string> names{content_.name};
+    for (const auto& item : top_.array_of_tables("member")) {
+      const section member(*item.as_table(), "a member", {"name", "address"});
+      node_member made;
+      made.name = member.name("name");
+      if (!names.insert(made.name).second)
+        refuse(errc::malformed, member.place("name"),
+               fmt::format("found the member '{}' again, expected each other node once; remove it",
+                           made.name));
+      if (member.find("address") != nullptr) made.address = member.string("address");
+      content_.members.push_back(std::move(made));
+    }
+  }
+
+  section top_;
+  std::filesystem::path folder_;
+  node_file content_;
+};
+
+}  // namespace
+
+result<node_file> read_node_file(const std::filesystem::path& path) {
+  const auto text = read_file(path, max_file_bytes);
+  if (!text) return text.error();
+  return read_toml<node_file>(
+      *text, path.string(), "config/README.md",
+      [&](const toml::table& file) { return node_reader(file, path.parent_path()).read(); });
+}
+
+namespace {
+
+/// A TOML string.
+std::string quoted(const std::string& text) {
+  std::string made = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') made += '\\';
+    made += c;
+  }
+  return made + '"';
+}
+
+}  // namespace
+
+std::string node_toml(const node_file& content) {
+  std::string text = fmt::format("version = {}\n", format_version);
+  const auto add = [&](const char* key, const std::string& value) {
+    text += fmt::format("{} = {}\n", key, quoted(value));
+  };
+  add("name", content.name);
+  add("cluster", content.cluster.string());
+  add("model", content.model.string());
+  add("plan", content.plan.string());
+  add("profile", content.profile.string());
+  add("state", content.state.string());
+  if (!content.trace.empty()) add("trace", content.trace.string());
+  text += "listen = [";
+  for (std::size_t i = 0; i < content.listen.size(); ++i)
+    text += (i > 0 ? ", " : "") + quoted(content.listen[i]);
+  text += "]\n";
+  add("costs", content.costs);
+  add("kv_precision", content.kv_precision);
+  text += fmt::format("threads = {}\nmost_positions = {}\n\n[certificates]\n", content.threads,
+                      content.most_positions);
+  add("authority", content.authority.string());
+  add("certificate", content.certificate.string());
+  add("key", content.key.string());
+  for (const auto& member : content.members) {
+    text += "\n[[member]]\n";
+    add("name", member.name);
+    if (!member.address.empty()) add("address", member.address);
+  }
+  return text;
+}
+
+}  // namespace ordermoe

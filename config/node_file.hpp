@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/error.hpp"
+
+/// node.toml: what one process of a cluster is told (config/README.md has the schema).
+namespace ordermoe {
+
+struct node_member {
+  std::string name;
+  std::string address;  ///< HOST:PORT; empty: it dials, nobody dials it.
+};
+
+struct node_file {
+  std::string name;  ///< Of its server in the cluster file, and in its certificate.
+  // Paths, as they are meant from the working directory:
+  std::filesystem::path cluster, model, plan, profile;
+  std::filesystem::path state;  ///< A folder of this node's own: counts its starts.
+  std::filesystem::path authority, certificate, key;
+  std::filesystem::path trace;  ///< Empty: none.
+  std::vector<std::string> listen;
+  std::string costs = "mixtral-8x7b";
+  std::string kv_precision = "bf16";
+  std::size_t threads = 0;           ///< 0: the machine's.
+  std::uint32_t most_positions = 0;  ///< Of a request; 0: twice the model's context.
+  std::vector<node_member> members;  ///< The other nodes.
+};
+
+/// Relative paths count from the file's folder. Errors name file:line:column, what was found, what is expected and what
+/// to do.
+result<node_file> read_node_file(const std::filesystem::path& path);
+/// As read_node_file reads it back; paths as they are.
+std::string node_toml(const node_file& content);
+
+}  // namespace ordermoe

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "config/error.hpp"
+#include "net/identity/certificates.hpp"
+#include "net/session/header.hpp"
+
+struct ssl_ctx_st;
+struct ssl_st;
+
+/// TLS 1.3 between holders of certificates of one authority, without sockets: bytes of the wire and bytes of the user go
+/// in and out, so that whoever owns the socket decides when and on which thread.
+namespace ordermoe::net {
+
+/// An authority, and the certificate and key by which this end is known. Read once; connections share it.
+class tls_identity {
+ public:
+  /// Errors: those of check_identity; failed where OpenSSL does not take them.
+  static result<std::shared_ptr<const tls_identity>> load(const std::filesystem::path& authority,
+                                                          const std::filesystem::path& certificate,
+                                                          const std::filesystem::path& key);
+  ~tls_identity();
+  const certificate_name& name() const { return name_; }
+
+ private:
+  friend class tls_channel;
+  tls_identity(ssl_ctx_st* context, certificate_name name);
+  ssl_ctx_st* context_;
+  certificate_name name_;
+};
+
+/// One end of one connection. Both ends must show a certificate; which of the two streams of a pair a connection is
+/// stands in its ALPN protocol, "ordermoe-fast/1" or "ordermoe-bulk/1". Not thread-safe.
+class tls_channel {
+ public:
+  /// The end that accepted the connection.
+  explicit tls_channel(std::shared_ptr<const tls_identity> self);
+  /// The end that dialled it.
+  tls_channel(std::shared_ptr<const tls_identity> self, stream which);
+  ~tls_channel();
+  tls_channel(const tls_channel&) = delete;
+  tls_channel& operator=(const tls_channel&) = delete;
+
+  /// Bytes from the wire; appends what they say to `plain`. Error: malformed, for a handshake that failed, a record
+  /// that was tampered with, or a peer without a name of ours; the channel is of no use then, but for its output.
+  result<void> take(std::string_view wire, std::string& plain);
+  /// Bytes for the wire. Precondition: established().
+  result<void> put(std::string_view plain);
+  /// Appends what is to be sent.
+  void take_output(std::string& wire);
+
+  bool established() const { return established_; }
+  /// The peer said that it says no more.
+  bool ended() const { return ended_; }
+  /// Once established:
+  const certificate_name& peer() const { return peer_; }
+  stream which() const { return which_; }
+  /// Says that this end says no more.
+  void end();
+
+ private:
+  result<void> go_on();
+  result<void> establish();
+  ssl_st* make(bool accepted);
+
+  std::shared_ptr<const tls_identity> self_;
+  ssl_st* ssl_;
+  bool established_ = false, ended_ = false;
+  certificate_name peer_;
+  stream which_ = stream::fast;
+};
+
+}  // namespace ordermoe::net

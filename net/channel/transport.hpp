@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+#include "net/channel/address.hpp"
+#include "net/channel/tls.hpp"
+#include "net/session/session.hpp"
+
+/// Sessions over TLS over TCP: listens, dials, dials again, and keeps one session with every peer.
+///
+/// One thread reads and dispatches. Sending writes to the socket on the thread that sends, where the socket takes it;
+/// what it does not take is written when it does, the first lane first.
+///
+/// Of two nodes that both have an address the one with the lower name dials; a node without one dials everybody who
+/// has. A client (a console, an embedder: any role but node) dials, and is known for as long as its connection lasts.
+namespace ordermoe::net {
+
+/// A node that this end has a session with.
+struct transport_peer {
+  std::string name;           ///< Empty: any node of the cluster that answers there.
+  std::optional<address> at;  ///< None: it dials.
+};
+
+struct transport_options {
+  std::shared_ptr<const tls_identity> identity;
+  std::vector<address> listen;  ///< Port 0: any that is free.
+  std::vector<transport_peer> peers;
+  bool takes_clients = false;
+  bool is_client = false;
+  std::uint64_t boot = 1;         ///< Counts the starts of this end; a later one is larger.
+  std::vector<agreement> agreed;  ///< Between nodes.
+  session_limits limits;
+};
+
+/// Peers are numbered as in the options; clients from there on, no number twice.
+using peer_id = std::uint32_t;
+
+/// What happens is told here, on the transport's thread, one thing at a time. A user may send from within.
+class transport_user {
+ public:
+  virtual ~transport_user() = default;
+  /// Of one peer, in order. A client's session ends with `down`, and its number with it.
+  virtual void take(peer_id from, std::vector<session_event> events) = 0;
+  /// A client came; its events follow.
+  virtual void client_came(peer_id id, const certificate_name& who) = 0;
+  /// Somebody was turned away, or cannot be reached: who, and why.
+  virtual void problem(const std::string& who, const error& why) = 0;
+};
+
+struct peer_figures {
+  bool up = false;
+  std::string name;
+  end_identity self;  ///< The peer's.
+  std::int64_t round_trip_ns = -1;
+  struct lane_figures {
+    std::uint64_t sent_bytes = 0, received_bytes = 0;  ///< Of frames, headers included.
+    std::uint64_t outstanding_bytes = 0, waiting_bytes = 0;
+  };
+  std::array<lane_figures, n_lanes> lanes{};
+  std::uint64_t resent_frames = 0;
+  std::uint64_t written_bytes = 0, read_bytes = 0;  ///< On the wire, TLS included.
+  std::uint64_t connections = 0;                    ///< So far.
+};
+
+class transport {
+ public:
+  /// Listens when it returns. `user` must outlive it. Error: io, naming the address and what to do.
+  static result<std::unique_ptr<transport>> start(transport_options options, transport_user& user);
+  ~transport();
+
+  /// From any thread. False where the peer is away: nothing is kept.
+  bool send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
+            std::uint32_t epoch, std::string payload);
+  /// Its user is done with so many bytes of frames (session::used). From any thread.
+  void used(peer_id from, lane of, std::uint64_t bytes);
+  /// Writes what was sent from within the user since; does so by itself when the user returns.
+  void flush();
+  /// Ends a client's session.
+  void leave(peer_id client, std::string_view why);
+
+  peer_figures figures(peer_id of) const;
+  /// Where it listens, with the ports that it got.
+  const std::vector<address>& listens_at() const;
+  /// Says goodbye to everybody and ends; nothing is told any more when it returns. Not from within the user.
+  void stop();
+
+ private:
+  class impl;
+  explicit transport(std::unique_ptr<impl> content);
+  std::unique_ptr<impl> content_;
+};
+
+}  // namespace ordermoe::net

@@ -1,0 +1,240 @@
+#include "setup/node_setup.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+#include <utility>
+
+#include "config/files.hpp"
+#include "model/checkpoint/safetensors.hpp"
+#include "net/identity/certificates.hpp"
+#include "setup/plan_file.hpp"
+#include "setup/preparation.hpp"
+#include "setup/world.hpp"
+
+namespace ordermoe::setup {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> names_of(const cluster& servers) {
+  std::vector<std::string> names;
+  for (const auto& server : servers.servers) names.push_back(server.name);
+  return names;
+}
+
+/// Which server this node is.
+result<std::uint32_t> place_in(const cluster& servers, const node_file& file) {
+  const auto names = names_of(servers);
+  const auto found = std::ranges::find(names, file.name);
+  if (found == names.end())
+    return error{errc::mismatch,
+                 fmt::format("node {}: {} has no server of that name, expected one of {}; correct "
+                             "the name",
+                             file.name, file.cluster.string(), fmt::join(names, ", "))};
+  for (const auto& member : file.members)
+    if (std::ranges::find(names, member.name) == names.end())
+      return error{
+          errc::mismatch,
+          fmt::format("node {}: its member {} is no server of {}, expected "
+                      "{}; remove it",
+                      file.name, member.name, file.cluster.string(), fmt::join(names, ", "))};
+  if (file.members.size() + 1 != names.size())
+    return error{
+        errc::mismatch,
+        fmt::format("node {}: {} members besides itself, expected {}: every other server "
+                    "of {}; add those that are missing",
+                    file.name, file.members.size(), names.size() - 1, file.cluster.string())};
+  return static_cast<std::uint32_t>(found - names.begin());
+}
+
+/// How often this node was started, this time included.
+result<std::uint64_t> count_start(const fs::path& state) {
+  std::error_code failed;
+  fs::create_directories(state, failed);
+  const auto path = state / "boot";
+  std::uint64_t boot = 0;
+  if (fs::exists(path, failed)) {
+    const auto text = read_file(path, 64);
+    if (!text) return text.error();
+    const auto end = std::from_chars(text->data(), text->data() + text->size(), boot).ptr;
+    if (end == text->data() || boot == 0 || boot >= 0xffffff)
+      return error{errc::malformed,
+                   fmt::format("{}: found '{}', expected the number of this node's starts; write a "
+                               "number that is larger than any before",
+                               path.string(), text->substr(0, 32))};
+  }
+  ++boot;
+  if (auto written = write_file(path, fmt::format("{}\n", boot)); !written) return written.error();
+  return boot;
+}
+
+result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {
+  std::vector<net::transport_peer> peers;
+  for (const auto& server : servers.servers) {
+    const auto found = std::ranges::find(file.members, server.name, &node_member::name);
+    if (found == file.members.end()) continue;
+    net::transport_peer peer{found->name, std::nullopt};
+    if (!found->address.empty()) {
+      auto where = net::parse_address(found->address);
+      if (!where)
+        return at(fmt::format("node {}: address of member {}", file.name, found->name),
+                  where.error());
+      peer.at = std::move(*where);
+    }
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
+result<net::transport_options> transport_of(const node_file& file, const cluster& servers) {
+  net::transport_options options;
+  auto identity = net::tls_identity::load(file.authority, file.certificate, file.key);
+  if (!identity) return identity.error();
+  const auto& who = (*identity)->name();
+  if (who.of != net::role::node || who.name != file.name)
+    return error{errc::mismatch,
+                 fmt::format("{}: is of {}, expected node {}; issue one with `ordermoe cert issue "
+                             "{}`",
+                             file.certificate.string(), net::uri_of(who), file.name, file.name)};
+  options.identity = std::move(*identity);
+  for (const auto& text : file.listen) {
+    auto where = net::parse_address(text);
+    if (!where) return at(fmt::format("node {}: listen", file.name), where.error());
+    options.listen.push_back(std::move(*where));
+  }
+  auto peers = peers_of(file, servers);
+  if (!peers) return peers.error();
+  options.peers = std::move(*peers);
+  options.takes_clients = true;
+  return options;
+}
+
+/// Everything of a world but the model.
+result<world> world_of(const node_file& file, job& work) {
+  world content;
+  content.folder = file.model;
+  std::error_code status;
+  if (!fs::is_directory(file.model, status))
+    return error{errc::not_found, fmt::format("node {}: model {}: no such folder; check the path",
+                                              file.name, file.model.string())};
+  content.model_name = fs::weakly_canonical(file.model).filename().string();
+  content.loading.kv =
+      file.kv_precision == "fp32" ? model::kv_precision::fp32 : model::kv_precision::bf16;
+  work.begin("reading plan and profile");
+  auto servers = read_cluster(file.cluster);
+  if (!servers) return servers.error();
+  content.servers = std::move(*servers);
+  auto digest = model::model_digest(content.folder);
+  if (!digest) return digest.error();
+  content.model_digest = std::move(*digest);
+  auto profile = planning::read_profile(file.profile);
+  if (!profile) return profile.error();
+  if (profile->model_digest != content.model_digest)
+    return error{errc::mismatch,
+                 fmt::format("{}: made for a model with digest {}, {} has {}; run `ordermoe "
+                             "calibrate` for this model",
+                             file.profile.string(), profile->model_digest.substr(0, 12),
+                             file.model.string(), content.model_digest.substr(0, 12))};
+  profile->texts.clear();
+  content.profile = std::move(*profile);
+  auto tokens = model::tokenizer::load(content.folder);
+  if (!tokens) return tokens.error();
+  content.tokens = std::move(*tokens);
+  return content;
+}
+
+/// The model with the experts that the plan places on server m.
+result<std::shared_ptr<const model::transformer>> load_share(const world& content,
+                                                             const plan_file& plan, std::uint32_t m,
+                                                             job& work) {
+  const planning::placement_index index(plan.plan);
+  auto loading = content.loading;
+  if (plan.origin.whole_model != precision::stored)
+    loading.expert_precision = plan.origin.whole_model;
+  if (plan.plan.precision_at(m) != precision::stored)
+    loading.expert_precision = plan.plan.precision_at(m);
+  loading.hosts = [&](layer_id layer, expert_id expert) {
+    return index.hosts(m, layer.index(), expert.index());
+  };
+  work.begin("loading this node's experts");
+  loading.watch = {work.advancing(), work.stopping()};
+  return model::transformer::load(content.folder, loading);
+}
+
+/// In all of this two nodes agree, or do not work together.
+result<std::vector<net::agreement>> agreements(const node_file& file, const world& content,
+                                               const actors::service_options& service) {
+  const auto plan = read_file(file.plan);
+  if (!plan) return plan.error();
+  const auto& shape = content.model->config();
+  return std::vector<net::agreement>{
+      {"model", content.model_digest},
+      {"cluster_file", sha256_hex(cluster_toml(content.servers))},
+      {"plan", sha256_hex(*plan)},
+      {"strategy", service.chosen.name},
+      {"costs", content.costs.name},
+      {"hidden_size", std::to_string(shape.hidden_size)},
+      {"kv_row_bytes",
+       std::to_string(shape.kv_row_size() * model::bytes_per_number(content.model->kv()))},
+      {"chunk_rows", std::to_string(service.chunk_rows)},
+      {"most_positions", std::to_string(service.most_positions)},
+  };
+}
+
+}  // namespace
+
+result<actors::node_options> prepare_node(const node_file& file, job& work) {
+  auto content = world_of(file, work);
+  if (!content) return content.error();
+  const auto place = place_in(content->servers, file);
+  if (!place) return place.error();
+  auto transport = transport_of(file, content->servers);
+  if (!transport) return transport.error();
+  const auto plan = read_plan_file(file.plan);
+  if (!plan) return plan.error();
+  auto share = load_share(*content, *plan, *place, work);
+  if (!share) return share.error();
+  content->model = *share;
+  auto costs = load_costs(file.costs, content->model->config());
+  if (!costs) return costs.error();
+  content->costs = std::move(*costs);
+  content->coarser[plan->origin.whole_model] = *share;
+  if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
+  preparation_request request;
+  request.strategy = plan->origin.strategy;
+  request.options.quality_percent = plan->origin.quality_percent;
+  request.options.dry_run_requests = 0;
+  auto as_made = request_with(*plan, std::move(request));
+  if (!as_made) return as_made.error();
+  auto ready = prepare(*content, *as_made, work);
+  if (!ready) return ready.error();
+  actors::node_options options;
+  options.server = *place;
+  options.service = std::move(ready->service);
+  auto& service = options.service;
+  service.mode = actors::run_mode::local;
+  service.model = *share;
+  service.coarser.clear();
+  service.server_models.assign(content->servers.size(), nullptr);
+  service.server_models[*place] = *share;
+  service.threads_per_server =
+      file.threads > 0 ? file.threads : std::max(1u, std::thread::hardware_concurrency());
+  service.most_positions = file.most_positions > 0
+                               ? file.most_positions
+                               : 2 * static_cast<std::uint32_t>((*share)->config().max_context);
+  auto agreed = agreements(file, *content, service);
+  if (!agreed) return agreed.error();
+  options.transport = std::move(*transport);
+  options.transport.agreed = std::move(*agreed);
+  const auto boot = count_start(file.state);
+  if (!boot) return boot.error();
+  options.transport.boot = *boot;
+  return options;
+}
+
+}  // namespace ordermoe::setup
