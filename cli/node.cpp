@@ -87,7 +87,7 @@ result<void> run_node(const node_command& options) {
   ready->log = [name = file->name](const std::string& text) { log_line(name, text); };
   std::shared_ptr<trace::sink> sink;
   if (!file->trace.empty()) {
-    auto opened = trace::sink::open(file->trace);
+    auto opened = trace::sink::open(file->trace, trace::sink::stamps::before_each_line);
     if (!opened) return opened.error();
     ready->service.sink = sink = std::move(*opened);
   }

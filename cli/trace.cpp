@@ -3,13 +3,59 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "trace/merge.hpp"
 #include "trace/verify.hpp"
 
 namespace ordermoe::cli {
 
+namespace {
+
+struct merge_command {
+  std::vector<std::string> parts;
+  std::string out;
+  bool json = false;
+};
+
+result<void> merge(const merge_command& options) {
+  const std::vector<std::filesystem::path> parts(options.parts.begin(), options.parts.end());
+  if (auto good = check_output("--out", options.out, parts); !good) return good;
+  result<trace::merge_summary> merged = error{errc::failed, "not run"};
+  {
+    progress_line line("merging");
+    merged = trace::merge_traces(parts, options.out, [&](double share) { line.show(share); });
+  }
+  if (!merged) return merged.error();
+  if (options.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"out", options.out},
+                                              {"files", parts.size()},
+                                              {"lines", merged->lines},
+                                              {"requests", merged->requests}}
+                           .dump(2));
+  else
+    fmt::print("{}: {} lines of {} files, {} requests\n", options.out, merged->lines, parts.size(),
+               merged->requests);
+  return {};
+}
+
+void add_merge(CLI::App& parent) {
+  auto& command = *parent.add_subcommand(
+      "merge", "Put the traces of a cluster's nodes together, so that they can be verified");
+  auto options = std::make_shared<merge_command>();
+  command.add_option("files", options->parts, "trace.jsonl of every node")->required();
+  command.add_option("--out", options->out, "File to write")->required();
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Example, after a cluster with --trace has ended:\n"
+      "  ordermoe trace merge edge/nodes/*/trace.jsonl --out trace.jsonl");
+  set_body(command, [options] { return merge(*options); });
+}
+
+}  // namespace
+
 void add_trace(CLI::App& app) {
   auto& parent = *app.add_subcommand("trace", "Work with traces");
   parent.require_subcommand(1);
+  add_merge(parent);
   auto& command =
       *parent.add_subcommand("verify", "Check every constraint and every decision of a trace");
   auto file = std::make_shared<std::string>();

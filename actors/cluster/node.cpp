@@ -35,20 +35,23 @@ lane lane_of(wire::frame_kind kind) {
 /// Frames to one server, once there is a transport.
 class session_outlet final : public frame_outlet {
  public:
-  session_outlet(std::shared_ptr<std::atomic<net::transport*>> through, peer_id to)
-      : through_(std::move(through)), to_(to) {}
+  session_outlet(std::shared_ptr<std::atomic<net::transport*>> through, peer_id to,
+                 std::shared_ptr<trace::sink> trace)
+      : through_(std::move(through)), to_(to), trace_(std::move(trace)) {}
 
   bool send(wire::frame content) override {
     auto* through = through_->load();
     return through != nullptr &&
            through->send(to_, lane_of(content.kind), static_cast<std::uint8_t>(content.kind),
                          content.request, content.attempt,
-                         static_cast<std::uint32_t>(content.epoch), std::move(content.bytes));
+                         static_cast<std::uint32_t>(content.epoch), std::move(content.bytes),
+                         trace_ ? trace_->stamp() : 0);
   }
 
  private:
   std::shared_ptr<std::atomic<net::transport*>> through_;
   peer_id to_;
+  std::shared_ptr<trace::sink> trace_;  ///< Null: none is written.
 };
 
 ordered_json lanes_json(const net::peer_figures& figures) {
@@ -174,7 +177,8 @@ class node::content final : public net::transport_user {
     const auto n = options_.transport.peers.size() + 1;
     seat.outlets.resize(n);
     for (peer_id peer = 0; peer + 1 < n; ++peer)
-      seat.outlets[server_of(peer)] = std::make_shared<session_outlet>(through_, peer);
+      seat.outlets[server_of(peer)] =
+          std::make_shared<session_outlet>(through_, peer, options_.service.sink);
     options_.service.seat = std::move(seat);
   }
 
@@ -244,6 +248,7 @@ class node::content final : public net::transport_user {
 
   peer_event frame_of(peer_id from, session_event& event) {
     const auto& header = event.header;
+    if (options_.service.sink) options_.service.sink->observe(header.stamp);
     peer_event made;
     made.server = server_of(from);
     made.content.kind = static_cast<wire::frame_kind>(header.kind);

@@ -116,11 +116,11 @@ class transport::impl {
   const std::vector<address>& listens_at() const { return listens_at_; }
 
   bool send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-            std::uint32_t epoch, std::string payload) {
+            std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
     const auto found = find(to);
     if (!found) return false;
     const std::lock_guard lock(found->mutex);
-    if (!found->link || !found->link->send(of, kind, request, attempt, epoch, std::move(payload)))
+    if (!found->link || !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
       return false;
     push(found);
     return true;
@@ -757,8 +757,8 @@ result<std::unique_ptr<transport>> transport::start(transport_options options,
 }
 
 bool transport::send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request,
-                     std::uint32_t attempt, std::uint32_t epoch, std::string payload) {
-  return content_->send(to, of, kind, request, attempt, epoch, std::move(payload));
+                     std::uint32_t attempt, std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
+  return content_->send(to, of, kind, request, attempt, epoch, std::move(payload), stamp);
 }
 void transport::used(peer_id from, lane of, std::uint64_t bytes) {
   content_->used(from, of, bytes);

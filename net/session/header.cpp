@@ -32,6 +32,7 @@ void for_each_field(Header& header, Each&& each) {
   each(header.request);
   each(header.attempt);
   each(header.epoch);
+  each(header.stamp);
 }
 
 }  // namespace

@@ -6,9 +6,10 @@
 #include <string>
 #include <string_view>
 
-/// What stands before every frame on a connection between two nodes: 32 bytes, little-endian.
+/// What stands before every frame on a connection between two nodes: 40 bytes, little-endian.
 ///
-///   length u32 | version u8 | kind u8 | lane u8 | word u8 | sequence u64 | request u64 | attempt u32 | epoch u32
+///   length u32 | version u8 | kind u8 | lane u8 | word u8 | sequence u64 | request u64 | attempt u32 | epoch u32 |
+///   stamp u64
 ///
 /// A frame is told apart, ordered, counted and, where it is stale, dropped by its header alone.
 namespace ordermoe::net {
@@ -40,15 +41,16 @@ struct frame_header {
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
   std::uint32_t epoch = 0;  ///< Of the plan that the sender goes by.
+  std::uint64_t stamp = 0;  ///< The user's: of a logical clock.
   friend bool operator==(const frame_header&, const frame_header&) = default;
 };
 
-inline constexpr std::size_t header_bytes = 32;
+inline constexpr std::size_t header_bytes = 40;
 inline constexpr std::uint8_t wire_version = 1;
 
-/// Appends the 32 bytes.
+/// Appends the 40 bytes.
 void put(const frame_header& header, std::string& into);
-/// Of at least 32 bytes. Every field is as found: what makes sense is for the session to say.
+/// Of at least 40 bytes. Every field is as found: what makes sense is for the session to say.
 frame_header get_header(std::string_view bytes);
 
 }  // namespace ordermoe::net

@@ -368,7 +368,7 @@ void session::leave(std::string_view why) {
 // -------------------------------------------------------------------------------------------- output
 
 bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-                   std::uint32_t epoch, std::string payload) {
+                   std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
   if (phase_ == phase::away || payload.size() > config_.limits.largest_frame[index(of)])
     return false;
   auto& out = out_[index(of)];
@@ -381,7 +381,8 @@ bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint3
                  out.next++,
                  request,
                  attempt,
-                 epoch};
+                 epoch,
+                 stamp};
   next.payload = std::move(payload);
   out.end_bytes += frame_bytes(next.header);
   next.end = out.end_bytes;

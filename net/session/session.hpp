@@ -96,7 +96,7 @@ class session {
 
   /// False while away, when nothing is kept, and for more bytes than the lane's largest frame.
   bool send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-            std::uint32_t epoch, std::string payload);
+            std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0);
   /// The user is done with so many bytes of frames of this lane, headers included (frame_bytes).
   void used(lane of, std::uint64_t bytes);
   static std::uint64_t frame_bytes(const frame_header& header) {

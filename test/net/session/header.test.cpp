@@ -17,14 +17,16 @@ BOOST_AUTO_TEST_CASE(every_field_has_its_place) {
                                  0x0f0e0d0c0b0a0908,
                                  0x1716151413121110,
                                  0x1b1a1918,
-                                 0x1f1e1d1c};
+                                 0x1f1e1d1c,
+                                 0x2726252423222120};
   std::string bytes;
   net::put(header, bytes);
   BOOST_REQUIRE_EQUAL(bytes.size(), net::header_bytes);
   const std::string expected(
       "\x01\x02\x03\x04\x05\x06\x02\x02\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"
-      "\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f",
-      32);
+      "\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f"
+      "\x20\x21\x22\x23\x24\x25\x26\x27",
+      40);
   BOOST_TEST(bytes == expected);
   BOOST_TEST((net::get_header(bytes) == header));
 }

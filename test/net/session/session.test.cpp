@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(after_a_cut_each_frame_still_comes_once) {
   for (int i = 0; i < 5; ++i) world.send(0, lane::token, 1000);
   // Two of them arrive, and the peer's word of that does not come back.
   world.pump();
-  world.arrive(2 * 1032 + 500);
+  world.arrive(2 * 1040 + 500);
   world.cut(world.fast);
   BOOST_TEST(world.ends[0].count(what::cut) == 1u);
   BOOST_TEST(world.send(0, lane::token, 1000));  // Waits.
@@ -73,8 +73,8 @@ BOOST_AUTO_TEST_CASE(after_a_cut_each_frame_still_comes_once) {
   BOOST_TEST(world.ends[0].count(what::resumed) == 1u);
   BOOST_TEST(world.ends[1].n_taken[1] == 6u);
   BOOST_TEST(world.ends[0].session->resent_frames() > 0u);
-  BOOST_TEST(world.ends[0].session->sent_bytes(lane::token) == 6 * 1032u);
-  BOOST_TEST(world.ends[1].session->received_bytes(lane::token) == 6 * 1032u);
+  BOOST_TEST(world.ends[0].session->sent_bytes(lane::token) == 6 * 1040u);
+  BOOST_TEST(world.ends[1].session->received_bytes(lane::token) == 6 * 1040u);
   BOOST_TEST(world.broken.empty(), world.broken);
 }
 
@@ -89,8 +89,8 @@ BOOST_AUTO_TEST_CASE(what_is_written_and_not_used_up_stays_within_the_credit) {
     world.advance(100 * ms);
   }
   auto& sender = *world.ends[0].session;
-  BOOST_TEST(sender.outstanding_bytes(lane::token) == 4 * 1032u);
-  BOOST_TEST(sender.waiting_bytes(lane::token) == 16 * 1032u);
+  BOOST_TEST(sender.outstanding_bytes(lane::token) == 4 * 1040u);
+  BOOST_TEST(sender.waiting_bytes(lane::token) == 16 * 1040u);
   BOOST_TEST(world.ends[0].count(what::congested) == 1u);
   BOOST_TEST(world.ends[0].count(what::relieved) == 0u);
   // Another lane goes on, and so does this one once its frames are used up.
