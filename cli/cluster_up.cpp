@@ -42,6 +42,8 @@ struct up_command {
   std::uint16_t first_port = 7400;
   std::uint32_t most_positions = 0;
   bool trace = false;
+  std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
+  std::string host_model;              ///< Where the model is on those; empty: as here.
 };
 
 // ------------------------------------------------------------------------------------------ processes
@@ -202,6 +204,57 @@ void print_states(const std::vector<node_state>& states, bool json) {
 
 // ------------------------------------------------------------------------------------------------ up
 
+/// Ports of this machine, one for each server.
+result<std::vector<std::string>> local_addresses(std::size_t n, std::uint16_t port) {
+  const auto first = port;
+  std::vector<std::string> addresses;
+  while (addresses.size() < n) {
+    const auto found = free_port(port);
+    if (!found)
+      return error{errc::failed,
+                   fmt::format("no free port from {} on; choose another --port", first)};
+    addresses.push_back(fmt::format("127.0.0.1:{}", *found));
+  }
+  return addresses;
+}
+
+/// Those that were given, one for each server: "-" for one that nobody can dial.
+result<std::vector<std::string>> given_addresses(const std::vector<std::string>& given,
+                                                 const cluster& servers) {
+  std::map<std::string, std::string> by_name;
+  for (const auto& text : given) {
+    const auto equals = text.find('=');
+    const auto name = text.substr(0, equals);
+    const auto value = equals == std::string::npos ? "" : text.substr(equals + 1);
+    const bool known =
+        std::ranges::find(servers.servers, name, &server_spec::name) != servers.servers.end();
+    if (!known)
+      return error{errc::usage,
+                   fmt::format("--address '{}': found the name '{}', expected one of "
+                               "the cluster file's servers, as in {}=192.168.1.10:7400",
+                               text, name, servers.servers.front().name)};
+    if (value != "-")
+      if (const auto read = net::parse_address(value); !read)
+        return at(fmt::format("--address '{}'", text), read.error());
+    by_name[name] = value == "-" ? "" : value;
+  }
+  std::vector<std::string> addresses;
+  for (const auto& server : servers.servers) {
+    const auto found = by_name.find(server.name);
+    if (found == by_name.end())
+      return error{errc::usage,
+                   fmt::format("--address: none for server {}; give NAME=HOST:PORT for "
+                               "each, or NAME=- for one that nobody can dial",
+                               server.name)};
+    addresses.push_back(found->second);
+  }
+  if (std::ranges::count(addresses, "") > 1)
+    return error{errc::usage,
+                 "--address: two servers that nobody can dial cannot reach each other; give all but "
+                 "one an address, by forwarding a port of theirs if need be"};
+  return addresses;
+}
+
 /// What the nodes will do, worked out once, here.
 result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   std::optional<setup::plan_file> given;
@@ -222,23 +275,19 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.servers = loaded->servers;
   contents.plan = setup::plan_file_json(*loaded, *request, *ready);
   contents.profile = planning::profile_json(loaded->profile);
-  contents.model = options.world.model;
+  contents.model = options.host_model.empty() ? options.world.model : options.host_model;
   contents.costs = options.world.costs;
   contents.kv_precision = options.world.kv_precision;
   contents.most_positions = options.most_positions;
   contents.trace = options.trace;
   const auto n = contents.servers.size();
-  contents.threads = options.threads > 0
-                         ? options.threads
-                         : std::max<std::size_t>(1, std::thread::hardware_concurrency() / n);
-  auto port = options.first_port;
-  for (std::size_t m = 0; m < n; ++m) {
-    const auto found = free_port(port);
-    if (!found)
-      return error{errc::failed, fmt::format("no free port from {} on; choose another --port",
-                                             options.first_port)};
-    contents.addresses.push_back(fmt::format("127.0.0.1:{}", *found));
-  }
+  contents.threads = options.threads;
+  if (options.threads == 0 && options.addresses.empty())
+    contents.threads = std::max<std::size_t>(1, std::thread::hardware_concurrency() / n);
+  auto addresses = options.addresses.empty() ? local_addresses(n, options.first_port)
+                                             : given_addresses(options.addresses, contents.servers);
+  if (!addresses) return addresses.error();
+  contents.addresses = std::move(*addresses);
   return contents;
 }
 
@@ -264,20 +313,41 @@ result<void> await_all(const cluster_folder& folder, const std::vector<node_file
   }
 }
 
-result<void> up(const up_command& options) {
+result<void> prepare(const up_command& options) {
   const cluster_folder folder{options.folder};
   std::error_code ignored;
-  std::optional<setup::cluster_folder_contents> contents;
-  if (!fs::exists(folder.cluster(), ignored)) {
-    auto planned = plan_cluster(options);
-    if (!planned) return planned.error();
-    if (auto written = setup::write_cluster_folder(folder, *planned); !written) return written;
-  } else {
-    return error{errc::usage, fmt::format("{}: there is a cluster already; start it again with "
-                                          "`ordermoe cluster start --dir {}`, or remove the folder",
+  if (fs::exists(folder.cluster(), ignored))
+    return error{errc::usage, fmt::format("{}: there is a cluster already; start it with `ordermoe "
+                                          "cluster start --dir {}`, or remove the folder",
                                           options.folder, options.folder)};
-  }
+  auto planned = plan_cluster(options);
+  if (!planned) return planned.error();
+  return setup::write_cluster_folder(folder, *planned);
+}
+
+result<void> up(const up_command& options) {
+  if (auto prepared = prepare(options); !prepared) return prepared;
   return start_cluster(options.folder, options.world.json);
+}
+
+result<void> prepare_for_hosts(const up_command& options) {
+  if (auto prepared = prepare(options); !prepared) return prepared;
+  const auto files = setup::read_cluster_folder({options.folder});
+  if (!files) return files.error();
+  if (!options.world.json) {
+    for (const auto& file : *files)
+      fmt::print("{:<12} {}\n", file.name,
+                 file.listen.empty() ? "dials only" : file.listen.front());
+    return {};
+  }
+  auto all = nlohmann::ordered_json::array();
+  for (const auto& file : *files)
+    all.push_back(
+        {{"name", file.name},
+         {"config", (fs::path(options.folder) / "nodes" / file.name / "node.toml").string()},
+         {"listen", file.listen}});
+  fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}}.dump(2));
+  return {};
 }
 
 result<void> down(const std::string& path) {
@@ -344,35 +414,67 @@ result<std::shared_ptr<const net::tls_identity>> console_identity(const fs::path
                                  certificates / (name + ".key"));
 }
 
-void add_cluster_processes(CLI::App& parent) {
-  auto& first = *parent.add_subcommand(
+namespace {
+
+/// What `up` and `prepare` are told alike.
+void add_preparation(CLI::App& command, up_command& options) {
+  options.world.add(command, true);
+  options.world.add_choose_precision(command);
+  options.planning.add(command);
+  command.add_option("--dir", options.folder, "Folder for configuration, certificates and logs")
+      ->required();
+  command.add_option("--plan", options.plan, "Use this plan.json instead of making one");
+  command
+      .add_option("--max-positions", options.most_positions,
+                  "Of a request, prompt and answer together; 0: twice the model's context")
+      ->check(whole_from(0, 1 << 24))
+      ->capture_default_str();
+  command.add_flag("--trace", options.trace, "Each node writes nodes/NAME/trace.jsonl");
+}
+
+void add_up(CLI::App& parent) {
+  auto& command = *parent.add_subcommand(
       "up", "Start one process on this machine for each server of a cluster file");
   auto options = std::make_shared<up_command>();
-  options->world.add(first, true);
-  options->world.add_choose_precision(first);
-  options->planning.add(first);
-  first.add_option("--dir", options->folder, "Folder for configuration, certificates and logs")
-      ->required();
-  first.add_option("--plan", options->plan, "Use this plan.json instead of making one");
-  first
+  add_preparation(command, *options);
+  command
       .add_option("--threads", options->threads,
                   "Threads that each node computes with; 0: this machine's, shared between them")
       ->check(whole_from(0, 1024))
       ->capture_default_str();
-  first.add_option("--port", options->first_port, "Nodes listen at free ports from here on")
+  command.add_option("--port", options->first_port, "Nodes listen at free ports from here on")
       ->capture_default_str();
-  first
-      .add_option("--max-positions", options->most_positions,
-                  "Of a request, prompt and answer together; 0: twice the model's context")
-      ->check(whole_from(0, 1 << 24))
-      ->capture_default_str();
-  first.add_flag("--trace", options->trace, "Each node writes nodes/NAME/trace.jsonl");
-  first.footer(
+  command.footer(
       "Prints the first node's address once all serve.\n"
       "Example:\n  ordermoe cluster up --model data/models/lineage --cluster "
       "data/clusters/edge8.toml --dir edge");
-  set_body(first, [options] { return up(*options); });
+  set_body(command, [options] { return up(*options); });
+}
 
+void add_prepare(CLI::App& parent) {
+  auto& command = *parent.add_subcommand(
+      "prepare", "Write plan, certificates and node.toml of each host, and start nothing");
+  auto options = std::make_shared<up_command>();
+  add_preparation(command, *options);
+  command
+      .add_option("--address", options->addresses,
+                  "NAME=HOST:PORT where each server listens; NAME=- for one that nobody can dial")
+      ->required();
+  command.add_option("--host-model", options->host_model,
+                     "Where the model's folder is on the hosts; default: as here");
+  command.footer(
+      "docs/OPERATING.md says what goes to which host.\n"
+      "Example:\n  ordermoe cluster draw --servers 2 --out two.toml\n"
+      "  ordermoe cluster prepare --model data/models/lineage --cluster two.toml --dir edge \\\n"
+      "    --address s0=192.168.1.10:7400 --address s1=192.168.1.11:7400");
+  set_body(command, [options] { return prepare_for_hosts(*options); });
+}
+
+}  // namespace
+
+void add_cluster_processes(CLI::App& parent) {
+  add_up(parent);
+  add_prepare(parent);
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   const auto add = [&](const char* name, const char* what) -> CLI::App& {
@@ -382,7 +484,7 @@ void add_cluster_processes(CLI::App& parent) {
     command.footer(fmt::format("Example:\n  ordermoe cluster {} --dir edge", name));
     return command;
   };
-  set_body(add("start", "Start the nodes of a cluster that was ended"),
+  set_body(add("start", "Start the nodes of a folder on this machine"),
            [path, json] { return start_cluster(*path, *json); });
   set_body(add("status", "Ask every node how it is; exit code 0 only where all serve"),
            [path, json] { return status(*path, *json); });

@@ -46,7 +46,7 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.authority = up / "certificates" / "ca.crt";
   file.certificate = up / "certificates" / (name + ".crt");
   file.key = up / "certificates" / (name + ".key");
-  file.listen = {contents.addresses[m]};
+  if (!contents.addresses[m].empty()) file.listen = {contents.addresses[m]};
   file.costs = contents.costs;
   file.kv_precision = contents.kv_precision;
   file.threads = contents.threads;
