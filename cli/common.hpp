@@ -119,6 +119,7 @@ void add_calibrate(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_cert(CLI::App& app);
 void add_cluster(CLI::App& app);
+void add_relay(CLI::App& app);
 void add_testbed(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_model(CLI::App& app);

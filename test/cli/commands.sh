@@ -220,6 +220,25 @@ expect "a certificate is shown" 0 'host +10.0.0.7' "$ordermoe" cert show certifi
 expect "what is no certificate is refused" 2 'found no certificate' "$ordermoe" cert show certificates/berlin.key
 [[ $(stat -c %a certificates/berlin.key) == 600 ]] || { echo "FAILED: a key can be read by others"; failures=$((failures + 1)); }
 
+steered() { printf '%s\n' "$@" | "$ordermoe" relay --to 127.0.0.1:9 --json; }
+expect "a relay answers what it is told" 0 '"command":"status".*"to":\{"delay_ms":20.0.*"back":.*"stalled":true' steered 'delay to 20' 'stall back' status quit
+expect "what it does not understand is named, and the rest done" 2 "'dlay', expected delay" steered 'dlay to 20' status
+expect "and not followed" 2 '"ok":true,"command":"status".*"delay_ms":0.0' steered 'dlay to 20' status
+expect "its input's end ends a relay" 0 'ok: cut' bash -c "echo cut | '$ordermoe' relay --to '[::1]:9'"
+expect "names are not looked up" 2 "--to: found 'localhost:9'" "$ordermoe" relay --to localhost:9
+expect "a relay listens for this host alone" 2 '--listen: found 0.0.0.0:0.*--allow-remote' "$ordermoe" relay --listen 0.0.0.0:0 --to 127.0.0.1:9
+expect "unless others are allowed" 0 'listening on 0.0.0.0:' bash -c "echo quit | '$ordermoe' relay --listen 0.0.0.0:0 --to 127.0.0.1:9 --allow-remote"
+expect "delays are checked" 2 '--delay-ms' "$ordermoe" relay --to 127.0.0.1:9 --delay-ms nan
+# Without commands it runs until a signal.
+for flag in --json --no-commands; do
+  rm -f relay.txt
+  "$ordermoe" relay --to 127.0.0.1:9 $flag </dev/null >relay.txt &
+  until [[ -s relay.txt ]] || ! kill -0 $!; do
+    sleep 0.05
+  done
+  kill -TERM $! && wait $! || { echo "FAILED: a relay without commands ended before its signal, or badly"; failures=$((failures + 1)); }
+done
+
 few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1
 expect "too many threads of all servers are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode local --cluster "$cluster" --strategy exact --threads 1024 --max-new-tokens 1
