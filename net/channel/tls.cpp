@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -73,6 +74,38 @@ bool use(SSL_CTX* context, const std::filesystem::path& authority,
          SSL_CTX_check_private_key(context) == 1;
 }
 
+/// What OpenSSL reads and writes, in our own memory.
+BIO_METHOD* wire_method() {
+  static BIO_METHOD* const method = [] {
+    auto* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "ordermoe wire");
+    BIO_meth_set_create(made, [](BIO* self) {
+      BIO_set_init(self, 1);
+      return 1;
+    });
+    BIO_meth_set_read(made, [](BIO* self, char* into, int most) {
+      auto& wire = *static_cast<tls_wire*>(BIO_get_data(self));
+      BIO_clear_retry_flags(self);
+      const auto n = std::min<std::size_t>(wire.in.size(), static_cast<std::size_t>(most));
+      if (n == 0) {
+        BIO_set_retry_read(self);
+        return -1;
+      }
+      std::memcpy(into, wire.in.data(), n);
+      wire.in.remove_prefix(n);
+      return static_cast<int>(n);
+    });
+    BIO_meth_set_write(made, [](BIO* self, const char* bytes, int size) {
+      static_cast<tls_wire*>(BIO_get_data(self))->out.append(bytes, static_cast<std::size_t>(size));
+      return size;
+    });
+    BIO_meth_set_ctrl(made, [](BIO*, int command, long, void*) -> long {
+      return command == BIO_CTRL_FLUSH ? 1 : 0;
+    });
+    return made;
+  }();
+  return method;
+}
+
 }  // namespace
 
 tls_identity::tls_identity(ssl_ctx_st* context, certificate_name name)
@@ -98,7 +131,6 @@ result<std::shared_ptr<const tls_identity>> tls_identity::load(
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
   return std::shared_ptr<const tls_identity>(new tls_identity(context, std::move(*name)));
@@ -119,7 +151,10 @@ tls_channel::tls_channel(std::shared_ptr<const tls_identity> self, stream which)
 ssl_st* tls_channel::make(bool accepted) {
   auto* ssl = SSL_new(self_->context_);
   ORDERMOE_CHECK(ssl != nullptr, "memory for a TLS connection");
-  SSL_set_bio(ssl, BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  auto* wire = BIO_new(wire_method());
+  ORDERMOE_CHECK(wire != nullptr, "memory for a TLS connection");
+  BIO_set_data(wire, &wire_);
+  SSL_set_bio(ssl, wire, wire);
   accepted ? SSL_set_accept_state(ssl) : SSL_set_connect_state(ssl);
   return ssl;
 }
@@ -130,9 +165,8 @@ tls_channel::~tls_channel() {
 
 result<void> tls_channel::take(std::string_view wire, std::string& plain) {
   ERR_clear_error();
-  if (BIO_write(SSL_get_rbio(ssl_), wire.data(), static_cast<int>(wire.size())) !=
-      static_cast<int>(wire.size()))
-    return error{errc::failed, "no memory for what came"};
+  // OpenSSL keeps what it has of a record.
+  wire_.in = wire;
   if (!established_)
     if (auto done = go_on(); !done || !established_) return done;
   static thread_local std::array<char, 16 * 1024> record;
@@ -186,6 +220,7 @@ result<void> tls_channel::establish() {
 
 result<void> tls_channel::put(std::string_view plain) {
   ERR_clear_error();
+  wire_.in = {};
   while (!plain.empty()) {
     const auto size = static_cast<int>(std::min<std::size_t>(plain.size(), INT_MAX));
     const auto n = SSL_write(ssl_, plain.data(), size);
@@ -196,16 +231,16 @@ result<void> tls_channel::put(std::string_view plain) {
 }
 
 void tls_channel::take_output(std::string& wire) {
-  auto* from = SSL_get_wbio(ssl_);
-  char* bytes = nullptr;
-  const auto size = BIO_get_mem_data(from, &bytes);
-  if (size <= 0) return;
-  wire.append(bytes, static_cast<std::size_t>(size));
-  (void)BIO_reset(from);
+  if (wire.empty())
+    wire.swap(wire_.out);
+  else
+    wire += wire_.out;
+  wire_.out.clear();
 }
 
 void tls_channel::end() {
   ERR_clear_error();
+  wire_.in = {};
   if (established_) SSL_shutdown(ssl_);
   ERR_clear_error();
 }

@@ -33,6 +33,12 @@ class tls_identity {
   certificate_name name_;
 };
 
+/// Bytes on their way through TLS.
+struct tls_wire {
+  std::string_view in;  ///< From the wire, not read yet.
+  std::string out;      ///< For the wire.
+};
+
 /// One end of one connection. Both ends must show a certificate; which of the two streams of a pair a connection is
 /// stands in its ALPN protocol, "ordermoe-fast/1" or "ordermoe-bulk/1". Not thread-safe.
 class tls_channel {
@@ -68,6 +74,7 @@ class tls_channel {
   ssl_st* make(bool accepted);
 
   std::shared_ptr<const tls_identity> self_;
+  tls_wire wire_;
   ssl_st* ssl_;
   bool established_ = false, ended_ = false;
   certificate_name peer_;

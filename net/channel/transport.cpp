@@ -120,7 +120,8 @@ class transport::impl {
     const auto found = find(to);
     if (!found) return false;
     const std::lock_guard lock(found->mutex);
-    if (!found->link || !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
+    if (!found->link ||
+        !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
       return false;
     push(found);
     return true;
@@ -757,7 +758,8 @@ result<std::unique_ptr<transport>> transport::start(transport_options options,
 }
 
 bool transport::send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request,
-                     std::uint32_t attempt, std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
+                     std::uint32_t attempt, std::uint32_t epoch, std::string payload,
+                     std::uint64_t stamp) {
   return content_->send(to, of, kind, request, attempt, epoch, std::move(payload), stamp);
 }
 void transport::used(peer_id from, lane of, std::uint64_t bytes) {

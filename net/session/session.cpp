@@ -153,22 +153,29 @@ void session::refuse(connection& from, const std::string& why) {
 void session::receive(connection_id id, std::string_view bytes, std::int64_t now_ns) {
   auto* from = find(id);
   if (from == nullptr || from->state == connection_phase::closing) return;
+  if (from->in.empty()) {
+    // Whole frames are taken from where they are; only what is left of one is kept.
+    const auto taken = take_input(*from, bytes, now_ns);
+    from->in = bytes.substr(taken);
+    return;
+  }
   from->in += bytes;
-  take_input(*from, now_ns);
+  const auto taken = take_input(*from, from->in, now_ns);
+  from->in.erase(0, taken);
 }
 
 /// What is taken may open or close connections, but adds and removes none.
-void session::take_input(connection& from, std::int64_t now_ns) {
+std::size_t session::take_input(connection& from, std::string_view bytes, std::int64_t now_ns) {
   std::size_t at = 0;
-  while (from.state != connection_phase::closing && from.in.size() - at >= header_bytes) {
-    const auto header = get_header(std::string_view(from.in).substr(at));
+  while (from.state != connection_phase::closing && bytes.size() - at >= header_bytes) {
+    const auto header = get_header(bytes.substr(at));
     if (!check_header(from, header)) break;
-    if (from.in.size() - at < header_bytes + header.length) break;
-    const auto payload = std::string_view(from.in).substr(at + header_bytes, header.length);
+    if (bytes.size() - at < header_bytes + header.length) break;
+    const auto payload = bytes.substr(at + header_bytes, header.length);
     at += header_bytes + header.length;
     take(from, header, payload, now_ns);
   }
-  from.in.erase(0, at);
+  return at;
 }
 
 bool session::check_header(connection& from, const frame_header& header) {

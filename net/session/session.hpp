@@ -177,7 +177,8 @@ class session {
   void fault(connection& from, std::string text);
   void refuse(connection& from, const std::string& why);
 
-  void take_input(connection& from, std::int64_t now_ns);
+  /// How many of the bytes are whole frames, which are taken.
+  std::size_t take_input(connection& from, std::string_view bytes, std::int64_t now_ns);
   /// False where the connection is closed by it.
   bool check_header(connection& from, const frame_header& header);
   void take(connection& from, const frame_header& header, std::string_view payload,
