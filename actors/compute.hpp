@@ -36,7 +36,7 @@ template <class Self>
 void send_output(Self* self, const server_view& view, const expert_work& work,
                  wire::expert_output output) {
   if (work.call.reply_to != view.id)
-    view.send(work.call.reply_to, wire::encode(output), work.epoch);
+    view.send(self, work.call.reply_to, wire::encode(output), work.epoch);
   else if (work.token)
     self->send(work.token, arrived_output{std::move(output), view.id});
   else

@@ -32,13 +32,16 @@ arrival_limits service_context::limits(std::uint32_t server) const {
   return made;
 }
 
-void server_view::send(std::uint32_t to, wire::frame content) const {
-  send(to, std::move(content), placed->plan.epoch);
+void server_view::send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content) const {
+  send(self, to, std::move(content), placed->plan.epoch);
 }
 
-void server_view::send(std::uint32_t to, wire::frame content, std::uint64_t epoch) const {
+void server_view::send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content,
+                       std::uint64_t epoch) const {
   content.epoch = epoch;
-  caf::anon_send(links[to], std::move(content));
+  caf::actor_cast<caf::strong_actor_ptr>(links[to])->enqueue(
+      caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(content)),
+      self->context());
 }
 
 error server_view::not_connected(std::uint32_t server) const {

@@ -80,9 +80,11 @@ struct server_view {
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 
-  /// Sends a frame from here to another server, under the plan in force or the one that it goes by.
-  void send(std::uint32_t to, wire::frame content) const;
-  void send(std::uint32_t to, wire::frame content, std::uint64_t epoch) const;
+  /// Sends a frame from here to another server, under the plan in force or the one that it goes by. The link runs
+  /// where the sender does: no other thread is woken for it.
+  void send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content) const;
+  void send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content,
+            std::uint64_t epoch) const;
   planning::server_mask members(std::uint32_t access, std::uint32_t layer) const {
     return placed->plan.residence[access].layers[layer];
   }

@@ -59,25 +59,55 @@ void device_thread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     asleep_ = true;
-    wake_.wait(lock, [this] { return has_work(); });
+    wake_.wait(lock, [this] { return has_work() && !claimed_; });
     asleep_ = false;
     if (stopping_) break;
+    claimed_ = true;
     if (jobs_.empty()) {
-      compute(lock);
+      compute(lock, this);
+      claimed_ = false;
+      lock.unlock();
+      lend();
+      lock.lock();
       continue;
     }
     const auto jobs = std::exchange(jobs_, {});
     lock.unlock();
     for (const auto& job : jobs) job(tensors_);
     lock.lock();
+    claimed_ = false;
   }
   lock.unlock();
   // CAF keeps a system alive for threads whose log it is in.
   leave_log();
 }
 
-/// The first batch that waits, and then the actors that its result makes ready.
-void device_thread::compute(std::unique_lock<std::mutex>& lock) {
+void device_thread::begin_helping() {
+  const std::lock_guard lock(mutex_);
+  helper_ = std::this_thread::get_id();
+}
+
+bool device_thread::may_help() const {
+  // A network that is not read for longer is a slow one.
+  constexpr std::int64_t most_ns = 100'000;
+  return asleep_ && !claimed_ && !stopping_ && jobs_.empty() && waiting_.waiting().size() == 1 &&
+         recent_ns_ <= most_ns;
+}
+
+bool device_thread::help(caf::execution_unit* unit) {
+  std::unique_lock lock(mutex_);
+  const bool helps = may_help();
+  if (helps) {
+    claimed_ = true;
+    compute(lock, unit);
+    claimed_ = false;
+  }
+  // What is left to the device's thread: it was not woken before.
+  if (asleep_ && has_work() && !(helps && may_help())) wake_.notify_one();
+  return helps;
+}
+
+void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit) {
   auto next = waiting_.take();
   next->start_ns = clock_ns();
   running_ = true;
@@ -87,6 +117,7 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock) {
   next->end_ns = clock_ns();
   lock.lock();
   running_ = false;
+  recent_ns_ += (next->end_ns - next->start_ns - recent_ns_) / 8;
   const bool more = has_work();
   lock.unlock();
   if (more && !next->matters()) {
@@ -94,8 +125,7 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock) {
   } else if (const auto owner = owner_.lock()) {
     batch_done done{std::move(next), std::exchange(untold_, {})};
     owner->enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(done)),
-                   more ? nullptr : this);
-    lend();
+                   more ? nullptr : unit);
   }
   lock.lock();
 }

@@ -24,6 +24,9 @@
 ///    +----- no actor is ready ------- lending: runs the actors that the result    |
 ///                                     makes ready, until a batch waits -----------+
 ///
+/// A thread that reads the network may run the one batch that waits, where that is short and the device's thread sleeps
+/// (help): what a frame leads to is then computed where the frame is, and no thread is woken for it.
+///
 /// Batches run one after the other without a message in between. With nothing to compute, the
 /// thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
 /// token, the call to the shard) runs here at once, and no thread has to be woken between the end
@@ -51,8 +54,14 @@ class device_thread final : public caf::execution_unit {
   void queue(Change change) {
     const std::lock_guard lock(mutex_);
     change(waiting_);
-    if (asleep_ && !waiting_.empty()) wake_.notify_one();
+    if (asleep_ && !waiting_.empty() && !(helper_ == std::this_thread::get_id() && may_help()))
+      wake_.notify_one();
   }
+  /// From now on the calling thread helps: it is not woken for, and calls help() when it has run what is ready.
+  void begin_helping();
+  /// Runs the batch that waits, if it is short and alone, as the device's thread would; what its result makes ready
+  /// goes to `unit`. False where there is none, or it is left to the device's thread.
+  bool help(caf::execution_unit* unit);
   /// job(device) before any batch that begins later, from any thread.
   void post(std::function<void(device&)> job);
   /// Time until work that arrives now could start: the rest of the running batch and what waits
@@ -67,21 +76,27 @@ class device_thread final : public caf::execution_unit {
   std::int64_t clock_ns() const;
   void run();
   bool has_work() const { return stopping_ || !jobs_.empty() || !waiting_.empty(); }
-  void compute(std::unique_lock<std::mutex>& lock);
+  bool may_help() const;
+  /// The first batch that waits; its result goes to the owner, which runs on `unit` where nothing else waits. The device is
+  /// claimed.
+  void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
   void lend();
 
   device tensors_;
   std::size_t n_threads_;
   charge_function charge_;
   caf::weak_actor_ptr owner_;
-  // Of this thread alone:
-  std::deque<caf::resumable*> ready_;           ///< Actors to run here.
-  std::vector<std::shared_ptr<batch>> untold_;  ///< Done; told with the next one that matters.
+  std::deque<caf::resumable*> ready_;  ///< Actors to run here; of this thread alone.
+  /// Done; told with the next one that matters. Of whoever claimed the device.
+  std::vector<std::shared_ptr<batch>> untold_;
 
   std::mutex mutex_;  ///< Of everything below.
   std::condition_variable wake_;
   batch_queue waiting_;
   std::vector<std::function<void(device&)>> jobs_;
+  bool claimed_ = false;  ///< One thread at a time uses the tensors.
+  std::thread::id helper_;
+  std::int64_t recent_ns_ = 0;  ///< What batches took lately.
   bool running_ = false;
   std::int64_t running_until_ns_ = 0;  ///< Expected end of the running batch.
   bool asleep_ = false;

@@ -298,7 +298,7 @@ struct edge_server_state {
     wire::failure_report report{lost.request, lost.attempt, id, static_cast<std::uint8_t>(why.code),
                                 why.message};
     if (sequence->access == id) return tell_request(lost.request, std::move(report));
-    view->send(sequence->access, wire::encode(report));
+    view->send(self, sequence->access, wire::encode(report));
   }
 
   // --------------------------------------------------------------------------------------- frames
@@ -506,7 +506,7 @@ struct edge_server_state {
                     [&](std::uint32_t access) { return view->members(access, layer) == first; })) {
       const auto content = wire::encode(written.content);
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-        if (peer != id && ((first >> peer) & 1u)) view->send(peer, content);
+        if (peer != id && ((first >> peer) & 1u)) view->send(self, peer, content);
       return;
     }
     std::map<std::uint32_t, wire::kv_rows> by_peer;
@@ -519,7 +519,7 @@ struct edge_server_state {
         rows.blocks.push_back(written.content.blocks[i]);
       }
     }
-    for (const auto& [peer, rows] : by_peer) view->send(peer, wire::encode(rows));
+    for (const auto& [peer, rows] : by_peer) view->send(self, peer, wire::encode(rows));
   }
 
   /// Rows of sequences that are live here and that the sender keeps as well. Where a request is over,
@@ -543,7 +543,7 @@ struct edge_server_state {
                         message.step == reserve_step::refused ||
                         message.step == reserve_step::fenced;
     const auto addressee = answer ? message.access : message.server;
-    if (addressee != id) return view->send(addressee, wire::encode(message));
+    if (addressee != id) return view->send(self, addressee, wire::encode(message));
     if (answer) return answer_request(message);
     const auto* held = memory.find(message.request);
     if (held != nullptr && held->access != message.access) return late();
@@ -674,7 +674,7 @@ struct edge_server_state {
     if (view->monitor) self->send(view->monitor, told);
     const auto content = wire::encode(told);
     for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-      if (peer != id) view->send(peer, content);
+      if (peer != id) view->send(self, peer, content);
   }
 
   // --------------------------------------------------------------------------------- status and end

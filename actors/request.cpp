@@ -285,7 +285,7 @@ struct request_data {
     if (server == view->id)
       self->send(view->server, start_token{std::move(state)});
     else
-      view->send(server, wire::encode(state));
+      view->send(self, server, wire::encode(state));
   }
 
   void take(progress_report& report) {

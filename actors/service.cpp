@@ -253,7 +253,9 @@ class service::actors {
       caf::actor_cast<caf::strong_actor_ptr>(server)->enqueue(
           caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(event)),
           &lending_);
-    lending_.lend(between);
+    if (!std::exchange(helping_, true)) devices_.front()->begin_helping();
+    do lending_.lend(between);
+    while (devices_.front()->help(&lending_));
   }
 
   std::size_t outstanding() const { return answers_->outstanding(); }
@@ -450,6 +452,7 @@ class service::actors {
   client_bridge_actor client_;
   console_actor console_;
   std::shared_ptr<answer_book> answers_;
+  bool helping_ = false;  ///< The thread that calls deliver().
   bool stopped_ = false;
 };
 

@@ -123,7 +123,7 @@ struct token_data {
     } else if (any_here_alone) {
       collect_here();
     } else {
-      view->send(residence, wire::encode(state));
+      view->send(self, residence, wire::encode(state));
     }
   }
 
@@ -181,7 +181,7 @@ struct token_data {
     content.token = key();
     content.layer = state.layer;
     content.reply_to = call.here_alone ? view->id : residence;
-    if (call.server != view->id) return view->send(call.server, wire::encode(content));
+    if (call.server != view->id) return view->send(self, call.server, wire::encode(content));
     const bool to_me = stays || call.here_alone;
     self->send(view->shards[state.layer],
                expert_work{std::move(content), to_me ? handle() : token_actor{},
@@ -212,7 +212,7 @@ struct token_data {
     if (!stays) leave();
     ++state.layer;
     if (stays) return go_on();
-    view->send(residence, wire::encode(state));
+    view->send(self, residence, wire::encode(state));
   }
 
   // ------------------------------------------------------------------------------------ collecting
@@ -249,7 +249,7 @@ struct token_data {
       state.slots_of_row.clear();
       ++state.layer;
     }
-    view->send(residence, wire::encode(state));
+    view->send(self, residence, wire::encode(state));
   }
 
   // -------------------------------------------------------------------------------------- sampling
@@ -273,7 +273,7 @@ struct token_data {
   template <class Report>
   void tell_owner(Report report) {
     if (state.terms.access == view->id) return self->send(view->server, std::move(report));
-    view->send(state.terms.access, wire::encode(report));
+    view->send(self, state.terms.access, wire::encode(report));
   }
 
   wire::progress_report report_of(std::uint32_t position) const {
@@ -333,7 +333,7 @@ struct token_data {
     const auto to = view->start_server(next.terms.access, view->id, next.layer);
     if (to != view->id) {
       leave();
-      return view->send(to, wire::encode(next));
+      return view->send(self, to, wire::encode(next));
     }
     phase.move(token_phase::starting);
     self->send(view->server, token_succeeded{handle(), key(), step_of(state.layer, true),
