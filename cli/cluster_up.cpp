@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,8 @@
 
 #include "actors/cluster/client.hpp"
 #include "cli/cluster_commands.hpp"
+#include "cli/cluster_network.hpp"
+#include "cli/cluster_processes.hpp"
 #include "cli/common.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
@@ -24,8 +25,6 @@
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
-
-extern char** environ;
 
 namespace ordermoe::cli {
 
@@ -41,7 +40,7 @@ struct up_command {
   std::size_t threads = 0;
   std::uint16_t first_port = 7400;
   std::uint32_t most_positions = 0;
-  bool trace = false;
+  bool trace = false, netns = false;
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
 };
@@ -82,28 +81,14 @@ bool is_node(pid_t pid, const cluster_folder& folder, const std::string& name) {
   return line && line->find(fs::absolute(folder.config(name)).string()) != std::string::npos;
 }
 
-result<pid_t> start_process(const cluster_folder& folder, const std::string& name) {
-  const auto log = folder.log(name).string();
-  const auto config = fs::absolute(folder.config(name)).string();
-  std::string program = fs::read_symlink("/proc/self/exe").string(), verb = "node",
-              flag = "--config", path = config;
-  char* arguments[] = {program.data(), verb.data(), flag.data(), path.data(), nullptr};
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-  posix_spawn_file_actions_adddup2(&files, 1, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  // It goes on when this command and its terminal are gone.
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
-  pid_t pid = 0;
-  const int failed = ::posix_spawn(&pid, program.c_str(), &files, &attributes, arguments, environ);
-  posix_spawn_file_actions_destroy(&files);
-  posix_spawnattr_destroy(&attributes);
-  if (failed != 0)
-    return error{errc::io, fmt::format("node {} cannot be started: {}", name, strerror(failed))};
-  if (auto written = write_file(folder.pid(name), fmt::format("{}\n", pid)); !written)
+result<pid_t> start_node(const cluster_folder& folder, const std::string& name) {
+  auto arguments = cluster_network(folder).prefix(name);
+  for (const auto& word : {own_program(), std::string("node"), std::string("--config"),
+                           fs::absolute(folder.config(name)).string()})
+    arguments.push_back(word);
+  const auto pid = start_program(arguments, {}, folder.log(name));
+  if (!pid) return at(fmt::format("node {}", name), pid.error());
+  if (auto written = write_file(folder.pid(name), fmt::format("{}\n", *pid)); !written)
     return written.error();
   return pid;
 }
@@ -249,9 +234,10 @@ result<std::vector<std::string>> given_addresses(const std::vector<std::string>&
     addresses.push_back(found->second);
   }
   if (std::ranges::count(addresses, "") > 1)
-    return error{errc::usage,
-                 "--address: two servers that nobody can dial cannot reach each other; give all but "
-                 "one an address, by forwarding a port of theirs if need be"};
+    return error{
+        errc::usage,
+        "--address: two servers that nobody can dial cannot reach each other; give all but "
+        "one an address, by forwarding a port of theirs if need be"};
   return addresses;
 }
 
@@ -284,6 +270,10 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.threads = options.threads;
   if (options.threads == 0 && options.addresses.empty())
     contents.threads = std::max<std::size_t>(1, std::thread::hardware_concurrency() / n);
+  if (options.netns) {
+    cluster_network({options.folder}).address(contents);
+    return contents;
+  }
   auto addresses = options.addresses.empty() ? local_addresses(n, options.first_port)
                                              : given_addresses(options.addresses, contents.servers);
   if (!addresses) return addresses.error();
@@ -327,6 +317,15 @@ result<void> prepare(const up_command& options) {
 
 result<void> up(const up_command& options) {
   if (auto prepared = prepare(options); !prepared) return prepared;
+  if (options.netns) {
+    const cluster_network network({options.folder});
+    const auto servers = read_cluster(cluster_folder{options.folder}.cluster());
+    if (!servers) return servers.error();
+    if (auto made = network.make(*servers); !made) {
+      network.remove();
+      return made;
+    }
+  }
   return start_cluster(options.folder, options.world.json);
 }
 
@@ -357,6 +356,7 @@ result<void> down(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& file : *files) names.push_back(file.name);
   end_processes(folder, names);
+  if (const cluster_network network(folder); network.is_there()) network.remove();
   return {};
 }
 
@@ -390,14 +390,18 @@ result<void> start_cluster(const std::string& path, bool json) {
   std::vector<node_state> states;
   result<void> done;
   for (const auto& name : names) {
-    const auto pid = start_process(folder, name);
+    const auto pid = start_node(folder, name);
     if (!pid) done = pid.error();
     if (!pid) break;
     processes[name] = *pid;
   }
+  if (const cluster_network network(folder); done && network.is_there())
+    if (const auto servers = read_cluster(folder.cluster()); servers)
+      done = network.start_relays(*servers);
   if (done) done = await_all(folder, *files, processes, states);
   if (!done) {
     end_processes(folder, names);
+    if (const cluster_network network(folder); network.is_there()) network.remove();
     return done;
   }
   if (json)
@@ -444,6 +448,9 @@ void add_up(CLI::App& parent) {
       ->capture_default_str();
   command.add_option("--port", options->first_port, "Nodes listen at free ports from here on")
       ->capture_default_str();
+  command.add_flag("--netns", options->netns,
+                   "Each node in a network namespace of its own, with the cluster file's rates and "
+                   "delays between them; needs root, ip and tc");
   command.footer(
       "Prints the first node's address once all serve.\n"
       "Example:\n  ordermoe cluster up --model data/models/lineage --cluster "

@@ -52,7 +52,10 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.threads = contents.threads;
   file.most_positions = contents.most_positions;
   for (std::size_t other = 0; other < servers.size(); ++other)
-    if (other != m) file.members.push_back({servers[other].name, contents.addresses[other]});
+    if (other != m)
+      file.members.push_back({servers[other].name, contents.dialled.empty()
+                                                       ? contents.addresses[other]
+                                                       : contents.dialled[m][other]});
   return file;
 }
 

@@ -39,7 +39,9 @@ struct cluster_folder_contents {
   std::filesystem::path model;
   std::string costs, kv_precision = "bf16";
   std::vector<std::string> addresses;  ///< [n_servers] where each listens.
-  std::size_t threads = 1;             ///< Of each node.
+  /// [n_servers][n_servers] where one dials another; empty: where that listens.
+  std::vector<std::vector<std::string>> dialled;
+  std::size_t threads = 1;  ///< Of each node.
   std::uint32_t most_positions = 0;
   bool trace = false;
 };
