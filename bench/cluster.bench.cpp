@@ -1,6 +1,6 @@
 // A cluster of processes against local mode: the same plan, requests and threads.
 //
-// bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens]]]: `ordermoe cluster up` starts a process for each server; in each
+// bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens [costs]]]]: `ordermoe cluster up` starts a process for each server; in each
 // round the requests (16 of 128 new tokens, given as ids to the servers that local mode would give them to) are answered
 // by the processes and by local mode, in turn, all at once; then one alone. Answers must be equal.
 // Prints tokens/s, their ratio, the frames a token that the plan sends, and for one stream the time a token beside the
@@ -48,11 +48,12 @@ double seconds_since(clock::time_point begin) {
 /// Processes of a folder of their own, ended with it.
 class processes {
  public:
-  processes(const std::string& model, const std::string& cluster, const std::string& strategy) {
+  processes(const std::string& model, const std::string& cluster, const std::string& strategy,
+            const std::string& costs) {
     run(
-        fmt::format("cluster up --model {} --cluster {} --dir {} --strategy {} --threads 1 --port "
+        fmt::format("cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
                     "7900 > /dev/null",
-                    model, cluster, folder_.string(), strategy));
+                    model, cluster, folder_.string(), strategy, costs));
     const setup::cluster_folder folder{folder_};
     const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
                                                        folder.certificates() / "console.crt",
@@ -126,8 +127,9 @@ class processes {
 };
 
 actors::run_setup local_setup(const std::string& model, const std::string& cluster,
-                              const fs::path& plan, job& work) {
+                              const fs::path& plan, const std::string& costs, job& work) {
   setup::world_options options;
+  options.costs = costs;
   options.model = model;
   options.cluster = cluster;
   auto world = take(setup::load_world(options, work));
@@ -192,17 +194,19 @@ void print(const std::string& what, const std::vector<double>& values, const cha
 
 int main(int argc, char** argv) {
   if (argc < 4) {
-    fmt::print(stderr,
-               "usage: bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens]]]\n");
+    fmt::print(
+        stderr,
+        "usage: bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens [costs]]]]\n");
     return 2;
   }
   const auto number = [&](int at, int otherwise) {
     return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise;
   };
   const int rounds = number(4, 9);
-  processes cluster(argv[1], argv[2], argv[3]);
+  const std::string costs = argc > 7 ? argv[7] : "mixtral-8x7b";
+  processes cluster(argv[1], argv[2], argv[3], costs);
   job work;
-  const auto setup = local_setup(argv[1], argv[2], cluster.plan(), work);
+  const auto setup = local_setup(argv[1], argv[2], cluster.plan(), costs, work);
   const auto requests = requests_of(setup, static_cast<std::size_t>(number(5, 16)),
                                     static_cast<std::uint32_t>(number(6, 128)));
   const std::vector<actors::request_spec> alone(requests.begin(), requests.begin() + 1);

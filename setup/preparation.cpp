@@ -145,6 +145,9 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   auto texts = scored_texts::make(about.service,
                                   affordable(about.texts, about.service.model->config()), work);
   if (!texts) return texts.error();
+  // Half of them a few times is what is left.
+  constexpr double scored_share = 0.4;
+  work.advance(scored_share);
   const auto found = tune(with_plan, {}, texts->half(), roughly, work);
   if (!found) return found.error();
   return budget_trial{std::move(*texts), *found, tuned(with_plan, *found).profile};

@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "config/error.hpp"
 #include "model/kernels/kernel_sets.hpp"
@@ -338,9 +340,36 @@ std::vector<const kernel_set*> available_kernels() {
   return sets;
 }
 
+namespace {
+
+/// The set that ORDERMOE_KERNELS names; null where it names none that runs here.
+const kernel_set* asked_for() {
+  const char* name = std::getenv("ORDERMOE_KERNELS");
+  if (name == nullptr) return nullptr;
+  for (const auto* set : available_kernels())
+    if (std::strcmp(set->name, name) == 0) return set;
+  return nullptr;
+}
+
+}  // namespace
+
 const kernel_set& kernels() {
-  static const kernel_set& best = *available_kernels().back();
-  return best;
+  static const kernel_set& chosen = [&]() -> const kernel_set& {
+    const auto* asked = asked_for();
+    return asked != nullptr ? *asked : *available_kernels().back();
+  }();
+  return chosen;
+}
+
+result<void> check_kernels() {
+  const char* name = std::getenv("ORDERMOE_KERNELS");
+  if (name == nullptr || asked_for() != nullptr) return {};
+  std::string known;
+  for (const auto* set : available_kernels())
+    known += (known.empty() ? "" : ", ") + std::string(set->name);
+  return error{errc::usage, "ORDERMOE_KERNELS: found '" + std::string(name) +
+                                "', expected one that this processor runs: " + known +
+                                "; leave it out for the fastest"};
 }
 
 }  // namespace ordermoe::model

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "config/error.hpp"
+
 /// The kernels that every result on the host comes from.
 ///
 /// Goals: the bits of one row are a function of that row and the weights alone, never of the rows
@@ -196,8 +198,10 @@ struct kernel_set {
                  std::size_t head_dim);
 };
 
-/// The fastest set that this processor runs.
+/// The fastest set that this processor runs, or the one that ORDERMOE_KERNELS names: to compare them.
 const kernel_set& kernels();
+/// Error: usage, where ORDERMOE_KERNELS names none that this processor runs.
+result<void> check_kernels();
 /// Every set that this processor runs, the portable one first.
 std::vector<const kernel_set*> available_kernels();
 

@@ -1,8 +1,14 @@
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
 
 #include "config/precision.hpp"
 #include "setup/preparation.hpp"
@@ -180,6 +186,33 @@ BOOST_AUTO_TEST_CASE(a_job_that_is_stopped_ends_the_preparation) {
   const auto ready = setup::prepare(world, request_of(options), work);
   BOOST_REQUIRE(!ready.has_value());
   BOOST_TEST((ready.error().code == errc::interrupted));
+}
+
+BOOST_AUTO_TEST_CASE(who_waits_sees_what_is_done_and_how_far_it_is) {
+  const auto world = world_with(coarse_model());
+  auto options = choosing(much);
+  options.choose_precision = false;
+  job work;
+  std::atomic<bool> done = false;
+  std::jthread preparing([&] {
+    const auto ready = setup::prepare(world, request_of(options), work);
+    BOOST_TEST(ready.has_value());
+    done = true;
+  });
+  // By phase, the shares that were seen between its begin and its end.
+  std::map<std::string, std::set<double>> seen;
+  while (!done) {
+    const auto now = work.now();
+    if (now.share > 0 && now.share < 1) seen[now.phase].insert(now.share);
+    std::this_thread::yield();
+  }
+  std::size_t trying = 0;
+  for (const auto& [phase, shares] : seen)
+    if (phase.starts_with("trying")) trying = std::max(trying, shares.size());
+  BOOST_TEST(trying >= 3u, "shares seen while plans were tried: " << trying);
+  BOOST_TEST(std::ranges::any_of(seen, [](const auto& each) {
+    return each.first.find("budget") != std::string::npos;
+  }));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
