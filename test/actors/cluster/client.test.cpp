@@ -26,6 +26,7 @@ struct one_client {
   one_client() {
     listen({"127.0.0.1", 0});
     client = connect();
+    BOOST_REQUIRE(eventually([&] { return !node.events(session_event::what::up).empty(); }));
   }
   void listen(const net::address& at) {
     net::transport_options options;
@@ -137,6 +138,14 @@ BOOST_AUTO_TEST_CASE(words_that_a_later_node_may_know_are_passed_over) {
   BOOST_TEST(asked.n_failed() == 0u);
 }
 
+BOOST_AUTO_TEST_CASE(what_it_has_heard_is_taken_off_the_nodes_credit) {
+  one_client world;
+  constexpr std::size_t much = 100'000;
+  world.answer(control_kind::status, std::string(much, '.'));
+  const auto client = *world.node.client();
+  BOOST_TEST(eventually([&] { return world.node.is_done_with(client, net::lane::control, much); }));
+}
+
 BOOST_AUTO_TEST_CASE(a_status_is_the_nodes_own_text_and_is_not_waited_for_in_vain) {
   one_client world;
   const auto none = world.client->status(std::chrono::milliseconds(20));
@@ -151,6 +160,8 @@ BOOST_AUTO_TEST_CASE(a_status_is_the_nodes_own_text_and_is_not_waited_for_in_vai
   answers.join();
   BOOST_REQUIRE_MESSAGE(status, (status ? "" : status.error().message));
   BOOST_TEST(*status == "it is well");
+  // What was said before answers nothing that is asked now.
+  BOOST_TEST(!world.client->status(std::chrono::milliseconds(20)).has_value());
   world.node.stop();
   BOOST_REQUIRE(eventually([&] {
     const auto gone = world.client->status(test::patience);

@@ -59,6 +59,7 @@ struct half_cluster : nodes {
     other = &start_bare(1, takes_in);
     start(0);
     await_up(0, {1});
+    BOOST_REQUIRE(eventually([&] { return other->is_up(); }));
   }
   std::size_t n_in(const char* phase) {
     const auto status = status_of(0);
@@ -123,6 +124,21 @@ BOOST_AUTO_TEST_CASE(a_status_says_who_a_node_is_and_whom_it_is_connected_to) {
     BOOST_TEST(peer.at("boot") == 1);
     BOOST_TEST(peer.at("lanes").contains("token"));
   }
+}
+
+BOOST_AUTO_TEST_CASE(rows_go_by_a_lane_of_their_own) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.start_all();
+  const auto client = cluster.client(0);
+  asked_requests asked(*client);
+  asked.ask(request_of(0));
+  asked.await_all();
+  check_answered(cluster, asked);
+  const auto to_1 = cluster.status_of(0).at("peers")[0].at("lanes");
+  for (const auto* lane : {"token", "kv"})
+    BOOST_TEST(to_1.at(lane).at("sent_bytes").get<std::int64_t>() > 0);
+  BOOST_TEST(to_1.at("bulk").at("sent_bytes") == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_text_is_encoded_by_the_node) {
@@ -311,6 +327,20 @@ BOOST_AUTO_TEST_CASE(a_client_that_does_not_read_is_ended) {
   BOOST_TEST(says(client.events(session_event::what::down)[0].text, "does not read"));
 }
 
+BOOST_AUTO_TEST_CASE(a_client_may_say_ever_more_where_it_is_taken_in) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.limits.credit[static_cast<std::size_t>(net::lane::control)] = 4096;
+  cluster.start(1);
+  bare_end client;
+  client.start(cluster.dialling(1));
+  BOOST_REQUIRE(eventually([&] { return client.is_up(); }));
+  for (std::size_t i = 1; i <= 200; ++i) {
+    client.say(actors::control_kind::ask, {});
+    BOOST_REQUIRE(eventually([&] { return client.n_frames() == i; }));
+  }
+}
+
 // ----------------------------------------------------------------------------------- other servers
 
 BOOST_AUTO_TEST_CASE(requests_wait_while_another_server_takes_nothing_in) {
@@ -345,6 +375,14 @@ BOOST_AUTO_TEST_CASE(what_another_server_sends_wrongly_is_counted_and_told) {
   asked_requests asked(*client);
   asked.ask(request_of(0));
   BOOST_REQUIRE(eventually([&] { return cluster.n_in("reserving") == 1; }));
+}
+
+BOOST_AUTO_TEST_CASE(another_server_may_send_ever_more_where_it_is_taken_in) {
+  half_cluster cluster(false);  // Of a small credit.
+  for (int i = 1; i <= 100; ++i)
+    cluster.other->send(0, net::lane::token, static_cast<std::uint8_t>(wire::frame_kind::progress),
+                        "damaged", 7, 1);
+  BOOST_TEST(eventually([&] { return cluster.status_of(0).at("refused_frames") == 100; }));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_ends_or_begins_anew_ends_the_requests_that_need_it) {

@@ -119,6 +119,11 @@ class bare_end final : public net::transport_user {
   }
   net::address at() const { return transport_->listens_at().front(); }
   bool is_up() const { return transport_->figures(0).up; }
+  /// Whether the peer has said that it is done with so many bytes at least, and with all.
+  bool is_done_with(net::peer_id to, net::lane of, std::uint64_t bytes) const {
+    const auto lane = transport_->figures(to).lanes[static_cast<std::size_t>(of)];
+    return lane.sent_bytes >= bytes && lane.outstanding_bytes == 0;
+  }
 
   /// A copy of what came so far.
   std::vector<net::session_event> events(net::session_event::what kind) const {
@@ -129,6 +134,11 @@ class bare_end final : public net::transport_user {
     return found;
   }
   std::vector<net::session_event> frames() const { return events(net::session_event::what::frame); }
+  std::size_t n_frames() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::ranges::count(events_, net::session_event::what::frame, &net::session_event::kind));
+  }
   /// Of whichever client came first.
   std::optional<net::peer_id> client() const {
     const std::lock_guard lock(mutex_);
