@@ -280,6 +280,23 @@ struct edge_server_state {
     for (const auto request : of_peer) apply(memory.end(request));
     for (const auto& [request, sequence] : sequences)
       for (const auto& [first, token] : sequence.tokens) self->send(token, server_lost{peer});
+    tell_owners(peer);
+  }
+
+  /// Requests of other servers' users with KV rows here and there end: what was on its way between the two is lost, and
+  /// their owners, who may be connected to both, cannot know.
+  void tell_owners(std::uint32_t peer) {
+    for (const auto& [request, sequence] : sequences)
+      if (sequence.access != id && ((members_of(sequence.access) >> peer) & 1u) != 0)
+        report_loss(peer, request, sequence);
+  }
+
+  void report_loss(std::uint32_t peer, std::uint64_t request, const live_sequence& sequence) {
+    const auto why = view->not_connected(peer);
+    wire::failure_report report{request, sequence.attempt, id, static_cast<std::uint8_t>(why.code),
+                                why.message};
+    if (sequence.access == id) return tell_request(request, std::move(report));
+    view->send(self, sequence.access, wire::encode(report));
   }
 
   void end_for_want_of(std::uint32_t peer, const owned_request& request) {
@@ -289,16 +306,13 @@ struct edge_server_state {
                                     static_cast<std::uint8_t>(why.code), why.message});
   }
 
-  /// What a token sent from here went nowhere: its request ends. Of all else, whoever waits for it knows.
+  /// What a token sent from here went nowhere: its request ends, and so do all whose rows are missing there now. Of all
+  /// else, whoever waits for it knows.
   void take(const undeliverable& lost) {
+    if (lost.kind == frame_kind::kv) return tell_owners(lost.to);
     if (lost.kind != frame_kind::token && lost.kind != frame_kind::call) return;
     const auto* sequence = sequence_of(lost.request, lost.attempt);
-    if (sequence == nullptr) return;
-    const auto why = view->not_connected(lost.to);
-    wire::failure_report report{lost.request, lost.attempt, id, static_cast<std::uint8_t>(why.code),
-                                why.message};
-    if (sequence->access == id) return tell_request(lost.request, std::move(report));
-    view->send(self, sequence->access, wire::encode(report));
+    if (sequence != nullptr) report_loss(lost.to, lost.request, *sequence);
   }
 
   // --------------------------------------------------------------------------------------- frames
@@ -440,6 +454,9 @@ struct edge_server_state {
     if (!outputs) return late();
     const auto first = state.first;
     auto token = spawn_token(*self, view, std::move(state), std::move(*outputs));
+    // What it awaits from there was lost before it came.
+    for (auto lost = away; lost != 0; lost &= lost - 1)
+      self->send(token, server_lost{static_cast<std::uint32_t>(std::countr_zero(lost))});
     if (const auto before = sequence->token_at(first); before != sequence->tokens.end())
       before->second = std::move(token);
     else

@@ -75,16 +75,23 @@ result<pid_t> read_pid(const cluster_folder& folder, const std::string& name) {
   return pid;
 }
 
+/// Of a node's configuration, the same from wherever and however the folder is named.
+std::string config_of(const cluster_folder& folder, const std::string& name) {
+  std::error_code failed;
+  const auto path = fs::canonical(folder.config(name), failed);
+  return (failed ? fs::absolute(folder.config(name)) : path).string();
+}
+
 /// Whether this process runs, and is a node of this folder: numbers are used again.
 bool is_node(pid_t pid, const cluster_folder& folder, const std::string& name) {
   const auto line = read_file(fmt::format("/proc/{}/cmdline", pid), 1 << 16);
-  return line && line->find(fs::absolute(folder.config(name)).string()) != std::string::npos;
+  return line && line->find(config_of(folder, name)) != std::string::npos;
 }
 
 result<pid_t> start_node(const cluster_folder& folder, const std::string& name) {
   auto arguments = cluster_network(folder).prefix(name);
   for (const auto& word : {own_program(), std::string("node"), std::string("--config"),
-                           fs::absolute(folder.config(name)).string()})
+                           config_of(folder, name)})
     arguments.push_back(word);
   const auto pid = start_program(arguments, {}, folder.log(name));
   if (!pid) return at(fmt::format("node {}", name), pid.error());

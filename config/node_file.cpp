@@ -34,7 +34,7 @@ class node_reader {
     if (top_.find("trace") != nullptr) content_.trace = path(top_, "trace");
     if (top_.find("listen") != nullptr) content_.listen = top_.strings("listen");
     if (top_.find("costs") != nullptr) content_.costs = top_.name("costs");
-    if (top_.find("kv_precision") != nullptr) content_.kv_precision = top_.name("kv_precision");
+    if (top_.find("kv_precision") != nullptr) content_.kv_precision = kv_precision();
     if (top_.find("threads") != nullptr)
       content_.threads = static_cast<std::size_t>(top_.integer("threads", 0, 1024));
     if (top_.find("most_positions") != nullptr)
@@ -53,6 +53,14 @@ class node_reader {
              fmt::format("found an empty {}, expected a path; name the file", key));
     const std::filesystem::path given(text);
     return given.is_absolute() ? given : folder_ / given;
+  }
+
+  std::string kv_precision() const {
+    auto text = top_.string("kv_precision");
+    if (text != "bf16" && text != "fp32")
+      refuse(errc::out_of_range, top_.place("kv_precision"),
+             fmt::format("found kv_precision = \"{}\", expected bf16 or fp32; correct it", text));
+    return text;
   }
 
   void read_certificates() {
@@ -99,6 +107,10 @@ namespace {
 std::string quoted(const std::string& text) {
   std::string made = "\"";
   for (const char c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
+      made += fmt::format("\\u{:04x}", static_cast<int>(c));
+      continue;
+    }
     if (c == '"' || c == '\\') made += '\\';
     made += c;
   }

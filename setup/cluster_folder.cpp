@@ -14,6 +14,22 @@ namespace fs = std::filesystem;
 /// Certificates of a year, or of the authority's ten.
 constexpr std::int64_t authority_days = 3650, certificate_days = 3650;
 
+/// Before anything is made: whether certificates can have these names.
+result<void> check_names(const cluster& servers) {
+  const std::string place = "the cluster file";
+  if (auto good = net::check_name("name", servers.name); !good) return at(place, good.error());
+  for (const auto& server : servers.servers) {
+    if (auto good = net::check_name("name of a server", server.name); !good)
+      return at(place, good.error());
+    if (server.name == console_name || server.name == "ca")
+      return error{errc::usage,
+                   fmt::format("{}: name of a server: found '{}', expected another: a certificate "
+                               "that is no server's has it; rename the server",
+                               place, server.name)};
+  }
+  return {};
+}
+
 result<void> issue_all(const cluster_folder& folder, const cluster& servers) {
   const auto certificates = folder.certificates();
   if (auto made = net::make_authority(certificates, servers.name, authority_days); !made)
@@ -69,6 +85,7 @@ result<void> write_cluster_folder(const cluster_folder& folder,
                                           "cluster down --dir {}` and remove the folder, or choose "
                                           "another",
                                           folder.path.string(), folder.path.string())};
+  if (auto known = check_names(contents.servers); !known) return known;
   fs::create_directories(folder.path, failed);
   if (failed)
     return error{errc::io, fmt::format("{}: cannot be made: {}; choose another folder",

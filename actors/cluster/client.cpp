@@ -41,8 +41,8 @@ class cluster_client::content final : public net::transport_user {
       node_name_ = transport_->figures(the_node).name;
       return {};
     }
-    return at_node(
-        at, problem_.empty() ? error{errc::timed_out, "no answer"} : error{errc::io, problem_});
+    if (problem_.empty()) return at_node(at, {errc::timed_out, "no answer"});
+    return at_node(at, {refused_ ? errc::mismatch : errc::io, problem_});
   }
 
   ~content() override {
@@ -54,7 +54,7 @@ class cluster_client::content final : public net::transport_user {
   std::uint64_t submit(remote_request wanted, answer_sink sink) {
     std::unique_lock lock(mutex_);
     const auto ref = wanted.ref = next_++;
-    sinks_[ref] = std::move(sink);
+    sinks_[ref].sink = std::move(sink);
     lock.unlock();
     if (!say(control_kind::submit, submit_text(wanted)))
       end(ref, failed(ref, {errc::io, gone_text()}));
@@ -121,9 +121,9 @@ class cluster_client::content final : public net::transport_user {
 
   void client_came(peer_id, const net::certificate_name&) override {}
 
-  void problem(const std::string& who, const error& why) override {
+  void problem(const std::string&, const error& why) override {
     set([&] {
-      problem_ = fmt::format("{}: {}", who, why.message);
+      problem_ = why.message;
       // Nothing that trying again would change.
       refused_ = why.code == errc::malformed || why.code == errc::mismatch;
     });
@@ -157,11 +157,12 @@ class cluster_client::content final : public net::transport_user {
     return outcome;
   }
 
+  /// Once, whoever is the first to say so.
   void end(std::uint64_t ref, const request_outcome& outcome) {
     std::unique_lock lock(mutex_);
     const auto found = sinks_.find(ref);
-    if (found == sinks_.end()) return;
-    const auto sink = std::move(found->second);
+    if (found == sinks_.end() || std::exchange(found->second.ends, true)) return;
+    const auto sink = std::move(found->second.sink);
     lock.unlock();
     if (sink.on_end) sink.on_end(outcome);
     lock.lock();
@@ -183,24 +184,40 @@ class cluster_client::content final : public net::transport_user {
   void hear(const session_event& event) {
     switch (static_cast<control_kind>(event.header.kind)) {
       case control_kind::token:
-        if (const auto token = parse_token(event.text)) {
-          std::unique_lock lock(mutex_);
-          const auto found = sinks_.find(token->request);
-          if (found == sinks_.end()) return;
-          const auto on_token = found->second.on_token;
-          lock.unlock();
-          if (on_token) on_token(*token);
-        }
-        return;
+        if (const auto token = parse_token(event.text))
+          return hand_out(*token);
+        else
+          return give_up(token.error());
       case control_kind::ended:
-        if (const auto outcome = parse_ended(event.text)) end(outcome->request, *outcome);
-        return;
+        if (const auto outcome = parse_ended(event.text))
+          return end(outcome->request, *outcome);
+        else
+          return give_up(outcome.error());
       case control_kind::status:
         return set([&] { status_ = event.text; });
       default:
         return;
     }
   }
+
+  void hand_out(const answer_token& token) {
+    std::unique_lock lock(mutex_);
+    const auto found = sinks_.find(token.request);
+    if (found == sinks_.end()) return;
+    const auto on_token = found->second.sink.on_token;
+    lock.unlock();
+    if (on_token) on_token(token);
+  }
+
+  /// Whose answer it was is not known: all end.
+  void give_up(const error& why) {
+    transport_->leave(the_node, fmt::format("it says what makes no sense: {}", why.message));
+  }
+
+  struct waiting_answer {
+    answer_sink sink;
+    bool ends = false;
+  };
 
   std::unique_ptr<net::transport> transport_;
   std::string node_name_;
@@ -209,7 +226,7 @@ class cluster_client::content final : public net::transport_user {
   bool up_ = false, refused_ = false;
   std::string problem_;
   std::uint64_t next_ = 0;
-  std::map<std::uint64_t, answer_sink> sinks_;
+  std::map<std::uint64_t, waiting_answer> sinks_;
   std::optional<std::string> status_;
 };
 

@@ -15,7 +15,8 @@ namespace ordermoe::actors {
 
 class cluster_client {
  public:
-  /// Until a session is up, or the time is over. Errors: io or mismatch, with what the node or the network said last.
+  /// Until a session is up, the time is over, or waiting longer would not help. Errors: io, or mismatch where one of the
+  /// two refuses the other, with what was said last; timed_out where nothing was.
   static result<std::unique_ptr<cluster_client>> connect(
       std::shared_ptr<const net::tls_identity> identity, const net::address& at,
       std::chrono::milliseconds longest);

@@ -12,6 +12,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::uint32_t most_ids = 0x7fffffffu;
+constexpr auto last_code = static_cast<std::int64_t>(errc::failed);
 constexpr std::int64_t longest_ns = std::int64_t{365} * 24 * 3600 * 1'000'000'000;
 
 std::string text_of(const ordered_json& content) {
@@ -148,7 +149,7 @@ result<request_outcome> parse_ended(std::string_view text) {
     outcome.spent = root.at("spent").integer();
     outcome.losses = root.at("losses").numbers();
     if (const auto problem = root.find("problem"))
-      outcome.problem = error{static_cast<errc>(problem->at("code").integer(0, 255)),
+      outcome.problem = error{static_cast<errc>(problem->at("code").integer(0, last_code)),
                               problem->at("message").string()};
     return outcome;
   });

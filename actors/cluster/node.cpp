@@ -89,6 +89,7 @@ class node::content final : public net::transport_user {
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
     through_->store(transport_.get());
+    through_->notify_all();
     asker_ = std::thread([this] { answer_asks(); });
     return {};
   }
@@ -146,6 +147,8 @@ class node::content final : public net::transport_user {
   // ------------------------------------------------------------------------- of the transport's thread
 
   void take(peer_id from, std::vector<session_event> events) override {
+    // Somebody may come before start() has stored it, and what follows would find no way out.
+    through_->wait(nullptr);
     from < options_.transport.peers.size() ? take_from_server(from, std::move(events))
                                            : take_from_client(from, std::move(events));
   }
@@ -277,14 +280,13 @@ class node::content final : public net::transport_user {
     for (const auto& event : events) switch (event.kind) {
         case session_event::what::frame:
           answer_client(from, event);
-          transport_of_client()->used(from, event.header.of,
-                                      net::session::frame_bytes(event.header));
+          through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
           break;
         case session_event::what::down:
           client_gone(from);
           break;
         case session_event::what::congested:
-          transport_of_client()->leave(from, "it does not read what it asked for");
+          through_->load()->leave(from, "it does not read what it asked for");
           break;
         case session_event::what::refused:
         case session_event::what::fault:
@@ -295,15 +297,9 @@ class node::content final : public net::transport_user {
       }
   }
 
-  /// A client may come before start() has stored it.
-  net::transport* transport_of_client() const {
-    while (through_->load() == nullptr) std::this_thread::yield();
-    return through_->load();
-  }
-
   void answer_client(peer_id from, const session_event& event) {
     const auto refused = [&](const error& why) {
-      transport_of_client()->leave(from, why.message);
+      through_->load()->leave(from, why.message);
       log(fmt::format("a client: {}", why.message));
     };
     switch (static_cast<control_kind>(event.header.kind)) {
@@ -332,8 +328,8 @@ class node::content final : public net::transport_user {
   }
 
   void say(peer_id to, control_kind kind, std::string text) {
-    transport_of_client()->send(to, lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
-                                std::move(text));
+    through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
+                           std::move(text));
   }
 
   void submit(peer_id from, remote_request wanted) {

@@ -12,11 +12,16 @@ namespace {
 using actors::request_phase;
 using wire::frame_kind;
 using wire::reserve_step;
+using what = actors::peer_event::what;
 
 constexpr std::uint64_t foreign = 50;  ///< A request of a user of server 0.
 constexpr std::uint64_t own = 7;       ///< A request of a user of this server.
 /// What `foreign` reserves here: eight positions at three layers.
 constexpr std::int64_t foreign_bytes = 8 * 3 * test::probe_server::kv_row_bytes;
+
+bool says(const std::string& text, const char* words) {
+  return text.find(words) != std::string::npos;
+}
 
 struct one_server : test::probe_server {
   actors::edge_server_actor edge = keep(actors::spawn_edge_server(system(), context, id));
@@ -72,6 +77,14 @@ struct one_server : test::probe_server {
     if (layer > 0) made.hidden.assign(context->wire.hidden_size, 0.0f);
     return made;
   }
+  /// At layer 0, with an output of a server to come.
+  wire::token_state token_awaiting(std::uint32_t first, std::uint32_t server) const {
+    auto made = token_at(first, 0);
+    made.hidden.assign(context->wire.hidden_size, 0.0f);
+    made.slots_of_row = {1};
+    made.slots = {{server, server, 1.0f}};
+    return made;
+  }
   wire::expert_output output_for(std::uint32_t first, std::uint32_t layer) const {
     wire::expert_output made;
     made.token = {foreign, 0, 0, first};
@@ -122,6 +135,34 @@ struct one_server : test::probe_server {
     made.last = last;
     return made;
   }
+  // ------------------------------------------------------------------------------ other servers
+
+  void happens(std::uint32_t peer, actors::peer_event::what kind) {
+    actors::peer_event event;
+    event.kind = kind;
+    event.server = peer;
+    tell(edge, std::move(event));
+  }
+  /// R_l of every layer is this, for users of `access`.
+  void keep_rows_at(std::uint32_t access, planning::server_mask members) {
+    auto content = view->placed->plan;
+    content.residence[access].layers.assign(n_layers, members);
+    view->placed = plan_of_epoch(1, std::move(content));
+  }
+  /// What the client of the one request that ended was told.
+  std::string reason() const {
+    const auto outcome = client.only<actors::answer_end>().outcome;
+    return outcome->problem ? outcome->problem->message : outcome->finish;
+  }
+  std::vector<wire::failure_report> failures(std::uint32_t to) const {
+    return decoded<wire::failure_report>(to, frame_kind::failure, wire::decode_failure);
+  }
+  request_phase phase_of_own() {
+    const auto requests = status().requests;
+    const auto found = std::ranges::find(requests, own, &actors::request_status::request);
+    return found == requests.end() ? request_phase::ended : found->phase;
+  }
+
   std::string finish() const { return client.only<actors::answer_end>().outcome->finish; }
 
   template <class Message>
@@ -722,6 +763,284 @@ BOOST_AUTO_TEST_CASE(what_was_sent_under_another_plan_is_late) {
   release.epoch = 2;
   world.tell(world.edge, release);
   BOOST_TEST(world.status().reserved_bytes == 0);
+}
+
+// --------------------------------------------------------------------------------- other servers
+
+BOOST_AUTO_TEST_CASE(what_came_from_another_process_is_taken_in_and_its_receipt_ends) {
+  one_server world;
+  world.open();
+  actors::peer_event event;
+  event.server = 0;
+  event.content = world.frame_from(0, world.ask_of(reserve_step::attempt));
+  auto receipt = std::make_shared<int>();
+  const std::weak_ptr<int> watched = receipt;
+  event.receipt = std::move(receipt);
+  caf::anon_send(world.edge, std::move(event));
+  BOOST_TEST(!watched.expired());
+  world.run_ready();
+  BOOST_TEST(watched.expired());
+  BOOST_TEST(world.reservations(0).size() == 1u);
+  BOOST_TEST(world.status().reserved_bytes == foreign_bytes);
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_request_that_needs_an_absent_server_is_refused_by_its_name_until_it_is_back) {
+  one_server world;
+  world.open();
+  world.happens(2, what::down);
+  world.submit();
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+  BOOST_TEST(says(world.reason(), "request 7: "));
+  BOOST_TEST((world.client.only<actors::answer_end>().outcome->problem->code == errc::failed));
+  BOOST_TEST(world.status().requests.empty());
+  BOOST_TEST(world.status().sequences.empty());
+  world.happens(2, what::up);
+  world.submit();
+  BOOST_TEST((world.phase_of_own() == request_phase::reserving));
+}
+
+BOOST_AUTO_TEST_CASE(a_request_that_needs_no_absent_server_is_admitted) {
+  one_server world;
+  world.keep_rows_at(world.id, 0b110);
+  world.open();
+  world.happens(0, what::down);
+  world.submit();
+  BOOST_TEST((world.phase_of_own() == request_phase::reserving));
+  BOOST_TEST(world.client.heard() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(with_a_seat_every_other_server_is_absent_at_first) {
+  one_server world;
+  world.context->seat.emplace();
+  world.open();
+  world.happens(0, what::up);
+  world.submit();
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+  world.happens(2, what::up);
+  world.submit(own);
+  BOOST_TEST((world.phase_of_own() == request_phase::reserving));
+}
+
+BOOST_AUTO_TEST_CASE(with_a_seat_loads_are_numbered_by_the_starts_of_the_server) {
+  one_server world;
+  world.context->seat.emplace();
+  world.context->seat->boot = 3;
+  world.open();
+  world.tell(world.edge, actors::compute_load{8'000'000});
+  BOOST_TEST(world.selector.only<wire::load_report>().number == (std::uint64_t{3} << 32) + 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_lost_server_ends_own_requests_with_rows_there_and_no_others) {
+  one_server world;
+  world.keep_rows_at(world.id, 0b110);
+  world.open();
+  world.submit();
+  world.receive(2, world.answer_of(2, reserve_step::granted));
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+  world.happens(0, what::down);
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+  BOOST_TEST(world.client.heard() == 0u);
+  world.happens(2, what::down);
+  BOOST_TEST(world.finish() == "failed");
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+  BOOST_TEST(world.status().requests.empty());
+  BOOST_TEST(world.status().sequences.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_request_that_is_held_is_refused_when_it_would_begin) {
+  one_server world;
+  world.attach();
+  world.submit();
+  world.happens(2, what::down);
+  BOOST_TEST((world.phase_of_own() == request_phase::held));
+  world.tell(world.edge, actors::resume_admission{});
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+}
+
+BOOST_AUTO_TEST_CASE(of_a_server_that_is_lost_before_the_first_plan_only_its_absence_is_kept) {
+  one_server world;
+  const auto plan = std::exchange(world.view->placed, nullptr);
+  world.attach();
+  world.happens(2, what::down);
+  world.tell(world.edge, actors::install_plan{plan, world.planner.as<actors::planner_actor>()});
+  world.tell(world.edge, actors::resume_admission{});
+  world.submit();
+  BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+}
+
+BOOST_AUTO_TEST_CASE(the_memory_of_a_lost_servers_users_is_given_back_and_no_others) {
+  one_server world;
+  world.keep_rows_at(0, 0b011);
+  world.keep_rows_at(2, 0b110);
+  world.open();
+  world.reserve();
+  auto ask = world.ask_of(reserve_step::attempt);
+  ask.request = foreign + 1;
+  ask.access = 2;
+  world.receive(2, ask);
+  BOOST_TEST(world.status().reserved_bytes == 2 * foreign_bytes);
+  world.happens(0, what::down);
+  BOOST_TEST(world.compute.only<actors::drop_sequence>().request == foreign);
+  const auto left = world.status();
+  BOOST_TEST(left.reserved_bytes == foreign_bytes);
+  BOOST_REQUIRE_EQUAL(left.sequences.size(), 1u);
+  BOOST_TEST(left.sequences[0].request == foreign + 1);
+  // Nothing of it is here any more: a token that comes yet is late.
+  world.receive(0, world.token_at(0, 0));
+  BOOST_TEST(world.status().late_frames == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(tokens_hear_of_a_lost_server_and_those_that_wait_for_it_end_their_request) {
+  one_server world;
+  world.keep_rows_at(0, 0b011);
+  world.open();
+  world.reserve();
+  world.receive(0, world.token_awaiting(0, 2));
+  world.receive(0, world.token_awaiting(1, 0));
+  world.happens(2, what::down);
+  const auto failures = world.failures(0);
+  BOOST_REQUIRE_EQUAL(failures.size(), 1u);
+  BOOST_TEST(failures[0].request == foreign);
+  BOOST_TEST(failures[0].attempt == 0u);
+  BOOST_TEST(failures[0].server == world.id);
+  BOOST_TEST(says(failures[0].text, "server 2 (s2) is not connected"));
+  BOOST_TEST(world.status().sequences.at(0).tokens == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_token_that_comes_after_the_loss_of_what_it_awaits_ends_its_request_too) {
+  one_server world;
+  world.keep_rows_at(0, 0b011);
+  world.open();
+  world.reserve();
+  world.happens(2, what::down);
+  world.receive(0, world.token_awaiting(0, 2));
+  BOOST_TEST(says(world.failures(0).at(0).text, "server 2 (s2) is not connected"));
+  world.happens(2, what::up);
+  world.receive(0, world.token_awaiting(1, 2));
+  BOOST_TEST(world.failures(0).size() == 1u);
+  BOOST_TEST(world.status().sequences.at(0).tokens == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(owners_elsewhere_hear_of_a_loss_between_two_that_keep_their_rows) {
+  one_server world;
+  world.keep_rows_at(0, 0b011);
+  world.open();
+  world.reserve();
+  world.happens(2, what::down);
+  BOOST_TEST(world.failures(0).empty());  // None of its rows are there.
+  one_server both;
+  both.open();
+  both.reserve();
+  both.happens(2, what::down);
+  const auto failures = both.failures(0);
+  BOOST_REQUIRE_EQUAL(failures.size(), 1u);
+  BOOST_TEST(failures[0].request == foreign);
+  BOOST_TEST(says(failures[0].text, "server 2 (s2) is not connected"));
+}
+
+BOOST_AUTO_TEST_CASE(while_what_was_sent_waits_requests_are_held) {
+  one_server world;
+  world.keep_rows_at(world.id, 0b110);
+  world.open();
+  world.submit(own + 1);
+  const auto running = world.reservations(2).size();
+  world.happens(0, what::congested);
+  world.happens(2, what::congested);
+  world.submit();
+  BOOST_TEST((world.phase_of_own() == request_phase::held));
+  BOOST_TEST(world.reservations(2).size() == running);
+  world.happens(0, what::relieved);
+  BOOST_TEST((world.phase_of_own() == request_phase::held));
+  // Another plan's start does not help.
+  world.tell(world.edge, actors::resume_admission{});
+  BOOST_TEST((world.phase_of_own() == request_phase::held));
+  world.happens(2, what::relieved);
+  BOOST_TEST((world.phase_of_own() == request_phase::reserving));
+  BOOST_TEST(world.reservations(2).size() == running + 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_lost_server_holds_up_nobody) {
+  one_server world;
+  world.keep_rows_at(world.id, 0b110);
+  world.open();
+  world.happens(0, what::congested);
+  world.submit();
+  BOOST_TEST((world.phase_of_own() == request_phase::held));
+  world.happens(0, what::down);
+  BOOST_TEST((world.phase_of_own() == request_phase::reserving));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_said_of_no_other_server_has_no_effect) {
+  one_server world;
+  world.open();
+  world.submit();
+  world.grant();
+  for (const std::uint32_t nobody : {world.id, world.n_servers, 64u})
+    for (const auto kind : {what::down, what::congested}) world.happens(nobody, kind);
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+  world.submit(own + 1);
+  BOOST_TEST(std::ranges::none_of(
+      world.status().requests, [](const auto& each) { return each.phase == request_phase::held; }));
+}
+
+BOOST_AUTO_TEST_CASE(a_token_or_call_that_went_nowhere_ends_its_request_here) {
+  for (const auto kind : {frame_kind::token, frame_kind::call}) {
+    one_server world;
+    world.open();
+    world.submit();
+    world.grant();
+    world.tell(world.edge, actors::undeliverable{kind, 2, own, 1});
+    BOOST_TEST((world.phase_of_own() == request_phase::running));  // Of no attempt that is live.
+    world.tell(world.edge, actors::undeliverable{kind, 2, own, 0});
+    BOOST_TEST(world.finish() == "failed");
+    BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_token_or_call_that_went_nowhere_is_told_to_an_owner_elsewhere) {
+  for (const auto kind : {frame_kind::token, frame_kind::call}) {
+    one_server world;
+    world.open();
+    world.reserve();
+    world.tell(world.edge, actors::undeliverable{kind, 2, foreign, 1});
+    world.tell(world.edge, actors::undeliverable{kind, 2, foreign + 1, 0});
+    BOOST_TEST(world.failures(0).empty());
+    world.tell(world.edge, actors::undeliverable{kind, 2, foreign, 0});
+    const auto failures = world.failures(0);
+    BOOST_REQUIRE_EQUAL(failures.size(), 1u);
+    BOOST_TEST(failures[0].request == foreign);
+    BOOST_TEST(failures[0].server == world.id);
+    BOOST_TEST(failures[0].code == static_cast<std::uint8_t>(errc::failed));
+    BOOST_TEST(says(failures[0].text, "server 2 (s2) is not connected"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_that_went_nowhere_end_every_request_that_keeps_some_there) {
+  one_server world;
+  world.open();
+  world.reserve();
+  // A frame has rows of several requests and names the first.
+  world.tell(world.edge, actors::undeliverable{frame_kind::kv, 2, foreign + 9, 0});
+  BOOST_TEST(world.failures(0).size() == 1u);
+  one_server elsewhere;
+  elsewhere.keep_rows_at(0, 0b011);
+  elsewhere.open();
+  elsewhere.reserve();
+  elsewhere.tell(elsewhere.edge, actors::undeliverable{frame_kind::kv, 2, foreign, 0});
+  BOOST_TEST(elsewhere.failures(0).empty());
+}
+
+BOOST_AUTO_TEST_CASE(other_frames_that_went_nowhere_end_nothing) {
+  one_server world;
+  world.open();
+  world.submit();
+  world.grant();
+  for (const auto kind : {frame_kind::output, frame_kind::progress, frame_kind::reservation,
+                          frame_kind::load, frame_kind::failure})
+    world.tell(world.edge, actors::undeliverable{kind, 2, own, 0});
+  BOOST_TEST((world.phase_of_own() == request_phase::running));
+  BOOST_TEST(world.client.heard() == 0u);
 }
 
 // ------------------------------------------------------------------------------------------ load

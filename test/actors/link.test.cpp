@@ -23,6 +23,16 @@ struct one_link : test::probe_server {
   void send(const wire::frame& content) { tell(link, content); }
 };
 
+/// A way out that keeps what it is given.
+struct kept_outlet final : actors::frame_outlet {
+  std::vector<wire::frame> sent;
+  bool is_there = true;
+  bool send(wire::frame content) override {
+    if (is_there) sent.push_back(std::move(content));
+    return is_there;
+  }
+};
+
 /// 300 bytes: 100 for one row of hidden state as serialised, 200 of others; charged 100 + 200.
 wire::frame some_frame(std::string mark = "x") {
   wire::frame made;
@@ -144,6 +154,46 @@ BOOST_AUTO_TEST_CASE(on_the_wall_clock_frames_are_handed_on_at_once) {
   BOOST_TEST(status.ledger.total.serialised_bytes == 360);
   BOOST_TEST(status.ledger.total.busy_ns == 0);
   BOOST_TEST(status.wait_ns == 0);
+}
+
+BOOST_AUTO_TEST_CASE(to_another_process_frames_go_by_their_outlet_and_are_counted) {
+  one_link world;
+  world.context->clock = actors::clock_kind::wall;
+  const auto outlet = std::make_shared<kept_outlet>();
+  world.context->seat.emplace().outlets = {nullptr, nullptr, outlet};
+  world.spawn();
+  auto content = some_frame();
+  content.request = 7;
+  content.epoch = 3;
+  world.send(content);
+  BOOST_REQUIRE_EQUAL(outlet->sent.size(), 1u);
+  BOOST_TEST(outlet->sent[0].bytes == content.bytes);
+  BOOST_TEST(outlet->sent[0].epoch == 3u);
+  BOOST_TEST(outlet->sent[0].from == 1u);
+  BOOST_TEST(outlet->sent[0].to == 2u);
+  BOOST_TEST(world.far.heard() == 0u);
+  BOOST_TEST(world.server.heard() == 0u);
+  const auto status = world.ask<actors::link_status>(world.link, actors::status_query{});
+  BOOST_TEST(status.ledger.total.messages == 1);
+  BOOST_TEST(status.ledger.total.serialised_bytes == 360);
+}
+
+BOOST_AUTO_TEST_CASE(where_the_outlet_is_away_its_own_server_hears_what_was_lost) {
+  one_link world;
+  world.context->clock = actors::clock_kind::wall;
+  const auto outlet = std::make_shared<kept_outlet>();
+  outlet->is_there = false;
+  world.context->seat.emplace().outlets = {nullptr, nullptr, outlet};
+  world.spawn();
+  auto content = some_frame();
+  content.request = 7;
+  content.attempt = 2;
+  world.send(content);
+  const auto lost = world.server.only<actors::undeliverable>();
+  BOOST_TEST((lost.kind == wire::frame_kind::call));
+  BOOST_TEST(lost.to == 2u);
+  BOOST_TEST(lost.request == 7u);
+  BOOST_TEST(lost.attempt == 2u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

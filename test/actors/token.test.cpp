@@ -533,6 +533,71 @@ BOOST_AUTO_TEST_CASE(a_failure_says_no_more_than_its_owner_takes) {
   BOOST_TEST(failed.text == std::string(wire::most_problem_bytes, 'x'));
 }
 
+// --------------------------------------------------------------------------------- lost servers
+
+BOOST_AUTO_TEST_CASE(it_ends_with_the_server_that_it_awaits_an_output_of) {
+  one_token world;
+  world.awaiting(0);
+  world.spawn();
+  world.tell(world.token, actors::server_lost{0});
+  BOOST_TEST(world.server.heard() == 0u);
+  world.tell(world.token, actors::server_lost{2});
+  const auto report = world.server.only<wire::failure_report>();
+  BOOST_TEST(report.request == number);
+  BOOST_TEST(report.attempt == 2u);
+  BOOST_TEST(report.server == world.id);
+  BOOST_TEST(report.code == static_cast<std::uint8_t>(errc::failed));
+  BOOST_TEST(report.text.find("server 2 (s2) is not connected") != std::string::npos);
+  BOOST_TEST(world.gone_at(0));
+}
+
+BOOST_AUTO_TEST_CASE(an_owner_elsewhere_hears_of_the_lost_server_over_its_link) {
+  one_token world;
+  world.state.terms.access = 0;
+  world.awaiting(0);
+  world.spawn();
+  world.tell(world.token, actors::server_lost{2});
+  const auto frames = world.sent(0, frame_kind::failure);
+  BOOST_REQUIRE_EQUAL(frames.size(), 1u);
+  const auto report = wire::decode_failure(frames[0]);
+  BOOST_REQUIRE(report.has_value());
+  BOOST_TEST(report->request == number);
+  BOOST_TEST(report->text.find("server 2 (s2)") != std::string::npos);
+  BOOST_TEST(world.server.count<wire::failure_report>() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(it_goes_on_without_a_server_whose_output_is_in) {
+  one_token world;
+  world.at_layer(0);
+  world.state.slots_of_row = {2};
+  world.state.slots = {here, there};
+  world.spawn();
+  world.deliver(0, {{0, 1}}, 100.0f);
+  world.tell(world.token, actors::server_lost{2});
+  BOOST_TEST(world.server.heard() == 0u);
+  world.deliver(0, {{0, 0}}, 10.0f, 1);
+  BOOST_TEST(world.compute.only<actors::attend_work>().layer == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_lost_server_is_nothing_to_a_token_that_awaits_no_output) {
+  one_token attending;
+  attending.spawn();
+  attending.tell(attending.token, actors::server_lost{2});
+  BOOST_TEST(attending.server.heard() == 0u);
+  // What ran here is added; what it awaited of others before goes to its residence.
+  one_token leaving;
+  leaving.state.ids = {11, 12};
+  leaving.state.allowance = {40, 40};
+  leaving.at_layer(1);
+  leaving.spawn();
+  leaving.decide(2, {{here}, {here, there}});
+  leaving.tell(leaving.token, actors::server_lost{2});
+  BOOST_TEST(!leaving.gone());
+  leaving.deliver(1, {{0, whole_row}}, 50.0f, 1);
+  BOOST_TEST(leaving.gone_at(1));
+  BOOST_TEST(leaving.travelled(2).slots.size() == 2u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

@@ -176,6 +176,41 @@ BOOST_AUTO_TEST_CASE(in_whatever_order_and_however_often_outputs_come_the_sums_a
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_server_is_awaited_until_all_of_it_is_in) {
+  auto awaited = of_three_rows();
+  const auto awaits = [&] {
+    std::vector<bool> of_server;
+    for (const std::uint32_t server : {0, 1, 2, 99}) of_server.push_back(awaited.awaits(server));
+    return of_server;
+  };
+  BOOST_TEST(awaits() == (std::vector<bool>{true, true, false, false}),
+             boost::test_tools::per_element());
+  awaited.take(output_of(1, 6, {{0, whole_row}}, {1, 2}));
+  BOOST_TEST(awaited.awaits(1));  // A slot of row 1.
+  awaited.take(output_of(0, 6, {{1, 0}}, {100, 200}));
+  BOOST_TEST(awaits() == (std::vector<bool>{false, true, false, false}),
+             boost::test_tools::per_element());
+  awaited.take(output_of(1, 6, {{1, 1}}, {10, 20}));
+  BOOST_TEST(awaits() == (std::vector<bool>{false, false, false, false}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(of_a_row_that_comes_as_a_sum_one_output_is_awaited) {
+  serving::awaited_outputs awaited;
+  awaited.expect(6, std::vector<std::uint32_t>{2},
+                 std::vector<executed_slot>{{1, 4, 0.75f}, {1, 5, 0.25f}}, width);
+  BOOST_TEST(awaited.awaits(1));
+  awaited.take(output_of(1, 6, {{0, whole_row}}, {1, 2}));
+  BOOST_TEST(!awaited.awaits(1));
+}
+
+BOOST_AUTO_TEST_CASE(nobody_is_awaited_where_no_row_runs_an_expert) {
+  serving::awaited_outputs awaited;
+  BOOST_TEST(!awaited.awaits(0));
+  awaited.expect(0, std::vector<std::uint32_t>{0, 0}, {}, width);
+  BOOST_TEST(!awaited.awaits(0));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

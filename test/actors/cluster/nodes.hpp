@@ -1,0 +1,368 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/cluster/client.hpp"
+#include "actors/cluster/node.hpp"
+#include "net/channel/transport.hpp"
+#include "net/identity/certificates.hpp"
+#include "test/actors/living.hpp"
+
+/// A cluster of nodes in one process, on loopback, on the wall clock: nothing here depends on how long anything takes, but
+/// for how long a test waits before it fails.
+namespace ordermoe::test {
+
+inline constexpr auto patience = std::chrono::seconds(30);
+
+/// Whether it came true while one could wait for it.
+inline bool eventually(const std::function<bool()>& what) {
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  while (!what()) {
+    if (std::chrono::steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+inline bool says(const std::string& text, const std::string& words) {
+  return text.find(words) != std::string::npos;
+}
+
+/// An authority of its own, in a folder that is removed with it.
+class scratch_authority {
+ public:
+  scratch_authority() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "ordermoe-nodes-XXXXXX").string();
+    ORDERMOE_CHECK(::mkdtemp(pattern.data()) != nullptr, "a temporary folder can be made");
+    folder_ = pattern;
+    ORDERMOE_CHECK(net::make_authority(folder_, "edge3", 2).has_value(), "an authority is made");
+  }
+  ~scratch_authority() { std::filesystem::remove_all(folder_); }
+
+  /// Issued where nobody of this name has one yet.
+  std::shared_ptr<const net::tls_identity> identity(const std::string& name,
+                                                    net::role of = net::role::node) const {
+    const auto certificate = folder_ / (name + ".crt");
+    if (!std::filesystem::exists(certificate)) {
+      const auto issued = net::issue(folder_, {of, name, {}, 1});
+      ORDERMOE_CHECK(issued.has_value(), issued ? "" : issued.error().message);
+    }
+    auto loaded =
+        net::tls_identity::load(folder_ / "ca.crt", certificate, folder_ / (name + ".key"));
+    ORDERMOE_CHECK(loaded.has_value(), loaded ? "" : loaded.error().message);
+    return *loaded;
+  }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+/// What several threads say, in order.
+class kept_lines {
+ public:
+  void add(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(line);
+  }
+  bool has(const std::string& words) const { return !with(words).empty(); }
+  /// The first with these words.
+  std::string with(const std::string& words) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : lines_)
+      if (says(each, words)) return each;
+    return {};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
+/// One end of sessions whose user keeps what it is told: of no node's and no client's own code.
+class bare_end final : public net::transport_user {
+ public:
+  /// Whether it takes in what comes; a peer that does not is what congestion comes from.
+  explicit bare_end(bool takes_in = true) : takes_in_(takes_in) {}
+  ~bare_end() override { stop(); }
+
+  void start(net::transport_options options) {
+    auto begun = net::transport::start(std::move(options), *this);
+    ORDERMOE_CHECK(begun.has_value(), begun ? "" : begun.error().message);
+    const std::lock_guard lock(mutex_);
+    transport_ = std::move(*begun);
+  }
+  void stop() {
+    if (transport_) transport_->stop();
+  }
+  bool send(net::peer_id to, net::lane of, std::uint8_t kind, std::string text,
+            std::uint64_t request = 0, std::uint32_t epoch = 0) {
+    return transport_->send(to, of, kind, request, 0, epoch, std::move(text));
+  }
+  bool say(actors::control_kind kind, std::string text) {
+    return send(0, net::lane::control, static_cast<std::uint8_t>(kind), std::move(text));
+  }
+  net::address at() const { return transport_->listens_at().front(); }
+  bool is_up() const { return transport_->figures(0).up; }
+  /// Whether the peer has said that it is done with so many bytes at least, and with all.
+  bool is_done_with(net::peer_id to, net::lane of, std::uint64_t bytes) const {
+    const auto lane = transport_->figures(to).lanes[static_cast<std::size_t>(of)];
+    return lane.sent_bytes >= bytes && lane.outstanding_bytes == 0;
+  }
+
+  /// A copy of what came so far.
+  std::vector<net::session_event> events(net::session_event::what kind) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<net::session_event> found;
+    for (const auto& each : events_)
+      if (each.kind == kind) found.push_back(each);
+    return found;
+  }
+  std::vector<net::session_event> frames() const { return events(net::session_event::what::frame); }
+  std::size_t n_frames() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::ranges::count(events_, net::session_event::what::frame, &net::session_event::kind));
+  }
+  /// Of whichever client came first.
+  std::optional<net::peer_id> client() const {
+    const std::lock_guard lock(mutex_);
+    return client_;
+  }
+  /// From now on it takes in what comes, and what has come.
+  void take_in() {
+    const std::lock_guard lock(mutex_);
+    takes_in_ = true;
+    for (const auto& each : events_) use(0, each);
+  }
+
+ private:
+  void take(net::peer_id from, std::vector<net::session_event> events) override {
+    const std::lock_guard lock(mutex_);
+    for (auto& each : events) {
+      if (takes_in_) use(from, each);
+      events_.push_back(std::move(each));
+    }
+  }
+  void client_came(net::peer_id id, const net::certificate_name&) override {
+    const std::lock_guard lock(mutex_);
+    if (!client_) client_ = id;
+  }
+  void problem(const std::string&, const error&) override {}
+
+  void use(net::peer_id from, const net::session_event& each) {
+    if (transport_ && each.kind == net::session_event::what::frame)
+      transport_->used(from, each.header.of, net::session::frame_bytes(each.header));
+  }
+
+  mutable std::mutex mutex_;
+  bool takes_in_;
+  std::unique_ptr<net::transport> transport_;
+  std::vector<net::session_event> events_;
+  std::optional<net::peer_id> client_;
+};
+
+/// Servers 0, 1 and 2 of the tiny model. The highest begins, so that whoever dials knows the port.
+class nodes {
+ public:
+  static constexpr std::uint32_t n = 3;
+
+  explicit nodes(const std::string& strategy = "exact") : world_(strategy, 0, 1, n) {
+    world_.setup.mode = actors::run_mode::local;
+    world_.setup.keep_final_hidden = false;
+  }
+
+  /// Experts are on servers 0 and 1 alone; users of server 0 have rows there and at 1, others where they are.
+  void place_by_hand() {
+    auto& plan = world_.setup.chosen.plan;
+    plan.experts.clear();
+    for (std::uint32_t layer = 0; layer < plan.n_layers; ++layer)
+      for (std::uint32_t expert = 0; expert < plan.n_experts; ++expert) {
+        planning::placed_expert each;
+        each.server = server_id{expert % 2};
+        each.layer = layer_id{layer};
+        each.expert = expert_id{expert};
+        plan.experts.push_back(each);
+      }
+    const planning::server_mask members[n] = {0b011, 0b010, 0b100};
+    for (std::uint32_t m = 0; m < n; ++m)
+      plan.residence[m].layers.assign(plan.n_layers, members[m]);
+  }
+
+  actors::node_options options(std::uint32_t m) const {
+    actors::node_options made;
+    made.service = world_.setup;
+    made.service.server_models.assign(n, nullptr);
+    made.service.server_models[m] = world_.setup.model;
+    made.service.tokens = tokens;
+    made.server = m;
+    made.transport = transport_of(m);
+    made.transport.takes_clients = true;
+    made.log = [this, m](const std::string& line) { logs_[m].add(line); };
+    return made;
+  }
+  /// Of the end that server m is.
+  net::transport_options transport_of(std::uint32_t m) const {
+    net::transport_options made;
+    made.identity = authority.identity(name_of(m));
+    made.listen = {{"127.0.0.1", ports_[m]}};
+    for (std::uint32_t other = 0; other < n; ++other) {
+      if (other == m) continue;
+      net::transport_peer peer{name_of(other), std::nullopt};
+      if (other > m && ports_[other] != 0) peer.at = at(other);
+      made.peers.push_back(std::move(peer));
+    }
+    made.boot = boots_[m];
+    made.agreed = {{"model", "tiny"}, {"plan", plan_digest[m]}};
+    made.limits = limits;
+    return made;
+  }
+
+  void start(std::uint32_t m) {
+    ++boots_[m];
+    auto begun = actors::node::start(options(m));
+    BOOST_REQUIRE_MESSAGE(begun.has_value(), (begun ? "" : begun.error().message));
+    running_[m] = std::move(*begun);
+    ports_[m] = running_[m]->listens_at().front().port;
+  }
+  /// In place of node m, something that only listens; it is there until the test ends.
+  bare_end& start_bare(std::uint32_t m, bool takes_in = true) {
+    ++boots_[m];
+    auto& end = bare_.emplace_back(takes_in);
+    end.start(transport_of(m));
+    ports_[m] = end.at().port;
+    return end;
+  }
+  void start_all() {
+    for (std::uint32_t m = n; m-- > 0;) start(m);
+    for (std::uint32_t m = 0; m < n; ++m) await_up(m, {0, 1, 2});
+  }
+  void stop(std::uint32_t m) { running_[m].reset(); }
+
+  /// Until node m is connected to these, itself left out.
+  void await_up(std::uint32_t m, std::vector<std::uint32_t> servers) {
+    BOOST_REQUIRE(eventually([&] {
+      const auto status = status_of(m);
+      for (const auto& peer : status.at("peers"))
+        if (std::ranges::find(servers, peer.at("server").get<std::uint32_t>()) != servers.end() &&
+            !peer.at("up").get<bool>())
+          return false;
+      return true;
+    }));
+  }
+
+  actors::node& operator[](std::uint32_t m) { return *running_[m]; }
+  nlohmann::json status_of(std::uint32_t m) {
+    const auto text = running_[m]->status_json();
+    BOOST_REQUIRE_MESSAGE(text.has_value(), (text ? "" : text.error().message));
+    return nlohmann::json::parse(*text);
+  }
+  const kept_lines& log_of(std::uint32_t m) const { return logs_[m]; }
+  net::address at(std::uint32_t m) const { return {"127.0.0.1", ports_[m]}; }
+  static std::string name_of(std::uint32_t m) { return fmt::format("s{}", m); }
+  const model::transformer& model() const { return *world_.setup.model; }
+
+  std::unique_ptr<actors::cluster_client> client(std::uint32_t m, const std::string& name = "ann",
+                                                 net::role of = net::role::operate) const {
+    auto made = actors::cluster_client::connect(authority.identity(name, of), at(m), patience);
+    BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+    return std::move(*made);
+  }
+  /// What a client's transport is told to connect to node m.
+  net::transport_options dialling(std::uint32_t m, const std::string& name = "bob") const {
+    net::transport_options made;
+    made.identity = authority.identity(name, net::role::operate);
+    made.peers = {{"", at(m)}};
+    made.is_client = true;
+    made.limits = limits;
+    return made;
+  }
+
+  scratch_authority authority;
+  net::session_limits limits;
+  std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
+  std::shared_ptr<const model::tokenizer> tokens;
+
+ private:
+  world world_;
+  std::uint16_t ports_[n] = {};
+  std::uint64_t boots_[n] = {};
+  mutable kept_lines logs_[n];
+  std::deque<bare_end> bare_;
+  std::unique_ptr<actors::node> running_[n];
+};
+
+/// Requests of one client, and what it is told of them.
+class asked_requests {
+ public:
+  explicit asked_requests(actors::cluster_client& client) : client_(client) {}
+
+  followed_request& ask(actors::request_spec spec, std::string text = {}) {
+    auto& made = all_.emplace_back();
+    made.spec = spec;
+    numbers_.push_back(client_.submit({0, std::move(text), std::move(spec)}, sink_of(made)));
+    return made;
+  }
+  void cancel(std::size_t i) { client_.cancel(numbers_[i]); }
+  /// Some token of some answer came.
+  bool any_token() const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::any_of(all_, [](const auto& each) { return !each.streamed.empty(); });
+  }
+  void await_all() {
+    BOOST_REQUIRE(eventually([&] { return client_.outstanding() == 0; }));
+    for (const auto& each : all_) BOOST_TEST(each.mistake == "");
+  }
+  /// Once all have ended.
+  const std::deque<followed_request>& all() const { return all_; }
+  std::size_t n_failed() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        all_, [](const auto& each) { return each.ended->problem.has_value(); }));
+  }
+
+ private:
+  actors::answer_sink sink_of(followed_request& of) {
+    const auto inner = of.sink();
+    return {[this, inner](const actors::answer_token& token) {
+              const std::lock_guard lock(mutex_);
+              inner.on_token(token);
+            },
+            [this, inner](const actors::request_outcome& outcome) {
+              const std::lock_guard lock(mutex_);
+              inner.on_end(outcome);
+            }};
+  }
+
+  actors::cluster_client& client_;
+  mutable std::mutex mutex_;
+  std::deque<followed_request> all_;
+  std::vector<std::uint64_t> numbers_;
+};
+
+/// The i-th of several requests to the tiny model, each another.
+inline actors::request_spec request_of(std::uint32_t i, std::uint32_t new_tokens = 12) {
+  actors::request_spec spec;
+  spec.prompt = {5, 6 + static_cast<std::int32_t>(i % 200), 7, 8, 9};
+  spec.max_new_tokens = new_tokens;
+  spec.temperature = i % 2 == 0 ? 0 : 0.8;
+  spec.sampling_seed = 3;
+  spec.sampling_stream = i;
+  return spec;
+}
+
+}  // namespace ordermoe::test

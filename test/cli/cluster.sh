@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# A cluster of processes as users meet it: up, status, answers, a node that is killed, down.
+# cluster.sh ORDERMOE DATA
+set -uo pipefail
+ordermoe=$1
+data=$2
+work=$(mktemp -d)
+nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
+# Whatever went wrong, no node outlives this.
+trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
+failures=0
+model=$data/models/lineage
+
+fail() {
+  echo "FAILED: $1"
+  failures=$((failures + 1))
+}
+
+# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
+expect() {
+  local name=$1 code=$2 pattern=$3
+  shift 3
+  local output
+  output=$("$@" 2>&1 </dev/null)
+  local got=$?
+  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
+    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
+    head -n 5 <<<"$output"
+  fi
+}
+
+# What of a run's JSON does not depend on where it ran.
+answers() { python3 -c 'import json, sys
+for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
+# status_of MEMBER... of node FIRST, from `cluster status`.
+status_of() { "$ordermoe" cluster status --dir "$1" --json 2>/dev/null | python3 -c 'import json, sys
+node = json.load(sys.stdin)["nodes"][int(sys.argv[1])]
+for member in sys.argv[2:]: node = node[int(member) if member.isdigit() else member]
+print(node)' "${@:2}"; }
+# Whether a process does: what is only not buried yet has no command line.
+runs() { grep -q . "/proc/$1/cmdline" 2>/dev/null; }
+ended() { ! runs "$1"; }
+# Until the command succeeds; a minute is more than anything takes.
+eventually() {
+  local limit=$((SECONDS + 60))
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < limit)) || return 1
+    sleep 0.05
+  done
+}
+
+printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
+"$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
+up=("$ordermoe" cluster up --model "$model" --cluster three.toml --search-steps 200 --max-positions 400 --threads 1)
+run=("$ordermoe" run --prompts prompts.jsonl --max-new-tokens 24 --json)
+
+# --------------------------------------------------------------------------------------- what is refused
+
+expect "a cluster needs a folder" 2 '--dir' "${up[@]}"
+expect "no cluster is in an empty folder" 2 'nowhere: no cluster is there; start one' "$ordermoe" cluster status --dir nowhere
+expect "nor can it be started" 2 'nowhere: no cluster is there' "$ordermoe" cluster start --dir nowhere
+expect "nor ended" 2 'nowhere: no cluster is there' "$ordermoe" cluster down --dir nowhere
+sed 's/^name = "s2"/name = "S_2"/; s/"s2"/"S_2"/g' three.toml >capital.toml
+expect "a name that no certificate can have is refused" 2 "name of a server: found 'S_2'" "$ordermoe" cluster up --model "$model" --cluster capital.toml --search-steps 200 --dir capital
+[[ ! -e capital ]] || fail "a refused cluster left a folder"
+expect "a connection needs certificates" 2 '--dir DIR belong together' "$ordermoe" run --prompts prompts.jsonl --connect 127.0.0.1:1
+expect "certificates need a connection" 2 '--dir DIR belong together' "$ordermoe" run --model "$model" --prompts prompts.jsonl --dir edge
+expect "a cluster has its own model" 2 '--model: .*own configuration' "${run[@]}" --connect 127.0.0.1:1 --dir edge --model "$model"
+expect "an address is checked" 2 '--connect: .*here' "${run[@]}" --connect here --dir edge
+expect "certificates that are not there are named" 2 'nowhere/certificates/ca.crt' "${run[@]}" --connect 127.0.0.1:1 --dir nowhere
+expect "a node needs a file" 2 'nowhere.toml' "$ordermoe" node --config nowhere.toml
+
+# ------------------------------------------------------------------------------------------ it runs
+
+expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port $((20000 + $$ % 20000)) --dir edge
+expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
+expect "it is not made twice" 2 'there is a cluster already' "${up[@]}" --dir edge
+expect "nor started twice" 2 'node s0 runs already' "$ordermoe" cluster start --dir edge
+mapfile -t address < <(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s*/node.toml)
+((${#address[@]} == 3)) || fail "three nodes listen"
+for options in "" "--temperature 0.8 --seed 5" "--stop spring"; do
+  # shellcheck disable=SC2086
+  "${run[@]}" --model "$model" --mode reference $options 2>/dev/null </dev/null | answers >reference.txt
+  [[ $(grep -c '\[' reference.txt) == 3 ]] || fail "the reference answers"
+  for at in "${address[@]}"; do
+    # shellcheck disable=SC2086
+    "${run[@]}" --connect "$at" --dir edge $options 2>errors.txt </dev/null | answers >cluster.txt
+    cmp -s reference.txt cluster.txt || fail "$at answers otherwise ($options): $(head -n 2 errors.txt)"
+  done
+done
+expect "answers are printed as they come" 0 '^\[2\] In early spring' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 8 --connect "${address[1]}" --dir edge
+for _ in $(seq 12); do echo 'In early spring'; done >twelve.txt
+expect "few at once" 0 '"answers"' "$ordermoe" run --prompts twelve.txt --max-new-tokens 4 --at-once 2 --connect "${address[0]}" --dir edge --json
+[[ $(status_of edge 0 status ended_requests) -ge 12 ]] || fail "answers are counted"
+printf '{"messages": [{"role": "user", "content": "Hi"}]}\n' >chat.jsonl
+expect "conversations are not sent" 2 'chat.jsonl:1: ' "$ordermoe" run --prompts chat.jsonl --connect "${address[0]}" --dir edge
+head -c 4000 /dev/zero | tr '\0' 'x' >long.txt
+expect "a prompt beyond the limit is refused by the node" 2 'positions|context' "$ordermoe" run --prompts long.txt --connect "${address[0]}" --dir edge
+
+# Certificates of another authority.
+"$ordermoe" cert init --dir other/certificates --cluster edge3 >/dev/null
+"$ordermoe" cert issue console --dir other/certificates --role admin >/dev/null
+expect "a foreign certificate is refused" 2 'cannot reach a node at .*certificate' "${run[@]}" --connect "${address[0]}" --dir other
+# Of this one, but nobody who may ask.
+mkdir -p looks && cp -r edge/certificates looks/
+rm looks/certificates/console.*
+"$ordermoe" cert issue console --dir looks/certificates --role viewer >/dev/null
+expect "a viewer gets no answer" 2 "viewer's certificate asks for no answers" "${run[@]}" --connect "${address[0]}" --dir looks
+
+# A node's own file.
+node=edge/nodes/s1/node.toml
+bad() { # NAME SED PATTERN [CODE]
+  sed "$2" "$node" >edge/nodes/s1/bad.toml
+  expect "$1" "${4:-2}" "$3" "$ordermoe" node --config edge/nodes/s1/bad.toml
+}
+bad "a node file with an unknown key" 's/^threads/theads/' 'bad.toml:[0-9]+:1: found the unknown key .theads. in a node file'
+bad "a node of another name" 's/^name = "s1"/name = "s9"/' 'three.toml|cluster.toml has no server of that name, expected one of s0, s1, s2'
+bad "a node with another's certificate" 's/s1\.\(crt\|key\)/s0.\1/' 's0.crt: is of ordermoe://edge3/node/s0, expected node s1'
+bad "a node without a member" '/^name = "s2"/,$d; $d' 'bad.toml|members besides itself, expected 2'
+bad "a member that is no server" 's/^name = "s2"/name = "s7"/' 'its member s7 is no server'
+bad "a node without a plan" 's/plan.json/plans.json/' 'plans.json'
+bad "a member's address" 's/^address = "127.0.0.1:[0-9]*"/address = "berlin"/' 'address of member s0: .*berlin'
+bad "an address that is taken" 's/^state = .*/state = "again"/' "cannot listen at ${address[1]}" 1
+rm edge/nodes/s1/bad.toml
+printf 'many\n' >edge/nodes/s1/state/boot.bad
+sed 's/^state = .*/state = "odd"/' "$node" >edge/nodes/s1/bad.toml
+mkdir edge/nodes/s1/odd && mv edge/nodes/s1/state/boot.bad edge/nodes/s1/odd/boot
+expect "a count of starts that is none" 2 "odd/boot: found 'many" "$ordermoe" node --config edge/nodes/s1/bad.toml
+rm -r edge/nodes/s1/bad.toml edge/nodes/s1/odd
+expect "nobody was disturbed by all this" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
+
+# ------------------------------------------------------------------------------------- one is killed
+
+killed=$(cat edge/nodes/s2/pid)
+kill -9 "$killed"
+eventually ended "$killed" || fail "a killed node goes on"
+not_all() { "$ordermoe" cluster status --dir edge >status.txt 2>&1; [[ $? -eq 1 ]] && grep -q '1/2' status.txt; }
+eventually not_all || fail "a status without one node: $(cat status.txt)"
+grep -qE '^s2 .* no +cannot reach a node at' status.txt || fail "the killed node is not named: $(cat status.txt)"
+grep -q '0 of 3 nodes serve' status.txt || fail "the status does not count: $(cat status.txt)"
+"$ordermoe" node --config "$work/edge/nodes/s2/node.toml" >>edge/nodes/s2/log 2>&1 &
+echo $! >edge/nodes/s2/pid
+eventually "$ordermoe" cluster status --dir edge || fail "the killed node is not back: $("$ordermoe" cluster status --dir edge 2>&1)"
+[[ $(status_of edge 2 status boot) == 2 ]] || fail "its second start is not counted"
+"${run[@]}" --connect "${address[0]}" --dir edge --stop spring 2>/dev/null | answers >cluster.txt
+cmp -s reference.txt cluster.txt || fail "after a node came back the answers are others"
+
+# ---------------------------------------------------------------------------------------------- down
+
+mapfile -t running < <(nodes)
+# Seen from within, the folder has another name.
+(cd edge/nodes && "$ordermoe" cluster down --dir ..) || fail "a cluster ends"
+for pid in "${running[@]}"; do runs "$pid" && fail "process $pid goes on after the end"; done
+[[ -z $(nodes) ]] || fail "process numbers are left behind"
+expect "an end that has come is none again" 0 '' "$ordermoe" cluster down --dir edge
+expect "it starts again" 0 '"boot": 3' "$ordermoe" cluster start --dir edge --json
+expect "and ends" 0 '' "$ordermoe" cluster down --dir edge/
+
+# A node that cannot start ends the start of all.
+sed -i 's/^key = .*/key = "no.key"/' edge/nodes/s2/node.toml
+expect "a start that fails says why" 1 'node s2 ended at its start.*' "$ordermoe" cluster start --dir edge
+expect "in the words of the node" 1 'no.key' "$ordermoe" cluster start --dir edge
+[[ -z $(nodes) ]] || fail "a failed start left nodes"
+
+echo "$failures failures"
+[[ $failures -eq 0 ]]
