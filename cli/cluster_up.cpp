@@ -23,6 +23,7 @@
 #include "config/files.hpp"
 #include "planning/profile.hpp"
 #include "setup/cluster_folder.hpp"
+#include "setup/node_setup.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 
@@ -90,8 +91,8 @@ bool is_node(pid_t pid, const cluster_folder& folder, const std::string& name) {
 
 result<pid_t> start_node(const cluster_folder& folder, const std::string& name) {
   auto arguments = cluster_network(folder).prefix(name);
-  for (const auto& word : {own_program(), std::string("node"), std::string("--config"),
-                           config_of(folder, name)})
+  for (const auto& word :
+       {own_program(), std::string("node"), std::string("--config"), config_of(folder, name)})
     arguments.push_back(word);
   const auto pid = start_program(arguments, {}, folder.log(name));
   if (!pid) return at(fmt::format("node {}", name), pid.error());
@@ -380,6 +381,70 @@ result<void> status(const std::string& path, bool json) {
   return error{errc::failed, fmt::format("{} of {} nodes serve", n, states.size())};
 }
 
+// --------------------------------------------------------------------------------------------- check
+
+struct check_command {
+  std::string config, folder;
+  bool json = false;
+};
+
+struct checked_node {
+  std::string name;
+  std::optional<setup::node_outlook> outlook;
+  std::string problem;
+};
+
+void print_checked(const std::vector<checked_node>& nodes, const std::string& problem, bool json) {
+  if (json) {
+    auto all = nlohmann::ordered_json::array();
+    for (const auto& each : nodes) {
+      nlohmann::ordered_json j{{"name", each.name}, {"problem", each.problem}};
+      if (each.outlook) {
+        j["experts"] = each.outlook->n_experts;
+        j["weight_bytes"] = each.outlook->weight_bytes;
+        j["certificate_until_s"] = each.outlook->certificate_until_s;
+      }
+      all.push_back(std::move(j));
+    }
+    fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}, {"problem", problem}}.dump(2));
+    return;
+  }
+  fmt::print("{:<12} {:>8} {:>14}  {}\n", "node", "experts", "weights MB", "problem");
+  for (const auto& each : nodes)
+    if (each.outlook)
+      fmt::print("{:<12} {:>8} {:>14.1f}  -\n", each.name, each.outlook->n_experts,
+                 static_cast<double>(each.outlook->weight_bytes) * 1e-6);
+    else
+      fmt::print("{:<12} {:>8} {:>14}  {}\n", each.name, "-", "-", each.problem);
+}
+
+result<void> check(const check_command& options) {
+  if (options.config.empty() == options.folder.empty())
+    return error{errc::usage, "give --config FILE for one node, or --dir DIR for all of a folder"};
+  std::vector<node_file> files;
+  if (!options.config.empty()) {
+    auto file = read_node_file(options.config);
+    if (!file) return file.error();
+    files.push_back(std::move(*file));
+  } else {
+    auto all = setup::read_cluster_folder({options.folder});
+    if (!all) return all.error();
+    files = std::move(*all);
+  }
+  std::vector<checked_node> nodes;
+  for (const auto& file : files) {
+    const auto outlook = setup::check_node(file, work());
+    nodes.push_back({file.name, std::nullopt, outlook ? "" : outlook.error().message});
+    if (outlook) nodes.back().outlook = *outlook;
+  }
+  const auto reach = files.size() > 1 ? setup::check_reach(files) : result<void>{};
+  print_checked(nodes, reach ? "" : reach.error().message, options.json);
+  const auto bad = std::ranges::count_if(nodes, [](const auto& each) { return !each.outlook; });
+  if (bad > 0)
+    return error{errc::mismatch, fmt::format("{} of {} nodes would not start", bad, nodes.size())};
+  return reach;
+}
+
 }  // namespace
 
 result<void> start_cluster(const std::string& path, bool json) {
@@ -484,11 +549,25 @@ void add_prepare(CLI::App& parent) {
   set_body(command, [options] { return prepare_for_hosts(*options); });
 }
 
+void add_check(CLI::App& parent) {
+  auto& command = *parent.add_subcommand(
+      "check",
+      "What is wrong with node files, certificates, plan and model, before anything starts");
+  auto options = std::make_shared<check_command>();
+  command.add_option("--config", options->config, "node.toml of one node");
+  command.add_option("--dir", options->folder,
+                     "Folder that `cluster up` or `prepare` made: all nodes");
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer("Example:\n  ordermoe cluster check --dir edge");
+  set_body(command, [options] { return check(*options); });
+}
+
 }  // namespace
 
 void add_cluster_processes(CLI::App& parent) {
   add_up(parent);
   add_prepare(parent);
+  add_check(parent);
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   const auto add = [&](const char* name, const char* what) -> CLI::App& {

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "model/architecture/model_config.hpp"
+#include "model/checkpoint/inspect.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "net/identity/certificates.hpp"
 #include "setup/plan_file.hpp"
@@ -187,6 +189,67 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
 }
 
 }  // namespace
+
+namespace {
+
+weight_storage storage_of(precision kept) {
+  return kept == precision::int8   ? weight_storage::int8
+         : kept == precision::int4 ? weight_storage::int4
+                                   : weight_storage::bf16;
+}
+
+}  // namespace
+
+result<node_outlook> check_node(const node_file& file, job& work) {
+  auto content = world_of(file, work);
+  if (!content) return content.error();
+  const auto place = place_in(content->servers, file);
+  if (!place) return place.error();
+  if (const auto transport = transport_of(file, content->servers); !transport)
+    return transport.error();
+  const auto plan = read_plan_file(file.plan);
+  if (!plan) return plan.error();
+  const auto shape = model::read_model_config(content->folder);
+  if (!shape) return shape.error();
+  auto costs = load_costs(file.costs, *shape);
+  if (!costs) return costs.error();
+  content->costs = std::move(*costs);
+  if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
+  const auto facts = net::read_certificate(file.certificate);
+  if (!facts) return facts.error();
+  node_outlook outlook;
+  outlook.server = *place;
+  outlook.certificate_until_s = facts->not_after_s;
+  outlook.n_experts = static_cast<std::size_t>(std::ranges::count_if(
+      plan->plan.experts, [&](const auto& each) { return each.server.index() == *place; }));
+  auto kept = plan->origin.whole_model;
+  if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
+  const auto sizes = model::sizes_of(*shape);
+  const auto found =
+      std::ranges::find(sizes.storages, storage_of(kept), &model::storage_sizes::kept);
+  const auto whole =
+      std::ranges::find(sizes.storages, weight_storage::bf16, &model::storage_sizes::kept);
+  outlook.weight_bytes =
+      whole->non_expert_bytes + static_cast<std::int64_t>(outlook.n_experts) * found->expert_bytes;
+  return outlook;
+}
+
+result<void> check_reach(const std::vector<node_file>& files) {
+  const auto listens_to = [](const node_file& from, const node_file& to) {
+    const auto found = std::ranges::find(from.members, to.name, &node_member::name);
+    return found != from.members.end() && !found->address.empty() && !to.listen.empty();
+  };
+  for (std::size_t a = 0; a < files.size(); ++a)
+    for (std::size_t b = a + 1; b < files.size(); ++b)
+      if (!listens_to(files[a], files[b]) && !listens_to(files[b], files[a]))
+        return error{
+            errc::mismatch,
+            fmt::format("nodes {} and {}: neither has an address at which the other can "
+                        "dial it; give one of them `listen` and the other its `address`, by "
+                        "forwarding a port if need be",
+                        files[a].name, files[b].name)};
+  return {};
+}
 
 result<actors::node_options> prepare_node(const node_file& file, job& work) {
   auto content = world_of(file, work);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "actors/cluster/node.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
@@ -13,5 +16,19 @@ namespace ordermoe::setup {
 /// too many or too few, a plan or profile of another model, a certificate of another name, weights that do not fit the
 /// server's memory.
 result<actors::node_options> prepare_node(const node_file& file, job& work);
+
+/// What a node would do, found out without loading weights, listening or counting a start.
+struct node_outlook {
+  std::uint32_t server = 0;
+  std::size_t n_experts = 0;  ///< That the plan places there.
+  std::int64_t weight_bytes =
+      0;  ///< Of these and of what every server has, as the kernels keep them.
+  std::int64_t certificate_until_s = 0;  ///< Seconds since 1970.
+};
+/// The errors of prepare_node, but for those of weights.
+result<node_outlook> check_node(const node_file& file, job& work);
+
+/// Pairs of nodes of which neither can dial the other. Error: mismatch, naming the first and the remedy.
+result<void> check_reach(const std::vector<node_file>& files);
 
 }  // namespace ordermoe::setup
