@@ -368,13 +368,18 @@ class node::content final : public net::transport_user {
               say(from, control_kind::token, token_text(told));
             },
             [this, from, ref](const request_outcome& outcome) {
+              forget(from, ref);
               auto told = outcome;
               told.request = ref;
               say(from, control_kind::ended, ended_text(told));
-              const std::lock_guard lock(clients_mutex_);
-              if (const auto found = clients_.find(from); found != clients_.end())
-                found->second.requests.erase(ref);
             }};
+  }
+
+  /// Before the client hears of its end: it may ask under this number again.
+  void forget(peer_id from, std::uint64_t ref) {
+    const std::lock_guard lock(clients_mutex_);
+    if (const auto found = clients_.find(from); found != clients_.end())
+      found->second.requests.erase(ref);
   }
 
   void cancel(peer_id from, std::uint64_t ref) {
