@@ -43,7 +43,7 @@ result<address> parse_address(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) return problem;
   auto host = text.substr(0, colon);
   const auto port = text.substr(colon + 1);
-  const bool in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool in_brackets = host.front() == '[' && host.back() == ']';
   if (in_brackets) host = host.substr(1, host.size() - 2);
   if (in_brackets != (host.find(':') != std::string_view::npos)) return problem;
   // An address of the sixth version may name an interface behind a percent sign.
