@@ -192,10 +192,10 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
 
 namespace {
 
-weight_storage storage_of(precision kept) {
-  return kept == precision::int8   ? weight_storage::int8
-         : kept == precision::int4 ? weight_storage::int4
-                                   : weight_storage::bf16;
+model::weight_storage kept_as(precision kept) {
+  return kept == precision::int8   ? model::weight_storage::int8
+         : kept == precision::int4 ? model::weight_storage::int4
+                                   : model::weight_storage::bf16;
 }
 
 }  // namespace
@@ -225,10 +225,9 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   auto kept = plan->origin.whole_model;
   if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
   const auto sizes = model::sizes_of(*shape);
-  const auto found =
-      std::ranges::find(sizes.storages, storage_of(kept), &model::storage_sizes::kept);
+  const auto found = std::ranges::find(sizes.storages, kept_as(kept), &model::storage_sizes::kept);
   const auto whole =
-      std::ranges::find(sizes.storages, weight_storage::bf16, &model::storage_sizes::kept);
+      std::ranges::find(sizes.storages, model::weight_storage::bf16, &model::storage_sizes::kept);
   outlook.weight_bytes =
       whole->non_expert_bytes + static_cast<std::int64_t>(outlook.n_experts) * found->expert_bytes;
   return outlook;

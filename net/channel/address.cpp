@@ -2,9 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 namespace ordermoe::net {
+
+namespace {
+
+bool is_letter_or_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/// What may stand in a name or an address; whether there is such a host the resolver says.
+bool is_host(std::string_view text, std::string_view besides) {
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return is_letter_or_digit(c) || besides.find(c) != std::string_view::npos;
+  });
+}
+
+/// 127, and three more numbers.
+bool is_v4_loopback(std::string_view host) {
+  return host.starts_with("127.") && std::ranges::count(host, '.') == 3 &&
+         host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+}  // namespace
 
 std::string to_string(const address& where) {
   const bool is_v6 = where.host.find(':') != std::string::npos;
@@ -23,7 +45,9 @@ result<address> parse_address(std::string_view text) {
   const auto port = text.substr(colon + 1);
   const bool in_brackets = host.front() == '[' && host.back() == ']';
   if (in_brackets) host = host.substr(1, host.size() - 2);
-  if (host.empty() || in_brackets != (host.find(':') != std::string_view::npos)) return problem;
+  if (in_brackets != (host.find(':') != std::string_view::npos)) return problem;
+  // An address of the sixth version may name an interface behind a percent sign.
+  if (!is_host(host, in_brackets ? ":.%-_" : ".-_")) return problem;
   address found{std::string(host), 0};
   const auto parsed = std::from_chars(port.data(), port.data() + port.size(), found.port);
   if (parsed.ec != std::errc{} || parsed.ptr != port.data() + port.size()) return problem;
@@ -31,7 +55,7 @@ result<address> parse_address(std::string_view text) {
 }
 
 bool is_loopback(const address& where) {
-  return where.host == "localhost" || where.host == "::1" || where.host.starts_with("127.");
+  return where.host == "localhost" || where.host == "::1" || is_v4_loopback(where.host);
 }
 
 }  // namespace ordermoe::net

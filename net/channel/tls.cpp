@@ -11,6 +11,7 @@
 #include <cstring>
 #include <ctime>
 #include <utility>
+#include <vector>
 
 namespace ordermoe::net {
 
@@ -52,17 +53,22 @@ int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* chosen_si
 result<certificate_name> name_in(X509* certificate) {
   auto* names = static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
-  result<certificate_name> found = error{errc::malformed, "its certificate has no name of ours"};
+  std::vector<certificate_name> ours;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names); ++i) {
     const auto* each = sk_GENERAL_NAME_value(names, i);
     if (each->type != GEN_URI) continue;
     const auto* text = each->d.uniformResourceIdentifier;
-    found = parse_uri({reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
-                       static_cast<std::size_t>(ASN1_STRING_length(text))});
-    if (found) break;
+    auto name = parse_uri({reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                           static_cast<std::size_t>(ASN1_STRING_length(text))});
+    if (name) ours.push_back(std::move(*name));
   }
   GENERAL_NAMES_free(names);
-  return found;
+  if (ours.empty()) return error{errc::malformed, "its certificate has no name of ours"};
+  if (ours.size() > 1)
+    return error{errc::malformed,
+                 fmt::format("its certificate has more than one name of ours: {} and {}",
+                             uri_of(ours[0]), uri_of(ours[1]))};
+  return std::move(ours.front());
 }
 
 bool use(SSL_CTX* context, const std::filesystem::path& authority,

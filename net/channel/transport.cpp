@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,6 +19,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -35,7 +38,11 @@ constexpr std::size_t most_at_once = 64 * 1024;  ///< Bytes read or written in o
 constexpr std::size_t most_greeting = 64;        ///< Connections that have not said who they are.
 constexpr std::int64_t tick_ns = 50'000'000;
 constexpr std::int64_t least_backoff_ns = 50'000'000, most_backoff_ns = 2'000'000'000;
-constexpr std::int64_t dial_ns = 5'000'000'000;  ///< That an attempt to connect may take.
+constexpr std::int64_t dial_ns = 5'000'000'000;     ///< That an attempt to connect may take.
+constexpr std::int64_t closing_ns = 1'000'000'000;  ///< That last words may wait for room.
+constexpr std::int64_t farewell_ns = 300'000'000;   ///< Likewise, of all, where this end stops.
+constexpr std::int64_t quiet_ns = 60'000'000'000;   ///< That the same problem is not told again.
+constexpr std::size_t most_told = 64;               ///< Problems that are told in this time.
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -59,17 +66,49 @@ struct connection {
   std::size_t sent = 0;  ///< Of it.
   bool awaits_room = false;
   bool closing = false;  ///< Once `out` is written.
+  std::int64_t closing_since_ns = 0;
   bool closed = false;
+  std::string problem;  ///< That writing met.
 
   explicit connection(tcp::socket from) : socket(std::move(from)) {}
 };
 using connection_ptr = std::shared_ptr<connection>;
 
+/// A lock for many threads that send and the one that reads, which would hardly ever get it from them.
+class reader_first {
+ public:
+  void lock() {
+    while (wanted_.load(std::memory_order_relaxed)) std::this_thread::yield();
+    mutex_.lock();
+  }
+  void lock_first() {
+    wanted_.store(true, std::memory_order_relaxed);
+    mutex_.lock();
+    wanted_.store(false, std::memory_order_relaxed);
+  }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> wanted_{false};
+};
+
+/// Whoever fails tries again and fails again, for one reason or a few in turn: each is told once.
+class told_reasons {
+ public:
+  bool is_new(const std::string& why) { return told_.size() < most && told_.insert(why).second; }
+  void clear() { told_.clear(); }
+
+ private:
+  static constexpr std::size_t most = 8;
+  std::set<std::string> told_;
+};
+
 /// When one stream of a peer is dialled; of the transport's thread alone.
 struct dialling {
   bool busy = false;
   std::int64_t next_ns = 0, backoff_ns = least_backoff_ns;
-  std::string told;  ///< The latest problem: each is told once.
+  told_reasons told;
 };
 
 struct peer {
@@ -78,22 +117,28 @@ struct peer {
   bool is_client = false;
   bool dials = false;  ///< This end dials.
   std::array<dialling, n_streams> dialled;
+  told_reasons told;  ///< Why it was refused; of the transport's thread alone.
 
-  std::mutex mutex;  ///< Of everything below.
+  reader_first mutex;  ///< Of everything below.
   std::optional<session> link;
   std::vector<connection_ptr> connections;
   std::string scratch;
+  bool dispatches = false;  ///< Soon, on the transport's thread.
   std::uint64_t written_bytes = 0, read_bytes = 0, n_connections = 0;
 };
 using peer_ptr = std::shared_ptr<peer>;
 
-void prepare(tcp::socket& socket) {
+/// `silent_ns`: how long what was sent may wait to be taken at the other end.
+void prepare(tcp::socket& socket, std::int64_t silent_ns) {
   error_code ignored;
   socket.non_blocking(true, ignored);
   socket.set_option(tcp::no_delay(true), ignored);
   // What the kernel has not sent yet cannot be overtaken any more by a more urgent lane.
   const int lowat = 32 * 1024;
   ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat));
+  // Only the fast connection has heartbeats; one that carries nothing any more is closed for what waits on it.
+  const auto limit_ms = static_cast<unsigned>(silent_ns / 1'000'000);
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof(limit_ms));
 }
 
 }  // namespace
@@ -119,7 +164,7 @@ class transport::impl {
             std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
     const auto found = find(to);
     if (!found) return false;
-    const std::lock_guard lock(found->mutex);
+    const auto lock = hold(*found);
     if (!found->link ||
         !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
       return false;
@@ -130,7 +175,7 @@ class transport::impl {
   void used(peer_id from, lane of, std::uint64_t bytes) {
     const auto found = find(from);
     if (!found) return;
-    const std::lock_guard lock(found->mutex);
+    const auto lock = hold(*found);
     if (!found->link) return;
     found->link->used(of, bytes);
     push(found);
@@ -138,9 +183,9 @@ class transport::impl {
 
   void flush() {
     for (const auto& each : std::exchange(dirty_, {})) {
-      const std::lock_guard lock(each->mutex);
+      const auto lock = hold(*each);
       write_all(each);
-      if (each->link->has_events()) asio::post(io_, [this, each] { dispatch(each); });
+      dispatch_later(each);
     }
   }
 
@@ -154,7 +199,7 @@ class transport::impl {
     peer_figures told;
     const auto found = find(of);
     if (!found) return told;
-    const std::lock_guard lock(found->mutex);
+    const auto lock = hold(*found);
     told.written_bytes = found->written_bytes;
     told.read_bytes = found->read_bytes;
     told.connections = found->n_connections;
@@ -199,6 +244,7 @@ class transport::impl {
     config.self.cluster = options_.identity->name().cluster;
     config.self.node = options_.identity->name().name;
     config.self.self = {options_.boot, generation};
+    config.self.life = life_;
     config.self.agreed = std::move(agreed);
     config.peer = name;
     config.limits = options_.limits;
@@ -224,6 +270,12 @@ class transport::impl {
 
   bool on_own_thread() const { return std::this_thread::get_id() == thread_id_; }
 
+  std::unique_lock<reader_first> hold(peer& which) const {
+    if (!on_own_thread()) return std::unique_lock(which.mutex);
+    which.mutex.lock_first();
+    return {which.mutex, std::adopt_lock};
+  }
+
   /// Lock held. Writes now, or from within the user when it returns.
   void push(const peer_ptr& to) {
     if (on_own_thread() && in_user_) {
@@ -237,20 +289,19 @@ class transport::impl {
   void dispatch(const peer_ptr& of) {
     std::vector<session_event> events;
     {
-      const std::lock_guard lock(of->mutex);
+      const auto lock = hold(*of);
+      of->dispatches = false;
       if (of->link) events = of->link->take_events();
     }
-    if (events.empty()) return;
     bool cut = false, down = false;
     for (const auto& event : events) {
       cut |= event.kind == session_event::what::cut;
       down |= event.kind == session_event::what::down;
       if (event.kind == session_event::what::up || event.kind == session_event::what::resumed)
-        for (auto& each : of->dialled) {
-          each.backoff_ns = least_backoff_ns;
-          each.told.clear();
-        }
+        trouble_is_over(*of);
     }
+    std::erase_if(events, [&](const session_event& each) { return is_stale(*of, each); });
+    if (events.empty()) return;
     in_user_ = true;
     user_.take(of->id, std::move(events));
     in_user_ = false;
@@ -260,9 +311,30 @@ class transport::impl {
     if (of->is_client && down) forget(of);
   }
 
+  static void trouble_is_over(peer& with) {
+    with.told.clear();
+    for (auto& each : with.dialled) {
+      each.backoff_ns = least_backoff_ns;
+      each.told.clear();
+    }
+  }
+
+  /// A refusal that was told before.
+  static bool is_stale(peer& of, const session_event& event) {
+    const bool refused =
+        event.kind == session_event::what::refused || event.kind == session_event::what::fault;
+    return refused && !of.told.is_new(event.text);
+  }
+
+  /// Lock held. Once, however much is sent until then.
+  void dispatch_later(const peer_ptr& of) {
+    if (!of->link->has_events() || std::exchange(of->dispatches, true)) return;
+    asio::post(io_, [this, of] { dispatch(of); });
+  }
+
   void give_up(const peer_ptr& of, const std::string& why) {
     {
-      const std::lock_guard lock(of->mutex);
+      const auto lock = hold(*of);
       if (of->link) of->link->leave(why);
       write_all(of);
     }
@@ -272,7 +344,7 @@ class transport::impl {
   void forget(const peer_ptr& client) {
     std::vector<connection_ptr> open;
     {
-      const std::lock_guard lock(client->mutex);
+      const auto lock = hold(*client);
       open = client->connections;
     }
     for (const auto& each : open) finish(each, "the session is over");
@@ -287,6 +359,16 @@ class transport::impl {
     flush();
   }
 
+  /// Of somebody who came from outside: the same of one host once in a while.
+  void tell_once(const std::string& who, const error& why) {
+    const auto now = now_ns();
+    std::erase_if(told_, [&](const auto& each) { return now - each.second >= quiet_ns; });
+    const auto host = who.substr(0, who.rfind(':'));
+    if (told_.size() < most_told &&
+        told_.emplace(fmt::format("{}: {}", host, why.message), now).second)
+      tell(who, why);
+  }
+
   // ----------------------------------------------------------------------------------------- writing
 
   /// Lock held.
@@ -295,20 +377,26 @@ class transport::impl {
     for (const auto& each : to->connections) write(*to, each);
     for (const auto id : to->link->take_closing())
       for (const auto& each : to->connections)
-        if (each->id == id) {
-          each->closing = true;
-          if (each->tls) each->tls->end();
-          each->tls->take_output(each->out);
-        }
+        if (each->id == id) begin_closing(*to, *each);
     for (const auto& each : to->connections)
       if (each->closing && !each->closed && put_out(*to, each))
         asio::post(io_, [this, each] { finish(each, "closed"); });
-    if (!on_own_thread() && to->link->has_events()) asio::post(io_, [this, to] { dispatch(to); });
+    if (!on_own_thread()) dispatch_later(to);
+  }
+
+  /// Lock held. The last words come behind what the socket has not taken yet.
+  static void begin_closing(peer& to, connection& with) {
+    with.closing = true;
+    with.closing_since_ns = now_ns();
+    to.scratch.clear();
+    to.link->write(with.id, to.scratch, most_at_once, now_ns());
+    if (with.tls->put(to.scratch)) with.tls->end();
+    with.tls->take_output(with.out);
   }
 
   /// Lock held. Everything that the session has for this connection and the socket takes.
   void write(peer& to, const connection_ptr& with) {
-    if (with->closed || with->closing) return;
+    if (with->closed || with->closing || !with->problem.empty()) return;
     auto& link = *to.link;
     while (put_out(to, with) && link.has_output(with->id)) {
       to.scratch.clear();
@@ -332,16 +420,20 @@ class transport::impl {
       } else if (n < 0 && errno == EINTR) {
         continue;
       } else {
-        if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)
-          asio::post(io_, [this, with, code = errno] { finish(with, std::strerror(code)); });
-        else
-          await_room(with);
+        meet_problem(with, n < 0 ? errno : EAGAIN);
         return false;
       }
     }
     with->out.clear();
     with->sent = 0;
     return true;
+  }
+
+  void meet_problem(const connection_ptr& with, int code) {
+    if (code == EAGAIN || code == EWOULDBLOCK) return await_room(with);
+    if (code == ENOBUFS || code == ENOMEM) return;  // The next tick tries again.
+    // Whoever reads finds its end, behind what came before it.
+    if (with->problem.empty()) with->problem = std::strerror(code);
   }
 
   void await_room(const connection_ptr& with) {
@@ -351,7 +443,7 @@ class transport::impl {
       with->socket.async_wait(tcp::socket::wait_write, [this, with](error_code) {
         const auto owner = with->owner;
         if (!owner) return;
-        const std::lock_guard lock(owner->mutex);
+        const auto lock = hold(*owner);
         with->awaits_room = false;
         if (!with->closed) write_all(owner);
       });
@@ -388,7 +480,7 @@ class transport::impl {
     const auto owner = with->owner;
     error problem;
     {
-      const std::lock_guard lock(owner->mutex);
+      const auto lock = hold(*owner);
       owner->read_bytes += wire.size();
       plain_.clear();
       auto taken = with->tls->take(wire, plain_);
@@ -406,21 +498,28 @@ class transport::impl {
   /// Nobody has said who is there yet.
   void add(tcp::socket socket, bool dialled, std::unique_ptr<tls_channel> tls, std::string remote,
            peer_ptr dialled_peer) {
-    prepare(socket);
+    prepare(socket, 4 * options_.limits.dead_ns);
     auto made = std::make_shared<connection>(std::move(socket));
     made->id = next_connection_++;
     made->tls = std::move(tls);
     made->dialled = dialled;
     made->remote = std::move(remote);
     made->since_ns = now_ns();
-    while (greeting_.size() >= most_greeting) {
-      tell(greeting_.front().with->remote,
-           {errc::failed, fmt::format("{} connections have not said who they are", most_greeting)});
-      drop(greeting_.front().with);
-    }
+    if (!dialled) make_room();
     greeting_.push_back({made, std::move(dialled_peer)});
     send_greeting(made);
     watch(made);
+  }
+
+  /// The oldest of those that came in goes; what was dialled here is little.
+  void make_room() {
+    const auto came = [](const greeting& each) { return each.expected == nullptr; };
+    if (static_cast<std::size_t>(std::ranges::count_if(greeting_, came)) < most_greeting) return;
+    const auto oldest = std::ranges::find_if(greeting_, came)->with;
+    drop(oldest);
+    tell_once(
+        oldest->remote,
+        {errc::failed, fmt::format("{} connections have not said who they are", most_greeting)});
   }
 
   void send_greeting(const connection_ptr& with) {
@@ -439,11 +538,27 @@ class transport::impl {
     if (with->tls->established()) attach(with);
   }
 
-  void turn_away(const connection_ptr& with, error why) {
+  void turn_away(const connection_ptr& with, const error& why) {
     const auto expected = expected_of(with);
-    if (expected) retry_later(*expected, with->tls->which());
-    tell(with->remote, why);
+    say_why(with, why.message);
     drop(with);
+    expected ? could_not_reach(expected, with->tls->which(), why) : tell_once(with->remote, why);
+  }
+
+  /// To somebody who showed a certificate: its session tells it.
+  void say_why(const connection_ptr& with, std::string_view why) {
+    if (!with->tls->established()) return;
+    frame_header header;
+    header.version = wire_version;
+    header.word = session_word::refusal;
+    header.of = with->tls->which() == stream::bulk ? lane::bulk : lane::control;
+    header.length = static_cast<std::uint32_t>(why.size());
+    std::string frame;
+    put(header, frame);
+    frame += why;
+    if (!with->tls->put(frame)) return;
+    with->tls->end();
+    send_greeting(with);
   }
 
   void drop(const connection_ptr& with) {
@@ -473,7 +588,7 @@ class transport::impl {
     std::erase_if(greeting_, [&](const greeting& each) { return each.with == with; });
     if (expected) expected->dialled[static_cast<std::size_t>(which)].busy = false;
     {
-      const std::lock_guard lock(owner->mutex);
+      const auto lock = hold(*owner);
       if (!owner->link) {
         owner->spec.name = who.name;
         make_session(*owner, who.name, options_.agreed, 0);
@@ -522,29 +637,38 @@ class transport::impl {
       if (with->closed) return;
       return turn_away(with, {errc::io, std::string(why)});
     }
+    bool unheard = false;
     {
-      const std::lock_guard lock(owner->mutex);
+      const auto lock = hold(*owner);
       if (std::exchange(with->closed, true)) return;
       std::erase(owner->connections, with);
-      owner->link->disconnected(with->id, now_ns(), why);
+      unheard = !with->closing && owner->link->now_in() == session::phase::away;
+      owner->link->disconnected(with->id, now_ns(), with->problem.empty() ? why : with->problem);
       error_code ignored;
       with->socket.shutdown(tcp::socket::shutdown_both, ignored);
       with->socket.close(ignored);
       write_all(owner);
     }
-    if (with->dialled) retry_later(*owner, with->tls->which());
+    if (with->dialled && unheard)
+      could_not_reach(owner, with->tls->which(),
+                      {errc::io, fmt::format("{}, before it said who it is", why)});
+    else if (with->dialled)
+      retry_later(*owner, with->tls->which());
     dispatch(owner);
-    if (owner->is_client && owner->connections.empty()) forget_unborn(owner);
+    if (owner->is_client && owner->connections.empty()) forget_unborn(owner, why);
   }
 
   /// A client whose session never began.
-  void forget_unborn(const peer_ptr& client) {
+  void forget_unborn(const peer_ptr& client, std::string_view why) {
+    if (!find(client->id)) return;
     {
-      const std::lock_guard lock(client->mutex);
-      if (client->link->now_in() != session::phase::away) return;
+      const std::lock_guard lock(clients_mutex_);
+      clients_.erase(client->id);
     }
-    const std::lock_guard lock(clients_mutex_);
-    clients_.erase(client->id);
+    in_user_ = true;
+    user_.take(client->id, {{session_event::what::down, {}, std::string(why)}});
+    in_user_ = false;
+    flush();
   }
 
   // ------------------------------------------------------------------------------- listening, dialling
@@ -587,7 +711,7 @@ class transport::impl {
 
   /// Out of descriptors or memory: others may give some back.
   void accept_later(tcp::acceptor& from, error_code failed) {
-    tell("a connection", {errc::io, failed.message()});
+    tell_once("a connection", {errc::io, failed.message()});
     auto pause = std::make_shared<asio::steady_timer>(io_, std::chrono::milliseconds(100));
     pause->async_wait([this, &from, pause](error_code) {
       if (!ending_) accept(from);
@@ -600,10 +724,10 @@ class transport::impl {
       bool up = false;
       std::array<bool, n_streams> there{};
       {
-        const std::lock_guard lock(each->mutex);
+        const auto lock = hold(*each);
         up = each->link && each->link->now_in() == session::phase::up;
         for (const auto& with : each->connections)
-          there[static_cast<std::size_t>(with->tls->which())] = true;
+          there[static_cast<std::size_t>(with->tls->which())] |= !with->closing;
       }
       for (const auto which : {stream::fast, stream::bulk}) {
         auto& state = each->dialled[static_cast<std::size_t>(which)];
@@ -631,7 +755,9 @@ class transport::impl {
       if (!over) now->resolver.cancel();
     });
     const auto failed = [this, to, which](error_code why) {
-      if (!ending_) could_not_dial(to, which, why.message());
+      const bool silent = why == asio::error::operation_aborted;
+      if (!ending_)
+        could_not_reach(to, which, {errc::io, silent ? "it does not answer" : why.message()});
     };
     now->resolver.async_resolve(
         to->spec.at->host, std::to_string(to->spec.at->port),
@@ -649,12 +775,10 @@ class transport::impl {
         });
   }
 
-  void could_not_dial(const peer_ptr& to, stream which, const std::string& why) {
+  void could_not_reach(const peer_ptr& to, stream which, const error& why) {
     retry_later(*to, which);
-    auto& state = to->dialled[static_cast<std::size_t>(which)];
-    if (state.told == why) return;
-    state.told = why;
-    tell(fmt::format("{} ({})", to->spec.name, to_string(*to->spec.at)), {errc::io, why});
+    if (to->dialled[static_cast<std::size_t>(which)].told.is_new(why.message))
+      tell(fmt::format("{} ({})", to->spec.name, to_string(*to->spec.at)), why);
   }
 
   void retry_later(peer& to, stream which) {
@@ -676,13 +800,17 @@ class transport::impl {
     if (ending_) return;
     const auto now = now_ns();
     for (const auto& each : everybody()) {
+      std::vector<connection_ptr> stuck;
       {
-        const std::lock_guard lock(each->mutex);
+        const auto lock = hold(*each);
         if (!each->link) continue;
         each->link->tick(now);
         write_all(each);
+        for (const auto& with : each->connections)
+          if (with->closing && now - with->closing_since_ns >= closing_ns) stuck.push_back(with);
       }
       dispatch(each);
+      for (const auto& with : stuck) finish(with, "it does not take what is left to say");
     }
     while (!greeting_.empty() && now - greeting_.front().with->since_ns >= options_.limits.hello_ns)
       turn_away(
@@ -701,13 +829,18 @@ class transport::impl {
     error_code ignored;
     for (const auto& acceptor : acceptors_) acceptor->close(ignored);
     timer_.cancel();
+    std::vector<connection_ptr> open;
     for (const auto& each : everybody()) {
-      const std::lock_guard lock(each->mutex);
+      const auto lock = hold(*each);
       if (each->link) each->link->leave("it stops");
       write_all(each);
+      open.insert(open.end(), each->connections.begin(), each->connections.end());
+    }
+    see_off(open);
+    for (const auto& each : everybody()) {
+      const auto lock = hold(*each);
       for (const auto& with : each->connections) {
         with->closed = true;
-        with->socket.shutdown(tcp::socket::shutdown_send, ignored);
         with->socket.close(ignored);
       }
       each->connections.clear();
@@ -715,6 +848,34 @@ class transport::impl {
     for (const auto& each : greeting_) each.with->socket.close(ignored);
     greeting_.clear();
     io_.stop();
+  }
+
+  /// Until all was said and the other ends have closed, or the time for that is over. A socket that is closed with
+  /// something unread in it forgets what it has not sent.
+  void see_off(std::vector<connection_ptr> open) {
+    const auto until = now_ns() + farewell_ns;
+    for (auto now = now_ns(); !open.empty() && now < until; now = now_ns()) {
+      std::vector<pollfd> sockets;
+      for (const auto& each : open) {
+        const auto lock = hold(*each->owner);
+        const int events = each->out.empty() ? POLLIN : POLLIN | POLLOUT;
+        sockets.push_back({each->socket.native_handle(), static_cast<short>(events), 0});
+      }
+      ::poll(sockets.data(), sockets.size(), static_cast<int>((until - now) / 1'000'000) + 1);
+      std::erase_if(open, [&](const connection_ptr& each) { return is_seen_off(each); });
+    }
+  }
+
+  bool is_seen_off(const connection_ptr& with) {
+    const auto lock = hold(*with->owner);
+    error_code ignored;
+    if (put_out(*with->owner, with)) with->socket.shutdown(tcp::socket::shutdown_send, ignored);
+    for (;;) {
+      const auto n =
+          ::recv(with->socket.native_handle(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+      if (n > 0 || (n < 0 && errno == EINTR)) continue;
+      return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    }
   }
 
   /// A connection that has not said who it is; `expected`: whom this end dialled.
@@ -725,6 +886,8 @@ class transport::impl {
 
   transport_options options_;
   transport_user& user_;
+  const std::uint64_t life_ =
+      mix64(std::random_device()() | std::uint64_t{std::random_device()()} << 32);
   asio::io_context io_;
   asio::steady_timer timer_;
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
@@ -741,6 +904,7 @@ class transport::impl {
   std::vector<peer_ptr> dirty_;
   std::array<char, most_at_once> buffer_;
   std::string plain_;
+  std::map<std::string, std::int64_t> told_;  ///< By tell_once, and when.
   bool in_user_ = false, ending_ = false;
   random_stream jitter_{static_cast<std::uint64_t>(now_ns())};
 };

@@ -48,8 +48,10 @@ std::string hello_text(const hello& content) {
                                    {"node", content.node},
                                    {"boot", content.self.boot},
                                    {"generation", content.self.generation},
+                                   {"life", content.life},
                                    {"peer_boot", content.other.boot},
                                    {"peer_generation", content.other.generation},
+                                   {"peer_life", content.other_life},
                                    {"stream", to_string(content.which)},
                                    {"expected", content.expected},
                                    {"agreed", std::move(agreed)}};
@@ -63,8 +65,8 @@ result<hello> parse_hello(std::string_view text) {
   const auto document = json_document::parse(text, "hello");
   if (!document) return document.error();
   const auto root = (*document)->root();
-  root.only({"protocol_min", "protocol_max", "cluster", "node", "boot", "generation", "peer_boot",
-             "peer_generation", "stream", "expected", "agreed"});
+  root.only({"protocol_min", "protocol_max", "cluster", "node", "boot", "generation", "life",
+             "peer_boot", "peer_generation", "peer_life", "stream", "expected", "agreed"});
   hello content;
   content.protocol_min = static_cast<std::uint32_t>(root.at("protocol_min").count(1, 1u << 16));
   content.protocol_max = static_cast<std::uint32_t>(root.at("protocol_max").count(1, 1u << 16));
@@ -72,8 +74,10 @@ result<hello> parse_hello(std::string_view text) {
   content.node = root.at("node").string();
   content.self.boot = root.at("boot").unsigned_integer();
   content.self.generation = root.at("generation").unsigned_integer();
+  content.life = root.at("life").unsigned_integer();
   content.other.boot = root.at("peer_boot").unsigned_integer();
   content.other.generation = root.at("peer_generation").unsigned_integer();
+  content.other_life = root.at("peer_life").unsigned_integer();
   content.which = static_cast<stream>(root.at("stream").one_of({"fast", "bulk"}));
   const auto expected = root.at("expected").items(n_lanes);
   for (std::size_t i = 0; i < expected.size(); ++i)

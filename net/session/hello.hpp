@@ -29,9 +29,12 @@ struct hello {
   std::uint32_t protocol_min = 1, protocol_max = 1;
   std::string cluster, node;
   end_identity self;
+  std::uint64_t life =
+      0;  ///< Drawn by each process: two of one name and boot are told apart by it.
   stream which = stream::fast;
   /// Of the peer, as this end knows it; boot 0: not at all. `expected` belongs to the session with that one.
   end_identity other;
+  std::uint64_t other_life = 0;
   /// By lane: the sequence that this end takes next.
   std::array<std::uint64_t, n_lanes> expected{};
   std::vector<agreement> agreed;

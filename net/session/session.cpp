@@ -98,6 +98,7 @@ void session::connected(connection_id id, stream which, bool dialled_here, std::
   fresh.said.which = which;
   if (phase_ != phase::away) {
     fresh.said.other = peer_.self;
+    fresh.said.other_life = peer_.life;
     for (std::size_t i = 0; i < n_lanes; ++i) fresh.said.expected[i] = in_[i].expected;
   }
   say(fresh, session_word::hello, hello_text(fresh.said));
@@ -279,6 +280,7 @@ void session::take_hello(connection& from, std::string_view text, std::int64_t n
   const auto expected_name = from.name.empty() ? config_.peer : from.name;
   if (const auto why = disagreement(from.said, *theirs, expected_name))
     return refuse(from, why->message);
+  if (const auto why = twin(*theirs)) return refuse(from, *why);
   // Of a session with another life of this end: in the one with this it had taken nothing yet.
   if (theirs->other != config_.self.self) theirs->expected = {};
   // Of an earlier life of the peer: it was on its way for long.
@@ -297,6 +299,22 @@ void session::take_hello(connection& from, std::string_view text, std::int64_t n
     return;
   }
   open(from, now_ns);
+}
+
+/// Two processes that count their starts alike would take each other's frames for their own.
+std::optional<std::string> session::twin(const hello& theirs) const {
+  const auto& self = config_.self;
+  if (phase_ != phase::away && theirs.self == peer_.self && theirs.life != peer_.life)
+    return fmt::format(
+        "hello.boot: found {} of another process than the {} that is known; is a "
+        "second one running, or was its count of starts lost?",
+        theirs.self.boot, config_.peer);
+  if (theirs.other > self.self || (theirs.other == self.self && theirs.other_life != self.life))
+    return fmt::format(
+        "hello.peer_boot: {} knows another process as {}, with boot {}; is a second "
+        "one running, or was the count of starts lost?",
+        config_.peer, self.node, theirs.other.boot);
+  return std::nullopt;
 }
 
 bool session::supersedes(const connection& newer, const connection& open,

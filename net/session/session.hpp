@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,8 @@
 /// takes next, and the other goes on there: each frame arrives once and in the order of its lane, however often
 /// connections break. What is said while cut waits.
 /// away: nothing is kept. Whoever gives a session up changes its identity, so that the peer, which may not have
-/// noticed, gives it up at the next hello.
+/// noticed, gives it up at the next hello. A second process with the same name and boot is refused until the first was
+/// silent for dead_ns.
 ///
 /// A lane has a credit in bytes: what was written and not yet used up by the peer's user stays within it, but for a
 /// single frame. What is sent beyond it waits here; the user hears of it and stops what is new, never what is begun.
@@ -187,6 +189,8 @@ class session {
   void take_pulse(connection& from, std::string_view payload, std::int64_t now_ns);
   void take_frame(connection& from, const frame_header& header, std::string_view payload);
 
+  /// Why the peer, or whom it takes this end for, is another process with the same count of starts.
+  std::optional<std::string> twin(const hello& theirs) const;
   /// Whether a connection takes the place of one that is open.
   bool supersedes(const connection& newer, const connection& open, std::int64_t now_ns) const;
   void begin(const hello& theirs);
