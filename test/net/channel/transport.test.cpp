@@ -448,7 +448,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_use_up_what_comes_gets_no_more_than_the_credit
   limits.credit.fill(20'000);
   transport_end a, b, c;
   b.uses = false;
-  for (auto* end : {&a, &b, &c}) end->plan.always = 968;
+  for (auto* end : {&a, &b, &c}) end->plan.always = 1000 - net::header_bytes;
   b.start(node("b", {{"a", std::nullopt}}, limits));
   c.start(node("c", {{"a", std::nullopt}}, limits));
   a.start(node("a", {{"b", b.at()}, {"c", c.at()}}, limits));
