@@ -50,10 +50,10 @@ class processes {
  public:
   processes(const std::string& model, const std::string& cluster, const std::string& strategy,
             const std::string& costs) {
-    run(
-        fmt::format("cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
-                    "7900 > /dev/null",
-                    model, cluster, folder_.string(), strategy, costs));
+    run(fmt::format(
+        "cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
+        "7900 > /dev/null",
+        model, cluster, folder_.string(), strategy, costs));
     const setup::cluster_folder folder{folder_};
     const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
                                                        folder.certificates() / "console.crt",

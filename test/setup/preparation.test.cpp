@@ -210,9 +210,8 @@ BOOST_AUTO_TEST_CASE(who_waits_sees_what_is_done_and_how_far_it_is) {
   for (const auto& [phase, shares] : seen)
     if (phase.starts_with("trying")) trying = std::max(trying, shares.size());
   BOOST_TEST(trying >= 3u, "shares seen while plans were tried: " << trying);
-  BOOST_TEST(std::ranges::any_of(seen, [](const auto& each) {
-    return each.first.find("budget") != std::string::npos;
-  }));
+  BOOST_TEST(std::ranges::any_of(
+      seen, [](const auto& each) { return each.first.find("budget") != std::string::npos; }));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -76,7 +76,8 @@ struct random_run : test::two_nodes {
   void check_credit() {
     for (const auto& end : ends)
       for (std::size_t i = 0; i < net::n_lanes; ++i)
-        if (end.session->outstanding_bytes(static_cast<lane>(i)) > end.limits.credit[i] + 6000 + net::header_bytes)
+        if (end.session->outstanding_bytes(static_cast<lane>(i)) >
+            end.limits.credit[i] + 6000 + net::header_bytes)
           broken = "more than the credit is outstanding";
   }
   /// Connections hold from now on.
