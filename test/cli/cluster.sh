@@ -72,6 +72,24 @@ expect "an address is checked" 2 '--connect: .*here' "${run[@]}" --connect here 
 expect "certificates that are not there are named" 2 'nowhere/certificates/ca.crt' "${run[@]}" --connect 127.0.0.1:1 --dir nowhere
 expect "a node needs a file" 2 'nowhere.toml' "$ordermoe" node --config nowhere.toml
 
+# ----------------------------------------------------------------------- several hosts, before they start
+
+prepare=("$ordermoe" cluster prepare --model "$model" --cluster three.toml --search-steps 200 --dir hosts)
+expect "every host needs an address" 2 '--address: none for server s2' "${prepare[@]}" --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400
+expect "of two hosts that nobody can dial neither reaches the other" 2 'cannot reach each other' "${prepare[@]}" --address s0=10.0.0.1:7400 --address s1=- --address s2=-
+expect "an address is of a server" 2 "found the name 'x'" "${prepare[@]}" --address x=10.0.0.1:7400
+[[ ! -e hosts ]] || fail "a refused preparation left a folder"
+expect "hosts are prepared" 0 's2 +dials only' "${prepare[@]}" --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=-
+expect "what is prepared belongs together" 0 's2 +[0-9]+ +[0-9.]+ +-$' "$ordermoe" cluster check --dir hosts
+expect "one node alone" 0 '"weight_bytes": [1-9]' "$ordermoe" cluster check --config hosts/nodes/s1/node.toml --json
+expect "a check is of something" 2 '--config FILE for one node, or --dir DIR' "$ordermoe" cluster check
+sed -i 's/^listen = .*/listen = []/' hosts/nodes/s1/node.toml
+expect "a pair that cannot meet is named" 2 'nodes s1 and s2: neither has an address' "$ordermoe" cluster check --dir hosts
+sed -i 's/^name = "s1"/name = "s9"/' hosts/nodes/s1/node.toml
+expect "a node that would not start is named" 2 's9 .*has no server of that name' "$ordermoe" cluster check --dir hosts
+mv hosts/certificates/s0.key hosts/certificates/s0.gone
+expect "a key that is not there is named" 2 's0 .*s0.key' "$ordermoe" cluster check --dir hosts
+
 # ------------------------------------------------------------------------------------------ it runs
 
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port $((20000 + $$ % 20000)) --dir edge
