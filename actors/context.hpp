@@ -44,6 +44,8 @@ struct service_context {
   bool keep_final_hidden = false;
   /// How often a server that works looks whether its waits are still what it told; 0: never.
   std::int64_t load_period_ns = 0;
+  double dilation =
+      1;  ///< Of a rehearsal: what is charged takes so many times as long on the clock.
   std::int64_t request_timeout_ns = 0;        ///< Deadline of a request that states none.
   std::uint32_t most_positions = 0;           ///< Of a request, prompt and answer together.
   disturbance bad_links;                      ///< Virtual time.
@@ -59,6 +61,10 @@ struct service_context {
   void derive();
   /// Waits that differ by less are not told apart: a quarter of the period in which reports are late anyway.
   std::int64_t load_tolerance_ns() const { return load_period_ns / 4; }
+  /// What passes on the clock while so much is charged.
+  std::int64_t on_clock(std::int64_t charged_ns) const {
+    return static_cast<std::int64_t>(static_cast<double>(charged_ns) * dilation);
+  }
   const model::model_config& shape() const { return model->config(); }
   std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
   /// Whether this server is in this process.

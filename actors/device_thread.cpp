@@ -1,5 +1,7 @@
 #include "actors/device_thread.hpp"
 
+#include <sys/prctl.h>
+
 #include <caf/scheduler/abstract_coordinator.hpp>
 
 #include <algorithm>
@@ -11,11 +13,12 @@ namespace ordermoe::actors {
 
 device_thread::device_thread(caf::actor_system& system,
                              std::shared_ptr<const model::transformer> model, std::size_t n_threads,
-                             charge_function charge)
+                             charge_function charge, std::optional<rehearsal> rehearsed)
     : caf::execution_unit(&system),
       tensors_(model),
       n_threads_(n_threads),
       charge_(std::move(charge)),
+      rehearsed_(rehearsed),
       waiting_(model->config()),
       thread_([this] { run(); }) {}
 
@@ -44,6 +47,8 @@ std::int64_t device_thread::wait_ns() {
   const std::lock_guard lock(mutex_);
   if (!running_) return 0;
   auto wait = std::max<std::int64_t>(0, running_until_ns_ - clock_ns());
+  if (rehearsed_)
+    wait = static_cast<std::int64_t>(static_cast<double>(wait) / rehearsed_->dilation);
   for (const auto& each : waiting_.waiting()) wait += charge_(*each);
   return wait;
 }
@@ -53,11 +58,19 @@ std::size_t device_thread::n_waiting() {
   return waiting_.waiting().size() + (running_ ? 1 : 0);
 }
 
+rehearsal_figures device_thread::rehearsed_so_far() {
+  const std::lock_guard lock(mutex_);
+  return figures_;
+}
+
 void device_thread::run() {
+  // The kernel may let a sleep end later than asked, to save wake-ups: by 50 us where nothing else is said.
+  if (rehearsed_) ::prctl(PR_SET_TIMERSLACK, 1UL);
   model::thread_team team(n_threads_);
   const model::team_scope scope(&team);
   std::unique_lock lock(mutex_);
   for (;;) {
+    if (waiting_.empty()) free_since_ns_ = -1;
     asleep_ = true;
     wake_.wait(lock, [this] { return has_work() && !claimed_; });
     asleep_ = false;
@@ -90,8 +103,8 @@ void device_thread::begin_helping() {
 bool device_thread::may_help() const {
   // A network that is not read for longer is a slow one.
   constexpr std::int64_t most_ns = 100'000;
-  return asleep_ && !claimed_ && !stopping_ && jobs_.empty() && waiting_.waiting().size() == 1 &&
-         recent_ns_ <= most_ns;
+  return !rehearsed_ && asleep_ && !claimed_ && !stopping_ && jobs_.empty() &&
+         waiting_.waiting().size() == 1 && recent_ns_ <= most_ns;
 }
 
 bool device_thread::help(caf::execution_unit* unit) {
@@ -109,13 +122,15 @@ bool device_thread::help(caf::execution_unit* unit) {
 
 void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit) {
   auto next = waiting_.take();
-  next->start_ns = clock_ns();
+  const auto free_since = std::exchange(free_since_ns_, -1);
+  next->start_ns = free_since >= 0 ? free_since : clock_ns();
   running_ = true;
-  running_until_ns_ = next->start_ns + charge_(*next);
+  running_until_ns_ = next->start_ns + dilated(charge_(*next));
   lock.unlock();
   tensors_.run(*next);
   next->end_ns = clock_ns();
   lock.lock();
+  if (rehearsed_) sit_out(lock, *next);
   running_ = false;
   recent_ns_ += (next->end_ns - next->start_ns - recent_ns_) / 8;
   const bool more = has_work();
@@ -128,6 +143,32 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_u
                    more ? nullptr : unit);
   }
   lock.lock();
+}
+
+/// Sleeps end late, by much the same each time: they are asked to end so much sooner, and what is left then is short.
+void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content) {
+  constexpr std::int64_t most_lead_ns = 100'000;
+  const auto due = running_until_ns_;
+  ++figures_.batches;
+  figures_.charged_ns += due - content.start_ns;
+  if (content.end_ns > due) {
+    ++figures_.exceeded;
+    figures_.exceeded_ns += content.end_ns - due;
+    figures_.most_exceeded_ns = std::max(figures_.most_exceeded_ns, content.end_ns - due);
+    return;
+  }
+  const auto at =
+      std::chrono::steady_clock::time_point() + std::chrono::nanoseconds(due - lead_ns_);
+  wake_.wait_until(lock, at, [this] { return stopping_; });
+  lock.unlock();
+  const auto woke = clock_ns();
+  lead_ns_ += (std::min(most_lead_ns, woke - (due - lead_ns_)) - lead_ns_) / 8;
+  auto now = woke;
+  for (; now < due && now - woke < most_lead_ns; now = clock_ns()) std::this_thread::yield();
+  lock.lock();
+  figures_.late_ns += std::max<std::int64_t>(0, now - due);
+  content.end_ns = due;
+  if (!waiting_.empty()) free_since_ns_ = due;
 }
 
 void device_thread::lend() {

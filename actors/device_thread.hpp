@@ -13,6 +13,8 @@
 
 #include "actors/caf.hpp"
 #include "actors/device.hpp"
+#include "actors/status.hpp"
+#include "config/rehearsal.hpp"
 
 /// The private thread of one device on the wall clock.
 ///
@@ -31,6 +33,10 @@
 /// thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
 /// token, the call to the shard) runs here at once, and no thread has to be woken between the end
 /// of a batch and the next batch that it leads to.
+///
+/// In a rehearsal a batch ends, and its result is told, no sooner than its charge allows: the thread sleeps for what is left.
+/// A batch that waited meanwhile counts as begun when the one before was charged to end, so that waking late does not
+/// add up. Nobody helps then: who reads the network must not sleep.
 namespace ordermoe::actors {
 
 /// Whoever makes one keeps it until every actor of the system that can reach it is done. LibTorch
@@ -41,7 +47,8 @@ class device_thread final : public caf::execution_unit {
   /// What a batch will take, in ns; fills its counts.
   using charge_function = std::function<std::int64_t(batch&)>;
   device_thread(caf::actor_system& system, std::shared_ptr<const model::transformer> model,
-                std::size_t n_threads, charge_function charge);
+                std::size_t n_threads, charge_function charge,
+                std::optional<rehearsal> rehearsed = std::nullopt);
   /// Ends after the batch that is running; what waits is dropped.
   ~device_thread() override;
 
@@ -65,8 +72,10 @@ class device_thread final : public caf::execution_unit {
   /// job(device) before any batch that begins later, from any thread.
   void post(std::function<void(device&)> job);
   /// Time until work that arrives now could start: the rest of the running batch and what waits
-  /// before it. From any thread.
+  /// before it; as charged where that is rehearsed, whatever the dilation. From any thread.
   std::int64_t wait_ns();
+  /// How near to the charge batches were. From any thread.
+  rehearsal_figures rehearsed_so_far();
   /// Batches that wait or run. From any thread.
   std::size_t n_waiting();
 
@@ -77,6 +86,14 @@ class device_thread final : public caf::execution_unit {
   void run();
   bool has_work() const { return stopping_ || !jobs_.empty() || !waiting_.empty(); }
   bool may_help() const;
+  /// On the clock, of what is charged.
+  std::int64_t dilated(std::int64_t charged_ns) const {
+    return rehearsed_
+               ? static_cast<std::int64_t>(static_cast<double>(charged_ns) * rehearsed_->dilation)
+               : charged_ns;
+  }
+  /// Until the charge of the batch that has run is over; end_ns is as charged then, or later where it took longer.
+  void sit_out(std::unique_lock<std::mutex>& lock, batch& content);
   /// The first batch that waits; its result goes to the owner, which runs on `unit` where nothing else waits. The device is
   /// claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
@@ -85,6 +102,7 @@ class device_thread final : public caf::execution_unit {
   device tensors_;
   std::size_t n_threads_;
   charge_function charge_;
+  std::optional<rehearsal> rehearsed_;
   caf::weak_actor_ptr owner_;
   std::deque<caf::resumable*> ready_;  ///< Actors to run here; of this thread alone.
   /// Done; told with the next one that matters. Of whoever claimed the device.
@@ -97,6 +115,10 @@ class device_thread final : public caf::execution_unit {
   bool claimed_ = false;  ///< One thread at a time uses the tensors.
   std::thread::id helper_;
   std::int64_t recent_ns_ = 0;  ///< What batches took lately.
+  rehearsal_figures figures_;
+  std::int64_t lead_ns_ = 0;  ///< By which sleeps ended late of late.
+  std::int64_t free_since_ns_ =
+      -1;  ///< The end of the batch before, where the next one waited for it; -1: none did.
   bool running_ = false;
   std::int64_t running_until_ns_ = 0;  ///< Expected end of the running batch.
   bool asleep_ = false;

@@ -654,7 +654,8 @@ struct edge_server_state {
   void set_tick() {
     if (tick_is_set || !tells_load || context().load_period_ns <= 0) return;
     tick_is_set = true;
-    send_later(self, handle(), context().load_period_ns, load_tick{}, later::timer);
+    send_later(self, handle(), context().on_clock(context().load_period_ns), load_tick{},
+               later::timer);
   }
 
   void tick() {

@@ -22,18 +22,17 @@ struct link_state {
   std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
 
   void send(frame& content) {
-    const auto& costs = context->costs;
-    const auto hidden = content.hidden_rows * costs.hidden_bytes;
-    const auto kv = content.kv_rows * costs.kv_row_bytes;
-    const auto serialised = static_cast<std::int64_t>(content.bytes.size());
-    const auto other = serialised - content.value_bytes;
+    auto charged = charged_traffic(content, context->costs);
     const auto now = time_ns();
     transmission sent{now, now, now, {}};
-    if (emulated) sent = emulated->send(content.kind, hidden + kv + other, now);
-    ledger.total += {1, hidden, kv, other, serialised, sent.end_ns - sent.start_ns};
+    if (emulated) sent = emulated->send(content.kind, charged.charged(), now);
+    charged.busy_ns = sent.end_ns - sent.start_ns;
+    ledger.total += charged;
+    ledger.charged_by_kind[static_cast<std::size_t>(content.kind)] += charged.charged();
     if (context->trace)
       context->trace->line(
-          trace::transfer_line({ledger.from, ledger.to, content.kind, hidden, kv, other, serialised,
+          trace::transfer_line({ledger.from, ledger.to, content.kind, charged.hidden_bytes,
+                                charged.kv_bytes, charged.other_bytes, charged.serialised_bytes,
                                 now, sent.start_ns, sent.end_ns, sent.arrival_ns}));
     content.from = ledger.from;
     content.to = ledger.to;

@@ -16,6 +16,7 @@
 #include "actors/compute.hpp"
 #include "actors/console.hpp"
 #include "actors/context.hpp"
+#include "actors/device_thread.hpp"
 #include "actors/lending_unit.hpp"
 #include "actors/monitor.hpp"
 #include "actors/planner.hpp"
@@ -101,6 +102,9 @@ result<void> check_seat(const service_options& options, const service_context& c
 result<void> check_options(const service_options& options, const service_context& context) {
   if (options.threads_per_server < 1)
     return error{errc::out_of_range, "no thread for a server to compute with; expected 1 at least"};
+  if (options.rehearsed && options.mode == run_mode::emulated)
+    return error{errc::unsupported,
+                 "virtual time takes what is charged anyway; rehearse on the wall clock"};
   if (options.chunk_rows < 1)
     return error{errc::out_of_range, "chunks of no rows; expected 1 at least"};
   if (options.sink && options.model->config().encoder_decoder)
@@ -140,6 +144,10 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
           : 2 * static_cast<std::uint32_t>(options.model->config().max_context);
   context->bad_links = options.bad_links;
   context->seat = options.seat;
+  if (options.rehearsed) {
+    context->dilation = options.rehearsed->dilation;
+    context->request_timeout_ns = context->on_clock(context->request_timeout_ns);
+  }
   context->trace = options.sink;
   context->derive();
   return context;
@@ -236,6 +244,13 @@ class service::actors {
     auto answer = await(*pending);
     if (answer) answer->time_ns = now_ns();
     return answer;
+  }
+
+  std::optional<rehearsal_figures> rehearsed() const {
+    if (!options_.rehearsed) return std::nullopt;
+    rehearsal_figures all;
+    for (const auto& device : devices_) all += device->rehearsed_so_far();
+    return all;
   }
 
   result<service::told> history() {
@@ -340,7 +355,8 @@ class service::actors {
       if (!worker_)
         devices_.push_back(std::make_shared<device_thread>(
             system_, context_->models[id], options_.threads_per_server,
-            [context = context_, id](batch& content) { return charge(*context, id, content); }));
+            [context = context_, id](batch& content) { return charge(*context, id, content); },
+            options_.rehearsed));
       view->compute =
           spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
       view->selector = spawn_selector(system_, id);
@@ -484,6 +500,9 @@ void service::change_policy(policy_order order) {
 }
 result<service_status> service::status() {
   return content_->status();
+}
+std::optional<rehearsal_figures> service::rehearsed() const {
+  return content_->rehearsed();
 }
 result<service::told> service::history() {
   return content_->history();

@@ -14,6 +14,7 @@
 #include "config/cluster.hpp"
 #include "config/cost_profile.hpp"
 #include "config/error.hpp"
+#include "config/rehearsal.hpp"
 #include "model/text/tokenizer.hpp"
 #include "model/transformer.hpp"
 #include "planning/profile.hpp"
@@ -61,6 +62,8 @@ struct service_options {
   /// Local mode: one server is here, the others are in other processes, and `server_models` has one for it
   /// alone. Plans cannot change then.
   std::optional<cluster_seat> seat;
+  /// Local mode: devices take the time that they are charged; frames are padded by whoever carries them (the node).
+  std::optional<rehearsal> rehearsed;
   disturbance bad_links;         ///< Emulated mode.
   std::uint64_t order_seed = 0;  ///< Emulated mode: ready actors run in any order. 0: in theirs.
 };
@@ -89,6 +92,8 @@ class service {
 
   /// Asks every actor. Error: timed_out.
   result<service_status> status();
+  /// Of the server that is here, or of all; nothing where nothing is rehearsed.
+  std::optional<rehearsal_figures> rehearsed() const;
   struct told {
     std::vector<problem> problems;
     std::vector<plan_change> plan_changes;

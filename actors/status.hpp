@@ -67,6 +67,26 @@ struct server_status {
   std::uint64_t snapshot = 0;
 };
 
+/// Of a device whose batches take as long as they are charged (config/rehearsal.hpp). Times are the clock's.
+struct rehearsal_figures {
+  std::uint64_t batches = 0;
+  std::int64_t charged_ns = 0;        ///< Of all batches.
+  std::uint64_t exceeded = 0;         ///< Batches that took longer than their charge.
+  std::int64_t exceeded_ns = 0;       ///< By so much, all of them.
+  std::int64_t most_exceeded_ns = 0;  ///< And one of them.
+  std::int64_t late_ns = 0;           ///< That sleeps ended late, all of them.
+  rehearsal_figures& operator+=(const rehearsal_figures& more) {
+    batches += more.batches;
+    charged_ns += more.charged_ns;
+    exceeded += more.exceeded;
+    exceeded_ns += more.exceeded_ns;
+    most_exceeded_ns =
+        most_exceeded_ns > more.most_exceeded_ns ? most_exceeded_ns : more.most_exceeded_ns;
+    late_ns += more.late_ns;
+    return *this;
+  }
+};
+
 struct link_status {
   link_ledger ledger;
   std::int64_t wait_ns = 0;

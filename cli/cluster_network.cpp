@@ -79,11 +79,14 @@ void cluster_network::address(setup::cluster_folder_contents& contents) const {
       contents.dialled[m].push_back(fmt::format("127.0.0.1:{}", first_relay_port + other));
 }
 
-result<void> cluster_network::make(const cluster& servers) const {
+result<void> cluster_network::make(const cluster& servers,
+                                   const std::optional<rehearsal>& rehearsed) const {
   if (::geteuid() != 0)
     return error{errc::usage,
                  "--netns: makes network namespaces, which needs root; run it as root"};
   if (is_there()) remove();
+  const auto how = rehearsed.value_or(rehearsal{});
+  const auto faster = how.stretch / how.dilation;
   const auto n = servers.size();
   const auto bridge = tag_ + "b";
   std::string names;
@@ -115,7 +118,8 @@ result<void> cluster_network::make(const cluster& servers) const {
       return made;
     for (std::size_t other = 0; other < n; ++other) {
       if (other == m) continue;
-      const auto rate = servers.link(server_id{m}, server_id{other}).bandwidth_bytes_per_s * 8;
+      const auto rate =
+          servers.link(server_id{m}, server_id{other}).bandwidth_bytes_per_s * 8 * faster;
       const auto id = fmt::format("1:{:x}", other + 1);
       if (auto made = run_all(
               {{"tc", "-n", space, "class", "add", "dev", "eth0", "parent", "1:", "classid", id,
@@ -129,7 +133,9 @@ result<void> cluster_network::make(const cluster& servers) const {
   return {};
 }
 
-result<void> cluster_network::start_relays(const cluster& servers) const {
+result<void> cluster_network::start_relays(const cluster& servers,
+                                           const std::optional<rehearsal>& rehearsed) const {
+  const auto slower = rehearsed.value_or(rehearsal{}).dilation;
   const auto n = servers.size();
   for (std::size_t m = 0; m < n; ++m)
     for (std::size_t other = 0; other < n; ++other) {
@@ -138,8 +144,8 @@ result<void> cluster_network::start_relays(const cluster& servers) const {
       if (!(name < peer)) continue;
       const auto ms = [&](std::size_t from, std::size_t to) {
         return fmt::format(
-            "{:.6f}",
-            static_cast<double>(servers.link(server_id{from}, server_id{to}).latency_ns) * 1e-6);
+            "{:.6f}", static_cast<double>(servers.link(server_id{from}, server_id{to}).latency_ns) *
+                          1e-6 * slower);
       };
       // Commands come through a pipe that never ends.
       const auto commands = folder_.node(name) / fmt::format("relay-{}.in", peer);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/cluster.hpp"
 #include "config/error.hpp"
+#include "config/rehearsal.hpp"
 #include "setup/cluster_folder.hpp"
 
 /// `cluster up --netns`: every node in a network namespace of its own, with the rates and delays of the cluster file between
@@ -27,9 +29,11 @@ class cluster_network {
   /// Fills in where each node listens and dials. Before the folder is written.
   void address(setup::cluster_folder_contents& contents) const;
   /// Makes namespaces, links and rates. Error: failed, with the command that failed and what it said; usage without root.
-  result<void> make(const cluster& servers) const;
+  /// In a rehearsal links are slower by its dilation, and wider by its stretch.
+  result<void> make(const cluster& servers, const std::optional<rehearsal>& rehearsed) const;
   /// Starts the relays. Once the folder is written.
-  result<void> start_relays(const cluster& servers) const;
+  result<void> start_relays(const cluster& servers,
+                            const std::optional<rehearsal>& rehearsed) const;
   /// Ends the relays and takes everything away.
   void remove() const;
   /// What a command begins with to run in a node's namespace; empty without namespaces.

@@ -41,7 +41,9 @@ struct up_command {
   std::size_t threads = 0;
   std::uint16_t first_port = 7400;
   std::uint32_t most_positions = 0;
-  bool trace = false, netns = false;
+  bool trace = false, netns = false, rehearse = false;
+  double dilation = 1;
+  double load_period_ms = 5;
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
 };
@@ -166,6 +168,28 @@ node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> i
   return state;
 }
 
+void print_rehearsal(const std::vector<node_state>& states) {
+  std::uint64_t batches = 0, exceeded = 0;
+  double charged_ns = 0, exceeded_ns = 0, late_ns = 0, dilation = 0;
+  for (const auto& each : states) {
+    if (!each.status.is_object() || !each.status.contains("rehearsal")) continue;
+    const auto& told = each.status["rehearsal"];
+    dilation = told.value("dilation", 1.0);
+    batches += told.value("batches", std::uint64_t{0});
+    exceeded += told.value("exceeded", std::uint64_t{0});
+    charged_ns += told.value("charged_ns", 0.0);
+    exceeded_ns += told.value("exceeded_ns", 0.0);
+    late_ns += told.value("late_ns", 0.0);
+  }
+  if (dilation == 0) return;
+  const auto share = [&](double part) { return charged_ns > 0 ? 100 * part / charged_ns : 0.0; };
+  fmt::print(
+      "rehearsal at dilation {:g}: times are what the cost profile charges. Of {} batches {} took "
+      "longer: the "
+      "devices' time is {:.1f} % more than charged, and {:.1f} % by waking late\n",
+      dilation, batches, exceeded, share(exceeded_ns), share(late_ns));
+}
+
 void print_states(const std::vector<node_state>& states, bool json) {
   if (json) {
     auto all = nlohmann::ordered_json::array();
@@ -193,6 +217,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
                fmt::format("{}/{}", up, each.status.at("peers").size()),
                each.status.at("requests").size(), each.status.value("ended_requests", 0));
   }
+  print_rehearsal(states);
 }
 
 // ------------------------------------------------------------------------------------------------ up
@@ -249,6 +274,27 @@ result<std::vector<std::string>> given_addresses(const std::vector<std::string>&
   return addresses;
 }
 
+/// What is rehearsed. Links that are there can be neither slowed nor widened: only those of --netns are.
+result<std::optional<rehearsal>> rehearsal_of(const up_command& options,
+                                              const setup::world& loaded) {
+  if (!options.rehearse) return std::optional<rehearsal>();
+  rehearsal made;
+  made.dilation = options.dilation;
+  made.stretch = setup::least_stretch(loaded.costs, loaded.model->config(), loaded.loading.kv);
+  if (options.netns) return std::optional(made);
+  if (made.dilation != 1)
+    return error{errc::usage,
+                 "--dilation: only the links of --netns can be slowed likewise; add "
+                 "--netns, or leave it out"};
+  if (made.stretch != 1)
+    return error{errc::usage,
+                 fmt::format("--rehearse: rows of this model are up to {} times the bytes that {} "
+                             "charges, and cannot be sent in fewer; choose the --costs of a larger "
+                             "model, or --netns, whose links can be made as many times faster",
+                             made.stretch, loaded.costs.name)};
+  return std::optional(made);
+}
+
 /// What the nodes will do, worked out once, here.
 result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   std::optional<setup::plan_file> given;
@@ -274,6 +320,10 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.kv_precision = options.world.kv_precision;
   contents.most_positions = options.most_positions;
   contents.trace = options.trace;
+  contents.load_period_ms = options.load_period_ms;
+  const auto rehearsed = rehearsal_of(options, *loaded);
+  if (!rehearsed) return rehearsed.error();
+  contents.rehearsed = *rehearsed;
   const auto n = contents.servers.size();
   contents.threads = options.threads;
   if (options.threads == 0 && options.addresses.empty())
@@ -311,6 +361,11 @@ result<void> await_all(const cluster_folder& folder, const std::vector<node_file
   }
 }
 
+result<void> check_rehearsal(const up_command& options) {
+  if (options.dilation == 1 || options.rehearse) return {};
+  return error{errc::usage, "--dilation: nothing is rehearsed; add --rehearse, or leave it out"};
+}
+
 result<void> prepare(const up_command& options) {
   const cluster_folder folder{options.folder};
   std::error_code ignored;
@@ -318,9 +373,17 @@ result<void> prepare(const up_command& options) {
     return error{errc::usage, fmt::format("{}: there is a cluster already; start it with `ordermoe "
                                           "cluster start --dir {}`, or remove the folder",
                                           options.folder, options.folder)};
+  if (auto checked = check_rehearsal(options); !checked) return checked;
   auto planned = plan_cluster(options);
   if (!planned) return planned.error();
   return setup::write_cluster_folder(folder, *planned);
+}
+
+/// What is rehearsed in a folder; all nodes were told the same.
+result<std::optional<rehearsal>> rehearsed_in(const cluster_folder& folder) {
+  const auto files = setup::read_cluster_folder(folder);
+  if (!files) return files.error();
+  return files->front().rehearsed;
 }
 
 result<void> up(const up_command& options) {
@@ -329,7 +392,9 @@ result<void> up(const up_command& options) {
     const cluster_network network({options.folder});
     const auto servers = read_cluster(cluster_folder{options.folder}.cluster());
     if (!servers) return servers.error();
-    if (auto made = network.make(*servers); !made) {
+    const auto rehearsed = rehearsed_in({options.folder});
+    if (!rehearsed) return rehearsed.error();
+    if (auto made = network.make(*servers, *rehearsed); !made) {
       network.remove();
       return made;
     }
@@ -469,7 +534,7 @@ result<void> start_cluster(const std::string& path, bool json) {
   }
   if (const cluster_network network(folder); done && network.is_there())
     if (const auto servers = read_cluster(folder.cluster()); servers)
-      done = network.start_relays(*servers);
+      done = network.start_relays(*servers, files->front().rehearsed);
   if (done) done = await_all(folder, *files, processes, states);
   if (!done) {
     end_processes(folder, names);
@@ -506,6 +571,15 @@ void add_preparation(CLI::App& command, up_command& options) {
       ->check(whole_from(0, 1 << 24))
       ->capture_default_str();
   command.add_flag("--trace", options.trace, "Each node writes nodes/NAME/trace.jsonl");
+  command.add_flag("--rehearse", options.rehearse,
+                   "Devices wait the time that --costs charges, and frames are padded to the "
+                   "charged bytes");
+  command
+      .add_option("--load-period-ms", options.load_period_ms,
+                  "How often a server that works looks whether to tell the others of its waits; 0: "
+                  "never")
+      ->check(number_from(0, 60'000))
+      ->capture_default_str();
 }
 
 void add_up(CLI::App& parent) {
@@ -523,6 +597,12 @@ void add_up(CLI::App& parent) {
   command.add_flag("--netns", options->netns,
                    "Each node in a network namespace of its own, with the cluster file's rates and "
                    "delays between them; needs root, ip and tc");
+  command
+      .add_option("--dilation", options->dilation,
+                  "With --rehearse and --netns: everything that is charged takes so many times as "
+                  "long, so that a machine keeps up")
+      ->check(number_from(least_dilation, most_dilation))
+      ->capture_default_str();
   command.footer(
       "Prints the first node's address once all serve.\n"
       "Example:\n  ordermoe cluster up --model data/models/lineage --cluster "

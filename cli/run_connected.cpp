@@ -53,7 +53,8 @@ class asker {
     return {};
   }
 
-  void print_json(const std::string& node, double seconds) const {
+  /// `rehearsal`: what the node says of it; null where nothing is rehearsed.
+  void print_json(const std::string& node, double seconds, const nlohmann::json& rehearsal) const {
     nlohmann::ordered_json answers = nlohmann::json::array();
     std::size_t tokens = 0;
     for (std::size_t i = 0; i < answers_.size(); ++i) {
@@ -74,6 +75,7 @@ class asker {
                                               {"seed", options_.seed},
                                               {"seconds", seconds},
                                               {"tokens", tokens},
+                                              {"rehearsal", rehearsal},
                                               {"answers", answers}}
                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   }
@@ -116,6 +118,14 @@ class asker {
   actors::answer_sink shown_;
 };
 
+/// Null where nothing is rehearsed, or the node is gone.
+nlohmann::json rehearsal_of(actors::cluster_client& client) {
+  const auto status = client.status(std::chrono::seconds(5));
+  if (!status) return nullptr;
+  const auto read = nlohmann::json::parse(*status, nullptr, false);
+  return read.is_object() && read.contains("rehearsal") ? read["rehearsal"] : nullptr;
+}
+
 }  // namespace
 
 result<void> run_connected(const connected_run& options) {
@@ -134,9 +144,16 @@ result<void> run_connected(const connected_run& options) {
   const auto begin = clock::now();
   asker asking(options, **client);
   if (auto done = asking.ask_all(); !done) return done;
+  const auto seconds = std::chrono::duration<double>(clock::now() - begin).count();
+  const auto rehearsal = rehearsal_of(**client);
   if (options.json)
-    asking.print_json((*client)->node_name(),
-                      std::chrono::duration<double>(clock::now() - begin).count());
+    asking.print_json((*client)->node_name(), seconds, rehearsal);
+  else if (!rehearsal.is_null())
+    fmt::print(
+        stderr,
+        "ordermoe: a rehearsal at dilation {:g}: its times are what the cost profile charges "
+        "(`ordermoe cluster status` says how near they are)\n",
+        rehearsal.value("dilation", 1.0));
   return {};
 }
 

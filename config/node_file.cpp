@@ -20,7 +20,8 @@ class node_reader {
   node_reader(const toml::table& file, std::filesystem::path folder)
       : top_(file, "a node file",
              {"version", "name", "cluster", "model", "plan", "profile", "state", "trace", "listen",
-              "costs", "kv_precision", "threads", "most_positions", "certificates", "member"}),
+              "costs", "kv_precision", "threads", "most_positions", "load_period_ms",
+              "certificates", "member", "rehearsal"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -40,8 +41,11 @@ class node_reader {
     if (top_.find("most_positions") != nullptr)
       content_.most_positions =
           static_cast<std::uint32_t>(top_.integer("most_positions", 0, 1 << 24));
+    if (top_.find("load_period_ms") != nullptr)
+      content_.load_period_ms = top_.number("load_period_ms", {0, 60'000});
     read_certificates();
     if (top_.find("member") != nullptr) read_members();
+    if (top_.find("rehearsal") != nullptr) read_rehearsal();
     return std::move(content_);
   }
 
@@ -84,6 +88,16 @@ class node_reader {
       if (member.find("address") != nullptr) made.address = member.string("address");
       content_.members.push_back(std::move(made));
     }
+  }
+
+  void read_rehearsal() {
+    const section from(top_.table("rehearsal"), "rehearsal", {"dilation", "stretch"});
+    rehearsal made;
+    if (from.find("dilation") != nullptr)
+      made.dilation = from.number("dilation", {least_dilation, most_dilation});
+    if (from.find("stretch") != nullptr)
+      made.stretch = static_cast<std::uint32_t>(from.integer("stretch", 1, most_stretch));
+    content_.rehearsed = made;
   }
 
   section top_;
@@ -137,8 +151,9 @@ std::string node_toml(const node_file& content) {
   text += "]\n";
   add("costs", content.costs);
   add("kv_precision", content.kv_precision);
-  text += fmt::format("threads = {}\nmost_positions = {}\n\n[certificates]\n", content.threads,
-                      content.most_positions);
+  text += fmt::format("threads = {}\nmost_positions = {}\nload_period_ms = {}\n", content.threads,
+                      content.most_positions, content.load_period_ms);
+  text += "\n[certificates]\n";
   add("authority", content.authority.string());
   add("certificate", content.certificate.string());
   add("key", content.key.string());
@@ -147,6 +162,9 @@ std::string node_toml(const node_file& content) {
     add("name", member.name);
     if (!member.address.empty()) add("address", member.address);
   }
+  if (content.rehearsed)
+    text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,
+                        content.rehearsed->stretch);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/rehearsal.hpp"
 
 /// node.toml: what one process of a cluster is told (config/README.md has the schema).
 namespace ordermoe {
@@ -29,6 +30,8 @@ struct node_file {
   std::size_t threads = 0;           ///< 0: the machine's.
   std::uint32_t most_positions = 0;  ///< Of a request; 0: twice the model's context.
   std::vector<node_member> members;  ///< The other nodes.
+  double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
+  std::optional<rehearsal> rehearsed;
 };
 
 /// Relative paths count from the file's folder. Errors name file:line:column, what was found, what is expected and what

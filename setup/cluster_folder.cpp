@@ -67,6 +67,8 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.kv_precision = contents.kv_precision;
   file.threads = contents.threads;
   file.most_positions = contents.most_positions;
+  file.load_period_ms = contents.load_period_ms;
+  file.rehearsed = contents.rehearsed;
   for (std::size_t other = 0; other < servers.size(); ++other)
     if (other != m)
       file.members.push_back({servers[other].name, contents.dialled.empty()

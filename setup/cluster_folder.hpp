@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct cluster_folder_contents {
   std::size_t threads = 1;  ///< Of each node.
   std::uint32_t most_positions = 0;
   bool trace = false;
+  double load_period_ms = 5;
+  std::optional<rehearsal> rehearsed;
 };
 
 /// Makes the folder, with new certificates. Errors: usage where there is a cluster in it already; io; those of

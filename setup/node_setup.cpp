@@ -168,13 +168,27 @@ result<std::shared_ptr<const model::transformer>> load_share(const world& conten
   return model::transformer::load(content.folder, loading);
 }
 
+/// What is rehearsed, where the frames of this model fit into padding: no row of it may be larger than it is charged.
+result<std::optional<rehearsal>> rehearsal_of(const node_file& file, const world& content) {
+  if (!file.rehearsed) return std::optional<rehearsal>();
+  const auto needed = least_stretch(content.costs, content.model->config(), content.loading.kv);
+  if (file.rehearsed->stretch >= needed) return file.rehearsed;
+  return error{
+      errc::out_of_range,
+      fmt::format("node {}: [rehearsal]: found stretch = {}, expected {} at least: rows of "
+                  "this model are up to so many times the bytes that {} charges; raise it "
+                  "and make the links as many times faster, or choose the costs of a "
+                  "larger model",
+                  file.name, file.rehearsed->stretch, needed, content.costs.name)};
+}
+
 /// In all of this two nodes agree, or do not work together.
 result<std::vector<net::agreement>> agreements(const node_file& file, const world& content,
                                                const actors::service_options& service) {
   const auto plan = read_file(file.plan);
   if (!plan) return plan.error();
   const auto& shape = content.model->config();
-  return std::vector<net::agreement>{
+  std::vector<net::agreement> agreed{
       {"model", content.model_digest},
       {"cluster_file", sha256_hex(cluster_toml(content.servers))},
       {"plan", sha256_hex(*plan)},
@@ -186,6 +200,11 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
       {"chunk_rows", std::to_string(service.chunk_rows)},
       {"most_positions", std::to_string(service.most_positions)},
   };
+  if (service.rehearsed)
+    agreed.emplace_back("rehearsal",
+                        fmt::format("dilation {}, stretch {}", service.rehearsed->dilation,
+                                    service.rehearsed->stretch));
+  return agreed;
 }
 
 }  // namespace
@@ -199,6 +218,17 @@ model::weight_storage kept_as(precision kept) {
 }
 
 }  // namespace
+
+std::uint32_t least_stretch(const cost_profile& costs, const model::model_config& shape,
+                            model::kv_precision kv) {
+  const auto ratio = [](std::size_t sent, std::int64_t charged) {
+    const auto by = std::max<std::int64_t>(1, charged);
+    return (static_cast<std::int64_t>(sent) + by - 1) / by;
+  };
+  const auto hidden = ratio(shape.hidden_size * sizeof(float), costs.hidden_bytes);
+  const auto rows = ratio(shape.kv_row_size() * model::bytes_per_number(kv), costs.kv_row_bytes);
+  return static_cast<std::uint32_t>(std::max({std::int64_t{1}, hidden, rows}));
+}
 
 result<node_outlook> check_node(const node_file& file, job& work) {
   auto content = world_of(file, work);
@@ -289,6 +319,10 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   service.most_positions = file.most_positions > 0
                                ? file.most_positions
                                : 2 * static_cast<std::uint32_t>((*share)->config().max_context);
+  service.load_period_ns = static_cast<std::int64_t>(file.load_period_ms * 1e6);
+  const auto rehearsed = rehearsal_of(file, *content);
+  if (!rehearsed) return rehearsed.error();
+  service.rehearsed = *rehearsed;
   auto agreed = agreements(file, *content, service);
   if (!agreed) return agreed.error();
   options.transport = std::move(*transport);

@@ -28,6 +28,11 @@ struct node_outlook {
 /// The errors of prepare_node, but for those of weights.
 result<node_outlook> check_node(const node_file& file, job& work);
 
+/// How many times the charged bytes frames are padded to at least, so that none of this model is larger
+/// (rehearsal::stretch).
+std::uint32_t least_stretch(const cost_profile& costs, const model::model_config& shape,
+                            model::kv_precision kv);
+
 /// Pairs of nodes of which neither can dial the other. Error: mismatch, naming the first and the remedy.
 result<void> check_reach(const std::vector<node_file>& files);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -36,22 +37,36 @@ lane lane_of(wire::frame_kind kind) {
 class session_outlet final : public frame_outlet {
  public:
   session_outlet(std::shared_ptr<std::atomic<net::transport*>> through, peer_id to,
-                 std::shared_ptr<trace::sink> trace)
-      : through_(std::move(through)), to_(to), trace_(std::move(trace)) {}
+                 const service_options& options)
+      : through_(std::move(through)),
+        to_(to),
+        trace_(options.sink),
+        costs_(options.costs),
+        stretch_(options.rehearsed ? options.rehearsed->stretch : 0) {}
 
   bool send(wire::frame content) override {
     auto* through = through_->load();
+    const auto padding = padding_of(content);
     return through != nullptr &&
            through->send(to_, lane_of(content.kind), static_cast<std::uint8_t>(content.kind),
                          content.request, content.attempt,
                          static_cast<std::uint32_t>(content.epoch), std::move(content.bytes),
-                         trace_ ? trace_->stamp() : 0);
+                         trace_ ? trace_->stamp() : 0, padding);
   }
 
  private:
+  /// In a rehearsal, up to what is charged.
+  std::size_t padding_of(const wire::frame& content) const {
+    const auto charged = stretch_ * charged_traffic(content, costs_).charged();
+    const auto serialised = static_cast<std::int64_t>(content.bytes.size());
+    return static_cast<std::size_t>(std::max<std::int64_t>(0, charged - serialised));
+  }
+
   std::shared_ptr<std::atomic<net::transport*>> through_;
   peer_id to_;
   std::shared_ptr<trace::sink> trace_;  ///< Null: none is written.
+  cost_profile costs_;
+  std::int64_t stretch_ = 0;  ///< 0: nothing is rehearsed.
 };
 
 ordered_json lanes_json(const net::peer_figures& figures) {
@@ -67,9 +82,28 @@ ordered_json lanes_json(const net::peer_figures& figures) {
 }
 
 ordered_json link_json(const link_ledger& ledger) {
+  ordered_json charged;
+  for (std::size_t i = 0; i < wire::n_frame_kinds; ++i)
+    charged[wire::to_string(static_cast<wire::frame_kind>(i))] = ledger.charged_by_kind[i];
   return {{"to", ledger.to},
           {"frames", ledger.total.messages},
-          {"serialised_bytes", ledger.total.serialised_bytes}};
+          {"serialised_bytes", ledger.total.serialised_bytes},
+          {"charged_bytes", std::move(charged)}};
+}
+
+/// Times in charged nanoseconds, which the dilation is taken out of.
+ordered_json rehearsal_json(const rehearsal& how, const rehearsal_figures& figures) {
+  const auto charged = [&](std::int64_t on_clock_ns) {
+    return static_cast<std::int64_t>(static_cast<double>(on_clock_ns) / how.dilation);
+  };
+  return {{"dilation", how.dilation},
+          {"stretch", how.stretch},
+          {"batches", figures.batches},
+          {"charged_ns", charged(figures.charged_ns)},
+          {"exceeded", figures.exceeded},
+          {"exceeded_ns", charged(figures.exceeded_ns)},
+          {"most_exceeded_ns", charged(figures.most_exceeded_ns)},
+          {"late_ns", charged(figures.late_ns)}};
 }
 
 }  // namespace
@@ -141,6 +175,8 @@ class node::content final : public net::transport_user {
     j["links"] = ordered_json::array();
     for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));
     j["peers"] = peers_json();
+    if (const auto figures = service_->rehearsed())
+      j["rehearsal"] = rehearsal_json(*options_.service.rehearsed, *figures);
     return j.dump();
   }
 
@@ -181,7 +217,7 @@ class node::content final : public net::transport_user {
     seat.outlets.resize(n);
     for (peer_id peer = 0; peer + 1 < n; ++peer)
       seat.outlets[server_of(peer)] =
-          std::make_shared<session_outlet>(through_, peer, options_.service.sink);
+          std::make_shared<session_outlet>(through_, peer, options_.service);
     options_.service.seat = std::move(seat);
   }
 

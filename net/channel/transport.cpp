@@ -161,12 +161,12 @@ class transport::impl {
   const std::vector<address>& listens_at() const { return listens_at_; }
 
   bool send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-            std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
+            std::uint32_t epoch, std::string payload, std::uint64_t stamp, std::size_t padding) {
     const auto found = find(to);
     if (!found) return false;
     const auto lock = hold(*found);
     if (!found->link ||
-        !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
+        !found->link->send(of, kind, request, attempt, epoch, std::move(payload), stamp, padding))
       return false;
     push(found);
     return true;
@@ -923,8 +923,8 @@ result<std::unique_ptr<transport>> transport::start(transport_options options,
 
 bool transport::send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request,
                      std::uint32_t attempt, std::uint32_t epoch, std::string payload,
-                     std::uint64_t stamp) {
-  return content_->send(to, of, kind, request, attempt, epoch, std::move(payload), stamp);
+                     std::uint64_t stamp, std::size_t padding) {
+  return content_->send(to, of, kind, request, attempt, epoch, std::move(payload), stamp, padding);
 }
 void transport::used(peer_id from, lane of, std::uint64_t bytes) {
   content_->used(from, of, bytes);

@@ -74,9 +74,10 @@ class transport {
   static result<std::unique_ptr<transport>> start(transport_options options, transport_user& user);
   ~transport();
 
-  /// From any thread. False where the peer is away: nothing is kept.
+  /// From any thread. False where the peer is away: nothing is kept. `padding` as session::send has it.
   bool send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-            std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0);
+            std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0,
+            std::size_t padding = 0);
   /// Its user is done with so many bytes of frames (session::used). From any thread.
   void used(peer_id from, lane of, std::uint64_t bytes);
   /// Writes what was sent from within the user since; does so by itself when the user returns.

@@ -28,8 +28,13 @@ constexpr stream stream_of(lane of) {
   return of == lane::bulk ? stream::bulk : stream::fast;
 }
 
-/// What the session itself says; everything else is its user's.
-enum class session_word : std::uint8_t { none, hello, pulse, refusal, goodbye };
+/// What the session itself says; everything else is its user's. `padded`: a user's frame with more behind it, which no
+/// user sees: zeros, and in the last padding_mark_bytes how many bytes were added, themselves included.
+enum class session_word : std::uint8_t { none, hello, pulse, refusal, goodbye, padded };
+constexpr bool is_of_user(session_word word) {
+  return word == session_word::none || word == session_word::padded;
+}
+inline constexpr std::size_t padding_mark_bytes = 4;
 
 struct frame_header {
   std::uint32_t length = 0;  ///< Bytes of what follows.

@@ -34,9 +34,18 @@ std::size_t most_bytes(session_word word) {
     case session_word::goodbye:
       return most_refusal_bytes;
     case session_word::none:
+    case session_word::padded:
       break;
   }
   return 0;
+}
+
+/// Of so many bytes of padding, what stands behind the payload.
+void put_padding(std::size_t n, std::string& into) {
+  const auto mark = static_cast<std::uint32_t>(n);
+  static_assert(sizeof(mark) == padding_mark_bytes);
+  into.append(n - padding_mark_bytes, '\0');
+  into.append(reinterpret_cast<const char*>(&mark), padding_mark_bytes);
 }
 
 }  // namespace
@@ -188,16 +197,15 @@ bool session::check_header(connection& from, const frame_header& header) {
     return refused(fmt::format("version: found {}, expected {}", header.version, wire_version));
   if (index(header.of) >= n_lanes || stream_of(header.of) != from.which)
     return refused(fmt::format("lane: found {}, expected one of the stream", index(header.of)));
-  if (header.word > session_word::goodbye)
+  if (header.word > session_word::padded)
     return refused(fmt::format("word: found {}, expected at most {}", static_cast<int>(header.word),
-                               static_cast<int>(session_word::goodbye)));
+                               static_cast<int>(session_word::padded)));
   const bool greets = header.word == session_word::hello;
   if (header.word != session_word::refusal && greets != (from.state == connection_phase::greeting))
     return refused(greets ? "found a second hello, expected frames"
                           : "found a frame, expected a hello first");
-  const std::size_t most = header.word == session_word::none
-                               ? config_.limits.largest_frame[index(header.of)]
-                               : most_bytes(header.word);
+  const std::size_t most = is_of_user(header.word) ? config_.limits.largest_frame[index(header.of)]
+                                                   : most_bytes(header.word);
   if (header.length > most)
     return refused(fmt::format("length: found {} bytes, expected at most {}", header.length, most));
   return true;
@@ -219,7 +227,21 @@ void session::take(connection& from, const frame_header& header, std::string_vie
     case session_word::none:
       heard_from_peer(now_ns);
       return take_frame(from, header, payload);
+    case session_word::padded:
+      heard_from_peer(now_ns);
+      return take_padded(from, header, payload);
   }
+}
+
+void session::take_padded(connection& from, const frame_header& header, std::string_view payload) {
+  std::uint32_t added = 0;
+  const auto size = payload.size();
+  if (size >= padding_mark_bytes)
+    std::memcpy(&added, payload.data() + size - padding_mark_bytes, padding_mark_bytes);
+  if (added < padding_mark_bytes || added > size)
+    return fault(from, fmt::format("padding: found {} bytes of a frame of {}, expected {} to {}",
+                                   added, size, padding_mark_bytes, size));
+  take_frame(from, header, payload.substr(0, size - added));
 }
 
 void session::heard_from_peer(std::int64_t now_ns) {
@@ -393,16 +415,18 @@ void session::leave(std::string_view why) {
 // -------------------------------------------------------------------------------------------- output
 
 bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-                   std::uint32_t epoch, std::string payload, std::uint64_t stamp) {
-  if (phase_ == phase::away || payload.size() > config_.limits.largest_frame[index(of)])
-    return false;
+                   std::uint32_t epoch, std::string payload, std::uint64_t stamp,
+                   std::size_t padding) {
+  if (padding < padding_mark_bytes) padding = 0;
+  const auto size = payload.size() + padding;
+  if (phase_ == phase::away || size > config_.limits.largest_frame[index(of)]) return false;
   auto& out = out_[index(of)];
   out_frame next;
-  next.header = {static_cast<std::uint32_t>(payload.size()),
+  next.header = {static_cast<std::uint32_t>(size),
                  wire_version,
                  kind,
                  of,
-                 session_word::none,
+                 padding > 0 ? session_word::padded : session_word::none,
                  out.next++,
                  request,
                  attempt,
@@ -475,6 +499,8 @@ void session::write_lane(lane of, std::string& into, std::size_t limit) {
     const auto& frame = out.frames[out.unsent - out.first];
     put(frame.header, into);
     into += frame.payload;
+    if (frame.header.word == session_word::padded)
+      put_padding(frame.header.length - frame.payload.size(), into);
     if (++out.unsent <= out.furthest) continue;
     out.furthest = out.unsent;
     total_sent_[index(of)] += frame_bytes(frame.header);

@@ -96,9 +96,11 @@ class session {
 
   // ------------------------------------------------------------------------------- above: the user
 
-  /// False while away, when nothing is kept, and for more bytes than the lane's largest frame.
+  /// False while away, when nothing is kept, and for more bytes than the lane's largest frame. `padding`: the frame is
+  /// so much longer on the wire, and in every count of bytes; less than padding_mark_bytes is none.
   bool send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-            std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0);
+            std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0,
+            std::size_t padding = 0);
   /// The user is done with so many bytes of frames of this lane, headers included (frame_bytes).
   void used(lane of, std::uint64_t bytes);
   static std::uint64_t frame_bytes(const frame_header& header) {
@@ -188,6 +190,7 @@ class session {
   void take_hello(connection& from, std::string_view text, std::int64_t now_ns);
   void take_pulse(connection& from, std::string_view payload, std::int64_t now_ns);
   void take_frame(connection& from, const frame_header& header, std::string_view payload);
+  void take_padded(connection& from, const frame_header& header, std::string_view payload);
 
   /// Why the peer, or whom it takes this end for, is another process with the same count of starts.
   std::optional<std::string> twin(const hello& theirs) const;

@@ -2,6 +2,16 @@
 
 namespace ordermoe::serving {
 
+traffic charged_traffic(const wire::frame& content, const cost_profile& costs) {
+  const auto serialised = static_cast<std::int64_t>(content.bytes.size());
+  return {1,
+          content.hidden_rows * costs.hidden_bytes,
+          content.kv_rows * costs.kv_row_bytes,
+          serialised - content.value_bytes,
+          serialised,
+          0};
+}
+
 traffic& traffic::operator+=(const traffic& more) {
   messages += more.messages;
   hidden_bytes += more.hidden_bytes;

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "config/cost_profile.hpp"
+#include "net/wire/messages.hpp"
 #include "planning/selection/selector.hpp"
 
 /// What servers and links count.
@@ -19,10 +21,13 @@ struct traffic {
   std::int64_t charged() const { return hidden_bytes + kv_bytes + other_bytes; }
   traffic& operator+=(const traffic& more);
 };
+/// One frame; no time.
+traffic charged_traffic(const wire::frame& content, const cost_profile& costs);
 
 struct link_ledger {
   std::uint32_t from = 0, to = 0;
   traffic total;
+  std::array<std::int64_t, wire::n_frame_kinds> charged_by_kind{};  ///< Not in the trace.
 };
 
 struct server_ledger {

@@ -72,6 +72,8 @@ void check_same(const node_file& a, const node_file& b) {
   BOOST_TEST(a.kv_precision == b.kv_precision);
   BOOST_TEST(a.threads == b.threads);
   BOOST_TEST(a.most_positions == b.most_positions);
+  BOOST_TEST(a.load_period_ms == b.load_period_ms);
+  BOOST_TEST((a.rehearsed == b.rehearsed));
   BOOST_REQUIRE_EQUAL(a.members.size(), b.members.size());
   for (std::size_t i = 0; i < a.members.size(); ++i) {
     BOOST_TEST(a.members[i].name == b.members[i].name);
@@ -168,6 +170,38 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
   const auto read = place.read(node_toml(odd));
   BOOST_REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
   check_same(*read, odd);
+}
+
+BOOST_AUTO_TEST_CASE(a_rehearsal_is_read_and_written_and_held_to_its_bounds) {
+  const folder place;
+  const auto usual = place.read(berlin);
+  BOOST_REQUIRE(usual.has_value());
+  BOOST_TEST(!usual->rehearsed.has_value());
+  const auto told =
+      place.read(replaced(berlin, "threads = 4\n", "threads = 4\nload_period_ms = 0\n") +
+                 "\n[rehearsal]\ndilation = 2.5\nstretch = 3\n");
+  BOOST_REQUIRE_MESSAGE(told, (told ? "" : told.error().message));
+  BOOST_TEST(told->load_period_ms == 0);
+  BOOST_REQUIRE(told->rehearsed.has_value());
+  BOOST_TEST(told->rehearsed->dilation == 2.5);
+  BOOST_TEST(told->rehearsed->stretch == 3u);
+  const auto again = place.read(node_toml(*told));
+  BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().message));
+  check_same(*again, *told);
+  const auto short_one = place.read(berlin + "\n[rehearsal]\n");
+  BOOST_REQUIRE_MESSAGE(short_one, (short_one ? "" : short_one.error().message));
+  BOOST_TEST((short_one->rehearsed == ordermoe::rehearsal{1, 1}));
+  const auto end = "name = \"rome\"\n";
+  const auto with = [&](const char* line) {
+    return std::string(end) + "\n[rehearsal]\n" + line + "\n";
+  };
+  const auto out_of_range = errc::out_of_range;
+  check_refused(end, with("dilation = 0.5"), out_of_range, "27:12",
+                {"found dilation = 0.5", "expected a number from 1 to 1000", "correct it"});
+  check_refused(end, with("stretch = 0"), out_of_range, "27:11",
+                {"found stretch = 0", "correct it"});
+  check_refused(end, with("speed = 2"), errc::malformed, "27:1",
+                {"found the unknown key 'speed' in rehearsal"});
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_is_not_there_is_named) {

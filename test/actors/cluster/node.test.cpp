@@ -43,6 +43,22 @@ void check_failed_for_want_of(const nodes& cluster, const asked_requests& asked,
   }
 }
 
+/// Whether sessions have sent, of each frame, a header and so many times what is charged for it.
+bool sends_what_is_charged(const nlohmann::json& status, std::uint32_t self, std::int64_t stretch) {
+  for (const auto& link : status.at("links")) {
+    auto expected =
+        static_cast<std::int64_t>(net::header_bytes) * link.at("frames").get<std::int64_t>();
+    for (const auto& [kind, bytes] : link.at("charged_bytes").items())
+      expected += stretch * bytes.get<std::int64_t>();
+    const auto to = link.at("to").get<std::uint32_t>();
+    const auto& lanes = status.at("peers")[to < self ? to : to - 1].at("lanes");
+    for (const auto* lane : {"token", "kv", "load"})
+      expected -= lanes.at(lane).at("sent_bytes").get<std::int64_t>();
+    if (expected != 0) return false;
+  }
+  return true;
+}
+
 /// More than a machine answers while another thread says a word.
 constexpr std::uint32_t many = 100, long_answer = 55;
 
@@ -139,6 +155,32 @@ BOOST_AUTO_TEST_CASE(rows_go_by_a_lane_of_their_own) {
   for (const auto* lane : {"token", "kv"})
     BOOST_TEST(to_1.at(lane).at("sent_bytes").get<std::int64_t>() > 0);
   BOOST_TEST(to_1.at("bulk").at("sent_bytes") == 0);
+}
+
+BOOST_AUTO_TEST_CASE(rehearsing_nodes_answer_alike_in_the_charged_time_and_send_the_charged_bytes) {
+  nodes cluster;
+  cluster.rehearsed = rehearsal{2, 3};
+  cluster.place_by_hand();
+  cluster.start_all();
+  const auto client = cluster.client(0);
+  asked_requests asked(*client);
+  for (std::uint32_t i = 0; i < 3; ++i) asked.ask(request_of(i, 4));
+  asked.await_all();
+  check_answered(cluster, asked);
+  for (const std::uint32_t m : {0u, 1u}) {
+    const auto told = cluster.status_of(m).at("rehearsal");
+    BOOST_TEST(told.at("dilation") == 2);
+    BOOST_TEST(told.at("stretch") == 3);
+    BOOST_TEST(told.at("batches").get<std::int64_t>() > 0);
+    BOOST_TEST(told.at("exceeded").get<std::int64_t>() <= told.at("batches").get<std::int64_t>());
+    // Once nothing is on its way between what counts and what sends.
+    BOOST_TEST(eventually([&] { return sends_what_is_charged(cluster.status_of(m), m, 3); }));
+  }
+  // The prompt's chunk and three positions, one after the other, at each layer.
+  const auto n_layers = static_cast<std::int64_t>(cluster.model().config().n_layers);
+  for (const auto& each : asked.all())
+    BOOST_TEST(each.ended->done_ns - each.ended->arrival_ns >=
+               2 * 4 * n_layers * cluster.least_attention_ns());
 }
 
 BOOST_AUTO_TEST_CASE(a_text_is_encoded_by_the_node) {

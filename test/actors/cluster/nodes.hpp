@@ -210,6 +210,7 @@ class nodes {
     made.service.server_models.assign(n, nullptr);
     made.service.server_models[m] = world_.setup.model;
     made.service.tokens = tokens;
+    made.service.rehearsed = rehearsed;
     made.server = m;
     made.transport = transport_of(m);
     made.transport.takes_clients = true;
@@ -276,6 +277,12 @@ class nodes {
   net::address at(std::uint32_t m) const { return {"127.0.0.1", ports_[m]}; }
   static std::string name_of(std::uint32_t m) { return fmt::format("s{}", m); }
   const model::transformer& model() const { return *world_.setup.model; }
+  /// What attention at one layer is charged on the fastest server, at the least.
+  std::int64_t least_attention_ns() const {
+    const auto& fastest = *std::ranges::max_element(world_.setup.servers.servers, {},
+                                                    &server_spec::memory_bandwidth_bytes_per_s);
+    return compute_ns(fastest, 0, world_.setup.costs.attention_bytes);
+  }
 
   std::unique_ptr<actors::cluster_client> client(std::uint32_t m, const std::string& name = "ann",
                                                  net::role of = net::role::operate) const {
@@ -297,6 +304,7 @@ class nodes {
   net::session_limits limits;
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
   std::shared_ptr<const model::tokenizer> tokens;
+  std::optional<rehearsal> rehearsed;
 
  private:
   world world_;

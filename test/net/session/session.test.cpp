@@ -43,6 +43,48 @@ BOOST_AUTO_TEST_CASE(two_that_agree_are_up_and_frames_come_in_the_order_of_their
   BOOST_TEST(world.broken.empty(), world.broken);
 }
 
+BOOST_AUTO_TEST_CASE(padding_is_on_the_wire_and_in_every_count_and_nobody_gets_it) {
+  connected_pair world;
+  BOOST_TEST(world.send(0, lane::token, 100, 900));
+  BOOST_TEST(world.send(0, lane::token, 0, 4));
+  // Too little to say how much it is.
+  BOOST_TEST(world.send(0, lane::token, 100, 3));
+  BOOST_TEST(world.send(0, lane::token, 100));
+  std::string bytes;
+  world.ends[0].session->write(world.fast, bytes, 1u << 20, world.now_ns);
+  BOOST_TEST(net::get_header(bytes).length == 1000u);
+  BOOST_TEST(bytes.size() == 1040u + 44 + 140 + 140);
+  BOOST_TEST(bytes.find_first_not_of('\0', 40 + 100) == 1036u);  // The mark.
+  world.wires.at(world.fast).in_flight[1] = bytes;
+  world.arrive(777);  // In two pieces.
+  world.arrive();
+  BOOST_TEST(world.ends[1].n_taken[1] == 4u);
+  BOOST_TEST(world.ends[0].session->sent_bytes(lane::token) == bytes.size());
+  BOOST_TEST(world.ends[1].session->received_bytes(lane::token) == bytes.size());
+  BOOST_TEST(world.ends[0].session->outstanding_bytes(lane::token) == bytes.size());
+  world.use(1);
+  world.run(500 * ms);
+  BOOST_TEST(world.ends[0].session->outstanding_bytes(lane::token) == 0u);
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
+BOOST_AUTO_TEST_CASE(padding_counts_for_the_largest_frame_and_the_credit) {
+  net::session_limits limits;
+  limits.largest_frame[1] = 1000;
+  limits.credit[1] = 1500;
+  connected_pair world(limits);
+  BOOST_TEST(!world.ends[0].session->send(lane::token, 7, 0, 0, 3, "x", 0, 1000));
+  BOOST_TEST(world.send(0, lane::token, 1, 900));
+  BOOST_TEST(world.send(0, lane::token, 1, 900));
+  world.pump();
+  world.arrive();
+  BOOST_TEST(world.ends[1].n_taken[1] == 1u);
+  BOOST_TEST(world.ends[0].count(what::congested) == 1u);
+  world.run(500 * ms);
+  BOOST_TEST(world.ends[1].n_taken[1] == 2u);
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
 BOOST_AUTO_TEST_CASE(lanes_take_precedence_at_the_moment_of_writing) {
   connected_pair world;
   world.send(0, lane::load, 1000);
@@ -405,6 +447,11 @@ BOOST_AUTO_TEST_CASE(bytes_that_no_session_writes_close_the_connection_and_nothi
   bad = good;
   bad.sequence = 5;
   BOOST_TEST(has(said_of(true, bad), "sequence of lane control: found 5, expected 0"));
+  bad = good;
+  bad.word = net::session_word::padded;
+  BOOST_TEST(has(said_of(true, bad), "padding: found 0 bytes of a frame of 0, expected 4 to 0"));
+  bad.length = 8;  // 'xxxx' as a number.
+  BOOST_TEST(has(said_of(true, bad, 8), "padding: found 2021161080 bytes of a frame of 8"));
   bad = good;
   bad.word = net::session_word::pulse;
   BOOST_TEST(has(said_of(true, bad), "pulse: found 0 bytes"));

@@ -63,7 +63,7 @@ struct random_run : test::two_nodes {
     for (auto n = draws.below(6); n > 0; --n) {
       const auto end = draws.below(2);
       send(end, static_cast<lane>(draws.below(net::n_lanes)),
-           one_in(4) ? draws.below(6000) : draws.below(200));
+           one_in(4) ? draws.below(6000) : draws.below(200), one_in(6) ? draws.below(3000) : 0);
     }
     pump(1 + draws.below(4000));
     arrive(1 + draws.below(4000), &draws);
