@@ -1,13 +1,14 @@
 // A rehearsal against the emulation of the same plan and arrivals: what both say a token takes, and what crossed the links.
 //
 // bench_rehearsal MODEL CLUSTER STRATEGY [--budget PERCENT] [--no-reports] [--dilation X] [--requests N] [--new-tokens N]
-//                 [--in-flight K]... [--costs NAME]
+//                 [--in-flight K]... [--costs NAME] [--most-time-percent P] [--most-bytes-percent P]
 //
 // `ordermoe cluster up --netns --rehearse` starts a process for each server (as root); for each K (1 and 4) the requests
 // are asked in K rows, each request of a row when the one before it has ended, of the nodes and of the emulation alike.
 // Prints for both the mean time of an output token after the first, that to the first, and the charged bytes by kind
 // of frame, how far the nodes' are from the emulation's, and by how much the devices' time exceeded what was charged.
-// Nothing of the nodes' is corrected, but that the dilation is taken out of times.
+// Nothing of the nodes' is corrected, but that the dilation is taken out of times. Exit code 1 where the time of a token, or
+// the bytes of tokens, calls, outputs or KV rows, are further from the emulation's than given.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -37,9 +38,18 @@ using namespace ordermoe;
 namespace fs = std::filesystem;
 using bytes_by_kind = std::array<std::int64_t, wire::n_frame_kinds>;
 
+/// Of the cluster that runs; empty: none does.
+std::string running;
+
+bool ordermoe_does(const std::string& command) {
+  return std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0;
+}
+
+/// From any thread. No namespaces are left behind.
 [[noreturn]] void give_up(const std::string& why) {
   fmt::print(stderr, "bench_rehearsal: {}\n", why);
-  std::exit(1);
+  if (!running.empty()) ordermoe_does(fmt::format("cluster down --dir {}", running));
+  std::_Exit(1);
 }
 
 template <class T>
@@ -55,6 +65,7 @@ struct options {
   std::size_t requests = 12;
   std::uint32_t new_tokens = 48;
   std::vector<std::size_t> in_flight;
+  double most_time_percent = -1, most_bytes_percent = -1;  ///< Negative: anything will do.
 };
 
 /// What was answered and sent.
@@ -129,6 +140,7 @@ class rehearsed_cluster {
                     given.model, given.cluster, folder_.string(), given.strategy, given.costs,
                     given.dilation, given.budget.empty() ? "" : " --quality-budget " + given.budget,
                     given.reports ? "" : " --load-period-ms 0"));
+    running = folder_.string();
     const setup::cluster_folder folder{folder_};
     const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
                                                        folder.certificates() / "console.crt",
@@ -139,6 +151,7 @@ class rehearsed_cluster {
   }
   ~rehearsed_cluster() {
     clients_.clear();
+    running.clear();
     run(fmt::format("cluster down --dir {}", folder_.string()));
     fs::remove_all(folder_);
   }
@@ -189,8 +202,7 @@ class rehearsed_cluster {
     return all;
   }
   static void run(const std::string& command) {
-    if (std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0) return;
-    give_up(fmt::format("`ordermoe {}` failed", command));
+    if (!ordermoe_does(command)) give_up(fmt::format("`ordermoe {}` failed", command));
   }
   fs::path folder_ =
       fs::temp_directory_path() / fmt::format("ordermoe-bench-rehearsal-{}", ::getpid());
@@ -253,9 +265,30 @@ bool same_ids(const outcome& a, const outcome& b) {
                             &actors::request_outcome::token_ids);
 }
 
+double percent(double found, double expected) {
+  return expected == 0 ? (found == 0 ? 0 : 100) : 100 * (found / expected - 1);
+}
+
+constexpr wire::frame_kind data_kinds[] = {wire::frame_kind::token, wire::frame_kind::call,
+                                           wire::frame_kind::output, wire::frame_kind::kv};
+
+/// Whether they are as near as they should be.
+bool near(const options& given, const outcome& expected, const outcome& found) {
+  const auto within = [](double most, double a, double b) {
+    return most < 0 || std::abs(percent(a, b)) <= most;
+  };
+  const bool in_time = within(given.most_time_percent, mean_times(found, given.dilation).token_ms,
+                              mean_times(expected, 1).token_ms);
+  return in_time && std::ranges::all_of(data_kinds, [&](wire::frame_kind kind) {
+           const auto i = static_cast<std::size_t>(kind);
+           return within(given.most_bytes_percent, static_cast<double>(found.bytes[i]),
+                         static_cast<double>(expected.bytes[i]));
+         });
+}
+
 std::string difference(double found, double expected) {
   if (expected == 0) return found == 0 ? "0" : "new";
-  return fmt::format("{:+.1f} %", 100 * (found / expected - 1));
+  return fmt::format("{:+.2f} %", percent(found, expected));
 }
 
 void print(const options& given, std::size_t in_flight, const outcome& expected,
@@ -297,10 +330,10 @@ void print(const options& given, std::size_t in_flight, const outcome& expected,
 
 options read_arguments(int argc, char** argv) {
   if (argc < 4) {
-    fmt::print(
-        stderr,
-        "usage: bench_rehearsal MODEL CLUSTER STRATEGY [--budget PERCENT] [--no-reports] "
-        "[--dilation X] [--requests N] [--new-tokens N] [--in-flight K]... [--costs NAME]\n");
+    fmt::print(stderr,
+               "usage: bench_rehearsal MODEL CLUSTER STRATEGY [--budget PERCENT] [--no-reports] "
+               "[--dilation X] [--requests N] [--new-tokens N] [--in-flight K]... [--costs NAME] "
+               "[--most-time-percent P] [--most-bytes-percent P]\n");
     std::exit(2);
   }
   options given;
@@ -317,6 +350,10 @@ options read_arguments(int argc, char** argv) {
     const std::string value = argv[++i];
     if (name == "--budget")
       given.budget = value;
+    else if (name == "--most-time-percent")
+      given.most_time_percent = std::atof(value.c_str());
+    else if (name == "--most-bytes-percent")
+      given.most_bytes_percent = std::atof(value.c_str());
     else if (name == "--costs")
       given.costs = value;
     else if (name == "--dilation")
@@ -345,10 +382,16 @@ int main(int argc, char** argv) {
   const auto requests = requests_of(how, given);
   // Connections and memory are there before anything counts.
   cluster.ask({requests.front()}, 1);
+  bool good = true;
   for (const auto in_flight : given.in_flight) {
     const auto expected = emulate(how, requests, in_flight);
     const auto before = cluster.rehearsal_figures();
     const auto found = cluster.ask(requests, in_flight);
     print(given, in_flight, expected, found, before, cluster.rehearsal_figures());
+    if (near(given, expected, found)) continue;
+    fmt::print("  further from the emulation than {:g} % of time and {:g} % of bytes\n\n",
+               given.most_time_percent, given.most_bytes_percent);
+    good = false;
   }
+  return good ? 0 : 1;
 }

@@ -277,6 +277,67 @@ BOOST_AUTO_TEST_CASE(a_service_that_is_stopped_ends_with_requests_in_flight) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(rehearsed_devices_take_what_is_charged_and_count_where_they_took_longer) {
+  test::world world("exact");
+  world.setup.mode = actors::run_mode::local;
+  world.setup.rehearsed = rehearsal{};
+  const auto service = started(world.setup);
+  BOOST_TEST(service->rehearsed()->batches == 0u);
+  service->submit(some_request(world, 0), {});
+  answer_all(*service);
+  const auto told = *service->rehearsed();
+  std::int64_t busy_ns = 0, batches = 0;
+  for (const auto& server : status_of(*service).servers) {
+    busy_ns += server.ledger.busy_ns;
+    batches += server.ledger.batches;
+  }
+  BOOST_TEST(batches > 0);
+  BOOST_TEST(told.batches == static_cast<std::uint64_t>(batches));
+  BOOST_TEST(told.charged_ns > 0);
+  // What a batch takes is its charge, or as much more as is counted.
+  BOOST_TEST(busy_ns == told.charged_ns + told.exceeded_ns);
+  BOOST_TEST((told.exceeded == 0) == (told.exceeded_ns == 0));
+
+  // Of a model that is charged nearly nothing every batch takes longer.
+  world.setup.costs = {};
+  world.setup.costs.kv_row_bytes = 1;
+  const auto hurried = started(world.setup);
+  hurried->submit(some_request(world, 0), {});
+  answer_all(*hurried);
+  BOOST_TEST(hurried->rehearsed()->batches > 0u);
+  BOOST_TEST(hurried->rehearsed()->exceeded == hurried->rehearsed()->batches);
+  BOOST_TEST(hurried->rehearsed()->most_exceeded_ns > 0);
+}
+
+BOOST_AUTO_TEST_CASE(waits_of_a_dilated_rehearsal_are_told_as_charged_and_its_end_waits_for_none) {
+  test::world world("exact");
+  world.setup.mode = actors::run_mode::local;
+  world.setup.rehearsed = rehearsal{1000, 1};
+  const auto service = started(world.setup);
+  service->submit(some_request(world, 0), {});
+  std::int64_t most_ns = 0;
+  for (int seen = 0; seen < 20;) {
+    for (const auto& server : status_of(*service).servers) {
+      most_ns = std::max(most_ns, server.wait_ns);
+      seen += server.wait_ns > 0 ? 1 : 0;
+    }
+    std::this_thread::yield();
+  }
+  // A batch is charged a few hundred microseconds and takes as many milliseconds on the clock.
+  BOOST_TEST(most_ns > 0);
+  BOOST_TEST(most_ns < 20'000'000);
+  BOOST_TEST(service->outstanding() == 1u);
+  service->stop();
+}
+
+BOOST_AUTO_TEST_CASE(virtual_time_is_not_rehearsed) {
+  test::world world("exact");
+  world.setup.rehearsed = rehearsal{};
+  const auto begun = actors::service::start(world.setup);
+  BOOST_REQUIRE(!begun.has_value());
+  BOOST_TEST(begun.error().message.find("virtual time") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

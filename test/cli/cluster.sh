@@ -90,6 +90,34 @@ expect "a node that would not start is named" 2 's9 .*has no server of that name
 mv hosts/certificates/s0.key hosts/certificates/s0.gone
 expect "a key that is not there is named" 2 's0 .*s0.key' "$ordermoe" cluster check --dir hosts
 
+# ------------------------------------------------------------------------------------------ a rehearsal
+
+rehearse=("${up[@]}" --port $((20000 + ($$ + 50) % 20000)) --dir rehearsed)
+expect "only a rehearsal is dilated" 2 '--dilation: nothing is rehearsed' "${rehearse[@]}" --dilation 2
+expect "only links that are made are slowed" 2 '--dilation: only the links of --netns' "${rehearse[@]}" --rehearse --dilation 2
+expect "rows are not sent in fewer bytes than they have" 2 'rows of this model are up to 2 times the bytes that measured charges' "${rehearse[@]}" --rehearse --costs measured
+[[ ! -e rehearsed ]] || fail "a refused rehearsal left a folder"
+expect "hosts rehearse as well" 0 's0' "${prepare[@]/hosts/rehearsing}" --rehearse --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
+grep -q '^\[rehearsal\]' rehearsing/nodes/s2/node.toml || fail "hosts are not told that they rehearse"
+rm -r rehearsing
+expect "the model's own charges" 0 's0' "${prepare[@]/hosts/rehearsing}" --costs measured --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
+printf '\n[rehearsal]\n' >>rehearsing/nodes/s1/node.toml
+expect "a node checks that its rows fit" 2 'stretch = 1, expected 2 at least' "$ordermoe" node --config rehearsing/nodes/s1/node.toml
+expect "a rehearsal starts" 0 '^127\.0\.0\.1:[0-9]+$' "${rehearse[@]}" --rehearse --load-period-ms 0
+at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' rehearsed/nodes/s0/node.toml)
+expect "it answers, and says what its times are" 0 '"dilation": 1' "${run[@]}" --connect "$at" --dir rehearsed
+expect "to people as well" 0 'a rehearsal at dilation 1: its times are' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 2 --connect "$at" --dir rehearsed
+expect "and how near they are" 0 'rehearsal at dilation 1: .* Of [1-9][0-9]* batches [0-9]+ took longer' "$ordermoe" cluster status --dir rehearsed
+"$ordermoe" cluster down --dir rehearsed
+sed -i '/^\[rehearsal\]/,$d' rehearsed/nodes/s2/node.toml
+# Those that rehearse and those that do not are no cluster: the start of all would wait for ever.
+for node in s0 s1 s2; do
+  "$ordermoe" node --config "$PWD/rehearsed/nodes/$node/node.toml" >>"rehearsed/nodes/$node/log" 2>&1 &
+  echo $! >"rehearsed/nodes/$node/pid"
+done
+eventually grep -q 'hello.rehearsal: found' rehearsed/nodes/s2/log || fail "a node that does not rehearse is not refused"
+"$ordermoe" cluster down --dir rehearsed
+
 # ------------------------------------------------------------------------------------------ it runs
 
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port $((20000 + $$ % 20000)) --dir edge

@@ -196,11 +196,11 @@ BOOST_AUTO_TEST_CASE(a_rehearsal_is_read_and_written_and_held_to_its_bounds) {
     return std::string(end) + "\n[rehearsal]\n" + line + "\n";
   };
   const auto out_of_range = errc::out_of_range;
-  check_refused(end, with("dilation = 0.5"), out_of_range, "27:12",
+  check_refused(end, with("dilation = 0.5"), out_of_range, "28:12",
                 {"found dilation = 0.5", "expected a number from 1 to 1000", "correct it"});
-  check_refused(end, with("stretch = 0"), out_of_range, "27:11",
+  check_refused(end, with("stretch = 0"), out_of_range, "28:11",
                 {"found stretch = 0", "correct it"});
-  check_refused(end, with("speed = 2"), errc::malformed, "27:1",
+  check_refused(end, with("speed = 2"), errc::malformed, "28:1",
                 {"found the unknown key 'speed' in rehearsal"});
 }
 

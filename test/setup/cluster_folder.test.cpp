@@ -57,6 +57,8 @@ BOOST_AUTO_TEST_CASE(a_folder_reads_back_and_tells_each_node_what_it_is_and_who_
   const setup::cluster_folder folder{scratch.path / "edge"};
   auto contents = three_servers();
   contents.trace = true;
+  contents.load_period_ms = 7.5;
+  contents.rehearsed = rehearsal{2.5, 2};
   const auto written = setup::write_cluster_folder(folder, contents);
   BOOST_REQUIRE_MESSAGE(written, (written ? "" : written.error().message));
   BOOST_TEST(text_of(folder.plan()) == "a plan");
@@ -77,6 +79,8 @@ BOOST_AUTO_TEST_CASE(a_folder_reads_back_and_tells_each_node_what_it_is_and_who_
     BOOST_TEST(file.kv_precision == "fp32");
     BOOST_TEST(file.threads == 3u);
     BOOST_TEST(file.most_positions == 77u);
+    BOOST_TEST(file.load_period_ms == 7.5);
+    BOOST_TEST((file.rehearsed == rehearsal{2.5, 2}));
     BOOST_TEST(file.listen == std::vector<std::string>{contents.addresses[m]},
                boost::test_tools::per_element());
     BOOST_REQUIRE_EQUAL(file.members.size(), 2u);

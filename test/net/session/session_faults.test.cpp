@@ -62,8 +62,9 @@ struct random_run : test::two_nodes {
     disturb();
     for (auto n = draws.below(6); n > 0; --n) {
       const auto end = draws.below(2);
-      send(end, static_cast<lane>(draws.below(net::n_lanes)),
-           one_in(4) ? draws.below(6000) : draws.below(200), one_in(6) ? draws.below(3000) : 0);
+      const auto of = static_cast<lane>(draws.below(net::n_lanes));
+      const auto size = one_in(4) ? draws.below(6000) : draws.below(200);
+      send(end, of, size, one_in(6) ? draws.below(6000 - size) : 0);
     }
     pump(1 + draws.below(4000));
     arrive(1 + draws.below(4000), &draws);
