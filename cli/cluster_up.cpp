@@ -306,7 +306,7 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   const auto request =
       options.planning.request(options.world, setup::expected_concurrency(4), given);
   if (!request) return request.error();
-  const auto loaded = load_world(options.world, given);
+  const auto loaded = load_world_to_plan(options.world, given, *request);
   if (!loaded) return loaded.error();
   const progress_display shown;
   const auto ready = setup::prepare(*loaded, *request, work());

@@ -195,7 +195,8 @@ void world_flags::add(CLI::App& command, bool needs_cluster) {
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   command.add_option("--profile", profile,
-                     "Calibration profile; default: MODEL/profile.json, else one is made");
+                     "Calibration profile; default: MODEL/profile.json, else one is made; none: "
+                     "nothing is assumed of the model, which only exact and layer-shards accept");
   add_seed(command, seed, "Seed of everything random");
   command.add_flag("--json", json, "Print JSON on standard output");
 }
@@ -242,7 +243,15 @@ result<setup::world> load_world(const setup::world_options& options) {
         "ordermoe: no profile given and none in the model folder; calibrated on the bundled "
         "text\n",
         stderr);
-  if (loaded && loaded->unfit) warn_of(*loaded->unfit);
+  if (loaded && loaded->knows_nothing)
+    fmt::print(
+        stderr,
+        "ordermoe: without a profile of {} every expert is taken to be chosen as often as any "
+        "other, and a token's experts not to depend on those of the layer before; `ordermoe "
+        "calibrate --connect` measures them on a running cluster\n",
+        loaded->model_name);
+  else if (loaded && loaded->unfit)
+    warn_of(*loaded->unfit);
   return loaded;
 }
 

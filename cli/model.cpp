@@ -6,12 +6,14 @@
 #include <sstream>
 
 #include "cli/common.hpp"
+#include "cli/model_commands.hpp"
 #include "config/files.hpp"
 #include "model/checkpoint/checksums.hpp"
 #include "model/checkpoint/convert.hpp"
 #include "model/checkpoint/inspect.hpp"
 #include "model/checkpoint/npy.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/random_model.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/checkpoint/verify.hpp"
@@ -197,8 +199,11 @@ void add_inspect(CLI::App& parent) {
     if (!shape) return shape.error();
     const auto source = model::checkpoint::open_folder(*path);
     if (!source) return source.error();
-    const auto problems =
-        model::compare_tensors(*shape, (*source)->place().string(), (*source)->tensors());
+    const auto part = model::read_part(*path);
+    if (!part) return part.error();
+    const auto problems = model::compare_tensors(
+        *shape, (*source)->place().string(), (*source)->tensors(),
+        *part ? model::left_out(*shape, **part) : std::set<std::string, std::less<>>());
     if (!problems.empty()) return problems.front();
     const auto digest = model::model_digest(*path);
     if (!digest) return digest.error();
@@ -607,6 +612,7 @@ void add_model(CLI::App& app) {
   add_logits(parent);
   add_make_random(parent);
   add_convert(parent);
+  add_shard(parent);
 }
 
 }  // namespace ordermoe::cli

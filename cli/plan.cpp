@@ -47,7 +47,7 @@ result<void> make_plan(const plan_options& options) {
           check_output("--out", options.out, {options.world.cluster, options.world.profile});
       !good)
     return good;
-  const auto loaded = load_world(options.world);
+  const auto loaded = load_world_to_plan(options.world, std::nullopt, *request);
   if (!loaded) return loaded.error();
   const auto ready = [&] {
     const progress_display shown;

@@ -75,16 +75,36 @@ result<setup::preparation_request> planning_flags::request(
   return made;
 }
 
+namespace {
+
+result<setup::world> load_for(const setup::world_options& options,
+                              const std::optional<setup::plan_file>& given) {
+  auto loaded = load_world(options);
+  if (!loaded) return loaded;
+  if (given)
+    if (auto fits = setup::check_made_for(*given, *loaded); !fits) return fits.error();
+  return loaded;
+}
+
+}  // namespace
+
 result<setup::world> load_world(const world_flags& flags,
                                 const std::optional<setup::plan_file>& given) {
   auto options = flags.options();
   if (!options) return options.error();
   if (given) options->plan_precisions = given->plan.expert_precision;
-  auto loaded = load_world(*options);
-  if (!loaded) return loaded;
-  if (given)
-    if (auto fits = setup::check_made_for(*given, *loaded); !fits) return fits.error();
-  return loaded;
+  return load_for(*options, given);
+}
+
+result<setup::world> load_world_to_plan(const world_flags& flags,
+                                        const std::optional<setup::plan_file>& given,
+                                        const setup::preparation_request& request) {
+  auto options = flags.options();
+  if (!options) return options.error();
+  if (given) options->plan_precisions = given->plan.expert_precision;
+  options->makes_profile = request.strategy != "exact" && request.strategy != "layer-shards";
+  options->runs_model = setup::runs_model(request, setup::lacks_profile(*options));
+  return load_for(*options, given);
 }
 
 }  // namespace ordermoe::cli

@@ -28,4 +28,10 @@ struct planning_flags {
 result<setup::world> load_world(const world_flags& flags,
                                 const std::optional<setup::plan_file>& given);
 
+/// The same for commands that only plan: where the model need not be executed, no expert is loaded, and strategies that
+/// never substitute do without a profile.
+result<setup::world> load_world_to_plan(const world_flags& flags,
+                                        const std::optional<setup::plan_file>& given,
+                                        const setup::preparation_request& request);
+
 }  // namespace ordermoe::cli

@@ -14,6 +14,7 @@
 
 #include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/transformer.hpp"
@@ -74,6 +75,7 @@ class weight_reader {
   bool packed() const { return mapped_ != nullptr; }
 
   const std::optional<error>& problem() const { return problem_; }
+  std::string place() const { return source_->place().string(); }
 
   /// A few numbers, at once; nothing after the first error.
   std::vector<float> read(const tensor_spec& tensor) {
@@ -272,8 +274,12 @@ std::vector<float> join(std::vector<float> numbers, const std::vector<float>& mo
 class weight_loader {
  public:
   weight_loader(weight_reader& reader, const model_config& shape, const load_options& options,
-                compute_place place)
-      : reader_(reader), shape_(shape), options_(options), place_(std::move(place)) {}
+                compute_place place, std::optional<model_part> part)
+      : reader_(reader),
+        shape_(shape),
+        options_(options),
+        place_(std::move(place)),
+        part_(std::move(part)) {}
 
   /// Content is a transformer's weights, with its config.
   template <class Weights>
@@ -325,6 +331,15 @@ class weight_loader {
   }
 
  private:
+  error not_in_part(layer_id layer, expert_id expert) const {
+    return {
+        errc::mismatch,
+        fmt::format("{}: expert {} of layer {} is not in this part of the model, which is that "
+                    "of server {}; write it again with `ordermoe model shard` and the plan that "
+                    "is in force",
+                    reader_.place(), expert.index(), layer.index(), part_->server)};
+  }
+
   void project(projection& target, matrix_source from, precision kept) {
     check_kept("matrix", from, kept);
     reader_.later({std::move(from)}, [&target, kept, this](std::vector<matrix_source>& sources) {
@@ -351,6 +366,10 @@ class weight_loader {
     target.experts.resize(shape_.n_experts);
     for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
       const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
+      if (part_ && !part_->has(layer, expert_id{e})) {
+        if (hosted) reader_.fail(not_in_part(layer, expert_id{e}));
+        continue;
+      }
       expert(hosted ? &target.experts[e] : nullptr, sparse.experts[e],
              precision_of(layer, expert_id{e}));
     }
@@ -467,6 +486,7 @@ class weight_loader {
   const model_config& shape_;
   const load_options& options_;
   compute_place place_;
+  std::optional<model_part> part_;
 };
 
 /// The device that multiplies; none for the host's kernels.
@@ -520,6 +540,8 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   if (!config) return config.error();
   auto source = checkpoint::open_folder(folder);
   if (!source) return source.error();
+  const auto part = read_part(folder);
+  if (!part) return part.error();
   auto place = place_for(options);
   if (!place) return place.error();
 
@@ -529,11 +551,13 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   const model_config& shape = content->config;
   weight_reader reader(*source);
   if (reader.packed()) {
-    const auto problems = compare_packed(shape, (*source)->place().string(), (*source)->tensors());
+    const auto problems =
+        compare_packed(shape, (*source)->place().string(), (*source)->tensors(),
+                       *part ? left_out(shape, **part) : std::set<std::string, std::less<>>());
     if (!problems.empty()) return problems.front();
   }
   const auto tensors = tensors_by_use(shape);
-  weight_loader loader(reader, shape, options, std::move(*place));
+  weight_loader loader(reader, shape, options, std::move(*place), *part);
   if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
   loader.everything(*content, tensors);
   if (auto same = check_embedding_copies(shape, **source, reader); !same) return same.error();

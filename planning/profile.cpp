@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace ordermoe::planning {
 
@@ -194,13 +195,58 @@ const copy_profile* layer_profile::copy_of(precision kept) const {
   return found == copies.end() ? nullptr : &*found;
 }
 
+namespace {
+
+/// As many sets as experts, each expert in as many as any other.
+std::vector<target_set> uniform_sets(std::size_t n_experts, std::size_t top_k) {
+  // With all experts in it there is only one.
+  const auto n_sets = top_k == n_experts ? std::size_t{1} : n_experts;
+  std::vector<target_set> sets(n_sets);
+  for (std::size_t s = 0; s < n_sets; ++s) {
+    for (std::size_t i = 0; i < top_k; ++i)
+      sets[s].experts.push_back(static_cast<std::uint32_t>((s + i) % n_experts));
+    std::sort(sets[s].experts.begin(), sets[s].experts.end());
+    sets[s].mean_gate.assign(top_k, 1.0 / static_cast<double>(top_k));
+    sets[s].probability = 1.0 / static_cast<double>(n_sets);
+  }
+  return sets;
+}
+
+}  // namespace
+
+profile uniform_profile(std::string model_name, std::string model_digest, std::size_t n_layers,
+                        std::size_t n_experts, std::size_t top_k) {
+  profile made;
+  made.model_name = std::move(model_name);
+  made.model_digest = std::move(model_digest);
+  made.n_layers = n_layers;
+  made.n_experts = n_experts;
+  made.top_k = top_k;
+  layer_profile layer;
+  const double share = 1.0 / static_cast<double>(n_experts);
+  layer.activation.assign(n_experts, share);
+  layer.router_logit = matrix(n_experts, n_experts);
+  for (std::size_t e = 0; e < n_experts; ++e) layer.router_logit(e, e) = 1;
+  layer.token_gate_regret = matrix(n_experts, n_experts);
+  layer.mean_gate.assign(n_experts, 1.0 / static_cast<double>(top_k));
+  layer.sets = uniform_sets(n_experts, top_k);
+  const auto n_sets = layer.sets.size();
+  layer.damage.assign(n_loss_metrics, 1);
+  layer.damage_error.assign(n_loss_metrics, 0);
+  auto last = layer;
+  layer.transition = matrix(n_experts, n_experts, share);
+  layer.set_transition = matrix(n_sets, n_sets, 1.0 / static_cast<double>(n_sets));
+  made.layers.assign(n_layers - 1, layer);
+  made.layers.push_back(std::move(last));
+  return made;
+}
+
 result<void> validate(const profile& content) {
   if (content.n_layers == 0) return wrong_value("n_layers", 0, "at least 1");
   if (content.n_experts == 0) return wrong_value("n_experts", 0, "at least 1");
   if (content.top_k == 0 || content.top_k > content.n_experts)
     return wrong_value("top_k", static_cast<double>(content.top_k),
                        fmt::format("a number from 1 to {}", content.n_experts));
-  if (content.calibration_tokens == 0) return wrong_value("calibration_tokens", 0, "at least 1");
   if (content.layers.size() != content.n_layers)
     return wrong_shape("layers", content.layers.size(), content.n_layers);
   if (!(std::isfinite(content.baseline_nats) && content.baseline_nats >= 0))

@@ -74,13 +74,19 @@ struct profile {
   std::string model_digest;  ///< SHA-256 over config.json and the weight files' headers; ties a
                              ///< profile to a model.
   std::size_t n_layers = 0, n_experts = 0, top_k = 0;
-  std::size_t calibration_tokens = 0;  ///< 1 at least.
+  std::size_t calibration_tokens = 0;  ///< 0: nothing was measured (uniform_profile).
   std::uint64_t seed = 0;
   double baseline_nats = 0;  ///< Mean negative log-likelihood per token without substitution.
   std::vector<layer_profile> layers;
   /// Token ids of texts that it was calibrated on, which budgets are tuned on too; empty: not kept.
   std::vector<std::vector<std::int32_t>> texts;
 };
+
+/// What is assumed of a model that nothing is known of: every expert is chosen as often as any other, whatever was
+/// chosen before, none is like another, and a unit of loss does a nat of damage. Enough to place experts exactly, no
+/// ground for a budget. Precondition: 0 < top_k <= n_experts.
+profile uniform_profile(std::string model_name, std::string model_digest, std::size_t n_layers,
+                        std::size_t n_experts, std::size_t top_k);
 
 /// Shapes, ranges and sums as the comments above state them. Errors: mismatch (shape), out_of_range
 /// (value); the message opens with the JSON path of what is wrong.

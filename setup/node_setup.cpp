@@ -11,6 +11,7 @@
 #include "config/files.hpp"
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/inspect.hpp"
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "net/identity/certificates.hpp"
 #include "setup/plan_file.hpp"
@@ -150,6 +151,24 @@ result<world> world_of(const node_file& file, job& work) {
   return content;
 }
 
+/// Whether a folder that is a part of the model has what the plan places on server m.
+result<void> check_part(const world& content, const plan_file& plan, std::uint32_t m) {
+  const auto part = model::read_part(content.folder);
+  if (!part) return part.error();
+  if (!*part) return {};
+  for (const auto& each : plan.plan.experts)
+    if (each.server.index() == m && !(*part)->has(each.layer, each.expert))
+      return error{
+          errc::mismatch,
+          fmt::format(
+              "{}: expert {} of layer {}, which {} places on this node, is not in this part "
+              "of the model, which is that of server {}; write it again with `ordermoe model "
+              "shard`",
+              content.folder.string(), each.expert.index(), each.layer.index(), plan.path.string(),
+              (*part)->server)};
+  return {};
+}
+
 /// The model with the experts that the plan places on server m.
 result<std::shared_ptr<const model::transformer>> load_share(const world& content,
                                                              const plan_file& plan, std::uint32_t m,
@@ -254,6 +273,7 @@ result<node_outlook> check_node(const node_file& file, job& work) {
       plan->plan.experts, [&](const auto& each) { return each.server.index() == *place; }));
   auto kept = plan->origin.whole_model;
   if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
+  if (auto there = check_part(*content, *plan, *place); !there) return there.error();
   const auto sizes = model::sizes_of(*shape);
   const auto found = std::ranges::find(sizes.storages, kept_as(kept), &model::storage_sizes::kept);
   const auto whole =

@@ -266,11 +266,30 @@ double expected_concurrency(std::size_t n_requests) {
   return std::clamp(static_cast<double>(n_requests), 1.0, 4.0);
 }
 
+bool runs_model(const preparation_request& request, bool knows_nothing) {
+  if (knows_nothing) return false;
+  if (request.known_tuning || request.whole_model != precision::stored) return false;
+  const auto* record = planning::find_strategy(request.strategy);
+  const bool tunes =
+      record != nullptr && record->tunes_price && request.options.quality_percent > 0;
+  return !request.options.plan || tunes;
+}
+
 result<prepared> prepare(const world& content, const preparation_request& request, job& work) {
+  if (content.knows_nothing && request.strategy != "exact" && request.strategy != "layer-shards")
+    return error{
+        errc::usage,
+        fmt::format("{}: nothing is known of {}, whose experts only exact and layer-shards "
+                    "place then; place it by one of these, and run `ordermoe calibrate "
+                    "--connect` on the running cluster, or `ordermoe calibrate --model` "
+                    "where one process can hold the model",
+                    request.strategy, content.model_name)};
   if (content.unfit && depends_on_profile(request.strategy, request.options.quality_percent))
     return *content.unfit;
   auto options = request.options;
   options.should_stop = work.stopping();
+  // Loads of a model that nobody knows say nothing.
+  if (content.knows_nothing) options.dry_run_requests = 0;
   if (options.horizon)
     options.horizon =
         std::min(*options.horizon, static_cast<std::size_t>(content.profile.n_layers));

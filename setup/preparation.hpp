@@ -56,9 +56,16 @@ double expected_concurrency(std::size_t n_requests);
 /// each executes about 2e11 FLOPs, four texts and four requests at least; a budget that is
 /// calibrated on fewer tokens is kept with the same confidence, and so used less.
 ///
-/// Errors: world::unfit where there is a budget that depends on the profile; those of
-/// planning::make_strategy and run_requests; interrupted.
+/// Where nothing is known of the model (world::knows_nothing) nothing is tried either, and only strategies that never
+/// substitute are planned.
+///
+/// Errors: world::unfit where there is a budget that depends on the profile; usage for a strategy that needs a profile
+/// where there is none; those of planning::make_strategy and run_requests; interrupted.
 result<prepared> prepare(const world& content, const preparation_request& request, job& work);
+
+/// Whether prepare() executes the model: not for a plan that is given with what it was tuned to or that needs no
+/// tuning, nor where nothing is known of the model.
+bool runs_model(const preparation_request& request, bool knows_nothing);
 
 /// With each server's own weights: the experts that the plan places on it, and nothing is shared
 /// any more. Errors: those of loading; infeasible where that is more than a server has, as the

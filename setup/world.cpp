@@ -50,6 +50,7 @@ result<void> load_model(world& content, const world_options& options, job& work)
   content.loading.expert_precision = options.expert_precision;
   content.loading.dense_precision = options.dense_precision;
   content.loading.kv = options.kv;
+  if (!options.runs_model) content.loading.hosts = [](layer_id, expert_id) { return false; };
   auto loading = content.loading;
   loading.watch = {work.advancing(), work.stopping()};
   auto model = model::transformer::load(content.folder, loading);
@@ -83,6 +84,14 @@ result<planning::profile> read_own_profile(const fs::path& path, const world& co
 result<void> load_profile(world& content, const world_options& options, job& work) {
   const auto beside = content.folder / "profile.json";
   std::error_code status;
+  if (lacks_profile(options)) {
+    const auto& shape = content.model->config();
+    content.knows_nothing = true;
+    content.profile = planning::uniform_profile(fs::canonical(content.folder).filename().string(),
+                                                content.model_digest, shape.n_layers,
+                                                shape.n_experts, shape.top_k);
+    return {};
+  }
   content.made_profile = options.profile.empty() && !fs::exists(beside, status);
   auto profile =
       content.made_profile
@@ -148,7 +157,7 @@ result<void> load_servers(world& content, const world_options& options) {
   return {};
 }
 
-result<void> load_tuning_texts(world& content) {
+result<void> load_tuning_texts(world& content, bool runs_model) {
   content.unfit = unfit(content.profile, content.model->config());
   if (!content.profile.texts.empty()) {
     // No trace and no service needs them.
@@ -160,7 +169,8 @@ result<void> load_tuning_texts(world& content) {
                               document_tokens(*content.model), tuning_tokens);
   if (!texts) return texts.error();
   content.tuning_texts = std::move(*texts);
-  if (!content.unfit) content.unfit = unfit(content.tuning_texts, content.profile, *content.model);
+  if (!content.unfit && runs_model)
+    content.unfit = unfit(content.tuning_texts, content.profile, *content.model);
   return {};
 }
 
@@ -190,6 +200,13 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
   return calibrate_model(model, request);
 }
 
+bool lacks_profile(const world_options& options) {
+  if (options.profile == "none") return true;
+  std::error_code status;
+  return options.profile.empty() && !options.makes_profile &&
+         !fs::exists(fs::path(options.model) / "profile.json", status);
+}
+
 result<world> load_world(const world_options& options, job& work) {
   std::error_code status;
   if (!fs::is_directory(options.model, status))
@@ -208,7 +225,7 @@ result<world> load_world(const world_options& options, job& work) {
   content.model_digest = std::move(*digest);
   if (auto done = load_profile(content, options, work); !done) return done.error();
   if (auto done = load_coarser(content, options); !done) return done.error();
-  if (auto done = load_tuning_texts(content); !done) return done.error();
+  if (auto done = load_tuning_texts(content, options.runs_model); !done) return done.error();
   return content;
 }
 

@@ -27,8 +27,13 @@ struct world_options {
   std::string model;                   ///< Folder.
   std::string cluster;                 ///< File; empty: no cluster.
   std::string costs = "mixtral-8x7b";  ///< Or `measured`: those of the model itself.
-  /// File; empty: that in the model's folder, or else one that is made on the bundled text.
+  /// File; empty: that in the model's folder, or else one that is made on the bundled text; `none`: nothing is known of
+  /// the model (planning::uniform_profile).
   std::string profile;
+  /// Where there is no file, nothing is known either: no profile is made.
+  bool makes_profile = true;
+  /// Whether the model is executed. Otherwise no expert is in memory, and none may be run.
+  bool runs_model = true;
   profile_use use = profile_use::needed;
   precision expert_precision = precision::stored, dense_precision = precision::stored;
   model::kv_precision kv = model::kv_precision::bf16;
@@ -53,12 +58,16 @@ struct world {
   planning::profile profile;
   bool charges_own_costs = false;  ///< Whether costs are those of the model itself.
   bool made_profile = false;       ///< For this world, on the bundled text.
+  bool knows_nothing = false;      ///< The profile is the uniform one.
   /// Texts that strategies are tried and tuned on, those of the profile where it has some; never
   /// those that a report scores.
   token_documents tuning_texts;
   /// Why no quality budget may depend on the profile or be tuned on the texts (calibration.hpp).
   std::optional<error> unfit;
 };
+
+/// Whether there is no profile, and none will be made.
+bool lacks_profile(const world_options& options);
 
 /// Loads what the options name. Errors name the file or the option.
 result<world> load_world(const world_options& options, job& work);

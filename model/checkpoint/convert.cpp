@@ -13,6 +13,7 @@
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/matrix_source.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/checkpoint/verify.hpp"
@@ -38,14 +39,7 @@ class rewriter {
  protected:
   /// Opens a model that is whole and not packed.
   result<void> open(const fs::path& folder) {
-    auto config = read_model_config(folder);
-    if (!config) return config.error();
-    config_ = std::move(*config);
-    auto source = checkpoint::open_folder(folder);
-    if (!source) return source.error();
-    source_ = std::move(*source);
-    const auto problems = compare_tensors(config_, source_->place().string(), source_->tensors());
-    if (!problems.empty()) return problems.front();
+    if (auto opened = open_any(folder); !opened) return opened;
     for (const auto& [name, view] : source_->tensors()) {
       if (view.packed != 0)
         return error{errc::unsupported,
@@ -55,6 +49,31 @@ class rewriter {
       all_bytes_ += static_cast<double>(view.bytes.size());
     }
     return {};
+  }
+
+  /// Opens a model that is whole.
+  result<void> open_any(const fs::path& folder) {
+    auto config = read_model_config(folder);
+    if (!config) return config.error();
+    config_ = std::move(*config);
+    auto source = checkpoint::open_folder(folder);
+    if (!source) return source.error();
+    source_ = std::move(*source);
+    const auto part = read_part(folder);
+    if (!part) return part.error();
+    if (*part)
+      return error{
+          errc::unsupported,
+          fmt::format("{}: is a part of a model, that of server {}; name the folder of the "
+                      "whole model",
+                      folder.string(), (*part)->server)};
+    const auto problems = compare_tensors(config_, source_->place().string(), source_->tensors());
+    if (!problems.empty()) return problems.front();
+    return {};
+  }
+
+  void expect_bytes(const std::vector<const tensor_view*>& views) {
+    for (const auto* view : views) all_bytes_ += static_cast<double>(view->bytes.size());
   }
 
   result<void> advance(const tensor_view& view, std::size_t bytes, bool finite) {
@@ -228,6 +247,77 @@ class converter : rewriter {
   const convert_options& options_;
 };
 
+/// Some of the tensors, as they are.
+class parter : rewriter {
+ public:
+  parter(const fs::path& target, const work_watch& watch) : rewriter(target, watch) {}
+
+  result<written_model> run(const fs::path& folder, const std::string& server,
+                            const std::function<bool(layer_id, expert_id)>& hosts) {
+    if (auto opened = open_any(folder); !opened) return opened.error();
+    auto part = part_of(folder, server, hosts);
+    if (!part) return part.error();
+    const auto absent = left_out(config_, *part);
+    tensor_map kept;
+    for (const auto& [name, view] : source_->tensors())
+      if (!absent.contains(name)) kept.emplace(name, view);
+    const auto views = in_order(kept);
+    std::vector<tensor_entry> entries;
+    for (const auto* view : views) entries.push_back({view->name, view->type, view->shape});
+    const auto config = read_file(folder / "config.json", most_side_file_bytes);
+    if (!config) return config.error();
+    part->digest = digest_of(*config, kept);
+    auto begun = checkpoint_writer::begin(target_, std::move(entries), default_shard_bytes,
+                                          is_packed(kept) ? packed_format() : "pt");
+    if (!begun) return begun.error();
+    expect_bytes(views);
+    for (const auto* view : views)
+      if (auto written = write_plain(**begun, *view, view->type); !written) return written.error();
+    auto copied = copy_side_files(**begun, folder, [](const std::string& text) { return text; });
+    if (!copied) return copied.error();
+    if (auto written = (*begun)->add_file(part_name, text_of(*part)); !written)
+      return written.error();
+    return (*begun)->finish();
+  }
+
+ private:
+  result<model_part> part_of(const fs::path& folder, const std::string& server,
+                             const std::function<bool(layer_id, expert_id)>& hosts) const {
+    auto digest = model_digest(folder);
+    if (!digest) return digest.error();
+    model_part part;
+    part.of = std::move(*digest);
+    part.server = server;
+    part.experts.resize(config_.n_layers);
+    for (std::size_t l = 0; l < config_.n_layers; ++l)
+      for (std::uint32_t e = 0; e < config_.n_experts; ++e)
+        if (hosts(layer_id{l}, expert_id{e})) part.experts[l].push_back(e);
+    return part;
+  }
+
+  /// As they are in the files, those first that must begin at pages: these fill whole pages.
+  static std::vector<const tensor_view*> in_order(const tensor_map& tensors) {
+    std::vector<const tensor_view*> views;
+    for (const auto& [name, view] : tensors) views.push_back(&view);
+    const auto in_pages = [](const tensor_view& view) {
+      return view.packed != 0 && view.offset % packed_alignment == 0 &&
+             view.bytes.size() % packed_alignment == 0;
+    };
+    std::ranges::sort(views, [&](const tensor_view* a, const tensor_view* b) {
+      if (in_pages(*a) != in_pages(*b)) return in_pages(*a);
+      return a->file != b->file ? a->file < b->file : a->bytes.data() < b->bytes.data();
+    });
+    return views;
+  }
+
+  static std::string text_of(const model_part& part) {
+    const nlohmann::ordered_json content{
+        {"format", "ordermoe-part"}, {"version", 1},          {"of", part.of},
+        {"digest", part.digest},     {"server", part.server}, {"experts", part.experts}};
+    return content.dump() + "\n";
+  }
+};
+
 class packer : rewriter {
  public:
   packer(const fs::path& target, const pack_options& options)
@@ -330,6 +420,13 @@ class packer : rewriter {
 result<written_model> convert_model(const fs::path& folder, const fs::path& target,
                                     const convert_options& options) {
   return converter(target, options).run(folder);
+}
+
+result<written_model> write_part(const fs::path& folder, const fs::path& target,
+                                 const std::string& server,
+                                 const std::function<bool(layer_id, expert_id)>& hosts,
+                                 const work_watch& watch) {
+  return parter(target, watch).run(folder, server, hosts);
 }
 
 result<written_model> pack_model(const fs::path& folder, const fs::path& target,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,9 +68,10 @@ using tensor_map = std::map<std::string, tensor_view, std::less<>>;
 bool is_packed(const tensor_map& tensors);
 /// Tensors of a packed checkpoint against a config.json: a problem for each that is missing, is not
 /// as packed_tensors() and packed_view() have it, or has no place in the model. `place` is what
-/// messages about missing ones name. Reads no numbers.
+/// messages about missing ones name; `may_lack` may be missing (part.hpp). Reads no numbers.
 std::vector<error> compare_packed(const model_config& config, const std::string& place,
-                                  const tensor_map& tensors);
+                                  const tensor_map& tensors,
+                                  const std::set<std::string, std::less<>>& may_lack = {});
 
 /// Whether numbers, or the scales of int8 and int4, are finite: of outputs `first`, a multiple of
 /// 64, to `end` - 1.

@@ -20,6 +20,7 @@
 #include <tuple>
 
 #include "config/files.hpp"
+#include "model/checkpoint/part.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
 
@@ -608,14 +609,11 @@ result<std::vector<float>> checkpoint::read(std::string_view name,
   return (*view)->to_fp32();
 }
 
-result<std::string> model_digest(const fs::path& folder) {
-  auto config = read_file(folder / "config.json", std::size_t{1} << 20);
-  if (!config) return config.error();
-  auto weights = checkpoint::open_folder(folder);
-  if (!weights) return weights.error();
+std::string digest_of(const std::string& config,
+                      const std::map<std::string, tensor_view, std::less<>>& tensors) {
   constexpr std::size_t sample_bytes = 4096;
-  std::string sampled = fmt::format("{}:{}", config->size(), *config);
-  for (const auto& [name, view] : (*weights)->tensors()) {
+  std::string sampled = fmt::format("{}:{}", config.size(), config);
+  for (const auto& [name, view] : tensors) {
     sampled += fmt::format("{}:{}{}{}:{}:", name.size(), name, to_string(view.type),
                            shape_text(view.shape), view.bytes.size());
     const auto first = view.bytes.first(std::min(sample_bytes, view.bytes.size()));
@@ -624,6 +622,23 @@ result<std::string> model_digest(const fs::path& folder) {
     sampled.append(reinterpret_cast<const char*>(last.data()), last.size());
   }
   return sha256_hex(sampled);
+}
+
+result<std::string> model_digest(const fs::path& folder) {
+  const auto config = read_file(folder / "config.json", std::size_t{1} << 20);
+  if (!config) return config.error();
+  const auto weights = checkpoint::open_folder(folder);
+  if (!weights) return weights.error();
+  const auto part = read_part(folder);
+  if (!part) return part.error();
+  auto digest = digest_of(*config, (*weights)->tensors());
+  if (!*part) return digest;
+  if (digest == (*part)->digest) return (*part)->of;
+  return error{
+      errc::mismatch,
+      fmt::format("{}: its tensors have the digest {}, {} says {}; write the part again "
+                  "with `ordermoe model shard`",
+                  folder.string(), digest.substr(0, 12), part_name, (*part)->digest.substr(0, 12))};
 }
 
 std::string to_bytes(std::span<const float> numbers, tensor_type type) {

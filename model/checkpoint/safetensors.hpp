@@ -112,8 +112,12 @@ result<shard_index> read_shard_index(const std::filesystem::path& folder);
 
 /// What ties a profile or a plan to a model: SHA-256 over config.json and, of every tensor by name,
 /// type, shape, size and its first and last 4 KiB. Reads little even of a large model, and changes
-/// when a model is trained on. Errors: those of read_file and checkpoint::open_folder.
+/// when a model is trained on. Of a part of a model (part.hpp) it is that of the whole. Errors: those of read_file and
+/// checkpoint::open_folder; mismatch where a part's tensors are not those that it was written with.
 result<std::string> model_digest(const std::filesystem::path& folder);
+/// The same of the text of a config.json and tensors.
+std::string digest_of(const std::string& config,
+                      const std::map<std::string, tensor_view, std::less<>>& tensors);
 
 /// A tensor to write.
 struct tensor_data {

@@ -11,6 +11,7 @@
 #include "model/architecture/half_trained.hpp"
 #include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
+#include "model/checkpoint/part.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
 #include "model/text/tokenizer.hpp"
 
@@ -49,9 +50,15 @@ class verifier {
             listed_bytes += size;
     }
     all_bytes_ = static_cast<double>(report_.tensor_bytes + listed_bytes) + 1;
-    if (config && files_are_whole_)
-      for (auto& problem : compare_tensors(*config, folder_.string(), tensors_))
+    const auto part = keep(read_part(folder_));
+    if (config && files_are_whole_ && part)
+      for (auto& problem : compare_tensors(
+               *config, folder_.string(), tensors_,
+               *part ? left_out(*config, **part) : std::set<std::string, std::less<>>()))
         report_.problems.push_back(std::move(problem));
+    if (part && *part)
+      if (const auto digest = model_digest(folder_); !digest)
+        report_.problems.push_back(digest.error());
     if (config) check_tokenizer(*config);
     if (!check_numbers(config)) return interrupted();
     if (list && !check_digests(*list)) return interrupted();
@@ -265,14 +272,16 @@ result<verify_report> verify_model(const fs::path& folder, checksum_check checks
 }
 
 std::vector<error> compare_tensors(const model_config& config, const std::string& place,
-                                   const tensor_map& tensors) {
-  if (is_packed(tensors)) return compare_packed(config, place, tensors);
+                                   const tensor_map& tensors,
+                                   const std::set<std::string, std::less<>>& may_lack) {
+  if (is_packed(tensors)) return compare_packed(config, place, tensors, may_lack);
   constexpr const char* remedy = "config.json and weights must be of the same model";
   std::vector<error> problems;
   std::set<std::string, std::less<>> expected;
   const auto compare = [&](const std::string& name, const std::vector<std::size_t>& shape) {
     expected.insert(name);
     const auto found = tensors.find(name);
+    if (found == tensors.end() && may_lack.contains(name)) return;
     if (found == tensors.end())
       problems.push_back(
           {errc::mismatch, fmt::format("{}: tensor '{}' is absent, expected with shape {}; {}",

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,11 @@ result<verify_report> verify_model(const std::filesystem::path& folder, checksum
                                    const work_watch& watch = {});
 
 /// Names and shapes of tensors against a config.json: a problem for each that is missing, has
-/// another shape, or has no place in the model. `place` is what messages about missing ones name.
+/// another shape, or has no place in the model. `place` is what messages about missing ones name; `may_lack` may be
+/// missing (part.hpp).
 /// Reads no numbers, but for an output projection that must equal the embedding.
 std::vector<error> compare_tensors(const model_config& config, const std::string& place,
-                                   const std::map<std::string, tensor_view, std::less<>>& tensors);
+                                   const std::map<std::string, tensor_view, std::less<>>& tensors,
+                                   const std::set<std::string, std::less<>>& may_lack = {});
 
 }  // namespace ordermoe::model

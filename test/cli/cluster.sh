@@ -118,6 +118,30 @@ done
 eventually grep -q 'hello.rehearsal: found' rehearsed/nodes/s2/log || fail "a node that does not rehearse is not refused"
 "$ordermoe" cluster down --dir rehearsed
 
+# ------------------------------------------------------------- without a profile, and with parts of the model
+
+expect "a strategy that substitutes needs a profile" 2 'only exact and layer-shards place then; .*calibrate --connect' "$ordermoe" plan --model "$model" --cluster three.toml --profile none --strategy ordermoe
+expect "an exact one does without" 0 'every expert is taken to be chosen as often' "$ordermoe" cluster up --model "$model" --cluster three.toml --profile none --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir plain
+"${run[@]}" --model "$model" --mode reference 2>/dev/null </dev/null | answers >reference.txt
+plain=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' plain/nodes/s0/node.toml)
+"${run[@]}" --connect "$plain" --dir plain 2>errors.txt </dev/null | answers >cluster.txt
+cmp -s reference.txt cluster.txt || fail "a cluster without a profile answers otherwise: $(head -n 2 errors.txt)"
+"$ordermoe" cluster down --dir plain || fail "a cluster without a profile ends"
+for name in s0 s1 s2; do
+  expect "the part of $name is written" 0 "what $name needs of the model" "$ordermoe" model shard --model "$model" --plan plain/plan.json --server "$name" --out "part-$name"
+  sed -i "s|^model = .*|model = \"$work/part-$name\"|" "plain/nodes/$name/node.toml"
+done
+expect "a part is whole" 0 'valid' "$ordermoe" model verify --model part-s1 --checksums
+expect "a server that the plan does not have" 2 'has no server of that name, expected one of s0, s1, s2' "$ordermoe" model shard --model "$model" --plan plain/plan.json --server s9 --out part-s9
+[[ $(du -b part-s0/model.safetensors | cut -f1) -lt $(du -b "$model/model.safetensors" | cut -f1) ]] || fail "a part is not smaller"
+expect "parts are what their nodes need" 0 's2 +[0-9]+ +[0-9.]+ +-$' "$ordermoe" cluster check --dir plain
+expect "nodes start on parts" 0 '^127' "$ordermoe" cluster start --dir plain
+"${run[@]}" --connect "$plain" --dir plain 2>errors.txt </dev/null | answers >cluster.txt
+cmp -s reference.txt cluster.txt || fail "nodes with parts answer otherwise: $(head -n 2 errors.txt)"
+"$ordermoe" cluster down --dir plain || fail "nodes with parts end"
+sed -i "s|^model = .*|model = \"$work/part-s2\"|" plain/nodes/s0/node.toml
+expect "another server's part is named" 2 'not in this part of the model, which is that of server s2' "$ordermoe" cluster check --config plain/nodes/s0/node.toml
+
 # ------------------------------------------------------------------------------------------ it runs
 
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port $((20000 + $$ % 20000)) --dir edge
