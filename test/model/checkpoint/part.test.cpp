@@ -121,12 +121,16 @@ BOOST_AUTO_TEST_CASE(a_part_is_not_parted_or_converted) {
 BOOST_AUTO_TEST_CASE(a_part_json_that_makes_no_sense_is_refused) {
   const fixture::scratch_folder place;
   const auto folder = part_in(place);
-  for (const char* text : {"{}", "[]", R"({"format": "ordermoe-part", "version": 2})",
-                           R"({"format": "ordermoe-part", "version": 1, "of": "a", "digest": "b",
-                              "server": "s", "experts": [[-1]]})"}) {
+  const auto refused = [&](const char* text, errc code) {
     BOOST_REQUIRE(ordermoe::write_file(folder / "part.json", text).has_value());
-    check_error(om::model_digest(folder), errc::malformed, {"part.json"});
-  }
+    check_error(om::model_digest(folder), code, {"part.json", "model shard"});
+  };
+  refused("{}", errc::malformed);
+  refused("[]", errc::malformed);
+  refused(R"({"format": "ordermoe-part", "version": 2})", errc::out_of_range);
+  refused(R"({"format": "ordermoe-part", "version": 1, "of": "a", "digest": "b", "server": "s",
+              "experts": [[-1]]})",
+          errc::out_of_range);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
