@@ -34,10 +34,12 @@ struct peer_event {
     down,       ///< It is not any more, and what was on its way is lost.
     congested,  ///< What is sent to it waits: no request begins.
     relieved,
+    measured,  ///< The link to it is as `link` says.
   };
   what kind = what::frame;
   std::uint32_t server = 0;
   wire::frame content;
+  wire::link_measure link;
   /// Ends when the frame was taken in.
   std::shared_ptr<const void> receipt;
 };

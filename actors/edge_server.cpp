@@ -16,6 +16,7 @@
 #include "actors/virtual_time_worker.hpp"
 #include "planning/serving/arrivals.hpp"
 #include "planning/serving/kv_reservations.hpp"
+#include "planning/serving/link_board.hpp"
 #include "planning/serving/load_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_visits.hpp"
@@ -65,6 +66,11 @@ struct live_sequence {
   }
 };
 
+/// How a server and its links are, whatever plan it goes by and whether anybody waits for anything.
+bool is_of_no_request(frame_kind kind) {
+  return kind == frame_kind::load || kind == frame_kind::links;
+}
+
 struct edge_server_state {
   edge_server_actor::pointer self = nullptr;
   std::uint32_t id = 0;
@@ -83,6 +89,8 @@ struct edge_server_state {
   // Where servers are in other processes:
   planning::server_mask away = 0;       ///< Those that are not connected.
   planning::server_mask congested = 0;  ///< Those to which what is sent waits.
+  wire::link_report told_links;         ///< The latest.
+  planner_actor planner;                ///< Who installed the plan in force.
   // Load reports:
   wire::load_report told;                  ///< The latest.
   std::vector<std::int64_t> link_free_ns;  ///< [n_servers] when each link is free, as it last said
@@ -101,10 +109,11 @@ struct edge_server_state {
     memory = {id, limits.kv_bytes};
     refused_frames.resize(limits.n_servers, 0);
     link_free_ns.resize(limits.n_servers, 0);
-    told.server = id;
+    told.server = told_links.server = id;
+    told_links.links.resize(limits.n_servers);
     if (given.seat) {
       // A later start's reports are newer.
-      told.number = std::uint64_t{given.seat->boot} << 32;
+      told.number = told_links.number = std::uint64_t{given.seat->boot} << 32;
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
         if (peer != id) away |= planning::server_mask{1} << peer;
     }
@@ -119,6 +128,7 @@ struct edge_server_state {
     next->placed = message.content;
     if (!same_plan) host_experts(next);
     view = next;
+    planner = message.planner;
     self->send(view->compute, attach_view{view});
     self->send(view->selector, attach_view{view});
     self->send(message.planner, plan_installed{view->placed->plan.epoch, view->placed->policy, id});
@@ -252,7 +262,7 @@ struct edge_server_state {
         return receive(event.content);
       case peer_event::what::up:
         away &= ~bit;
-        return;
+        return tell_links(peer);
       case peer_event::what::down:
         away |= bit;
         congested &= ~bit;
@@ -264,7 +274,31 @@ struct edge_server_state {
       case peer_event::what::relieved:
         congested &= ~bit;
         return admit_held();
+      case peer_event::what::measured:
+        return measure(peer, event.link);
     }
+  }
+
+  /// Everybody who is connected is told of a link that is not what they were told.
+  void measure(std::uint32_t peer, const wire::link_measure& found) {
+    if (!planner) return;
+    const auto& stated = context().servers.link(server_id{id}, server_id{peer});
+    auto& link = told_links.links[peer];
+    const auto chunk_bytes =
+        static_cast<std::int64_t>(context().chunk_rows) * context().costs.hidden_bytes;
+    if (!serving::worth_telling(serving::measured(stated, link), serving::measured(stated, found),
+                                chunk_bytes))
+      return;
+    link = found;
+    ++told_links.number;
+    self->send(planner, links_told{told_links});
+    for (std::uint32_t to = 0; to < limits.n_servers; ++to) tell_links(to);
+  }
+
+  void tell_links(std::uint32_t to) {
+    const bool told_any = static_cast<std::uint32_t>(told_links.number) != 0;
+    if (to == id || !told_any || ((away >> to) & 1u) != 0) return;
+    view->send(self, to, wire::encode(told_links));
   }
 
   /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
@@ -323,7 +357,7 @@ struct edge_server_state {
       return refuse(content, {errc::malformed, fmt::format("a frame from server {} to {}",
                                                            content.from, content.to)});
     if (!view->placed) return refuse(content, {errc::malformed, "a frame before the first plan"});
-    if (content.kind != frame_kind::load) work();
+    if (!is_of_no_request(content.kind)) work();
     if (is_of_other_plan(content) && content.kind != frame_kind::reservation) return late();
     try {
       if (auto taken = take(content); !taken) refuse(content, taken.error());
@@ -335,7 +369,7 @@ struct edge_server_state {
   /// What is done for a request goes by one plan. Of another one are only frames of requests that are
   /// over, since a plan changes when none is in flight: they are late, but memory is given back.
   bool is_of_other_plan(const frame& content) const {
-    return content.kind != frame_kind::load && content.epoch != view->placed->plan.epoch;
+    return !is_of_no_request(content.kind) && content.epoch != view->placed->plan.epoch;
   }
   static bool asks_for_memory(const reservation& message) {
     return message.step == reserve_step::attempt || message.step == reserve_step::wait;
@@ -397,6 +431,11 @@ struct edge_server_state {
             wire::decode_load(content),
             [&](const wire::load_report& report) { return check(report, content.from, limits); },
             [&](wire::load_report& report) { self->send(view->selector, std::move(report)); });
+      case frame_kind::links:
+        return take(
+            wire::decode_links(content),
+            [&](const wire::link_report& report) { return check(report, content.from, limits); },
+            [&](wire::link_report& report) { self->send(planner, links_told{std::move(report)}); });
       case frame_kind::failure:
         return take(
             wire::decode_failure(content),

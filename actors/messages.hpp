@@ -110,10 +110,19 @@ struct change_overdue {
   std::uint64_t change = 0;
 };
 
+/// From an edge server: how the links that leave a server are.
+struct links_told {
+  wire::link_report report;
+};
+
+/// From itself: what was told of links since goes into the tables.
+struct price_links {};
+
 using planner_actor = caf::typed_actor<
-    caf::reacts_to<push_plan>, caf::reacts_to<replan>, caf::reacts_to<change_policy>,
-    caf::reacts_to<propose_replan>, caf::reacts_to<change_weights>, caf::reacts_to<admission_held>,
-    caf::reacts_to<plan_installed>, caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
+    caf::reacts_to<links_told>, caf::reacts_to<price_links>, caf::reacts_to<push_plan>,
+    caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
+    caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plan_installed>,
+    caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
     caf::replies_to<status_query>::with<planner_status>>;
 
 // ---------------------------------------------- to a monitor. Nobody sends these where none runs.
@@ -460,6 +469,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::install_plan)
 ORDERMOE_LOCAL_MESSAGE(actors::kv_written)
 ORDERMOE_LOCAL_MESSAGE(actors::link_load)
 ORDERMOE_LOCAL_MESSAGE(actors::link_status)
+ORDERMOE_LOCAL_MESSAGE(actors::links_told)
 ORDERMOE_LOCAL_MESSAGE(actors::load_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::observations)
 ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
@@ -470,6 +480,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::plan_installed)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_kept)
 ORDERMOE_LOCAL_MESSAGE(actors::planner_status)
 ORDERMOE_LOCAL_MESSAGE(actors::policy_change)
+ORDERMOE_LOCAL_MESSAGE(actors::price_links)
 ORDERMOE_LOCAL_MESSAGE(actors::problem)
 ORDERMOE_LOCAL_MESSAGE(actors::propose_replan)
 ORDERMOE_LOCAL_MESSAGE(actors::push_plan)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/virtual_time_worker.hpp"
+#include "planning/serving/link_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_rules.hpp"
 #include "planning/strategies/adaptation.hpp"
@@ -55,6 +56,11 @@ struct planner_state {
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
   std::deque<std::shared_ptr<const replan_order>> orders;
+  cluster known;                ///< Servers, and links as they are known to be.
+  planning::cost_model prices;  ///< By those links.
+  serving::link_board links;
+  bool pricing_is_set = false;
+  std::shared_ptr<const std::vector<link_spec>> priced_links;  ///< Null: as the cluster file says.
 
   std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
   planner_actor handle() const { return caf::actor_cast<planner_actor>(self); }
@@ -66,15 +72,15 @@ struct planner_state {
   result<std::shared_ptr<const plan_in_force>> make(
       std::shared_ptr<const planning::profile> profile, planning::plan placed,
       const planning::selection_policy& by) const {
-    auto tables = planning::selection_tables::build(*profile, placed, context->prices, by,
-                                                    work.chosen.token_budget);
+    auto tables =
+        planning::selection_tables::build(*profile, placed, prices, by, work.chosen.token_budget);
     if (!tables) return tables.error();
     const planning::placement_index index(placed);
     const decoding_policy decoding{work.chosen.token_budget, work.chosen.allowance_factor,
                                    work.chosen.continue_in_place};
-    return std::make_shared<const plan_in_force>(plan_in_force{std::move(placed), index,
-                                                               std::move(*tables), policy_version,
-                                                               std::move(profile), decoding});
+    return std::make_shared<const plan_in_force>(
+        plan_in_force{std::move(placed), index, std::move(*tables), policy_version,
+                      std::move(profile), decoding, priced_links});
   }
 
   void report(error what, std::uint32_t server = 0,
@@ -196,6 +202,28 @@ struct planner_state {
     return changed.refused.empty();
   }
 
+  // ---------------------------------------------------------------------------------------- links
+
+  void take(const links_told& message) {
+    if (!links.take(message.report) || std::exchange(pricing_is_set, true)) return;
+    // Links of many servers change together, and tables take a while.
+    constexpr std::int64_t delay_ns = 1'000'000'000;
+    send_later(self, handle(), delay_ns, price_links{}, later::timer);
+  }
+
+  /// The same plan and policy with tables by what links are now. A change of plan on its way takes them from here.
+  void price() {
+    pricing_is_set = false;
+    known.links = links.links();
+    prices = planning::make_cost_model(known, context->costs);
+    priced_links = std::make_shared<const std::vector<link_spec>>(known.links);
+    if (!current) return;
+    auto content = make(current->profile, current->plan, policy);
+    if (!content) return report(content.error());
+    current = std::move(*content);
+    install();
+  }
+
   // ---------------------------------------------------------------------------------- next plans
 
   void order(std::shared_ptr<const replan_order> content) {
@@ -223,8 +251,7 @@ struct planner_state {
     next.change.reason = std::move(reason);
     next.change.asked_ns = time_ns();
     options.plan.reset();
-    const auto made =
-        planning::make_strategy(strategy, *profile, context->servers, context->costs, options);
+    const auto made = planning::make_strategy(strategy, *profile, known, context->costs, options);
     if (!made) return refuse(made.error().message);
     if (auto taken = weigh(made->plan, *profile, least_gain); !taken)
       return refuse(taken.error().message);
@@ -250,9 +277,8 @@ struct planner_state {
     if (same_layout(current->plan, plan)) return error{errc::failed, "it is the plan in force"};
     auto& changed = next.change;
     changed.cost_before_ns =
-        planning::placement_cost_ns(profile, current->plan, context->servers, context->costs);
-    changed.cost_after_ns =
-        planning::placement_cost_ns(profile, plan, context->servers, context->costs);
+        planning::placement_cost_ns(profile, current->plan, known, context->costs);
+    changed.cost_after_ns = planning::placement_cost_ns(profile, plan, known, context->costs);
     if (changed.reason == "drift" &&
         changed.cost_after_ns >= changed.cost_before_ns * (1 - least_gain))
       return error{errc::failed, "no plan was found that is cheaper by the margin"};
@@ -290,7 +316,7 @@ struct planner_state {
 
   void end_moving(const weights_moved& message) {
     if (!phase.is(planner_phase::moving) || message.change != change) return;
-    if (next.content->policy != policy_version) {
+    if (next.content->policy != policy_version || next.content->links != priced_links) {
       auto content = make(next.content->profile, next.content->plan, policy);
       if (!content) return give_up_change(content.error().message);
       next.content = std::move(*content);
@@ -352,9 +378,14 @@ planner_actor spawn_planner(caf::actor_system& system,
     auto& state = self->state;
     state.self = self;
     state.context = std::move(context);
+    state.known = state.context->servers;
+    state.prices = state.context->prices;
+    state.links = serving::link_board(state.known);
     state.work = std::move(work);
     return {
         [&state](push_plan) { state.push(); },
+        [&state](const links_told& message) { state.take(message); },
+        [&state](price_links) { state.price(); },
         [&state](replan& message) { state.order(std::move(message.order)); },
         [&state](const change_policy& message) { state.change_to(*message.order); },
         [&state](propose_replan& message) { state.propose(message); },

@@ -22,16 +22,23 @@ struct selector_state {
   const service_context& context() const { return *view->context; }
 
   void take_in(std::shared_ptr<const server_view> next) {
-    view = std::move(next);
-    if (++snapshot == 1) loads = load_board(context().n_servers());
-    loads.price_by(view->placed->tables->link_ns());
-    if (snapshot == 1) {
-      if (view->tracing()) view->trace(trace::first_snapshot_line(id, view->time_ns(self)));
-    } else if (view->tracing()) {
-      view->trace(trace::install_line(
-          id, snapshot, {view->placed->plan.epoch, view->placed->policy}, view->time_ns(self)));
+    const auto before = std::exchange(view, std::move(next));
+    const auto& placed = *view->placed;
+    if (snapshot == 0) loads = load_board(context().n_servers());
+    loads.price_by(placed.tables->link_ns());
+    if (snapshot == 0) {
+      ++snapshot;
+      return trace(trace::first_snapshot_line(id, view->time_ns(self)));
     }
+    const auto& old = *before->placed;
+    if (placed.plan.epoch != old.plan.epoch || placed.policy != old.policy)
+      trace(trace::install_line(id, ++snapshot, {placed.plan.epoch, placed.policy},
+                                view->time_ns(self)));
+    if (placed.links != old.links)
+      trace(trace::links_line(id, ++snapshot, *placed.links, view->time_ns(self)));
   }
+
+  void trace(std::string line) const { view->trace(std::move(line)); }
 
   void take_in(const wire::load_report& report) {
     // Before the first plan there is nothing to decide by.

@@ -273,6 +273,15 @@ class service::actors {
     while (devices_.front()->help(&lending_));
   }
 
+  void measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link) {
+    peer_event event;
+    event.kind = peer_event::what::measured;
+    event.server = to;
+    event.link = link;
+    for (const auto& view : views_)
+      if (view->id == from) caf::anon_send(view->server, std::move(event));
+  }
+
   std::size_t outstanding() const { return answers_->outstanding(); }
   std::int64_t now_ns() const { return clock_ns() - context_->start_ns; }
 
@@ -506,6 +515,9 @@ std::optional<rehearsal_figures> service::rehearsed() const {
 }
 result<service::told> service::history() {
   return content_->history();
+}
+void service::measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link) {
+  content_->measured(from, to, link);
 }
 void service::deliver(std::vector<peer_event> events, const std::function<void()>& between) {
   content_->deliver(std::move(events), between);

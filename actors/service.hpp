@@ -107,6 +107,9 @@ class service {
   /// With a seat: what came from other servers, in order. The calling thread, one and the same each time, runs the
   /// actors that this makes ready, and calls between() now and then.
   void deliver(std::vector<peer_event> events, const std::function<void()>& between);
+  /// The link from a server that is here to another is so, as traffic shows: what is decided from now on goes by it. From
+  /// any thread on the wall clock.
+  void measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link);
 
   /// Since the start.
   std::int64_t now_ns() const;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -190,6 +191,31 @@ void print_rehearsal(const std::vector<node_state>& states) {
       dilation, batches, exceeded, share(exceeded_ns), share(late_ns));
 }
 
+/// What each node found of the links to its peers.
+void print_links(const std::vector<node_state>& states) {
+  fmt::print("\n{:<12} {:<12} {:>10} {:>10} {:>10} {:>12}\n", "from", "to", "rtt ms", "Mbit/s",
+             "frames", "MB sent");
+  for (const auto& each : states) {
+    if (each.status.is_null()) continue;
+    for (const auto& peer : each.status.at("peers")) {
+      const auto round_trip_ns = peer.value("round_trip_ns", std::int64_t{-1});
+      const auto rate = peer.value("bytes_per_s", 0.0);
+      const auto& links = each.status.at("links");
+      const auto sent = std::ranges::find_if(links, [&](const nlohmann::json& link) {
+        return link.value("to", -1) == peer.value("server", -2);
+      });
+      fmt::print("{:<12} {:<12} {:>10} {:>10} {:>10} {:>12.2f}\n", each.name,
+                 peer.value("name", ""),
+                 peer.value("up", false) && round_trip_ns >= 0
+                     ? fmt::format("{:.2f}", static_cast<double>(round_trip_ns) * 1e-6)
+                     : "-",
+                 rate > 0 ? fmt::format("{:.0f}", rate * 8e-6) : "-",
+                 sent == links.end() ? 0 : sent->value("frames", std::int64_t{0}),
+                 static_cast<double>(peer.value("written_bytes", std::int64_t{0})) * 1e-6);
+    }
+  }
+}
+
 void print_states(const std::vector<node_state>& states, bool json) {
   if (json) {
     auto all = nlohmann::ordered_json::array();
@@ -217,6 +243,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
                fmt::format("{}/{}", up, each.status.at("peers").size()),
                each.status.at("requests").size(), each.status.value("ended_requests", 0));
   }
+  print_links(states);
   print_rehearsal(states);
 }
 
@@ -438,8 +465,11 @@ result<void> status(const std::string& path, bool json) {
   if (!files) return files.error();
   const auto identity = console_identity(path);
   if (!identity) return identity.error();
+  std::vector<std::future<node_state>> asked;
+  for (const auto& file : *files)
+    asked.push_back(std::async(std::launch::async, [&] { return ask(file, *identity); }));
   std::vector<node_state> states;
-  for (const auto& file : *files) states.push_back(ask(file, *identity));
+  for (auto& each : asked) states.push_back(each.get());
   print_states(states, json);
   const auto n = std::ranges::count(states, true, &node_state::serves);
   if (static_cast<std::size_t>(n) == states.size()) return {};

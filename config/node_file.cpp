@@ -20,7 +20,7 @@ class node_reader {
   node_reader(const toml::table& file, std::filesystem::path folder)
       : top_(file, "a node file",
              {"version", "name", "cluster", "model", "plan", "profile", "state", "trace", "listen",
-              "costs", "kv_precision", "threads", "most_positions", "load_period_ms",
+              "costs", "kv_precision", "threads", "most_positions", "load_period_ms", "links",
               "certificates", "member", "rehearsal"}),
         folder_(std::move(folder)) {}
 
@@ -43,6 +43,7 @@ class node_reader {
           static_cast<std::uint32_t>(top_.integer("most_positions", 0, 1 << 24));
     if (top_.find("load_period_ms") != nullptr)
       content_.load_period_ms = top_.number("load_period_ms", {0, 60'000});
+    if (top_.find("links") != nullptr) content_.measures_links = measures_links();
     read_certificates();
     if (top_.find("member") != nullptr) read_members();
     if (top_.find("rehearsal") != nullptr) read_rehearsal();
@@ -65,6 +66,14 @@ class node_reader {
       refuse(errc::out_of_range, top_.place("kv_precision"),
              fmt::format("found kv_precision = \"{}\", expected bf16 or fp32; correct it", text));
     return text;
+  }
+
+  bool measures_links() const {
+    const auto text = top_.string("links");
+    if (text != "measured" && text != "stated")
+      refuse(errc::out_of_range, top_.place("links"),
+             fmt::format("found links = \"{}\", expected measured or stated; correct it", text));
+    return text == "measured";
   }
 
   void read_certificates() {
@@ -151,6 +160,7 @@ std::string node_toml(const node_file& content) {
   text += "]\n";
   add("costs", content.costs);
   add("kv_precision", content.kv_precision);
+  if (!content.measures_links) add("links", "stated");
   text += fmt::format("threads = {}\nmost_positions = {}\nload_period_ms = {}\n", content.threads,
                       content.most_positions, content.load_period_ms);
   text += "\n[certificates]\n";

@@ -29,6 +29,8 @@ struct node_file {
   std::string kv_precision = "bf16";
   std::size_t threads = 0;           ///< 0: the machine's.
   std::uint32_t most_positions = 0;  ///< Of a request; 0: twice the model's context.
+  /// What is measured of the links goes into what is decided; else what the cluster file says stands.
+  bool measures_links = true;
   std::vector<node_member> members;  ///< The other nodes.
   double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
   std::optional<rehearsal> rehearsed;

@@ -100,6 +100,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       use(content, wire::decode_load(content),
           [&](const auto& message) { return check(message, sender, limits); });
       break;
+    case wire::frame_kind::links:
+      use(content, wire::decode_links(content),
+          [&](const auto& message) { return check(message, sender, limits); });
+      break;
     case wire::frame_kind::failure:
       use(content, wire::decode_failure(content),
           [&](const auto& message) { return check(message, sender, limits, placed()); });

@@ -347,6 +347,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   if (!agreed) return agreed.error();
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
+  options.believes_measures = file.measures_links;
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();
   options.transport.boot = *boot;

@@ -16,6 +16,7 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "begin") return on_begin(text);
   if (type == "snapshot") return on_snapshot(text);
   if (type == "install") return on_install(text);
+  if (type == "links") return on_links(text);
   if (type == "weights") return on_weights(text);
   if (type == "policy") return on_policy(text);
   if (type == "plan") return on_plan(text);
@@ -28,7 +29,7 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "server_ledger") return on_server_ledger(text);
   return refuse(
       "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, kv, "
-      "token, done, install, weights, policy, plan, answered, link_ledger or server_ledger",
+      "token, done, install, links, weights, policy, plan, answered, link_ledger or server_ledger",
       type);
 }
 
@@ -91,6 +92,7 @@ void verifier::make_room() {
   load_report load;
   load.link_wait_ns.resize(n());
   load_bytes_ = size_of(load);
+  links_bytes_ = size_of(wire::link_report{0, 0, std::vector<wire::link_measure>(n())});
   kv_frame_bytes_ = size_of(kv_rows{});
   kv_block_bytes_ = size_of(kv_rows{0, {kv_block{}}}) - kv_frame_bytes_;
 }

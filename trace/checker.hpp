@@ -151,6 +151,7 @@ struct server_state {
   std::int64_t snapshot_ns = 0;
   std::int64_t installs = 0;                    ///< Snapshots that took in other tables.
   std::shared_ptr<const plan_in_force> placed;  ///< What its selector decides by.
+  std::vector<link_spec> links;                 ///< By which; empty: those of the header.
   // Virtual time: what can make something happen here.
   std::int64_t request_ns = -1, told_ns = -1;
   std::multiset<std::int64_t> arrivals;  ///< Of frames, those that are still to come.
@@ -302,6 +303,11 @@ class verifier {
                     std::uint64_t policy);
   /// A selector takes in the tables that come after its own.
   bool on_install(std::string_view text);
+  /// A selector takes in tables for other links.
+  bool on_links(std::string_view text);
+  /// The tables of a plan and policy for the links that a server goes by; null and told why where there are none.
+  std::shared_ptr<const plan_in_force> for_links_of(const server_state& server,
+                                                    std::shared_ptr<const plan_in_force> placed);
   /// Tables that every server is past are never named again.
   void forget_tables();
   /// Eq. (45), recomputed from the requests of the window.
@@ -362,6 +368,7 @@ class verifier {
   std::shared_ptr<const plan_in_force> placed_;  ///< The latest.
   /// By epoch and policy: those that some selector may still take in.
   std::map<tables_id, std::shared_ptr<const plan_in_force>> tables_;
+  std::map<std::uint64_t, planning::selection_policy> policies_;  ///< By version.
   std::int64_t planner_ns_ = 0;
   std::map<std::uint64_t, std::vector<double>> position_ns_;  ///< By epoch, once asked for.
   /// Done, with a budget, in no window yet; and the plan under which.
@@ -385,7 +392,7 @@ class verifier {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::int64_t>,
            std::pair<std::int64_t, std::int64_t>>
       progress_;
-  std::int64_t progress_bytes_ = 0, reservation_bytes_ = 0, load_bytes_ = 0;
+  std::int64_t progress_bytes_ = 0, reservation_bytes_ = 0, load_bytes_ = 0, links_bytes_ = 0;
   std::int64_t kv_frame_bytes_ = 0, kv_block_bytes_ = 0;
   /// Serialised bytes of a row; the first one tells.
   std::int64_t hidden_width_ = 0, kv_width_ = 0;

@@ -20,6 +20,7 @@ bool verifier::put_in_force(std::shared_ptr<const planning::profile> profile, pl
                     std::move(profile),
                     {header_.token_budget, header_.allowance_factor, header_.continue_in_place}});
   tables_[id_of(*placed_)] = placed_;
+  policies_.emplace(policy, header_.policy);
   return true;
 }
 
@@ -42,12 +43,62 @@ bool verifier::on_install(std::string_view text) {
         epoch, policy);
   if (!same("epoch", epoch, next->first.epoch) || !same("policy", policy, next->first.policy))
     return false;
-  server.placed = next->second;
+  const auto placed = for_links_of(server, next->second);
+  if (!placed) return false;
+  server.placed = placed;
   server.loads.price_by(server.placed->tables->link_ns());
   server.snapshot = snapshot;
   ++server.installs;
   ++summary.snapshots;
   forget_tables();
+  return true;
+}
+
+std::shared_ptr<const plan_in_force> verifier::for_links_of(
+    const server_state& server, std::shared_ptr<const plan_in_force> placed) {
+  if (server.links.empty()) return placed;
+  auto known = header_.servers;
+  known.links = server.links;
+  auto tables = planning::selection_tables::build(
+      *placed->profile, placed->plan, planning::make_cost_model(known, header_.costs),
+      policies_.at(placed->policy), header_.token_budget);
+  if (!tables) {
+    refuse("{}", tables.error().message);
+    return nullptr;
+  }
+  auto priced = *placed;
+  priced.tables = std::move(*tables);
+  return std::make_shared<const plan_in_force>(std::move(priced));
+}
+
+bool verifier::on_links(std::string_view text) {
+  line_fields fields(text);
+  const auto id = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto snapshot = fields.integer<std::uint64_t>("snapshot");
+  std::vector<std::int64_t> latency_ns;
+  fields.amounts("latency_ns", n() * n(), latency_ns);
+  const auto rates = fields.reals("bytes_per_s", n() * n());
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  auto& server = servers_[id];
+  if (server.snapshot == 0) return refuse("found other links, expected a begin line first");
+  if (!same("snapshot", snapshot, server.snapshot + 1) || !in_order(time, server.snapshot_ns))
+    return false;
+  server.links.resize(rates.size());
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    // Of a server to itself there is no link.
+    if (i % (n() + 1) != 0 && !(rates[i] > 0))
+      return refuse("bytes_per_s: found {} from server {} to {}, expected more than 0", rates[i],
+                    i / n(), i % n());
+    server.links[i] = {rates[i], latency_ns[i]};
+  }
+  const auto placed = for_links_of(server, server.placed);
+  if (!placed) return false;
+  server.placed = placed;
+  server.loads.price_by(server.placed->tables->link_ns());
+  server.snapshot = snapshot;
+  ++server.installs;
+  ++summary.snapshots;
   return true;
 }
 

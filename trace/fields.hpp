@@ -79,6 +79,18 @@ class line_fields {
     return decimal<double>(name);
   }
 
+  /// An array of so many.
+  std::vector<double> reals(std::string_view name, std::size_t n) {
+    std::vector<double> found;
+    open_array(name);
+    for (std::size_t i = 0; i < n && !failed(); ++i) {
+      if (i > 0 && !take(",")) refuse(name, "a comma between numbers");
+      if (!failed()) found.push_back(decimal<double>(name));
+    }
+    if (!failed() && !take("]")) refuse(name, "the end of the array");
+    return found;
+  }
+
   /// An array of any number of distinct whole numbers.
   std::vector<std::uint64_t> ids(std::string_view name) {
     std::vector<std::uint64_t> found;

@@ -63,6 +63,19 @@ std::string install_line(std::uint32_t server, std::uint64_t snapshot, const tab
       server, snapshot, tables.epoch, tables.policy, time_ns);
 }
 
+std::string links_line(std::uint32_t server, std::uint64_t snapshot,
+                       std::span<const link_spec> links, std::int64_t time_ns) {
+  std::vector<std::int64_t> latencies;
+  std::vector<double> rates;
+  for (const auto& link : links) {
+    latencies.push_back(link.latency_ns);
+    rates.push_back(link.bandwidth_bytes_per_s);
+  }
+  return fmt::format(
+      R"({{"type":"links","server":{},"snapshot":{},"latency_ns":[{}],"bytes_per_s":[{}],"time_ns":{}}})",
+      server, snapshot, fmt::join(latencies, ","), fmt::join(rates, ","), time_ns);
+}
+
 std::string plan_line(const tables_id& tables, const planning::plan& placed,
                       const planning::profile& profile, std::string_view reason,
                       const planning::weight_move& move, std::int64_t time_ns) {

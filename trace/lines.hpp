@@ -42,6 +42,9 @@ std::string snapshot_line(std::uint32_t server, std::uint64_t snapshot, std::int
 /// A selector takes in other tables; its waits stay.
 std::string install_line(std::uint32_t server, std::uint64_t snapshot, const tables_id& tables,
                          std::int64_t time_ns);
+/// A selector takes in tables of the same plan and policy for links as they are known now, row-major [from][to].
+std::string links_line(std::uint32_t server, std::uint64_t snapshot,
+                       std::span<const link_spec> links, std::int64_t time_ns);
 /// The planner puts another plan in force.
 std::string plan_line(const tables_id& tables, const planning::plan& placed,
                       const planning::profile& profile, std::string_view reason,

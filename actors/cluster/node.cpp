@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -230,6 +231,7 @@ class node::content final : public net::transport_user {
                        {"up", figures.up},
                        {"boot", figures.self.boot},
                        {"round_trip_ns", figures.round_trip_ns},
+                       {"bytes_per_s", figures.bytes_per_s},
                        {"connections", figures.connections},
                        {"resent_frames", figures.resent_frames},
                        {"written_bytes", figures.written_bytes},
@@ -436,14 +438,30 @@ class node::content final : public net::transport_user {
     clients_.erase(found);
   }
 
-  /// Actors are asked on a thread that may wait.
+  /// Half of the round trip is this direction's.
+  void tell_links() {
+    for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
+      const auto figures = transport_->figures(peer);
+      if (!figures.up || figures.round_trip_ns < 0) continue;
+      service_->measured(options_.server, server_of(peer),
+                         {figures.round_trip_ns / 2, figures.bytes_per_s});
+    }
+  }
+
+  /// Actors are asked on a thread that may wait; in between it looks at the links.
   void answer_asks() {
+    constexpr std::chrono::seconds look_again(1);
     std::unique_lock lock(asks_mutex_);
     for (;;) {
-      asked_.wait(lock, [this] { return ending_ || !asks_.empty(); });
+      asked_.wait_for(lock, look_again, [this] { return ending_ || !asks_.empty(); });
       if (ending_) return;
       const auto askers = std::exchange(asks_, {});
       lock.unlock();
+      if (options_.believes_measures) tell_links();
+      if (askers.empty()) {
+        lock.lock();
+        continue;
+      }
       const auto status = status_json();
       for (const auto asker : askers)
         say(asker, control_kind::status,

@@ -19,6 +19,8 @@ struct node_options {
   std::uint32_t server = 0;
   /// Peers are the other servers, in order.
   net::transport_options transport;
+  /// What is measured of links goes into what is decided; else the cluster file is believed.
+  bool believes_measures = true;
   /// Told of what is refused, lost and found again, on any thread.
   std::function<void(const std::string&)> log;
 };

@@ -209,6 +209,7 @@ class transport::impl {
     told.up = link.now_in() == session::phase::up;
     told.self = link.peer().self;
     told.round_trip_ns = link.round_trip_ns();
+    told.bytes_per_s = link.bytes_per_s();
     told.resent_frames = link.resent_frames();
     for (std::size_t i = 0; i < n_lanes; ++i) {
       const auto each = static_cast<lane>(i);
@@ -469,13 +470,14 @@ class transport::impl {
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
       if (n < 0) return finish(with, std::strerror(errno));
-      take(with, {buffer_.data(), static_cast<std::size_t>(n)});
-      if (static_cast<std::size_t>(n) < buffer_.size()) break;
+      const bool drained = static_cast<std::size_t>(n) < buffer_.size();
+      take(with, {buffer_.data(), static_cast<std::size_t>(n)}, drained);
+      if (drained) break;
     }
     watch(with);
   }
 
-  void take(const connection_ptr& with, std::string_view wire) {
+  void take(const connection_ptr& with, std::string_view wire, bool drained) {
     if (!with->owner) return greet(with, wire);
     const auto owner = with->owner;
     error problem;
@@ -484,7 +486,7 @@ class transport::impl {
       owner->read_bytes += wire.size();
       plain_.clear();
       auto taken = with->tls->take(wire, plain_);
-      owner->link->receive(with->id, plain_, now_ns());
+      owner->link->receive(with->id, plain_, now_ns(), drained);
       write_all(owner);
       if (!taken) problem = taken.error();
       if (with->tls->ended()) problem.message = "ended by the peer";

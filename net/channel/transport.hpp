@@ -56,8 +56,9 @@ class transport_user {
 struct peer_figures {
   bool up = false;
   std::string name;
-  end_identity self;  ///< The peer's.
-  std::int64_t round_trip_ns = -1;
+  end_identity self;                ///< The peer's.
+  std::int64_t round_trip_ns = -1;  ///< Without waits (session::round_trip_ns).
+  double bytes_per_s = 0;           ///< That the link to it carries; 0: not known yet.
   struct lane_figures {
     std::uint64_t sent_bytes = 0, received_bytes = 0;  ///< Of frames, headers included.
     std::uint64_t outstanding_bytes = 0, waiting_bytes = 0;

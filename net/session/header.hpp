@@ -28,9 +28,19 @@ constexpr stream stream_of(lane of) {
   return of == lane::bulk ? stream::bulk : stream::fast;
 }
 
-/// What the session itself says; everything else is its user's. `padded`: a user's frame with more behind it, which no
-/// user sees: zeros, and in the last padding_mark_bytes how many bytes were added, themselves included.
-enum class session_word : std::uint8_t { none, hello, pulse, refusal, goodbye, padded };
+/// What the session itself says; everything else is its user's.
+enum class session_word : std::uint8_t {
+  none,
+  hello,
+  pulse,
+  refusal,
+  goodbye,
+  /// A user's frame with more behind it, which no user sees: zeros, and in the last padding_mark_bytes how many bytes were
+  /// added, themselves included.
+  padded,
+  /// Nothing: a part of a burst that is timed. `sequence`: how many follow.
+  filler
+};
 constexpr bool is_of_user(session_word word) {
   return word == session_word::none || word == session_word::padded;
 }
@@ -42,7 +52,8 @@ struct frame_header {
   std::uint8_t kind = 0;  ///< The user's; the session does not look at it.
   lane of = lane::control;
   session_word word = session_word::none;
-  std::uint64_t sequence = 0;  ///< Counts the frames of the lane, from 0; 0 for the session's own.
+  std::uint64_t sequence =
+      0;  ///< Counts the frames of the lane, from 0; 0 for most of the session's own.
   std::uint64_t request = 0;
   std::uint32_t attempt = 0;
   std::uint32_t epoch = 0;  ///< Of the plan that the sender goes by.

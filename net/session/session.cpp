@@ -17,11 +17,22 @@ struct pulse {
   std::int64_t echo = -1;    ///< The latest that came from the peer.
   std::int64_t held_ns = 0;  ///< How long ago that was.
   std::array<std::uint64_t, n_lanes> expected{}, used_bytes{};
+  std::uint64_t bytes_per_s =
+      0;  ///< From the receiver to the sender of this, as found lately; 0: not known.
 };
-constexpr std::size_t pulse_bytes = (3 + 2 * n_lanes) * sizeof(std::uint64_t);
+constexpr std::size_t pulse_bytes = (4 + 2 * n_lanes) * sizeof(std::uint64_t);
 static_assert(sizeof(pulse) == pulse_bytes);
 
 constexpr std::size_t most_refusal_bytes = 1024;
+
+/// Filler comes in parts, so that no frame is large for its sake.
+constexpr std::size_t filler_bytes = 32 * 1024 - header_bytes;
+/// Of a burst: what a known link carries in this time, but enough to tell anything and no more than it takes.
+constexpr double burst_s = 0.05;
+constexpr double least_filler_bytes = 160 * 1024, first_filler_bytes = 256 * 1024,
+                 most_filler_bytes = 512 * 1024;
+constexpr std::uint64_t most_filler_parts = 64;
+constexpr double mib = 1 << 20;
 
 /// Bytes of a session's own word at most.
 std::size_t most_bytes(session_word word) {
@@ -33,6 +44,8 @@ std::size_t most_bytes(session_word word) {
     case session_word::refusal:
     case session_word::goodbye:
       return most_refusal_bytes;
+    case session_word::filler:
+      return filler_bytes;
     case session_word::none:
     case session_word::padded:
       break;
@@ -160,18 +173,21 @@ void session::refuse(connection& from, const std::string& why) {
 
 // --------------------------------------------------------------------------------------------- input
 
-void session::receive(connection_id id, std::string_view bytes, std::int64_t now_ns) {
+void session::receive(connection_id id, std::string_view bytes, std::int64_t now_ns, bool drained) {
   auto* from = find(id);
   if (from == nullptr || from->state == connection_phase::closing) return;
+  from->received += bytes.size();
   if (from->in.empty()) {
     // Whole frames are taken from where they are; only what is left of one is kept.
     const auto taken = take_input(*from, bytes, now_ns);
     from->in = bytes.substr(taken);
-    return;
+  } else {
+    from->in += bytes;
+    const auto taken = take_input(*from, from->in, now_ns);
+    from->in.erase(0, taken);
   }
-  from->in += bytes;
-  const auto taken = take_input(*from, from->in, now_ns);
-  from->in.erase(0, taken);
+  if (const auto rate = from->arrivals.arrived(bytes.size(), now_ns, drained, round_trip_.value()))
+    mib_ns_.add(static_cast<std::int64_t>(mib * 1e9 / *rate), now_ns);
 }
 
 /// What is taken may open or close connections, but adds and removes none.
@@ -180,6 +196,7 @@ std::size_t session::take_input(connection& from, std::string_view bytes, std::i
   while (from.state != connection_phase::closing && bytes.size() - at >= header_bytes) {
     const auto header = get_header(bytes.substr(at));
     if (!check_header(from, header)) break;
+    expect_burst(from, header, from.received - (bytes.size() - at));
     if (bytes.size() - at < header_bytes + header.length) break;
     const auto payload = bytes.substr(at + header_bytes, header.length);
     at += header_bytes + header.length;
@@ -197,9 +214,12 @@ bool session::check_header(connection& from, const frame_header& header) {
     return refused(fmt::format("version: found {}, expected {}", header.version, wire_version));
   if (index(header.of) >= n_lanes || stream_of(header.of) != from.which)
     return refused(fmt::format("lane: found {}, expected one of the stream", index(header.of)));
-  if (header.word > session_word::padded)
+  if (header.word > session_word::filler)
     return refused(fmt::format("word: found {}, expected at most {}", static_cast<int>(header.word),
-                               static_cast<int>(session_word::padded)));
+                               static_cast<int>(session_word::filler)));
+  if (header.word == session_word::filler && header.sequence > most_filler_parts)
+    return refused(fmt::format("sequence: found {} parts of filler to come, expected at most {}",
+                               header.sequence, most_filler_parts));
   const bool greets = header.word == session_word::hello;
   if (header.word != session_word::refusal && greets != (from.state == connection_phase::greeting))
     return refused(greets ? "found a second hello, expected frames"
@@ -222,6 +242,8 @@ void session::take(connection& from, const frame_header& header, std::string_vie
     case session_word::pulse:
       heard_from_peer(now_ns);
       return take_pulse(from, payload, now_ns);
+    case session_word::filler:
+      return heard_from_peer(now_ns);
     case session_word::goodbye:
       return give_up(fmt::format("{} left: {}", config_.peer, payload));
     case session_word::none:
@@ -289,9 +311,49 @@ void session::take_pulse(connection& from, std::string_view payload, std::int64_
   }
   echo_ = heard.time_ns;
   echo_since_ns_ = now_ns;
+  bytes_per_s_ = static_cast<double>(heard.bytes_per_s);
   if (heard.echo < 0 || heard.echo > now_ns || heard.held_ns < 0) return;
   const auto round_trip = now_ns - heard.echo - heard.held_ns;
-  if (round_trip >= 0) round_trip_ns_ = round_trip;
+  if (round_trip >= 0) round_trip_.add(round_trip, now_ns);
+}
+
+// ------------------------------------------------------------------------------------ how fast it is
+
+void session::expect_burst(connection& from, const frame_header& header, std::uint64_t begin) {
+  const auto bytes = frame_bytes(header);
+  if (header.word == session_word::filler)
+    from.arrivals.expect(begin + bytes * (header.sequence + 1));
+  else if (bytes >= arrival_rate::least_burst_bytes)
+    from.arrivals.expect(begin + bytes);
+}
+
+bool session::burst_is_due(std::int64_t now_ns) const {
+  if (phase_ != phase::up || filler_left_ > 0) return false;
+  const auto after =
+      sent_since_burst_ ? config_.limits.burst_busy_ns : config_.limits.burst_idle_ns;
+  return after > 0 && (burst_ns_ < 0 || now_ns - burst_ns_ >= after);
+}
+
+void session::begin_burst(std::int64_t now_ns) {
+  const auto bytes = bytes_per_s_ > 0
+                         ? std::clamp(bytes_per_s_ * burst_s, least_filler_bytes, most_filler_bytes)
+                         : first_filler_bytes;
+  filler_left_ = static_cast<std::uint32_t>(bytes / (filler_bytes + header_bytes));
+  burst_ns_ = now_ns;
+  sent_since_burst_ = false;
+}
+
+void session::write_burst(std::string& into, std::size_t limit) {
+  while (filler_left_ > 0 && into.size() < limit) {
+    frame_header header;
+    header.version = wire_version;
+    header.word = session_word::filler;
+    header.of = lane::bulk;
+    header.length = filler_bytes;
+    header.sequence = --filler_left_;
+    put(header, into);
+    into.append(filler_bytes, '\0');
+  }
 }
 
 // --------------------------------------------------------------------------------------------- hello
@@ -403,7 +465,12 @@ void session::forget() {
   suspected_ = false;
   pulse_is_due_ = false;
   echo_ = -1;
-  round_trip_ns_ = -1;
+  round_trip_.clear();
+  mib_ns_.clear();
+  bytes_per_s_ = 0;
+  burst_ns_ = -1;
+  filler_left_ = 0;
+  sent_since_burst_ = false;
 }
 
 void session::leave(std::string_view why) {
@@ -452,7 +519,7 @@ bool session::has_output(connection_id id) const {
   if (to == nullptr) return false;
   if (!to->out.empty()) return true;
   if (to->state != connection_phase::open) return false;
-  if (to->which == stream::fast && pulse_is_due_) return true;
+  if (to->which == stream::fast ? pulse_is_due_ : filler_left_ > 0) return true;
   for (std::size_t i = 0; i < n_lanes; ++i)
     if (stream_of(static_cast<lane>(i)) == to->which && may_write(out_[i], static_cast<lane>(i)))
       return true;
@@ -469,7 +536,8 @@ std::size_t session::write(connection_id id, std::string& into, std::size_t most
   if (to->which == stream::fast && pulse_is_due_) write_pulse(into, now_ns);
   for (std::size_t i = 0; i < n_lanes; ++i)
     if (stream_of(static_cast<lane>(i)) == to->which)
-      write_lane(static_cast<lane>(i), into, before + most);
+      write_lane(static_cast<lane>(i), into, before + most, now_ns);
+  if (to->which == stream::bulk) write_burst(into, before + most);
   return into.size() - before;
 }
 
@@ -483,6 +551,8 @@ void session::write_pulse(std::string& into, std::int64_t now_ns) {
     said.used_bytes[i] = in_[i].used_bytes;
     in_[i].told_bytes = in_[i].used_bytes;
   }
+  if (mib_ns_.value() > 0)
+    said.bytes_per_s = static_cast<std::uint64_t>(mib * 1e9 / static_cast<double>(mib_ns_.value()));
   frame_header header;
   header.version = wire_version;
   header.word = session_word::pulse;
@@ -493,7 +563,7 @@ void session::write_pulse(std::string& into, std::int64_t now_ns) {
   pulse_is_due_ = false;
 }
 
-void session::write_lane(lane of, std::string& into, std::size_t limit) {
+void session::write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns) {
   auto& out = out_[index(of)];
   while (into.size() < limit && may_write(out, of)) {
     const auto& frame = out.frames[out.unsent - out.first];
@@ -504,6 +574,10 @@ void session::write_lane(lane of, std::string& into, std::size_t limit) {
     if (++out.unsent <= out.furthest) continue;
     out.furthest = out.unsent;
     total_sent_[index(of)] += frame_bytes(frame.header);
+    sent_since_burst_ = true;
+    if (frame_bytes(frame.header) < arrival_rate::least_burst_bytes) continue;
+    burst_ns_ = now_ns;
+    sent_since_burst_ = false;
   }
 }
 
@@ -572,6 +646,7 @@ void session::tick(std::int64_t now_ns) {
   if (silent_ns >= config_.limits.suspect_ns && !std::exchange(suspected_, true))
     tell(what::suspect);
   if (now_ns - pulsed_ns_ >= config_.limits.heartbeat_ns) pulse_is_due_ = true;
+  if (open_connection(stream::bulk) != nullptr && burst_is_due(now_ns)) begin_burst(now_ns);
 }
 
 std::int64_t session::next_tick_ns() const {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "net/session/arrival_rate.hpp"
 #include "net/session/header.hpp"
 #include "net/session/hello.hpp"
 
@@ -32,6 +33,10 @@
 /// A lane has a credit in bytes: what was written and not yet used up by the peer's user stays within it, but for a
 /// single frame. What is sent beyond it waits here; the user hears of it and stops what is new, never what is begun.
 /// An unbounded user makes this queue unbounded.
+///
+/// The link is measured by what passes. Heartbeats are echoed: the least of the round trips of the last seconds is the
+/// link's own, without waits. How fast it is shows in large frames (arrival_rate.hpp); where there are none, a burst of
+/// filler goes over the bulk stream once in a while, rarely where nothing else is sent.
 namespace ordermoe::net {
 
 /// Both ends must have the same `largest_frame` and `credit`: the hello compares them.
@@ -44,6 +49,8 @@ struct session_limits {
   std::int64_t suspect_ns = 1'000'000'000;
   std::int64_t dead_ns = 2'500'000'000;
   std::int64_t hello_ns = 5'000'000'000;  ///< That a connection may take to say who it is.
+  /// Without a large frame for so long, the link is timed by filler: while frames are sent, and while none are. 0: never.
+  std::int64_t burst_busy_ns = 15'000'000'000, burst_idle_ns = 600'000'000'000;
 };
 
 struct session_config {
@@ -85,7 +92,8 @@ class session {
   void connected(connection_id id, stream which, bool dialled_here, std::string name,
                  std::int64_t now_ns);
   void disconnected(connection_id id, std::int64_t now_ns, std::string_view why);
-  void receive(connection_id id, std::string_view bytes, std::int64_t now_ns);
+  /// `drained`: there was nothing more to read.
+  void receive(connection_id id, std::string_view bytes, std::int64_t now_ns, bool drained = true);
   /// Appends whole frames, the first lane first, until `most` bytes are reached or nothing is left to say. The
   /// number of bytes.
   std::size_t write(connection_id id, std::string& into, std::size_t most, std::int64_t now_ns);
@@ -127,8 +135,10 @@ class session {
   /// Written and not confirmed as used up by the peer's user, and sent but not written yet; bytes.
   std::uint64_t outstanding_bytes(lane of) const;
   std::uint64_t waiting_bytes(lane of) const;
-  /// The latest measured, without the time that the peer held it; -1: none yet.
-  std::int64_t round_trip_ns() const { return round_trip_ns_; }
+  /// The least of the last seconds, without the time that the peer held it; -1: none yet.
+  std::int64_t round_trip_ns() const { return round_trip_.value(); }
+  /// What the link to the peer carries, as the peer found lately; 0: not known yet.
+  double bytes_per_s() const { return bytes_per_s_; }
   /// Of frames of this lane, headers included, since the start: written and taken once each.
   std::uint64_t sent_bytes(lane of) const { return total_sent_[index(of)]; }
   std::uint64_t received_bytes(lane of) const { return total_received_[index(of)]; }
@@ -163,6 +173,8 @@ class session {
     connection_phase state = connection_phase::greeting;
     hello said;
     std::string in, out;
+    std::uint64_t received = 0;  ///< Bytes so far.
+    arrival_rate arrivals;
     std::int64_t since_ns = 0;
     bool told_closing = false;
   };
@@ -204,11 +216,17 @@ class session {
   void forget();
   void heard_from_peer(std::int64_t now_ns);
 
+  /// What the frame at this place of what has come lets expect of the bytes behind it.
+  static void expect_burst(connection& from, const frame_header& header, std::uint64_t begin);
+  bool burst_is_due(std::int64_t now_ns) const;
+  void begin_burst(std::int64_t now_ns);
+  void write_burst(std::string& into, std::size_t limit);
+
   /// Of the lane, up to the first frame that is still to be written.
   static std::uint64_t written_bytes(const out_lane& out);
   bool may_write(const out_lane& from, lane of) const;
   void write_pulse(std::string& into, std::int64_t now_ns);
-  void write_lane(lane of, std::string& into, std::size_t limit);
+  void write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns);
   void confirm(lane of, std::uint64_t received);
   void note_congestion(lane of);
 
@@ -222,7 +240,12 @@ class session {
   std::int64_t heard_ns_ = 0, pulsed_ns_ = 0;
   bool suspected_ = false, pulse_is_due_ = false;
   std::int64_t echo_ = -1, echo_since_ns_ = 0;  ///< The peer's latest time, and when it came.
-  std::int64_t round_trip_ns_ = -1;
+  recent_least round_trip_{5'000'000'000};
+  recent_least mib_ns_{30'000'000'000};  ///< That a MiB from the peer takes.
+  double bytes_per_s_ = 0;               ///< To the peer, as it says.
+  std::int64_t burst_ns_ = -1;           ///< When the latest burst began; -1: none has.
+  std::uint32_t filler_left_ = 0;        ///< Parts of a burst that are still to be written.
+  bool sent_since_burst_ = false;
   std::array<std::uint64_t, n_lanes> total_sent_{}, total_received_{};
   std::uint64_t resent_frames_ = 0;
 };

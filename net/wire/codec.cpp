@@ -215,6 +215,14 @@ void fields(Archive& a, load_report& x) {
   a(x.server, x.number, x.wait_ns, x.link_wait_ns);
 }
 template <class Archive>
+void fields(Archive& a, link_measure& x) {
+  a(x.latency_ns, x.bytes_per_s);
+}
+template <class Archive>
+void fields(Archive& a, link_report& x) {
+  a(x.server, x.number, x.links);
+}
+template <class Archive>
 void fields(Archive& a, failure_report& x) {
   a(x.request, x.attempt, x.server, x.code, x.text);
 }
@@ -294,6 +302,8 @@ const char* to_string(frame_kind kind) {
       return "load";
     case frame_kind::failure:
       return "failure";
+    case frame_kind::links:
+      return "links";
   }
   return "unknown";
 }
@@ -340,6 +350,9 @@ frame encode(const reservation& message) {
 }
 frame encode(const load_report& message) {
   return make_frame(frame_kind::load, message);
+}
+frame encode(const link_report& message) {
+  return make_frame(frame_kind::links, message);
 }
 frame encode(const failure_report& message) {
   return make_frame(frame_kind::failure, message, message);
@@ -446,6 +459,10 @@ result<reservation> decode_reservation(const frame& content) {
 
 result<load_report> decode_load(const frame& content) {
   return read_frame<load_report>(content, frame_kind::load);
+}
+
+result<link_report> decode_links(const frame& content) {
+  return read_frame<link_report>(content, frame_kind::links);
 }
 
 result<failure_report> decode_failure(const frame& content) {

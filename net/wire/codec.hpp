@@ -23,6 +23,7 @@ frame encode(const kv_rows& message);
 frame encode(const progress_report& message);
 frame encode(const reservation& message);
 frame encode(const load_report& message);
+frame encode(const link_report& message);
 frame encode(const failure_report& message);
 
 struct wire_shape {
@@ -39,6 +40,7 @@ result<kv_rows> decode_kv(const frame& content, const wire_shape& shape);
 result<progress_report> decode_progress(const frame& content);
 result<reservation> decode_reservation(const frame& content);
 result<load_report> decode_load(const frame& content);
+result<link_report> decode_links(const frame& content);
 result<failure_report> decode_failure(const frame& content);
 
 }  // namespace ordermoe::wire

@@ -182,6 +182,21 @@ struct load_report {
   friend bool operator==(const load_report&, const load_report&) = default;
 };
 
+/// One direction between two servers, as it was found.
+struct link_measure {
+  std::int64_t latency_ns = -1;  ///< -1: not known yet.
+  double bytes_per_s = 0;        ///< 0: not known yet.
+  friend bool operator==(const link_measure&, const link_measure&) = default;
+};
+
+/// How links are, told by the server that they leave to everybody who plans or selects.
+struct link_report {
+  std::uint32_t server = 0;
+  std::uint64_t number = 0;  ///< Counts the server's reports; an older one says nothing any more.
+  std::vector<link_measure> links;  ///< [n_servers] to each; its own entry says nothing.
+  friend bool operator==(const link_report&, const link_report&) = default;
+};
+
 /// A token cannot go on. Goes to the request's owner from where the token is.
 struct failure_report {
   std::uint64_t request = 0;
@@ -200,9 +215,10 @@ enum class frame_kind : std::uint8_t {
   progress,
   reservation,
   load,
-  failure
+  failure,
+  links
 };
-inline constexpr std::size_t n_frame_kinds = 8;
+inline constexpr std::size_t n_frame_kinds = 9;
 const char* to_string(frame_kind kind);
 
 /// One encoded message between two servers. The rows of hidden states and KV inside are told apart

@@ -13,6 +13,8 @@ namespace {
 
 /// A day: longer than any wait or lease that makes sense.
 constexpr std::int64_t longest_ns = 86'400'000'000'000;
+/// Of links: from a telegraph to what no card carries yet.
+constexpr double least_bytes_per_s = 1, most_bytes_per_s = 1e15;
 
 /// The first thing that is wrong with a message.
 class findings {
@@ -226,6 +228,22 @@ result<void> check(const wire::load_report& message, std::uint32_t sender,
   found.that(message.link_wait_ns.size() == limits.n_servers, "not one wait for each link");
   for (const auto wait : message.link_wait_ns)
     found.within<std::int64_t>("link_wait_ns", wait, 0, longest_ns);
+  return found.outcome();
+}
+
+result<void> check(const wire::link_report& message, std::uint32_t sender,
+                   const arrival_limits& limits) {
+  findings found(wire::frame_kind::links);
+  found.same("server", message.server, sender);
+  found.below("server", message.server, limits.n_servers);
+  found.that(message.links.size() == limits.n_servers, "not one entry for each link");
+  for (const auto& link : message.links) {
+    found.within<std::int64_t>("latency_ns", link.latency_ns, -1, longest_ns);
+    // Not a number is not within anything.
+    found.that(link.bytes_per_s == 0 ||
+                   (link.bytes_per_s >= least_bytes_per_s && link.bytes_per_s <= most_bytes_per_s),
+               "a link of no rate that there is");
+  }
   return found.outcome();
 }
 

@@ -43,6 +43,8 @@ result<void> check(const wire::reservation& message, std::uint32_t sender,
                    const arrival_limits& limits, const planning::plan& placed);
 result<void> check(const wire::load_report& message, std::uint32_t sender,
                    const arrival_limits& limits);
+result<void> check(const wire::link_report& message, std::uint32_t sender,
+                   const arrival_limits& limits);
 result<void> check(const wire::failure_report& message, std::uint32_t sender,
                    const arrival_limits& limits, const planning::plan& placed);
 

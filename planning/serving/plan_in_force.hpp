@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "config/cluster.hpp"
 #include "planning/plan.hpp"
 #include "planning/profile.hpp"
 #include "planning/selection/selector.hpp"
@@ -18,6 +20,8 @@ struct plan_in_force {
   std::uint64_t policy = 0;  ///< Counts the changes of policy in the service.
   std::shared_ptr<const planning::profile> profile;  ///< What the tables were built from.
   decoding_policy decoding;
+  /// The links that the tables were built for, as they were measured; null: those of the cluster file.
+  std::shared_ptr<const std::vector<link_spec>> links = nullptr;
 };
 
 }  // namespace ordermoe::serving

@@ -831,6 +831,58 @@ BOOST_AUTO_TEST_CASE(with_a_seat_loads_are_numbered_by_the_starts_of_the_server)
   BOOST_TEST(world.selector.only<wire::load_report>().number == (std::uint64_t{3} << 32) + 1);
 }
 
+BOOST_AUTO_TEST_CASE(
+    a_link_that_is_not_as_believed_is_told_to_the_planner_and_everybody_who_is_there) {
+  one_server world;
+  world.context->seat.emplace();
+  world.context->seat->boot = 3;
+  world.open();
+  world.tell(world.edge, actors::install_plan{world.plan_of_epoch(1),
+                                              world.planner.as<actors::planner_actor>()});
+  world.happens(0, what::up);
+  const auto measure = [&](std::uint32_t to, std::int64_t latency_ns) {
+    actors::peer_event event;
+    event.kind = what::measured;
+    event.server = to;
+    event.link = {latency_ns, 5e6};
+    world.tell(world.edge, std::move(event));
+  };
+  const auto told = [&](std::uint32_t to) {
+    return world.decoded<wire::link_report>(to, frame_kind::links, wire::decode_links);
+  };
+  measure(2, 60'000'000);
+  const auto report = world.planner.only<actors::links_told>().report;
+  BOOST_TEST(report.server == world.id);
+  BOOST_TEST(report.number == (std::uint64_t{3} << 32) + 1);
+  BOOST_TEST(report.links.at(2).latency_ns == 60'000'000);
+  BOOST_TEST(report.links.at(0).latency_ns == -1);
+  BOOST_TEST(told(0).size() == 1u);
+  BOOST_TEST((told(0).at(0) == report));
+  BOOST_TEST(told(2).empty());
+  // A little is not worth it.
+  measure(2, 61'000'000);
+  BOOST_TEST(world.planner.count<actors::links_told>() == 1u);
+  // Whoever comes later hears of it.
+  world.happens(2, what::up);
+  BOOST_TEST(told(2).size() == 1u);
+  measure(2, 2'000'000);
+  BOOST_TEST(told(0).size() == 2u);
+  BOOST_TEST(told(2).size() == 2u);
+  BOOST_TEST(told(2).at(1).number == report.number + 1);
+}
+
+BOOST_AUTO_TEST_CASE(what_others_say_of_their_links_goes_to_the_planner) {
+  one_server world;
+  world.open();
+  world.tell(world.edge, actors::install_plan{world.plan_of_epoch(1),
+                                              world.planner.as<actors::planner_actor>()});
+  world.receive(2, wire::link_report{2, 1, {{7, 1e9}, {8, 2e9}, {}}});
+  BOOST_TEST(world.planner.only<actors::links_told>().report.links.at(1).latency_ns == 8);
+  world.receive(2, wire::link_report{0, 1, {{}, {}, {}}});
+  BOOST_TEST(world.planner.count<actors::links_told>() == 1u);
+  BOOST_TEST(world.status().refused_frames == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(a_lost_server_ends_own_requests_with_rows_there_and_no_others) {
   one_server world;
   world.keep_rows_at(world.id, 0b110);
@@ -1037,7 +1089,7 @@ BOOST_AUTO_TEST_CASE(other_frames_that_went_nowhere_end_nothing) {
   world.submit();
   world.grant();
   for (const auto kind : {frame_kind::output, frame_kind::progress, frame_kind::reservation,
-                          frame_kind::load, frame_kind::failure})
+                          frame_kind::load, frame_kind::failure, frame_kind::links})
     world.tell(world.edge, actors::undeliverable{kind, 2, own, 0});
   BOOST_TEST((world.phase_of_own() == request_phase::running));
   BOOST_TEST(world.client.heard() == 0u);

@@ -320,6 +320,56 @@ BOOST_AUTO_TEST_CASE(a_proposal_that_comes_during_a_change_is_refused_at_once) {
 
 // --------------------------------------------------------------------------------------- policies
 
+BOOST_AUTO_TEST_CASE(links_that_are_not_as_stated_go_into_the_tables_and_nobody_waits) {
+  one_planner world;
+  world.steady();
+  const auto told = [&](std::uint32_t from, std::uint64_t number, std::int64_t latency_ns) {
+    wire::link_report report{from, number, std::vector<wire::link_measure>(world.n_servers)};
+    for (std::uint32_t to = 0; to < world.n_servers; ++to)
+      if (to != from) report.links[to].latency_ns = latency_ns;
+    world.tell(world.planning, actors::links_told{report});
+  };
+  told(0, 1, 60'000'000);
+  told(2, 1, 70'000'000);
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  world.run_all();
+  // All that was told in the meantime, once.
+  BOOST_TEST(world.all_heard<actors::install_plan>());
+  const auto content = world.servers[1].only<actors::install_plan>().content;
+  BOOST_TEST(content->plan.epoch == 1u);
+  BOOST_TEST(content->policy == 0u);
+  const auto n = world.n_servers;
+  BOOST_REQUIRE(content->links != nullptr);
+  BOOST_TEST(content->links->at(1).latency_ns == 60'000'000);
+  BOOST_TEST(content->links->at(2 * n).latency_ns == 70'000'000);
+  BOOST_TEST(content->links->at(n).latency_ns == world.context->servers.links[n].latency_ns);
+  const auto hidden_ns = content->tables->link_ns();  // [to, from]
+  BOOST_TEST(hidden_ns[1 * n + 0] >= 60e6);
+  BOOST_TEST(hidden_ns[0 * n + 2] >= 70e6);
+  BOOST_TEST(hidden_ns[0 * n + 1] < 60e6);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  // Nothing new.
+  told(0, 1, 90'000'000);
+  world.run_all();
+  BOOST_TEST(world.all_heard<actors::install_plan>());
+  // What the next policy decides by is priced so too.
+  world.order_policy(world.policy());
+  BOOST_TEST((world.servers[0].all<actors::install_plan>().at(1).content->links == content->links));
+}
+
+BOOST_AUTO_TEST_CASE(links_that_are_told_before_the_first_plan_are_in_its_tables) {
+  one_planner world;
+  world.planning = world.keep(actors::spawn_planner(world.system(), world.context, world.work));
+  wire::link_report report{0, 1, std::vector<wire::link_measure>(world.n_servers)};
+  report.links[1].latency_ns = 60'000'000;
+  world.tell(world.planning, actors::links_told{report});
+  world.run_all();
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  world.tell(world.planning, actors::push_plan{});
+  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->links->at(1).latency_ns ==
+             60'000'000);
+}
+
 BOOST_AUTO_TEST_CASE(weights_change_within_an_epoch_and_nobody_waits) {
   one_planner world;
   world.steady();

@@ -125,7 +125,35 @@ BOOST_AUTO_TEST_CASE(a_new_view_decides_from_then_on_and_waits_stay) {
   BOOST_TEST(world.decide().choice.rows[0].executed[0].server == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(every_view_and_new_report_makes_a_snapshot) {
+BOOST_AUTO_TEST_CASE(tables_for_other_links_are_taken_in_as_a_snapshot) {
+  one_selector world;
+  world.attach();
+  world.place_everywhere(2, 0b111);
+  const auto before = world.status().snapshot;
+  world.load(1, 1, 1'000'000'000);
+  BOOST_TEST(world.decide().choice.rows[0].executed[0].server == 0u);
+  // The way to server 0 becomes long, and server 2 is left.
+  auto known = world.context->servers;
+  known.links[1 * 3 + 0].latency_ns = known.links[0 * 3 + 1].latency_ns = 500'000'000;
+  auto placed = std::make_shared<serving::plan_in_force>(*world.view->placed);
+  auto tables = planning::selection_tables::build(
+      *placed->profile, placed->plan, planning::make_cost_model(known, world.context->costs),
+      world.policy(), 0);
+  BOOST_REQUIRE(tables.has_value());
+  placed->tables = std::move(*tables);
+  placed->links = std::make_shared<const std::vector<link_spec>>(known.links);
+  auto next = std::make_shared<actors::server_view>(*world.view);
+  next->placed = placed;
+  world.view = next;
+  world.attach();
+  BOOST_TEST(world.status().snapshot == before + 2);
+  BOOST_TEST(world.decide().choice.rows[0].executed[0].server == 2u);
+  // The same again is nothing new.
+  world.attach();
+  BOOST_TEST(world.status().snapshot == before + 2);
+}
+
+BOOST_AUTO_TEST_CASE(other_tables_and_new_reports_make_snapshots) {
   one_selector world;
   world.load(2, 1, 5);  // Before the first plan nothing is decided, and nothing is kept.
   BOOST_TEST(world.status().snapshot == 0u);
@@ -135,6 +163,8 @@ BOOST_AUTO_TEST_CASE(every_view_and_new_report_makes_a_snapshot) {
   world.load(2, 1, 6);
   BOOST_TEST(world.status().snapshot == 2u);
   world.attach();
+  BOOST_TEST(world.status().snapshot == 2u);
+  world.place_everywhere(2, 0b111);
   BOOST_TEST(world.status().snapshot == 3u);
 }
 

@@ -546,6 +546,60 @@ BOOST_AUTO_TEST_CASE(a_policy_other_than_the_runs_is_refused) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(decisions_after_links_changed_go_by_tables_for_them) {
+  test::world world("paper", 0, 1, 4);
+  world.add_requests(6, 8, 0.8);
+  const scratch_file file;
+  actors::service_options options = world.setup;
+  auto sink = trace::sink::open(file.path);
+  BOOST_REQUIRE(sink.has_value());
+  options.sink = std::move(*sink);
+  const auto written = options.sink;
+  auto begun = actors::service::start(std::move(options));
+  BOOST_REQUIRE_MESSAGE(begun.has_value(), (begun ? "" : begun.error().message));
+  auto& service = **begun;
+  // Tables are made a second after what is told; requests come before, then and later.
+  service.at(1'000'000, [&] {
+    for (std::uint32_t from = 0; from < 4; ++from)
+      for (std::uint32_t to = 2; to < 4; ++to)
+        if (from != to) service.measured(from, to, {300'000'000, 0});
+  });
+  service.at(1'500'000'000, [&] { service.measured(3, 0, {40'000'000, 0}); });
+  for (std::size_t i = 0; i < world.setup.requests.size(); ++i) {
+    auto spec = world.setup.requests[i];
+    spec.arrival_ns = static_cast<std::int64_t>(i) * 600'000'000;
+    service.submit(spec, {[](const auto&) {}, [](const auto&) {}});
+  }
+  BOOST_REQUIRE(service.run_until([&] { return service.outstanding() == 0; }));
+  BOOST_REQUIRE(service.close_trace().has_value());
+  BOOST_REQUIRE(written->close().has_value());
+  const auto content = split(read_text(file.path));
+  BOOST_TEST(type_count(content, "links") == 8u);
+  const auto holds = verify_sealed_anew(content);
+  BOOST_REQUIRE_MESSAGE(holds.has_value(), (holds ? "" : holds.error().message));
+  // Decisions did go by them: with other links than these some come out otherwise.
+  auto changed_links = content;
+  for (auto& line : changed_links)
+    for (std::size_t slow;
+         is(line, "links") && (slow = line.find("300000000")) != std::string::npos;)
+      line.replace(slow, 9, "1000");
+  const auto other = verify_sealed_anew(changed_links);
+  BOOST_REQUIRE(!other.has_value());
+  BOOST_TEST(other.error().message.find("recomputed") != std::string::npos, other.error().message);
+  const auto refused = [&](const auto& change, const char* words) {
+    auto changed = content;
+    const auto place = find(changed, "links");
+    change(changed[place]);
+    const auto summary = verify_sealed_anew(changed);
+    BOOST_REQUIRE(!summary.has_value());
+    BOOST_TEST(summary.error().message.find(words) != std::string::npos, summary.error().message);
+  };
+  refused([](std::string& line) { add(line, "snapshot", 1); }, "snapshot: found");
+  refused([](std::string& line) { set(line, "server", 9); }, "field server");
+  refused([](std::string& line) { line[line.find("\"bytes_per_s\":[0,") + 17] = '-'; },
+          "bytes_per_s");
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_that_hosts_an_expert_nowhere_is_refused) {
   check_refused("plan", [](lines& content) {
     auto& header = content[0];

@@ -381,7 +381,8 @@ BOOST_AUTO_TEST_CASE(bulk_has_its_own_connection_once_the_session_is_up) {
 
 BOOST_AUTO_TEST_CASE(a_round_trip_leaves_out_what_the_peer_held) {
   connected_pair world;
-  for (int i = 0; i < 10; ++i) {
+  // For longer than what came before it, over a shorter way, is remembered.
+  for (int i = 0; i < 100; ++i) {
     world.pump();
     world.advance(30 * ms);
     world.arrive();
@@ -455,7 +456,7 @@ BOOST_AUTO_TEST_CASE(bytes_that_no_session_writes_close_the_connection_and_nothi
   bad = good;
   bad.word = net::session_word::pulse;
   BOOST_TEST(has(said_of(true, bad), "pulse: found 0 bytes"));
-  bad.length = 13 * 8;
+  bad.length = 14 * 8;
   BOOST_TEST(has(said_of(true, bad, bad.length), "confirmed, expected at most frame 0"));
   BOOST_TEST(has(said_of(false, good), "expected a hello first"));
   bad = good;
@@ -486,6 +487,92 @@ BOOST_AUTO_TEST_CASE(random_bytes_never_break_it) {
     for (const auto& event : end.take_events())
       if (event.kind == what::frame) BOOST_TEST(event.text.size() == event.header.length);
   }
+}
+
+BOOST_AUTO_TEST_CASE(the_round_trip_is_the_least_of_the_last_seconds) {
+  connected_pair world;
+  const auto slow = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      world.pump();
+      world.advance(30 * ms);
+      world.arrive();
+    }
+  };
+  world.run(1000 * ms);
+  const auto before = world.ends[0].session->round_trip_ns();
+  BOOST_TEST(before >= 0);
+  BOOST_TEST(before <= 3 * ms);
+  // Waits of two seconds are not the link's.
+  slow(2000 / 30);
+  BOOST_TEST(world.ends[0].session->round_trip_ns() == before);
+  // What stays is.
+  slow(6000 / 30);
+  BOOST_TEST(world.ends[0].session->round_trip_ns() >= 60 * ms);
+  world.run(1000 * ms);
+  BOOST_TEST(world.ends[0].session->round_trip_ns() <= 3 * ms);
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
+BOOST_AUTO_TEST_CASE(filler_times_a_link_that_carries_nothing_large) {
+  net::session_limits limits;
+  limits.burst_busy_ns = 1000 * ms;
+  limits.burst_idle_ns = 10'000 * ms;
+  connected_pair world(limits);
+  world.dial(0, stream::bulk);
+  const auto step = [&](std::size_t bytes) {
+    world.pump();
+    world.arrive(bytes);
+    for (std::size_t i = 0; i < 2; ++i) world.use(i);
+    world.advance(ms / 5);
+  };
+  const auto found = [&] { return world.ends[0].session->bytes_per_s(); };
+  BOOST_TEST(found() == 0);
+  for (int i = 0; i < 5000; ++i) step(2'000);
+  BOOST_TEST(found() == 10e6, boost::test_tools::tolerance(0.02));
+  // The link gets slower. Nothing is sent: nobody looks for long.
+  for (int i = 0; i < 25'000; ++i) step(1'000);
+  BOOST_TEST(found() == 10e6, boost::test_tools::tolerance(0.02));
+  // Frames are sent: it is timed at once, and what was before is forgotten in half a minute.
+  for (int i = 0; i < 200'000; ++i) {
+    if (i % 500 == 0) world.send(0, lane::token, 10);
+    step(1'000);
+  }
+  BOOST_TEST(found() == 5e6, boost::test_tools::tolerance(0.02));
+  BOOST_TEST(world.ends[1].count(what::frame) == 0u);
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
+BOOST_AUTO_TEST_CASE(a_large_frame_times_the_link_and_no_filler_is_needed) {
+  net::session_limits limits;
+  limits.burst_busy_ns = limits.burst_idle_ns = 0;
+  connected_pair world(limits);
+  world.dial(0, stream::bulk);
+  world.send(0, lane::token, 300'000);
+  for (int i = 0; i < 4000; ++i) {
+    world.pump();
+    world.arrive(2'000);
+    world.advance(ms / 10);
+  }
+  BOOST_TEST(world.ends[0].session->bytes_per_s() == 20e6, boost::test_tools::tolerance(0.02));
+  BOOST_TEST(world.ends[1].session->bytes_per_s() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(filler_that_announces_too_much_is_a_fault) {
+  connected_pair world;
+  world.dial(0, stream::bulk);
+  world.run(3 * ms);
+  net::frame_header header;
+  header.version = net::wire_version;
+  header.word = net::session_word::filler;
+  header.of = lane::bulk;
+  header.sequence = 65;
+  std::string bytes;
+  net::put(header, bytes);
+  world.ends[1].session->receive(2, bytes, world.now_ns);
+  const auto events = world.ends[1].session->take_events();
+  BOOST_REQUIRE(!events.empty());
+  BOOST_TEST((events.back().kind == what::fault));
+  BOOST_TEST(events.back().text.find("parts of filler") != std::string::npos, events.back().text);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -85,6 +85,7 @@ BOOST_AUTO_TEST_CASE(decoding_allocates_at_most_twice_the_frame) {
   check_every_place(frame_kind::progress, [](const frame& f) { return decode_progress(f); });
   check_every_place(frame_kind::reservation, [](const frame& f) { return decode_reservation(f); });
   check_every_place(frame_kind::load, [](const frame& f) { return decode_load(f); });
+  check_every_place(frame_kind::links, [](const frame& f) { return decode_links(f); });
   check_every_place(frame_kind::failure, [](const frame& f) { return decode_failure(f); });
 }
 

@@ -69,6 +69,9 @@ reservation some_reservation() {
 load_report some_load() {
   return {3, 123, 456, {1, 2, 3}};
 }
+link_report some_links() {
+  return {3, 123, {{5, 1e9}, {}, {7, 0}}};
+}
 failure_report some_failure() {
   return {7, 1, 3, 9, "no memory"};
 }
@@ -148,6 +151,7 @@ BOOST_AUTO_TEST_CASE(small_messages_round_trip) {
   check_round_trip(some_progress(), [](const frame& f) { return decode_progress(f); });
   check_round_trip(some_reservation(), [](const frame& f) { return decode_reservation(f); });
   check_round_trip(some_load(), [](const frame& f) { return decode_load(f); });
+  check_round_trip(some_links(), [](const frame& f) { return decode_links(f); });
   check_round_trip(some_failure(), [](const frame& f) { return decode_failure(f); });
 }
 

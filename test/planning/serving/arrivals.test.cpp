@@ -332,6 +332,24 @@ BOOST_AUTO_TEST_CASE(questions_come_from_their_owner_and_answers_from_the_server
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_server_speaks_of_the_links_that_leave_it) {
+  using report = wire::link_report;
+  const auto from_2 = [&](const report& message) { return check(message, 2, limits()); };
+  const report good{2, 1, {{5, 1e9}, {-1, 0}, {}}};
+  const auto no_rate = std::numeric_limits<double>::quiet_NaN();
+  check_refusals<report>(
+      good, from_2,
+      {{"server", [](report& r) { r.server = 0; }},
+       {"latency_ns", [](report& r) { r.links[0].latency_ns = -2; }},
+       {"latency_ns", [](report& r) { r.links[0].latency_ns = 86'400'000'000'001; }},
+       {"no rate", [&](report& r) { r.links[0].bytes_per_s = no_rate; }},
+       {"no rate", [](report& r) { r.links[0].bytes_per_s = -1e9; }},
+       {"no rate", [](report& r) { r.links[0].bytes_per_s = 1e-300; }},
+       {"no rate", [](report& r) { r.links[0].bytes_per_s = 1e300; }},
+       {"not one entry", [](report& r) { r.links.pop_back(); }},
+       {"not one entry", [](report& r) { r.links.emplace_back(); }}});
+}
+
 BOOST_AUTO_TEST_CASE(a_server_speaks_of_its_own_load) {
   using report = wire::load_report;
   const auto from_2 = [&](const report& message) { return check(message, 2, limits()); };
