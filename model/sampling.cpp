@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/exact_exp.hpp"
 #include "config/random.hpp"
 
 namespace ordermoe::model {
@@ -40,7 +41,7 @@ std::int32_t sample(std::span<const float> logits, const sampling_options& optio
   std::vector<double> cumulative(logits.size());
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    total += std::exp((static_cast<double>(logits[i]) - largest) / options.temperature);
+    total += exact_exp((static_cast<double>(logits[i]) - largest) / options.temperature);
     cumulative[i] = total;
   }
   const double mark = random_unit(options.seed, request, position) * total;
@@ -55,7 +56,7 @@ double negative_log_likelihood(std::span<const float> logits, std::int32_t targe
                  fmt::format("token {} of {}", target, logits.size()));
   const double largest = largest_of(logits);
   double total = 0;
-  for (const float logit : logits) total += std::exp(static_cast<double>(logit) - largest);
+  for (const float logit : logits) total += exact_exp(static_cast<double>(logit) - largest);
   return std::log(total) + largest - static_cast<double>(logits[static_cast<std::size_t>(target)]);
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/exact_exp.hpp"
 #include "model/architecture/routing.hpp"
 #include "model/transformer_weights.hpp"
 
@@ -263,7 +264,8 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
     content.shared.apply(normed.data() + start * width, output, count);
     content.shared_gate.apply(normed.data() + start * width, weight, count);
     for (std::size_t i = 0; i < count; ++i) {
-      const auto gate = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(weight[i]))));
+      const auto gate =
+          static_cast<float>(1.0 / (1.0 + exact_exp(-static_cast<double>(weight[i]))));
       float* target = hidden.data() + (start + i) * width;
       for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
     }

@@ -14,6 +14,7 @@
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "net/identity/certificates.hpp"
+#include "setup/forward_digest.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
@@ -207,6 +208,8 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
   const auto plan = read_file(file.plan);
   if (!plan) return plan.error();
   const auto& shape = content.model->config();
+  const auto computed = forward_digest(shape.kind, file.state);
+  if (!computed) return computed.error();
   std::vector<net::agreement> agreed{
       {"model", content.model_digest},
       {"cluster_file", sha256_hex(cluster_toml(content.servers))},
@@ -218,6 +221,8 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
        std::to_string(shape.kv_row_size() * model::bytes_per_number(content.model->kv()))},
       {"chunk_rows", std::to_string(service.chunk_rows)},
       {"most_positions", std::to_string(service.most_positions)},
+      // Where processors or libraries round otherwise, answers would depend on who computed what.
+      {"arithmetic", *computed},
   };
   if (service.rehearsed)
     agreed.emplace_back("rehearsal",

@@ -440,11 +440,15 @@ class node::content final : public net::transport_user {
 
   /// Half of the round trip is this direction's.
   void tell_links() {
+    // What is rehearsed is charged at the cluster file's scale, and links are found as they were made for it.
+    const auto how = options_.service.rehearsed.value_or(rehearsal{});
     for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
       const auto figures = transport_->figures(peer);
       if (!figures.up || figures.round_trip_ns < 0) continue;
       service_->measured(options_.server, server_of(peer),
-                         {figures.round_trip_ns / 2, figures.bytes_per_s});
+                         {static_cast<std::int64_t>(static_cast<double>(figures.round_trip_ns) /
+                                                    (2 * how.dilation)),
+                          figures.bytes_per_s * how.dilation / how.stretch});
     }
   }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "config/error.hpp"
+#include "config/exact_exp.hpp"
 
 namespace ordermoe::model {
 
@@ -40,7 +41,7 @@ void softmax(std::span<const float> logits, std::span<double> p) {
   for (const float logit : logits) largest = std::max(largest, logit);
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    p[i] = std::exp(static_cast<double>(logits[i]) - largest);
+    p[i] = exact_exp(static_cast<double>(logits[i]) - largest);
     total += p[i];
   }
   for (std::size_t i = 0; i < logits.size(); ++i) p[i] /= total;
