@@ -33,6 +33,9 @@ constexpr double least_filler_bytes = 160 * 1024, first_filler_bytes = 256 * 102
                  most_filler_bytes = 512 * 1024;
 constexpr std::uint64_t most_filler_parts = 64;
 constexpr double mib = 1 << 20;
+/// Connections in a row that end for what the peer sent, with no new frame between them: what the two know of each
+/// other does not fit together, and another connection would end likewise.
+constexpr int most_faults = 3;
 
 /// Bytes of a session's own word at most.
 std::size_t most_bytes(session_word word) {
@@ -162,7 +165,10 @@ void session::say(connection& to, session_word word, std::string_view text) {
 
 void session::fault(connection& from, std::string text) {
   tell(what::fault, fmt::format("{}, {} stream: {}", config_.peer, to_string(from.which), text));
-  lose(from, std::move(text));
+  const bool of_session = from.state == connection_phase::open || from.goes_on;
+  lose(from, text);
+  if (of_session && ++faults_ >= most_faults)
+    give_up(fmt::format("{} does not go on where this end is: {}", config_.peer, text));
 }
 
 void session::refuse(connection& from, const std::string& why) {
@@ -284,6 +290,7 @@ void session::take_frame(connection& from, const frame_header& header, std::stri
     return fault(
         from, fmt::format("lane {}: found {} bytes beyond the credit of {}", to_string(header.of),
                           in.received_bytes - in.used_bytes + size - allowed, allowed));
+  faults_ = 0;
   ++in.expected;
   in.received_bytes += size;
   total_received_[index(header.of)] += size;
@@ -422,6 +429,7 @@ void session::begin(const hello& theirs) {
 
 /// Sends again from where the peer is.
 bool session::go_on(connection& with, const hello& theirs) {
+  with.goes_on = true;
   for (std::size_t i = 0; i < n_lanes; ++i)
     if (stream_of(static_cast<lane>(i)) == with.which && theirs.expected[i] > out_[i].furthest) {
       fault(with,
@@ -464,6 +472,7 @@ void session::forget() {
   in_ = {};
   suspected_ = false;
   pulse_is_due_ = false;
+  faults_ = 0;
   echo_ = -1;
   round_trip_.clear();
   mib_ns_.clear();

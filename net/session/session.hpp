@@ -23,6 +23,8 @@
 ///                                        v  |                                         |
 ///                                        cut ---------------------------------------- +
 ///
+/// A session whose ends do not fit together, whatever connection they get, is given up after a few.
+///
 /// up, cut: frames that the peer has not confirmed are kept. A new connection says which frame of each lane its end
 /// takes next, and the other goes on there: each frame arrives once and in the order of its lane, however often
 /// connections break. What is said while cut waits.
@@ -176,6 +178,7 @@ class session {
     std::uint64_t received = 0;  ///< Bytes so far.
     arrival_rate arrivals;
     std::int64_t since_ns = 0;
+    bool goes_on = false;  ///< With the session that there is.
     bool told_closing = false;
   };
   using what = session_event::what;
@@ -239,6 +242,7 @@ class session {
   std::vector<session_event> events_;
   std::int64_t heard_ns_ = 0, pulsed_ns_ = 0;
   bool suspected_ = false, pulse_is_due_ = false;
+  int faults_ = 0;  ///< Of its connections, since the latest new frame.
   std::int64_t echo_ = -1, echo_since_ns_ = 0;  ///< The peer's latest time, and when it came.
   recent_least round_trip_{5'000'000'000};
   recent_least mib_ns_{30'000'000'000};  ///< That a MiB from the peer takes.

@@ -468,6 +468,60 @@ BOOST_AUTO_TEST_CASE(bytes_that_no_session_writes_close_the_connection_and_nothi
   BOOST_TEST(has(said_of(false, bad), "length: found 1048576 bytes, expected at most 16384"));
 }
 
+BOOST_AUTO_TEST_CASE(a_session_whose_ends_do_not_fit_together_is_given_up_after_a_few_connections) {
+  connected_pair world;
+  auto& end = *world.ends[0].session;
+  const auto& peer = *world.ends[1].session;
+  net::frame_header gap;
+  gap.version = net::wire_version;
+  gap.sequence = 5;
+  std::string bytes;
+  net::put(gap, bytes);
+  net::hello theirs;
+  theirs.cluster = "test";
+  theirs.node = "b";
+  theirs.self = peer.self();
+  theirs.other = end.self();
+  theirs.agreed = end.peer().agreed;
+  std::string greeting;
+  const auto said = net::hello_text(theirs);
+  net::frame_header first;
+  first.version = net::wire_version;
+  first.word = net::session_word::hello;
+  first.length = static_cast<std::uint32_t>(said.size());
+  net::put(first, greeting);
+  greeting += said;
+  const auto connect_and_say = [&](std::uint32_t id, const std::string& words) {
+    end.connected(id, stream::fast, true, "b", world.now_ns);
+    end.receive(id, greeting, world.now_ns);
+    end.receive(id, words, world.now_ns);
+    std::size_t faults = 0;
+    for (const auto& event : end.take_events()) faults += event.kind == what::fault ? 1 : 0;
+    return faults;
+  };
+  BOOST_TEST(connect_and_say(70, bytes) == 1u);
+  BOOST_TEST(connect_and_say(71, bytes) == 1u);
+  // A new frame: it can go on.
+  gap.sequence = 0;
+  std::string whole;
+  net::put(gap, whole);
+  BOOST_TEST(connect_and_say(72, whole) == 0u);
+  BOOST_TEST(connect_and_say(73, bytes) == 1u);
+  BOOST_TEST(connect_and_say(74, bytes) == 1u);
+  BOOST_TEST((end.now_in() == net::session::phase::cut));
+  const auto before = end.self().generation;
+  end.connected(75, stream::fast, true, "b", world.now_ns);
+  end.receive(75, greeting, world.now_ns);
+  end.receive(75, bytes, world.now_ns);
+  BOOST_TEST((end.now_in() == net::session::phase::away));
+  BOOST_TEST(end.self().generation == before + 1);
+  const auto events = end.take_events();
+  BOOST_REQUIRE(!events.empty());
+  BOOST_TEST((events.back().kind == what::down));
+  BOOST_TEST(events.back().text.find("does not go on where this end is: sequence") !=
+             std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(random_bytes_never_break_it) {
   random_stream draws(5);
   for (int run = 0; run < 300; ++run) {
