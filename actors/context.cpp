@@ -14,6 +14,16 @@ void service_context::derive() {
   wire = {shape().hidden_size, shape().kv_row_size() * model::bytes_per_number(model->kv())};
 }
 
+std::shared_ptr<frame_outlet> service_context::outlet(std::uint32_t from, std::uint32_t to) const {
+  if (seat) return seat->outlets[to];
+  return network ? network->outlet(from, to) : nullptr;
+}
+
+std::uint32_t service_context::boot(std::uint32_t server) const {
+  if (seat) return seat->boot;
+  return network ? network->boot(server) : 1;
+}
+
 arrival_limits service_context::limits(std::uint32_t server) const {
   arrival_limits made;
   made.self = server;

@@ -7,6 +7,7 @@
 
 #include "actors/cluster_seat.hpp"
 #include "actors/messages.hpp"
+#include "actors/session_network.hpp"
 #include "config/cluster.hpp"
 #include "config/cost_profile.hpp"
 #include "model/text/tokenizer.hpp"
@@ -53,6 +54,7 @@ struct service_context {
   std::int64_t start_ns = 0;                  ///< Clock reading that all times count from.
   std::shared_ptr<trace::sink> trace;         ///< Null: none is written.
   std::optional<cluster_seat> seat;           ///< Where the other servers are elsewhere.
+  std::shared_ptr<session_network> network;   ///< Virtual time, where servers talk over sessions.
   // Follow from the model; see derive().
   decoding_shape decoding;
   wire::wire_shape wire;
@@ -69,6 +71,12 @@ struct service_context {
   std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
   /// Whether this server is in this process.
   bool is_here(std::size_t server) const { return !seat || seat->server == server; }
+  /// Servers know whether another one is connected.
+  bool over_sessions() const { return seat.has_value() || network != nullptr; }
+  /// The way over a session from a server that is here; null where there are none.
+  std::shared_ptr<frame_outlet> outlet(std::uint32_t from, std::uint32_t to) const;
+  /// Counts the starts of a server that is here, from 1.
+  std::uint32_t boot(std::uint32_t server) const;
   /// What may arrive at a server.
   arrival_limits limits(std::uint32_t server) const;
 };

@@ -86,7 +86,7 @@ struct edge_server_state {
   std::int64_t timer_ns = -1;                 ///< Of the timer that is set; -1: none.
   std::vector<std::uint64_t> refused_frames;  ///< [n_servers] by sender
   std::uint64_t late_frames = 0;
-  // Where servers are in other processes:
+  // Where servers talk over sessions:
   planning::server_mask away = 0;       ///< Those that are not connected.
   planning::server_mask congested = 0;  ///< Those to which what is sent waits.
   wire::link_report told_links;         ///< The latest.
@@ -111,9 +111,9 @@ struct edge_server_state {
     link_free_ns.resize(limits.n_servers, 0);
     told.server = told_links.server = id;
     told_links.links.resize(limits.n_servers);
-    if (given.seat) {
+    if (given.over_sessions()) {
       // A later start's reports are newer.
-      told.number = told_links.number = std::uint64_t{given.seat->boot} << 32;
+      told.number = told_links.number = std::uint64_t{given.boot(id)} << 32;
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
         if (peer != id) away |= planning::server_mask{1} << peer;
     }

@@ -15,7 +15,7 @@ struct link_state {
   std::shared_ptr<const service_context> context;
   edge_server_actor near_end, far_end;
   std::optional<emulated_link> emulated;  ///< Virtual time.
-  std::shared_ptr<frame_outlet> outlet;   ///< Where the far end is in another process.
+  std::shared_ptr<frame_outlet> outlet;   ///< Where servers talk over sessions.
   link_ledger ledger;
   std::int64_t told_free_ns = 0;  ///< When the near end believes that it is free.
 
@@ -77,8 +77,8 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_c
         state.context = context;
         state.ledger.from = from;
         state.ledger.to = to;
-        if (context->seat) state.outlet = context->seat->outlets[to];
-        if (context->clock == clock_kind::virtual_time)
+        state.outlet = context->outlet(from, to);
+        if (context->clock == clock_kind::virtual_time && !state.outlet)
           state.emulated.emplace(context->servers.link(server_id{from}, server_id{to}),
                                  context->bad_links, from, to);
         return {

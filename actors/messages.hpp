@@ -100,6 +100,12 @@ struct plan_installed {
   std::uint32_t server = 0;
 };
 
+/// From the service: this server started again, with nothing.
+struct server_replaced {
+  std::uint32_t server = 0;
+  caf::strong_actor_ptr handle;  ///< Of its edge server.
+};
+
 /// From itself: the weights of the next plan are where they will be needed.
 struct weights_moved {
   std::uint64_t change = 0;
@@ -122,8 +128,8 @@ using planner_actor = caf::typed_actor<
     caf::reacts_to<links_told>, caf::reacts_to<price_links>, caf::reacts_to<push_plan>,
     caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
     caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plan_installed>,
-    caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
-    caf::replies_to<status_query>::with<planner_status>>;
+    caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>,
+    caf::reacts_to<change_overdue>, caf::replies_to<status_query>::with<planner_status>>;
 
 // ---------------------------------------------- to a monitor. Nobody sends these where none runs.
 
@@ -313,6 +319,14 @@ using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts
 using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
                                     caf::replies_to<status_query>::with<link_status>>;
 
+// --------------------------------------------------------------------------------------- to a wire
+
+/// From itself, and from whoever gave its sessions something to do.
+struct wire_tick {};
+
+/// attach_view: from the service, of either end. Virtual time, over sessions.
+using wire_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<wire_tick>>;
+
 // ------------------------------------------------------------------------------------ to a request
 
 /// From the edge server: its time is over.
@@ -494,6 +508,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::resume_request)
 ORDERMOE_LOCAL_MESSAGE(actors::select_batch)
 ORDERMOE_LOCAL_MESSAGE(actors::selector_status)
 ORDERMOE_LOCAL_MESSAGE(actors::server_lost)
+ORDERMOE_LOCAL_MESSAGE(actors::server_replaced)
 ORDERMOE_LOCAL_MESSAGE(actors::settle_down)
 ORDERMOE_LOCAL_MESSAGE(actors::start_token)
 ORDERMOE_LOCAL_MESSAGE(actors::status_query)
@@ -506,6 +521,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
 ORDERMOE_LOCAL_MESSAGE(actors::token_succeeded)
 ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
 ORDERMOE_LOCAL_MESSAGE(actors::undeliverable)
+ORDERMOE_LOCAL_MESSAGE(actors::wire_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
 ORDERMOE_LOCAL_MESSAGE(serving::arrived_output)
 ORDERMOE_LOCAL_MESSAGE(wire::failure_report)

@@ -139,6 +139,19 @@ struct planner_state {
     end_installing();
   }
 
+  /// It gets what is in force as the others got it; what it has to answer is asked of the new one.
+  void replace(const server_replaced& message) {
+    const auto place = std::ranges::find(work.ids, message.server);
+    if (place == work.ids.end()) return;
+    const auto server = caf::actor_cast<edge_server_actor>(message.handle);
+    work.servers[static_cast<std::size_t>(place - work.ids.begin())] = server;
+    if (!current) return;
+    self->send(server, install_plan{current, handle()});
+    if (phase.is(planner_phase::draining) && awaited.contains(message.server))
+      return self->send(server, hold_admission{change, handle()});
+    if (phase.is(planner_phase::steady)) self->send(server, resume_admission{});
+  }
+
   void end_installing() {
     phase.move(planner_phase::steady);
     for (const auto& server : work.servers) self->send(server, resume_admission{});
@@ -392,6 +405,7 @@ planner_actor spawn_planner(caf::actor_system& system,
         [&state](const change_weights& message) { state.change_to(message); },
         [&state](const admission_held& message) { state.count(message); },
         [&state](const plan_installed& message) { state.count(message); },
+        [&state](const server_replaced& message) { state.replace(message); },
         [&state](const weights_moved& message) { state.end_moving(message); },
         [&state](const change_overdue& message) { state.overdue(message); },
         [&state](status_query) {

@@ -99,6 +99,17 @@ result<void> check_seat(const service_options& options, const service_context& c
   return {};
 }
 
+result<void> check_sessions(const service_options& options) {
+  if (!options.sessions) return {};
+  if (options.mode != run_mode::emulated || options.bad_links.on())
+    return error{errc::unsupported,
+                 "sessions are simulated in emulated mode, where links have no disturbances of "
+                 "their own"};
+  if (options.sessions->wire.chunk_bytes < 1 || options.sessions->wire.read_bytes < 1)
+    return error{errc::out_of_range, "wires with chunks of no bytes; expected 1 at least"};
+  return {};
+}
+
 result<void> check_options(const service_options& options, const service_context& context) {
   if (options.threads_per_server < 1)
     return error{errc::out_of_range, "no thread for a server to compute with; expected 1 at least"};
@@ -115,6 +126,7 @@ result<void> check_options(const service_options& options, const service_context
             model::architecture_of(options.model->config().kind))};
   if (auto checked = check_models(options, context); !checked) return checked;
   if (auto checked = check_seat(options, context); !checked) return checked;
+  if (auto checked = check_sessions(options); !checked) return checked;
   if (options.promised_positions.empty()) return {};
   return check_kv_fits(options.chosen.plan.residence, options.promised_positions, context.servers,
                        options.costs);
@@ -148,6 +160,8 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
     context->dilation = options.rehearsed->dilation;
     context->request_timeout_ns = context->on_clock(context->request_timeout_ns);
   }
+  if (options.sessions)
+    context->network = std::make_shared<session_network>(*options.sessions, context->servers);
   context->trace = options.sink;
   context->derive();
   return context;
@@ -155,7 +169,7 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
 
 trace::trace_header header_of(const service_options& options, const service_context& context) {
   trace::trace_header header;
-  header.mode = options.mode;
+  header.mode = options.sessions ? run_mode::local : options.mode;
   header.seed = options.seed;
   header.strategy = options.chosen.name;
   header.quality_percent = options.quality_percent;
@@ -322,6 +336,24 @@ class service::actors {
     return {};
   }
 
+  void crash(std::uint32_t server, net::simulated_pair::ending how) {
+    context_->network->end(server, how);
+    caf::anon_send(views_[server]->server, stop_server{});
+  }
+
+  void start_again(std::uint32_t server, boot_count count) {
+    context_->network->start(server, count);
+    views_[server] = spawn_server(server);
+    introduce(views_[server]);
+    caf::anon_send(
+        planner_,
+        server_replaced{server, caf::actor_cast<caf::strong_actor_ptr>(views_[server]->server)});
+  }
+
+  sessions_status sessions() const {
+    return context_->network ? context_->network->status() : sessions_status{};
+  }
+
   void stop() {
     if (stopped_) return;
     stopped_ = true;
@@ -331,6 +363,8 @@ class service::actors {
           caf::actor_cast<caf::actor>(recorder_), caf::actor_cast<caf::actor>(client_),
           caf::actor_cast<caf::actor>(console_)})
       if (each) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+    for (const auto& each : movers_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
+    movers_.clear();
     if (worker_) run_ready();
     views_.clear();
     planner_ = nullptr;
@@ -354,35 +388,43 @@ class service::actors {
   virtual_time_worker* worker() { return worker_ ? &*worker_ : nullptr; }
 
   void spawn_servers() {
-    const auto n = context_->n_servers();
-    for (std::uint32_t id = 0; id < n; ++id) {
-      if (!context_->is_here(id)) continue;
-      auto view = std::make_shared<server_view>();
-      view->context = context_;
-      view->id = id;
-      view->server = spawn_edge_server(system_, context_, id);
-      if (!worker_)
-        devices_.push_back(std::make_shared<device_thread>(
-            system_, context_->models[id], options_.threads_per_server,
-            [context = context_, id](batch& content) { return charge(*context, id, content); },
-            options_.rehearsed));
-      view->compute =
-          spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
-      view->selector = spawn_selector(system_, id);
-      view->recorder = recorder_;
-      view->monitor = monitor_;
-      view->links.resize(n);
-      for (std::uint32_t to = 0; to < n; ++to)
-        if (to != id) view->links[to] = spawn_link(system_, context_, id, to);
-      views_.push_back(std::move(view));
-    }
-    for (const auto& view : views_) {
-      caf::anon_send(view->server, attach_view{view});
-      for (std::uint32_t to = 0; to < n; ++to) {
-        if (to == view->id) continue;
-        caf::anon_send(view->links[to], attach_view{view});
-        if (!context_->seat) caf::anon_send(view->links[to], attach_view{views_[to]});
-      }
+    if (context_->network) movers_ = context_->network->spawn(system_, context_);
+    for (std::uint32_t id = 0; id < context_->n_servers(); ++id)
+      if (context_->is_here(id)) views_.push_back(spawn_server(id));
+    for (const auto& view : views_) introduce(view);
+  }
+
+  std::shared_ptr<server_view> spawn_server(std::uint32_t id) {
+    auto view = std::make_shared<server_view>();
+    view->context = context_;
+    view->id = id;
+    view->server = spawn_edge_server(system_, context_, id);
+    if (!worker_)
+      devices_.push_back(std::make_shared<device_thread>(
+          system_, context_->models[id], options_.threads_per_server,
+          [context = context_, id](batch& content) { return charge(*context, id, content); },
+          options_.rehearsed));
+    view->compute =
+        spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
+    view->selector = spawn_selector(system_, id);
+    view->recorder = recorder_;
+    view->monitor = monitor_;
+    view->links.resize(context_->n_servers());
+    for (std::uint32_t to = 0; to < context_->n_servers(); ++to)
+      if (to != id) view->links[to] = spawn_link(system_, context_, id, to);
+    return view;
+  }
+
+  /// To whom it talks without a session, or whoever moves its sessions.
+  void introduce(const std::shared_ptr<server_view>& view) {
+    caf::anon_send(view->server, attach_view{view});
+    for (std::uint32_t to = 0; to < context_->n_servers(); ++to) {
+      if (to == view->id) continue;
+      caf::anon_send(view->links[to], attach_view{view});
+      if (context_->network)
+        caf::anon_send(context_->network->between(view->id, to), attach_view{view});
+      else if (!context_->seat)
+        caf::anon_send(view->links[to], attach_view{views_[to]});
     }
   }
 
@@ -471,6 +513,7 @@ class service::actors {
   std::shared_ptr<service_context> context_;
   std::vector<std::shared_ptr<device_thread>> devices_;  ///< [n_servers] in local mode.
   std::vector<std::shared_ptr<server_view>> views_;
+  std::vector<wire_actor> movers_;  ///< Of simulated sessions.
   recorder_actor recorder_;
   planner_actor planner_;
   monitor_actor monitor_;
@@ -539,6 +582,15 @@ result<void> service::settle() {
 }
 result<void> service::close_trace() {
   return content_->close_trace();
+}
+void service::crash(std::uint32_t server, net::simulated_pair::ending how) {
+  content_->crash(server, how);
+}
+void service::start_again(std::uint32_t server, boot_count count) {
+  content_->start_again(server, count);
+}
+sessions_status service::sessions() const {
+  return content_->sessions();
 }
 void service::stop() {
   content_->stop();

@@ -10,6 +10,7 @@
 #include "actors/changes.hpp"
 #include "actors/cluster_seat.hpp"
 #include "actors/requests.hpp"
+#include "actors/simulated_sessions.hpp"
 #include "actors/status.hpp"
 #include "config/cluster.hpp"
 #include "config/cost_profile.hpp"
@@ -64,7 +65,10 @@ struct service_options {
   std::optional<cluster_seat> seat;
   /// Local mode: devices take the time that they are charged; frames are padded by whoever carries them (the node).
   std::optional<rehearsal> rehearsed;
-  disturbance bad_links;         ///< Emulated mode.
+  disturbance bad_links;  ///< Emulated mode.
+  /// Emulated mode: servers talk over sessions, as nodes do, and know who is connected. A trace is one of local mode
+  /// then: when frames arrive is the sessions' matter.
+  std::optional<simulated_sessions> sessions;
   std::uint64_t order_seed = 0;  ///< Emulated mode: ready actors run in any order. 0: in theirs.
 };
 
@@ -124,6 +128,13 @@ class service {
   result<void> settle();
   /// settle(), then the closing lines of the trace. The sink stays open.
   result<void> close_trace();
+
+  /// With simulated sessions: a server and all that is on it is gone, requests of its users without a word; and it begins
+  /// again with nothing.
+  void crash(std::uint32_t server, net::simulated_pair::ending how);
+  void start_again(std::uint32_t server, boot_count count);
+  /// With simulated sessions, at once.
+  sessions_status sessions() const;
 
   /// Ends every actor; requests that are being answered end without a word.
   void stop();

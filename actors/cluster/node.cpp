@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "actors/cluster/control.hpp"
+#include "actors/session_frames.hpp"
 
 namespace ordermoe::actors {
 
@@ -22,17 +23,6 @@ using net::lane;
 using net::peer_id;
 using net::session_event;
 using nlohmann::ordered_json;
-
-lane lane_of(wire::frame_kind kind) {
-  switch (kind) {
-    case wire::frame_kind::kv:
-      return lane::kv;
-    case wire::frame_kind::load:
-      return lane::load;
-    default:
-      return lane::token;
-  }
-}
 
 /// Frames to one server, once there is a transport.
 class session_outlet final : public frame_outlet {
@@ -48,11 +38,10 @@ class session_outlet final : public frame_outlet {
   bool send(wire::frame content) override {
     auto* through = through_->load();
     const auto padding = padding_of(content);
-    return through != nullptr &&
-           through->send(to_, lane_of(content.kind), static_cast<std::uint8_t>(content.kind),
-                         content.request, content.attempt,
-                         static_cast<std::uint32_t>(content.epoch), std::move(content.bytes),
-                         trace_ ? trace_->stamp() : 0, padding);
+    return through != nullptr && send_frame(std::move(content), [&](auto&&... fields) {
+             return through->send(to_, std::forward<decltype(fields)>(fields)...,
+                                  trace_ ? trace_->stamp() : 0, padding);
+           });
   }
 
  private:
@@ -245,66 +234,43 @@ class node::content final : public net::transport_user {
 
   void take_from_server(peer_id from, std::vector<session_event> events) {
     std::vector<peer_event> for_server;
-    for (auto& event : events)
-      if (auto made = event_of(from, event)) for_server.push_back(std::move(*made));
+    for (auto& event : events) {
+      log_event(from, event);
+      if (event.kind == session_event::what::frame && options_.service.sink)
+        options_.service.sink->observe(event.header.stamp);
+      if (auto made = event_of(event, server_of(from), options_.server,
+                               [through = through_, from](lane of, std::uint64_t bytes) {
+                                 if (auto* transport = through->load())
+                                   transport->used(from, of, bytes);
+                               }))
+        for_server.push_back(std::move(*made));
+    }
     if (!for_server.empty())
       service_->deliver(std::move(for_server), [this] {
         if (auto* through = through_->load()) through->flush();
       });
   }
 
-  std::optional<peer_event> event_of(peer_id from, session_event& event) {
-    peer_event made;
-    made.server = server_of(from);
+  void log_event(peer_id from, const session_event& event) const {
     switch (event.kind) {
-      case session_event::what::frame:
-        return frame_of(from, event);
       case session_event::what::up:
-        log(fmt::format("{} is connected", name_of(from)));
-        made.kind = peer_event::what::up;
-        return made;
+        return log(fmt::format("{} is connected", name_of(from)));
       case session_event::what::down:
-        log(fmt::format("{} is not connected any more: {}", name_of(from), event.text));
-        made.kind = peer_event::what::down;
-        return made;
-      case session_event::what::congested:
-        made.kind = peer_event::what::congested;
-        return made;
-      case session_event::what::relieved:
-        made.kind = peer_event::what::relieved;
-        return made;
+        return log(fmt::format("{} is not connected any more: {}", name_of(from), event.text));
       case session_event::what::refused:
       case session_event::what::fault:
       case session_event::what::cut:
-        log(fmt::format("{}: {}: {}", name_of(from), net::to_string(event.kind), event.text));
-        return std::nullopt;
+        return log(
+            fmt::format("{}: {}: {}", name_of(from), net::to_string(event.kind), event.text));
       case session_event::what::resumed:
       case session_event::what::suspect:
       case session_event::what::heard:
-        log(fmt::format("{}: {}", name_of(from), net::to_string(event.kind)));
-        return std::nullopt;
+        return log(fmt::format("{}: {}", name_of(from), net::to_string(event.kind)));
+      case session_event::what::frame:
+      case session_event::what::congested:
+      case session_event::what::relieved:
+        return;
     }
-    return std::nullopt;
-  }
-
-  peer_event frame_of(peer_id from, session_event& event) {
-    const auto& header = event.header;
-    if (options_.service.sink) options_.service.sink->observe(header.stamp);
-    peer_event made;
-    made.server = server_of(from);
-    made.content.kind = static_cast<wire::frame_kind>(header.kind);
-    made.content.from = made.server;
-    made.content.to = options_.server;
-    made.content.epoch = header.epoch;
-    made.content.request = header.request;
-    made.content.attempt = header.attempt;
-    made.content.bytes = std::move(event.text);
-    const auto bytes = net::session::frame_bytes(header);
-    made.receipt = std::shared_ptr<const void>(
-        nullptr, [through = through_, from, of = header.of, bytes](const void*) {
-          if (auto* transport = through->load()) transport->used(from, of, bytes);
-        });
-    return made;
   }
 
   // ------------------------------------------------------------------------------------- clients

@@ -459,6 +459,32 @@ BOOST_AUTO_TEST_CASE(kv_fits_where_every_members_memory_has_room_for_the_longest
   BOOST_TEST(says(refused.error().message, "101 positions at server 0 need 3030 bytes"));
 }
 
+// ------------------------------------------------------------------------------ servers that start again
+
+BOOST_AUTO_TEST_CASE(
+    a_server_that_started_again_gets_what_is_in_force_and_takes_part_from_then_on) {
+  one_planner world;
+  world.steady();
+  test::probe fresh(world);
+  const auto come_back = [&] {
+    world.tell(world.planning,
+               actors::server_replaced{1, caf::actor_cast<caf::strong_actor_ptr>(
+                                              fresh.as<actors::edge_server_actor>())});
+  };
+  come_back();
+  BOOST_TEST(fresh.only<actors::install_plan>().content->plan.epoch == 1u);
+  BOOST_TEST(fresh.count<actors::resume_admission>() == 1u);
+  BOOST_TEST(world.servers[1].count<actors::install_plan>() == 0u);
+  fresh.forget();
+  world.order("exact");
+  BOOST_TEST(fresh.count<actors::hold_admission>() == 1u);
+  BOOST_TEST(world.servers[1].count<actors::hold_admission>() == 0u);
+  // While requests end: it is asked to hold admission too, and admits nothing meanwhile.
+  come_back();
+  BOOST_TEST(fresh.count<actors::hold_admission>() == 2u);
+  BOOST_TEST(fresh.count<actors::resume_admission>() == 0u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe
