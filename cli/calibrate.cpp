@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/common.hpp"
+#include "cli/connection.hpp"
 #include "config/files.hpp"
 #include "setup/calibration.hpp"
 
@@ -18,6 +19,7 @@ struct calibrate_options {
   std::size_t tokens = 8192;
   std::uint64_t seed = 1;
   bool json = false;
+  connection_flags connection;
   std::vector<std::string> copies{"int8", "int4"};
 };
 
@@ -28,16 +30,21 @@ std::vector<precision> copies_of(const calibrate_options& options) {
   return {copies.begin(), copies.end()};
 }
 
-result<planning::profile> measure(const calibrate_options& options) {
-  const auto model = model::transformer::load(options.model);
+result<planning::profile> measure(const calibrate_options& options,
+                                  const std::filesystem::path& folder,
+                                  std::shared_ptr<const model::expert_source> elsewhere) {
+  model::load_options loading;
+  loading.elsewhere = elsewhere;
+  if (elsewhere) loading.hosts = [](layer_id, expert_id) { return false; };
+  const auto model = model::transformer::load(folder, loading);
   if (!model) return model.error();
-  const auto tokens = model::tokenizer::load(options.model);
+  const auto tokens = model::tokenizer::load(folder);
   if (!tokens) return tokens.error();
   const auto text = options.text.empty() ? setup::data_folder() / "eval" / "calibration.txt"
                                          : std::filesystem::path(options.text);
   const progress_display shown;
-  return setup::calibrate_on(options.model, **model, **tokens, text, options.tokens, options.seed,
-                             copies_of(options), work());
+  return setup::calibrate_on(folder, **model, **tokens, text, options.tokens, options.seed,
+                             copies_of(options), work(), std::move(elsewhere));
 }
 
 void print_json(const planning::profile& experts, const std::filesystem::path& out) {
@@ -83,14 +90,24 @@ void print_copies(const planning::profile& experts, const std::vector<precision>
 }
 
 result<void> calibrate(const calibrate_options& options) {
-  const auto folder = existing_folder(options.model, "--model");
+  if (options.model.empty() && !options.connection.given())
+    return error{errc::usage,
+                 "give --model DIR, or --connect ADDRESS and --dir DIR for a model that a cluster "
+                 "serves"};
+  connected_model model{options.model, nullptr};
+  if (options.connection.given()) {
+    auto connected = connect_model(options.connection, options.model);
+    if (!connected) return connected.error();
+    model = std::move(*connected);
+  }
+  const auto folder = existing_folder(model.folder.string(), "--model");
   if (!folder) return folder.error();
   const auto out =
       options.out.empty() ? *folder / "profile.json" : std::filesystem::path(options.out);
   if (auto good = check_output("--out", out, {options.text}); !good) return good;
   const auto shape = model::read_model_config(*folder);
   if (!shape) return shape.error();
-  const auto experts = measure(options);
+  const auto experts = measure(options, *folder, model.experts);
   if (!experts) return experts.error();
   if (const auto problem = setup::unfit(*experts, *shape)) warn_of(*problem);
   if (auto written = write_file(out, planning::profile_json(*experts)); !written) return written;
@@ -111,7 +128,10 @@ void add_calibrate(CLI::App& app) {
   auto& command =
       *app.add_subcommand("calibrate", "Measure how a model's experts behave; writes profile.json");
   auto options = std::make_shared<calibrate_options>();
-  command.add_option("--model", options->model, "Model folder")->required();
+  command.add_option("--model", options->model,
+                     "Model folder; with --connect by default that of the nodes");
+  options->connection.add(
+      command, "Address of a node: experts run on the cluster, and this process loads none");
   command.add_option("--text", options->text, "Calibration text; default: the bundled one");
   command.add_option("--tokens", options->tokens, "Calibration tokens at most")
       ->check(whole_from(64, 100'000'000))
@@ -127,8 +147,11 @@ void add_calibrate(CLI::App& app) {
   add_seed(command, options->seed, "Seed of the damage measurement");
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
-      "Example:\n  ordermoe calibrate --model data/models/lineage --tokens 8192 --out "
-      "profile.json");
+      "With --connect the profile is the same, byte for byte, as where one process holds the "
+      "model.\n"
+      "Examples:\n  ordermoe calibrate --model data/models/lineage --tokens 8192 --out "
+      "profile.json\n"
+      "  ordermoe calibrate --connect 127.0.0.1:7400 --dir edge --tokens 512 --out profile.json");
   set_body(command, [options] { return calibrate(*options); });
 }
 

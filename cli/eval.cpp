@@ -5,6 +5,8 @@
 
 #include "bench/experiments/workloads.hpp"
 #include "cli/common.hpp"
+#include "cli/connection.hpp"
+#include "cli/eval_connected.hpp"
 #include "cli/table.hpp"
 #include "setup/preparation.hpp"
 
@@ -20,8 +22,15 @@ struct eval_options {
   std::size_t tokens = 10240, n_problems = 0, stride = 0, limit = 0;
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   bool skip_long = false;
+  connection_flags connection;
 
   bool asks() const { return !squad.empty() || !gsm8k.empty(); }
+};
+
+/// What texts and problems are made of for a model.
+struct reader_of_texts {
+  const model::tokenizer& tokens;
+  std::size_t context;  ///< Of the model.
 };
 
 /// Overlapping windows: each begins `stride` tokens after the one before, and only what the one
@@ -36,12 +45,13 @@ setup::token_documents sliding_windows(std::span<const std::int32_t> ids, std::s
   }
 }
 
-result<experiments::workload> wikitext_of(const eval_options& options, const setup::world& loaded) {
+result<experiments::workload> wikitext_of(const eval_options& options,
+                                          const reader_of_texts& loaded) {
   const auto text = model::read_wikitext(options.wikitext);
   if (!text) return text.error();
-  auto ids = loaded.tokens->encode(*text);
+  auto ids = loaded.tokens.encode(*text);
   ids.resize(std::min(ids.size(), options.tokens));
-  const auto context = loaded.model->config().max_context;
+  const auto context = loaded.context;
   const auto stride = options.stride == 0 ? context / 2 : options.stride;
   if (stride >= context)
     return error{errc::usage, fmt::format("--stride {}: expected fewer than the {} tokens of the "
@@ -54,36 +64,36 @@ result<experiments::workload> wikitext_of(const eval_options& options, const set
   return experiments::scoring(sliding_windows(ids, context, stride), context - stride);
 }
 
-result<experiments::workload> text_of(const eval_options& options, const setup::world& loaded) {
+result<experiments::workload> text_of(const eval_options& options, const reader_of_texts& loaded) {
   const auto documents = setup::read_documents(
       options.text.empty() ? setup::data_folder() / "eval" / "held-out.txt"
                            : fs::path(options.text),
-      *loaded.tokens, std::min<std::size_t>(256, loaded.model->config().max_context),
-      options.tokens);
+      loaded.tokens, std::min<std::size_t>(256, loaded.context), options.tokens);
   if (!documents) return documents.error();
   return experiments::scoring(*documents);
 }
 
-result<experiments::workload> problems_of(const eval_options& options, const setup::world& loaded) {
+result<experiments::workload> problems_of(const eval_options& options,
+                                          const reader_of_texts& loaded) {
   auto problems = model::read_problems(options.problems.empty()
                                            ? setup::data_folder() / "eval" / "problems.jsonl"
                                            : fs::path(options.problems));
   if (!problems) return problems.error();
   if (options.n_problems > 0) problems->resize(std::min(problems->size(), options.n_problems));
-  return experiments::solving(std::move(*problems), *loaded.tokens);
+  return experiments::solving(std::move(*problems), loaded.tokens);
 }
 
 /// Those questions that the model's context holds, `limit` at most.
 result<std::vector<model::question>> short_questions(std::vector<model::question> all,
                                                      std::uint32_t answer_tokens,
                                                      const eval_options& options,
-                                                     const setup::world& loaded) {
-  const auto context = loaded.model->config().max_context;
+                                                     const reader_of_texts& loaded) {
+  const auto context = loaded.context;
   std::vector<model::question> kept;
   std::size_t n_long = 0;
   for (auto& question : all) {
     if (options.limit > 0 && kept.size() == options.limit) break;
-    const auto tokens = loaded.tokens->encode(question.prompt).size();
+    const auto tokens = loaded.tokens.encode(question.prompt).size();
     if (tokens + answer_tokens <= context) {
       kept.push_back(std::move(question));
       continue;
@@ -104,7 +114,7 @@ result<std::vector<model::question>> short_questions(std::vector<model::question
 }
 
 result<experiments::workload> questions_of(const eval_options& options,
-                                           const setup::world& loaded) {
+                                           const reader_of_texts& loaded) {
   const auto rules = options.squad.empty() ? experiments::question_rules::gsm8k
                                            : experiments::question_rules::squad;
   auto all =
@@ -112,14 +122,14 @@ result<experiments::workload> questions_of(const eval_options& options,
   if (!all) return all.error();
   auto kept = short_questions(std::move(*all), experiments::answer_tokens(rules), options, loaded);
   if (!kept) return kept.error();
-  return experiments::asking(std::move(*kept), rules, *loaded.tokens);
+  return experiments::asking(std::move(*kept), rules, loaded.tokens);
 }
 
 /// Everything that is to be scored.
 result<std::vector<experiments::workload>> workloads_of(const eval_options& options,
-                                                        const setup::world& loaded) {
+                                                        const reader_of_texts& loaded) {
   std::vector<experiments::workload> all;
-  using reader = result<experiments::workload> (*)(const eval_options&, const setup::world&);
+  using reader = result<experiments::workload> (*)(const eval_options&, const reader_of_texts&);
   std::vector<reader> readers;
   if (!options.wikitext.empty()) readers.push_back(wikitext_of);
   if (options.wikitext.empty() && !options.asks()) readers.push_back(text_of);
@@ -146,7 +156,8 @@ setup::preparation_request request_of(const eval_options& options, double qualit
 
 result<experiments::strategy_report> measure(const eval_options& options,
                                              const setup::world& loaded, double quality_percent) {
-  const auto workloads = workloads_of(options, loaded);
+  const auto workloads =
+      workloads_of(options, {*loaded.tokens, loaded.model->config().max_context});
   if (!workloads) return workloads.error();
   const progress_display shown;
   auto ready = setup::prepare(loaded, request_of(options, quality_percent), work());
@@ -173,6 +184,69 @@ void print_scores(const experiments::strategy_report& measured) {
   print_whole_model(measured);
 }
 
+/// Shares of the slots, where they are known.
+void print_executions(const experiments::strategy_report& measured) {
+  const auto& share = measured.execution;
+  if (share[0] + share[1] + share[2] + share[3] <= 0) return;
+  fmt::print(
+      "slots run where the token was: exactly {:.1f} %, by substitutes {:.1f} %; elsewhere: "
+      "{:.1f} %, {:.1f} %\n",
+      100 * share[0], 100 * share[1], 100 * share[2], 100 * share[3]);
+}
+
+result<void> evaluate_connected(const eval_options& options) {
+  auto cluster = connected_cluster::connect(options.connection.address, options.connection.folder);
+  if (!cluster) return cluster.error();
+  const auto outlook = (*cluster)->look(options.world.model);
+  if (!outlook) return outlook.error();
+  auto service = outlook->service;
+  service.seed = options.world.seed;
+  const auto workloads = workloads_of(options, {*service.tokens, outlook->shape.max_context});
+  if (!workloads) return workloads.error();
+  serving::execution_counts executions{};
+  auto measured = [&] {
+    const progress_display shown;
+    return experiments::measure(service, *workloads, work(), [&](const actors::run_setup& asked) {
+      auto answered = (*cluster)->answer(asked);
+      if (answered)
+        for (std::size_t i = 0; i < executions.size(); ++i)
+          executions[i] += answered->executions[i];
+      return answered;
+    });
+  }();
+  if (!measured) return measured.error();
+  double slots = 0;
+  for (const auto count : executions) slots += static_cast<double>(count);
+  for (std::size_t i = 0; i < executions.size() && slots > 0; ++i)
+    measured->execution[i] = static_cast<double>(executions[i]) / slots;
+  const experiments::report_header header{outlook->model_name, service.servers.name,
+                                          service.costs.name, "wall", options.world.seed};
+  if (options.world.json) {
+    fmt::print("{}", experiments::report_json(header, {*measured}, false));
+    return {};
+  }
+  print_scores(*measured);
+  print_executions(*measured);
+  return {};
+}
+
+result<void> check_sources(const CLI::App& command, const eval_options& options) {
+  const bool connected = options.connection.given();
+  if (!connected && (options.world.model.empty() || options.world.cluster.empty()))
+    return error{errc::usage,
+                 "give --model DIR and --cluster FILE, or --connect ADDRESS and --dir DIR for a "
+                 "cluster that runs"};
+  if (!connected) return {};
+  for (const char* name : {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy",
+                           "--quality-budget", "--expert-precision", "--dense-precision",
+                           "--choose-precision", "--own-weights", "--search-steps"})
+    if (command.count(name) > 0)
+      return error{
+          errc::usage,
+          fmt::format("{}: a cluster that runs has its own; leave it out with --connect", name)};
+  return {};
+}
+
 result<void> evaluate(const eval_options& options) {
   const auto quality = parse_quality(options.quality);
   if (!quality) return quality.error();
@@ -197,6 +271,9 @@ void add_eval(CLI::App& app) {
       "Score a strategy: perplexity and arithmetic exact match, executed through the actors");
   auto options = std::make_shared<eval_options>();
   options->world.add(command, true);
+  for (const char* name : {"--model", "--cluster"}) command.get_option(name)->required(false);
+  options->connection.add(command,
+                          "Address of a node of a cluster that runs: it scores, by its own plan");
   options->world.add_precisions(command);
   options->world.add_server_weights(command);
   add_strategy(command, options->strategy, "How experts are placed and chosen")
@@ -233,9 +310,13 @@ void add_eval(CLI::App& app) {
       ->check(whole_from(0, 1'000'000'000));
   add_search_steps(command, options->search_steps);
   command.footer(
-      "Example:\n  ordermoe eval --model data/models/lineage --cluster data/clusters/edge8.toml "
-      "--strategy ordermoe --quality-budget 1 --n-problems 50");
-  set_body(command, [options] { return evaluate(*options); });
+      "Examples:\n  ordermoe eval --model data/models/lineage --cluster data/clusters/edge8.toml "
+      "--strategy ordermoe --quality-budget 1 --n-problems 50\n"
+      "  ordermoe eval --connect 127.0.0.1:7400 --dir edge --n-problems 50");
+  set_body(command, [options, &command] {
+    if (auto good = check_sources(command, *options); !good) return good;
+    return options->connection.given() ? evaluate_connected(*options) : evaluate(*options);
+  });
 }
 
 }  // namespace ordermoe::cli

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "cli/connection.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
 
@@ -14,6 +15,7 @@ struct plan_options {
   world_flags world;
   planning_flags planning;
   std::string out;
+  connection_flags connection;
   double concurrency = setup::expected_concurrency(64);
 };
 
@@ -47,7 +49,14 @@ result<void> make_plan(const plan_options& options) {
           check_output("--out", options.out, {options.world.cluster, options.world.profile});
       !good)
     return good;
-  const auto loaded = load_world_to_plan(options.world, std::nullopt, *request);
+  std::shared_ptr<const model::expert_source> elsewhere;
+  if (options.connection.given()) {
+    auto connected = connect_model(options.connection, options.world.model);
+    if (!connected) return connected.error();
+    elsewhere = connected->experts;
+  }
+  const auto loaded =
+      load_world_to_plan(options.world, std::nullopt, *request, std::move(elsewhere));
   if (!loaded) return loaded.error();
   const auto ready = [&] {
     const progress_display shown;
@@ -83,6 +92,9 @@ void add_plan(CLI::App& app) {
                   "it has prompts, 4 at most")
       ->check(number_from(1, 1e4))
       ->capture_default_str();
+  options->connection.add(command,
+                          "Address of a node of a cluster that serves the model: trials run its "
+                          "experts there, and this process loads none");
   command.add_option("--out", options->out, "Plan to write; default: standard output");
   command.footer(
       "Example:\n  ordermoe plan --model data/models/lineage --cluster data/clusters/edge8.toml "

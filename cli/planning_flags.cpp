@@ -98,12 +98,20 @@ result<setup::world> load_world(const world_flags& flags,
 
 result<setup::world> load_world_to_plan(const world_flags& flags,
                                         const std::optional<setup::plan_file>& given,
-                                        const setup::preparation_request& request) {
+                                        const setup::preparation_request& request,
+                                        std::shared_ptr<const model::expert_source> elsewhere) {
   auto options = flags.options();
   if (!options) return options.error();
   if (given) options->plan_precisions = given->plan.expert_precision;
   options->makes_profile = request.strategy != "exact" && request.strategy != "layer-shards";
   options->runs_model = setup::runs_model(request, setup::lacks_profile(*options));
+  if (elsewhere && (options->choose_precision || options->expert_precision != precision::stored ||
+                    options->dense_precision != precision::stored))
+    return error{
+        errc::unsupported,
+        "--connect: plans keep experts as the model has them; leave --choose-precision and "
+        "other precisions out"};
+  options->elsewhere = std::move(elsewhere);
   return load_for(*options, given);
 }
 

@@ -29,9 +29,10 @@ result<setup::world> load_world(const world_flags& flags,
                                 const std::optional<setup::plan_file>& given);
 
 /// The same for commands that only plan: where the model need not be executed, no expert is loaded, and strategies that
-/// never substitute do without a profile.
+/// never substitute do without a profile. `elsewhere` runs the experts where it is given.
 result<setup::world> load_world_to_plan(const world_flags& flags,
                                         const std::optional<setup::plan_file>& given,
-                                        const setup::preparation_request& request);
+                                        const setup::preparation_request& request,
+                                        std::shared_ptr<const model::expert_source> elsewhere = {});
 
 }  // namespace ordermoe::cli

@@ -106,12 +106,17 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
   const std::size_t width = config.hidden_size;
   const std::size_t n = state.routed.size();
   std::vector<std::vector<float>> outputs(n_experts, std::vector<float>(n * width));
+  std::vector<expert_rows> work;
   for (std::size_t e = 0; e < n_experts; ++e)
-    model.run_expert(layer, expert_id{e}, state.normed, outputs[e]);
-  std::vector<float> coarser(n * width);
-  for (std::size_t c = 0; c < copies.size(); ++c)
+    work.push_back({expert_id{e}, state.normed, outputs[e]});
+  model.run_experts(layer, work);
+  std::vector<std::vector<float>> coarser_outputs(copies.empty() ? 0 : n_experts,
+                                                  std::vector<float>(n * width));
+  for (std::size_t e = 0; e < coarser_outputs.size(); ++e) work[e].output = coarser_outputs[e];
+  for (std::size_t c = 0; c < copies.size(); ++c) {
+    copies[c].run(layer, work);
     for (std::size_t e = 0; e < n_experts; ++e) {
-      copies[c].model->run_expert(layer, expert_id{e}, state.normed, coarser);
+      const auto& coarser = coarser_outputs[e];
       for (std::size_t i = 0; i < n; ++i) {
         const auto& slots = state.routed[i];
         if (slots.empty()) continue;
@@ -122,6 +127,7 @@ std::vector<float> observe(const transformer& model, layer_id layer, const befor
           sums.copies[c].routed[e] += d;
       }
     }
+  }
 
   std::vector<float> hidden = state.hidden;
   std::vector<double> p(n_experts);
@@ -514,7 +520,7 @@ class calibration_run {
       for (const auto& slot : state.routed[i])
         sample.predicted += std::pow(slot.gate * distance[slot.expert.index()], 2);
     std::vector<float> changed = state.hidden;
-    execute_slots(*options_.copies[copy].model, layer_id{layer}, state.normed, state.routed,
+    execute_slots(config_, options_.copies[copy].run, layer_id{layer}, state.normed, state.routed,
                   changed);
     sample.increase = remaining_loss(model_, layer + 1, std::move(changed), text) - exact;
     return sample;
@@ -566,6 +572,12 @@ class calibration_run {
 
 }  // namespace
 
+coarser_copy copy_of(precision kept, std::shared_ptr<const transformer> model) {
+  return {kept, [model = std::move(model)](layer_id layer, std::span<const expert_rows> work) {
+            model->run_experts(layer, work);
+          }};
+}
+
 std::vector<double> cosines(std::span<const double> gram, std::size_t n) {
   std::vector<double> similarity(n * n);
   for (std::size_t a = 0; a < n; ++a)
@@ -582,7 +594,11 @@ result<calibration_statistics> calibrate(const transformer& model,
                                          std::span<const std::vector<std::int32_t>> documents,
                                          const calibration_options& options) {
   if (auto checked = check_documents(model.config(), documents); !checked) return checked.error();
-  return calibration_run(model, documents, options).run();
+  try {
+    return calibration_run(model, documents, options).run();
+  } catch (const expert_failure& failed) {
+    return failed.why;
+  }
 }
 
 }  // namespace ordermoe::model

@@ -80,8 +80,9 @@ struct calibration_statistics {
 /// The same model with its experts kept coarser.
 struct coarser_copy {
   precision kept = precision::int8;
-  std::shared_ptr<const transformer> model;
+  expert_runner run;
 };
+coarser_copy copy_of(precision kept, std::shared_ptr<const transformer> model);
 
 struct calibration_options {
   /// Whole documents from the front until there are this many tokens.
@@ -100,7 +101,8 @@ std::vector<double> cosines(std::span<const double> gram, std::size_t n);
 /// Passes the documents (token ids, each within the context) through the model; an encoder-decoder
 /// has the first half of each in its encoder and predicts the other. Its statistics of a layer are
 /// of the rows that run experts there, and no transition leads from encoder to decoder. Errors:
-/// out_of_range, naming the document; interrupted.
+/// out_of_range, naming the document; interrupted; that of the
+/// model's experts where they run elsewhere (expert_source.hpp).
 result<calibration_statistics> calibrate(const transformer& model,
                                          std::span<const std::vector<std::int32_t>> documents,
                                          const calibration_options& options = {});

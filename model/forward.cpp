@@ -8,40 +8,59 @@ namespace ordermoe::model {
 
 void execute_slots(const transformer& model, layer_id layer, std::span<const float> normed,
                    const slot_table& slots, std::span<float> hidden) {
-  const std::size_t width = model.config().hidden_size;
+  execute_slots(
+      model.config(),
+      [&](layer_id at, std::span<const expert_rows> work) { model.run_experts(at, work); }, layer,
+      normed, slots, hidden);
+}
+
+void execute_slots(const model_config& config, const expert_runner& run, layer_id layer,
+                   std::span<const float> normed, const slot_table& slots,
+                   std::span<float> hidden) {
+  const std::size_t width = config.hidden_size;
   ORDERMOE_CHECK(hidden.size() == slots.size() * width && normed.size() == hidden.size(),
                  "rows and slots differ in number");
   std::vector<std::size_t> first_slot(slots.size() + 1, 0);
   for (std::size_t i = 0; i < slots.size(); ++i)
     first_slot[i + 1] = first_slot[i] + slots[i].size();
   std::vector<float> outputs(first_slot.back() * width);
-  std::vector<float> inputs;
-  std::vector<float> results;
   struct place {
     std::size_t row;
     std::size_t slot;
   };
-  std::vector<std::vector<place>> wanted(model.config().n_experts);
+  std::vector<std::vector<place>> wanted(config.n_experts);
   for (std::size_t i = 0; i < slots.size(); ++i)
     for (std::size_t j = 0; j < slots[i].size(); ++j) {
       ORDERMOE_CHECK(slots[i][j].expert.index() < wanted.size(), "a slot of an expert beyond all");
       wanted[slots[i][j].expert.index()].push_back({i, first_slot[i] + j});
     }
+  // Rows side by side, expert after expert; a single row is where it is already.
+  std::vector<float> inputs(outputs.size()), results(outputs.size());
+  std::vector<expert_rows> work;
+  std::size_t begin = 0;
   for (std::size_t e = 0; e < wanted.size(); ++e) {
     const auto& places = wanted[e];
     if (places.empty()) continue;
     if (places.size() == 1) {
-      model.run_expert(layer, expert_id{e}, normed.subspan(places[0].row * width, width),
-                       std::span(outputs).subspan(places[0].slot * width, width));
+      work.push_back({expert_id{e}, normed.subspan(places[0].row * width, width),
+                      std::span(outputs).subspan(places[0].slot * width, width)});
       continue;
     }
-    inputs.resize(places.size() * width);
-    results.resize(places.size() * width);
     for (std::size_t i = 0; i < places.size(); ++i)
-      std::copy_n(normed.data() + places[i].row * width, width, inputs.data() + i * width);
-    model.run_expert(layer, expert_id{e}, inputs, results);
+      std::copy_n(normed.data() + places[i].row * width, width, inputs.data() + begin + i * width);
+    const auto n = places.size() * width;
+    work.push_back(
+        {expert_id{e}, std::span(inputs).subspan(begin, n), std::span(results).subspan(begin, n)});
+    begin += n;
+  }
+  if (!work.empty()) run(layer, work);
+  begin = 0;
+  for (const auto& places : wanted) {
+    if (places.size() < 2) continue;
     for (std::size_t i = 0; i < places.size(); ++i)
-      std::copy_n(results.data() + i * width, width, outputs.data() + places[i].slot * width);
+      std::copy_n(results.data() + begin + i * width, width,
+                  outputs.data() + places[i].slot * width);
+    begin += places.size() * width;
   }
   std::vector<float> gates;
   std::vector<const float*> sources;

@@ -18,6 +18,9 @@ using slot_table = std::vector<std::vector<executed_slot>>;
 /// gated outputs of each row in rank order. normed and hidden are [n, hidden_size].
 void execute_slots(const transformer& model, layer_id layer, std::span<const float> normed,
                    const slot_table& slots, std::span<float> hidden);
+/// The same where something else runs the experts.
+void execute_slots(const model_config& config, const expert_runner& run, layer_id layer,
+                   std::span<const float> normed, const slot_table& slots, std::span<float> hidden);
 
 /// The router's own choice as slots; none where the row has none.
 std::vector<executed_slot> routed_slots(std::span<const float> logits, const model_config& config);

@@ -313,6 +313,15 @@ class weight_loader {
       dense(content.head, embedding);
   }
 
+  /// One routed expert alone, which must stay where it is until the reader has run.
+  void one_expert(expert_weights& target, layer_id layer, expert_id which,
+                  const model_tensors& tensors, precision kept) {
+    if (part_ && !part_->has(layer, which)) return reader_.fail(not_in_part(layer, which));
+    const auto& stack = shape_.of_encoder(layer) ? *tensors.encoder : tensors.decoder;
+    const auto& sparse = *stack.blocks[shape_.blocks_of(layer).end - 1].sparse;
+    expert(&target, sparse.experts[which.index()], kept);
+  }
+
   /// Error where LibTorch multiplies and weights are not to be kept as stored.
   result<void> check_precision() const {
     if (place_.device == nullptr) return {};
@@ -548,6 +557,8 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   auto content = std::make_unique<weights>();
   content->config = *config;
   content->kv = options.kv;
+  content->elsewhere = options.elsewhere;
+  content->expert_precision = options.expert_precision;
   const model_config& shape = content->config;
   weight_reader reader(*source);
   if (reader.packed()) {
@@ -569,6 +580,40 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
   reader.run(n_threads, options.watch, [&](const auto& body) { return guarded(folder, body); });
   if (reader.problem()) return *reader.problem();
   return std::shared_ptr<const transformer>(new transformer(std::move(content)));
+}
+
+struct expert_reader::content {
+  std::filesystem::path folder;
+  model_config config;
+  model_tensors tensors;
+  std::shared_ptr<const checkpoint> source;
+  std::optional<model_part> part;
+};
+
+expert_reader::expert_reader(std::unique_ptr<content> made) : content_(std::move(made)) {}
+expert_reader::~expert_reader() = default;
+
+result<std::unique_ptr<expert_reader>> expert_reader::open(const std::filesystem::path& folder) {
+  auto config = read_model_config(folder);
+  if (!config) return config.error();
+  auto source = checkpoint::open_folder(folder);
+  if (!source) return source.error();
+  auto part = read_part(folder);
+  if (!part) return part.error();
+  auto tensors = tensors_by_use(*config);
+  return std::unique_ptr<expert_reader>(new expert_reader(std::make_unique<content>(content{
+      folder, std::move(*config), std::move(tensors), std::move(*source), std::move(*part)})));
+}
+
+result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, precision kept) const {
+  const load_options options;
+  weight_reader reader(content_->source);
+  weight_loader loader(reader, content_->config, options, {}, content_->part);
+  expert_weights read;
+  loader.one_expert(read, layer, expert, content_->tensors, kept);
+  reader.run(1, {}, [&](const auto& body) { return guarded(content_->folder, body); });
+  if (reader.problem()) return *reader.problem();
+  return read;
 }
 
 }  // namespace ordermoe::model

@@ -274,15 +274,27 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
 
 void transformer::run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                              std::span<float> output) const {
+  const expert_rows work{expert, normed, output};
+  run_experts(layer, {&work, 1});
+}
+
+void transformer::run_experts(layer_id layer, std::span<const expert_rows> work) const {
   const model_config& shape = config();
   const std::size_t width = shape.hidden_size;
-  const std::size_t n = normed.size() / width;
-  ORDERMOE_CHECK(layer.index() < shape.n_layers && expert.index() < shape.n_experts,
-                 fmt::format("expert {} of layer {}", expert.index(), layer.index()));
-  ORDERMOE_CHECK(normed.size() == n * width && output.size() == n * width,
-                 "normed or output is not [n, hidden_size]");
-  const expert_weights& content = weights_->layers[layer.index()].experts[expert.index()];
-  content.apply(normed.data(), output.data(), n);
+  std::vector<expert_rows> elsewhere;
+  for (const auto& each : work) {
+    const std::size_t n = each.normed.size() / width;
+    ORDERMOE_CHECK(layer.index() < shape.n_layers && each.expert.index() < shape.n_experts,
+                   fmt::format("expert {} of layer {}", each.expert.index(), layer.index()));
+    ORDERMOE_CHECK(each.normed.size() == n * width && each.output.size() == n * width,
+                   "normed or output is not [n, hidden_size]");
+    const expert_weights& content = weights_->layers[layer.index()].experts[each.expert.index()];
+    if (!content.there() && weights_->elsewhere)
+      elsewhere.push_back(each);
+    else
+      content.apply(each.normed.data(), each.output.data(), n);
+  }
+  if (!elsewhere.empty()) weights_->elsewhere->run(layer, weights_->expert_precision, elsewhere);
 }
 
 void transformer::head(std::span<const float> hidden, std::span<float> logits) const {

@@ -12,6 +12,7 @@
 #include "config/ids.hpp"
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/checksums.hpp"
+#include "model/expert_source.hpp"
 #include "model/expert_weights.hpp"
 #include "model/kv_cache.hpp"
 
@@ -28,6 +29,8 @@ struct load_options {
   linear_path linear = linear_path::kernels;  ///< Has a say on "cpu" only.
   /// Which routed experts are read; empty: all. What is not an expert is always read.
   std::function<bool(layer_id layer, expert_id expert)> hosts = {};
+  /// Runs the experts that are not read; null: nobody does.
+  std::shared_ptr<const expert_source> elsewhere = nullptr;
   work_watch watch = {};                 ///< Asked between matrices.
   kv_precision kv = kv_precision::fp32;  ///< Of the caches that make_cache() makes.
   /// Of the experts, the shared one included.
@@ -97,9 +100,11 @@ class transformer {
              std::span<float> logits) const;
 
   /// output = expert(normed), without its gate, [n, hidden_size]. Precondition: hosts(layer,
-  /// expert).
+  /// expert), or it runs elsewhere; then expert_failure is thrown where it does not.
   void run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                   std::span<float> output) const;
+  /// The same for several experts of a layer; those that run elsewhere do so at once.
+  void run_experts(layer_id layer, std::span<const expert_rows> work) const;
 
   /// logits over the vocabulary, [n, vocab_size], from the hidden state after the last layer.
   void head(std::span<const float> hidden, std::span<float> logits) const;
@@ -108,6 +113,21 @@ class transformer {
   struct weights;
   explicit transformer(std::unique_ptr<weights> content);
   std::unique_ptr<weights> weights_;
+};
+
+/// Reads single experts of a model's folder, one at a time.
+class expert_reader {
+ public:
+  /// Errors: those of transformer::load() before it reads a weight.
+  static result<std::unique_ptr<expert_reader>> open(const std::filesystem::path& folder);
+  ~expert_reader();
+  /// The weights that transformer::load() would keep with this expert_precision. Errors: likewise.
+  result<expert_weights> read(layer_id layer, expert_id expert, precision kept) const;
+
+ private:
+  struct content;
+  explicit expert_reader(std::unique_ptr<content> made);
+  std::unique_ptr<content> content_;
 };
 
 /// sum = gates[0] * outputs[0] + gates[1] * outputs[1] + ..., one row of `sum.size()` numbers: the

@@ -44,7 +44,9 @@ struct layer_weights {
 struct transformer::weights {
   model_config config;
   kv_precision kv = kv_precision::fp32;
-  row_table embedding;  ///< [vocab_size, hidden_size] on the host.
+  std::shared_ptr<const expert_source> elsewhere;  ///< Null: nobody runs what is not here.
+  precision expert_precision = precision::stored;  ///< Of what runs elsewhere.
+  row_table embedding;                             ///< [vocab_size, hidden_size] on the host.
   std::vector<layer_weights> layers;
   position_rule positions;  ///< Of decoders.
   std::vector<float> final_norm;

@@ -39,11 +39,19 @@ result<planning::profile> calibrate_model(const model::transformer& model,
   options.progress = request.progress;
   options.should_stop = request.should_stop;
   for (const auto kept : request.copies) {
+    if (request.elsewhere) {
+      options.copies.push_back(
+          {kept, [from = request.elsewhere, kept](layer_id layer,
+                                                  std::span<const model::expert_rows> work) {
+             from->run(layer, kept, work);
+           }});
+      continue;
+    }
     model::load_options loading;
     loading.expert_precision = kept;
     auto coarser = model::transformer::load(request.folder, loading);
     if (!coarser) return coarser.error();
-    options.copies.push_back({kept, std::move(*coarser)});
+    options.copies.push_back(model::copy_of(kept, std::move(*coarser)));
   }
   const auto statistics = model::calibrate(model, request.documents, options);
   if (!statistics) return statistics.error();

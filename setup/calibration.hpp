@@ -21,6 +21,8 @@ struct calibration_request {
   std::vector<std::vector<std::int32_t>> documents;
   std::uint64_t seed = 1;
   std::vector<precision> copies = {};  ///< Coarser ones to be measured too.
+  /// Who runs the experts, the model having none; null: the model does, and the copies are loaded.
+  std::shared_ptr<const model::expert_source> elsewhere = {};
   std::function<void(double share_done)> progress = {};
   std::function<bool()> should_stop = {};
 };

@@ -202,6 +202,17 @@ result<std::optional<rehearsal>> rehearsal_of(const node_file& file, const world
                   file.name, file.rehearsed->stretch, needed, content.costs.name)};
 }
 
+/// The strategy of a plan, as it was tuned when it was made.
+result<prepared> prepare_as_made(const world& content, const plan_file& plan, job& work) {
+  preparation_request request;
+  request.strategy = plan.origin.strategy;
+  request.options.quality_percent = plan.origin.quality_percent;
+  request.options.dry_run_requests = 0;
+  auto as_made = request_with(plan, std::move(request));
+  if (!as_made) return as_made.error();
+  return prepare(content, *as_made, work);
+}
+
 /// In all of this two nodes agree, or do not work together.
 result<std::vector<net::agreement>> agreements(const node_file& file, const world& content,
                                                const actors::service_options& service) {
@@ -288,6 +299,24 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   return outlook;
 }
 
+result<cluster_outlook> look_at_cluster(node_file file, const fs::path& model, job& work) {
+  if (!model.empty()) file.model = model;
+  auto content = world_of(file, work);
+  if (!content) return content.error();
+  const auto plan = read_plan_file(file.plan);
+  if (!plan) return plan.error();
+  auto shape = model::read_model_config(content->folder);
+  if (!shape) return shape.error();
+  auto costs = load_costs(file.costs, *shape);
+  if (!costs) return costs.error();
+  content->costs = std::move(*costs);
+  content->coarser[plan->origin.whole_model] = nullptr;
+  if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
+  auto ready = prepare_as_made(*content, *plan, work);
+  if (!ready) return ready.error();
+  return cluster_outlook{std::move(ready->service), std::move(*shape), content->model_name};
+}
+
 result<void> check_reach(const std::vector<node_file>& files) {
   const auto listens_to = [](const node_file& from, const node_file& to) {
     const auto found = std::ranges::find(from.members, to.name, &node_member::name);
@@ -322,13 +351,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   content->costs = std::move(*costs);
   content->coarser[plan->origin.whole_model] = *share;
   if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
-  preparation_request request;
-  request.strategy = plan->origin.strategy;
-  request.options.quality_percent = plan->origin.quality_percent;
-  request.options.dry_run_requests = 0;
-  auto as_made = request_with(*plan, std::move(request));
-  if (!as_made) return as_made.error();
-  auto ready = prepare(*content, *as_made, work);
+  auto ready = prepare_as_made(*content, *plan, work);
   if (!ready) return ready.error();
   actors::node_options options;
   options.server = *place;
@@ -350,6 +373,9 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   service.rehearsed = *rehearsed;
   auto agreed = agreements(file, *content, service);
   if (!agreed) return agreed.error();
+  auto coarser = model::expert_reader::open(content->folder);
+  if (!coarser) return coarser.error();
+  options.coarser = std::move(*coarser);
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
   options.believes_measures = file.measures_links;

@@ -33,6 +33,17 @@ result<node_outlook> check_node(const node_file& file, job& work);
 std::uint32_t least_stretch(const cost_profile& costs, const model::model_config& shape,
                             model::kv_precision kv);
 
+/// What a cluster runs, for whoever asks it: no weights are loaded.
+struct cluster_outlook {
+  actors::service_options service;  ///< Without a model.
+  model::model_config shape;
+  std::string model_name;
+};
+/// As a node's file has it, with the model's folder here in place of the node's where it is given. The errors of
+/// check_node, but for those of certificates and weights.
+result<cluster_outlook> look_at_cluster(node_file file, const std::filesystem::path& model,
+                                        job& work);
+
 /// Pairs of nodes of which neither can dial the other. Error: mismatch, naming the first and the remedy.
 result<void> check_reach(const std::vector<node_file>& files);
 

@@ -297,12 +297,16 @@ result<prepared> prepare(const world& content, const preparation_request& reques
   about.service.quality_percent = options.quality_percent;
   if (request.known_tuning || request.whole_model != precision::stored)
     return prepare_known(std::move(about), request, work);
-  auto ready = prepare_one(about, work);
-  const bool tries_coarser = may_keep_whole_model_coarser(content, request);
-  // Where the model as stored fits nowhere, a coarser one may.
-  if (tries_coarser && (ready || ready.error().code == errc::infeasible))
-    return fastest_whole_model(about, std::move(ready), work);
-  return ready;
+  try {
+    auto ready = prepare_one(about, work);
+    const bool tries_coarser = may_keep_whole_model_coarser(content, request);
+    // Where the model as stored fits nowhere, a coarser one may.
+    if (tries_coarser && (ready || ready.error().code == errc::infeasible))
+      return fastest_whole_model(about, std::move(ready), work);
+    return ready;
+  } catch (const model::expert_failure& failed) {
+    return failed.why;
+  }
 }
 
 result<prepared> with_own_weights(const world& content, prepared ready) {

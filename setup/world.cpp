@@ -50,7 +50,9 @@ result<void> load_model(world& content, const world_options& options, job& work)
   content.loading.expert_precision = options.expert_precision;
   content.loading.dense_precision = options.dense_precision;
   content.loading.kv = options.kv;
-  if (!options.runs_model) content.loading.hosts = [](layer_id, expert_id) { return false; };
+  content.loading.elsewhere = options.elsewhere;
+  if (!options.runs_model || options.elsewhere)
+    content.loading.hosts = [](layer_id, expert_id) { return false; };
   auto loading = content.loading;
   loading.watch = {work.advancing(), work.stopping()};
   auto model = model::transformer::load(content.folder, loading);
@@ -185,7 +187,8 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
                                        const model::transformer& model,
                                        const model::tokenizer& tokens, const fs::path& text,
                                        std::size_t max_tokens, std::uint64_t seed,
-                                       const std::vector<precision>& copies, job& work) {
+                                       const std::vector<precision>& copies, job& work,
+                                       std::shared_ptr<const model::expert_source> elsewhere) {
   const auto documents = read_documents(text, tokens, document_tokens(model), max_tokens);
   if (!documents) return documents.error();
   work.begin("calibrating");
@@ -195,6 +198,7 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
   request.documents = *documents;
   request.seed = seed;
   request.copies = copies;
+  request.elsewhere = std::move(elsewhere);
   request.progress = work.advancing();
   request.should_stop = work.stopping();
   return calibrate_model(model, request);
@@ -225,7 +229,11 @@ result<world> load_world(const world_options& options, job& work) {
   content.model_digest = std::move(*digest);
   if (auto done = load_profile(content, options, work); !done) return done.error();
   if (auto done = load_coarser(content, options); !done) return done.error();
-  if (auto done = load_tuning_texts(content, options.runs_model); !done) return done.error();
+  try {
+    if (auto done = load_tuning_texts(content, options.runs_model); !done) return done.error();
+  } catch (const model::expert_failure& failed) {
+    return failed.why;
+  }
   return content;
 }
 

@@ -34,6 +34,8 @@ struct world_options {
   bool makes_profile = true;
   /// Whether the model is executed. Otherwise no expert is in memory, and none may be run.
   bool runs_model = true;
+  /// Who runs the experts, which then are not in memory either; null: the model does.
+  std::shared_ptr<const model::expert_source> elsewhere;
   profile_use use = profile_use::needed;
   precision expert_precision = precision::stored, dense_precision = precision::stored;
   model::kv_precision kv = model::kv_precision::bf16;
@@ -75,13 +77,14 @@ result<world> load_world(const world_options& options, job& work);
 /// The charges named so, for a model of this shape.
 result<cost_profile> load_costs(const std::string& name, const model::model_config& shape);
 
-/// Calibrates on a text file; copies: coarser ones to be measured too.
+/// Calibrates on a text file; copies: coarser ones to be measured too; elsewhere: as calibration_request has it.
 result<planning::profile> calibrate_on(const std::filesystem::path& model_folder,
                                        const model::transformer& model,
                                        const model::tokenizer& tokens,
                                        const std::filesystem::path& text, std::size_t max_tokens,
                                        std::uint64_t seed, const std::vector<precision>& copies,
-                                       job& work);
+                                       job& work,
+                                       std::shared_ptr<const model::expert_source> elsewhere = {});
 
 /// The same world on other servers.
 world on_servers(world content, cluster servers);

@@ -20,6 +20,8 @@ constexpr peer_id the_node = 0;
 
 class cluster_client::content final : public net::transport_user {
  public:
+  using expert_sink = std::function<void(const expert_answer&)>;
+
   result<void> begin(std::shared_ptr<const net::tls_identity> identity, const net::address& at,
                      std::chrono::milliseconds longest) {
     net::transport_options options;
@@ -63,6 +65,15 @@ class cluster_client::content final : public net::transport_user {
 
   void cancel(std::uint64_t request) { say(control_kind::cancel, cancel_text(request)); }
 
+  void cancel_all() {
+    std::vector<std::uint64_t> all;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [ref, sink] : sinks_) all.push_back(ref);
+    }
+    for (const auto ref : all) cancel(ref);
+  }
+
   std::size_t outstanding() const {
     const std::lock_guard lock(mutex_);
     return sinks_.size();
@@ -87,6 +98,17 @@ class cluster_client::content final : public net::transport_user {
     if (status_) return *status_;
     if (!up_) return error{errc::io, fmt::format("{} went away: {}", node_name_, problem_)};
     return error{errc::timed_out, fmt::format("{} did not say how it is", node_name_)};
+  }
+
+  void run_expert(expert_ask ask, expert_sink sink) {
+    std::unique_lock lock(mutex_);
+    const auto ref = ask.ref = next_++;
+    experts_[ref] = std::move(sink);
+    lock.unlock();
+    if (!transport_->send(the_node, net::lane::token,
+                          static_cast<std::uint8_t>(control_kind::run_expert), 0, 0, 0,
+                          encode(ask)))
+      end_expert(not_run(ref, gone_text()));
   }
 
   // ------------------------------------------------------------------------- of the transport's thread
@@ -170,13 +192,32 @@ class cluster_client::content final : public net::transport_user {
     changed_.notify_all();
   }
 
+  static expert_answer not_run(std::uint64_t ref, std::string why) {
+    expert_answer answer;
+    answer.ref = ref;
+    answer.code = errc::io;
+    answer.problem = std::move(why);
+    return answer;
+  }
+
+  /// Once, whoever is the first to say so.
+  void end_expert(const expert_answer& answer) {
+    std::unique_lock lock(mutex_);
+    auto found = experts_.extract(answer.ref);
+    lock.unlock();
+    if (!found.empty()) found.mapped()(answer);
+  }
+
   void lose(const std::string& why) {
-    std::vector<std::uint64_t> left;
+    std::vector<std::uint64_t> left, experts;
     set([&] {
       up_ = false;
       problem_ = why;
       for (const auto& [ref, sink] : sinks_) left.push_back(ref);
+      for (const auto& [ref, sink] : experts_) experts.push_back(ref);
     });
+    for (const auto ref : experts)
+      end_expert(not_run(ref, fmt::format("{} went away: {}", node_name_, why)));
     for (const auto ref : left)
       end(ref, failed(ref, {errc::io, fmt::format("{} went away: {}", node_name_, why)}));
   }
@@ -195,6 +236,11 @@ class cluster_client::content final : public net::transport_user {
           return give_up(outcome.error());
       case control_kind::status:
         return set([&] { status_ = event.text; });
+      case control_kind::expert_ran:
+        if (const auto answer = decode_expert_answer(event.text))
+          return end_expert(*answer);
+        else
+          return give_up(answer.error());
       default:
         return;
     }
@@ -227,6 +273,7 @@ class cluster_client::content final : public net::transport_user {
   std::string problem_;
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, waiting_answer> sinks_;
+  std::map<std::uint64_t, expert_sink> experts_;
   std::optional<std::string> status_;
 };
 
@@ -250,11 +297,17 @@ std::uint64_t cluster_client::submit(remote_request wanted, answer_sink sink) {
 void cluster_client::cancel(std::uint64_t request) {
   content_->cancel(request);
 }
+void cluster_client::cancel_all() {
+  content_->cancel_all();
+}
 std::size_t cluster_client::outstanding() const {
   return content_->outstanding();
 }
 bool cluster_client::wait(const std::function<bool()>& done, const std::function<bool()>& pause) {
   return content_->wait(done, pause);
+}
+void cluster_client::run_expert(expert_ask ask, std::function<void(const expert_answer&)> sink) {
+  content_->run_expert(std::move(ask), std::move(sink));
 }
 result<std::string> cluster_client::status(std::chrono::milliseconds longest) {
   return content_->status(longest);

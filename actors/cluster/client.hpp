@@ -7,6 +7,7 @@
 #include <string>
 
 #include "actors/cluster/control.hpp"
+#include "actors/cluster/expert_messages.hpp"
 #include "actors/requests.hpp"
 #include "net/channel/transport.hpp"
 
@@ -29,9 +30,14 @@ class cluster_client {
   /// where the node goes away.
   std::uint64_t submit(remote_request wanted, answer_sink sink);
   void cancel(std::uint64_t request);
+  /// Every request that has not ended.
+  void cancel_all();
   std::size_t outstanding() const;
   /// Until done(), asked whenever something ended and every 10 ms; false where `pause` ended it.
   bool wait(const std::function<bool()>& done, const std::function<bool()>& pause = {});
+  /// Has an expert run wherever it is. The sink is called once, on another thread, also where the node goes away; the
+  /// ask's ref is filled in.
+  void run_expert(expert_ask ask, std::function<void(const expert_answer&)> sink);
   /// What the node says of itself: JSON. Error: timed_out; io where it went away.
   result<std::string> status(std::chrono::milliseconds longest);
 

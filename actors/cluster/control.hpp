@@ -17,10 +17,21 @@
 ///   cancel  ------->          the answer ends at once
 ///   ask     ------->
 ///           <-------  status  how the node is
+///   run_expert ---->          on the lane of tokens, as expert_messages.hpp has it; a node asks another likewise, on
+///           <--- expert_ran   that of KV rows. Once for each ask, in any order
 namespace ordermoe::actors {
 
 /// Kinds of frames; below 64 are those between servers.
-enum class control_kind : std::uint8_t { submit = 64, cancel, token, ended, ask, status };
+enum class control_kind : std::uint8_t {
+  submit = 64,
+  cancel,
+  token,
+  ended,
+  ask,
+  status,
+  run_expert,
+  expert_ran
+};
 
 /// A request as a client sends it: a text, which the node's tokenizer encodes, or ids.
 struct remote_request {

@@ -9,10 +9,12 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "actors/cluster/control.hpp"
+#include "actors/cluster/expert_desk.hpp"
 #include "actors/session_frames.hpp"
 
 namespace ordermoe::actors {
@@ -109,6 +111,7 @@ class node::content final : public net::transport_user {
     auto service = service::start(options_.service);
     if (!service) return service.error();
     service_ = std::move(*service);
+    open_desk();
     auto transport = net::transport::start(options_.transport, *this);
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
@@ -129,6 +132,7 @@ class node::content final : public net::transport_user {
       asked_.notify_all();
     }
     if (asker_.joinable()) asker_.join();
+    if (desk_) desk_->stop();
     if (service_) service_->stop();
   }
 
@@ -148,6 +152,7 @@ class node::content final : public net::transport_user {
                    {"policy", server.policy},
                    {"admitting", server.admitting},
                    {"time_ns", status->time_ns},
+                   {"model", model_digest()},
                    {"wait_ns", server.wait_ns},
                    {"reserved_bytes", server.reserved_bytes},
                    {"kv_bytes", server.kv_bytes},
@@ -236,6 +241,11 @@ class node::content final : public net::transport_user {
     std::vector<peer_event> for_server;
     for (auto& event : events) {
       log_event(from, event);
+      if (event.kind == session_event::what::down) lose_asks(from);
+      if (event.kind == session_event::what::frame && is_of_experts(event)) {
+        take_of_experts(from, event);
+        continue;
+      }
       if (event.kind == session_event::what::frame && options_.service.sink)
         options_.service.sink->observe(event.header.stamp);
       if (auto made = event_of(event, server_of(from), options_.server,
@@ -317,6 +327,9 @@ class node::content final : public net::transport_user {
           return cancel(from, *ref);
         else
           return refused(ref.error());
+      case control_kind::run_expert:
+        if (auto asked = take_ask(from, event.text); !asked) return refused(asked.error());
+        return;
       case control_kind::ask: {
         const std::lock_guard lock(asks_mutex_);
         asks_.push_back(from);
@@ -325,8 +338,8 @@ class node::content final : public net::transport_user {
       }
       default:
         return refused(
-            {errc::malformed, fmt::format("a message of kind {}, expected submit, cancel "
-                                          "or ask",
+            {errc::malformed, fmt::format("a message of kind {}, expected submit, cancel, "
+                                          "ask or run_expert",
                                           static_cast<int>(event.header.kind))});
     }
   }
@@ -397,11 +410,170 @@ class node::content final : public net::transport_user {
 
   /// Nobody waits for its answers any more.
   void client_gone(peer_id from) {
+    std::erase_if(passed_on_, [&](const auto& each) { return each.second.client == from; });
     const std::lock_guard lock(clients_mutex_);
     const auto found = clients_.find(from);
     if (found == clients_.end()) return;
     for (const auto& [ref, request] : found->second.requests) service_->cancel(request);
     clients_.erase(found);
+  }
+
+  // ------------------------------------------------------------------------------------- experts
+  //
+  // A client has experts run on rows of its own. Where the expert is not here, a server that has it is asked in the
+  // client's place: any node can be asked for any expert, and nobody needs to reach them all.
+
+  const planning::strategy& plan_in_force() const { return options_.service.chosen; }
+
+  /// Whether server m runs its experts as the model has them.
+  bool runs_as_stored(std::uint32_t m) const {
+    return plan_in_force().whole_model == precision::stored &&
+           plan_in_force().plan.precision_at(m) == precision::stored;
+  }
+
+  std::string model_digest() const {
+    for (const auto& [what, value] : options_.transport.agreed)
+      if (what == "model") return value;
+    return {};
+  }
+
+  void open_desk() {
+    placed_.emplace(plan_in_force().plan);
+    desk_ = std::make_unique<expert_desk>(options_.service.server_models[options_.server],
+                                          options_.coarser, runs_as_stored(options_.server),
+                                          options_.service.threads_per_server);
+  }
+
+  static bool is_of_experts(const session_event& event) {
+    const auto kind = static_cast<control_kind>(event.header.kind);
+    return kind == control_kind::run_expert || kind == control_kind::expert_ran;
+  }
+
+  /// From another server: an ask for a client of its own, or the answer to one for a client of this one.
+  void take_of_experts(peer_id from, const session_event& event) {
+    const auto kind = static_cast<control_kind>(event.header.kind);
+    auto taken = kind == control_kind::run_expert ? take_ask(from, event.text)
+                                                  : pass_on_answer(from, event.text);
+    if (!taken) log(fmt::format("{}: {}", name_of(from), taken.error().message));
+    through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
+  }
+
+  bool is_server(peer_id who) const { return who < options_.transport.peers.size(); }
+
+  void answer_ask(peer_id to, const expert_answer& answer) {
+    through_->load()->send(to, is_server(to) ? lane::kv : lane::token,
+                           static_cast<std::uint8_t>(control_kind::expert_ran), 0, 0, 0,
+                           encode(answer));
+  }
+
+  void refuse_ask(peer_id to, std::uint64_t ref, error why) {
+    expert_answer answer;
+    answer.ref = ref;
+    answer.code = why.code;
+    answer.problem = std::move(why.message);
+    answer_ask(to, answer);
+  }
+
+  /// Error: what makes no sense, whoever asks.
+  result<void> take_ask(peer_id from, const std::string& bytes) {
+    auto ask = decode_expert_ask(bytes);
+    if (!ask) return ask.error();
+    if (!is_server(from) && !may_ask(from)) {
+      refuse_ask(from, ask->ref,
+                 {errc::usage,
+                  "a viewer's certificate runs no experts; use one of an operator or "
+                  "admin"});
+      return {};
+    }
+    const auto here = desk_->takes(*ask);
+    if (!here) return here.error();
+    if (*here && placed_->hosts(options_.server, ask->layer, ask->expert)) {
+      const auto ref = ask->ref;
+      if (!desk_->run(std::move(*ask),
+                      [this, from](const expert_answer& answer) { answer_ask(from, answer); }))
+        refuse_ask(from, ref,
+                   {errc::failed, fmt::format("{} has too many asks for experts waiting; try again "
+                                              "when others are done",
+                                              name_of_self())});
+      return {};
+    }
+    if (is_server(from))
+      refuse_ask(from, ask->ref,
+                 {errc::mismatch, fmt::format("{} does not have expert {} of layer {}",
+                                              name_of_self(), ask->expert, ask->layer)});
+    else
+      pass_on(from, std::move(*ask));
+    return {};
+  }
+
+  bool may_ask(peer_id from) {
+    const std::lock_guard lock(clients_mutex_);
+    const auto found = clients_.find(from);
+    return found != clients_.end() && found->second.who.of != net::role::viewer;
+  }
+
+  const std::string& name_of_self() const { return options_.transport.identity->name().name; }
+
+  /// To the connected server with the fewest asks among those that have the expert.
+  void pass_on(peer_id client, expert_ask ask) {
+    std::optional<peer_id> to;
+    std::size_t fewest = 0;
+    std::string hosts;
+    for (peer_id peer = 0; is_server(peer); ++peer) {
+      const auto m = server_of(peer);
+      if (!placed_->hosts(m, ask.layer, ask.expert)) continue;
+      if (ask.kept == precision::stored && !runs_as_stored(m)) continue;
+      hosts += (hosts.empty() ? "" : ", ") + name_of(peer);
+      const auto n = static_cast<std::size_t>(std::ranges::count_if(
+          passed_on_, [&](const auto& each) { return each.second.server == peer; }));
+      if (!transport_is_up(peer) || (to && n >= fewest)) continue;
+      to = peer;
+      fewest = n;
+    }
+    const auto ref = ask.ref;
+    if (hosts.empty())
+      return refuse_ask(client, ref,
+                        {errc::unsupported,
+                         fmt::format("no server keeps expert {} of layer {} as the model has it; "
+                                     "calibrate on a cluster whose plan does",
+                                     ask.expert, ask.layer)});
+    if (to) {
+      ask.ref = next_passed_on_++;
+      if (through_->load()->send(*to, lane::kv, static_cast<std::uint8_t>(control_kind::run_expert),
+                                 0, 0, 0, encode(ask))) {
+        passed_on_[ask.ref] = {client, ref, *to};
+        return;
+      }
+    }
+    refuse_ask(client, ref,
+               {errc::io, fmt::format("expert {} of layer {} is on {}, not connected with {}",
+                                      ask.expert, ask.layer, hosts, name_of_self())});
+  }
+
+  bool transport_is_up(peer_id peer) const { return through_->load()->figures(peer).up; }
+
+  result<void> pass_on_answer(peer_id from, const std::string& bytes) {
+    auto answer = decode_expert_answer(bytes);
+    if (!answer) return answer.error();
+    const auto found = passed_on_.find(answer->ref);
+    // Of a client that is gone.
+    if (found == passed_on_.end() || found->second.server != from) return {};
+    answer->ref = found->second.ref;
+    answer_ask(found->second.client, *answer);
+    passed_on_.erase(found);
+    return {};
+  }
+
+  void lose_asks(peer_id server) {
+    for (auto each = passed_on_.begin(); each != passed_on_.end();) {
+      if (each->second.server != server) {
+        ++each;
+        continue;
+      }
+      refuse_ask(each->second.client, each->second.ref,
+                 {errc::io, fmt::format("{} is not connected any more", name_of(server))});
+      each = passed_on_.erase(each);
+    }
   }
 
   /// Half of the round trip is this direction's.
@@ -446,6 +618,16 @@ class node::content final : public net::transport_user {
   std::unique_ptr<net::transport> transport_;
   std::mutex clients_mutex_;
   std::map<peer_id, client> clients_;
+  std::unique_ptr<expert_desk> desk_;
+  std::optional<planning::placement_index> placed_;
+  /// An ask for an expert on its way to another server. Of the transport's thread.
+  struct passed_on_ask {
+    peer_id client = 0;
+    std::uint64_t ref = 0;  ///< The client's.
+    peer_id server = 0;
+  };
+  std::map<std::uint64_t, passed_on_ask> passed_on_;
+  std::uint64_t next_passed_on_ = 0;
   std::mutex asks_mutex_;
   std::condition_variable asked_;
   std::vector<peer_id> asks_;

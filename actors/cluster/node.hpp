@@ -21,6 +21,8 @@ struct node_options {
   net::transport_options transport;
   /// What is measured of links goes into what is decided; else the cluster file is believed.
   bool believes_measures = true;
+  /// Of the model's folder, to run this server's experts coarser for whoever calibrates; null: they run as kept only.
+  std::shared_ptr<const model::expert_reader> coarser;
   /// Told of what is refused, lost and found again, on any thread.
   std::function<void(const std::string&)> log;
 };

@@ -54,11 +54,16 @@ run_setup setup_of(const service_options& service, const workload& load, job& wo
 
 result<strategy_report> measure(const service_options& service, std::span<const workload> workloads,
                                 job& work) {
+  return measure(service, workloads, work, run_requests);
+}
+
+result<strategy_report> measure(const service_options& service, std::span<const workload> workloads,
+                                job& work, const answering_machine& answer) {
   auto report = report_of(service);
   for (const auto& load : workloads) {
     work.begin(load.phase);
     const auto setup = setup_of(service, load, work);
-    auto answered = run_requests(setup);
+    auto answered = answer(setup);
     if (!answered) return answered.error();
     report.host_seconds += answered->host_seconds;
     report.tensor_seconds += answered->tensor_seconds;

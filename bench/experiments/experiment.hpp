@@ -79,6 +79,10 @@ struct workload {
 /// run_requests.
 result<strategy_report> measure(const service_options& service, std::span<const workload> workloads,
                                 job& work);
+/// The same where something else than run_requests answers.
+using answering_machine = std::function<result<run_result>(const run_setup& asked)>;
+result<strategy_report> measure(const service_options& service, std::span<const workload> workloads,
+                                job& work, const answering_machine& answer);
 
 /// The report as JSON text: docs/REPORT.md states the fields.
 struct report_header {

@@ -33,7 +33,7 @@ struct model_part {
   bool has(layer_id layer, expert_id expert) const;
 };
 
-/// Nothing where the folder is a whole model's. Errors: io; malformed, naming the member of part.json.
+/// Nothing where the folder is a whole model's. Errors: io; malformed or out_of_range, naming the member of part.json.
 result<std::optional<model_part>> read_part(const std::filesystem::path& folder);
 
 /// The tensors of experts that a part does not have, by name.

@@ -126,7 +126,38 @@ expect "an exact one does without" 0 'every expert is taken to be chosen as ofte
 plain=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' plain/nodes/s0/node.toml)
 "${run[@]}" --connect "$plain" --dir plain 2>errors.txt </dev/null | answers >cluster.txt
 cmp -s reference.txt cluster.txt || fail "a cluster without a profile answers otherwise: $(head -n 2 errors.txt)"
+# What is measured over it is what one process measures, and nobody here holds an expert.
+calibrate=("$ordermoe" calibrate --tokens 300 --seed 3)
+"${calibrate[@]}" --model "$model" --out single.json >/dev/null || fail "one process calibrates"
+expect "a cluster is calibrated" 0 'nats a token' "${calibrate[@]}" --connect "$plain" --dir plain --out connected.json
+cmp single.json connected.json || fail "a cluster's profile is another"
+mkdir -p watches && cp -r plain/certificates plain/cluster.toml plain/nodes plain/plan.json watches/
+rm watches/certificates/console.*
+"$ordermoe" cert issue console --dir watches/certificates --role viewer >/dev/null
+expect "a viewer calibrates nothing" 2 "viewer's certificate runs no experts" "${calibrate[@]}" --connect "$plain" --dir watches --out watched.json
+[[ ! -e watched.json ]] || fail "a refused calibration left a profile"
+expect "another model is not what is served" 2 'serves a model with digest' "${calibrate[@]}" --connect "$plain" --dir plain --model "$data/models/upcycled" --out other.json
+expect "something is calibrated" 2 'give --model DIR, or --connect' "${calibrate[@]}"
+# Likewise its scores.
+perplexity() { python3 -c 'import json, sys
+one = json.load(sys.stdin)["strategies"][0]; print(one["perplexity"], one["exact_match"])'; }
+eval=("$ordermoe" eval --tokens 200 --n-problems 2 --json)
+"${eval[@]}" --model "$model" --cluster three.toml --strategy layer-shards 2>/dev/null | perplexity >alone.txt
+"${eval[@]}" --connect "$plain" --dir plain 2>errors.txt | perplexity >connected.txt
+[[ -s alone.txt ]] && cmp alone.txt connected.txt || fail "a cluster scores otherwise: $(cat alone.txt connected.txt errors.txt)"
+expect "a cluster has its own strategy" 2 '--strategy: a cluster that runs has its own' "${eval[@]}" --connect "$plain" --dir plain --strategy exact
+expect "something is scored" 2 'give --model DIR and --cluster FILE, or --connect' "${eval[@]}"
+expect "a score tells where experts ran" 0 'slots run where the token was: exactly' "$ordermoe" eval --tokens 100 --connect "$plain" --dir plain
+# A plan with a budget, tried on the running cluster, is the one that a whole model gives.
+budget=("$ordermoe" plan --model "$model" --cluster three.toml --profile single.json --quality-budget 1 --search-steps 100)
+"${budget[@]}" --out single-plan.json >/dev/null || fail "one process plans"
+expect "a plan is tried on a cluster" 0 'copies of 48 experts' "${budget[@]}" --connect "$plain" --dir plain --out connected-plan.json
+cmp single-plan.json connected-plan.json || fail "a plan that was tried on a cluster is another"
 "$ordermoe" cluster down --dir plain || fail "a cluster without a profile ends"
+expect "a plan that was tried starts without the model" 0 '^127' "$ordermoe" cluster up --model "$model" --cluster three.toml --plan connected-plan.json --profile connected.json --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir planned
+planned=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' planned/nodes/s0/node.toml)
+expect "it scores within its budget" 0 'of the budget spent' "$ordermoe" eval --tokens 200 --connect "$planned" --dir planned
+"$ordermoe" cluster down --dir planned || fail "a planned cluster ends"
 for name in s0 s1 s2; do
   expect "the part of $name is written" 0 "what $name needs of the model" "$ordermoe" model shard --model "$model" --plan plain/plan.json --server "$name" --out "part-$name"
   sed -i "s|^model = .*|model = \"$work/part-$name\"|" "plain/nodes/$name/node.toml"

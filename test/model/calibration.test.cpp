@@ -192,7 +192,8 @@ BOOST_AUTO_TEST_CASE(a_coarser_copy_is_as_far_as_its_outputs_and_the_same_weight
   loading.expert_precision = ordermoe::precision::int4;
   const auto coarse = fixture::need(om::transformer::load(fixture::tiny, loading));
   om::calibration_options options{.damage_tokens = 60};
-  options.copies = {{ordermoe::precision::int8, tiny_model()}, {ordermoe::precision::int4, coarse}};
+  options.copies = {om::copy_of(ordermoe::precision::int8, tiny_model()),
+                    om::copy_of(ordermoe::precision::int4, coarse)};
   const auto found = fixture::need(om::calibrate(*tiny_model(), documents(), options));
   const auto& config = tiny_model()->config();
   for (std::size_t l = 0; l < config.n_layers; ++l) {

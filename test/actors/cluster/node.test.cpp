@@ -1,5 +1,7 @@
 #include "actors/cluster/node.hpp"
 
+#include "actors/cluster/remote_experts.hpp"
+
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <set>
@@ -325,6 +327,88 @@ BOOST_AUTO_TEST_CASE(a_client_that_makes_no_sense_is_ended_and_others_go_on) {
   }
   BOOST_TEST(cluster.log_of(0).has("a client: a message of kind 255"));
   BOOST_TEST(other->outstanding() == 1u);
+  BOOST_TEST(other->status(test::patience).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(experts_run_for_a_client_wherever_they_are) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.start_all();
+  const auto& model = cluster.model();
+  const auto& shape = model.config();
+  const auto width = shape.hidden_size;
+  // More than a message holds, so that there are several pieces.
+  const auto n = actors::most_row_bytes / sizeof(float) / width + 3;
+  std::vector<float> rows(n * width);
+  random_stream draws(5);
+  for (float& x : rows) x = static_cast<float>(draws.uniform(-1, 1));
+  // Server 2 has no expert at all.
+  for (const std::uint32_t m : {0u, 2u}) {
+    const actors::remote_experts experts(cluster.client(m), width);
+    for (std::size_t l = 0; l < shape.n_layers; ++l) {
+      std::vector<std::vector<float>> outputs(shape.n_experts, std::vector<float>(rows.size()));
+      std::vector<model::expert_rows> work;
+      for (std::size_t e = 0; e < shape.n_experts; ++e)
+        work.push_back({expert_id{e}, rows, outputs[e]});
+      experts.run(layer_id{l}, precision::stored, work);
+      for (std::size_t e = 0; e < shape.n_experts; ++e) {
+        std::vector<float> expected(rows.size());
+        model.run_expert(layer_id{l}, expert_id{e}, rows, expected);
+        BOOST_TEST(outputs[e] == expected);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(experts_that_cannot_be_run_are_named_and_the_client_stays) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.start_all();
+  const auto width = cluster.model().config().hidden_size;
+  const std::vector<float> rows(width, 1);
+  std::vector<float> output(width);
+  const auto problem_of = [&](std::shared_ptr<actors::cluster_client> client, std::size_t expert) {
+    const actors::remote_experts experts(std::move(client), width);
+    const model::expert_rows work{expert_id{expert}, rows, output};
+    try {
+      experts.run(layer_id{0}, precision::stored, {&work, 1});
+    } catch (const model::expert_failure& failed) {
+      return failed.why;
+    }
+    return error{errc::failed, "it ran"};
+  };
+  const auto viewer = problem_of(cluster.client(0, "eve", net::role::viewer), 0);
+  BOOST_TEST((viewer.code == errc::usage));
+  BOOST_TEST(says(viewer.message, "a viewer's certificate runs no experts"), viewer.message);
+  const std::shared_ptr<actors::cluster_client> client = cluster.client(0);
+  cluster.stop(1);
+  BOOST_REQUIRE(eventually([&] { return cluster.log_of(0).has("s1 is not connected any more"); }));
+  const auto gone = problem_of(client, 1);
+  BOOST_TEST((gone.code == errc::io));
+  BOOST_TEST(says(gone.message, "expert 1 of layer 0 is on s1, not connected with s0"),
+             gone.message);
+  BOOST_TEST(problem_of(client, 0).message == "it ran");
+}
+
+BOOST_AUTO_TEST_CASE(an_ask_for_an_expert_that_makes_no_sense_ends_that_client_alone) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.start_all();
+  const auto width = cluster.model().config().hidden_size;
+  actors::expert_ask beyond, ragged;
+  beyond.expert = 99;
+  beyond.rows.resize(width);
+  ragged.rows.resize(width + 1);
+  for (const auto& bytes : {std::string("garbage"), encode(beyond), encode(ragged)}) {
+    bare_end client;
+    client.start(cluster.dialling(0));
+    BOOST_REQUIRE(eventually([&] { return client.is_up(); }));
+    BOOST_TEST(client.send(0, net::lane::token,
+                           static_cast<std::uint8_t>(actors::control_kind::run_expert), bytes));
+    BOOST_REQUIRE(eventually([&] { return !client.events(session_event::what::down).empty(); }));
+    BOOST_TEST(says(client.events(session_event::what::down).front().text, "an ask for"));
+  }
+  const auto other = cluster.client(0);
   BOOST_TEST(other->status(test::patience).has_value());
 }
 
