@@ -10,6 +10,7 @@
 #include <charconv>
 #include <chrono>
 #include <future>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -301,6 +302,22 @@ result<std::vector<std::string>> given_addresses(const std::vector<std::string>&
   return addresses;
 }
 
+/// Two nodes greet each other in four ways over their link, and give up on who takes longer.
+result<void> check_dilation(double dilation, const cluster& servers) {
+  std::int64_t longest_ns = 1;
+  for (std::size_t from = 0; from < servers.size(); ++from)
+    for (std::size_t to = 0; to < servers.size(); ++to)
+      if (from != to)
+        longest_ns = std::max(longest_ns, servers.link(server_id{from}, server_id{to}).latency_ns);
+  const auto most =
+      static_cast<double>(net::session_limits{}.hello_ns) / (4 * static_cast<double>(longest_ns));
+  if (dilation <= most) return {};
+  return error{errc::out_of_range,
+               fmt::format("--dilation: found {:g}, expected {:.0f} at most: with links of {:g} ms "
+                           "nodes would not greet each other in time; choose less",
+                           dilation, std::floor(most), static_cast<double>(longest_ns) * 1e-6)};
+}
+
 /// What is rehearsed. Links that are there can be neither slowed nor widened: only those of --netns are.
 result<std::optional<rehearsal>> rehearsal_of(const up_command& options,
                                               const setup::world& loaded) {
@@ -308,7 +325,10 @@ result<std::optional<rehearsal>> rehearsal_of(const up_command& options,
   rehearsal made;
   made.dilation = options.dilation;
   made.stretch = setup::least_stretch(loaded.costs, loaded.model->config(), loaded.loading.kv);
-  if (options.netns) return std::optional(made);
+  if (options.netns) {
+    if (auto fits = check_dilation(made.dilation, loaded.servers); !fits) return fits.error();
+    return std::optional(made);
+  }
   if (made.dilation != 1)
     return error{errc::usage,
                  "--dilation: only the links of --netns can be slowed likewise; add "

@@ -95,6 +95,7 @@ expect "a key that is not there is named" 2 's0 .*s0.key' "$ordermoe" cluster ch
 rehearse=("${up[@]}" --port $((20000 + ($$ + 50) % 20000)) --dir rehearsed)
 expect "only a rehearsal is dilated" 2 '--dilation: nothing is rehearsed' "${rehearse[@]}" --dilation 2
 expect "only links that are made are slowed" 2 '--dilation: only the links of --netns' "${rehearse[@]}" --rehearse --dilation 2
+expect "nodes must greet each other in time" 2 '--dilation: found 900, expected [0-9]+ at most' "${rehearse[@]}" --rehearse --netns --dilation 900
 expect "rows are not sent in fewer bytes than they have" 2 'rows of this model are up to 2 times the bytes that measured charges' "${rehearse[@]}" --rehearse --costs measured
 [[ ! -e rehearsed ]] || fail "a refused rehearsal left a folder"
 expect "hosts rehearse as well" 0 's0' "${prepare[@]/hosts/rehearsing}" --rehearse --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
