@@ -27,6 +27,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "actors/runtime.hpp"
+#include "bench/spread.hpp"
 #include "config/files.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
@@ -171,6 +172,20 @@ class rehearsed_cluster {
     outcome made{all.take_answers(), charged()};
     for (std::size_t i = 0; i < before.size(); ++i) made.bytes[i] -= before[i];
     return made;
+  }
+
+  /// By how much the latest round trip of each session was longer than its links' latencies: what processes, sockets and
+  /// the relays add.
+  bench::spread added_round_trip_us(const cluster& servers, double dilation) {
+    std::vector<double> all;
+    for (std::size_t m = 0; m < clients_.size(); ++m)
+      for (const auto& peer : status_of(*clients_[m]).at("peers")) {
+        const server_id here(m), there(peer.at("server").get<std::size_t>());
+        const auto latencies = static_cast<double>(servers.link(here, there).latency_ns +
+                                                   servers.link(there, here).latency_ns);
+        all.push_back((peer.at("round_trip_ns").get<double>() - dilation * latencies) * 1e-3);
+      }
+    return bench::spread_of(std::move(all));
   }
 
   /// Of all devices, what each counted so far.
@@ -322,7 +337,7 @@ void print(const options& given, std::size_t in_flight, const outcome& expected,
   fmt::print(
       "  {} of {} batches took longer than charged: devices' time +{:.1f} %, +{:.1f} % by waking "
       "late; "
-      "ids {}\n\n",
+      "ids {}\n",
       grown("exceeded"), grown("batches"), share("exceeded_ns"), share("late_ns"),
       same_ids(expected, found) ? "equal" : "differ");
   std::fflush(stdout);
@@ -388,6 +403,12 @@ int main(int argc, char** argv) {
     const auto before = cluster.rehearsal_figures();
     const auto found = cluster.ask(requests, in_flight);
     print(given, in_flight, expected, found, before, cluster.rehearsal_figures());
+    const auto added = cluster.added_round_trip_us(how.servers, given.dilation);
+    fmt::print(
+        "  round trips between nodes: {:.0f} us beyond their links' latency (quartiles {:.0f} to "
+        "{:.0f})\n\n",
+        added.middle, added.low, added.high);
+    std::fflush(stdout);
     if (near(given, expected, found)) continue;
     fmt::print("  further from the emulation than {:g} % of time and {:g} % of bytes\n\n",
                given.most_time_percent, given.most_bytes_percent);
