@@ -26,7 +26,8 @@ constexpr int node_port = 7400, first_relay_port = 7500;
 result<void> run(const std::vector<std::string>& command) {
   std::string line;
   for (const auto& word : command) line += (line.empty() ? "" : " ") + word;
-  auto* out = ::popen((line + " 2>&1 < /dev/null").c_str(), "r");
+  // Before the line, which may be a pipeline: behind it, only its last command would read nothing.
+  auto* out = ::popen(("exec < /dev/null 2>&1; " + line).c_str(), "r");
   if (out == nullptr) return error{errc::failed, fmt::format("`{}` cannot be run", line)};
   std::string said;
   char text[512];

@@ -119,6 +119,20 @@ done
 eventually grep -q 'hello.rehearsal: found' rehearsed/nodes/s2/log || fail "a node that does not rehearse is not refused"
 "$ordermoe" cluster down --dir rehearsed
 
+# Namespaces of its own, where this may make them.
+if ((EUID == 0)) && ip netns add "probe$$" 2>/dev/null; then
+  ip netns del "probe$$"
+  relays() { pgrep -f "^$ordermoe relay .*--to $apart" >pids.txt; }
+  expect "a rehearsal on links of its own" 0 '^10\.77\.' "${rehearse[@]/rehearsed/apart}" --netns --rehearse --dilation 2
+  at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' apart/nodes/s0/node.toml)
+  apart=${at%.*}.
+  relays || fail "no relays run"
+  expect "it answers" 0 '"dilation": 2' "${run[@]}" --connect "$at" --dir apart
+  expect "it ends" 0 '' "$ordermoe" cluster down --dir apart
+  eventually eval '! relays' || fail "relays go on after the end: $(cat pids.txt)"
+  [[ ! -e apart/namespaces ]] || fail "namespaces stay"
+fi
+
 # ------------------------------------------------------------- without a profile, and with parts of the model
 
 expect "a strategy that substitutes needs a profile" 2 'only exact and layer-shards place then; .*calibrate --connect' "$ordermoe" plan --model "$model" --cluster three.toml --profile none --strategy ordermoe
