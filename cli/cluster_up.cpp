@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <future>
 #include <cmath>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "actors/cluster/expert_messages.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 
 namespace ordermoe {
 
