@@ -476,9 +476,13 @@ inline std::string hostile_world::ask_everybody(actors::service& service, bool a
 inline std::string hostile_world::run(lying how, std::uint64_t seed) {
   how_ = how;
   for (auto& seen : seen_) seen.clear();
-  // No honest server says this, so that none is ever seen.
+  // No honest server says these here, so that none is ever seen.
   seen_[static_cast<std::size_t>(wire::frame_kind::failure)].push_back(
       wire::encode(wire::failure_report{seed % 15, 0, liar, 1, "a lie"}));
+  wire::link_report links{liar, 1 + seed,
+                          std::vector<wire::link_measure>(world_.setup.servers.size())};
+  for (auto& link : links.links) link = {static_cast<std::int64_t>(1'000'000 * (seed % 100)), 1e6};
+  seen_[static_cast<std::size_t>(wire::frame_kind::links)].push_back(wire::encode(links));
   actors::service_options options = world_.setup;
   options.bad_links.seed = seed;
   auto begun = actors::service::start(options);

@@ -147,7 +147,7 @@ calibrate=("$ordermoe" calibrate --tokens 300 --seed 3)
 expect "a cluster is calibrated" 0 'nats a token' "${calibrate[@]}" --connect "$plain" --dir plain --out connected.json
 cmp single.json connected.json || fail "a cluster's profile is another"
 mkdir -p watches && cp -r plain/certificates plain/cluster.toml plain/nodes plain/plan.json watches/
-rm watches/certificates/console.*
+rm watches/certificates/console.* watches/nodes/*/pid
 "$ordermoe" cert issue console --dir watches/certificates --role viewer >/dev/null
 expect "a viewer calibrates nothing" 2 "viewer's certificate runs no experts" "${calibrate[@]}" --connect "$plain" --dir watches --out watched.json
 [[ ! -e watched.json ]] || fail "a refused calibration left a profile"
@@ -269,7 +269,7 @@ mapfile -t running < <(nodes)
 # Seen from within, the folder has another name.
 (cd edge/nodes && "$ordermoe" cluster down --dir ..) || fail "a cluster ends"
 for pid in "${running[@]}"; do runs "$pid" && fail "process $pid goes on after the end"; done
-[[ -z $(nodes) ]] || fail "process numbers are left behind"
+[[ -z $(nodes) ]] || fail "process numbers are left behind: $(ls "$work"/*/nodes/*/pid)"
 expect "an end that has come is none again" 0 '' "$ordermoe" cluster down --dir edge
 expect "it starts again" 0 '"boot": 3' "$ordermoe" cluster start --dir edge --json
 expect "and ends" 0 '' "$ordermoe" cluster down --dir edge/
