@@ -761,6 +761,8 @@ struct edge_server_state {
     status.ended_requests = ended_requests;
     for (const auto count : refused_frames) status.refused_frames += count;
     status.late_frames = late_frames;
+    for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
+      if (((away >> peer) & 1u) != 0) status.away.push_back(peer);
     return {std::move(status)};
   }
 

@@ -58,6 +58,8 @@ struct server_status {
   std::uint64_t ended_requests = 0;
   std::uint64_t refused_frames = 0;  ///< That made no sense, of all peers.
   std::uint64_t late_frames = 0;  ///< Of attempts, positions or asks that are over, or here before.
+  std::vector<std::uint32_t>
+      away;  ///< Servers that are not connected, where servers talk over sessions.
   // Of its compute and selector:
   std::size_t kv_sequences = 0;     ///< With presence or rows on the device.
   std::size_t waiting_batches = 0;  ///< And the running one.

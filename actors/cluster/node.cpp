@@ -169,7 +169,7 @@ class node::content final : public net::transport_user {
                                {"new_tokens", each.new_tokens}});
     j["links"] = ordered_json::array();
     for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));
-    j["peers"] = peers_json();
+    j["peers"] = peers_json(server.away);
     if (const auto figures = service_->rehearsed())
       j["rehearsal"] = rehearsal_json(*options_.service.rehearsed, *figures);
     return j.dump();
@@ -216,13 +216,14 @@ class node::content final : public net::transport_user {
     options_.service.seat = std::move(seat);
   }
 
-  ordered_json peers_json() const {
+  /// `away`: as the edge server knows, who refuses what needs them.
+  ordered_json peers_json(const std::vector<std::uint32_t>& away) const {
     auto peers = ordered_json::array();
     for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
       const auto figures = transport_->figures(peer);
       peers.push_back({{"name", name_of(peer)},
                        {"server", server_of(peer)},
-                       {"up", figures.up},
+                       {"up", figures.up && std::ranges::find(away, server_of(peer)) == away.end()},
                        {"boot", figures.self.boot},
                        {"round_trip_ns", figures.round_trip_ns},
                        {"bytes_per_s", figures.bytes_per_s},

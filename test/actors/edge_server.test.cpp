@@ -814,7 +814,9 @@ BOOST_AUTO_TEST_CASE(with_a_seat_every_other_server_is_absent_at_first) {
   one_server world;
   world.context->seat.emplace();
   world.open();
+  BOOST_TEST((world.status().away == std::vector<std::uint32_t>{0, 2}));
   world.happens(0, what::up);
+  BOOST_TEST((world.status().away == std::vector<std::uint32_t>{2}));
   world.submit();
   BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));
   world.happens(2, what::up);
