@@ -120,7 +120,7 @@ eventually grep -q 'hello.rehearsal: found' rehearsed/nodes/s2/log || fail "a no
 "$ordermoe" cluster down --dir rehearsed
 
 # Namespaces of its own, where this may make them.
-if ((EUID == 0)) && ip netns add "probe$$" 2>/dev/null; then
+if ((EUID == 0)) && command -v tc >/dev/null && command -v pgrep >/dev/null && ip netns add "probe$$" 2>/dev/null; then
   ip netns del "probe$$"
   relays() { pgrep -f "^$ordermoe relay .*--to $apart" >pids.txt; }
   expect "a rehearsal on links of its own" 0 '^10\.77\.' "${rehearse[@]/rehearsed/apart}" --netns --rehearse --dilation 2
