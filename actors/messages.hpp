@@ -128,8 +128,8 @@ using planner_actor = caf::typed_actor<
     caf::reacts_to<links_told>, caf::reacts_to<price_links>, caf::reacts_to<push_plan>,
     caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
     caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plan_installed>,
-    caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>,
-    caf::reacts_to<change_overdue>, caf::replies_to<status_query>::with<planner_status>>;
+    caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
+    caf::replies_to<status_query>::with<planner_status>>;
 
 // ---------------------------------------------- to a monitor. Nobody sends these where none runs.
 

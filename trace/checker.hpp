@@ -305,6 +305,11 @@ class verifier {
   bool on_install(std::string_view text);
   /// A selector takes in tables for other links.
   bool on_links(std::string_view text);
+  /// Other tables are a snapshot that follows the one before, with the same waits.
+  bool may_take_tables(server_state& server, std::string_view what, std::uint64_t snapshot,
+                       std::int64_t time);
+  /// Those of a plan and policy, for the links that the server goes by.
+  bool take_tables(server_state& server, std::shared_ptr<const plan_in_force> placed);
   /// The tables of a plan and policy for the links that a server goes by; null and told why where there are none.
   std::shared_ptr<const plan_in_force> for_links_of(const server_state& server,
                                                     std::shared_ptr<const plan_in_force> placed);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "planning/strategies/adaptation.hpp"
 #include "trace/checker.hpp"
@@ -33,9 +34,7 @@ bool verifier::on_install(std::string_view text) {
   const auto time = fields.amount("time_ns");
   if (!fields.end()) return malformed(fields);
   auto& server = servers_[id];
-  if (server.snapshot == 0) return refuse("found other tables, expected a begin line first");
-  if (!same("snapshot", snapshot, server.snapshot + 1) || !in_order(time, server.snapshot_ns))
-    return false;
+  if (!may_take_tables(server, "tables", snapshot, time)) return false;
   const auto next = tables_.upper_bound(id_of(*server.placed));
   if (next == tables_.end())
     return refuse(
@@ -43,14 +42,25 @@ bool verifier::on_install(std::string_view text) {
         epoch, policy);
   if (!same("epoch", epoch, next->first.epoch) || !same("policy", policy, next->first.policy))
     return false;
-  const auto placed = for_links_of(server, next->second);
+  if (!take_tables(server, next->second)) return false;
+  forget_tables();
+  return true;
+}
+
+bool verifier::may_take_tables(server_state& server, std::string_view what, std::uint64_t snapshot,
+                               std::int64_t time) {
+  if (server.snapshot == 0) return refuse("found other {}, expected a begin line first", what);
+  return same("snapshot", snapshot, server.snapshot + 1) && in_order(time, server.snapshot_ns);
+}
+
+bool verifier::take_tables(server_state& server, std::shared_ptr<const plan_in_force> placed) {
+  placed = for_links_of(server, std::move(placed));
   if (!placed) return false;
-  server.placed = placed;
+  server.placed = std::move(placed);
   server.loads.price_by(server.placed->tables->link_ns());
-  server.snapshot = snapshot;
+  ++server.snapshot;
   ++server.installs;
   ++summary.snapshots;
-  forget_tables();
   return true;
 }
 
@@ -81,9 +91,7 @@ bool verifier::on_links(std::string_view text) {
   const auto time = fields.amount("time_ns");
   if (!fields.end()) return malformed(fields);
   auto& server = servers_[id];
-  if (server.snapshot == 0) return refuse("found other links, expected a begin line first");
-  if (!same("snapshot", snapshot, server.snapshot + 1) || !in_order(time, server.snapshot_ns))
-    return false;
+  if (!may_take_tables(server, "links", snapshot, time)) return false;
   server.links.resize(rates.size());
   for (std::size_t i = 0; i < rates.size(); ++i) {
     // Of a server to itself there is no link.
@@ -92,14 +100,7 @@ bool verifier::on_links(std::string_view text) {
                     i / n(), i % n());
     server.links[i] = {rates[i], latency_ns[i]};
   }
-  const auto placed = for_links_of(server, server.placed);
-  if (!placed) return false;
-  server.placed = placed;
-  server.loads.price_by(server.placed->tables->link_ns());
-  server.snapshot = snapshot;
-  ++server.installs;
-  ++summary.snapshots;
-  return true;
+  return take_tables(server, server.placed);
 }
 
 void verifier::forget_tables() {

@@ -242,7 +242,7 @@ class session {
   std::vector<session_event> events_;
   std::int64_t heard_ns_ = 0, pulsed_ns_ = 0;
   bool suspected_ = false, pulse_is_due_ = false;
-  int faults_ = 0;  ///< Of its connections, since the latest new frame.
+  int faults_ = 0;                              ///< Of its connections, since the latest new frame.
   std::int64_t echo_ = -1, echo_since_ns_ = 0;  ///< The peer's latest time, and when it came.
   recent_least round_trip_{5'000'000'000};
   recent_least mib_ns_{30'000'000'000};  ///< That a MiB from the peer takes.
