@@ -58,4 +58,10 @@ bool is_loopback(const address& where) {
   return where.host == "localhost" || where.host == "::1" || is_v4_loopback(where.host);
 }
 
+error cannot_listen(const address& where, const std::string& why) {
+  return {errc::io, fmt::format("cannot listen at {}: {}; choose an address of this host "
+                                "and a port that is free",
+                                to_string(where), why)};
+}
+
 }  // namespace ordermoe::net

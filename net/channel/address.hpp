@@ -21,5 +21,7 @@ std::string to_string(const address& where);
 result<address> parse_address(std::string_view text);
 /// Whether it is of this host alone: 127.0.0.0/8, ::1 or localhost.
 bool is_loopback(const address& where);
+/// io: what keeps this host from listening there, and what to do.
+error cannot_listen(const address& where, const std::string& why);
 
 }  // namespace ordermoe::net

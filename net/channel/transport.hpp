@@ -9,12 +9,14 @@
 
 #include "config/error.hpp"
 #include "net/channel/address.hpp"
+#include "net/channel/connections.hpp"
 #include "net/channel/tls.hpp"
 #include "net/session/session.hpp"
 
-/// Sessions over TLS over TCP: listens, dials, dials again, and keeps one session with every peer.
+/// Sessions over connections, of TLS over TCP where nothing else is said: listens, dials, dials again, and keeps one
+/// session with every peer.
 ///
-/// One thread reads and dispatches. Sending writes to the socket on the thread that sends, where the socket takes it;
+/// One thread reads and dispatches. Sending writes to the connection on the thread that sends, where it takes that;
 /// what it does not take is written when it does, the first lane first.
 ///
 /// Of two nodes that both have an address the one with the lower name dials; a node without one dials everybody who
@@ -36,6 +38,8 @@ struct transport_options {
   std::uint64_t boot = 1;         ///< Counts the starts of this end; a later one is larger.
   std::vector<agreement> agreed;  ///< Between nodes.
   session_limits limits;
+  /// What carries the bytes; left out: TLS over TCP (tls_connections.hpp). Nodes that meet must have the same.
+  connections_maker carried_by;
 };
 
 /// Peers are numbered as in the options; clients from there on, no number twice.
@@ -69,6 +73,8 @@ struct peer_figures {
   std::uint64_t connections = 0;                    ///< So far.
 };
 
+class peer_book;
+
 class transport {
  public:
   /// Listens when it returns. `user` must outlive it. Error: io, naming the address and what to do.
@@ -93,9 +99,8 @@ class transport {
   void stop();
 
  private:
-  class impl;
-  explicit transport(std::unique_ptr<impl> content);
-  std::unique_ptr<impl> content_;
+  explicit transport(std::unique_ptr<peer_book> book);
+  std::unique_ptr<peer_book> book_;
 };
 
 }  // namespace ordermoe::net
