@@ -32,9 +32,12 @@ device_thread::~device_thread() {
 }
 
 void device_thread::post(std::function<void(device&)> job) {
-  const std::lock_guard lock(mutex_);
-  jobs_.push_back(std::move(job));
-  if (asleep_) wake_.notify_one();
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    if (!must_wake()) return;
+  }
+  wake_.notify_one();
 }
 
 std::int64_t device_thread::clock_ns() const {
@@ -72,7 +75,10 @@ void device_thread::run() {
   for (;;) {
     if (waiting_.empty()) free_since_ns_ = -1;
     asleep_ = true;
-    wake_.wait(lock, [this] { return has_work() && !claimed_; });
+    while (!has_work() || claimed_) {
+      woken_ = false;
+      wake_.wait(lock);
+    }
     asleep_ = false;
     if (stopping_) break;
     claimed_ = true;
@@ -103,8 +109,9 @@ void device_thread::begin_helping() {
 bool device_thread::may_help() const {
   // A network that is not read for longer is a slow one.
   constexpr std::int64_t most_ns = 100'000;
-  return !rehearsed_ && asleep_ && !claimed_ && !stopping_ && jobs_.empty() &&
-         waiting_.waiting().size() == 1 && recent_ns_ <= most_ns;
+  const auto n = static_cast<std::int64_t>(waiting_.waiting().size());
+  return !rehearsed_ && asleep_ && !claimed_ && !stopping_ && jobs_.empty() && n > 0 &&
+         n * recent_ns_ <= most_ns;
 }
 
 bool device_thread::help(caf::execution_unit* unit) {
@@ -116,7 +123,9 @@ bool device_thread::help(caf::execution_unit* unit) {
     claimed_ = false;
   }
   // What is left to the device's thread: it was not woken before.
-  if (asleep_ && has_work() && !(helps && may_help())) wake_.notify_one();
+  const bool leaves = has_work() && !(helps && may_help()) && must_wake();
+  lock.unlock();
+  if (leaves) wake_.notify_one();
   return helps;
 }
 
@@ -140,7 +149,7 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_u
   } else if (const auto owner = owner_.lock()) {
     batch_done done{std::move(next), std::exchange(untold_, {})};
     owner->enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(done)),
-                   more ? nullptr : unit);
+                   unit);
   }
   lock.lock();
 }

@@ -18,21 +18,21 @@
 
 /// The private thread of one device on the wall clock.
 ///
-///             +--- a batch waits -----> computing ---- another waits: batch_done to the system's
-///             |                          |    ^         threads, go on with the next
-///   idle -----+                          |    +-----------------------------------+
-///    ^        +--- a job was posted      | none waits: batch_done to itself       |
-///    |                                   v                                        |
-///    +----- no actor is ready ------- lending: runs the actors that the result    |
-///                                     makes ready, until a batch waits -----------+
+///             +--- a batch waits -----> computing <---------------------------+
+///             |                          |                                    |
+///   idle -----+                          | batch_done, to be run here         |
+///    ^        +--- a job was posted      v                                    |
+///    +----- no actor is ready ------- lending: runs the actors that the       |
+///                                     result makes ready; where a batch       |
+///                                     waits, for a moment only ---------------+
 ///
 /// A thread that reads the network may run the one batch that waits, where that is short and the device's thread sleeps
 /// (help): what a frame leads to is then computed where the frame is, and no thread is woken for it.
 ///
-/// Batches run one after the other without a message in between. With nothing to compute, the
-/// thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
+/// The thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
 /// token, the call to the shard) runs here at once, and no thread has to be woken between the end
-/// of a batch and the next batch that it leads to.
+/// of a batch and the next batch that it leads to. Where another batch waits meanwhile, what takes
+/// longer than waking a thread would is left to the system's.
 ///
 /// In a rehearsal a batch ends, and its result is told, no sooner than its charge allows: the thread sleeps for what is left.
 /// A batch that waited meanwhile counts as begun when the one before was charged to end, so that waking late does not
@@ -59,10 +59,14 @@ class device_thread final : public caf::execution_unit {
   /// change(queue), from any thread; what it puts there runs.
   template <class Change>
   void queue(Change change) {
-    const std::lock_guard lock(mutex_);
-    change(waiting_);
-    if (asleep_ && !waiting_.empty() && !(helper_ == std::this_thread::get_id() && may_help()))
-      wake_.notify_one();
+    {
+      const std::lock_guard lock(mutex_);
+      change(waiting_);
+      if (waiting_.empty() || (helper_ == std::this_thread::get_id() && may_help()) || !must_wake())
+        return;
+    }
+    // A thread that is woken under the lock goes to sleep again on it. This one is there until its owner is done.
+    wake_.notify_one();
   }
   /// From now on the calling thread helps: it is not woken for, and calls help() when it has run what is ready.
   void begin_helping();
@@ -86,6 +90,8 @@ class device_thread final : public caf::execution_unit {
   void run();
   bool has_work() const { return stopping_ || !jobs_.empty() || !waiting_.empty(); }
   bool may_help() const;
+  /// Lock held. Whether the device's thread sleeps and was not woken yet; whoever asks wakes it.
+  bool must_wake() { return asleep_ && !std::exchange(woken_, true); }
   /// On the clock, of what is charged.
   std::int64_t dilated(std::int64_t charged_ns) const {
     return rehearsed_
@@ -94,8 +100,7 @@ class device_thread final : public caf::execution_unit {
   }
   /// Until the charge of the batch that has run is over; end_ns is as charged then, or later where it took longer.
   void sit_out(std::unique_lock<std::mutex>& lock, batch& content);
-  /// The first batch that waits; its result goes to the owner, which runs on `unit` where nothing else waits. The device is
-  /// claimed.
+  /// The first batch that waits; its result goes to the owner, which runs on `unit`. The device is claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
   void lend();
 
@@ -122,6 +127,7 @@ class device_thread final : public caf::execution_unit {
   bool running_ = false;
   std::int64_t running_until_ns_ = 0;  ///< Expected end of the running batch.
   bool asleep_ = false;
+  bool woken_ = false;  ///< While asleep: somebody notified it.
   bool stopping_ = false;
 
   std::thread thread_;  ///< The last: it uses all of the above.

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/calm_scheduler.hpp"
 #include "actors/client_bridge.hpp"
 #include "actors/compute.hpp"
 #include "actors/console.hpp"
@@ -38,6 +39,7 @@ caf::actor_system_config& configure(caf::actor_system_config& config, run_mode m
   } else {
     config.set("scheduler.max-threads", std::max(2u, std::thread::hardware_concurrency()));
     config.set("work-stealing.moderate-poll-attempts", 0);
+    config.load<calm_scheduler>();
   }
   return config;
 }
