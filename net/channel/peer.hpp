@@ -73,7 +73,8 @@ struct peer {
   std::optional<session> link;
   std::vector<connection_ptr> connections;
   std::string scratch;
-  bool dispatches = false;  ///< Soon, on the connections' thread.
+  bool dispatches = false;   ///< Soon, on the connections' thread.
+  bool awaits_pace = false;  ///< Bulk is written then, on the connections' thread.
   std::uint64_t written_bytes = 0, read_bytes = 0, n_connections = 0;
 
   dialling& dialled_of(stream which) { return dialled[static_cast<std::size_t>(which)]; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "net/channel/tls_connections.hpp"
@@ -260,7 +261,24 @@ void peer_book::write_all(const peer_ptr& to) {
   for (const auto& each : to->connections)
     if (each->closing && !each->closed && put_out(*to, *each))
       connections_->post([this, each] { finish(each, "closed"); });
+  await_pace(to);
   if (!connections_->on_own_thread()) dispatch_later(to);
+}
+
+void peer_book::await_pace(const peer_ptr& of) {
+  const auto at_ns = of->link->next_bulk_ns();
+  // Where it has come, the connection has no room, and tells when it has.
+  if (at_ns == std::numeric_limits<std::int64_t>::max() || at_ns <= steady_ns() ||
+      std::exchange(of->awaits_pace, true))
+    return;
+  const auto wait = [this, of, at_ns] {
+    connections_->after(at_ns - steady_ns(), [this, of] {
+      const auto lock = hold(*of);
+      of->awaits_pace = false;
+      if (!ending_) write_all(of);
+    });
+  };
+  connections_->on_own_thread() ? wait() : connections_->post(wait);
 }
 
 void peer_book::begin_closing(peer& to, connection& with) {
@@ -274,7 +292,7 @@ void peer_book::begin_closing(peer& to, connection& with) {
 void peer_book::write(peer& to, const connection_ptr& with) {
   if (with->closed || with->closing || !with->problem.empty()) return;
   auto& link = *to.link;
-  while (put_out(to, *with) && link.has_output(with->id)) {
+  while (put_out(to, *with) && link.has_output(with->id, steady_ns())) {
     to.scratch.clear();
     link.write(with->id, to.scratch, most_at_once, steady_ns());
     if (auto sealed = with->put(to.scratch); !sealed) {

@@ -57,6 +57,8 @@ class peer_book final : public connections_user {
   void write_all(const peer_ptr& to);
   /// Lock held. Everything that the session has for this connection and it takes.
   void write(peer& to, const connection_ptr& with);
+  /// Lock held. Bulk that waits for its pace is written when it may be.
+  void await_pace(const peer_ptr& of);
   /// Lock held. The last words come behind what is not written yet.
   static void begin_closing(peer& to, connection& with);
   /// Lock held. Whether all of it is gone.

@@ -239,6 +239,9 @@ bool session::check_header(connection& from, const frame_header& header) {
 
 void session::take(connection& from, const frame_header& header, std::string_view payload,
                    std::int64_t now_ns) {
+  // Bulk that still comes says nothing of the connection that tokens go over.
+  if (from.which == stream::fast && (header.word == session_word::pulse || is_of_user(header.word)))
+    heard_from_peer(now_ns);
   switch (header.word) {
     case session_word::hello:
       return take_hello(from, payload, now_ns);
@@ -246,17 +249,14 @@ void session::take(connection& from, const frame_header& header, std::string_vie
       tell(what::refused, fmt::format("{} refuses: {}", config_.peer, payload));
       return lose(from, "refused by the peer");
     case session_word::pulse:
-      heard_from_peer(now_ns);
       return take_pulse(from, payload, now_ns);
     case session_word::filler:
-      return heard_from_peer(now_ns);
+      return;
     case session_word::goodbye:
       return give_up(fmt::format("{} left: {}", config_.peer, payload));
     case session_word::none:
-      heard_from_peer(now_ns);
       return take_frame(from, header, payload);
     case session_word::padded:
-      heard_from_peer(now_ns);
       return take_padded(from, header, payload);
   }
 }
@@ -319,9 +319,14 @@ void session::take_pulse(connection& from, std::string_view payload, std::int64_
   echo_ = heard.time_ns;
   echo_since_ns_ = now_ns;
   bytes_per_s_ = static_cast<double>(heard.bytes_per_s);
+  pace_.measured(bytes_per_s_);
   if (heard.echo < 0 || heard.echo > now_ns || heard.held_ns < 0) return;
   const auto round_trip = now_ns - heard.echo - heard.held_ns;
-  if (round_trip >= 0) round_trip_.add(round_trip, now_ns);
+  if (round_trip < 0) return;
+  round_trip_.add(round_trip, now_ns);
+  // The peer says the same one again where it has something else to say.
+  if (std::exchange(judged_echo_, heard.echo) != heard.echo)
+    pace_.heartbeat(round_trip - round_trip_.value(), round_trip_.value());
 }
 
 // ------------------------------------------------------------------------------------ how fast it is
@@ -350,7 +355,7 @@ void session::begin_burst(std::int64_t now_ns) {
   sent_since_burst_ = false;
 }
 
-void session::write_burst(std::string& into, std::size_t limit) {
+void session::write_burst(std::string& into, std::size_t limit, std::int64_t now_ns) {
   while (filler_left_ > 0 && into.size() < limit) {
     frame_header header;
     header.version = wire_version;
@@ -360,6 +365,7 @@ void session::write_burst(std::string& into, std::size_t limit) {
     header.sequence = --filler_left_;
     put(header, into);
     into.append(filler_bytes, '\0');
+    pace_.wrote(header_bytes + filler_bytes, now_ns);
   }
 }
 
@@ -477,6 +483,8 @@ void session::forget() {
   round_trip_.clear();
   mib_ns_.clear();
   bytes_per_s_ = 0;
+  pace_ = {};
+  judged_echo_ = -1;
   burst_ns_ = -1;
   filler_left_ = 0;
   sent_since_burst_ = false;
@@ -523,16 +531,29 @@ bool session::may_write(const out_lane& from, lane of) const {
          frame.end - frame_bytes(frame.header) <= from.used_bytes;
 }
 
-bool session::has_output(connection_id id) const {
+bool session::may_write(lane of, std::int64_t now_ns) const {
+  return may_write(out_[index(of)], of) && (of != lane::bulk || pace_.may_write(now_ns));
+}
+
+bool session::has_output(connection_id id, std::int64_t now_ns) const {
   const auto* to = find(id);
   if (to == nullptr) return false;
   if (!to->out.empty()) return true;
   if (to->state != connection_phase::open) return false;
   if (to->which == stream::fast ? pulse_is_due_ : filler_left_ > 0) return true;
   for (std::size_t i = 0; i < n_lanes; ++i)
-    if (stream_of(static_cast<lane>(i)) == to->which && may_write(out_[i], static_cast<lane>(i)))
+    if (stream_of(static_cast<lane>(i)) == to->which && may_write(static_cast<lane>(i), now_ns))
       return true;
   return false;
+}
+
+std::int64_t session::next_bulk_ns() const {
+  const bool waits = std::ranges::any_of(connections_, [](const connection& each) {
+    return each.which == stream::bulk && each.state == connection_phase::open;
+  });
+  return waits && may_write(out_[index(lane::bulk)], lane::bulk)
+             ? pace_.next_ns()
+             : std::numeric_limits<std::int64_t>::max();
 }
 
 std::size_t session::write(connection_id id, std::string& into, std::size_t most,
@@ -546,7 +567,10 @@ std::size_t session::write(connection_id id, std::string& into, std::size_t most
   for (std::size_t i = 0; i < n_lanes; ++i)
     if (stream_of(static_cast<lane>(i)) == to->which)
       write_lane(static_cast<lane>(i), into, before + most, now_ns);
-  if (to->which == stream::bulk) write_burst(into, before + most);
+  if (to->which == stream::bulk)
+    write_burst(into, before + most, now_ns);
+  else if (into.size() > before)
+    pace_.others(into.size() - before, now_ns);
   return into.size() - before;
 }
 
@@ -574,12 +598,13 @@ void session::write_pulse(std::string& into, std::int64_t now_ns) {
 
 void session::write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns) {
   auto& out = out_[index(of)];
-  while (into.size() < limit && may_write(out, of)) {
+  while (into.size() < limit && may_write(of, now_ns)) {
     const auto& frame = out.frames[out.unsent - out.first];
     put(frame.header, into);
     into += frame.payload;
     if (frame.header.word == session_word::padded)
       put_padding(frame.header.length - frame.payload.size(), into);
+    if (of == lane::bulk) pace_.wrote(frame_bytes(frame.header), now_ns);
     if (++out.unsent <= out.furthest) continue;
     out.furthest = out.unsent;
     total_sent_[index(of)] += frame_bytes(frame.header);

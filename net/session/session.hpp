@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "net/session/arrival_rate.hpp"
+#include "net/session/bulk_pace.hpp"
 #include "net/session/header.hpp"
 #include "net/session/hello.hpp"
 
@@ -39,12 +40,15 @@
 /// The link is measured by what passes. Heartbeats are echoed: the least of the round trips of the last seconds is the
 /// link's own, without waits. How fast it is shows in large frames (arrival_rate.hpp); where there are none, a burst of
 /// filler goes over the bulk stream once in a while, rarely where nothing else is sent.
+///
+/// Frames of bulk are small, and go at a pace that leaves the link's queue empty (bulk_pace.hpp). What is large is many of
+/// them (net/bulk).
 namespace ordermoe::net {
 
 /// Both ends must have the same `largest_frame` and `credit`: the hello compares them.
 struct session_limits {
   std::array<std::uint32_t, n_lanes> largest_frame{1u << 20, 64u << 20, 64u << 20, 1u << 16,
-                                                   1u << 20};  ///< Bytes.
+                                                   1u << 16};  ///< Bytes.
   std::array<std::uint64_t, n_lanes> credit{4u << 20, 64u << 20, 64u << 20, 1u << 20,
                                             4u << 20};  ///< Bytes.
   std::int64_t heartbeat_ns = 200'000'000;
@@ -100,7 +104,9 @@ class session {
   /// number of bytes.
   std::size_t write(connection_id id, std::string& into, std::size_t most, std::int64_t now_ns);
   /// Whether write() would append anything.
-  bool has_output(connection_id id) const;
+  bool has_output(connection_id id, std::int64_t now_ns) const;
+  /// When bulk that waits for nothing but its pace may be written; the largest number: none does.
+  std::int64_t next_bulk_ns() const;
   /// Connections to close, once each, after what write() still gives for them.
   std::vector<connection_id> take_closing();
 
@@ -141,6 +147,8 @@ class session {
   std::int64_t round_trip_ns() const { return round_trip_.value(); }
   /// What the link to the peer carries, as the peer found lately; 0: not known yet.
   double bytes_per_s() const { return bytes_per_s_; }
+  /// What bulk is written at, at most; less while much else is.
+  double bulk_bytes_per_s() const { return pace_.bytes_per_s(); }
   /// Of frames of this lane, headers included, since the start: written and taken once each.
   std::uint64_t sent_bytes(lane of) const { return total_sent_[index(of)]; }
   std::uint64_t received_bytes(lane of) const { return total_received_[index(of)]; }
@@ -223,11 +231,13 @@ class session {
   static void expect_burst(connection& from, const frame_header& header, std::uint64_t begin);
   bool burst_is_due(std::int64_t now_ns) const;
   void begin_burst(std::int64_t now_ns);
-  void write_burst(std::string& into, std::size_t limit);
+  void write_burst(std::string& into, std::size_t limit, std::int64_t now_ns);
 
   /// Of the lane, up to the first frame that is still to be written.
   static std::uint64_t written_bytes(const out_lane& out);
   bool may_write(const out_lane& from, lane of) const;
+  /// Likewise, and its pace allows it.
+  bool may_write(lane of, std::int64_t now_ns) const;
   void write_pulse(std::string& into, std::int64_t now_ns);
   void write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns);
   void confirm(lane of, std::uint64_t received);
@@ -247,8 +257,10 @@ class session {
   recent_least round_trip_{5'000'000'000};
   recent_least mib_ns_{30'000'000'000};  ///< That a MiB from the peer takes.
   double bytes_per_s_ = 0;               ///< To the peer, as it says.
-  std::int64_t burst_ns_ = -1;           ///< When the latest burst began; -1: none has.
-  std::uint32_t filler_left_ = 0;        ///< Parts of a burst that are still to be written.
+  bulk_pace pace_;
+  std::int64_t judged_echo_ = -1;  ///< The latest heartbeat of ours that the pace has heard of.
+  std::int64_t burst_ns_ = -1;     ///< When the latest burst began; -1: none has.
+  std::uint32_t filler_left_ = 0;  ///< Parts of a burst that are still to be written.
   bool sent_since_burst_ = false;
   std::array<std::uint64_t, n_lanes> total_sent_{}, total_received_{};
   std::uint64_t resent_frames_ = 0;

@@ -123,9 +123,11 @@ std::int64_t simulated_pair::next_ns() const {
       if (!way.queue.empty())
         next = std::min(next, std::max(way.queue.front().at_ns, stalled_until_ns_[end]));
       const auto from = 1 - end;
-      if (each.attached[from] && way.in_flight < options_.buffer_bytes && sessions_[from] &&
-          sessions_[from]->has_output(each.id))
-        next = std::min(next, now_ns_);
+      if (!each.attached[from] || way.in_flight >= options_.buffer_bytes || !sessions_[from])
+        continue;
+      if (sessions_[from]->has_output(each.id, now_ns_)) next = std::min(next, now_ns_);
+      const auto paced_ns = sessions_[from]->next_bulk_ns();
+      if (each.which == stream::bulk && paced_ns > now_ns_) next = std::min(next, paced_ns);
     }
   return next;
 }
@@ -226,7 +228,7 @@ bool simulated_pair::write(connection& over, std::size_t end) {
   auto& way = over.to[1 - end];
   bool moved = false;
   while (over.attached[end] && way.in_flight < options_.buffer_bytes &&
-         sessions_[end]->has_output(over.id)) {
+         sessions_[end]->has_output(over.id, now_ns_)) {
     scratch_.clear();
     if (sessions_[end]->write(over.id, scratch_, options_.chunk_bytes, now_ns_) == 0) break;
     if (std::exchange(flips_next_[1 - end], false)) flip_a_bit(scratch_);

@@ -28,9 +28,10 @@ struct frame_plan {
   std::optional<std::size_t> always;
   /// Mostly small ones, and some up to the most.
   std::size_t size(net::lane of, std::uint64_t sender, std::uint32_t i) const {
-    if (always) return *always;
+    const auto largest = net::session_limits{}.largest_frame[static_cast<std::size_t>(of)];
+    if (always) return std::min<std::size_t>(*always, largest);
     const auto drawn = random_bits(sender, static_cast<std::uint64_t>(of), i);
-    const auto most = of == net::lane::load ? std::min(most_bytes, 1u << 16) : most_bytes;
+    const auto most = std::min(most_bytes, largest);
     return drawn % 100 == 0 ? (drawn >> 8) % (most + 1) : (drawn >> 8) % (most / 256 + 1);
   }
 };

@@ -84,7 +84,7 @@ struct random_run : test::two_nodes {
   /// Connections hold from now on.
   void heal() {
     for (auto& [id, each] : wires) each.stalled = {false, false};
-    for (int i = 0; i < 40 && broken.empty(); ++i) {
+    for (int i = 0; i < 1000 && broken.empty() && (i < 40 || !at_rest()); ++i) {
       std::vector<std::uint32_t> half;
       for (const auto& [id, each] : wires)
         if (!each.attached[0] || !each.attached[1]) half.push_back(id);
@@ -98,6 +98,16 @@ struct random_run : test::two_nodes {
       run(100 * ms);
       if (both_up() && !has(stream::bulk)) dial(0, stream::bulk);
     }
+  }
+  /// Bulk goes at the pace of the link as it was found before.
+  bool at_rest() const {
+    return both_up() && std::ranges::all_of(ends, [](const test::node_end& end) {
+             std::uint64_t left = 0;
+             for (std::size_t of = 0; of < net::n_lanes; ++of)
+               left += end.session->outstanding_bytes(static_cast<lane>(of)) +
+                       end.session->waiting_bytes(static_cast<lane>(of));
+             return left == 0;
+           });
   }
   void check_rest() {
     if (!both_up()) broken = "not up although nothing disturbs them";
