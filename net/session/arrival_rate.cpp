@@ -27,24 +27,38 @@ std::optional<double> arrival_rate::arrived(std::uint64_t bytes, std::int64_t no
     if (total_ >= until_) return std::nullopt;
     in_burst_ = true;
     best_ = 0;
-    burst_ = segment_ = last_;
-    anchor_.reset();
+    burst_ = last_;
+    begin_segment(last_);
     return std::nullopt;
   }
   if (now_ns - before.time_ns >= std::max(least_pause_ns, round_trip_ns / 3)) {
     end_segment(before);
-    segment_ = now;
-    anchor_.reset();
-  } else if (!anchor_ && now.bytes - segment_.bytes >= skipped_bytes) {
-    anchor_ = now;
+    begin_segment(now);
   }
+  while (n_anchors_ < anchors_.size() && now.bytes - segment_.bytes >= skipped_bytes << n_anchors_)
+    anchors_[n_anchors_++] = now;
   if (total_ < until_) return std::nullopt;
   return end_burst(now);
 }
 
+void arrival_rate::begin_segment(const moment& at) {
+  segment_ = at;
+  n_anchors_ = 0;
+}
+
+/// The least that any of them tells: a shaper shows in the first ones, a system
+/// that handed on late in one.
 void arrival_rate::end_segment(const moment& at) {
-  if (anchor_ && at.bytes - anchor_->bytes >= least_bytes)
-    best_ = std::max(best_, rate(at.bytes - anchor_->bytes, at.time_ns - anchor_->time_ns));
+  const auto half = (at.bytes - segment_.bytes) * 3 / 8;
+  double found = 0;
+  for (std::size_t i = 0; i < n_anchors_; ++i) {
+    const auto& from = anchors_[i];
+    if (at.bytes < from.bytes + (i > 0 ? std::max<std::uint64_t>(least_bytes, half) : least_bytes))
+      break;
+    const auto one = rate(at.bytes - from.bytes, at.time_ns - from.time_ns);
+    found = i > 0 ? std::min(found, one) : one;
+  }
+  best_ = std::max(best_, found);
 }
 
 std::optional<double> arrival_rate::end_burst(const moment& at) {

@@ -12,6 +12,7 @@ constexpr double s_per_ns = 1e-9;
 constexpr double others_s = 0.01;
 /// One late heartbeat may be a busy processor's.
 constexpr int late_in_a_row = 2;
+constexpr double few_frames_bytes = 24 * 1024;
 constexpr double slower = 0.8, faster = 1.5;
 /// Of what the link allows, for each heartbeat in time.
 constexpr double faster_by = 0.02;
@@ -34,16 +35,18 @@ void bulk_pace::measured(double bytes_per_s) {
 }
 
 void bulk_pace::heartbeat(std::int64_t waited_ns, std::int64_t least_ns) {
-  const bool used = std::exchange(waited_for_, false);
-  if (waited_ns > late_ns + least_ns / 4) {
-    if (++late_ < late_in_a_row || !used) return;
+  const bool waited = std::exchange(waited_for_, false);
+  const bool wrote = std::exchange(wrote_, false);
+  const auto frames_ns = static_cast<std::int64_t>(few_frames_bytes / (pace_ * s_per_ns));
+  if (waited_ns > late_ns + least_ns / 4 + frames_ns) {
+    if (++late_ < late_in_a_row || !wrote) return;
     pace_ = std::max(least_bytes_per_s, pace_ * slower);
     return;
   }
   late_ = 0;
   if (measured_ > 0)
     pace_ = std::min(most(), pace_ + faster_by * most());
-  else if (used)
+  else if (waited)
     pace_ = std::min(most(), pace_ * faster);
 }
 
@@ -76,6 +79,7 @@ void bulk_pace::others(std::size_t bytes, std::int64_t now_ns) {
 void bulk_pace::wrote(std::size_t bytes, std::int64_t now_ns) {
   fill(now_ns);
   there_ -= static_cast<double>(bytes);
+  wrote_ = true;
   if (there_ > 0) return;
   waited_for_ = true;
   next_ns_ = filled_ns_ + wait_ns();

@@ -73,6 +73,11 @@ class simulated_pair {
   void advance(std::int64_t now_ns);
   /// When something is due; in the past where something is now.
   std::int64_t next_ns() const;
+  /// Of what an end sent in this lane, what the other's user is not done with; 0 where it does not run.
+  std::uint64_t unused_bytes(std::size_t end, lane of) const {
+    const auto& from = sessions_[end];
+    return from ? from->outstanding_bytes(of) + from->waiting_bytes(of) : 0;
+  }
   /// Nothing of its users is on its way, waits, or is kept.
   bool at_rest() const;
 

@@ -51,6 +51,27 @@ BOOST_AUTO_TEST_CASE(what_a_shaper_lets_through_at_once_does_not_count) {
   BOOST_TEST(*burst.found == 10e6, boost::test_tools::tolerance(0.001));
 }
 
+BOOST_AUTO_TEST_CASE(nor_does_what_a_shaper_with_a_large_bucket_lets_through) {
+  for (const std::uint64_t bucket : {64, 128, 192}) {
+    reading burst(512 * kib);
+    for (std::uint64_t passed = 0; passed < bucket; passed += 32) burst.take(32 * kib, 10 * us);
+    burst.stream(512 - bucket);
+    BOOST_REQUIRE(burst.found.has_value());
+    BOOST_TEST(*burst.found == 10e6, boost::test_tools::tolerance(0.001));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_system_that_hands_on_late_once_makes_no_link_faster) {
+  reading burst(512 * kib);
+  burst.stream(250);
+  // Where half of it has come, 30 packets more are there than the reader is told of.
+  burst.take(7 * kib, 37 * 102'400);
+  burst.take(31 * kib, 102'400);
+  burst.stream(224);
+  BOOST_REQUIRE(burst.found.has_value());
+  BOOST_TEST(*burst.found == 10e6, boost::test_tools::tolerance(0.001));
+}
+
 BOOST_AUTO_TEST_CASE(pauses_of_a_window_that_grows_do_not_count) {
   reading burst(420 * kib);
   burst.round_trip_ns = 60 * ms;

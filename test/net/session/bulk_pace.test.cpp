@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(late_heartbeats_slow_it_and_nothing_keeps_it_slow) {
   beat(50 * ms);
   beat(0);
   BOOST_TEST(pace.bytes_per_s() == 100e6);
-  for (int i = 0; i < 100; ++i) beat(50 * ms);
+  for (int i = 0; i < 100; ++i) beat(500 * ms);
   BOOST_TEST(pace.bytes_per_s() == net::bulk_pace::least_bytes_per_s);
   // The same is found again: that is no reason to jump back.
   pace.measured(125e6);
