@@ -52,7 +52,8 @@ void bulk_pace::heartbeat(std::int64_t waited_ns, std::int64_t least_ns) {
 
 double bulk_pace::present() const {
   if (measured_ == 0) return pace_;
-  return std::min(pace_, std::max(least_share * measured_, share_of_all * measured_ - others_));
+  const auto left = std::max(least_share * measured_, share_of_all * measured_ - others_);
+  return std::min(pace_, std::max(least_bytes_per_s, left));
 }
 
 /// From filled_ns_ on, for what is missing.

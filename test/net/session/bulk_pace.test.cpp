@@ -202,6 +202,14 @@ BOOST_AUTO_TEST_CASE(what_else_goes_to_the_peer_leaves_bulk_the_rest_and_never_n
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_was_found_on_a_link_that_hardly_carries_anything_stops_nothing) {
+  net::bulk_pace pace;
+  pace.measured(10e3);
+  // As much as times a link.
+  pace.wrote(512 * 1024, 0);
+  BOOST_TEST(pace.next_ns() <= 5000 * ms);
+}
+
 // ------------------------------------------------------------------------------------- in a session
 
 BOOST_AUTO_TEST_CASE(the_queue_of_a_shared_link_stays_empty_under_bulk) {
