@@ -2,8 +2,8 @@
 //
 // bench_transport [rounds]: both ends in this process, each with its own threads and actor system, over loopback.
 // In each round, in turn:
-//   round trip   8 KiB to the other node's actor and back, against the same bytes echoed by asynchronous Boost.Asio over
-//                TLS 1.3 with the same certificates: the median of 2,000
+//   round trip   8 KiB to the other node's actor and back, over TLS over TCP and over CAF's middleman, against the
+//                same bytes echoed by asynchronous Boost.Asio over TLS 1.3 with the same certificates: the median of 2,000
 //   processor    frames of 1.3 KB, 64 in flight each way: user and system time of both ends together, a frame
 // Prints medians and quartiles over the rounds.
 
@@ -29,8 +29,10 @@
 #include <thread>
 #include <vector>
 
+#include "actors/caf_channel/caf_connections.hpp"
 #include "actors/lending_unit.hpp"
 #include "bench/spread.hpp"
+#include "net/channel/tls_connections.hpp"
 #include "net/channel/transport.hpp"
 #include "net/identity/certificates.hpp"
 
@@ -255,8 +257,9 @@ struct countdown {
 
 class two_nodes {
  public:
-  explicit two_nodes(const certificates& from) {
+  two_nodes(const certificates& from, const net::connections_maker& carried_by) {
     net::transport_options options;
+    options.carried_by = carried_by;
     options.identity = from.identity("b");
     options.listen = {{"127.0.0.1", 0}};
     options.peers = {{"a", std::nullopt}};
@@ -318,20 +321,27 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 9;
   const certificates from;
   bare_echo bare(from.folder);
-  two_nodes nodes(from);
-  std::vector<double> bare_us, actor_us, ratio, processor;
+  two_nodes nodes(from, net::tls_connections), caf_nodes(from, actors::caf_connections);
+  std::vector<double> bare_us, actor_us, ratio, processor, caf_us, caf_ratio, caf_processor;
   for (int round = 0; round <= rounds; ++round) {
     const auto bare_one = bare.round_trip_us(), actor_one = nodes.round_trip_us(),
                use = nodes.processor_us_a_frame();
+    const auto caf_one = caf_nodes.round_trip_us(), caf_use = caf_nodes.processor_us_a_frame();
     if (round == 0) continue;
     bare_us.push_back(bare_one);
     actor_us.push_back(actor_one);
     ratio.push_back(actor_one / bare_one);
     processor.push_back(use);
+    caf_us.push_back(caf_one);
+    caf_ratio.push_back(caf_one / bare_one);
+    caf_processor.push_back(caf_use);
   }
   fmt::print("{} rounds: medians (quartiles)\n", rounds);
   print("8 KiB there and back, asynchronous Boost.Asio over TLS", bare_us, "us");
   print("8 KiB to another node's actor and back", actor_us, "us");
   print("ratio", ratio, "; we aim for 1.25");
   print("processor time of a frame of 1.3 KB, both ends", processor, "us; we aim for 5");
+  print("8 KiB to another node's actor and back, channel caf", caf_us, "us");
+  print("ratio, channel caf", caf_ratio, "");
+  print("processor time of a frame of 1.3 KB, channel caf", caf_processor, "us");
 }

@@ -24,6 +24,7 @@
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
 #include "planning/profile.hpp"
+#include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/node_setup.hpp"
 #include "setup/plan_file.hpp"
@@ -45,6 +46,7 @@ struct up_command {
   std::uint32_t most_positions = 0;
   bool trace = false, netns = false, rehearse = false;
   double dilation = 1;
+  std::string channel = "asio";
   double load_period_ms = 5;
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
@@ -158,7 +160,8 @@ node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> i
     state.problem = "it listens nowhere";
     return state;
   }
-  auto client = actors::cluster_client::connect(std::move(identity), *at, std::chrono::seconds(2));
+  auto client = actors::cluster_client::connect(std::move(identity), *at, std::chrono::seconds(2),
+                                                setup::connections_of(file.channel));
   const auto status =
       client ? (*client)->status(std::chrono::seconds(5)) : result<std::string>(client.error());
   if (!status) {
@@ -365,6 +368,7 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.model = options.host_model.empty() ? options.world.model : options.host_model;
   contents.costs = options.world.costs;
   contents.kv_precision = options.world.kv_precision;
+  contents.channel = options.channel;
   contents.most_positions = options.most_positions;
   contents.trace = options.trace;
   contents.load_period_ms = options.load_period_ms;
@@ -509,7 +513,8 @@ struct checked_node {
   std::string problem;
 };
 
-void print_checked(const std::vector<checked_node>& nodes, const std::string& problem, bool json) {
+void print_checked(const std::vector<checked_node>& nodes, const std::string& problem,
+                   const std::vector<std::string>& warnings, bool json) {
   if (json) {
     auto all = nlohmann::ordered_json::array();
     for (const auto& each : nodes) {
@@ -521,9 +526,13 @@ void print_checked(const std::vector<checked_node>& nodes, const std::string& pr
       }
       all.push_back(std::move(j));
     }
-    fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}, {"problem", problem}}.dump(2));
+    fmt::print(
+        "{}\n",
+        nlohmann::ordered_json{{"nodes", all}, {"problem", problem}, {"warnings", warnings}}.dump(
+            2));
     return;
   }
+  for (const auto& each : warnings) fmt::print(stderr, "ordermoe: warning: {}\n", each);
   fmt::print("{:<12} {:>8} {:>14}  {}\n", "node", "experts", "weights MB", "problem");
   for (const auto& each : nodes)
     if (each.outlook)
@@ -553,7 +562,8 @@ result<void> check(const check_command& options) {
     if (outlook) nodes.back().outlook = *outlook;
   }
   const auto reach = files.size() > 1 ? setup::check_reach(files) : result<void>{};
-  print_checked(nodes, reach ? "" : reach.error().message, options.json);
+  print_checked(nodes, reach ? "" : reach.error().message, setup::channel_warnings(files),
+                options.json);
   const auto bad = std::ranges::count_if(nodes, [](const auto& each) { return !each.outlook; });
   if (bad > 0)
     return error{errc::mismatch, fmt::format("{} of {} nodes would not start", bad, nodes.size())};
@@ -619,6 +629,12 @@ void add_preparation(CLI::App& command, up_command& options) {
       .add_option("--max-positions", options.most_positions,
                   "Of a request, prompt and answer together; 0: twice the model's context")
       ->check(whole_from(0, 1 << 24))
+      ->capture_default_str();
+  command
+      .add_option("--channel", options.channel,
+                  "What carries the sessions: TLS over TCP (asio), or CAF's own transport with its "
+                  "OpenSSL module, which vouches for no names (caf; docs/OPERATING.md)")
+      ->check(CLI::IsMember({"asio", "caf"}))
       ->capture_default_str();
   command.add_flag("--trace", options.trace, "Each node writes nodes/NAME/trace.jsonl");
   command.add_flag("--rehearse", options.rehearse,

@@ -9,6 +9,7 @@
 #include "cli/common.hpp"
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/safetensors.hpp"
+#include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
 
 namespace ordermoe::cli {
@@ -26,7 +27,8 @@ result<std::shared_ptr<actors::cluster_client>> connect_to(const std::string& ad
   if (!at) return ordermoe::at("--connect", at.error());
   const auto identity = console_identity(folder);
   if (!identity) return identity.error();
-  auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5));
+  auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5),
+                                                setup::connections_of_folder(folder));
   if (!client) return client.error();
   return std::shared_ptr<actors::cluster_client>(std::move(*client));
 }

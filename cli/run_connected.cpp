@@ -11,6 +11,7 @@
 #include "cli/answers.hpp"
 #include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
+#include "setup/channel.hpp"
 
 namespace ordermoe::cli {
 
@@ -139,7 +140,8 @@ result<void> run_connected(const connected_run& options) {
                                prompt.place)};
   const auto identity = console_identity(options.folder);
   if (!identity) return identity.error();
-  auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5));
+  auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5),
+                                                setup::connections_of_folder(options.folder));
   if (!client) return client.error();
   const auto begin = clock::now();
   asker asking(options, **client);

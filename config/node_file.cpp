@@ -20,8 +20,8 @@ class node_reader {
   node_reader(const toml::table& file, std::filesystem::path folder)
       : top_(file, "a node file",
              {"version", "name", "cluster", "model", "plan", "profile", "state", "trace", "listen",
-              "costs", "kv_precision", "threads", "most_positions", "load_period_ms", "links",
-              "certificates", "member", "rehearsal"}),
+              "costs", "kv_precision", "channel", "threads", "most_positions", "load_period_ms",
+              "links", "certificates", "member", "rehearsal"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -36,6 +36,7 @@ class node_reader {
     if (top_.find("listen") != nullptr) content_.listen = top_.strings("listen");
     if (top_.find("costs") != nullptr) content_.costs = top_.name("costs");
     if (top_.find("kv_precision") != nullptr) content_.kv_precision = kv_precision();
+    if (top_.find("channel") != nullptr) content_.channel = channel();
     if (top_.find("threads") != nullptr)
       content_.threads = static_cast<std::size_t>(top_.integer("threads", 0, 1024));
     if (top_.find("most_positions") != nullptr)
@@ -65,6 +66,14 @@ class node_reader {
     if (text != "bf16" && text != "fp32")
       refuse(errc::out_of_range, top_.place("kv_precision"),
              fmt::format("found kv_precision = \"{}\", expected bf16 or fp32; correct it", text));
+    return text;
+  }
+
+  std::string channel() const {
+    auto text = top_.string("channel");
+    if (text != "asio" && text != "caf")
+      refuse(errc::out_of_range, top_.place("channel"),
+             fmt::format("found channel = \"{}\", expected asio or caf; correct it", text));
     return text;
   }
 
@@ -160,6 +169,7 @@ std::string node_toml(const node_file& content) {
   text += "]\n";
   add("costs", content.costs);
   add("kv_precision", content.kv_precision);
+  if (content.channel != "asio") add("channel", content.channel);
   if (!content.measures_links) add("links", "stated");
   text += fmt::format("threads = {}\nmost_positions = {}\nload_period_ms = {}\n", content.threads,
                       content.most_positions, content.load_period_ms);

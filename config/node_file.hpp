@@ -27,6 +27,8 @@ struct node_file {
   std::vector<std::string> listen;
   std::string costs = "mixtral-8x7b";
   std::string kv_precision = "bf16";
+  std::string channel =
+      "asio";  ///< What carries the sessions: "asio" or "caf"; all nodes have the same.
   std::size_t threads = 0;           ///< 0: the machine's.
   std::uint32_t most_positions = 0;  ///< Of a request; 0: twice the model's context.
   /// What is measured of the links goes into what is decided; else what the cluster file says stands.

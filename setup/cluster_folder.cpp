@@ -65,6 +65,7 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   if (!contents.addresses[m].empty()) file.listen = {contents.addresses[m]};
   file.costs = contents.costs;
   file.kv_precision = contents.kv_precision;
+  file.channel = contents.channel;
   file.threads = contents.threads;
   file.most_positions = contents.most_positions;
   file.load_period_ms = contents.load_period_ms;

@@ -38,7 +38,7 @@ struct cluster_folder_contents {
   cluster servers;
   std::string plan, profile;  ///< Texts of the files.
   std::filesystem::path model;
-  std::string costs, kv_precision = "bf16";
+  std::string costs, kv_precision = "bf16", channel = "asio";
   std::vector<std::string> addresses;  ///< [n_servers] where each listens.
   /// [n_servers][n_servers] where one dials another; empty: where that listens.
   std::vector<std::vector<std::string>> dialled;

@@ -14,6 +14,7 @@
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "net/identity/certificates.hpp"
+#include "setup/channel.hpp"
 #include "setup/forward_digest.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
@@ -115,6 +116,7 @@ result<net::transport_options> transport_of(const node_file& file, const cluster
   if (!peers) return peers.error();
   options.peers = std::move(*peers);
   options.takes_clients = true;
+  options.carried_by = connections_of(file.channel);
   return options;
 }
 

@@ -23,9 +23,10 @@ class cluster_client::content final : public net::transport_user {
   using expert_sink = std::function<void(const expert_answer&)>;
 
   result<void> begin(std::shared_ptr<const net::tls_identity> identity, const net::address& at,
-                     std::chrono::milliseconds longest) {
+                     std::chrono::milliseconds longest, net::connections_maker carried_by) {
     net::transport_options options;
     options.identity = std::move(identity);
+    options.carried_by = std::move(carried_by);
     options.peers = {{"", at}};
     options.is_client = true;
     // Whoever starts later is a later one: no count is kept.
@@ -282,9 +283,10 @@ cluster_client::~cluster_client() = default;
 
 result<std::unique_ptr<cluster_client>> cluster_client::connect(
     std::shared_ptr<const net::tls_identity> identity, const net::address& at,
-    std::chrono::milliseconds longest) {
+    std::chrono::milliseconds longest, net::connections_maker carried_by) {
   auto made = std::make_unique<content>();
-  if (auto begun = made->begin(std::move(identity), at, longest); !begun) return begun.error();
+  if (auto begun = made->begin(std::move(identity), at, longest, std::move(carried_by)); !begun)
+    return begun.error();
   return std::unique_ptr<cluster_client>(new cluster_client(std::move(made)));
 }
 

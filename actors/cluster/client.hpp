@@ -17,10 +17,10 @@ namespace ordermoe::actors {
 class cluster_client {
  public:
   /// Until a session is up, the time is over, or waiting longer would not help. Errors: io, or mismatch where one of the
-  /// two refuses the other, with what was said last; timed_out where nothing was.
+  /// two refuses the other, with what was said last; timed_out where nothing was. `carried_by`: as the nodes have it.
   static result<std::unique_ptr<cluster_client>> connect(
       std::shared_ptr<const net::tls_identity> identity, const net::address& at,
-      std::chrono::milliseconds longest);
+      std::chrono::milliseconds longest, net::connections_maker carried_by = {});
   /// Its requests are cancelled.
   ~cluster_client();
 

@@ -114,8 +114,8 @@ BIO_METHOD* wire_method() {
 
 }  // namespace
 
-tls_identity::tls_identity(ssl_ctx_st* context, certificate_name name)
-    : context_(context), name_(std::move(name)) {}
+tls_identity::tls_identity(ssl_ctx_st* context, certificate_name name, identity_files files)
+    : context_(context), name_(std::move(name)), files_(std::move(files)) {}
 
 tls_identity::~tls_identity() {
   SSL_CTX_free(context_);
@@ -139,7 +139,8 @@ result<std::shared_ptr<const tls_identity>> tls_identity::load(
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
-  return std::shared_ptr<const tls_identity>(new tls_identity(context, std::move(*name)));
+  return std::shared_ptr<const tls_identity>(
+      new tls_identity(context, std::move(*name), {authority, certificate, key}));
 }
 
 tls_channel::tls_channel(std::shared_ptr<const tls_identity> self)
@@ -209,7 +210,10 @@ result<void> tls_channel::establish() {
   SSL_get0_alpn_selected(ssl_, &protocol, &size);
   const std::string_view chosen(reinterpret_cast<const char*>(protocol), size);
   if (chosen != fast_protocol.substr(1) && chosen != bulk_protocol.substr(1))
-    return error{errc::malformed, "TLS: the peer speaks no protocol of ours"};
+    return error{
+        errc::malformed,
+        "TLS: the peer speaks no protocol of ours; all nodes and clients of a cluster need "
+        "the same channel (asio or caf)"};
   which_ = chosen == fast_protocol.substr(1) ? stream::fast : stream::bulk;
   auto* certificate = SSL_get1_peer_certificate(ssl_);
   if (certificate == nullptr) return error{errc::malformed, "TLS: the peer has no certificate"};

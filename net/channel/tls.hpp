@@ -16,6 +16,10 @@ struct ssl_st;
 /// in and out, so that whoever owns the socket decides when and on which thread.
 namespace ordermoe::net {
 
+struct identity_files {
+  std::filesystem::path authority, certificate, key;
+};
+
 /// An authority, and the certificate and key by which this end is known. Read once; connections share it.
 class tls_identity {
  public:
@@ -25,12 +29,14 @@ class tls_identity {
                                                           const std::filesystem::path& key);
   ~tls_identity();
   const certificate_name& name() const { return name_; }
+  const identity_files& files() const { return files_; }
 
  private:
   friend class tls_channel;
-  tls_identity(ssl_ctx_st* context, certificate_name name);
+  tls_identity(ssl_ctx_st* context, certificate_name name, identity_files files);
   ssl_ctx_st* context_;
   certificate_name name_;
+  identity_files files_;
 };
 
 /// Bytes on their way through TLS.

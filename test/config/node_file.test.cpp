@@ -70,6 +70,7 @@ void check_same(const node_file& a, const node_file& b) {
   BOOST_TEST(a.listen == b.listen, boost::test_tools::per_element());
   BOOST_TEST(a.costs == b.costs);
   BOOST_TEST(a.kv_precision == b.kv_precision);
+  BOOST_TEST(a.channel == b.channel);
   BOOST_TEST(a.threads == b.threads);
   BOOST_TEST(a.most_positions == b.most_positions);
   BOOST_TEST(a.load_period_ms == b.load_period_ms);
@@ -149,8 +150,19 @@ BOOST_AUTO_TEST_CASE(what_may_be_left_out_has_a_value) {
   BOOST_TEST(read->most_positions == usual.most_positions);
   BOOST_TEST(read->costs == usual.costs);
   BOOST_TEST(read->kv_precision == usual.kv_precision);
+  BOOST_TEST(read->channel == "asio");
   BOOST_TEST(read->trace.empty());
   BOOST_TEST(read->members.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_channel_is_read_and_written) {
+  const folder place;
+  const auto read = place.read(replaced(berlin, "threads = 4", "channel = \"caf\""));
+  BOOST_REQUIRE_MESSAGE(read, (read ? "" : read.error().message));
+  BOOST_TEST(read->channel == "caf");
+  const auto again = place.read(node_toml(*read));
+  BOOST_REQUIRE(again.has_value());
+  check_same(*read, *again);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
@@ -241,6 +253,8 @@ BOOST_AUTO_TEST_CASE(each_bad_input_is_refused_with_its_place_and_what_to_do) {
                 {"found most_positions = -1", "expected 0 to 16777216", "correct it"});
   check_refused("kv_precision = \"fp32\"", "kv_precision = \"fp16\"", out_of_range, "12:16",
                 {"found kv_precision = \"fp16\"", "expected bf16 or fp32", "correct it"});
+  check_refused("threads = 4", "channel = \"quic\"", out_of_range, "9:11",
+                {"found channel = \"quic\"", "expected asio or caf", "correct it"});
   check_refused("[certificates]", "[certificate]", malformed, "15:2",
                 {"found the unknown key 'certificate'", "certificates"});
   check_refused("key = \"berlin.key\"", "", malformed, "15:1",

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/node_file.hpp"
+#include "net/channel/connections.hpp"
+
+/// What carries the sessions of a cluster.
+namespace ordermoe::setup {
+
+/// `channel` as in a node file: for transport_options::carried_by.
+net::connections_maker connections_of(const std::string& channel);
+
+/// As the nodes of a cluster's folder were told; where it has no node files, as on a console's host that has the
+/// certificates alone, that of "asio".
+net::connections_maker connections_of_folder(const std::string& folder);
+
+/// What whoever chose their channel should know; empty: nothing. Where they differ, that too.
+std::vector<std::string> channel_warnings(const std::vector<node_file>& files);
+
+}  // namespace ordermoe::setup

@@ -1,0 +1,199 @@
+#include "actors/caf_channel/caf_connections.hpp"
+
+#include <openssl/ssl.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+
+#include "test/net/channel/transport_cases.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using namespace test;
+
+struct nodes_over_caf : some_nodes {
+  nodes_over_caf() {
+    carried_by = actors::caf_connections;
+    proof = "it says that it is";
+    connections_of_a_dial = 2;  // The first only looks whether anybody answers.
+  }
+};
+
+/// Says something to a port and reads until the other end closes; whether it does within the time of a receive.
+bool is_turned_away(const net::address& at, std::string_view with) {
+  const int made = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(at.port);
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  BOOST_REQUIRE(::connect(made, reinterpret_cast<sockaddr*>(&where), sizeof where) == 0);
+  const timeval limit{std::chrono::seconds(soon).count(), 0};
+  ::setsockopt(made, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  BOOST_REQUIRE(::send(made, with.data(), with.size(), MSG_NOSIGNAL) ==
+                static_cast<ssize_t>(with.size()));
+  std::array<char, 4096> heard{};
+  ssize_t n = 1;
+  while (n > 0) n = ::recv(made, heard.data(), heard.size(), 0);
+  const bool closed = n == 0 || errno == ECONNRESET;
+  ::close(made);
+  return closed;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(caf_connections, nodes_over_caf)
+
+// What every transport keeps:
+BOOST_AUTO_TEST_CASE(frames_of_all_lanes_from_many_threads_come_once_and_in_order) {
+  test::frames_of_all_lanes_from_many_threads_come_once_and_in_order(*this);
+}
+BOOST_AUTO_TEST_CASE(a_node_without_an_address_dials_whoever_has_one) {
+  test::a_node_without_an_address_dials_whoever_has_one(*this);
+}
+BOOST_AUTO_TEST_CASE(connections_that_are_cut_anywhere_lose_nothing_and_double_nothing) {
+  test::connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(*this);
+}
+BOOST_AUTO_TEST_CASE(a_way_that_carries_nothing_any_more_is_given_up_and_another_one_is_found) {
+  test::a_way_that_carries_nothing_any_more_is_given_up_and_another_one_is_found(*this);
+}
+BOOST_AUTO_TEST_CASE(a_peer_that_starts_again_is_down_and_up) {
+  test::a_peer_that_starts_again_is_down_and_up(*this);
+}
+BOOST_AUTO_TEST_CASE(another_process_with_the_same_name_and_boot_waits_until_the_first_is_gone) {
+  test::another_process_with_the_same_name_and_boot_waits_until_the_first_is_gone(*this);
+}
+BOOST_AUTO_TEST_CASE(who_does_not_use_up_what_comes_gets_no_more_than_the_credit) {
+  test::who_does_not_use_up_what_comes_gets_no_more_than_the_credit(*this);
+}
+BOOST_AUTO_TEST_CASE(a_client_comes_is_told_sends_and_leaves) {
+  test::a_client_comes_is_told_sends_and_leaves(*this);
+}
+BOOST_AUTO_TEST_CASE(who_is_not_expected_hears_so_at_its_own_end_once) {
+  test::who_is_not_expected_hears_so_at_its_own_end_once(*this);
+}
+BOOST_AUTO_TEST_CASE(another_than_was_dialled_is_refused_and_told_once) {
+  test::another_than_was_dialled_is_refused_and_told_once(*this);
+}
+BOOST_AUTO_TEST_CASE(who_cannot_be_reached_is_told_once_and_found_when_it_is_there) {
+  test::who_cannot_be_reached_is_told_once_and_found_when_it_is_there(*this);
+}
+BOOST_AUTO_TEST_CASE(an_address_that_is_taken_or_is_none_is_named) {
+  test::an_address_that_is_taken_or_is_none_is_named(*this);
+}
+BOOST_AUTO_TEST_CASE(it_stops_while_frames_fly) {
+  test::it_stops_while_frames_fly(*this);
+}
+
+// Of this kind alone:
+BOOST_AUTO_TEST_CASE(large_frames_go_both_ways_through_a_small_window) {
+  constexpr std::uint32_t n_each = 24;
+  two_ends ends(*this);
+  for (auto* end : {&ends.a, &ends.b}) end->plan.always = 1u << 20;
+  ends.up();
+  for (std::uint32_t i = 0; i < n_each; ++i)
+    for (const auto of : {lane::kv, lane::bulk}) {
+      BOOST_TEST(ends.a.send(0, of, 1, i));
+      BOOST_TEST(ends.b.send(0, of, 1, i));
+    }
+  BOOST_TEST(ends.both_have(2 * n_each));
+  ends.check_whole(2 * n_each);
+}
+
+BOOST_AUTO_TEST_CASE(a_stranger_is_turned_away_and_those_who_are_there_do_not_notice) {
+  transport_end a, b, imposter;
+  b.start(node("b", {{"a", std::nullopt}, {"c", std::nullopt}}));
+  a.start(node("a", {{"b", b.at()}}));
+  BOOST_TEST(a.wait_for(what::up));
+  // A certificate of another authority, whatever name is in it.
+  const credentials other("caf-other");
+  auto options = node("c", {{"b", b.at()}});
+  options.listen.clear();
+  options.identity = other.identity("c");
+  imposter.start(std::move(options));
+  BOOST_TEST(imposter.wait([](const state& now) { return !now.problems.empty(); }));
+  BOOST_TEST(
+      has(imposter.now().problems[0].second.message, "does not take the other's certificate"),
+      imposter.now().problems[0].second.message);
+  // No TLS, and none of ours.
+  BOOST_TEST(is_turned_away(b.at(), "GET / HTTP/1.1\r\nHost: b\r\n\r\n"));
+  BOOST_TEST(is_turned_away(b.at(), std::string(64 * 1024, '\xff')));
+  for (std::uint32_t i = 0; i < 100; ++i) BOOST_TEST(a.send(0, lane::token, 1, i));
+  BOOST_TEST(b.wait([](const state& now) { return now.frames(0) == 100; }));
+  BOOST_TEST(b.now().count(what::cut) == 0u, b.now().last(what::cut));
+  BOOST_TEST(b.now().count(what::up) == 1u);
+  BOOST_TEST(imposter.now().count(what::up) == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(whom_one_dials_in_vain_does_not_break_the_others) {
+  transport_end a, b, imposter;
+  b.start(node("b", {{"a", std::nullopt}}));
+  const credentials other("caf-other");
+  auto options = node("c", {});
+  options.identity = other.identity("c");
+  imposter.start(std::move(options));
+  a.start(node("a", {{"b", b.at()}, {"c", imposter.at()}}));
+  BOOST_TEST(a.wait_for(what::up, 1, 0));
+  BOOST_TEST(a.wait([](const state& now) { return !now.problems.empty(); }));
+  // Again and again, while frames fly.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  std::uint32_t n = 0;
+  for (; std::chrono::steady_clock::now() < until; ++n) {
+    BOOST_TEST_REQUIRE(a.send(0, lane::token, 1, n));
+    BOOST_TEST_REQUIRE(b.wait([n](const state& now) { return now.frames(0) == n + 1; }));
+  }
+  BOOST_TEST(a.now().count(what::cut) == 0u, a.now().last(what::cut));
+  BOOST_TEST(b.now().count(what::up) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(another_cluster_under_the_same_authority_is_refused_by_what_it_says) {
+  transport_end b, lyon;
+  b.start(node("b", {{"lyon", std::nullopt}}));
+  issued.sign({"lyon", "URI:ordermoe://edge9/node/lyon"});
+  auto options = node("lyon", {{"b", b.at()}});
+  options.listen.clear();
+  lyon.start(std::move(options));
+  BOOST_TEST(lyon.wait([](const state& now) { return !now.problems.empty(); }));
+  BOOST_TEST(has(lyon.now().problems[0].second.message, "of cluster edge9, expected edge8"),
+             lyon.now().problems[0].second.message);
+  BOOST_TEST(b.wait([](const state& now) { return !now.problems.empty(); }));
+}
+
+BOOST_AUTO_TEST_CASE(the_two_kinds_of_connections_do_not_meet_and_say_why) {
+  constexpr std::chrono::seconds limit(5);
+  for (const bool caf_dials : {true, false}) {
+    transport_end dials, listens;
+    auto there = node("b", {{"a", std::nullopt}});
+    auto here = node("a", {});
+    (caf_dials ? there : here).carried_by = nullptr;
+    listens.start(std::move(there));
+    here.peers = {{"b", listens.at()}};
+    dials.start(std::move(here));
+    BOOST_TEST(dials.wait([](const state& now) { return !now.problems.empty(); }, limit));
+    const auto told = dials.now().problems.at(0).second.message;
+    BOOST_TEST(has(told, "channel"), told);
+    BOOST_TEST(dials.now().count(what::up) == 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_taken_away_later_do_no_harm) {
+  two_ends ends(*this);
+  ends.up();
+  const auto later = node("c", {});
+  for (const char* each : {"a.key", "a.crt", "b.key", "b.crt", "ca.crt"})
+    std::filesystem::remove(issued.file(each));
+  // Certificates are shown again.
+  ends.between.cut();
+  for (auto* end : {&ends.a, &ends.b}) BOOST_TEST(end->wait_for(what::resumed));
+  // Whoever starts needs them.
+  transport_end c;
+  const auto unreadable = net::transport::start(later, c);
+  BOOST_REQUIRE(!unreadable.has_value());
+  BOOST_TEST(has(unreadable.error().message, "ca.crt"), unreadable.error().message);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# A cluster of processes whose sessions go over CAF: up, answers, traces, a node that is killed, one of the other channel.
+# cluster_caf.sh ORDERMOE DATA
+set -uo pipefail
+ordermoe=$1
+data=$2
+work=$(mktemp -d)
+nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
+# Whatever went wrong, no node outlives this.
+trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
+failures=0
+model=$data/models/lineage
+
+fail() {
+  echo "FAILED: $1"
+  failures=$((failures + 1))
+}
+
+# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
+expect() {
+  local name=$1 code=$2 pattern=$3
+  shift 3
+  local output
+  output=$("$@" 2>&1 </dev/null)
+  local got=$?
+  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
+    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
+    head -n 5 <<<"$output"
+  fi
+}
+
+# What of a run's JSON does not depend on where it ran.
+answers() { python3 -c 'import json, sys
+for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
+# Until the command succeeds; a minute is more than anything takes.
+eventually() {
+  local limit=$((SECONDS + 60))
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < limit)) || return 1
+    sleep 0.05
+  done
+}
+
+printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
+"$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
+run=("$ordermoe" run --prompts prompts.jsonl --max-new-tokens 24 --json)
+up=("$ordermoe" cluster up --model "$model" --cluster three.toml --max-positions 400 --threads 1)
+expect "a channel that is none is refused" 2 '--channel: quic not in' "${up[@]}" --channel quic --dir odd
+
+# Tokens go from server to server: the strategy with the most frames.
+expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port $((20000 + ($$ + 200) % 20000)) --dir edge
+expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
+expect "it is said what this channel does not prove" 0 'channel caf: CAF tells nobody whose certificate' "$ordermoe" cluster check --dir edge
+expect "to programs as well" 0 '"warnings": \[$' "$ordermoe" cluster check --dir edge --json
+mapfile -t address < <(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s*/node.toml)
+"${run[@]}" --model "$model" --mode reference 2>/dev/null </dev/null | answers >reference.txt
+[[ $(grep -c '\[' reference.txt) == 3 ]] || fail "the reference answers"
+same_answers() { # ADDRESS WHEN
+  "${run[@]}" --connect "$1" --dir edge 2>errors.txt </dev/null | answers >cluster.txt
+  cmp -s reference.txt cluster.txt || fail "$1 answers otherwise $2: $(head -n 2 errors.txt)"
+}
+for at in "${address[@]}"; do same_answers "$at" "at first"; done
+
+# ------------------------------------------------------------------------------------- who may not come
+
+# A console that has the certificates alone takes the other channel.
+mkdir console && cp -r edge/certificates console/
+before=$SECONDS
+expect "another channel is refused with a reason" 2 'speaks no protocol of ours; all nodes and clients of a cluster need the same channel' "${run[@]}" --connect "${address[0]}" --dir console
+((SECONDS - before <= 6)) || fail "a refusal takes $((SECONDS - before)) s"
+"$ordermoe" cert init --dir other/certificates --cluster edge3 >/dev/null
+"$ordermoe" cert issue console --dir other/certificates --role admin >/dev/null
+cp -r edge/cluster.toml edge/nodes other/ && rm other/nodes/*/pid
+expect "a foreign certificate is refused" 1 'cannot reach a node at .*certificate' "${run[@]}" --connect "${address[0]}" --dir other
+rm other/certificates/console.* && cp edge/certificates/ca.* other/certificates/
+"$ordermoe" cert issue console --dir other/certificates --role viewer >/dev/null
+expect "a viewer gets no answer" 2 "viewer's certificate asks for no answers" "${run[@]}" --connect "${address[0]}" --dir other
+for at in "${address[@]}"; do same_answers "$at" "after others came"; done
+
+# ------------------------------------------------------------------------------------- one is killed
+
+killed=$(cat edge/nodes/s2/pid)
+kill -9 "$killed"
+not_all() { "$ordermoe" cluster status --dir edge >status.txt 2>&1; [[ $? -eq 1 ]] && grep -q '1/2' status.txt; }
+eventually not_all || fail "a status without one node: $(cat status.txt)"
+# One of the other channel in its place hears why nobody speaks with it.
+sed 's/^channel = "caf"/channel = "asio"/; s/^state = .*/state = "asio"/; s/^trace = .*//' edge/nodes/s2/node.toml >edge/nodes/s2/asio.toml
+"$ordermoe" cluster check --config edge/nodes/s2/asio.toml >/dev/null || fail "a node file of the other channel"
+"$ordermoe" node --config "$work/edge/nodes/s2/asio.toml" >asio.log 2>&1 &
+echo $! >edge/nodes/s2/pid
+eventually grep -q 'its channel is not caf' edge/nodes/s0/log || fail "those that dial a node of another channel do not say why: $(tail -n 3 edge/nodes/s0/log)"
+kill "$(cat edge/nodes/s2/pid)"
+wait
+"$ordermoe" node --config "$work/edge/nodes/s2/node.toml" >>edge/nodes/s2/log 2>&1 &
+echo $! >edge/nodes/s2/pid
+eventually "$ordermoe" cluster status --dir edge || fail "the killed node is not back: $("$ordermoe" cluster status --dir edge 2>&1)"
+for at in "${address[@]}"; do same_answers "$at" "after a node came back"; done
+"$ordermoe" cluster down --dir edge || fail "a cluster ends"
+[[ -z $(nodes) ]] || fail "process numbers are left behind"
+
+# ------------------------------------------------------------------------------------------- traces
+
+rm -r edge/nodes/*/trace.jsonl
+expect "it starts again" 0 '^127' "$ordermoe" cluster start --dir edge
+for at in "${address[@]}"; do same_answers "$at" "after all began anew"; done
+"$ordermoe" cluster down --dir edge || fail "a cluster ends again"
+expect "traces are merged" 0 '' "$ordermoe" trace merge edge/nodes/s0/trace.jsonl edge/nodes/s1/trace.jsonl edge/nodes/s2/trace.jsonl --out whole.jsonl
+expect "and what they say is so" 0 '' "$ordermoe" trace verify whole.jsonl
+
+echo "$failures failures"
+[[ $failures -eq 0 ]]
