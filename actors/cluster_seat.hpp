@@ -3,9 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "config/error.hpp"
+#include "model/transformer.hpp"
 #include "net/wire/messages.hpp"
+#include "planning/plan.hpp"
 
 /// A service that has one server of a cluster, whose others are in other processes. No CAF type in this header.
 namespace ordermoe::actors {
@@ -24,6 +28,13 @@ struct cluster_seat {
   /// Counts the starts of this server, from 1: what it says of its load is newer than what it said before.
   std::uint32_t boot = 1;
   std::uint64_t first_request = 0;  ///< Requests are numbered from here.
+  /// To the admin of another server, from any thread. False where it is away.
+  std::function<bool(std::uint32_t server, std::string text)> tell_admin;
+  /// The model with the experts that a plan places on this server.
+  std::function<result<std::shared_ptr<const model::transformer>>(const planning::plan&)> load;
+  /// This plan is in force here from now on, with what load() made of it; to be kept over the end of the process.
+  std::function<result<void>(const planning::plan&)> adopt;
+  std::function<void(const std::string&)> log;
 };
 
 /// What came from another server, or what is known of it.

@@ -90,7 +90,9 @@ struct server_view {
   compute_actor compute;
   selector_actor selector;
   recorder_actor recorder;
-  monitor_actor monitor;            ///< Empty where none runs.
+  monitor_actor monitor;  ///< Empty where none runs.
+  /// With the experts that the plan places here, where a change of plan brought others; null: the context's.
+  std::shared_ptr<const model::transformer> model;
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 

@@ -101,6 +101,8 @@ class device {
   /// Where rows cannot be kept, the request is not served any more until drop().
   void store(const store_kv& content);
   void drop(std::uint64_t request);
+  /// The same model with other experts, from the next batch on.
+  void use(std::shared_ptr<const model::transformer> model) { model_ = std::move(model); }
 
  private:
   model::kv_cache& cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity);

@@ -77,7 +77,8 @@ struct edge_server_state {
   std::shared_ptr<const server_view> view;
   arrival_limits limits;
   phase_of<admission> admitting{admission::holding, admission_steps};
-  hold_admission hold;  ///< Whom to answer when none is in flight.
+  bool drained = false;  ///< By an operator: its users' requests are refused.
+  hold_admission hold;   ///< Whom to answer when none is in flight.
   std::map<std::uint64_t, owned_request> requests;
   std::uint64_t ended_requests = 0;
   kv_reservations memory;
@@ -126,6 +127,7 @@ struct edge_server_state {
     auto next = std::make_shared<server_view>(*view);
     const bool same_plan = view->placed && view->placed->plan.epoch == message.content->plan.epoch;
     next->placed = message.content;
+    if (message.model) next->model = message.model;
     if (!same_plan) host_experts(next);
     view = next;
     planner = message.planner;
@@ -195,6 +197,10 @@ struct edge_server_state {
                     {errc::out_of_range, fmt::format("access server {} was asked for, this "
                                                      "is server {}",
                                                      message.spec->access, id)});
+    if (drained)
+      return refuse(message,
+                    {errc::failed, fmt::format("server {} ({}) is drained; ask another node", id,
+                                               context().servers.servers[id].name)});
     if (auto fits = check_prompt(*message.spec, context()); !fits)
       return refuse(message, fits.error());
     owned_request request;
@@ -223,6 +229,16 @@ struct edge_server_state {
     if (message.client)
       self->send(message.client,
                  answer_end{std::make_shared<const request_outcome>(std::move(outcome))});
+  }
+
+  /// Those in flight.
+  void end_all(const end_requests& message) {
+    for (const auto& [number, request] : requests) {
+      if (request.status.phase == request_phase::held) continue;
+      self->send(request.handle,
+                 wire::failure_report{number, request.status.attempt, id,
+                                      static_cast<std::uint8_t>(errc::failed), message.why});
+    }
   }
 
   void follow(const request_moved& message) {
@@ -745,6 +761,7 @@ struct edge_server_state {
       status.policy = view->placed->policy;
     }
     status.admitting = admitting.is(admission::open);
+    status.drained = drained;
     for (const auto& [number, request] : requests) status.requests.push_back(request.status);
     for (const auto& [request, held] : memory.sequences()) {
       sequence_status sequence{request, held.attempt, held.bytes, held.granted, 0, 0};
@@ -820,6 +837,8 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const install_plan& message) { state.install(message); },
         [&state](const hold_admission& message) { state.stop_admitting(message); },
         [&state](resume_admission) { state.resume(); },
+        [&state](const end_requests& message) { state.end_all(message); },
+        [&state](drain_server message) { state.drained = message.on; },
         [&state](settle_down) { state.tells_load = false; },
         [&state](status_query) { return state.tell(); },
         [&state](stop_server) { state.stop(); },

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "net/wire/messages.hpp"
 #include "planning/serving/awaited_outputs.hpp"
 #include "planning/serving/decide.hpp"
+#include "planning/serving/plan_change.hpp"
 #include "planning/serving/plan_in_force.hpp"
 #include "planning/strategies/adaptation.hpp"
 
@@ -124,11 +126,43 @@ struct links_told {
 /// From itself: what was told of links since goes into the tables.
 struct price_links {};
 
+/// From the admin: this server's part in a step of a change that all servers make (planning/serving/plan_change.hpp).
+/// Answered by plan_step_done, but for resume and abort.
+struct plan_step {
+  std::uint64_t change = 0;
+  serving::change_step step = serving::change_step::prepare;
+  std::shared_ptr<const planning::plan> plan;  ///< prepare
+  std::int64_t drain_ns = 0;  ///< hold: requests in flight end by name after so long.
+  std::string why;            ///< abort
+  caf::strong_actor_ptr admin;
+};
+
+/// From the admin: what this strategy would place where, without consequences. Answered by plan_proposal.
+struct plan_query {
+  std::shared_ptr<const replan_order> order;
+};
+struct plan_proposal {
+  std::string strategy;                        ///< That of the start, where none was asked for.
+  std::shared_ptr<const planning::plan> plan;  ///< Null where it is refused.
+  std::string refused;
+  double cost_before_ns = 0, cost_after_ns = 0;  ///< As plan_change has them.
+  std::vector<std::int64_t> bytes_to;            ///< [n_servers] that each server lacks.
+};
+
+/// From the admin: the plan and policy in force.
+struct in_force_query {};
+struct in_force {
+  std::shared_ptr<const plan_in_force> content;
+  planning::selection_policy policy;
+};
+
 using planner_actor = caf::typed_actor<
     caf::reacts_to<links_told>, caf::reacts_to<price_links>, caf::reacts_to<push_plan>,
     caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
     caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plan_installed>,
     caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
+    caf::reacts_to<plan_step>, caf::replies_to<plan_query>::with<plan_proposal>,
+    caf::replies_to<in_force_query>::with<in_force>,
     caf::replies_to<status_query>::with<planner_status>>;
 
 // ---------------------------------------------- to a monitor. Nobody sends these where none runs.
@@ -424,6 +458,18 @@ struct resume_admission {};
 struct install_plan {
   std::shared_ptr<const plan_in_force> content;
   planner_actor planner;
+  /// With the experts that the plan places here; null: what is there has them.
+  std::shared_ptr<const model::transformer> model;
+};
+
+/// From the planner, which waits for admission_held: what is in flight has had its time and ends by name.
+struct end_requests {
+  std::string why;
+};
+
+/// From the admin: no request of this server's users is taken any more, until it is taken back.
+struct drain_server {
+  bool on = true;
 };
 
 /// From itself.
@@ -451,14 +497,57 @@ using edge_server_actor = caf::typed_actor<
     caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>, caf::reacts_to<peer_event>,
     caf::reacts_to<undeliverable>, caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>,
     caf::reacts_to<install_plan>, caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
+    caf::reacts_to<end_requests>, caf::reacts_to<drain_server>,
     caf::replies_to<status_query>::with<edge_status>>;
+
+// --------------------------------------------------------------------- to an admin, where servers talk over sessions
+
+/// From the service: what an operator wants, as JSON (actors/cluster/admin.hpp).
+struct admin_order {
+  std::string who, role;
+  std::string text;
+  std::function<void(std::string)> reply;  ///< Once, from any thread.
+};
+
+/// From the service: what the admin of another server says.
+struct peer_said {
+  std::uint32_t server = 0;
+  std::string text;
+};
+
+/// From the service: another server is connected, or is not any more.
+struct peer_changed {
+  std::uint32_t server = 0;
+  bool up = false;
+};
+
+/// From the planner: the step is done here, or cannot be: why.
+struct plan_step_done {
+  std::uint64_t change = 0;
+  serving::change_step step = serving::change_step::prepare;
+  std::string why;
+};
+
+using admin_actor = caf::typed_actor<caf::reacts_to<admin_order>, caf::reacts_to<peer_said>,
+                                     caf::reacts_to<peer_changed>, caf::reacts_to<plan_step_done>>;
 
 }  // namespace ordermoe::actors
 
 // Messages stay inside a process: CAF never serialises them.
 #define ORDERMOE_LOCAL_MESSAGE(type) CAF_ALLOW_UNSAFE_MESSAGE_TYPE(ordermoe::type)
 ORDERMOE_LOCAL_MESSAGE(actors::activation_report)
+ORDERMOE_LOCAL_MESSAGE(actors::admin_order)
 ORDERMOE_LOCAL_MESSAGE(actors::admission_held)
+ORDERMOE_LOCAL_MESSAGE(actors::drain_server)
+ORDERMOE_LOCAL_MESSAGE(actors::end_requests)
+ORDERMOE_LOCAL_MESSAGE(actors::in_force)
+ORDERMOE_LOCAL_MESSAGE(actors::in_force_query)
+ORDERMOE_LOCAL_MESSAGE(actors::peer_changed)
+ORDERMOE_LOCAL_MESSAGE(actors::peer_said)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_proposal)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_query)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_step)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_step_done)
 ORDERMOE_LOCAL_MESSAGE(actors::answer_end)
 ORDERMOE_LOCAL_MESSAGE(actors::answer_token)
 ORDERMOE_LOCAL_MESSAGE(actors::attach_view)

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <deque>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -24,6 +26,8 @@ constexpr transition<planner_phase> planner_steps[] = {
     {planner_phase::draining, planner_phase::moving, "none in flight"},
     {planner_phase::moving, planner_phase::installing, "weights moved"},
     {planner_phase::moving, planner_phase::steady, "no tables for the policy of now"},
+    {planner_phase::draining, planner_phase::steady, "abort"},
+    {planner_phase::moving, planner_phase::steady, "abort"},
     {planner_phase::installing, planner_phase::steady, "installed everywhere, or overdue"},
 };
 
@@ -44,6 +48,15 @@ bool same_layout(const planning::plan& a, const planning::plan& b) {
   return true;
 }
 
+/// One that all servers of a cluster make together.
+struct joint_change {
+  std::uint64_t id = 0;
+  admin_actor admin;
+  std::shared_ptr<const model::transformer> model;
+  std::int64_t drain_ns = 0;
+  bool ended_requests = false;
+};
+
 struct planner_state {
   planner_actor::pointer self = nullptr;
   std::shared_ptr<const service_context> context;
@@ -51,8 +64,10 @@ struct planner_state {
   phase_of<planner_phase> phase{planner_phase::idle, planner_steps};
   planning::selection_policy policy;  ///< In force.
   std::uint64_t policy_version = 0;
+  std::uint64_t first_epoch = 1;
   std::shared_ptr<const plan_in_force> current;
   next_plan next;
+  std::optional<joint_change> joint;
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
   std::deque<std::shared_ptr<const replan_order>> orders;
@@ -95,15 +110,20 @@ struct planner_state {
 
   /// A step of a change takes as long as the longest request, and some.
   void await_all_servers() {
-    awaited.clear();
-    awaited.insert(work.ids.begin(), work.ids.end());
     constexpr std::int64_t slack_ns = 30'000'000'000;
-    send_later(self, handle(), context->request_timeout_ns + slack_ns, change_overdue{change},
-               later::timer);
+    await_all_servers(context->request_timeout_ns + slack_ns);
   }
 
-  void install() {
-    for (const auto& server : work.servers) self->send(server, install_plan{current, handle()});
+  void await_all_servers(std::int64_t longest_ns) {
+    awaited.clear();
+    awaited.insert(work.ids.begin(), work.ids.end());
+    send_later(self, handle(), longest_ns, change_overdue{change}, later::timer);
+  }
+
+  /// `model`: with the experts of a plan that is new.
+  void install(const std::shared_ptr<const model::transformer>& model = nullptr) {
+    for (const auto& server : work.servers)
+      self->send(server, install_plan{current, handle(), model});
   }
 
   void announce(bool new_policy) {
@@ -116,7 +136,9 @@ struct planner_state {
     if (!phase.is(planner_phase::idle)) return;
     policy = work.chosen.policy;
     auto placed = work.chosen.plan;
-    placed.epoch = 1;
+    // Nodes that start at different times go by the plan that they were given last.
+    placed.epoch = context->seat ? std::max<std::uint64_t>(1, placed.epoch) : 1;
+    first_epoch = placed.epoch;
     auto content =
         make(std::make_shared<const planning::profile>(work.profile), std::move(placed), policy);
     if (!content) return report(content.error());
@@ -130,13 +152,14 @@ struct planner_state {
     ++change;
     announce(new_policy);
     await_all_servers();
-    install();
+    install(joint ? joint->model : nullptr);
   }
 
   void count(const plan_installed& message) {
     if (!phase.is(planner_phase::installing) || message.epoch != current->plan.epoch) return;
     if (awaited.erase(message.server) == 0 || !awaited.empty()) return;
-    end_installing();
+    // Where others have to install it, too, they say when requests begin.
+    joint ? answer_step(serving::change_step::commit) : end_installing();
   }
 
   /// It gets what is in force as the others got it; what it has to answer is asked of the new one.
@@ -155,7 +178,8 @@ struct planner_state {
   void end_installing() {
     phase.move(planner_phase::steady);
     for (const auto& server : work.servers) self->send(server, resume_admission{});
-    if (current->plan.epoch > 1) {
+    joint.reset();
+    if (current->plan.epoch > first_epoch) {
       next.change.epoch = current->plan.epoch;
       next.change.moved_bytes = next.move.bytes;
       next.change.done_ns = time_ns();
@@ -258,13 +282,20 @@ struct planner_state {
              message.least_gain);
   }
 
+  /// Nothing, but that the options must be free of a plan.
+  result<planning::strategy> place(const std::string& strategy, planning::strategy_options options,
+                                   const planning::profile& profile) const {
+    options.plan.reset();
+    return planning::make_strategy(strategy, profile, known, context->costs, options);
+  }
+
   void consider(std::string reason, const std::string& strategy, planning::strategy_options options,
                 std::shared_ptr<const planning::profile> profile, double least_gain) {
     next = {};
     next.change.reason = std::move(reason);
     next.change.asked_ns = time_ns();
-    options.plan.reset();
-    const auto made = planning::make_strategy(strategy, *profile, known, context->costs, options);
+    if (joint) return refuse("another change of plan is under way");
+    const auto made = place(strategy, std::move(options), *profile);
     if (!made) return refuse(made.error().message);
     if (auto taken = weigh(made->plan, *profile, least_gain); !taken)
       return refuse(taken.error().message);
@@ -309,7 +340,7 @@ struct planner_state {
   void drain() {
     phase.move(planner_phase::draining);
     ++change;
-    await_all_servers();
+    joint ? await_all_servers(joint->drain_ns) : await_all_servers();
     for (const auto& server : work.servers) self->send(server, hold_admission{change, handle()});
   }
 
@@ -320,6 +351,7 @@ struct planner_state {
     phase.move(planner_phase::moving);
     next.move = planning::weights_to_move(current->plan, next.content->plan, context->servers,
                                           context->costs);
+    if (joint) return answer_step(serving::change_step::hold);
     // On the wall clock all servers share the weights of one process.
     if (context->clock == clock_kind::virtual_time)
       send_later(self, handle(), next.move.ns, weights_moved{change});
@@ -331,8 +363,10 @@ struct planner_state {
     if (!phase.is(planner_phase::moving) || message.change != change) return;
     if (next.content->policy != policy_version || next.content->links != priced_links) {
       auto content = make(next.content->profile, next.content->plan, policy);
-      if (!content) return give_up_change(content.error().message);
-      next.content = std::move(*content);
+      // All others go by the plan now: by the policy that it was prepared for, if need be.
+      if (!content && !joint) return give_up_change(content.error().message);
+      if (content) next.content = std::move(*content);
+      if (!content) report(content.error());
     }
     current = next.content;
     if (context->trace)
@@ -344,6 +378,7 @@ struct planner_state {
   /// After admission was held: requests begin again under the plan in force.
   void give_up_change(std::string why) {
     phase.move(planner_phase::steady);
+    joint.reset();
     for (const auto& server : work.servers) self->send(server, resume_admission{});
     refuse(std::move(why));
     next_order();
@@ -351,6 +386,10 @@ struct planner_state {
 
   void overdue(const change_overdue& message) {
     if (message.change != change || awaited.empty()) return;
+    if (phase.is(planner_phase::draining) && joint && !std::exchange(joint->ended_requests, true))
+      return end_requests_in_flight();
+    if (phase.is(planner_phase::draining) && joint)
+      return answer_step(serving::change_step::hold, "requests in flight do not end");
     if (phase.is(planner_phase::draining))
       return give_up_change(fmt::format("{} of {} servers still had requests in flight",
                                         awaited.size(), work.servers.size()));
@@ -360,7 +399,118 @@ struct planner_state {
                                            current->plan.epoch)},
              server, problem::scope::server);
     awaited.clear();
-    end_installing();
+    joint ? answer_step(serving::change_step::commit) : end_installing();
+  }
+
+  // ------------------------------------------------------------------------- steps that all servers take
+
+  void answer_step(serving::change_step step, std::string why = {}) const {
+    self->send(joint->admin, plan_step_done{joint->id, step, std::move(why)});
+  }
+
+  void take(plan_step& step) {
+    using serving::change_step;
+    const auto admin = caf::actor_cast<admin_actor>(step.admin);
+    if (step.step == change_step::prepare) return prepare(step, admin);
+    if (!joint || joint->id != step.change) {
+      if (step.step == change_step::hold || step.step == change_step::commit)
+        self->send(admin, plan_step_done{step.change, step.step, "nothing was prepared here"});
+      return;
+    }
+    switch (step.step) {
+      case change_step::prepare:
+        return;
+      case change_step::hold:
+        joint->drain_ns = step.drain_ns;
+        return drain();
+      case change_step::commit:
+        return end_moving({change});
+      case change_step::resume:
+        if (phase.is(planner_phase::installing)) end_installing();
+        return;
+      case change_step::abort:
+        return abort(std::move(step.why));
+    }
+  }
+
+  void prepare(plan_step& step, const admin_actor& admin) {
+    const auto refuse_step = [&](const std::string& why) {
+      self->send(admin, plan_step_done{step.change, serving::change_step::prepare, why});
+    };
+    if (!phase.is(planner_phase::steady) || joint || !step.plan)
+      return refuse_step("another change of plan is under way");
+    next = {};
+    next.change.reason = "order";
+    next.change.asked_ns = time_ns();
+    auto made = make_ready(*step.plan);
+    if (!made) return refuse_step(made.error().message);
+    joint = joint_change{step.change, admin, std::move(*made)};
+    answer_step(serving::change_step::prepare);
+  }
+
+  /// Tables, and the model with what the plan places here: everything that can fail.
+  result<std::shared_ptr<const model::transformer>> make_ready(const planning::plan& placed) {
+    if (placed.epoch != current->plan.epoch + 1)
+      return error{errc::mismatch,
+                   fmt::format("it follows the plan of epoch {}, in force is that of epoch {}",
+                               placed.epoch - 1, current->plan.epoch)};
+    if (auto valid = planning::validate(placed, context->servers, context->costs); !valid)
+      return valid.error();
+    if (auto taken = weigh(placed, *current->profile, 0); !taken) return taken.error();
+    auto content = make(current->profile, placed, policy);
+    if (!content) return content.error();
+    next.content = std::move(*content);
+    if (!work.load) return std::shared_ptr<const model::transformer>();
+    return work.load(placed);
+  }
+
+  void end_requests_in_flight() {
+    constexpr std::int64_t longest_ns = 5'000'000'000;
+    send_later(self, handle(), longest_ns, change_overdue{change}, later::timer);
+    for (const auto& server : work.servers)
+      self->send(server, end_requests{"the plan changes, and the request took longer than that "
+                                      "waits"});
+  }
+
+  void abort(std::string why) {
+    if (phase.is(planner_phase::draining) || phase.is(planner_phase::moving))
+      return give_up_change(std::move(why));
+    if (!phase.is(planner_phase::steady)) return;
+    joint.reset();
+    refuse(std::move(why));
+    next_order();
+  }
+
+  plan_proposal propose_only(const replan_order& order) {
+    plan_proposal made;
+    if (!current) {
+      made.refused = "no plan is in force yet";
+      return made;
+    }
+    made.strategy = order.strategy.empty() ? work.chosen.name : order.strategy;
+    auto strategy = place(made.strategy, order.planning, *current->profile);
+    if (!strategy) {
+      made.refused = strategy.error().message;
+      return made;
+    }
+    // weigh() tells of costs where the next change will look for them.
+    const auto kept = std::exchange(next, {});
+    const auto taken = weigh(strategy->plan, *current->profile, 0);
+    made.cost_before_ns = next.change.cost_before_ns;
+    made.cost_after_ns = next.change.cost_after_ns;
+    next = kept;
+    if (!taken) {
+      made.refused = taken.error().message;
+      return made;
+    }
+    strategy->plan.epoch = current->plan.epoch + 1;
+    made.bytes_to.assign(context->n_servers(), 0);
+    for (const auto& each : strategy->plan.experts)
+      if (!current->index.hosts(each.server.index(), each.layer.index(), each.expert.index()))
+        made.bytes_to[each.server.index()] +=
+            expert_bytes(context->servers.servers[each.server.index()], context->costs);
+    made.plan = std::make_shared<const planning::plan>(std::move(strategy->plan));
+    return made;
   }
 };
 
@@ -408,6 +558,11 @@ planner_actor spawn_planner(caf::actor_system& system,
         [&state](const server_replaced& message) { state.replace(message); },
         [&state](const weights_moved& message) { state.end_moving(message); },
         [&state](const change_overdue& message) { state.overdue(message); },
+        [&state](plan_step& step) { state.take(step); },
+        [&state](const plan_query& query) { return state.propose_only(*query.order); },
+        [&state](in_force_query) {
+          return in_force{state.current, state.policy};
+        },
         [&state](status_query) {
           return planner_status{state.phase.now(), state.current ? state.current->plan.epoch : 0,
                                 state.policy_version, state.orders.size()};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct planner_work {
   /// [n_servers] positions of the longest request that each access server must be able to take: a plan
   /// under which its KV rows could never be reserved is refused.
   std::vector<std::size_t> most_positions;
+  /// In a node of a cluster, the model with the experts that a plan places on its server; empty: plans change none.
+  std::function<result<std::shared_ptr<const model::transformer>>(const planning::plan&)> load;
 };
 
 /// One per cluster. Builds the selection tables, gives each plan its epoch and pushes both to every
@@ -44,6 +47,11 @@ struct planner_work {
 ///
 /// A policy changes within an epoch, at any time and without draining: only the tables of decisions to
 /// come differ. Steps of eq. (45) are such changes, and so are orders.
+///
+/// In a node of a cluster all planners change together, each for its own server, step by step as the admin says
+/// (plan_step): prepare loads weights and builds tables in `steady`; hold drains; after `moving` it waits for commit,
+/// after `installing` for resume; abort leads back to `steady` from anywhere before the commit. Requests that are in
+/// flight longer than a hold allows end by name.
 ///
 /// Refused, with the reason told to the recorder: no feasible plan; KV rows of the longest request would
 /// never fit; a proposal whose plan is not cheaper by the margin; the plan in force; a policy that no

@@ -14,6 +14,7 @@
 
 #include "actors/calm_scheduler.hpp"
 #include "actors/client_bridge.hpp"
+#include "actors/cluster/admin.hpp"
 #include "actors/compute.hpp"
 #include "actors/console.hpp"
 #include "actors/context.hpp"
@@ -218,6 +219,8 @@ class service::actors {
     console_ = spawn_console(system_);
     spawn_servers();
     spawn_planner_of();
+    if (context_->seat)
+      admin_ = spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_});
     caf::anon_send(planner_, push_plan{});
     return await_first_plan();
   }
@@ -298,6 +301,10 @@ class service::actors {
       if (view->id == from) caf::anon_send(view->server, std::move(event));
   }
 
+  void administer(admin_order order) { caf::anon_send(admin_, std::move(order)); }
+  void tell_admin(peer_said said) { caf::anon_send(admin_, std::move(said)); }
+  void tell_admin(peer_changed change) { caf::anon_send(admin_, change); }
+
   std::size_t outstanding() const { return answers_->outstanding(); }
   std::int64_t now_ns() const { return clock_ns() - context_->start_ns; }
 
@@ -361,14 +368,15 @@ class service::actors {
     stopped_ = true;
     for (const auto& view : views_) caf::anon_send(view->server, stop_server{});
     for (const caf::actor& each :
-         {caf::actor_cast<caf::actor>(planner_), caf::actor_cast<caf::actor>(monitor_),
-          caf::actor_cast<caf::actor>(recorder_), caf::actor_cast<caf::actor>(client_),
-          caf::actor_cast<caf::actor>(console_)})
+         {caf::actor_cast<caf::actor>(admin_), caf::actor_cast<caf::actor>(planner_),
+          caf::actor_cast<caf::actor>(monitor_), caf::actor_cast<caf::actor>(recorder_),
+          caf::actor_cast<caf::actor>(client_), caf::actor_cast<caf::actor>(console_)})
       if (each) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
     for (const auto& each : movers_) caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
     movers_.clear();
     if (worker_) run_ready();
     views_.clear();
+    admin_ = nullptr;
     planner_ = nullptr;
     monitor_ = nullptr;
     recorder_ = nullptr;
@@ -443,6 +451,7 @@ class service::actors {
     work.monitor = monitor_;
     work.most_positions = options_.promised_positions;
     work.most_positions.resize(context_->n_servers(), 0);
+    if (context_->seat) work.load = context_->seat->load;
     planner_ = spawn_planner(system_, context_, std::move(work));
   }
 
@@ -518,6 +527,7 @@ class service::actors {
   std::vector<wire_actor> movers_;  ///< Of simulated sessions.
   recorder_actor recorder_;
   planner_actor planner_;
+  admin_actor admin_;  ///< Of a node.
   monitor_actor monitor_;
   client_bridge_actor client_;
   console_actor console_;
@@ -593,6 +603,16 @@ void service::start_again(std::uint32_t server, boot_count count) {
 }
 sessions_status service::sessions() const {
   return content_->sessions();
+}
+void service::administer(std::string who, std::string role, std::string order,
+                         std::function<void(std::string)> reply) {
+  content_->administer({std::move(who), std::move(role), std::move(order), std::move(reply)});
+}
+void service::admin_said(std::uint32_t server, std::string text) {
+  content_->tell_admin(peer_said{server, std::move(text)});
+}
+void service::admin_peer(std::uint32_t server, bool up) {
+  content_->tell_admin(peer_changed{server, up});
 }
 void service::stop() {
   content_->stop();

@@ -137,6 +137,12 @@ class service {
   sessions_status sessions() const;
 
   /// Ends every actor; requests that are being answered end without a word.
+  /// Of a node: an operator's order to its admin (actors/cluster/admin.hpp). reply(text) is called once, on any thread.
+  void administer(std::string who, std::string role, std::string order,
+                  std::function<void(std::string)> reply);
+  /// Of a node: what the admin of another server says, and whether that is connected; in the order of the session.
+  void admin_said(std::uint32_t server, std::string text);
+  void admin_peer(std::uint32_t server, bool up);
   void stop();
 
  private:

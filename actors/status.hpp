@@ -51,6 +51,7 @@ struct server_status {
   std::string name;
   std::uint64_t epoch = 0, policy = 0;
   bool admitting = false;
+  bool drained = false;                    ///< By an operator: requests of its users are refused.
   std::vector<request_status> requests;    ///< Of users connected here, by number.
   std::vector<sequence_status> sequences;  ///< By request.
   std::int64_t reserved_bytes = 0;

@@ -95,6 +95,10 @@ void set_body(CLI::App& command, command_body body) {
   command.callback([body = std::move(body)] { chosen_body = body; });
 }
 
+void set_chosen(command_body body) {
+  chosen_body = std::move(body);
+}
+
 namespace {
 
 constexpr auto no_output = "standard output cannot be written; make room or send it elsewhere";

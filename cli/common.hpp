@@ -53,6 +53,8 @@ class progress_line {
 /// A subcommand: parses its options in CLI11 and runs when chosen.
 using command_body = std::function<result<void>()>;
 void set_body(CLI::App& command, command_body body);
+/// This body is run, whatever command was named.
+void set_chosen(command_body body);
 /// Runs the chosen subcommand's body and gives the exit code.
 int run_chosen();
 
@@ -124,5 +126,6 @@ void add_testbed(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_model(CLI::App& app);
 void add_node(CLI::App& app);
+void add_admin(CLI::App& app);
 
 }  // namespace ordermoe::cli

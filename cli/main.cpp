@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   cli::add_cert(app);
   cli::add_cluster(app);
   cli::add_node(app);
+  cli::add_admin(app);
   cli::add_relay(app);
   cli::add_testbed(app);
   cli::add_trace(app);

@@ -616,4 +616,26 @@ result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, pre
   return read;
 }
 
+result<std::shared_ptr<const transformer>> transformer::with_experts(
+    const expert_reader& reader, const std::function<bool(layer_id, expert_id)>& hosts,
+    precision kept) const {
+  // Matrices are shared: a copy of what refers to them takes little.
+  auto content = std::make_unique<weights>(*weights_);
+  for (std::size_t l = 0; l < content->layers.size(); ++l) {
+    auto& experts = content->layers[l].experts;
+    for (std::size_t e = 0; e < experts.size(); ++e) {
+      const layer_id layer{static_cast<std::uint32_t>(l)};
+      const expert_id expert{static_cast<std::uint32_t>(e)};
+      if (!hosts(layer, expert)) {
+        experts[e] = {};
+      } else if (!experts[e].there()) {
+        auto read = reader.read(layer, expert, kept);
+        if (!read) return read.error();
+        experts[e] = std::move(*read);
+      }
+    }
+  }
+  return std::shared_ptr<const transformer>(new transformer(std::move(content)));
+}
+
 }  // namespace ordermoe::model

@@ -47,6 +47,8 @@ struct load_options {
 /// checkpoints have it.
 std::size_t expert_bytes(const model_config& config, precision kept);
 
+class expert_reader;
+
 class transformer {
  public:
   /// Reads config.json and the safetensors of a Hugging Face style folder. All headers are checked
@@ -57,6 +59,11 @@ class transformer {
   /// other than stored and LibTorch multiplies, or other than they are packed or quantised.
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
+  /// The same model with other experts: those of `hosts` that are here are shared with this one, the others are read
+  /// with this precision. Errors: those of expert_reader::read.
+  result<std::shared_ptr<const transformer>> with_experts(
+      const expert_reader& reader,
+      const std::function<bool(layer_id layer, expert_id expert)>& hosts, precision kept) const;
   ~transformer();
   transformer(const transformer&) = delete;
   transformer& operator=(const transformer&) = delete;

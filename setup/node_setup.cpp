@@ -378,6 +378,15 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   auto coarser = model::expert_reader::open(content->folder);
   if (!coarser) return coarser.error();
   options.coarser = std::move(*coarser);
+  auto plan_text = read_file(file.plan);
+  if (!plan_text) return plan_text.error();
+  options.keep_plan = [path = file.plan, before = std::move(*plan_text)](
+                          const planning::plan& next) -> result<std::string> {
+    auto text = with_plan(before, next);
+    if (!text) return text.error();
+    if (auto written = write_file(path, *text); !written) return written.error();
+    return sha256_hex(*text);
+  };
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
   options.believes_measures = file.measures_links;

@@ -108,6 +108,19 @@ std::string plan_file_json(const world& content, const preparation_request& requ
   return planning::json_text(document);
 }
 
+result<std::string> with_plan(const std::string& text, const planning::plan& content) {
+  const auto before = ordered_json::parse(text, nullptr, false);
+  if (!before.is_object() || !before.contains("made_for"))
+    return error{errc::malformed, "the plan in force has no \"made_for\""};
+  const auto plan = ordered_json::parse(planning::plan_json(content));
+  ordered_json document;
+  for (const auto& [name, value] : plan.items()) {
+    document[name] = value;
+    if (name == "version") document["made_for"] = before["made_for"];
+  }
+  return planning::json_text(document);
+}
+
 result<plan_file> read_plan_file(const std::filesystem::path& path) {
   const auto text = read_file(path);
   if (!text) return text.error();

@@ -37,6 +37,9 @@ struct plan_file {
 std::string plan_file_json(const world& content, const preparation_request& request,
                            const prepared& ready);
 
+/// The text of a plan file with another plan, made for the same. Error: malformed, where it is none.
+result<std::string> with_plan(const std::string& text, const planning::plan& content);
+
 /// Errors: those of read_file and parse_plan; all of them name the file, and none is `infeasible`.
 result<plan_file> read_plan_file(const std::filesystem::path& path);
 

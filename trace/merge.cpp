@@ -10,6 +10,7 @@
 #include <queue>
 #include <utility>
 
+#include "config/sha256.hpp"
 #include "trace/fields.hpp"
 #include "trace/lines.hpp"
 #include "trace/sink.hpp"
@@ -180,10 +181,31 @@ class merger {
     } else {
       if (type == "token") remember(text, time);
       set(text, "time_ns", time);
+      if (type == "plan" || type == "policy") {
+        const auto first = is_first(from);
+        if (!first) return first.error();
+        if (!*first) return {};
+      }
     }
     into.line(text);
     ++summary_.lines;
     return {};
+  }
+
+  /// Every server writes a change of plan or policy that all of them make: the first time it counts.
+  result<bool> is_first(part& from) {
+    auto text = from.text();
+    set(text, "time_ns", 0);
+    const auto number = [&](const char* name) {
+      return read<std::uint64_t>(number_after(text, name).value_or("")).value_or(0);
+    };
+    const auto [place, first] = changes_.try_emplace(
+        std::tuple(line_type(text) == "plan", number("epoch"), number("policy")), sha256_hex(text));
+    if (!first && place->second != sha256_hex(text))
+      return from.problem(errc::mismatch,
+                          "found another plan or policy than a server before had under its "
+                          "numbers, expected the same");
+    return first;
   }
 
   /// When its first and last tokens were sampled, wherever that was.
@@ -243,6 +265,8 @@ class merger {
   std::map<std::uint64_t, std::pair<std::uint64_t, std::uint64_t>> tokens_;  ///< By request.
   /// Those of links, then those of servers.
   std::map<std::tuple<bool, std::uint32_t, std::uint32_t>, std::string> ledgers_;
+  /// Digests of changes, by whether it is one of plan, its epoch and its policy.
+  std::map<std::tuple<bool, std::uint64_t, std::uint64_t>, std::string> changes_;
   merge_summary summary_;
   std::uint64_t n_ = 0;
 };

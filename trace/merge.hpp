@@ -11,7 +11,8 @@
 /// Puts together what the servers of a cluster wrote, each for itself (sink::stamps), so that verify_trace can check it.
 ///
 /// Lines go by their stamps: whatever causes a line comes before it. So do times: a line's is its stamp, since the
-/// servers' own clocks may differ; those of batches are moved by when their server began.
+/// servers' own clocks may differ; those of batches are moved by when their server began. A change of plan or policy,
+/// which every server writes, stands once.
 namespace ordermoe::trace {
 
 struct merge_summary {

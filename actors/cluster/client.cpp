@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -99,6 +100,24 @@ class cluster_client::content final : public net::transport_user {
     if (status_) return *status_;
     if (!up_) return error{errc::io, fmt::format("{} went away: {}", node_name_, problem_)};
     return error{errc::timed_out, fmt::format("{} did not say how it is", node_name_)};
+  }
+
+  result<std::string> order(const std::string& verb, const std::string& arguments, bool dry_run,
+                            std::chrono::milliseconds longest) {
+    std::unique_lock lock(mutex_);
+    const auto ref = next_++;
+    lock.unlock();
+    const nlohmann::ordered_json text{{"ref", ref},
+                                      {"verb", verb},
+                                      {"arguments", nlohmann::ordered_json::parse(arguments)},
+                                      {"dry_run", dry_run}};
+    if (!say(control_kind::order, text.dump())) return error{errc::io, gone_text()};
+    lock.lock();
+    changed_.wait_for(lock, longest, [&] { return replies_.contains(ref) || !up_; });
+    auto found = replies_.extract(ref);
+    if (!found.empty()) return std::move(found.mapped());
+    if (!up_) return error{errc::io, fmt::format("{} went away: {}", node_name_, problem_)};
+    return error{errc::timed_out, fmt::format("{} did not answer {}", node_name_, verb)};
   }
 
   void run_expert(expert_ask ask, expert_sink sink) {
@@ -237,6 +256,8 @@ class cluster_client::content final : public net::transport_user {
           return give_up(outcome.error());
       case control_kind::status:
         return set([&] { status_ = event.text; });
+      case control_kind::reply:
+        return take_reply(event.text);
       case control_kind::expert_ran:
         if (const auto answer = decode_expert_answer(event.text))
           return end_expert(*answer);
@@ -245,6 +266,26 @@ class cluster_client::content final : public net::transport_user {
       default:
         return;
     }
+  }
+
+  void take_reply(const std::string& text) {
+    auto reply = nlohmann::ordered_json::parse(text, nullptr, false);
+    if (!reply.is_object() || !reply.value("ref", nlohmann::ordered_json()).is_number_unsigned())
+      return give_up({errc::malformed, "a reply without ref"});
+    const auto ref = reply["ref"].get<std::uint64_t>();
+    reply.erase("ref");
+    const auto problem = reply.find("problem");
+    const bool failed = problem != reply.end();
+    if (failed &&
+        (!problem->is_object() || !problem->value("code", nlohmann::ordered_json()).is_number() ||
+         !problem->value("message", nlohmann::ordered_json()).is_string()))
+      return give_up({errc::malformed, "a problem without code and message"});
+    set([&] {
+      replies_.emplace(
+          ref, failed ? result<std::string>(error{static_cast<errc>((*problem)["code"].get<int>()),
+                                                  (*problem)["message"].get<std::string>()})
+                      : result<std::string>(reply.dump()));
+    });
   }
 
   void hand_out(const answer_token& token) {
@@ -275,6 +316,7 @@ class cluster_client::content final : public net::transport_user {
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, waiting_answer> sinks_;
   std::map<std::uint64_t, expert_sink> experts_;
+  std::map<std::uint64_t, result<std::string>> replies_;
   std::optional<std::string> status_;
 };
 
@@ -310,6 +352,10 @@ bool cluster_client::wait(const std::function<bool()>& done, const std::function
 }
 void cluster_client::run_expert(expert_ask ask, std::function<void(const expert_answer&)> sink) {
   content_->run_expert(std::move(ask), std::move(sink));
+}
+result<std::string> cluster_client::order(const std::string& verb, const std::string& arguments,
+                                          bool dry_run, std::chrono::milliseconds longest) {
+  return content_->order(verb, arguments, dry_run, longest);
 }
 result<std::string> cluster_client::status(std::chrono::milliseconds longest) {
   return content_->status(longest);

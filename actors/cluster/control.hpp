@@ -17,8 +17,12 @@
 ///   cancel  ------->          the answer ends at once
 ///   ask     ------->
 ///           <-------  status  how the node is
+///   order   ------->          of an operator, as admin.hpp has it
+///           <-------  reply   once, in any order
 ///   run_expert ---->          on the lane of tokens, as expert_messages.hpp has it; a node asks another likewise, on
 ///           <--- expert_ran   that of KV rows. Once for each ask, in any order
+///
+/// Nodes say `admin` to each other: what one admin tells another.
 namespace ordermoe::actors {
 
 /// Kinds of frames; below 64 are those between servers.
@@ -30,7 +34,10 @@ enum class control_kind : std::uint8_t {
   ask,
   status,
   run_expert,
-  expert_ran
+  expert_ran,
+  order,
+  reply,
+  admin
 };
 
 /// A request as a client sends it: a text, which the node's tokenizer encodes, or ids.

@@ -32,7 +32,13 @@ void expert_desk::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+void expert_desk::use(std::shared_ptr<const model::transformer> model) {
+  const std::lock_guard lock(mutex_);
+  model_ = std::move(model);
+}
+
 result<bool> expert_desk::takes(const expert_ask& ask) const {
+  const std::lock_guard lock(mutex_);
   const auto& shape = model_->config();
   if (ask.layer >= shape.n_layers || ask.expert >= shape.n_experts ||
       ask.rows.size() % shape.hidden_size != 0)
@@ -62,8 +68,9 @@ void expert_desk::work() {
     if (stopping_) return;
     auto next = std::move(waiting_.front());
     waiting_.pop_front();
+    const auto model = model_;
     lock.unlock();
-    next.sink(answer(next.ask));
+    next.sink(answer(next.ask, *model));
     lock.lock();
     if (!waiting_.empty() || !latest_) continue;
     // Memory for one more expert is taken only while it is used.
@@ -72,14 +79,19 @@ void expert_desk::work() {
   }
 }
 
-expert_answer expert_desk::answer(const expert_ask& ask) {
+expert_answer expert_desk::answer(const expert_ask& ask, const model::transformer& model) {
   expert_answer made;
   made.ref = ask.ref;
   try {
     std::vector<float> output(ask.rows.size());
+    // The plan may have changed since it was asked for.
+    if (!model.hosts(layer_id{ask.layer}, expert_id{ask.expert}))
+      throw model::expert_failure({errc::failed, fmt::format("expert {} of layer {} is not here "
+                                                             "any more",
+                                                             ask.expert, ask.layer)});
     if (ask.kept == precision::stored)
-      model_->run_expert(layer_id{ask.layer}, expert_id{ask.expert}, ask.rows, output);
-    else if (auto ran = run_coarser(ask, output); !ran)
+      model.run_expert(layer_id{ask.layer}, expert_id{ask.expert}, ask.rows, output);
+    else if (auto ran = run_coarser(ask, model, output); !ran)
       throw model::expert_failure(ran.error());
     made.rows = std::move(output);
   } catch (const model::expert_failure& failed) {
@@ -91,7 +103,8 @@ expert_answer expert_desk::answer(const expert_ask& ask) {
   return made;
 }
 
-result<void> expert_desk::run_coarser(const expert_ask& ask, std::vector<float>& output) {
+result<void> expert_desk::run_coarser(const expert_ask& ask, const model::transformer& model,
+                                      std::vector<float>& output) {
   const std::tuple which{ask.layer, ask.expert, ask.kept};
   if (latest_ != which) {
     latest_.reset();
@@ -102,7 +115,7 @@ result<void> expert_desk::run_coarser(const expert_ask& ask, std::vector<float>&
     latest_ = which;
   }
   latest_weights_.apply(ask.rows.data(), output.data(),
-                        ask.rows.size() / model_->config().hidden_size);
+                        ask.rows.size() / model.config().hidden_size);
   return {};
 }
 

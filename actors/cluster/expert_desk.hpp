@@ -35,6 +35,8 @@ class expert_desk {
   /// The sink is called once, on the desk's thread, but for what is left when it stops. False where most_waiting_asks
   /// wait already: nothing is done. Precondition: takes(ask).
   bool run(expert_ask ask, answer_sink sink);
+  /// The model with other experts, for asks that begin later.
+  void use(std::shared_ptr<const model::transformer> model);
   void stop();
 
  private:
@@ -43,8 +45,9 @@ class expert_desk {
     answer_sink sink;
   };
   void work();
-  expert_answer answer(const expert_ask& ask);
-  result<void> run_coarser(const expert_ask& ask, std::vector<float>& output);
+  expert_answer answer(const expert_ask& ask, const model::transformer& model);
+  result<void> run_coarser(const expert_ask& ask, const model::transformer& model,
+                           std::vector<float>& output);
 
   std::shared_ptr<const model::transformer> model_;
   std::shared_ptr<const model::expert_reader> coarser_;
@@ -53,7 +56,7 @@ class expert_desk {
   /// The coarser expert that ran last: rows of one expert come one message after the other.
   std::optional<std::tuple<std::uint32_t, std::uint32_t, precision>> latest_;
   model::expert_weights latest_weights_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  ///< Of model_ and what follows.
   std::condition_variable wake_;
   std::deque<waiting_ask> waiting_;
   bool stopping_ = false;

@@ -151,6 +151,7 @@ class node::content final : public net::transport_user {
                    {"epoch", server.epoch},
                    {"policy", server.policy},
                    {"admitting", server.admitting},
+                   {"drained", server.drained},
                    {"time_ns", status->time_ns},
                    {"model", model_digest()},
                    {"wait_ns", server.wait_ns},
@@ -213,7 +214,61 @@ class node::content final : public net::transport_user {
     for (peer_id peer = 0; peer + 1 < n; ++peer)
       seat.outlets[server_of(peer)] =
           std::make_shared<session_outlet>(through_, peer, options_.service);
+    seat.tell_admin = [through = through_, self = options_.server](std::uint32_t server,
+                                                                   std::string text) {
+      auto* transport = through->load();
+      return transport != nullptr &&
+             transport->send(server < self ? server : server - 1, lane::control,
+                             static_cast<std::uint8_t>(control_kind::admin), 0, 0, 0,
+                             std::move(text));
+    };
+    seat.load = [this](const planning::plan& plan) { return load(plan); };
+    seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
+    seat.log = options_.log;
     options_.service.seat = std::move(seat);
+  }
+
+  // --------------------------------------------------------------------------------------- other plans
+
+  /// The model with what the plan places here. On the planner's thread, while the node serves.
+  result<std::shared_ptr<const model::transformer>> load(const planning::plan& plan) {
+    if (!options_.coarser || !options_.keep_plan)
+      return error{errc::unsupported, "this node cannot change its plan"};
+    auto kept = options_.service.chosen.whole_model;
+    if (plan.precision_at(options_.server) != precision::stored)
+      kept = plan.precision_at(options_.server);
+    const planning::placement_index index(plan);
+    const auto now = model_now();
+    auto loaded = now->with_experts(
+        *options_.coarser,
+        [&](layer_id layer, expert_id expert) {
+          return index.hosts(options_.server, layer.index(), expert.index());
+        },
+        kept);
+    if (!loaded) return loaded.error();
+    const std::lock_guard lock(placing_);
+    next_model_ = *loaded;
+    return loaded;
+  }
+
+  std::shared_ptr<const model::transformer> model_now() {
+    const std::lock_guard lock(placing_);
+    return options_.service.server_models[options_.server];
+  }
+
+  result<void> adopt(const planning::plan& plan) {
+    {
+      const std::lock_guard lock(placing_);
+      placed_.emplace(plan);
+      options_.service.chosen.plan = plan;
+      if (next_model_) options_.service.server_models[options_.server] = std::move(next_model_);
+      next_model_ = nullptr;
+      desk_->use(options_.service.server_models[options_.server]);
+    }
+    auto digest = options_.keep_plan(plan);
+    if (!digest) return digest.error();
+    through_->load()->agree("plan", *digest);
+    return {};
   }
 
   /// `away`: as the edge server knows, who refuses what needs them.
@@ -243,6 +298,14 @@ class node::content final : public net::transport_user {
     for (auto& event : events) {
       log_event(from, event);
       if (event.kind == session_event::what::down) lose_asks(from);
+      if (event.kind == session_event::what::up || event.kind == session_event::what::down)
+        service_->admin_peer(server_of(from), event.kind == session_event::what::up);
+      if (event.kind == session_event::what::frame &&
+          static_cast<control_kind>(event.header.kind) == control_kind::admin) {
+        service_->admin_said(server_of(from), std::move(event.text));
+        through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
+        continue;
+      }
       if (event.kind == session_event::what::frame && is_of_experts(event)) {
         take_of_experts(from, event);
         continue;
@@ -331,6 +394,8 @@ class node::content final : public net::transport_user {
       case control_kind::run_expert:
         if (auto asked = take_ask(from, event.text); !asked) return refused(asked.error());
         return;
+      case control_kind::order:
+        return order(from, event.text);
       case control_kind::ask: {
         const std::lock_guard lock(asks_mutex_);
         asks_.push_back(from);
@@ -340,9 +405,26 @@ class node::content final : public net::transport_user {
       default:
         return refused(
             {errc::malformed, fmt::format("a message of kind {}, expected submit, cancel, "
-                                          "ask or run_expert",
+                                          "ask, order or run_expert",
                                           static_cast<int>(event.header.kind))});
     }
+  }
+
+  void order(peer_id from, std::string text) {
+    net::certificate_name who;
+    {
+      const std::lock_guard lock(clients_mutex_);
+      const auto found = clients_.find(from);
+      if (found == clients_.end()) return;
+      who = found->second.who;
+    }
+    service_->administer(who.name, net::to_string(who.of), std::move(text),
+                         [through = through_, from](std::string reply) {
+                           if (auto* transport = through->load())
+                             transport->send(from, lane::control,
+                                             static_cast<std::uint8_t>(control_kind::reply), 0, 0,
+                                             0, std::move(reply));
+                         });
   }
 
   void say(peer_id to, control_kind kind, std::string text) {
@@ -486,6 +568,7 @@ class node::content final : public net::transport_user {
                   "admin"});
       return {};
     }
+    const std::lock_guard lock(placing_);
     const auto here = desk_->takes(*ask);
     if (!here) return here.error();
     if (*here && placed_->hosts(options_.server, ask->layer, ask->expert)) {
@@ -619,6 +702,9 @@ class node::content final : public net::transport_user {
   std::unique_ptr<net::transport> transport_;
   std::mutex clients_mutex_;
   std::map<peer_id, client> clients_;
+  std::mutex
+      placing_;  ///< What is placed where, and the model here: of service.chosen and what follows.
+  std::shared_ptr<const model::transformer> next_model_;  ///< Of the change under way; null: none.
   std::unique_ptr<expert_desk> desk_;
   std::optional<planning::placement_index> placed_;
   /// An ask for an expert on its way to another server. Of the transport's thread.

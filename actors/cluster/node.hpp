@@ -23,6 +23,9 @@ struct node_options {
   bool believes_measures = true;
   /// Of the model's folder, to run this server's experts coarser for whoever calibrates; null: they run as kept only.
   std::shared_ptr<const model::expert_reader> coarser;
+  /// Writes another plan to where this node finds it at its next start; gives the digest that the others compare. Empty:
+  /// plans do not change.
+  std::function<result<std::string>(const planning::plan&)> keep_plan;
   /// Told of what is refused, lost and found again, on any thread.
   std::function<void(const std::string&)> log;
 };

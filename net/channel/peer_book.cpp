@@ -78,6 +78,13 @@ void peer_book::flush() {
   }
 }
 
+void peer_book::agree(std::string_view what, const std::string& value) {
+  for (const auto& each : members_) {
+    const auto lock = hold(*each);
+    if (each->link) each->link->agree(what, value);
+  }
+}
+
 void peer_book::leave(peer_id client, std::string_view why) {
   connections_->post([this, client, why = std::string(why)] {
     if (const auto found = find(client)) give_up(found, why);

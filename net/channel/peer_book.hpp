@@ -27,6 +27,7 @@ class peer_book final : public connections_user {
             std::uint32_t epoch, std::string payload, std::uint64_t stamp, std::size_t padding);
   void used(peer_id from, lane of, std::uint64_t bytes);
   void flush();
+  void agree(std::string_view what, const std::string& value);
   void leave(peer_id client, std::string_view why);
   peer_figures figures(peer_id of) const;
   const std::vector<address>& listens_at() const { return listens_at_; }

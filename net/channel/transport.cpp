@@ -29,6 +29,9 @@ void transport::used(peer_id from, lane of, std::uint64_t bytes) {
 void transport::flush() {
   book_->flush();
 }
+void transport::agree(std::string_view what, const std::string& value) {
+  book_->agree(what, value);
+}
 void transport::leave(peer_id client, std::string_view why) {
   book_->leave(client, why);
 }

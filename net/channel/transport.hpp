@@ -89,6 +89,8 @@ class transport {
   void used(peer_id from, lane of, std::uint64_t bytes);
   /// Writes what was sent from within the user since; does so by itself when the user returns.
   void flush();
+  /// From now on nodes that connect are to agree in this; what is connected stays. From any thread.
+  void agree(std::string_view what, const std::string& value);
   /// Ends a client's session.
   void leave(peer_id client, std::string_view why);
 

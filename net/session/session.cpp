@@ -111,6 +111,11 @@ std::vector<session_event> session::take_events() {
 
 // --------------------------------------------------------------------------------------- connections
 
+void session::agree(std::string_view what, const std::string& value) {
+  for (auto& [name, agreed] : config_.self.agreed)
+    if (name == what) agreed = value;
+}
+
 void session::connected(connection_id id, stream which, bool dialled_here, std::string name,
                         std::int64_t now_ns) {
   connection fresh;

@@ -93,6 +93,8 @@ class session {
 
   // --------------------------------------------------------------------- below: connections and bytes
 
+  /// What the hellos of connections to come say of this; nothing where they say nothing of it.
+  void agree(std::string_view what, const std::string& value);
   /// A new connection. `name`: the peer's by its certificate; empty: nobody vouches for it. A bulk connection
   /// that is not of the session, or comes before it, is closed at its hello.
   void connected(connection_id id, stream which, bool dialled_here, std::string name,

@@ -95,7 +95,168 @@ bool says(const std::string& text, const char* words) {
 
 }  // namespace
 
+/// Steps of a change that all servers make, as the admin says them.
+struct joint_planner : one_planner {
+  test::probe admin{*this};
+  std::vector<std::uint64_t> loaded;  ///< Epochs.
+  error load_fails;
+
+  joint_planner() {
+    work.load =
+        [this](const planning::plan& plan) -> result<std::shared_ptr<const model::transformer>> {
+      if (!load_fails.message.empty()) return load_fails;
+      loaded.push_back(plan.epoch);
+      return context->model;
+    };
+    steady();
+  }
+  std::shared_ptr<const planning::plan> next_plan(std::uint64_t epoch = 2) {
+    actors::replan_order wanted;
+    wanted.strategy = "exact";
+    auto made = ask<actors::plan_proposal>(
+        planning, actors::plan_query{std::make_shared<const actors::replan_order>(wanted)});
+    BOOST_REQUIRE_MESSAGE(made.plan, made.refused);
+    auto plan = *made.plan;
+    plan.epoch = epoch;
+    return std::make_shared<const planning::plan>(std::move(plan));
+  }
+  void step(serving::change_step what, std::uint64_t change = 7,
+            std::shared_ptr<const planning::plan> plan = nullptr, const char* why = "") {
+    actors::plan_step message;
+    message.change = change;
+    message.step = what;
+    message.plan = std::move(plan);
+    message.drain_ns = 1'000'000'000;
+    message.why = why;
+    message.admin = caf::actor_cast<caf::strong_actor_ptr>(admin.as<actors::admin_actor>());
+    tell(planning, std::move(message));
+  }
+  /// What the admin was told last, and nothing else since forget().
+  std::string answer() { return admin.only<actors::plan_step_done>().why; }
+};
+
 BOOST_AUTO_TEST_SUITE(planner)
+
+// ------------------------------------------------------------------------- changes that all servers make
+
+BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
+  using serving::change_step;
+  joint_planner world;
+  const auto plan = world.next_plan();
+  world.step(change_step::prepare, 7, plan);
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST(world.loaded == std::vector<std::uint64_t>{2}, boost::test_tools::per_element());
+  // Nothing holds or changes yet, and the old plan's tables may be built anew without the new plan's weights.
+  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+  world.order_policy(test::probe_server::policy());
+  BOOST_TEST(!world.servers[0].only<actors::install_plan>().model);
+  world.forget();
+  world.admin.forget();
+  world.step(change_step::hold);
+  BOOST_TEST((world.phase() == planner_phase::draining));
+  BOOST_TEST(world.admin.count<actors::plan_step_done>() == 0u);
+  world.drain();
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  world.admin.forget();
+  world.step(change_step::commit);
+  const auto installed = world.servers[1].only<actors::install_plan>();
+  BOOST_TEST(installed.content->plan.epoch == 2u);
+  BOOST_TEST(bool(installed.model));
+  world.installed(2);
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST(world.all_heard<actors::resume_admission>(0));
+  world.step(change_step::resume);
+  BOOST_TEST(world.all_heard<actors::resume_admission>());
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.recorder.only<actors::plan_change>().epoch == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_prepared_is_said_and_leaves_everything_as_it_was) {
+  using serving::change_step;
+  joint_planner world;
+  const auto refused = [&](const char* words, std::shared_ptr<const planning::plan> plan) {
+    world.admin.forget();
+    world.step(change_step::prepare, 7, std::move(plan));
+    BOOST_TEST(says(world.answer(), words), world.answer());
+    BOOST_TEST((world.phase() == planner_phase::steady));
+  };
+  refused("in force is that of epoch 1", world.next_plan(3));
+  auto hostless = *world.next_plan();
+  hostless.experts.pop_back();
+  refused("", std::make_shared<const planning::plan>(hostless));
+  BOOST_TEST(world.admin.only<actors::plan_step_done>().why != "");
+  world.load_fails = {errc::io, "the disk is gone"};
+  refused("the disk is gone", world.next_plan());
+  world.load_fails = {};
+  world.admin.forget();
+  world.step(change_step::prepare, 7, world.next_plan());
+  BOOST_TEST(world.answer() == "");
+  refused("another change", world.next_plan());
+  // What was not prepared is neither held nor committed.
+  world.admin.forget();
+  world.step(change_step::hold, 8);
+  BOOST_TEST(says(world.answer(), "nothing was prepared"));
+  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+}
+
+BOOST_AUTO_TEST_CASE(an_abort_leads_back_from_every_step_before_the_commit) {
+  using serving::change_step;
+  for (int reached = 0; reached < 3; ++reached) {
+    joint_planner world;
+    world.step(change_step::prepare, 7, world.next_plan());
+    if (reached > 0) world.step(change_step::hold);
+    if (reached > 1) world.drain();
+    world.step(change_step::abort, 7, nullptr, "no more");
+    BOOST_TEST((world.phase() == planner_phase::steady));
+    BOOST_TEST(world.all_heard<actors::resume_admission>(reached > 0 ? 1 : 0));
+    BOOST_TEST(world.recorder.only<actors::plan_change>().refused == "no more");
+    BOOST_TEST(world.all_heard<actors::install_plan>(0));
+    // And the next one goes through.
+    world.forget();
+    world.admin.forget();
+    world.step(change_step::prepare, 9, world.next_plan());
+    BOOST_TEST(world.answer() == "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_outlast_the_hold_are_ended_by_name_and_then_it_fails) {
+  using serving::change_step;
+  joint_planner world;
+  world.step(change_step::prepare, 7, world.next_plan());
+  world.admin.forget();
+  world.step(change_step::hold);
+  BOOST_TEST(world.run_next());
+  BOOST_TEST(world.all_heard<actors::end_requests>());
+  BOOST_TEST(says(world.servers[0].only<actors::end_requests>().why, "the plan changes"));
+  BOOST_TEST(world.admin.count<actors::plan_step_done>() == 0u);
+  BOOST_TEST(world.run_next());
+  BOOST_TEST(says(world.answer(), "do not end"));
+  world.step(change_step::abort, 7, nullptr, "they do not end");
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
+BOOST_AUTO_TEST_CASE(a_proposal_tells_what_it_costs_and_changes_nothing) {
+  joint_planner world;
+  actors::replan_order wanted;
+  wanted.strategy = "exact";
+  const auto made = world.ask<actors::plan_proposal>(
+      world.planning, actors::plan_query{std::make_shared<const actors::replan_order>(wanted)});
+  BOOST_REQUIRE(made.plan);
+  BOOST_TEST(made.strategy == "exact");
+  BOOST_TEST(made.plan->epoch == 2u);
+  BOOST_TEST(made.cost_before_ns > 0);
+  BOOST_TEST(made.cost_after_ns > 0);
+  BOOST_TEST(made.bytes_to.size() == world.n_servers);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.recorder.count<actors::plan_change>() == 0u);
+  wanted.strategy = "nonsense";
+  const auto refused = world.ask<actors::plan_proposal>(
+      world.planning, actors::plan_query{std::make_shared<const actors::replan_order>(wanted)});
+  BOOST_TEST(!refused.plan);
+  BOOST_TEST(says(refused.refused, "nonsense"), refused.refused);
+}
 
 // ------------------------------------------------------------------------------------- first plan
 

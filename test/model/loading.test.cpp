@@ -275,4 +275,31 @@ BOOST_AUTO_TEST_CASE(loading_ends_when_interrupted_and_shows_how_far_it_is) {
   BOOST_TEST(last > 0.99);
 }
 
+BOOST_AUTO_TEST_CASE(a_model_with_other_experts_shares_the_rest_and_computes_the_same) {
+  const std::string folder = ORDERMOE_TEST_DATA "/mixtral-tiny";
+  const auto whole = om::transformer::load(folder);
+  om::load_options even;
+  even.hosts = [](layer_id, expert_id expert) { return expert.index() % 2 == 0; };
+  const auto half = om::transformer::load(folder, even);
+  const auto reader = om::expert_reader::open(folder);
+  BOOST_REQUIRE(whole && half && reader);
+  const auto low = [](layer_id, expert_id expert) { return expert.index() < 3; };
+  const auto other = (*half)->with_experts(**reader, low, ordermoe::precision::stored);
+  BOOST_REQUIRE_MESSAGE(other.has_value(), (other ? "" : other.error().message));
+  const auto& shape = (*whole)->config();
+  std::vector<float> rows(2 * shape.hidden_size), expected(rows.size()), found(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 11) * 0.1f - 0.5f;
+  for (std::uint32_t l = 0; l < shape.n_layers; ++l)
+    for (std::uint32_t e = 0; e < shape.n_experts; ++e) {
+      const layer_id layer{l};
+      const expert_id expert{e};
+      BOOST_TEST((*other)->hosts(layer, expert) == low(layer, expert));
+      BOOST_TEST((*half)->hosts(layer, expert) == (e % 2 == 0));
+      if (!low(layer, expert)) continue;
+      (*whole)->run_expert(layer, expert, rows, expected);
+      (*other)->run_expert(layer, expert, rows, found);
+      BOOST_TEST(found == expected, boost::test_tools::per_element());
+    }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

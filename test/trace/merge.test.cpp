@@ -132,6 +132,40 @@ BOOST_AUTO_TEST_CASE(a_request_is_not_done_before_its_tokens) {
   BOOST_TEST(number(lines[3], "\"time_ns") >= number(lines[2], "time_ns"));
 }
 
+BOOST_AUTO_TEST_CASE(a_change_that_every_server_writes_stands_once) {
+  const scratch_folder folder;
+  const writer a(folder.path, 0), b(folder.path, 1);
+  const auto change = [](const char* type, int epoch, int policy, const char* content, int time) {
+    return fmt::format(R"({{"type":"{}","epoch":{},"policy":{},"time_ns":{},"content":{}}})", type,
+                       epoch, policy, time, content);
+  };
+  a.write(change("plan", 2, 0, "1", 10));
+  b.write(change("plan", 2, 0, "1", 11));
+  a.write(change("policy", 2, 1, "1", 12));
+  b.write(change("policy", 2, 1, "1", 13));
+  b.write(change("policy", 2, 2, "1", 14));
+  a.close();
+  b.close();
+  BOOST_REQUIRE(trace::merge_traces({a.path, b.path}, folder.path / "merged.jsonl").has_value());
+  std::size_t plans = 0, policies = 0;
+  for (const auto& line : lines_of(folder.path / "merged.jsonl")) {
+    plans += has(line, R"("type":"plan")") ? 1 : 0;
+    policies += has(line, R"("type":"policy")") ? 1 : 0;
+  }
+  BOOST_TEST(plans == 1u);
+  BOOST_TEST(policies == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(servers_that_changed_to_different_plans_are_refused) {
+  const scratch_folder folder;
+  const writer a(folder.path, 0), b(folder.path, 1);
+  a.write(R"({"type":"plan","epoch":2,"policy":0,"time_ns":1,"plan":1})");
+  b.write(R"({"type":"plan","epoch":2,"policy":0,"time_ns":1,"plan":2})");
+  a.close();
+  b.close();
+  BOOST_TEST(has(problem({a.path, b.path}, folder.path), "another plan or policy"));
+}
+
 BOOST_AUTO_TEST_CASE(files_that_do_not_belong_together_are_refused) {
   const scratch_folder folder;
   const writer a(folder.path, 0), b(folder.path, 1, R"({"type":"run","version":3})");

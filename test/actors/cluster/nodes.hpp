@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <deque>
@@ -215,6 +217,11 @@ class nodes {
     made.transport = transport_of(m);
     made.transport.takes_clients = true;
     made.log = [this, m](const std::string& line) { logs_[m].add(line); };
+    made.coarser = reader;
+    made.keep_plan = [this, m](const planning::plan& plan) -> result<std::string> {
+      kept_epochs[m] = plan.epoch;
+      return fmt::format("plan of epoch {}", plan.epoch);
+    };
     return made;
   }
   /// Of the end that server m is.
@@ -302,6 +309,9 @@ class nodes {
 
   scratch_authority authority;
   net::session_limits limits;
+  std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
+  /// Of the plan that a node kept last; 0: none.
+  mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
   std::shared_ptr<const model::tokenizer> tokens;
   std::optional<rehearsal> rehearsed;

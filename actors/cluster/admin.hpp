@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+
+#include "actors/context.hpp"
+
+/// What an operator sees of a running cluster and changes in it. Every node has an admin; whoever is connected to a node
+/// asks that one, and it asks the others where that takes all of them.
+///
+/// An order is a JSON text {"ref", "verb", "arguments", "dry_run"}; its reply {"ref", "result"}, where something changes
+/// with "operation", "epoch_before" and "epoch_after", or {"ref", "problem": {"code", "message"}}.
+///
+///   verb             role      arguments                      what
+///   members          viewer                                   servers, who is connected, plan and policy in force
+///   requests.list    viewer                                   of this node's users
+///   plan.show        viewer                                   the plan in force
+///   plan.diff        viewer    proposal                       experts that servers gain and lose
+///   plan.history     viewer                                   changes, and why some were refused
+///   policy.get       viewer
+///   events           viewer    since                          what happened here, numbered
+///   audit            admin                                    who ordered what, and what came of it
+///   requests.cancel  operator  request
+///   drain, resume    operator                                 this node takes no requests of users, or does again
+///   plan.propose     operator  strategy, steps, seed          a plan by what is known now; nothing changes
+///   plan.apply       admin     proposal, drain_s              all servers go over to it, or none
+///   plan.abort       admin                                    ends a change that is not committed
+///   policy.set       admin     policy (members to change)     on all servers
+///
+/// A change of plan is made by the rules of planning/serving/plan_change.hpp: weights are loaded while requests are
+/// answered; then new requests wait until those in flight have ended, at most drain_s seconds, after which these end by
+/// name; then all go on under the new plan.
+namespace ordermoe::actors {
+
+struct admin_work {
+  std::shared_ptr<const service_context> context;  ///< With a seat.
+  planner_actor planner;
+  edge_server_actor server;
+  recorder_actor recorder;
+};
+
+admin_actor spawn_admin(caf::actor_system& system, admin_work work);
+
+}  // namespace ordermoe::actors

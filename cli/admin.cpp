@@ -1,0 +1,556 @@
+#include <fmt/format.h>
+#include <histedit.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "actors/cluster/client.hpp"
+#include "cli/cluster_commands.hpp"
+#include "cli/common.hpp"
+#include "setup/cluster_folder.hpp"
+
+// `ordermoe admin`: an operator's console. It is a client of one node (or of the one that a verb names), whose admin
+// actor does the work; here are words, tables and nothing else.
+
+namespace ordermoe::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+struct admin_flags {
+  std::string folder = ".", node;
+  bool json = false, dry_run = false;
+};
+
+/// Sessions with the nodes that were asked, kept for the next line.
+class admin_session {
+ public:
+  explicit admin_session(admin_flags flags) : flags_(std::move(flags)) {}
+
+  const admin_flags& flags() const { return flags_; }
+  void set_dry_run(bool on) { flags_.dry_run = on; }
+
+  /// From the node of this name; empty: the one that --node names, else the first that answers.
+  result<ordered_json> order(const std::string& node, const std::string& verb,
+                             const ordered_json& arguments, std::chrono::seconds longest) {
+    const auto client = connect(node.empty() ? flags_.node : node);
+    if (!client) return client.error();
+    const auto reply = (*client)->order(verb, arguments.dump(), flags_.dry_run, longest);
+    if (!reply && reply.error().code == errc::io) clients_.clear();
+    if (!reply) return at((*client)->node_name(), reply.error());
+    return ordered_json::parse(*reply);
+  }
+
+ private:
+  using client_ptr = std::shared_ptr<actors::cluster_client>;
+
+  result<client_ptr> connect(const std::string& wanted) {
+    if (const auto found = clients_.find(wanted); found != clients_.end()) return found->second;
+    const auto files = setup::read_cluster_folder({flags_.folder});
+    if (!files) return files.error();
+    const auto identity = console_identity(flags_.folder);
+    if (!identity) return identity.error();
+    std::vector<std::string> names;
+    error last{errc::not_found, ""};
+    for (const auto& file : *files) {
+      names.push_back(file.name);
+      if ((!wanted.empty() && file.name != wanted) || file.listen.empty()) continue;
+      const auto where = net::parse_address(file.listen.front());
+      if (!where) return where.error();
+      auto client = actors::cluster_client::connect(*identity, *where, std::chrono::seconds(3));
+      if (client) return clients_[wanted] = client_ptr(std::move(*client));
+      last = client.error();
+    }
+    if (!last.message.empty()) return last;
+    return error{errc::usage, fmt::format("found node '{}', expected one of {}", wanted,
+                                          fmt::join(names, ", "))};
+  }
+
+  admin_flags flags_;
+  std::map<std::string, client_ptr> clients_;
+};
+
+// ------------------------------------------------------------------------------------------- tables
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return fmt::format("{:.3f}", value.get<double>());
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  return value.dump();
+}
+
+/// A line for each object, a column for each of these members.
+void print_rows(const ordered_json& rows, const std::vector<std::string>& columns) {
+  std::vector<std::size_t> widths;
+  for (const auto& column : columns) {
+    auto width = column.size();
+    for (const auto& row : rows)
+      width = std::max(width, text_of(row.value(column, ordered_json(""))).size());
+    widths.push_back(width);
+  }
+  const auto line = [&](auto&& cell) {
+    std::string text;
+    for (std::size_t i = 0; i < columns.size(); ++i)
+      text += fmt::format("{}{:<{}}", i == 0 ? "" : "  ", cell(columns[i]), widths[i]);
+    text.erase(text.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", text);
+  };
+  line([](const std::string& column) { return column; });
+  for (const auto& row : rows)
+    line([&](const std::string& column) { return text_of(row.value(column, ordered_json(""))); });
+}
+
+/// Members that are no tables.
+void print_members(const ordered_json& of) {
+  for (const auto& [name, value] : of.items())
+    if (!value.is_structured()) fmt::print("{}: {}\n", name, text_of(value));
+}
+
+void print_members_table(const ordered_json& result) {
+  print_members(result);
+  auto rows = result.at("members");
+  // As nodetool has it: up or down, and whether it takes what is asked of it; what is known of others is the former.
+  for (auto& row : rows) {
+    const bool self = row.value("self", false);
+    row["state"] = !row.value("up", false)                     ? "DN"
+                   : self && result.value("drained", false)    ? "UL"
+                   : self && !result.value("admitting", false) ? "UM"
+                                                               : "UN";
+  }
+  print_rows(rows, {"state", "name", "server", "self"});
+}
+
+void print_diff(const ordered_json& result) {
+  print_members(result);
+  const auto list = [](const ordered_json& experts) {
+    std::string text;
+    for (const auto& each : experts)
+      text += fmt::format("{}{}.{}", text.empty() ? "" : " ", each.at(0).get<int>(),
+                          each.at(1).get<int>());
+    return text.empty() ? std::string("-") : text;
+  };
+  auto rows = result.at("servers");
+  for (auto& row : rows) {
+    row["gains (layer.expert)"] = list(row.at("gains"));
+    row["loses (layer.expert)"] = list(row.at("loses"));
+  }
+  print_rows(rows, {"name", "gains (layer.expert)", "loses (layer.expert)"});
+}
+
+void print_summary(const ordered_json& result) {
+  print_members(result);
+  if (result.contains("servers")) print_rows(result.at("servers"), {"name", "bytes_to_load"});
+}
+
+using show_function = std::function<void(const ordered_json& result)>;
+
+show_function table(std::string rows, std::vector<std::string> columns) {
+  return [rows = std::move(rows), columns = std::move(columns)](const ordered_json& result) {
+    print_members(result);
+    print_rows(result.at(rows), columns);
+  };
+}
+
+void print_reply(const admin_flags& flags, const ordered_json& reply, const show_function& show) {
+  if (flags.json) {
+    fmt::print("{}\n", reply.dump(2));
+    return;
+  }
+  if (reply.contains("operation"))
+    fmt::print("{}operation {}, epoch {} -> {}\n",
+               reply.value("dry_run", false) ? "nothing was done; would be " : "",
+               reply.value("operation", ""), reply.value("epoch_before", 0),
+               reply.value("epoch_after", 0));
+  if (show)
+    show(reply.at("result"));
+  else
+    print_members(reply.at("result"));
+  std::fflush(stdout);
+}
+
+// -------------------------------------------------------------------------------------------- verbs
+
+using session_ptr = std::shared_ptr<admin_session>;
+/// Has a body run where its command is chosen.
+using bind_function = std::function<void(CLI::App&, command_body)>;
+
+constexpr std::chrono::seconds soon(15);
+
+class verbs {
+ public:
+  verbs(CLI::App& parent, std::function<session_ptr()> session, bind_function bind)
+      : parent_(parent), session_(std::move(session)), bind_(std::move(bind)) {}
+
+  void add_all() {
+    simple(parent_, "members", "Servers, who is connected, and what is in force", "members",
+           print_members_table);
+    auto& requests = group("requests", "Requests of a node's users");
+    simple(
+        requests, "list", "Those that are being answered", "requests.list",
+        table("requests", {"request", "phase", "attempt", "prompt_tokens", "new_tokens", "age_s"}));
+    add_cancel(requests);
+    add_plan();
+    add_policy();
+    add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
+    add_drain("resume", "It takes them again");
+    add_events();
+    simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
+           table("orders", {"time_s", "operation", "who", "role", "what", "text"}));
+  }
+
+ private:
+  CLI::App& group(const std::string& name, const std::string& what) {
+    auto& made = *parent_.add_subcommand(name, what);
+    made.require_subcommand(1);
+    return made;
+  }
+
+  void simple(CLI::App& parent, const std::string& name, const std::string& what,
+              const std::string& verb, show_function show) {
+    auto& command = *parent.add_subcommand(name, what);
+    bind_(command, [session = session_, verb, show = std::move(show)]() -> result<void> {
+      return ask(session(), {}, verb, ordered_json::object(), soon, show);
+    });
+  }
+
+  static result<void> ask(const session_ptr& session, const std::string& node,
+                          const std::string& verb, const ordered_json& arguments,
+                          std::chrono::seconds longest, const show_function& show) {
+    const auto reply = session->order(node, verb, arguments, longest);
+    if (!reply) return reply.error();
+    print_reply(session->flags(), *reply, show);
+    return {};
+  }
+
+  void add_cancel(CLI::App& requests) {
+    auto& command = *requests.add_subcommand("cancel", "End one; whoever asked is told");
+    auto number = std::make_shared<std::uint64_t>(0);
+    command.add_option("REQUEST", *number, "Number, as `requests list` tells it")
+        ->required()
+        ->check(whole_from(0, UINT64_MAX));
+    bind_(command, [session = session_, number] {
+      return ask(session(), {}, "requests.cancel", {{"request", *number}}, soon, {});
+    });
+  }
+
+  void add_plan() {
+    auto& plan = group("plan", "The plan in force, and others");
+    simple(plan, "show", "How many experts are where; with --json the plan itself", "plan.show",
+           table("servers", {"name", "experts", "bytes", "most_bytes"}));
+    simple(plan, "history", "Changes since this node started, and those that were refused",
+           "plan.history",
+           table("changes",
+                 {"epoch", "reason", "asked_s", "drained_s", "done_s", "moved_bytes", "refused"}));
+    simple(plan, "abort", "Give up a change that this node leads and is not committed",
+           "plan.abort", {});
+    add_propose(plan);
+    auto& diff = *plan.add_subcommand("diff", "Which experts a proposal gives and takes");
+    auto proposal = std::make_shared<std::uint64_t>(0);
+    diff.add_option("PROPOSAL", *proposal, "Number; default: the latest");
+    bind_(diff, [session = session_, proposal] {
+      return ask(session(), {}, "plan.diff", chosen(*proposal), soon, print_diff);
+    });
+    add_apply(plan);
+  }
+
+  static ordered_json chosen(std::uint64_t proposal) {
+    auto arguments = ordered_json::object();
+    if (proposal > 0) arguments["proposal"] = proposal;
+    return arguments;
+  }
+
+  void add_propose(CLI::App& plan) {
+    struct wish {
+      std::string strategy;
+      std::size_t steps = 10'000;
+      std::uint64_t seed = 1;
+    };
+    auto wanted = std::make_shared<wish>();
+    auto& command =
+        *plan.add_subcommand("propose", "Plan by what is known now of links; nothing changes");
+    command.add_option("--strategy", wanted->strategy,
+                       "How experts are placed; default: as in force");
+    command.add_option("--search-steps", wanted->steps, "Moves that the ordermoe planner tries")
+        ->check(whole_from(1, 1'000'000'000))
+        ->capture_default_str();
+    add_seed(command, wanted->seed, "Seed of the search");
+    bind_(command, [session = session_, wanted] {
+      ordered_json arguments{{"steps", wanted->steps}, {"seed", wanted->seed}};
+      if (!wanted->strategy.empty()) arguments["strategy"] = wanted->strategy;
+      return ask(session(), {}, "plan.propose", arguments, std::chrono::seconds(600),
+                 print_summary);
+    });
+  }
+
+  void add_apply(CLI::App& plan) {
+    struct wish {
+      std::uint64_t proposal = 0;
+      std::int64_t drain_s = 30;
+    };
+    auto wanted = std::make_shared<wish>();
+    auto& command = *plan.add_subcommand(
+        "apply", "All servers go over to a proposal, or none; waits until it is done");
+    command.add_option("PROPOSAL", wanted->proposal, "Number; default: the latest");
+    command
+        .add_option("--drain-s", wanted->drain_s,
+                    "Seconds that requests in flight have; then they end by name")
+        ->check(whole_from(0, 3600))
+        ->capture_default_str();
+    bind_(command, [session = session_, wanted] {
+      auto arguments = chosen(wanted->proposal);
+      arguments["drain_s"] = wanted->drain_s;
+      return ask(session(), {}, "plan.apply", arguments,
+                 std::chrono::seconds(wanted->drain_s + 600), print_summary);
+    });
+  }
+
+  void add_policy() {
+    auto& policy = group("policy", "How tokens decide what runs where");
+    simple(policy, "get", "The policy in force", "policy.get",
+           [](const ordered_json& result) { fmt::print("{}\n", result.dump(2)); });
+    auto& set = *policy.add_subcommand("set", "Change members of it, on all servers");
+    auto members = std::make_shared<std::vector<std::string>>();
+    set.add_option("MEMBER=VALUE", *members, "As in `omega_time=0.7 horizon=4`")->required();
+    bind_(set, [session = session_, members]() -> result<void> {
+      auto changes = ordered_json::object();
+      for (const auto& each : *members) {
+        const auto split = each.find('=');
+        if (split == std::string::npos || split == 0)
+          return error{errc::usage,
+                       fmt::format("found '{}', expected MEMBER=VALUE, as omega_time=0.7", each)};
+        const auto value = ordered_json::parse(each.substr(split + 1), nullptr, false);
+        changes[each.substr(0, split)] =
+            value.is_discarded() ? ordered_json(each.substr(split + 1)) : value;
+      }
+      return ask(session(), {}, "policy.set", {{"policy", changes.dump()}}, soon,
+                 [](const ordered_json& result) { fmt::print("{}\n", result.dump(2)); });
+    });
+  }
+
+  void add_drain(const std::string& name, const std::string& what) {
+    struct wish {
+      std::string node;
+      bool detach = false;
+      std::size_t longest_s = 600;
+    };
+    auto wanted = std::make_shared<wish>();
+    auto& command = *parent_.add_subcommand(name, what);
+    command.add_option("NODE", wanted->node, "Which")->required();
+    const bool drains = name == "drain";
+    if (drains) {
+      command.add_flag("--detach", wanted->detach, "Do not wait until its last request has ended");
+      command.add_option("--timeout-s", wanted->longest_s, "Wait so many seconds at most")
+          ->check(whole_from(1, 86400))
+          ->capture_default_str();
+    }
+    bind_(command, [session = session_, wanted, name, drains]() -> result<void> {
+      const auto here = session();
+      if (auto asked = ask(here, wanted->node, name, ordered_json::object(), soon, {});
+          !asked || !drains || wanted->detach || here->flags().dry_run)
+        return asked;
+      return wait_until_empty(here, wanted->node, wanted->longest_s);
+    });
+  }
+
+  static result<void> wait_until_empty(const session_ptr& session, const std::string& node,
+                                       std::size_t longest_s) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(longest_s);
+    for (;;) {
+      const auto reply = session->order(node, "requests.list", ordered_json::object(), soon);
+      if (!reply) return reply.error();
+      const auto left = reply->at("result").at("requests").size();
+      if (left == 0) return {};
+      if (stop_requested()) return error{errc::interrupted, "interrupted; it stays drained"};
+      if (std::chrono::steady_clock::now() > until)
+        return error{errc::timed_out,
+                     fmt::format("{} still answers {} requests after {} s; it stays drained", node,
+                                 left, longest_s)};
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  }
+
+  void add_events() {
+    auto follow = std::make_shared<bool>(false);
+    auto& command = *parent_.add_subcommand("events", "What happened at this node");
+    command.add_flag("--follow", *follow, "And what happens, until it is interrupted");
+    bind_(command, [session = session_, follow]() -> result<void> {
+      const auto here = session();
+      std::uint64_t since = 0;
+      do {
+        const auto reply = here->order({}, "events", {{"since", since}}, soon);
+        if (!reply) return reply.error();
+        const auto& told = reply->at("result");
+        since = told.value("latest", since);
+        for (const auto& event : told.at("events")) print_event(here->flags(), event);
+        if (*follow) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      } while (*follow && !stop_requested());
+      return {};
+    });
+  }
+
+  static void print_event(const admin_flags& flags, const ordered_json& event) {
+    if (flags.json) {
+      fmt::print("{}\n", event.dump());
+    } else {
+      auto about = event;
+      for (const auto* name : {"number", "time_s", "event"}) about.erase(name);
+      fmt::print("{:>6} {:>10.3f} s  {} {}\n", event.value("number", 0), event.value("time_s", 0.0),
+                 event.value("event", ""), about.empty() ? std::string() : about.dump());
+    }
+    std::fflush(stdout);
+  }
+
+  CLI::App& parent_;
+  std::function<session_ptr()> session_;
+  bind_function bind_;
+};
+
+// ------------------------------------------------------------------------------------- line by line
+
+/// Lines with history and completion where somebody types them.
+class line_reader {
+ public:
+  line_reader() : typed_(::isatty(STDIN_FILENO) != 0) {
+    if (!typed_) return;
+    edit_ = el_init("ordermoe", stdin, stdout, stderr);
+    history_ = history_init();
+    HistEvent event;
+    history(history_, &event, H_SETSIZE, 500);
+    el_set(edit_, EL_PROMPT, &line_reader::prompt);
+    el_set(edit_, EL_EDITOR, "emacs");
+    el_set(edit_, EL_HIST, history, history_);
+    el_set(edit_, EL_ADDFN, "complete", "Complete a verb", &line_reader::complete);
+    el_set(edit_, EL_BIND, "^I", "complete", nullptr);
+  }
+  ~line_reader() {
+    if (!typed_) return;
+    history_end(history_);
+    el_end(edit_);
+  }
+  line_reader(const line_reader&) = delete;
+  line_reader& operator=(const line_reader&) = delete;
+
+  bool next(std::string& line) {
+    if (!typed_) return static_cast<bool>(std::getline(std::cin, line));
+    int n = 0;
+    const char* text = el_gets(edit_, &n);
+    if (text == nullptr || n <= 0) return false;
+    line.assign(text, static_cast<std::size_t>(n));
+    HistEvent event;
+    if (line.find_first_not_of(" \t\n") != std::string::npos)
+      history(history_, &event, H_ENTER, text);
+    return true;
+  }
+
+ private:
+  static char* prompt(EditLine*) {
+    static char text[] = "ordermoe> ";
+    return text;
+  }
+
+  /// The rest of the only verb that begins so.
+  static unsigned char complete(EditLine* edit, int) {
+    static const std::vector<std::string> lines{
+        "members",     "requests list", "requests cancel ", "plan show",    "plan propose",
+        "plan diff",   "plan apply",    "plan abort",       "plan history", "policy get",
+        "policy set ", "drain ",        "resume ",          "events",       "audit",
+        "help",        "quit"};
+    const auto* info = el_line(edit);
+    const std::string typed(info->buffer, info->cursor);
+    std::string common;
+    bool first = true;
+    for (const auto& each : lines) {
+      if (!each.starts_with(typed)) continue;
+      if (std::exchange(first, false)) {
+        common = each;
+      } else {
+        const auto end = std::ranges::mismatch(common, each).in1;
+        common.erase(end, common.end());
+      }
+    }
+    if (common.size() <= typed.size()) return CC_REFRESH_BEEP;
+    el_insertstr(edit, common.substr(typed.size()).c_str());
+    return CC_REFRESH;
+  }
+
+  bool typed_;
+  EditLine* edit_ = nullptr;
+  History* history_ = nullptr;
+};
+
+/// Runs one line; what is wrong with it is said, and the next one follows.
+void run_line(const session_ptr& session, const std::string& line) {
+  CLI::App app("An operator's verbs; `quit` ends", "");
+  app.require_subcommand(1);
+  command_body chosen;
+  verbs(
+      app, [session] { return session; },
+      [&chosen](CLI::App& command, command_body body) {
+        command.callback([&chosen, body = std::move(body)] { chosen = body; });
+      })
+      .add_all();
+  bool dry_run = false;
+  app.add_flag("--dry-run", dry_run, "Say what would be done, and do nothing");
+  app.fallthrough();
+  try {
+    app.parse(line, false);
+  } catch (const CLI::ParseError& problem) {
+    app.exit(problem, std::cout, std::cout);
+    return;
+  }
+  session->set_dry_run(dry_run);
+  if (auto done = chosen(); !done) fmt::print("error: {}\n", done.error().message);
+  std::fflush(stdout);
+}
+
+result<void> talk(const session_ptr& session) {
+  line_reader reader;
+  std::string line;
+  while (!stop_requested() && reader.next(line)) {
+    const auto first = line.find_first_not_of(" \t\r\n");
+    if (first == std::string::npos || line[first] == '#') continue;
+    line = line.substr(first, line.find_last_not_of(" \t\r\n") + 1 - first);
+    if (line == "quit" || line == "exit") break;
+    run_line(session, line == "help" ? "--help" : line);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_admin(CLI::App& app) {
+  auto& command = *app.add_subcommand("admin", "Look at a running cluster and change it");
+  auto flags = std::make_shared<admin_flags>();
+  command.add_option("--dir", flags->folder, "Folder of the cluster, with its certificates")
+      ->capture_default_str();
+  command.add_option("--node", flags->node, "Node to ask; default: the first that answers");
+  command.add_flag("--json", flags->json, "Print JSON on standard output");
+  command.add_flag("--dry-run", flags->dry_run, "Say what would be done, and do nothing");
+  command.fallthrough();
+  command.footer(
+      "Without a verb it reads verbs line by line, with history and completion on a terminal.\n"
+      "Examples, after `ordermoe cluster up --dir edge`:\n"
+      "  ordermoe admin --dir edge members\n"
+      "  ordermoe admin --dir edge plan propose --strategy layer-shards\n"
+      "  ordermoe admin --dir edge plan apply --drain-s 10\n"
+      "  ordermoe admin --dir edge drain s2");
+  auto session = [flags] { return std::make_shared<admin_session>(*flags); };
+  verbs(command, session, [](CLI::App& verb, command_body body) {
+    set_body(verb, std::move(body));
+  }).add_all();
+  // Called after that of a verb, which stands.
+  command.final_callback([&command, flags] {
+    if (command.get_subcommands().empty())
+      set_chosen([flags] { return talk(std::make_shared<admin_session>(*flags)); });
+  });
+}
+
+}  // namespace ordermoe::cli

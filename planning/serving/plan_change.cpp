@@ -1,0 +1,321 @@
+#include "planning/serving/plan_change.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace ordermoe::serving {
+
+namespace {
+
+using message_kind = change_message::what;
+
+constexpr std::array<const char*, 10> message_names{
+    "prepare", "hold",   "commit",  "resume",    "abort",
+    "done",    "failed", "inquire", "committed", "not_committed"};
+
+constexpr message_kind message_of(change_step step) {
+  return static_cast<message_kind>(step);  // In the same order.
+}
+
+}  // namespace
+
+const char* to_string(change_message::what kind) {
+  return message_names[static_cast<std::size_t>(kind)];
+}
+
+std::optional<change_message::what> parse_change_message(std::string_view name) {
+  for (std::size_t i = 0; i < message_names.size(); ++i)
+    if (name == message_names[i]) return static_cast<message_kind>(i);
+  return std::nullopt;
+}
+
+const char* to_string(change_phase phase) {
+  constexpr const char* names[] = {"none", "preparing", "prepared",   "holding",
+                                   "held", "inquiring", "installing", "installed"};
+  return names[static_cast<std::size_t>(phase)];
+}
+
+// ------------------------------------------------------------------------------------------- leading
+
+result<std::vector<change_action>> plan_changes::begin(change_id change, std::string plan) {
+  if (phase_ != change_phase::none)
+    return error{errc::failed, fmt::format("a change that server {} leads is under way", leader_)};
+  if (!lost_.empty())
+    return error{errc::failed,
+                 fmt::format("server {} is not connected, and every server has to take part",
+                             *lost_.begin())};
+  leading_ = lead{change, change_step::prepare, {}, std::move(plan)};
+  actions todo;
+  begin_step(todo, change_step::prepare);
+  return todo;
+}
+
+void plan_changes::begin_step(actions& todo, change_step step) {
+  leading_->step = step;
+  leading_->awaited.clear();
+  const change_message message{leading_->change, message_of(step),
+                               step == change_step::prepare ? leading_->plan : std::string()};
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (!lost_.contains(server)) leading_->awaited.insert(server);
+  for (std::uint32_t server = 0; server < n_servers_ && leading_; ++server)
+    if (!lost_.contains(server)) tell(todo, server, message);
+}
+
+void plan_changes::count(actions& todo, std::uint32_t from, const change_message& message) {
+  if (!leading_ || message.change != leading_->change) return;
+  if (message.kind == message_kind::failed)
+    return end_lead(todo, fmt::format("server {}: {}", from, message.text));
+  if (leading_->awaited.erase(from) > 0 && leading_->awaited.empty()) next_step(todo);
+}
+
+void plan_changes::next_step(actions& todo) {
+  switch (leading_->step) {
+    case change_step::prepare:
+      return begin_step(todo, change_step::hold);
+    case change_step::hold:
+      return begin_step(todo, change_step::commit);
+    case change_step::commit: {
+      const auto change = leading_->change;
+      for (std::uint32_t server = 0; server < n_servers_; ++server)
+        if (!lost_.contains(server)) tell(todo, server, {change, message_kind::resume, {}});
+      leading_.reset();
+      todo.push_back({change_action::what::finished, self_, {}, {}, change, {}});
+      return;
+    }
+    case change_step::resume:
+    case change_step::abort:
+      return;
+  }
+}
+
+/// Before the commit; everybody is told.
+void plan_changes::end_lead(actions& todo, const std::string& why) {
+  if (!leading_ || leading_->step == change_step::commit) return;
+  const auto change = std::exchange(leading_, std::nullopt)->change;
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (!lost_.contains(server)) tell(todo, server, {change, message_kind::abort, why});
+  todo.push_back({change_action::what::finished, self_, {}, {}, change, why});
+}
+
+bool plan_changes::give_up(const std::string& why, std::vector<change_action>& actions) {
+  if (!leading_ || leading_->step == change_step::commit) return false;
+  end_lead(actions, why);
+  return true;
+}
+
+// -------------------------------------------------------------------------------------- taking part
+
+void plan_changes::tell(actions& todo, std::uint32_t server, change_message message) {
+  if (server == self_) return take(todo, self_, message);
+  todo.push_back({change_action::what::tell, server, std::move(message), {}, 0, {}});
+}
+
+void plan_changes::do_here(actions& todo, change_step step, std::string text) {
+  todo.push_back({change_action::what::step, self_, {}, step, change_, std::move(text)});
+}
+
+std::vector<change_action> plan_changes::hear(std::uint32_t from, const change_message& message) {
+  actions todo;
+  if (from < n_servers_ && from != self_) take(todo, from, message);
+  return todo;
+}
+
+void plan_changes::take(actions& todo, std::uint32_t from, const change_message& message) {
+  switch (message.kind) {
+    case message_kind::prepare:
+      return prepare(todo, from, message);
+    case message_kind::hold:
+    case message_kind::commit:
+    case message_kind::resume:
+    case message_kind::abort:
+      return take_order(todo, from, message);
+    case message_kind::done:
+    case message_kind::failed:
+      return count(todo, from, message);
+    case message_kind::inquire:
+      inquirers_[from] = message.change;
+      return answer_inquirers(todo);
+    case message_kind::committed:
+    case message_kind::not_committed:
+      return take_verdict(todo, from, message);
+  }
+}
+
+void plan_changes::prepare(actions& todo, std::uint32_t from, const change_message& message) {
+  if (phase_ != change_phase::none)
+    return tell(todo, from,
+                {message.change, message_kind::failed,
+                 fmt::format("a change that server {} leads is under way", leader_)});
+  phase_ = change_phase::preparing;
+  change_ = message.change;
+  leader_ = from;
+  do_here(todo, change_step::prepare, message.text);
+}
+
+void plan_changes::take_order(actions& todo, std::uint32_t from, const change_message& message) {
+  // Nobody else's, and nothing of a change that is over here.
+  if (phase_ == change_phase::none || message.change != change_ || from != leader_) return;
+  if (message.kind == message_kind::hold && phase_ == change_phase::prepared) {
+    phase_ = change_phase::holding;
+    do_here(todo, change_step::hold);
+  } else if (message.kind == message_kind::commit && phase_ == change_phase::held) {
+    commit(todo);
+  } else if (message.kind == message_kind::resume && phase_ == change_phase::installed) {
+    phase_ = change_phase::none;
+    do_here(todo, change_step::resume);
+  } else if (message.kind == message_kind::abort && !is_committed() &&
+             phase_ != change_phase::inquiring) {
+    abandon(todo, message.text);
+  }
+}
+
+std::vector<change_action> plan_changes::step_done(change_id change, const std::string& why) {
+  actions todo;
+  if (phase_ == change_phase::none || change != change_) return todo;
+  const bool commits = phase_ == change_phase::installing;
+  if (phase_ == change_phase::preparing)
+    phase_ = change_phase::prepared;
+  else if (phase_ == change_phase::holding)
+    phase_ = change_phase::held;
+  else if (commits)
+    phase_ = change_phase::installed;
+  else
+    return todo;
+  if (commits && lost_.contains(leader_)) {
+    // Nobody says when to resume.
+    phase_ = change_phase::none;
+    do_here(todo, change_step::resume);
+    return todo;
+  }
+  // What is committed does not fail any more: a server that cannot go by it says so elsewhere.
+  const bool failed = !why.empty() && !commits;
+  tell(todo, leader_,
+       {change, failed ? message_kind::failed : message_kind::done, failed ? why : std::string()});
+  return todo;
+}
+
+void plan_changes::commit(actions& todo) {
+  phase_ = change_phase::installing;
+  committed_ = change_;
+  answer_inquirers(todo);
+  do_here(todo, change_step::commit);
+}
+
+void plan_changes::abandon(actions& todo, const std::string& why) {
+  phase_ = change_phase::none;
+  answer_inquirers(todo);
+  do_here(todo, change_step::abort, why);
+}
+
+// ----------------------------------------------------------------------------------- without a leader
+
+std::vector<change_action> plan_changes::lost(std::uint32_t server) {
+  actions todo;
+  if (server >= n_servers_ || server == self_ || !lost_.insert(server).second) return todo;
+  inquirers_.erase(server);
+  if (leading_) {
+    if (leading_->step != change_step::commit)
+      end_lead(todo, fmt::format("server {} was lost", server));
+    else if (leading_->awaited.erase(server) > 0 && leading_->awaited.empty())
+      next_step(todo);
+  }
+  if (bound_to_ == server) bound_to_.reset();
+  if (phase_ == change_phase::inquiring) {
+    unsure_.erase(server);
+    asks_ ? decide_if_known(todo) : inquire(todo);
+  } else if (change_ != 0 && lost_.contains(leader_)) {
+    // Also where it was lost before: who was lost now may not have passed on what it knew.
+    lose_leader(todo);
+  }
+  answer_inquirers(todo);
+  return todo;
+}
+
+void plan_changes::lose_leader(actions& todo) {
+  if (phase_ == change_phase::held) {
+    phase_ = change_phase::inquiring;
+    asks_ = false;
+    bound_to_.reset();
+    return inquire(todo);
+  }
+  // What this one knows is so for all, who may hold.
+  tell_others(todo, change_ == committed_ ? message_kind::committed : message_kind::not_committed);
+  if (phase_ == change_phase::installed) {
+    phase_ = change_phase::none;
+    do_here(todo, change_step::resume);
+  } else if (phase_ != change_phase::none && phase_ != change_phase::installing) {
+    abandon(todo, leader_lost());
+  }
+}
+
+std::string plan_changes::leader_lost() const {
+  return fmt::format("server {}, which led the change, was lost", leader_);
+}
+
+bool plan_changes::is_first_left(std::uint32_t server) const {
+  for (std::uint32_t before = 0; before < server; ++before)
+    if (!lost_.contains(before)) return false;
+  return true;
+}
+
+void plan_changes::inquire(actions& todo) {
+  if (!is_first_left(self_)) {
+    // It asks for all, or knows already.
+    std::uint32_t first = 0;
+    while (lost_.contains(first)) ++first;
+    return tell(todo, first, {change_, message_kind::inquire, {}});
+  }
+  asks_ = true;
+  unsure_.clear();
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (server != self_ && !lost_.contains(server)) unsure_.insert(server);
+  for (const auto server : unsure_) tell(todo, server, {change_, message_kind::inquire, {}});
+  decide_if_known(todo);
+}
+
+void plan_changes::answer_inquirers(actions& todo) {
+  for (auto each = inquirers_.begin(); each != inquirers_.end();) {
+    const auto [from, change] = *each;
+    const bool under_way = phase_ != change_phase::none && change_ == change;
+    const bool knows = change == committed_ || !under_way ||
+                       (phase_ == change_phase::inquiring && is_first_left(from));
+    if (!knows) {
+      ++each;
+      continue;
+    }
+    const bool committed = change == committed_;
+    if (!committed && under_way) bound_to_ = from;
+    tell(todo, from,
+         {change, committed ? message_kind::committed : message_kind::not_committed, {}});
+    each = inquirers_.erase(each);
+  }
+}
+
+void plan_changes::take_verdict(actions& todo, std::uint32_t from, const change_message& message) {
+  if (phase_ == change_phase::none || is_committed() || message.change != change_) return;
+  if (message.kind == message_kind::not_committed) {
+    if (phase_ != change_phase::inquiring || !asks_) return abandon(todo, leader_lost());
+    unsure_.erase(from);
+    return decide_if_known(todo);
+  }
+  // Whoever has answered goes by what the one who asked makes of all answers.
+  if (bound_to_ && *bound_to_ != from) return;
+  if (phase_ != change_phase::held && phase_ != change_phase::inquiring) return;
+  if (phase_ == change_phase::inquiring && asks_) tell_others(todo, message_kind::committed);
+  commit(todo);
+}
+
+void plan_changes::decide_if_known(actions& todo) {
+  if (!unsure_.empty()) return;
+  tell_others(todo, message_kind::not_committed);
+  abandon(todo, leader_lost());
+}
+
+void plan_changes::tell_others(actions& todo, change_message::what verdict) {
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (server != self_ && !lost_.contains(server)) tell(todo, server, {change_, verdict, {}});
+}
+
+}  // namespace ordermoe::serving

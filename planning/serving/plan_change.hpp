@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/error.hpp"
+#include "planning/serving/phases.hpp"
+
+/// How the servers of a cluster change from one plan to the next together, or not at all: the rules of one server,
+/// without actors, time or bytes. Two-phase commit, with an end that the others find where whoever leads is lost.
+///
+///   leader                       every server, the leader's too
+///
+///   prepare (the plan)  ----->   preparing: loads what it lacks, builds tables          ----->  done or failed
+///   hold                ----->   holding: lets no request begin, waits for those in flight -->  done or failed
+///   commit              ----->   installing: goes by the new plan                       ----->  done
+///   resume              ----->   requests begin again
+///   abort               ----->   the plan before stays, requests begin again
+///
+/// A step follows when all have done the one before; one that failed, or is lost before the commit, ends the change.
+/// Whoever loses the leader before it has said that it holds gives the change up, and whoever was told to commit goes on;
+/// both tell the others, for whom it is so, too: there is a commit only where all hold. Of those that hold and know no
+/// more, the first that is left asks the others (`inquire`); if anybody was told to commit it commits, else it gives up,
+/// and all who answered do the same. A server answers only once the leader and everybody before the one who asks are
+/// lost to it, too, so that nothing of theirs can come afterwards; if the one who asks is lost, the next one asks. Who is
+/// not the first asks the first alone, who answers when it knows.
+///
+/// What this cannot do: a server that dies with the only commit among the living comes back with the new plan, and is
+/// refused by those with the old one (and the other way round) until an operator gives both the same plan.
+namespace ordermoe::serving {
+
+/// Names a change: no two have the same, whoever leads.
+using change_id = std::uint64_t;
+
+struct change_message {
+  enum class what : std::uint8_t {
+    // From the leader:
+    prepare,
+    hold,
+    commit,
+    resume,
+    abort,
+    // To the leader, of the step before:
+    done,
+    failed,
+    // Between those that lost it; the latter two answer inquire, and are what whoever asked decides:
+    inquire,
+    committed,
+    not_committed
+  };
+  change_id change = 0;
+  what kind = what::prepare;
+  std::string text;  ///< prepare: the plan. abort, failed: why.
+};
+const char* to_string(change_message::what kind);
+std::optional<change_message::what> parse_change_message(std::string_view name);
+
+enum class change_phase : std::uint8_t {
+  none,
+  preparing,
+  prepared,
+  holding,
+  held,
+  inquiring,   ///< Held, and the leader is lost.
+  installing,  ///< Told to commit.
+  installed
+};
+const char* to_string(change_phase phase);
+
+enum class change_step : std::uint8_t { prepare, hold, commit, resume, abort };
+
+/// What a server has to do because of what it was told.
+struct change_action {
+  enum class what : std::uint8_t {
+    tell,     ///< message to server.
+    step,     ///< Do it here, and answer with step_done; resume and abort are not answered.
+    finished  ///< Of the leader: the change is over; `why` is empty where all go by the new plan.
+  };
+  what kind = what::tell;
+  std::uint32_t server = 0;
+  change_message message;
+  change_step step = change_step::prepare;
+  change_id change = 0;
+  std::string text;  ///< step prepare: the plan. finished: why not.
+};
+
+/// One server's part in changes, one at a time.
+class plan_changes {
+ public:
+  plan_changes(std::uint32_t self, std::uint32_t n_servers) : self_(self), n_servers_(n_servers) {}
+
+  /// Leads a change. Error: failed, where one is under way here or a server is lost; names it.
+  result<std::vector<change_action>> begin(change_id change, std::string plan);
+  /// From another server.
+  std::vector<change_action> hear(std::uint32_t from, const change_message& message);
+  /// What it was told to do here is done, or cannot be: why.
+  std::vector<change_action> step_done(change_id change, const std::string& why = {});
+  /// Nothing that was sent to it or by it is on its way any more.
+  std::vector<change_action> lost(std::uint32_t server);
+  void found(std::uint32_t server) { lost_.erase(server); }
+  /// The operator's, or time: gives up what this server leads and is not committed. False where there is nothing to.
+  bool give_up(const std::string& why, std::vector<change_action>& actions);
+
+  change_phase phase() const { return phase_; }
+  /// Under way here; 0: none.
+  change_id change() const { return phase_ == change_phase::none ? 0 : change_; }
+  std::uint32_t leader() const { return leader_; }
+  bool leads() const { return leading_.has_value(); }
+  /// Whether this server was told to commit what is under way.
+  bool is_committed() const {
+    return phase_ == change_phase::installing || phase_ == change_phase::installed;
+  }
+
+ private:
+  using actions = std::vector<change_action>;
+  /// What a leader waits for.
+  struct lead {
+    change_id change = 0;
+    change_step step = change_step::prepare;
+    std::set<std::uint32_t> awaited;
+    std::string plan;
+  };
+
+  void tell(actions& todo, std::uint32_t server, change_message message);
+  void do_here(actions& todo, change_step step, std::string text = {});
+  void take(actions& todo, std::uint32_t from, const change_message& message);
+  void take_order(actions& todo, std::uint32_t from, const change_message& message);
+  void prepare(actions& todo, std::uint32_t from, const change_message& message);
+  void count(actions& todo, std::uint32_t from, const change_message& message);
+  void next_step(actions& todo);
+  void begin_step(actions& todo, change_step step);
+  void end_lead(actions& todo, const std::string& why);
+  void take_verdict(actions& todo, std::uint32_t from, const change_message& message);
+  void lose_leader(actions& todo);
+  std::string leader_lost() const;
+  bool is_first_left(std::uint32_t server) const;
+  void inquire(actions& todo);
+  void decide_if_known(actions& todo);
+  void tell_others(actions& todo, change_message::what verdict);
+  void commit(actions& todo);
+  void abandon(actions& todo, const std::string& why);
+  void answer_inquirers(actions& todo);
+
+  std::uint32_t self_, n_servers_;
+  change_phase phase_ = change_phase::none;
+  change_id change_ = 0, committed_ = 0;  ///< The latest of each here.
+  std::uint32_t leader_ = 0;
+  std::optional<lead> leading_;
+  std::set<std::uint32_t> lost_;
+  bool asks_ = false;                      ///< inquiring: this one asks.
+  std::optional<std::uint32_t> bound_to_;  ///< inquiring: whom this one has answered.
+  std::set<std::uint32_t> unsure_;         ///< Of those asked: who has not answered.
+  /// Who asked and has no answer yet, and of which change.
+  std::map<std::uint32_t, change_id> inquirers_;
+};
+
+}  // namespace ordermoe::serving
