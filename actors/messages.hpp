@@ -459,7 +459,7 @@ struct install_plan {
   std::shared_ptr<const plan_in_force> content;
   planner_actor planner;
   /// With the experts that the plan places here; null: what is there has them.
-  std::shared_ptr<const model::transformer> model;
+  std::shared_ptr<const model::transformer> model = nullptr;
 };
 
 /// From the planner, which waits for admission_held: what is in flight has had its time and ends by name.

@@ -221,12 +221,10 @@ std::vector<change_action> plan_changes::lost(std::uint32_t server) {
     else if (leading_->awaited.erase(server) > 0 && leading_->awaited.empty())
       next_step(todo);
   }
-  if (bound_to_ == server) bound_to_.reset();
   if (phase_ == change_phase::inquiring) {
     unsure_.erase(server);
     asks_ ? decide_if_known(todo) : inquire(todo);
-  } else if (change_ != 0 && lost_.contains(leader_)) {
-    // Also where it was lost before: who was lost now may not have passed on what it knew.
+  } else if (phase_ != change_phase::none && leader_ == server) {
     lose_leader(todo);
   }
   answer_inquirers(todo);
@@ -237,15 +235,12 @@ void plan_changes::lose_leader(actions& todo) {
   if (phase_ == change_phase::held) {
     phase_ = change_phase::inquiring;
     asks_ = false;
-    bound_to_.reset();
     return inquire(todo);
   }
-  // What this one knows is so for all, who may hold.
-  tell_others(todo, change_ == committed_ ? message_kind::committed : message_kind::not_committed);
   if (phase_ == change_phase::installed) {
     phase_ = change_phase::none;
     do_here(todo, change_step::resume);
-  } else if (phase_ != change_phase::none && phase_ != change_phase::installing) {
+  } else if (phase_ != change_phase::installing) {
     abandon(todo, leader_lost());
   }
 }
@@ -285,37 +280,24 @@ void plan_changes::answer_inquirers(actions& todo) {
       ++each;
       continue;
     }
-    const bool committed = change == committed_;
-    if (!committed && under_way) bound_to_ = from;
-    tell(todo, from,
-         {change, committed ? message_kind::committed : message_kind::not_committed, {}});
+    tell(
+        todo, from,
+        {change, change == committed_ ? message_kind::committed : message_kind::not_committed, {}});
     each = inquirers_.erase(each);
   }
 }
 
 void plan_changes::take_verdict(actions& todo, std::uint32_t from, const change_message& message) {
-  if (phase_ == change_phase::none || is_committed() || message.change != change_) return;
-  if (message.kind == message_kind::not_committed) {
-    if (phase_ != change_phase::inquiring || !asks_) return abandon(todo, leader_lost());
-    unsure_.erase(from);
-    return decide_if_known(todo);
-  }
-  // Whoever has answered goes by what the one who asked makes of all answers.
-  if (bound_to_ && *bound_to_ != from) return;
-  if (phase_ != change_phase::held && phase_ != change_phase::inquiring) return;
-  if (phase_ == change_phase::inquiring && asks_) tell_others(todo, message_kind::committed);
-  commit(todo);
+  if (phase_ != change_phase::inquiring || message.change != change_) return;
+  if (message.kind == message_kind::committed) return commit(todo);
+  if (!asks_) return abandon(todo, leader_lost());
+  unsure_.erase(from);
+  decide_if_known(todo);
 }
 
 void plan_changes::decide_if_known(actions& todo) {
   if (!unsure_.empty()) return;
-  tell_others(todo, message_kind::not_committed);
   abandon(todo, leader_lost());
-}
-
-void plan_changes::tell_others(actions& todo, change_message::what verdict) {
-  for (std::uint32_t server = 0; server < n_servers_; ++server)
-    if (server != self_ && !lost_.contains(server)) tell(todo, server, {change_, verdict, {}});
 }
 
 }  // namespace ordermoe::serving

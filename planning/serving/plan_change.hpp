@@ -23,12 +23,11 @@
 ///   abort               ----->   the plan before stays, requests begin again
 ///
 /// A step follows when all have done the one before; one that failed, or is lost before the commit, ends the change.
-/// Whoever loses the leader before it has said that it holds gives the change up, and whoever was told to commit goes on;
-/// both tell the others, for whom it is so, too: there is a commit only where all hold. Of those that hold and know no
-/// more, the first that is left asks the others (`inquire`); if anybody was told to commit it commits, else it gives up,
-/// and all who answered do the same. A server answers only once the leader and everybody before the one who asks are
-/// lost to it, too, so that nothing of theirs can come afterwards; if the one who asks is lost, the next one asks. Who is
-/// not the first asks the first alone, who answers when it knows.
+/// Whoever loses the leader before it has said that it holds gives the change up: there is a commit only where all hold.
+/// Whoever was told to commit goes on. Of those that hold and know no more, the first that is left asks all others
+/// (`inquire`); if anybody was told to commit it commits, else it gives up. The rest ask the first, which answers once it
+/// knows, and do the same. A server answers one who asks only when it knows, or once the leader and everybody before that
+/// one are lost to it, too, so that nothing of theirs can come afterwards. If the first is lost, the next one is the first.
 ///
 /// What this cannot do: a server that dies with the only commit among the living comes back with the new plan, and is
 /// refused by those with the old one (and the other way round) until an operator gives both the same plan.
@@ -48,7 +47,7 @@ struct change_message {
     // To the leader, of the step before:
     done,
     failed,
-    // Between those that lost it; the latter two answer inquire, and are what whoever asked decides:
+    // Between those that lost it:
     inquire,
     committed,
     not_committed
@@ -141,7 +140,6 @@ class plan_changes {
   bool is_first_left(std::uint32_t server) const;
   void inquire(actions& todo);
   void decide_if_known(actions& todo);
-  void tell_others(actions& todo, change_message::what verdict);
   void commit(actions& todo);
   void abandon(actions& todo, const std::string& why);
   void answer_inquirers(actions& todo);
@@ -152,9 +150,8 @@ class plan_changes {
   std::uint32_t leader_ = 0;
   std::optional<lead> leading_;
   std::set<std::uint32_t> lost_;
-  bool asks_ = false;                      ///< inquiring: this one asks.
-  std::optional<std::uint32_t> bound_to_;  ///< inquiring: whom this one has answered.
-  std::set<std::uint32_t> unsure_;         ///< Of those asked: who has not answered.
+  bool asks_ = false;               ///< inquiring: this one asks.
+  std::set<std::uint32_t> unsure_;  ///< Of those asked: who has not answered.
   /// Who asked and has no answer yet, and of which change.
   std::map<std::uint32_t, change_id> inquirers_;
 };
