@@ -610,8 +610,8 @@ struct admin_state {
   }
 
   void take(const plan_step_done& message) {
-    auto why = message.why;
-    if (message.step == change_step::commit && prepared && context().seat->adopt)
+    const auto& why = message.why;
+    if (message.step == change_step::commit && why.empty() && prepared && context().seat->adopt)
       if (auto kept = context().seat->adopt(*prepared); !kept)
         note("plan_not_kept", {{"why", kept.error().message}});
     act(rules->step_done(message.change, why));
