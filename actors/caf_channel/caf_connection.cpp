@@ -44,7 +44,8 @@ bool caf_connection::has_window() const {
 bool caf_connection::write() {
   if (!other_) return out_.empty();
   while (!out_.empty()) {
-    if (!has_window()) {
+    // Last words wait for nobody.
+    if (!ends_ && !has_window()) {
       awaits_room_ = true;
       // It may have come in between.
       if (!has_window() || !awaits_room_.exchange(false)) return false;

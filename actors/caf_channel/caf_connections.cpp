@@ -122,6 +122,9 @@ class all_caf_connections final : public net::connections {
         });
   }
 
+  /// What CAF has not written when its system ends is lost, where a socket of our own would still send it.
+  std::int64_t farewell_ns() const override { return 2'000'000'000; }
+
   void stop_listening() override {
     for (const auto port : ports_)
       caf::anon_send(system_->openssl_manager().actor_handle(), caf::close_atom_v, port);

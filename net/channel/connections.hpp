@@ -104,6 +104,8 @@ class connections {
   virtual void dial(const address& to, stream which,
                     std::function<void(result<connection_ptr>)> done) = 0;
   virtual void stop_listening() = 0;
+  /// That last words to everybody may take where this end stops.
+  virtual std::int64_t farewell_ns() const { return 300'000'000; }
   /// Until one of these may get on with see_off(), or the time is over.
   virtual void await(const std::vector<connection_ptr>& open, std::int64_t ns,
                      std::function<void()> then) = 0;

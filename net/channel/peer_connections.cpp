@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t most_greeting = 64;  ///< Connections that have not said who they are.
 constexpr std::int64_t tick_ns = 50'000'000;
 constexpr std::int64_t closing_ns = 1'000'000'000;  ///< That last words may wait for room.
-constexpr std::int64_t farewell_ns = 300'000'000;   ///< Likewise, of all, where this end stops.
 
 bool fits(const peer& expected, const certificate_name& who) {
   return who.of == role::node && (expected.spec.name.empty() || expected.spec.name == who.name);
@@ -305,7 +304,7 @@ void peer_book::end() {
     write_all(each);
     open.insert(open.end(), each->connections.begin(), each->connections.end());
   }
-  see_off(std::move(open), steady_ns() + farewell_ns);
+  see_off(std::move(open), steady_ns() + connections_->farewell_ns());
 }
 
 void peer_book::see_off(std::vector<connection_ptr> open, std::int64_t until_ns) {
