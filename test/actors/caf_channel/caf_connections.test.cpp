@@ -148,6 +148,33 @@ BOOST_AUTO_TEST_CASE(whom_one_dials_in_vain_does_not_break_the_others) {
   BOOST_TEST(b.now().count(what::up) == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(clients_that_come_and_go_do_not_break_the_others) {
+  transport_end a, b;
+  auto options = node("b", {{"a", std::nullopt}});
+  options.takes_clients = true;
+  b.start(std::move(options));
+  a.start(node("a", {{"b", b.at()}}));
+  BOOST_TEST(b.wait_for(what::up, 1, 0));
+  std::atomic<bool> over{false};
+  std::thread sends([&] {
+    for (std::uint32_t i = 0; !over; ++i)
+      if (!a.send(0, lane::token, 1, i) ||
+          !b.wait([i](const state& now) { return now.frames(0) == i + 1; }))
+        return;
+  });
+  for (net::peer_id id = 1; id <= 30; ++id) {
+    transport_end ann;
+    ann.start(client("ann", {"b", b.at()}));
+    BOOST_TEST(ann.wait_for(what::up));
+    ann.stop();
+    BOOST_TEST(b.wait_for(what::down, 1, id));
+  }
+  over = true;
+  sends.join();
+  BOOST_TEST(b.now().count(what::cut, 0) == 0u, b.now().last(what::cut));
+  BOOST_TEST(b.now().count(what::up, 0) == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(another_cluster_under_the_same_authority_is_refused_by_what_it_says) {
   transport_end b, lyon;
   b.start(node("b", {{"lyon", std::nullopt}}));
