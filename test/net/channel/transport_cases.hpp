@@ -191,7 +191,9 @@ inline void connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(
   // In the handshake, in the hellos, or anywhere behind them; the first gets through.
   two_ends ends(with, patient(), [&] {
     if (so_far++ < 2) return std::uint64_t{50'000};
-    if (so_far > n_cuts * with.connections_of_a_dial) return ~std::uint64_t{0};
+    // Some may end before they are cut.
+    constexpr int spare = 5;
+    if (so_far > (n_cuts + spare) * with.connections_of_a_dial) return ~std::uint64_t{0};
     return lives.below(3) == 0 ? 1 + lives.below(9000) : 9000 + lives.below(200'000);
   });
   for (auto* end : {&ends.a, &ends.b}) end->plan.most_bytes = 64 * 1024;
@@ -209,11 +211,12 @@ inline void connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(
     BOOST_TEST_REQUIRE(ends.a.wait(some_are_there));
     BOOST_TEST_REQUIRE(ends.b.wait(some_are_there));
   }
-  BOOST_TEST(ends.between.n_cut() == n_cuts);
+  BOOST_TEST(ends.between.n_cut() >= n_cuts);
   BOOST_TEST(ends.both_have(n));
   ends.check_whole(n);
   BOOST_TEST(ends.a.now().count(what::cut) >= 3u);
-  BOOST_TEST(ends.a.now().count(what::resumed) == ends.a.now().count(what::cut));
+  BOOST_TEST(ends.a.wait(
+      [](const state& now) { return now.count(what::resumed) == now.count(what::cut); }));
   BOOST_TEST(ends.a.net().figures(0).resent_frames + ends.b.net().figures(0).resent_frames > 0u);
 }
 
