@@ -60,6 +60,21 @@ inline void leave_log() {
   caf::logger::set_current_actor_system(nullptr);
 }
 
+/// As long as it lives, spawning may take this thread into CAF's log; afterwards it is out again, unless it was in that log
+/// before. A system's end waits for every thread that is in its log and still there.
+class spawning_scope {
+ public:
+  spawning_scope() : before_(caf::logger::current_logger()) {}
+  ~spawning_scope() {
+    if (caf::logger::current_logger() != before_) leave_log();
+  }
+  spawning_scope(const spawning_scope&) = delete;
+  spawning_scope& operator=(const spawning_scope&) = delete;
+
+ private:
+  caf::logger* before_;
+};
+
 /// Lets an actor that is ready handle up to so many messages on this unit; whether it has more and
 /// stays with the caller.
 inline bool resume(caf::resumable* job, caf::execution_unit* unit, std::size_t most_messages) {

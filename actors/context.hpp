@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/actor_census.hpp"
 #include "actors/cluster_seat.hpp"
 #include "actors/messages.hpp"
 #include "actors/session_network.hpp"
@@ -55,6 +56,8 @@ struct service_context {
   std::shared_ptr<trace::sink> trace;         ///< Null: none is written.
   std::optional<cluster_seat> seat;           ///< Where the other servers are elsewhere.
   std::shared_ptr<session_network> network;   ///< Virtual time, where servers talk over sessions.
+  std::shared_ptr<actor_census>
+      census;  ///< Of every actor, in somebody else's system; null: in its own.
   // Follow from the model; see derive().
   decoding_shape decoding;
   wire::wire_shape wire;

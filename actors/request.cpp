@@ -454,6 +454,7 @@ request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const ser
     auto& data = self->state;
     data.self = self;
     data.view = std::move(view);
+    actor_census::count(data.view->context->census, self);
     data.arrive(submitted);
     tell_exceptions(self, [&data](const error& what) { data.fail(what); });
     return {

@@ -45,6 +45,13 @@ caf::actor_system_config& configure(caf::actor_system_config& config, run_mode m
   return config;
 }
 
+/// An actor system that nobody else has actors in.
+struct own_system {
+  explicit own_system(run_mode mode) : system(configure(config, mode)) {}
+  caf::actor_system_config config;
+  caf::actor_system system;
+};
+
 /// [n_servers] what each runs; null where there is none that fits.
 std::vector<std::shared_ptr<const model::transformer>> models_of(const service_options& options,
                                                                  const cluster& servers) {
@@ -116,6 +123,10 @@ result<void> check_sessions(const service_options& options) {
 result<void> check_options(const service_options& options, const service_context& context) {
   if (options.threads_per_server < 1)
     return error{errc::out_of_range, "no thread for a server to compute with; expected 1 at least"};
+  if (options.system && options.mode == run_mode::emulated)
+    return error{errc::unsupported,
+                 "virtual time has a scheduler of its own; run on the wall clock in the actor "
+                 "system of another"};
   if (options.rehearsed && options.mode == run_mode::emulated)
     return error{errc::unsupported,
                  "virtual time takes what is charged anyway; rehearse on the wall clock"};
@@ -196,9 +207,11 @@ class service::actors {
  public:
   actors(const service_options& options, std::shared_ptr<service_context> context)
       : options_(options),
-        system_(configure(config_, options.mode)),
+        own_(options.system ? nullptr : std::make_unique<own_system>(options.mode)),
+        system_(options.system ? *options.system : own_->system),
         lending_(&system_),
         context_(std::move(context)) {
+    if (!own_) context_->census = std::make_shared<actor_census>();
     if (options.mode == run_mode::emulated) {
       scheduler_ = dynamic_cast<caf::scheduler::test_coordinator*>(&system_.scheduler());
       ORDERMOE_CHECK(scheduler_ != nullptr, "emulated mode runs under CAF's testing scheduler");
@@ -211,16 +224,26 @@ class service::actors {
   ~actors() { stop(); }
 
   result<void> begin() {
+    const spawning_scope scope;
+    return spawn_all();
+  }
+
+  result<void> spawn_all() {
     if (context_->trace) context_->trace->line(trace::header_line(header_of(options_, *context_)));
     recorder_ = spawn_recorder(system_);
     if (options_.monitor.on) monitor_ = spawn_monitor(system_, context_, options_.monitor);
     answers_ = std::make_shared<answer_book>(options_.seat ? options_.seat->first_request : 0);
     client_ = spawn_client_bridge(system_, answers_);
     console_ = spawn_console(system_);
+    count(recorder_);
+    count(monitor_);
+    count(client_);
+    count(console_);
     spawn_servers();
     spawn_planner_of();
     if (context_->seat)
       admin_ = spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_});
+    count(admin_);
     caf::anon_send(planner_, push_plan{});
     return await_first_plan();
   }
@@ -384,18 +407,27 @@ class service::actors {
     console_ = nullptr;
     if (worker_) return worker_.reset();
     // Actors may still use the devices, and devices the system.
-    system_.await_all_actors_done();
+    if (own_)
+      system_.await_all_actors_done();
+    else
+      context_->census->await_none();
     devices_.clear();
   }
 
  private:
   std::int64_t clock_ns() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(
-               const_cast<caf::actor_system&>(system_).clock().now().time_since_epoch())
+               system_.clock().now().time_since_epoch())
         .count();
   }
 
   virtual_time_worker* worker() { return worker_ ? &*worker_ : nullptr; }
+
+  /// Those that it spawns itself; servers count what they spawn.
+  template <class Handle>
+  void count(const Handle& each) {
+    if (each) actor_census::count(context_->census, each);
+  }
 
   void spawn_servers() {
     if (context_->network) movers_ = context_->network->spawn(system_, context_);
@@ -422,6 +454,10 @@ class service::actors {
     view->links.resize(context_->n_servers());
     for (std::uint32_t to = 0; to < context_->n_servers(); ++to)
       if (to != id) view->links[to] = spawn_link(system_, context_, id, to);
+    count(view->server);
+    count(view->compute);
+    count(view->selector);
+    for (const auto& link : view->links) count(link);
     return view;
   }
 
@@ -453,6 +489,7 @@ class service::actors {
     work.most_positions.resize(context_->n_servers(), 0);
     if (context_->seat) work.load = context_->seat->load;
     planner_ = spawn_planner(system_, context_, std::move(work));
+    count(planner_);
   }
 
   /// The plan is in force where every server admits requests.
@@ -516,8 +553,8 @@ class service::actors {
   }
 
   service_options options_;
-  caf::actor_system_config config_;
-  caf::actor_system system_;
+  std::unique_ptr<own_system> own_;  ///< Null in somebody else's.
+  caf::actor_system& system_;
   lending_unit lending_;                                   ///< Of the thread that calls deliver().
   caf::scheduler::test_coordinator* scheduler_ = nullptr;  ///< Emulated mode.
   std::optional<virtual_time_worker> worker_;              ///< Emulated mode.

@@ -24,9 +24,17 @@
 #include "planning/strategies/strategies.hpp"
 #include "trace/sink.hpp"
 
+namespace caf {
+class actor_system;
+}
+
 /// All servers of a cluster in this process, or one of them, alive until they are stopped: they take requests at any time,
 /// stream answers, change plans and policies meanwhile and say how they are. The public face of the
-/// actor system: no CAF type in this header.
+/// actor system: of CAF there is the name of one type in this header.
+///
+/// Threads: a service has an actor system of its own, with CAF's threads, unless it is given one. On the wall clock it
+/// also starts, in either, one thread per server that is here (device_thread.hpp) and threads_per_server - 1 beside it,
+/// and the planner and a monitor are detached actors, of a thread each.
 namespace ordermoe::actors {
 
 struct service_options {
@@ -43,6 +51,9 @@ struct service_options {
   planning::profile profile;
   planning::strategy chosen;
   run_mode mode = run_mode::emulated;
+  /// Local mode: whose threads run the actors; it must outlive the service, and its configuration stays as it is. Null: a
+  /// system that the service makes.
+  caf::actor_system* system = nullptr;
   std::size_t threads_per_server = 1;  ///< That compute, in local mode; no result depends on it.
   std::size_t chunk_rows = 64;         ///< Prompt rows that take one residence decision together.
   bool stream_kv = true;               ///< Off only to prove that KV streaming is needed.
@@ -136,13 +147,15 @@ class service {
   /// With simulated sessions, at once.
   sessions_status sessions() const;
 
-  /// Ends every actor; requests that are being answered end without a word.
   /// Of a node: an operator's order to its admin (actors/cluster/admin.hpp). reply(text) is called once, on any thread.
   void administer(std::string who, std::string role, std::string order,
                   std::function<void(std::string)> reply);
   /// Of a node: what the admin of another server says, and whether that is connected; in the order of the session.
   void admin_said(std::uint32_t server, std::string text);
   void admin_peer(std::uint32_t server, bool up);
+
+  /// Ends every actor; requests that are being answered end without a word. None is left in the system when it returns, and
+  /// no sink is called any more. Neither from a sink nor on a thread of the actor system.
   void stop();
 
  private:

@@ -40,6 +40,7 @@ shard_actor spawn_shard(caf::actor_system& system, std::shared_ptr<const server_
         auto& state = self->state;
         state.self = self;
         state.view = std::move(view);
+        actor_census::count(state.view->context->census, self);
         state.layer = layer;
         return {[&state](expert_work& work) { state.run(work); }};
       });

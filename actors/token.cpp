@@ -374,6 +374,7 @@ token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_v
         auto& data = self->state;
         data.self = self;
         data.view = std::move(view);
+        actor_census::count(data.view->context->census, self);
         data.state = std::move(state);
         tell_exceptions(self, [&data](const error& what) { data.fail(what); });
         data.start(std::move(outputs));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/caf.hpp"
+#include "actors/weak_timer.hpp"
 #include "config/random.hpp"
 
 namespace ordermoe::actors {
@@ -111,7 +112,7 @@ void send_later(virtual_time_worker* worker, const Handle& to, std::int64_t dela
                                                  std::forward<Message>(message)),
                        kind == later::timer);
   else
-    caf::delayed_anon_send(to, std::chrono::nanoseconds(delay_ns), std::forward<Message>(message));
+    send_by_clock(to, delay_ns, std::forward<Message>(message));
 }
 
 template <class Handle, class Message>

@@ -17,8 +17,9 @@ function(ordermoe_library name)
   cmake_parse_arguments(ARG "IN_MODULE" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(ordermoe_${name} STATIC ${ARG_SOURCES})
   add_library(ordermoe::${name} ALIAS ordermoe_${name})
-  target_include_directories(ordermoe_${name} PUBLIC "${PROJECT_SOURCE_DIR}")
-  target_link_libraries(ordermoe_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ordermoe_internal ${ARG_PRIVATE})
+  # Of what is installed, embedding programs see the headers of include/ alone.
+  target_include_directories(ordermoe_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
+  target_link_libraries(ordermoe_${name} PUBLIC ${ARG_PUBLIC} PRIVATE "$<BUILD_INTERFACE:ordermoe_internal>" ${ARG_PRIVATE})
   if(ARG_IN_MODULE)
     set_target_properties(ordermoe_${name} PROPERTIES
       POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

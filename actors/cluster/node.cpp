@@ -136,6 +136,11 @@ class node::content final : public net::transport_user {
     if (service_) service_->stop();
   }
 
+  std::uint64_t submit(request_spec spec, answer_sink sink) {
+    spec.access = options_.server;
+    return service_->submit(std::move(spec), std::move(sink));
+  }
+  void cancel(std::uint64_t request) { service_->cancel(request); }
   std::size_t outstanding() const { return service_->outstanding(); }
   const std::vector<net::address>& listens_at() const { return transport_->listens_at(); }
   result<void> close_trace() { return service_->close_trace(); }
@@ -732,6 +737,12 @@ result<std::unique_ptr<node>> node::start(node_options options) {
   return std::unique_ptr<node>(new node(std::move(made)));
 }
 
+std::uint64_t node::submit(request_spec spec, answer_sink sink) {
+  return content_->submit(std::move(spec), std::move(sink));
+}
+void node::cancel(std::uint64_t request) {
+  content_->cancel(request);
+}
 result<std::string> node::status_json() {
   return content_->status_json();
 }

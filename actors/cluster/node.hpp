@@ -37,12 +37,16 @@ class node {
   static result<std::unique_ptr<node>> start(node_options options);
   ~node();
 
+  /// Of a user of this process, whatever `spec.access` says; as service::submit and cancel have it.
+  std::uint64_t submit(request_spec spec, answer_sink sink);
+  void cancel(std::uint64_t request);
   /// JSON: who it is, its peers, its requests, what it keeps and counted. Error: timed_out.
   result<std::string> status_json();
   std::size_t outstanding() const;
   const std::vector<net::address>& listens_at() const;
   /// Lets all that is on its way here arrive, then writes the closing lines of the trace.
   result<void> close_trace();
+  /// As service::stop has it, and for the transport's and the asking thread.
   void stop();
 
  private:

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+
+#include "actors/cluster/node.hpp"
+#include "actors/service.hpp"
+#include "config/error.hpp"
+#include "config/job.hpp"
+#include "net/channel/address.hpp"
+#include "net/channel/connections.hpp"
+#include "net/channel/tls.hpp"
+#include "ordermoe/node.hpp"
+
+/// From what an embedder names to what can be started.
+namespace ordermoe::embedding {
+
+/// All servers in this process, on the wall clock. Errors name the option, the file, or what does not fit.
+result<actors::service_options> configure(const api::cluster_options& options, job& work);
+/// One server; its trace, where the node file asks for one, is open.
+result<actors::node_options> configure(const api::member_options& options, job& work);
+
+/// Whom to connect to, and as whom.
+struct connection {
+  net::address at;
+  std::shared_ptr<const net::tls_identity> identity;
+  net::connections_maker carried_by;  ///< As the nodes have it.
+};
+result<connection> configure(const api::client_options& options);
+
+}  // namespace ordermoe::embedding

@@ -1,0 +1,130 @@
+#include "embedding/engine.hpp"
+
+#include <utility>
+
+#include "actors/cluster/client.hpp"
+#include "actors/cluster/node.hpp"
+#include "actors/service.hpp"
+#include "embedding/configuration.hpp"
+#include "embedding/status_json.hpp"
+
+namespace ordermoe::embedding {
+
+namespace {
+
+/// With the ids of its text, where it has one.
+actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens) {
+  auto spec = std::move(wanted.spec);
+  if (spec.prompt.empty() && !wanted.text.empty()) spec.prompt = tokens.encode(wanted.text);
+  return spec;
+}
+
+/// All servers of a cluster.
+class whole_cluster final : public engine {
+ public:
+  whole_cluster(std::shared_ptr<const model::tokenizer> tokens,
+                std::unique_ptr<actors::service> running)
+      : tokens_(std::move(tokens)), running_(std::move(running)) {}
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    return running_->submit(spec_of(std::move(wanted), *tokens_), std::move(sink));
+  }
+  void cancel(std::uint64_t request) override { running_->cancel(request); }
+  result<std::string> status() override {
+    const auto now = running_->status();
+    if (!now) return now.error();
+    return status_json(*now);
+  }
+  void stop() override { running_->stop(); }
+
+ private:
+  std::shared_ptr<const model::tokenizer> tokens_;
+  std::unique_ptr<actors::service> running_;
+};
+
+/// One server of a cluster.
+class member final : public engine {
+ public:
+  member(std::shared_ptr<const model::tokenizer> tokens, std::shared_ptr<trace::sink> trace,
+         std::unique_ptr<actors::node> running)
+      : tokens_(std::move(tokens)), trace_(std::move(trace)), running_(std::move(running)) {}
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    return running_->submit(spec_of(std::move(wanted), *tokens_), std::move(sink));
+  }
+  void cancel(std::uint64_t request) override { running_->cancel(request); }
+  result<std::string> status() override { return running_->status_json(); }
+  std::vector<std::string> listens_at() const override {
+    std::vector<std::string> places;
+    for (const auto& each : running_->listens_at()) places.push_back(net::to_string(each));
+    return places;
+  }
+  void stop() override {
+    // As far as the others let it come to rest: a trace without its last lines says so itself.
+    if (trace_) static_cast<void>(running_->close_trace());
+    running_->stop();
+    if (trace_) static_cast<void>(trace_->close());
+  }
+
+ private:
+  std::shared_ptr<const model::tokenizer> tokens_;
+  std::shared_ptr<trace::sink> trace_;
+  std::unique_ptr<actors::node> running_;
+};
+
+/// Servers that are elsewhere.
+class visitor final : public engine {
+ public:
+  explicit visitor(std::unique_ptr<actors::cluster_client> client) : client_(std::move(client)) {}
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    return client_->submit(std::move(wanted), std::move(sink));
+  }
+  void cancel(std::uint64_t request) override { client_->cancel(request); }
+  result<std::string> status() override {
+    constexpr std::chrono::seconds longest(30);
+    return client_->status(longest);
+  }
+  void stop() override { client_.reset(); }
+
+ private:
+  std::unique_ptr<actors::cluster_client> client_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options,
+                                             caf::actor_system* system) {
+  job work;
+  auto ready = configure(options, work);
+  if (!ready) return ready.error();
+  ready->system = system;
+  const auto tokens = ready->tokens;
+  auto running = actors::service::start(std::move(*ready));
+  if (!running) return running.error();
+  return std::unique_ptr<engine>(new whole_cluster(tokens, std::move(*running)));
+}
+
+result<std::unique_ptr<engine>> start_engine(const api::member_options& options,
+                                             caf::actor_system* system) {
+  job work;
+  auto ready = configure(options, work);
+  if (!ready) return ready.error();
+  ready->service.system = system;
+  const auto tokens = ready->service.tokens;
+  const auto trace = ready->service.sink;
+  auto running = actors::node::start(std::move(*ready));
+  if (!running) return running.error();
+  return std::unique_ptr<engine>(new member(tokens, trace, std::move(*running)));
+}
+
+result<std::unique_ptr<engine>> connect_engine(const api::client_options& options) {
+  const auto ready = configure(options);
+  if (!ready) return ready.error();
+  auto client = actors::cluster_client::connect(ready->identity, ready->at, options.longest,
+                                                ready->carried_by);
+  if (!client) return client.error();
+  return std::unique_ptr<engine>(new visitor(std::move(*client)));
+}
+
+}  // namespace ordermoe::embedding
