@@ -224,11 +224,6 @@ class service::actors {
   ~actors() { stop(); }
 
   result<void> begin() {
-    const spawning_scope scope;
-    return spawn_all();
-  }
-
-  result<void> spawn_all() {
     if (context_->trace) context_->trace->line(trace::header_line(header_of(options_, *context_)));
     recorder_ = spawn_recorder(system_);
     if (options_.monitor.on) monitor_ = spawn_monitor(system_, context_, options_.monitor);
@@ -579,6 +574,8 @@ service::~service() = default;
 result<std::unique_ptr<service>> service::start(service_options options) {
   auto context = make_context(options);
   if (auto checked = check_options(options, *context); !checked) return checked.error();
+  // A system's own construction takes this thread into its log too.
+  const spawning_scope scope;
   auto content = std::make_unique<actors>(options, std::move(context));
   if (auto begun = content->begin(); !begun) return begun.error();
   return std::unique_ptr<service>(new service(std::move(content)));
