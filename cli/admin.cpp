@@ -204,9 +204,30 @@ class verbs {
     add_events();
     simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
            table("orders", {"time_s", "operation", "who", "role", "what", "text"}));
+    add_examples(parent_, "");
   }
 
  private:
+  /// What the help of each ends with.
+  static void add_examples(CLI::App& of, const std::string& path) {
+    static const std::map<std::string, std::string> arguments{
+        {" requests", " list"},  {" requests cancel", " 72057598332895235"},
+        {" plan", " show"},      {" plan propose", " --strategy layer-shards"},
+        {" plan diff", " 1"},    {" plan apply", " --drain-s 10"},
+        {" policy", " get"},     {" policy set", " omega_time=0.7"},
+        {" drain", " s2"},       {" resume", " s2"},
+        {" events", " --follow"}};
+    for (auto* each : of.get_subcommands([](const CLI::App*) { return true; })) {
+      const auto words = fmt::format("{} {}", path, each->get_name());
+      const auto found = arguments.find(words);
+      each->footer(
+          fmt::format("--dir, --node, --dry-run and --json are those of `ordermoe admin`.\n"
+                      "Example:\n  ordermoe admin{}{} --dir edge",
+                      words, found == arguments.end() ? "" : found->second));
+      add_examples(*each, words);
+    }
+  }
+
   CLI::App& group(const std::string& name, const std::string& what) {
     auto& made = *parent_.add_subcommand(name, what);
     made.require_subcommand(1);
