@@ -219,6 +219,26 @@ BOOST_AUTO_TEST_CASE(what_was_attended_is_told_with_its_rows_and_streamed_where_
   BOOST_TEST(second_row(other) == second_row(device), boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(an_expert_that_went_with_the_plan_before_fails_its_batch_and_nothing_else) {
+  model::load_options without;
+  without.hosts = [](layer_id, expert_id expert) { return expert.index() != 1; };
+  const auto other = model::transformer::load(ORDERMOE_TEST_DATA "/mixtral-tiny", without);
+  BOOST_REQUIRE(other.has_value());
+  actors::device tensors(test::tiny_model());
+  tensors.use(*other);
+  for (const std::uint32_t expert : {1u, 2u}) {
+    auto queue = queue_of_tiny();
+    auto call = std::make_shared<actors::running_call>();
+    call->work = two_rows_of_experts();
+    call->outputs.resize(3 * test::tiny_model()->config().hidden_size);
+    call->batches_left = 2;
+    queue.joinable(work_kind::expert, 0, expert).experts.push_back({call, expert});
+    const auto content = queue.take();
+    tensors.run(*content);
+    BOOST_TEST(content->failed.has_value() == (expert == 1));
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe
