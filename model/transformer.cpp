@@ -289,7 +289,10 @@ void transformer::run_experts(layer_id layer, std::span<const expert_rows> work)
     ORDERMOE_CHECK(each.normed.size() == n * width && each.output.size() == n * width,
                    "normed or output is not [n, hidden_size]");
     const expert_weights& content = weights_->layers[layer.index()].experts[each.expert.index()];
-    if (!content.there() && weights_->elsewhere)
+    if (!content.there() && !weights_->elsewhere)
+      throw expert_failure({errc::failed, fmt::format("expert {} of layer {} is not here",
+                                                      each.expert.index(), layer.index())});
+    if (!content.there())
       elsewhere.push_back(each);
     else
       content.apply(each.normed.data(), each.output.data(), n);
