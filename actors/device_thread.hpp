@@ -26,7 +26,7 @@
 ///                                     result makes ready; where a batch       |
 ///                                     waits, for a moment only ---------------+
 ///
-/// A thread that reads the network may run the one batch that waits, where that is short and the device's thread sleeps
+/// A thread that reads the network may run the batches that wait, where they are short and the device's thread sleeps
 /// (help): what a frame leads to is then computed where the frame is, and no thread is woken for it.
 ///
 /// The thread is an execution unit like any of CAF's: whatever a result causes (the selection, the
@@ -70,8 +70,8 @@ class device_thread final : public caf::execution_unit {
   }
   /// From now on the calling thread helps: it is not woken for, and calls help() when it has run what is ready.
   void begin_helping();
-  /// Runs the batch that waits, if it is short and alone, as the device's thread would; what its result makes ready
-  /// goes to `unit`. False where there is none, or it is left to the device's thread.
+  /// Runs the first batch that waits, if all that wait are short, as the device's thread would; what its result makes
+  /// ready goes to `unit`. False where there is none, or it is left to the device's thread.
   bool help(caf::execution_unit* unit);
   /// job(device) before any batch that begins later, from any thread.
   void post(std::function<void(device&)> job);

@@ -269,7 +269,7 @@ struct planner_state {
   }
 
   void next_order() {
-    while (phase.is(planner_phase::steady) && !orders.empty()) {
+    while (phase.is(planner_phase::steady) && !joint && !orders.empty()) {
       const auto content = std::move(orders.front());
       orders.pop_front();
       consider("order", content->strategy, content->planning, current->profile, 0);
@@ -277,12 +277,12 @@ struct planner_state {
   }
 
   void propose(propose_replan& message) {
-    if (!phase.is(planner_phase::steady)) return self->send(work.monitor, plan_kept{});
+    if (!phase.is(planner_phase::steady) || joint) return self->send(work.monitor, plan_kept{});
     consider("drift", work.chosen.name, work.proposals, std::move(message.profile),
              message.least_gain);
   }
 
-  /// Nothing, but that the options must be free of a plan.
+  /// Where the strategy puts experts by what is known of links now, whatever plan the options bring.
   result<planning::strategy> place(const std::string& strategy, planning::strategy_options options,
                                    const planning::profile& profile) const {
     options.plan.reset();
@@ -294,10 +294,9 @@ struct planner_state {
     next = {};
     next.change.reason = std::move(reason);
     next.change.asked_ns = time_ns();
-    if (joint) return refuse("another change of plan is under way");
     const auto made = place(strategy, std::move(options), *profile);
     if (!made) return refuse(made.error().message);
-    if (auto taken = weigh(made->plan, *profile, least_gain); !taken)
+    if (auto taken = weigh(made->plan, *profile, least_gain, next.change); !taken)
       return refuse(taken.error().message);
     auto placed = made->plan;
     placed.epoch = current->plan.epoch + 1;
@@ -308,9 +307,9 @@ struct planner_state {
     drain();
   }
 
-  /// Whether this plan may and should follow the one in force.
+  /// Whether this plan may and should follow the one in force; tells `changed` what both cost.
   result<void> weigh(const planning::plan& plan, const planning::profile& profile,
-                     double least_gain) {
+                     double least_gain, plan_change& changed) const {
     if (auto fits =
             check_kv_fits(plan.residence, work.most_positions, context->servers, context->costs);
         !fits)
@@ -319,7 +318,6 @@ struct planner_state {
       return error{errc::unsupported,
                    "it keeps experts in another precision than servers have loaded"};
     if (same_layout(current->plan, plan)) return error{errc::failed, "it is the plan in force"};
-    auto& changed = next.change;
     changed.cost_before_ns =
         planning::placement_cost_ns(profile, current->plan, known, context->costs);
     changed.cost_after_ns = planning::placement_cost_ns(profile, plan, known, context->costs);
@@ -456,7 +454,7 @@ struct planner_state {
                                placed.epoch - 1, current->plan.epoch)};
     if (auto valid = planning::validate(placed, context->servers, context->costs); !valid)
       return valid.error();
-    if (auto taken = weigh(placed, *current->profile, 0); !taken) return taken.error();
+    if (auto taken = weigh(placed, *current->profile, 0, next.change); !taken) return taken.error();
     auto content = make(current->profile, placed, policy);
     if (!content) return content.error();
     next.content = std::move(*content);
@@ -481,7 +479,7 @@ struct planner_state {
     next_order();
   }
 
-  plan_proposal propose_only(const replan_order& order) {
+  plan_proposal propose_only(const replan_order& order) const {
     plan_proposal made;
     if (!current) {
       made.refused = "no plan is in force yet";
@@ -493,12 +491,10 @@ struct planner_state {
       made.refused = strategy.error().message;
       return made;
     }
-    // weigh() tells of costs where the next change will look for them.
-    const auto kept = std::exchange(next, {});
-    const auto taken = weigh(strategy->plan, *current->profile, 0);
-    made.cost_before_ns = next.change.cost_before_ns;
-    made.cost_after_ns = next.change.cost_after_ns;
-    next = kept;
+    plan_change told;
+    const auto taken = weigh(strategy->plan, *current->profile, 0, told);
+    made.cost_before_ns = told.cost_before_ns;
+    made.cost_after_ns = told.cost_after_ns;
     if (!taken) {
       made.refused = taken.error().message;
       return made;

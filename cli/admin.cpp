@@ -11,9 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "actors/cluster/client.hpp"
-#include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
+#include "cli/connection.hpp"
 #include "setup/cluster_folder.hpp"
 
 // `ordermoe admin`: an operator's console. It is a client of one node (or of the one that a verb names), whose admin
@@ -56,17 +55,13 @@ class admin_session {
     if (const auto found = clients_.find(wanted); found != clients_.end()) return found->second;
     const auto files = setup::read_cluster_folder({flags_.folder});
     if (!files) return files.error();
-    const auto identity = console_identity(flags_.folder);
-    if (!identity) return identity.error();
     std::vector<std::string> names;
     error last{errc::not_found, ""};
     for (const auto& file : *files) {
       names.push_back(file.name);
       if ((!wanted.empty() && file.name != wanted) || file.listen.empty()) continue;
-      const auto where = net::parse_address(file.listen.front());
-      if (!where) return where.error();
-      auto client = actors::cluster_client::connect(*identity, *where, std::chrono::seconds(3));
-      if (client) return clients_[wanted] = client_ptr(std::move(*client));
+      auto client = connect_to(file.listen.front(), flags_.folder);
+      if (client) return clients_[wanted] = std::move(*client);
       last = client.error();
     }
     if (!last.message.empty()) return last;

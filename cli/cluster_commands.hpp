@@ -17,8 +17,4 @@ void add_cluster_processes(CLI::App& parent);
 /// Starts every node and waits until all serve; where one does not, all are ended.
 result<void> start_cluster(const std::string& path, bool json);
 
-/// The certificate that commands show to nodes.
-result<std::shared_ptr<const net::tls_identity>> console_identity(
-    const std::filesystem::path& folder);
-
 }  // namespace ordermoe::cli

@@ -393,7 +393,7 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
 result<void> await_all(const cluster_folder& folder, const std::vector<node_file>& files,
                        const std::map<std::string, pid_t>& processes,
                        std::vector<node_state>& states) {
-  const auto identity = console_identity(folder.path);
+  const auto identity = setup::console_identity(folder);
   if (!identity) return identity.error();
   for (;;) {
     if (stop_requested()) return error{errc::interrupted, "interrupted; the nodes were ended"};
@@ -487,7 +487,7 @@ result<void> down(const std::string& path) {
 result<void> status(const std::string& path, bool json) {
   const auto files = setup::read_cluster_folder({path});
   if (!files) return files.error();
-  const auto identity = console_identity(path);
+  const auto identity = setup::console_identity({path});
   if (!identity) return identity.error();
   std::vector<std::future<node_state>> asked;
   for (const auto& file : *files)
@@ -606,13 +606,6 @@ result<void> start_cluster(const std::string& path, bool json) {
   else
     fmt::print("{}\n", states.front().address);
   return {};
-}
-
-result<std::shared_ptr<const net::tls_identity>> console_identity(const fs::path& folder) {
-  const auto certificates = cluster_folder{folder}.certificates();
-  const std::string name = setup::console_name;
-  return net::tls_identity::load(certificates / "ca.crt", certificates / (name + ".crt"),
-                                 certificates / (name + ".key"));
 }
 
 namespace {

@@ -25,7 +25,7 @@ result<std::shared_ptr<actors::cluster_client>> connect_to(const std::string& ad
                                                            const std::string& folder) {
   const auto at = net::parse_address(address);
   if (!at) return ordermoe::at("--connect", at.error());
-  const auto identity = console_identity(folder);
+  const auto identity = setup::console_identity({folder});
   if (!identity) return identity.error();
   auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5),
                                                 setup::connections_of_folder(folder));

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "cli/common.hpp"
-#include "config/threads.hpp"
 #include "setup/node_setup.hpp"
 
 namespace ordermoe::cli {
@@ -83,14 +82,8 @@ result<void> run_node(const node_command& options) {
   if (!file) return file.error();
   auto ready = setup::prepare_node(*file, work());
   if (!ready) return ready.error();
-  if (auto enough = check_threads(ready->service.threads_per_server); !enough) return enough;
   ready->log = [name = file->name](const std::string& text) { log_line(name, text); };
-  std::shared_ptr<trace::sink> sink;
-  if (!file->trace.empty()) {
-    auto opened = trace::sink::open(file->trace, trace::sink::stamps::before_each_line);
-    if (!opened) return opened.error();
-    ready->service.sink = sink = std::move(*opened);
-  }
+  const auto sink = ready->service.sink;
   auto running = actors::node::start(std::move(*ready));
   if (!running) return running.error();
   say_ready(options, file->name, **running);

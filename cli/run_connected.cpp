@@ -9,9 +9,8 @@
 
 #include "actors/cluster/client.hpp"
 #include "cli/answers.hpp"
-#include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
-#include "setup/channel.hpp"
+#include "cli/connection.hpp"
 
 namespace ordermoe::cli {
 
@@ -130,18 +129,13 @@ nlohmann::json rehearsal_of(actors::cluster_client& client) {
 }  // namespace
 
 result<void> run_connected(const connected_run& options) {
-  const auto at = net::parse_address(options.address);
-  if (!at) return ordermoe::at("--connect", at.error());
   for (const auto& prompt : options.prompts)
     if (!prompt.messages.empty())
       return error{errc::unsupported,
                    fmt::format("{}: messages of a conversation go to a model of this process; send "
                                "a plain prompt to a cluster",
                                prompt.place)};
-  const auto identity = console_identity(options.folder);
-  if (!identity) return identity.error();
-  auto client = actors::cluster_client::connect(*identity, *at, std::chrono::seconds(5),
-                                                setup::connections_of_folder(options.folder));
+  const auto client = connect_to(options.address, options.folder);
   if (!client) return client.error();
   const auto begin = clock::now();
   asker asking(options, **client);

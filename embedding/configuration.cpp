@@ -19,7 +19,6 @@
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
-#include "trace/sink.hpp"
 
 namespace ordermoe::embedding {
 
@@ -142,15 +141,7 @@ result<actors::node_options> configure(const api::member_options& options, job& 
   const auto file = read_node_file(options.config);
   if (!file) return file.error();
   auto ready = setup::prepare_node(*file, work);
-  if (!ready) return ready;
-  if (auto enough = check_threads(ready->service.threads_per_server); !enough)
-    return enough.error();
-  ready->log = options.log;
-  if (!file->trace.empty()) {
-    auto opened = trace::sink::open(file->trace, trace::sink::stamps::before_each_line);
-    if (!opened) return opened.error();
-    ready->service.sink = std::move(*opened);
-  }
+  if (ready) ready->log = options.log;
   return ready;
 }
 
@@ -164,12 +155,9 @@ result<connection> configure(const api::client_options& options) {
         "files, found both or neither"};
   const auto where = net::parse_address(options.address);
   if (!where) return at("address", where.error());
-  const auto certificates = setup::cluster_folder{options.folder}.certificates();
-  const std::string name = setup::console_name;
-  auto identity =
-      has_files ? net::tls_identity::load(options.authority, options.certificate, options.key)
-                : net::tls_identity::load(certificates / "ca.crt", certificates / (name + ".crt"),
-                                          certificates / (name + ".key"));
+  auto identity = has_files
+                      ? net::tls_identity::load(options.authority, options.certificate, options.key)
+                      : setup::console_identity({options.folder});
   if (!identity) return identity.error();
   return connection{
       *where, std::move(*identity),

@@ -106,8 +106,8 @@ class transformer {
   void route(layer_id layer, std::span<float> hidden, std::span<float> normed,
              std::span<float> logits) const;
 
-  /// output = expert(normed), without its gate, [n, hidden_size]. Precondition: hosts(layer,
-  /// expert), or it runs elsewhere; then expert_failure is thrown where it does not.
+  /// output = expert(normed), without its gate, [n, hidden_size]. Throws expert_failure where the expert is not
+  /// here and nobody runs it elsewhere.
   void run_expert(layer_id layer, expert_id expert, std::span<const float> normed,
                   std::span<float> output) const;
   /// The same for several experts of a layer; those that run elsewhere do so at once.

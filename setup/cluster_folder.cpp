@@ -80,6 +80,13 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
 
 }  // namespace
 
+result<std::shared_ptr<const net::tls_identity>> console_identity(const cluster_folder& folder) {
+  const auto certificates = folder.certificates();
+  const std::string name = console_name;
+  return net::tls_identity::load(certificates / "ca.crt", certificates / (name + ".crt"),
+                                 certificates / (name + ".key"));
+}
+
 result<void> write_cluster_folder(const cluster_folder& folder,
                                   const cluster_folder_contents& contents) {
   std::error_code failed;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "config/cluster.hpp"
 #include "config/error.hpp"
 #include "config/node_file.hpp"
+#include "net/channel/tls.hpp"
 
 /// A folder with everything that the nodes of a cluster on this machine need:
 ///
@@ -33,6 +35,8 @@ struct cluster_folder {
 
 /// The name of the certificate that commands on this machine use.
 inline constexpr const char* console_name = "console";
+/// Its files. Errors: those of tls_identity::load.
+result<std::shared_ptr<const net::tls_identity>> console_identity(const cluster_folder& folder);
 
 struct cluster_folder_contents {
   cluster servers;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "config/threads.hpp"
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/inspect.hpp"
 #include "model/checkpoint/part.hpp"
@@ -19,6 +20,7 @@
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
+#include "trace/sink.hpp"
 
 namespace ordermoe::setup {
 
@@ -390,6 +392,12 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
   options.believes_measures = file.measures_links;
+  if (auto enough = check_threads(service.threads_per_server); !enough) return enough.error();
+  if (!file.trace.empty()) {
+    auto opened = trace::sink::open(file.trace, trace::sink::stamps::before_each_line);
+    if (!opened) return opened.error();
+    service.sink = std::move(*opened);
+  }
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();
   options.transport.boot = *boot;

@@ -58,7 +58,6 @@ using order_ptr = std::shared_ptr<order_in_hand>;
 /// A change of plan that this server leads.
 struct led_change {
   order_ptr order;
-  std::int64_t drain_ns = 0;
   std::uint64_t epoch_after = 0;
 };
 
@@ -521,7 +520,7 @@ struct admin_state {
                             {"operation", order->operation}};
     auto todo = rules->begin(change, text.dump());
     if (!todo) return refuse(order, todo.error());
-    led[change] = {order, drain_s * 1'000'000'000, of.content.plan->epoch};
+    led[change] = {order, of.content.plan->epoch};
     act(*todo);
   }
 
@@ -620,7 +619,7 @@ struct admin_state {
   void finish(serving::change_id change, const std::string& why) {
     auto found = led.extract(change);
     if (found.empty()) return;
-    const auto& [order, drain, epoch_after] = found.mapped();
+    const auto& [order, epoch_after] = found.mapped();
     if (!why.empty()) return refuse(order, {errc::failed, fmt::format("the plan stays: {}", why)});
     done(order, epoch_after, {{"epoch", epoch_after}});
   }

@@ -16,6 +16,7 @@
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
 #include "actors/session_frames.hpp"
+#include "actors/status_json.hpp"
 
 namespace ordermoe::actors {
 
@@ -149,30 +150,11 @@ class node::content final : public net::transport_user {
     const auto status = service_->status();
     if (!status) return status.error();
     const auto& server = status->servers.front();
-    ordered_json j{{"name", server.name},
-                   {"server", server.server},
-                   {"boot", options_.transport.boot},
-                   {"cluster", options_.transport.identity->name().cluster},
-                   {"epoch", server.epoch},
-                   {"policy", server.policy},
-                   {"admitting", server.admitting},
-                   {"drained", server.drained},
-                   {"time_ns", status->time_ns},
-                   {"model", model_digest()},
-                   {"wait_ns", server.wait_ns},
-                   {"reserved_bytes", server.reserved_bytes},
-                   {"kv_bytes", server.kv_bytes},
-                   {"ended_requests", server.ended_requests},
-                   {"late_frames", server.late_frames},
-                   {"refused_frames", server.refused_frames},
-                   {"sequences", server.sequences.size()},
-                   {"executions", server.executions}};
-    j["requests"] = ordered_json::array();
-    for (const auto& each : server.requests)
-      j["requests"].push_back({{"request", each.request},
-                               {"phase", to_string(each.phase)},
-                               {"prompt_tokens", each.prompt_tokens},
-                               {"new_tokens", each.new_tokens}});
+    auto j = server_json(server);
+    j["boot"] = options_.transport.boot;
+    j["cluster"] = options_.transport.identity->name().cluster;
+    j["time_ns"] = status->time_ns;
+    j["model"] = model_digest();
     j["links"] = ordered_json::array();
     for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));
     j["peers"] = peers_json(server.away);

@@ -81,7 +81,7 @@ void plan_changes::next_step(actions& todo) {
       for (std::uint32_t server = 0; server < n_servers_; ++server)
         if (!lost_.contains(server)) tell(todo, server, {change, message_kind::resume, {}});
       leading_.reset();
-      todo.push_back({change_action::what::finished, self_, {}, {}, change, {}});
+      finish(todo, change, {});
       return;
     }
     case change_step::resume:
@@ -96,7 +96,7 @@ void plan_changes::end_lead(actions& todo, const std::string& why) {
   const auto change = std::exchange(leading_, std::nullopt)->change;
   for (std::uint32_t server = 0; server < n_servers_; ++server)
     if (!lost_.contains(server)) tell(todo, server, {change, message_kind::abort, why});
-  todo.push_back({change_action::what::finished, self_, {}, {}, change, why});
+  finish(todo, change, why);
 }
 
 bool plan_changes::give_up(const std::string& why, std::vector<change_action>& actions) {
@@ -110,6 +110,14 @@ bool plan_changes::give_up(const std::string& why, std::vector<change_action>& a
 void plan_changes::tell(actions& todo, std::uint32_t server, change_message message) {
   if (server == self_) return take(todo, self_, message);
   todo.push_back({change_action::what::tell, server, std::move(message), {}, 0, {}});
+}
+
+void plan_changes::finish(actions& todo, change_id change, std::string why) {
+  auto& action = todo.emplace_back();
+  action.kind = change_action::what::finished;
+  action.server = self_;
+  action.change = change;
+  action.text = std::move(why);
 }
 
 void plan_changes::do_here(actions& todo, change_step step, std::string text) {

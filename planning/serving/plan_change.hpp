@@ -126,6 +126,7 @@ class plan_changes {
   };
 
   void tell(actions& todo, std::uint32_t server, change_message message);
+  void finish(actions& todo, change_id change, std::string why);
   void do_here(actions& todo, change_step step, std::string text = {});
   void take(actions& todo, std::uint32_t from, const change_message& message);
   void take_order(actions& todo, std::uint32_t from, const change_message& message);

@@ -172,6 +172,27 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
   BOOST_TEST(world.recorder.only<actors::plan_change>().epoch == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(an_order_of_this_server_alone_waits_for_what_was_prepared_with_the_others) {
+  using serving::change_step;
+  joint_planner world;
+  world.step(change_step::prepare, 7, world.next_plan());
+  world.order("exact");
+  world.propose(0);
+  BOOST_TEST(world.monitor.count<actors::plan_kept>() == 1u);
+  BOOST_TEST(world.recorder.count<actors::plan_change>() == 0u);
+  world.step(change_step::hold);
+  world.drain();
+  world.step(change_step::commit);
+  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->plan.epoch == 2u);
+  world.installed(2);
+  world.step(change_step::resume);
+  // The order's turn: it is the plan in force by now.
+  const auto told = world.recorder.all<actors::plan_change>();
+  BOOST_REQUIRE_EQUAL(told.size(), 2u);
+  BOOST_TEST(told[0].refused == "");
+  BOOST_TEST(says(told[1].refused, "plan in force"), told[1].refused);
+}
+
 BOOST_AUTO_TEST_CASE(what_cannot_be_prepared_is_said_and_leaves_everything_as_it_was) {
   using serving::change_step;
   joint_planner world;

@@ -2,6 +2,7 @@
 # An operator's console as users meet it: look, plan, change the plan under load, drain, and what stays over a start.
 # admin.sh ORDERMOE DATA
 set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
 ordermoe=$1
 data=$2
 work=$(mktemp -d)
@@ -10,29 +11,8 @@ nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
 trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-failures=0
 model=$data/models/lineage
 
-fail() {
-  echo "FAILED: $1"
-  failures=$((failures + 1))
-}
-
-# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
-expect() {
-  local name=$1 code=$2 pattern=$3
-  shift 3
-  local output
-  output=$("$@" 2>&1 </dev/null)
-  local got=$?
-  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
-    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
-    head -n 5 <<<"$output"
-  fi
-}
-
-answers() { python3 -c 'import json, sys
-for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
@@ -77,8 +57,8 @@ for pattern in 'epoch 2 -> 3' '^epoch +reason' 'omega_time": 0.75' 'not'; do
 done
 grep -q '^state' lines.txt && fail "a line after quit is read"
 # A server tells its recorder when it resumes, which the leader does not wait for.
-for _ in {1..100}; do "${admin[@]}" --node s2 plan history | grep -qE '^3 +order' && break; sleep 0.1; done
-expect "the change is in the history" 0 '^3 +order' "${admin[@]}" --node s2 plan history
+has_change() { "${admin[@]}" --node s2 plan history | grep -qE '^3 +order'; }
+eventually has_change || fail "the change is not in the history"
 expect "the policy is everywhere" 0 '0.75' "${admin[@]}" --node s0 policy get
 expect "what happened" 0 'plan_changed \{"epoch":3\}' "${admin[@]}" --node s1 events
 expect "who did it" 0 's2.1.[0-9]+ +console +admin +done' "${admin[@]}" --node s2 audit

@@ -2,6 +2,7 @@
 # A cluster of processes as users meet it: up, status, answers, a node that is killed, down.
 # cluster.sh ORDERMOE DATA
 set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
 ordermoe=$1
 data=$2
 work=$(mktemp -d)
@@ -10,30 +11,8 @@ nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
 trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-failures=0
 model=$data/models/lineage
 
-fail() {
-  echo "FAILED: $1"
-  failures=$((failures + 1))
-}
-
-# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
-expect() {
-  local name=$1 code=$2 pattern=$3
-  shift 3
-  local output
-  output=$("$@" 2>&1 </dev/null)
-  local got=$?
-  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
-    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
-    head -n 5 <<<"$output"
-  fi
-}
-
-# What of a run's JSON does not depend on where it ran.
-answers() { python3 -c 'import json, sys
-for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
 # status_of MEMBER... of node FIRST, from `cluster status`.
 status_of() { "$ordermoe" cluster status --dir "$1" --json 2>/dev/null | python3 -c 'import json, sys
 node = json.load(sys.stdin)["nodes"][int(sys.argv[1])]
@@ -42,14 +21,6 @@ print(node)' "${@:2}"; }
 # Whether a process does: what is only not buried yet has no command line.
 runs() { grep -q . "/proc/$1/cmdline" 2>/dev/null; }
 ended() { ! runs "$1"; }
-# Until the command succeeds; a minute is more than anything takes.
-eventually() {
-  local limit=$((SECONDS + 60))
-  until "$@" >/dev/null 2>&1; do
-    ((SECONDS < limit)) || return 1
-    sleep 0.05
-  done
-}
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"

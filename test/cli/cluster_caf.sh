@@ -2,6 +2,7 @@
 # A cluster of processes whose sessions go over CAF: up, answers, traces, a node that is killed, one of the other channel.
 # cluster_caf.sh ORDERMOE DATA
 set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
 ordermoe=$1
 data=$2
 work=$(mktemp -d)
@@ -10,38 +11,8 @@ nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
 trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-failures=0
 model=$data/models/lineage
 
-fail() {
-  echo "FAILED: $1"
-  failures=$((failures + 1))
-}
-
-# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
-expect() {
-  local name=$1 code=$2 pattern=$3
-  shift 3
-  local output
-  output=$("$@" 2>&1 </dev/null)
-  local got=$?
-  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
-    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
-    head -n 5 <<<"$output"
-  fi
-}
-
-# What of a run's JSON does not depend on where it ran.
-answers() { python3 -c 'import json, sys
-for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
-# Until the command succeeds; a minute is more than anything takes.
-eventually() {
-  local limit=$((SECONDS + 60))
-  until "$@" >/dev/null 2>&1; do
-    ((SECONDS < limit)) || return 1
-    sleep 0.05
-  done
-}
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
@@ -51,6 +22,7 @@ expect "a channel that is none is refused" 2 '--channel: quic not in' "${up[@]}"
 
 # Tokens go from server to server: the strategy with the most frames.
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port $((20000 + ($$ + 200) % 20000)) --dir edge
+expect "a console sees it" 0 '^UN +s2 +2 +no' "$ordermoe" admin --dir edge members
 expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
 expect "it is said what this channel does not prove" 0 'channel caf: CAF tells nobody whose certificate' "$ordermoe" cluster check --dir edge
 expect "to programs as well" 0 '"warnings": \[$' "$ordermoe" cluster check --dir edge --json

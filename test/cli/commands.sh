@@ -2,29 +2,15 @@
 # The command line as users meet it: exit codes, messages, JSON, files left behind.
 # commands.sh ORDERMOE DATA
 set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
 ordermoe=$1
 data=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-failures=0
 model=$data/models/lineage
 cluster=$data/clusters/edge8.toml
-
-# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
-expect() {
-  local name=$1 code=$2 pattern=$3
-  shift 3
-  local output
-  output=$("$@" 2>&1 </dev/null)
-  local got=$?
-  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
-    echo "FAILED: $name: exit code $got, expected $code; expected output like '$pattern', got:"
-    head -n 5 <<<"$output"
-    failures=$((failures + 1))
-  fi
-}
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\n' >prompts.jsonl
 

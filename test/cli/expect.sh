@@ -1,0 +1,34 @@
+# shellcheck shell=bash
+# Sourced by the scripts of this folder: what they check with, and how they say that it failed.
+failures=0
+
+fail() {
+  echo "FAILED: $1"
+  failures=$((failures + 1))
+}
+
+# expect NAME CODE PATTERN COMMAND...: the exit code, and a pattern somewhere in the output.
+expect() {
+  local name=$1 code=$2 pattern=$3
+  shift 3
+  local output
+  output=$("$@" 2>&1 </dev/null)
+  local got=$?
+  if [[ $got -ne $code ]] || ! grep -qE -- "$pattern" <<<"$output"; then
+    fail "$name: exit code $got, expected $code; expected output like '$pattern', got:"
+    head -n 5 <<<"$output"
+  fi
+}
+
+# What of a run's JSON does not depend on where it ran.
+answers() { python3 -c 'import json, sys
+for each in json.load(sys.stdin)["answers"]: print([each[member] for member in ("token_ids", "text", "finish")])'; }
+
+# Until the command succeeds; a minute is more than anything takes.
+eventually() {
+  local limit=$((SECONDS + 60))
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < limit)) || return 1
+    sleep 0.05
+  done
+}
