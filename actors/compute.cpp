@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "actors/device_thread.hpp"
-#include "actors/kv_presence.hpp"
-#include "actors/virtual_time_worker.hpp"
+#include "actors/device/device_thread.hpp"
+#include "actors/device/kv_presence.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "config/cluster.hpp"
 #include "trace/lines.hpp"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "actors/context.hpp"
-#include "actors/device_thread.hpp"
+#include "actors/device/device_thread.hpp"
 #include "net/wire/codec.hpp"
 
 namespace ordermoe::actors {

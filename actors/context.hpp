@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "actors/actor_census.hpp"
-#include "actors/cluster_seat.hpp"
-#include "actors/messages.hpp"
+#include "actors/protocol/cluster_seat.hpp"
+#include "actors/protocol/messages.hpp"
+#include "actors/scheduling/actor_census.hpp"
 #include "actors/session_network.hpp"
 #include "config/cluster.hpp"
 #include "config/cost_profile.hpp"

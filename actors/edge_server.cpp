@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "actors/request.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "actors/server_actors.hpp"
 #include "actors/token.hpp"
-#include "actors/virtual_time_worker.hpp"
 #include "planning/serving/arrivals.hpp"
 #include "planning/serving/kv_reservations.hpp"
 #include "planning/serving/link_board.hpp"

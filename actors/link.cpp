@@ -2,8 +2,8 @@
 #include <optional>
 #include <utility>
 
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "actors/server_actors.hpp"
-#include "actors/virtual_time_worker.hpp"
 #include "trace/lines.hpp"
 
 namespace ordermoe::actors {

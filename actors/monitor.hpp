@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "actors/changes.hpp"
 #include "actors/context.hpp"
+#include "actors/protocol/changes.hpp"
 
 namespace ordermoe::actors {
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "actors/virtual_time_worker.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "planning/serving/link_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_rules.hpp"

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "actors/changes.hpp"
 #include "actors/context.hpp"
+#include "actors/protocol/changes.hpp"
 
 namespace ordermoe::actors {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "actors/context.hpp"
-#include "actors/requests.hpp"
+#include "actors/protocol/requests.hpp"
 
 namespace ordermoe::actors {
 

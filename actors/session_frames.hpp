@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "actors/cluster_seat.hpp"
+#include "actors/protocol/cluster_seat.hpp"
 #include "net/session/session.hpp"
 
 /// What a frame between servers is in a session, and what a session's events are to an edge server: the same over

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "actors/context.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "actors/session_frames.hpp"
-#include "actors/virtual_time_worker.hpp"
 
 namespace ordermoe::actors {
 

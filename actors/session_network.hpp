@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "actors/messages.hpp"
+#include "actors/protocol/messages.hpp"
 #include "actors/simulated_sessions.hpp"
 
 /// The sessions between emulated servers and what happens to them. Virtual time: one thread.

@@ -26,7 +26,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "bandwidth.hpp"
 #include "model/forward.hpp"
 #include "model/kernels/thread_team.hpp"

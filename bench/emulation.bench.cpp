@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "bench/spread.hpp"
 #include "config/files.hpp"
 

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "actors/cluster/client.hpp"
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "bench/spread.hpp"
 #include "config/files.hpp"
 #include "setup/cluster_folder.hpp"

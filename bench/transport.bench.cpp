@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "actors/caf_channel/caf_connections.hpp"
-#include "actors/lending_unit.hpp"
+#include "actors/scheduling/lending_unit.hpp"
 #include "bench/spread.hpp"
 #include "net/channel/tls_connections.hpp"
 #include "net/channel/transport.hpp"

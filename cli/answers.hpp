@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/requests.hpp"
+#include "actors/protocol/requests.hpp"
 #include "setup/texts.hpp"
 
 /// Answers on standard output as they come: each behind its prompt, in the order of the prompts,

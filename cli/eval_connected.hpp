@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "actors/cluster/client.hpp"
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "config/error.hpp"
 #include "setup/node_setup.hpp"
 

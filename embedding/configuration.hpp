@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "actors/cluster/node.hpp"
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "net/channel/address.hpp"

@@ -4,7 +4,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "actors/cluster/node.hpp"
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "embedding/configuration.hpp"
 #include "embedding/status_json.hpp"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/cluster/control.hpp"
-#include "actors/requests.hpp"
+#include "actors/protocol/requests.hpp"
 #include "config/error.hpp"
 #include "ordermoe/node.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "actors/status_json.hpp"
+#include "actors/service/status_json.hpp"
 
 namespace ordermoe::embedding {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "actors/status.hpp"
+#include "actors/protocol/status.hpp"
 
 namespace ordermoe::embedding {
 

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "planning/strategies/strategies.hpp"

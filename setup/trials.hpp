@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "model/architecture/model_config.hpp"

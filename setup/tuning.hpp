@@ -1,6 +1,6 @@
 #pragma once
 
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "planning/profile.hpp"

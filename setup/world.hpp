@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "config/cluster.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"

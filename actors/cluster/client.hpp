@@ -8,7 +8,7 @@
 
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_messages.hpp"
-#include "actors/requests.hpp"
+#include "actors/protocol/requests.hpp"
 #include "net/channel/transport.hpp"
 
 /// Whoever asks a running cluster, from a process of its own: a session with one node. No CAF type in this header.

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/requests.hpp"
+#include "actors/protocol/requests.hpp"
 #include "config/error.hpp"
 
 /// What a client and a node say to each other on the control lane: JSON texts, one kind each.

@@ -15,8 +15,8 @@
 
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
+#include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
-#include "actors/status_json.hpp"
 
 namespace ordermoe::actors {
 

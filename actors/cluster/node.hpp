@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "net/channel/transport.hpp"
 
 /// One server of a cluster as a process of its own: a service with a seat, sessions with the other servers, and the

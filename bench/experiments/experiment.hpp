@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "config/job.hpp"
 #include "model/datasets.hpp"
 #include "setup/seeds.hpp"

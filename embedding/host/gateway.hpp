@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "actors/actor_census.hpp"
+#include "actors/scheduling/actor_census.hpp"
 #include "embedding/node_content.hpp"
 #include "ordermoe/actors.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/runtime.hpp"
+#include "actors/service/runtime.hpp"
 #include "config/cluster.hpp"
 #include "config/files.hpp"
 #include "config/random.hpp"

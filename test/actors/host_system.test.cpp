@@ -8,7 +8,7 @@
 #include <iterator>
 #include <thread>
 
-#include "actors/caf.hpp"
+#include "actors/scheduling/caf.hpp"
 #include "test/actors/living.hpp"
 
 /// A service in the actor system of somebody else, and services whose threads come and go.

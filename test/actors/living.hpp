@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/service.hpp"
+#include "actors/service/service.hpp"
 #include "model/reference.hpp"
 #include "test/actors/fixture.hpp"
 

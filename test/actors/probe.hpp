@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "actors/caf.hpp"
-#include "actors/messages.hpp"
-#include "actors/virtual_time_worker.hpp"
+#include "actors/protocol/messages.hpp"
+#include "actors/scheduling/caf.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 
 /// One actor alone: everybody that it knows is a probe, which only listens, and time is virtual.
 namespace ordermoe::test {

@@ -18,9 +18,9 @@ std::array<net::session_config, 2> both_ends(const net::session_limits& limits) 
   std::array<net::session_config, 2> ends;
   for (std::size_t i = 0; i < 2; ++i) {
     ends[i].self.cluster = "test";
-    ends[i].self.node = i == 0 ? "a" : "b";
+    ends[i].self.node = std::string(i == 0 ? "a" : "b");
     ends[i].self.self.boot = 1;
-    ends[i].peer = i == 0 ? "b" : "a";
+    ends[i].peer = std::string(i == 0 ? "b" : "a");
     ends[i].limits = limits;
   }
   return ends;

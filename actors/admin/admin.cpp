@@ -1,0 +1,548 @@
+#include "actors/admin/admin.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "actors/admin/orders.hpp"
+#include "actors/admin/reports.hpp"
+#include "config/json.hpp"
+#include "trace/header.hpp"
+
+namespace ordermoe::actors {
+
+namespace {
+
+using nlohmann::ordered_json;
+using serving::change_action;
+using serving::change_message;
+using serving::change_step;
+
+constexpr std::size_t most_proposals = 8;
+constexpr std::int64_t longest_drain_s = 3600;
+
+/// A change of plan that this server leads.
+struct led_change {
+  order_ptr order;
+  std::uint64_t epoch_after = 0;
+};
+
+struct admin_state {
+  admin_actor::pointer self = nullptr;
+  admin_work work;
+  std::optional<serving::plan_changes> rules;
+  std::uint64_t n_changes = 0, n_operations = 0, n_proposals = 0;
+  std::deque<proposal> proposals;
+  std::map<serving::change_id, led_change> led;
+  std::shared_ptr<const planning::plan> prepared;  ///< Of the change under way.
+  std::int64_t drain_ns = 30'000'000'000;          ///< Likewise, where another leads.
+  std::optional<order_book> book;
+  std::set<std::uint32_t> away;
+
+  const service_context& context() const { return *work.context; }
+  std::uint32_t id() const { return context().seat->server; }
+  const std::string& name_of(std::uint32_t server) const {
+    return context().servers.servers[server].name;
+  }
+  double time_s() const { return static_cast<double>(now_ns(self) - context().start_ns) * 1e-9; }
+
+  void start() {
+    book.emplace([this] { return time_s(); }, context().seat->log);
+    rules.emplace(id(), context().n_servers());
+    for (std::uint32_t server = 0; server < context().n_servers(); ++server) {
+      if (server == id()) continue;
+      away.insert(server);
+      act(rules->lost(server));
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------ orders
+
+  using handler = void (admin_state::*)(const order_ptr&, const json_value&);
+  struct verb {
+    const char* name;
+    rank least;
+    bool changes;
+    handler run;
+  };
+  static const std::array<verb, 15>& verbs();
+
+  void take(admin_order& order) {
+    auto taken = std::make_shared<order_in_hand>();
+    taken->who = order.who;
+    taken->role = order.role;
+    taken->reply = std::move(order.reply);
+    auto document = json_document::parse(order.text, "order");
+    if (!document) return book->refuse(taken, document.error());
+    const auto root = (*document)->root();
+    root.only({"ref", "verb", "arguments", "dry_run"});
+    taken->ref = root.at("ref").unsigned_integer();
+    taken->verb = root.at("verb").string();
+    if (const auto dry = root.find("dry_run")) taken->dry_run = dry->boolean();
+    const auto arguments = root.at("arguments");
+    const auto found =
+        std::ranges::find_if(verbs(), [&](const verb& each) { return taken->verb == each.name; });
+    if (auto read = (*document)->finish(0); !read) return book->refuse(taken, read.error());
+    if (found == verbs().end())
+      return book->refuse(taken,
+                          {errc::usage, fmt::format("found verb '{}', expected one of those of "
+                                                    "`ordermoe admin --help`",
+                                                    taken->verb)});
+    if (rank_of(taken->role) < found->least)
+      return book->refuse(
+          taken, {errc::usage, fmt::format("{} takes a certificate of role {}, this one is of {}; "
+                                           "issue one with `ordermoe cert issue NAME --role {}`",
+                                           taken->verb, to_string(found->least), taken->role,
+                                           to_string(found->least))});
+    if (found->changes) {
+      taken->operation =
+          fmt::format("{}.{}.{}", name_of(id()), context().seat->boot, ++n_operations);
+      book->audit(taken, "ordered", order.text.substr(0, 500));
+    }
+    (this->*found->run)(taken, arguments);
+    if (auto read = (*document)->finish(0); !read) book->refuse(taken, read.error());
+  }
+
+  /// use(what is in force), where there is a plan.
+  template <class Use>
+  void with_plan(const order_ptr& order, Use use) {
+    self->request(work.planner, caf::infinite, in_force_query{})
+        .then([this, order, use](const in_force& now) {
+          // Its arguments made no sense.
+          if (!order->reply) return;
+          if (!now.content) return book->refuse(order, {errc::failed, "no plan is in force yet"});
+          order->epoch_before = now.content->plan.epoch;
+          use(now);
+        });
+  }
+
+  template <class Use>
+  void with_status(Use use) {
+    self->request(work.server, caf::infinite, status_query{}).then([use](const edge_status& now) {
+      use(now.content);
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------- looking
+
+  void members(const order_ptr& order, const json_value&) {
+    with_plan(order, [this, order](const in_force& now) {
+      with_status([this, order, now](const server_status& status) {
+        book->tell(order, members_report(context(), now, status, away, rules->phase()));
+      });
+    });
+  }
+
+  void list_requests(const order_ptr& order, const json_value&) {
+    with_status([this, order](const server_status& status) {
+      book->tell(order, requests_report(context(), status, now_ns(self) - context().start_ns));
+    });
+  }
+
+  void show_plan(const order_ptr& order, const json_value&) {
+    with_plan(order, [this, order](const in_force& now) {
+      book->tell(order, plan_report(context(), now.content->plan));
+    });
+  }
+
+  void tell_history(const order_ptr& order, const json_value&) {
+    self->request(work.recorder, caf::infinite, history_query{})
+        .then([this, order](const history& known) { book->tell(order, history_report(known)); });
+  }
+
+  void get_policy(const order_ptr& order, const json_value&) {
+    with_plan(order, [this, order](const in_force& now) {
+      book->tell(order, {{"version", now.content->policy},
+                         {"policy", ordered_json::parse(trace::policy_json(now.policy))}});
+    });
+  }
+
+  void tell_events(const order_ptr& order, const json_value& arguments) {
+    const auto since = arguments.find("since") ? arguments.at("since").unsigned_integer() : 0;
+    with_plan(order, [this, order, since](const in_force&) {
+      auto lines = ordered_json::array();
+      for (const auto& each : book->events())
+        if (each.at("number").get<std::uint64_t>() > since) lines.push_back(each);
+      book->tell(order, {{"latest", book->latest_event()}, {"events", std::move(lines)}});
+    });
+  }
+
+  void tell_audit(const order_ptr& order, const json_value&) {
+    auto lines = ordered_json::array();
+    for (const auto& each : book->audited()) lines.push_back(each);
+    book->tell(order, {{"orders", std::move(lines)}});
+  }
+
+  // ------------------------------------------------------------------------------ requests, this node
+
+  void cancel(const order_ptr& order, const json_value& arguments) {
+    const auto request = arguments.at("request").unsigned_integer();
+    with_plan(order, [this, order, request](const in_force& now) {
+      const auto epoch = now.content->plan.epoch;
+      with_status([this, order, request, epoch](const server_status& status) {
+        if (std::ranges::find(status.requests, request, &request_status::request) ==
+            status.requests.end())
+          return book->refuse(
+              order, {errc::not_found, fmt::format("request {} is not being answered at {}; "
+                                                   "`requests list` has those that are",
+                                                   request, name_of(id()))});
+        if (!order->dry_run) {
+          self->send(work.server, cancel_request{request});
+          book->note("request_cancelled", {{"request", request}, {"operation", order->operation}});
+        }
+        book->done(order, epoch, {{"request", request}});
+      });
+    });
+  }
+
+  void drain(const order_ptr& order, const json_value&) { set_drained(order, true); }
+  void resume(const order_ptr& order, const json_value&) { set_drained(order, false); }
+
+  void set_drained(const order_ptr& order, bool on) {
+    with_plan(order, [this, order, on](const in_force& now) {
+      const auto epoch = now.content->plan.epoch;
+      if (!order->dry_run) {
+        self->send(work.server, drain_server{on});
+        book->note(on ? "drained" : "resumed", {{"operation", order->operation}});
+      }
+      with_status([this, order, epoch](const server_status& status) {
+        book->done(order, epoch,
+                   {{"node", name_of(id())},
+                    {"drained", status.drained},
+                    {"requests", status.requests.size()}});
+      });
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------ policies
+
+  /// What the policy in force becomes; members that are not named stay.
+  result<planning::selection_policy> changed_policy(const planning::selection_policy& now,
+                                                    const std::string& members) const {
+    auto whole = ordered_json::parse(trace::policy_json(now));
+    const auto changes = ordered_json::parse(members, nullptr, false);
+    if (!changes.is_object() || changes.empty())
+      return error{errc::usage, "arguments.policy: expected an object with the members to change"};
+    for (const auto& [name, value] : changes.items()) {
+      if (!whole.contains(name))
+        return error{errc::usage,
+                     fmt::format("arguments.policy: found '{}', expected a member of what "
+                                 "`policy get` tells",
+                                 name)};
+      whole[name] = value;
+    }
+    return trace::parse_policy(whole.dump(), "arguments.policy");
+  }
+
+  void set_policy(const order_ptr& order, const json_value& arguments) {
+    const auto members = arguments.at("policy").string();
+    with_plan(order, [this, order, members](const in_force& now) {
+      const auto changed = changed_policy(now.policy, members);
+      if (!changed) return book->refuse(order, changed.error());
+      if (!order->dry_run) {
+        const auto text = trace::policy_json(*changed);
+        for (std::uint32_t server = 0; server < context().n_servers(); ++server)
+          if (server != id() && !away.contains(server))
+            say(server, {{"policy", text}, {"operation", order->operation}});
+        adopt_policy(*changed, order->operation);
+      }
+      auto missed = ordered_json::array();
+      for (const auto server : away) missed.push_back(name_of(server));
+      book->done(order, now.content->plan.epoch,
+                 {{"policy", ordered_json::parse(trace::policy_json(*changed))},
+                  {"not_told", std::move(missed)}});
+    });
+  }
+
+  void adopt_policy(const planning::selection_policy& policy, const std::string& operation) {
+    auto wanted = std::make_shared<policy_order>();
+    wanted->policy = policy;
+    self->send(work.planner, change_policy{std::move(wanted)});
+    book->note("policy_changed", {{"operation", operation}});
+  }
+
+  // --------------------------------------------------------------------------------------------- plans
+
+  void propose(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"strategy", "steps", "seed"});
+    auto wanted = std::make_shared<replan_order>();
+    const auto strategy = arguments.find("strategy");
+    if (strategy) wanted->strategy = strategy->string();
+    if (const auto steps = arguments.find("steps"))
+      wanted->planning.search_steps =
+          static_cast<std::size_t>(steps->unsigned_integer(1, 1'000'000'000));
+    if (const auto seed = arguments.find("seed")) wanted->planning.seed = seed->unsigned_integer();
+    with_plan(order, [this, order, wanted](const in_force& now) {
+      const auto epoch = now.content->plan.epoch;
+      self->request(work.planner, caf::infinite, plan_query{wanted})
+          .then([this, order, epoch](const plan_proposal& made) {
+            if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
+            if (proposals.size() == most_proposals) proposals.pop_front();
+            proposals.push_back({++n_proposals, made});
+            book->note("plan_proposed",
+                       {{"proposal", n_proposals}, {"operation", order->operation}});
+            book->done(order, epoch, proposal_report(context(), proposals.back()));
+          });
+    });
+  }
+
+  const proposal* proposal_of(const order_ptr& order, const json_value& arguments) {
+    const auto wanted = arguments.find("proposal");
+    if (proposals.empty()) {
+      book->refuse(order,
+                   {errc::not_found, "nothing was proposed at this node; `plan propose` first"});
+      return nullptr;
+    }
+    if (!wanted) return &proposals.back();
+    const auto number = wanted->unsigned_integer();
+    const auto found = std::ranges::find(proposals, number, &proposal::number);
+    if (found != proposals.end()) return &*found;
+    book->refuse(
+        order, {errc::not_found, fmt::format("found proposal {}, expected one of {} to {}", number,
+                                             proposals.front().number, proposals.back().number)});
+    return nullptr;
+  }
+
+  void diff(const order_ptr& order, const json_value& arguments) {
+    const auto* chosen = proposal_of(order, arguments);
+    if (chosen == nullptr) return;
+    with_plan(order, [this, order, of = *chosen](const in_force& now) {
+      book->tell(order, difference_report(context(), now.content->index, of));
+    });
+  }
+
+  void apply(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"proposal", "drain_s"});
+    const auto drain = arguments.find("drain_s");
+    const auto drain_s = drain ? drain->integer(0, longest_drain_s) : 30;
+    const auto* chosen = proposal_of(order, arguments);
+    if (chosen == nullptr) return;
+    with_plan(order, [this, order, drain_s, of = *chosen](const in_force& now) {
+      if (of.content.plan->epoch != now.content->plan.epoch + 1)
+        return book->refuse(
+            order, {errc::mismatch,
+                    fmt::format("proposal {} follows the plan of epoch {}, in force is "
+                                "that of epoch {}; propose again",
+                                of.number, of.content.plan->epoch - 1, now.content->plan.epoch)});
+      if (order->dry_run) return tell_dry_run(order, of, drain_s);
+      lead(order, of, drain_s);
+    });
+  }
+
+  void tell_dry_run(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
+    if (!away.empty())
+      return book->refuse(order,
+                          {errc::failed, fmt::format("{} is not connected, and every server has "
+                                                     "to take part",
+                                                     name_of(*away.begin()))});
+    auto told = proposal_report(context(), of);
+    told["drain_s"] = drain_s;
+    told["note"] = fmt::format(
+        "servers load what they lack while requests are answered; then new requests wait until "
+        "those "
+        "in flight have ended; what is in flight after {} s ends with an error that says so",
+        drain_s);
+    book->done(order, of.content.plan->epoch, std::move(told));
+  }
+
+  void lead(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
+    const auto change = (std::uint64_t{id()} + 1) << 56 |
+                        (std::uint64_t{context().seat->boot} & 0xffffff) << 32 | ++n_changes;
+    const ordered_json text{{"plan", planning::plan_json(*of.content.plan)},
+                            {"drain_ns", drain_s * 1'000'000'000},
+                            {"operation", order->operation}};
+    auto todo = rules->begin(change, text.dump());
+    if (!todo) return book->refuse(order, todo.error());
+    led[change] = {order, of.content.plan->epoch};
+    act(*todo);
+  }
+
+  void abort(const order_ptr& order, const json_value&) {
+    with_plan(order, [this, order](const in_force& now) {
+      if (!rules->leads() || rules->is_committed())
+        return book->refuse(order, {errc::failed,
+                                    "no change that this node leads can be aborted: none is under "
+                                    "way, or it is committed"});
+      std::vector<change_action> todo;
+      if (!order->dry_run)
+        rules->give_up(fmt::format("aborted by {} (operation {})", order->who, order->operation),
+                       todo);
+      act(todo);
+      book->done(order, now.content->plan.epoch, ordered_json::object());
+    });
+  }
+
+  // ------------------------------------------------------------------------------ changes of the cluster
+
+  void say(std::uint32_t server, const ordered_json& content) {
+    if (context().seat->tell_admin) context().seat->tell_admin(server, content.dump());
+  }
+
+  void act(const std::vector<change_action>& todo) {
+    for (const auto& each : todo) switch (each.kind) {
+        case change_action::what::tell:
+          say(each.server, {{"change", each.message.change},
+                            {"kind", to_string(each.message.kind)},
+                            {"text", each.message.text}});
+          break;
+        case change_action::what::step:
+          take_step(each);
+          break;
+        case change_action::what::finished:
+          finish(each.change, each.text);
+          break;
+      }
+  }
+
+  void take_step(const change_action& what) {
+    plan_step step;
+    step.change = what.change;
+    step.step = what.step;
+    step.admin = caf::actor_cast<caf::strong_actor_ptr>(self);
+    switch (what.step) {
+      case change_step::prepare: {
+        book->note("plan_change_begins", {{"leader", name_of(rules->leader())}});
+        if (auto read = read_plan(what.text); !read)
+          return act(rules->step_done(what.change, read.error().message));
+        step.plan = prepared;
+        break;
+      }
+      case change_step::hold:
+        step.drain_ns = drain_ns;
+        book->note("admission_held");
+        break;
+      case change_step::commit:
+        break;
+      case change_step::resume:
+        book->note("plan_changed", {{"epoch", prepared ? prepared->epoch : 0}});
+        break;
+      case change_step::abort:
+        step.why = what.text;
+        book->note("plan_change_aborted", {{"why", what.text}});
+        break;
+    }
+    self->send(work.planner, std::move(step));
+  }
+
+  /// The text of a prepare, into `prepared`.
+  result<void> read_plan(const std::string& text) {
+    auto document = json_document::parse(text, "plan change");
+    if (!document) return document.error();
+    const auto root = (*document)->root();
+    root.only({"plan", "drain_ns", "operation"});
+    const auto plan_text = root.at("plan").string();
+    const auto longest = root.at("drain_ns").integer(0, longest_drain_s * 1'000'000'000);
+    root.at("operation").string();
+    if (auto read = (*document)->finish(0); !read) return read.error();
+    auto plan = planning::parse_plan(plan_text, "plan change");
+    if (!plan) return plan.error();
+    prepared = std::make_shared<const planning::plan>(std::move(*plan));
+    drain_ns = longest;
+    return {};
+  }
+
+  void take(const plan_step_done& message) {
+    const auto& why = message.why;
+    if (message.step == change_step::commit && why.empty() && prepared && context().seat->adopt)
+      if (auto kept = context().seat->adopt(*prepared); !kept)
+        book->note("plan_not_kept", {{"why", kept.error().message}});
+    act(rules->step_done(message.change, why));
+  }
+
+  void finish(serving::change_id change, const std::string& why) {
+    auto found = led.extract(change);
+    if (found.empty()) return;
+    const auto& [order, epoch_after] = found.mapped();
+    if (!why.empty())
+      return book->refuse(order, {errc::failed, fmt::format("the plan stays: {}", why)});
+    book->done(order, epoch_after, {{"epoch", epoch_after}});
+  }
+
+  void take(const peer_said& message) {
+    auto document = json_document::parse(message.text, "admin message");
+    if (!document) return ignore(message.server, document.error());
+    const auto root = (*document)->root();
+    if (const auto policy = root.find("policy")) {
+      root.only({"policy", "operation"});
+      const auto text = policy->string();
+      const auto operation = root.at("operation").string();
+      if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
+      const auto parsed = trace::parse_policy(text, "policy");
+      if (!parsed) return ignore(message.server, parsed.error());
+      return adopt_policy(*parsed, operation);
+    }
+    root.only({"change", "kind", "text"});
+    change_message said;
+    said.change = root.at("change").unsigned_integer();
+    const auto kind = serving::parse_change_message(root.at("kind").string());
+    said.text = root.at("text").string();
+    if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
+    if (!kind) return ignore(message.server, {errc::malformed, "found a kind that no change has"});
+    said.kind = *kind;
+    act(rules->hear(message.server, said));
+  }
+
+  void ignore(std::uint32_t server, const error& why) {
+    book->note("peer_makes_no_sense", {{"peer", name_of(server)}, {"why", why.message}});
+  }
+
+  void take(const peer_changed& message) {
+    if (message.server >= context().n_servers() || message.server == id()) return;
+    book->note(message.up ? "peer_up" : "peer_down", {{"peer", name_of(message.server)}});
+    if (message.up) {
+      away.erase(message.server);
+      rules->found(message.server);
+    } else {
+      away.insert(message.server);
+      act(rules->lost(message.server));
+    }
+  }
+};
+
+const std::array<admin_state::verb, 15>& admin_state::verbs() {
+  static const std::array<verb, 15> all{{
+      {"members", rank::viewer, false, &admin_state::members},
+      {"requests.list", rank::viewer, false, &admin_state::list_requests},
+      {"plan.show", rank::viewer, false, &admin_state::show_plan},
+      {"plan.diff", rank::viewer, false, &admin_state::diff},
+      {"plan.history", rank::viewer, false, &admin_state::tell_history},
+      {"policy.get", rank::viewer, false, &admin_state::get_policy},
+      {"events", rank::viewer, false, &admin_state::tell_events},
+      {"audit", rank::admin, false, &admin_state::tell_audit},
+      {"requests.cancel", rank::operator_, true, &admin_state::cancel},
+      {"drain", rank::operator_, true, &admin_state::drain},
+      {"resume", rank::operator_, true, &admin_state::resume},
+      {"plan.propose", rank::operator_, true, &admin_state::propose},
+      {"plan.apply", rank::admin, true, &admin_state::apply},
+      {"plan.abort", rank::admin, true, &admin_state::abort},
+      {"policy.set", rank::admin, true, &admin_state::set_policy},
+  }};
+  return all;
+}
+
+}  // namespace
+
+admin_actor spawn_admin(caf::actor_system& system, admin_work work) {
+  return system.spawn([work = std::move(work)](admin_actor::stateful_pointer<admin_state> self)
+                          -> admin_actor::behavior_type {
+    auto& state = self->state;
+    state.self = self;
+    state.work = work;
+    state.start();
+    return {
+        [&state](admin_order& order) { state.take(order); },
+        [&state](const peer_said& message) { state.take(message); },
+        [&state](const peer_changed& message) { state.take(message); },
+        [&state](const plan_step_done& message) { state.take(message); },
+    };
+  });
+}
+
+}  // namespace ordermoe::actors

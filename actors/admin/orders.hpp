@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "config/error.hpp"
+
+/// Operators' orders: who may give which, how they are answered, and what is kept of them and of what happened. No CAF
+/// type in this header.
+namespace ordermoe::actors {
+
+enum class rank { viewer, operator_, admin };
+
+/// Of a certificate's role; whatever is not known is a viewer.
+rank rank_of(const std::string& role);
+const char* to_string(rank of);
+
+/// An order, from when it came until it is answered.
+struct order_in_hand {
+  std::uint64_t ref = 0;
+  std::string who, role, verb, arguments;
+  bool dry_run = false;
+  std::string operation;  ///< Empty where it changes nothing.
+  std::uint64_t epoch_before = 0;
+  std::function<void(std::string)> reply;  ///< Empty once it is answered.
+};
+using order_ptr = std::shared_ptr<order_in_hand>;
+
+/// Answers orders, each once: the first answer stands. Keeps the latest events, numbered from 1, and of each order that
+/// changes something that it came and what came of it. One thread at a time.
+class order_book {
+ public:
+  static constexpr std::size_t most_kept = 1000;  ///< Events, and lines of the audit.
+  using lines = std::deque<nlohmann::ordered_json>;
+
+  /// `time_s`: since the start of the service. `log` may be empty.
+  order_book(std::function<double()> time_s, std::function<void(const std::string&)> log)
+      : time_s_(std::move(time_s)), log_(std::move(log)) {}
+
+  void note(const std::string& event,
+            const nlohmann::ordered_json& about = nlohmann::ordered_json::object());
+  void audit(const order_ptr& order, const std::string& what, const std::string& text);
+
+  void refuse(const order_ptr& order, const error& why);
+  /// Of an order that changes nothing.
+  void tell(const order_ptr& order, nlohmann::ordered_json content);
+  /// Of one that does, or would.
+  void done(const order_ptr& order, std::uint64_t epoch_after, nlohmann::ordered_json content);
+
+  std::uint64_t latest_event() const { return n_events_; }
+  const lines& events() const { return events_; }
+  const lines& audited() const { return audit_; }
+
+ private:
+  void answer(const order_ptr& order, const nlohmann::ordered_json& reply);
+
+  std::function<double()> time_s_;
+  std::function<void(const std::string&)> log_;
+  std::uint64_t n_events_ = 0;
+  lines events_, audit_;
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "actors/context.hpp"
+
+/// What an operator is told, as JSON: values in, a text's content out.
+namespace ordermoe::actors {
+
+/// A plan that was made and changes nothing yet.
+struct proposal {
+  std::uint64_t number = 0;
+  plan_proposal content;
+};
+
+/// Servers, who is connected, plan and policy in force. `away`: who is not.
+nlohmann::ordered_json members_report(const service_context& context, const in_force& now,
+                                      const server_status& status,
+                                      const std::set<std::uint32_t>& away,
+                                      serving::change_phase phase);
+/// `now_ns`: since the start of the service.
+nlohmann::ordered_json requests_report(const service_context& context, const server_status& status,
+                                       std::int64_t now_ns);
+nlohmann::ordered_json plan_report(const service_context& context, const planning::plan& plan);
+nlohmann::ordered_json history_report(const history& known);
+nlohmann::ordered_json proposal_report(const service_context& context, const proposal& of);
+/// The proposal, with the (layer, expert) that each server gains and loses beside `before`.
+nlohmann::ordered_json difference_report(const service_context& context,
+                                         const planning::placement_index& before,
+                                         const proposal& of);
+
+}  // namespace ordermoe::actors

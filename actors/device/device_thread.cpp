@@ -1,0 +1,214 @@
+#include "actors/device/device_thread.hpp"
+
+#include <sys/prctl.h>
+
+#include <caf/scheduler/abstract_coordinator.hpp>
+
+#include <algorithm>
+#include <chrono>
+
+#include "model/kernels/thread_team.hpp"
+
+namespace ordermoe::actors {
+
+device_thread::device_thread(caf::actor_system& system,
+                             std::shared_ptr<const model::transformer> model, std::size_t n_threads,
+                             charge_function charge, std::optional<rehearsal> rehearsed)
+    : caf::execution_unit(&system),
+      tensors_(model),
+      n_threads_(n_threads),
+      charge_(std::move(charge)),
+      rehearsed_(rehearsed),
+      waiting_(model->config()),
+      thread_([this] { run(); }) {}
+
+device_thread::~device_thread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    wake_.notify_one();
+  }
+  thread_.join();
+}
+
+void device_thread::post(std::function<void(device&)> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    if (!must_wake()) return;
+  }
+  wake_.notify_one();
+}
+
+std::int64_t device_thread::clock_ns() const {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             system().clock().now().time_since_epoch())
+      .count();
+}
+
+std::int64_t device_thread::wait_ns() {
+  const std::lock_guard lock(mutex_);
+  if (!running_) return 0;
+  auto wait = std::max<std::int64_t>(0, running_until_ns_ - clock_ns());
+  if (rehearsed_)
+    wait = static_cast<std::int64_t>(static_cast<double>(wait) / rehearsed_->dilation);
+  for (const auto& each : waiting_.waiting()) wait += charge_(*each);
+  return wait;
+}
+
+std::size_t device_thread::n_waiting() {
+  const std::lock_guard lock(mutex_);
+  return waiting_.waiting().size() + (running_ ? 1 : 0);
+}
+
+rehearsal_figures device_thread::rehearsed_so_far() {
+  const std::lock_guard lock(mutex_);
+  return figures_;
+}
+
+void device_thread::run() {
+  // The kernel may let a sleep end later than asked, to save wake-ups: by 50 us where nothing else is said.
+  if (rehearsed_) ::prctl(PR_SET_TIMERSLACK, 1UL);
+  model::thread_team team(n_threads_);
+  const model::team_scope scope(&team);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (waiting_.empty()) free_since_ns_ = -1;
+    asleep_ = true;
+    while (!has_work() || claimed_) {
+      woken_ = false;
+      wake_.wait(lock);
+    }
+    asleep_ = false;
+    if (stopping_) break;
+    claimed_ = true;
+    if (jobs_.empty()) {
+      compute(lock, this);
+      claimed_ = false;
+      lock.unlock();
+      lend();
+      lock.lock();
+      continue;
+    }
+    const auto jobs = std::exchange(jobs_, {});
+    lock.unlock();
+    for (const auto& job : jobs) job(tensors_);
+    lock.lock();
+    claimed_ = false;
+  }
+  lock.unlock();
+  // CAF keeps a system alive for threads whose log it is in.
+  leave_log();
+}
+
+void device_thread::begin_helping() {
+  const std::lock_guard lock(mutex_);
+  helper_ = std::this_thread::get_id();
+}
+
+bool device_thread::may_help() const {
+  // A network that is not read for longer is a slow one.
+  constexpr std::int64_t most_ns = 100'000;
+  const auto n = static_cast<std::int64_t>(waiting_.waiting().size());
+  return !rehearsed_ && asleep_ && !claimed_ && !stopping_ && jobs_.empty() && n > 0 &&
+         n * recent_ns_ <= most_ns;
+}
+
+bool device_thread::help(caf::execution_unit* unit) {
+  std::unique_lock lock(mutex_);
+  const bool helps = may_help();
+  if (helps) {
+    claimed_ = true;
+    compute(lock, unit);
+    claimed_ = false;
+  }
+  // What is left to the device's thread: it was not woken before.
+  const bool leaves = has_work() && !(helps && may_help()) && must_wake();
+  lock.unlock();
+  if (leaves) wake_.notify_one();
+  return helps;
+}
+
+void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit) {
+  auto next = waiting_.take();
+  const auto free_since = std::exchange(free_since_ns_, -1);
+  next->start_ns = free_since >= 0 ? free_since : clock_ns();
+  running_ = true;
+  running_until_ns_ = next->start_ns + dilated(charge_(*next));
+  lock.unlock();
+  tensors_.run(*next);
+  next->end_ns = clock_ns();
+  lock.lock();
+  if (rehearsed_) sit_out(lock, *next);
+  running_ = false;
+  recent_ns_ += (next->end_ns - next->start_ns - recent_ns_) / 8;
+  const bool more = has_work();
+  lock.unlock();
+  if (more && !next->matters()) {
+    untold_.push_back(std::move(next));
+  } else if (const auto owner = owner_.lock()) {
+    batch_done done{std::move(next), std::exchange(untold_, {})};
+    owner->enqueue(caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(done)),
+                   unit);
+  }
+  lock.lock();
+}
+
+/// Sleeps end late, by much the same each time: they are asked to end so much sooner, and what is left then is short.
+void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content) {
+  constexpr std::int64_t most_lead_ns = 100'000;
+  const auto due = running_until_ns_;
+  ++figures_.batches;
+  figures_.charged_ns += due - content.start_ns;
+  if (content.end_ns > due) {
+    ++figures_.exceeded;
+    figures_.exceeded_ns += content.end_ns - due;
+    figures_.most_exceeded_ns = std::max(figures_.most_exceeded_ns, content.end_ns - due);
+    return;
+  }
+  const auto at =
+      std::chrono::steady_clock::time_point() + std::chrono::nanoseconds(due - lead_ns_);
+  wake_.wait_until(lock, at, [this] { return stopping_; });
+  lock.unlock();
+  const auto woke = clock_ns();
+  lead_ns_ += (std::min(most_lead_ns, woke - (due - lead_ns_)) - lead_ns_) / 8;
+  auto now = woke;
+  for (; now < due && now - woke < most_lead_ns; now = clock_ns()) std::this_thread::yield();
+  lock.lock();
+  figures_.late_ns += std::max<std::int64_t>(0, now - due);
+  content.end_ns = due;
+  if (!waiting_.empty()) free_since_ns_ = due;
+}
+
+void device_thread::lend() {
+  constexpr std::size_t most_messages = 64;
+  // While a batch waits. Waking another thread for the rest would take as long, and keep this one.
+  constexpr std::int64_t most_ns = 20'000;
+  std::int64_t work_since_ns = 0;
+  while (!ready_.empty()) {
+    auto* job = ready_.front();
+    ready_.pop_front();
+    if (resume(job, this, most_messages)) ready_.push_back(job);
+    if (ready_.empty()) break;
+    const std::lock_guard lock(mutex_);
+    if (!has_work()) {
+      work_since_ns = 0;
+      continue;
+    }
+    const auto now = clock_ns();
+    if (work_since_ns == 0) work_since_ns = now;
+    if (now - work_since_ns < most_ns) continue;
+    for (auto* other : ready_) system().scheduler().enqueue(other);
+    ready_.clear();
+  }
+  leave_log();
+}
+
+void device_thread::exec_later(caf::resumable* job) {
+  if (std::this_thread::get_id() == thread_.get_id())
+    ready_.push_back(job);
+  else
+    system().scheduler().enqueue(job);
+}
+
+}  // namespace ordermoe::actors

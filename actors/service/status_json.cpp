@@ -1,0 +1,31 @@
+#include "actors/service/status_json.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace ordermoe::actors {
+
+nlohmann::ordered_json server_json(const server_status& server) {
+  nlohmann::ordered_json j{{"name", server.name},
+                           {"server", server.server},
+                           {"epoch", server.epoch},
+                           {"policy", server.policy},
+                           {"admitting", server.admitting},
+                           {"drained", server.drained},
+                           {"wait_ns", server.wait_ns},
+                           {"reserved_bytes", server.reserved_bytes},
+                           {"kv_bytes", server.kv_bytes},
+                           {"ended_requests", server.ended_requests},
+                           {"late_frames", server.late_frames},
+                           {"refused_frames", server.refused_frames},
+                           {"sequences", server.sequences.size()},
+                           {"executions", server.executions}};
+  j["requests"] = nlohmann::ordered_json::array();
+  for (const auto& each : server.requests)
+    j["requests"].push_back({{"request", each.request},
+                             {"phase", to_string(each.phase)},
+                             {"prompt_tokens", each.prompt_tokens},
+                             {"new_tokens", each.new_tokens}});
+  return j;
+}
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "actors/protocol/status.hpp"
+
+/// Statuses as JSON: members are named as those of status.hpp. No CAF type in this header.
+namespace ordermoe::actors {
+
+/// What a server says of itself and of the requests of its users; whoever prints it adds what it knows besides.
+nlohmann::ordered_json server_json(const server_status& server);
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,338 @@
+#include "actors/admin/admin.hpp"
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <future>
+
+#include "test/actors/cluster/nodes.hpp"
+
+namespace ordermoe {
+
+namespace {
+
+using nlohmann::ordered_json;
+using test::asked_requests;
+using test::eventually;
+using test::nodes;
+using test::request_of;
+using test::says;
+
+std::shared_ptr<const model::expert_reader> tiny_reader() {
+  auto opened = model::expert_reader::open(ORDERMOE_TEST_DATA "/mixtral-tiny");
+  ORDERMOE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
+  return std::move(*opened);
+}
+
+/// Three nodes whose plans can change, and an operator at each.
+struct steered : nodes {
+  std::vector<std::unique_ptr<actors::cluster_client>> admins;
+
+  explicit steered(const std::string& strategy = "exact") : nodes(strategy) {
+    reader = tiny_reader();
+    start_all();
+    for (std::uint32_t m = 0; m < n; ++m) admins.push_back(client(m, "ada", net::role::admin));
+  }
+
+  result<std::string> try_order(std::uint32_t m, const std::string& verb,
+                                const ordered_json& arguments = ordered_json::object(),
+                                bool dry_run = false) {
+    return admins[m]->order(verb, arguments.dump(), dry_run, test::patience);
+  }
+  ordered_json order(std::uint32_t m, const std::string& verb,
+                     const ordered_json& arguments = ordered_json::object(), bool dry_run = false) {
+    const auto reply = try_order(m, verb, arguments, dry_run);
+    BOOST_REQUIRE_MESSAGE(reply.has_value(), (reply ? "" : reply.error().message));
+    return ordered_json::parse(*reply);
+  }
+  std::string refused(std::uint32_t m, const std::string& verb,
+                      const ordered_json& arguments = ordered_json::object()) {
+    const auto reply = try_order(m, verb, arguments);
+    BOOST_TEST(!reply.has_value(), verb);
+    return reply ? *reply : reply.error().message;
+  }
+  std::uint64_t epoch(std::uint32_t m) {
+    return order(m, "members")["result"]["epoch"].get<std::uint64_t>();
+  }
+  void await_epochs(std::uint64_t expected) {
+    for (std::uint32_t m = 0; m < n; ++m)
+      BOOST_TEST(eventually([&] { return epoch(m) == expected; }));
+  }
+  void change_to(std::uint32_t m, const std::string& strategy) {
+    order(m, "plan.propose", {{"strategy", strategy}});
+    const auto done = order(m, "plan.apply", {{"drain_s", 30}});
+    BOOST_TEST(done["epoch_after"].get<int>() == done["epoch_before"].get<int>() + 1);
+  }
+};
+
+void check_answers(const nodes& cluster, const asked_requests& asked) {
+  for (const auto& each : asked.all()) {
+    BOOST_REQUIRE(each.ended.has_value());
+    BOOST_TEST(!each.ended->problem.has_value(),
+               (each.ended->problem ? each.ended->problem->message : ""));
+    BOOST_TEST(each.streamed == test::reference_ids(cluster.model(), each.spec, 0),
+               boost::test_tools::per_element());
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(admin)
+
+BOOST_AUTO_TEST_CASE(plans_change_under_load_and_every_answer_is_the_references) {
+  steered cluster;
+  std::deque<asked_requests> asked;
+  std::vector<std::unique_ptr<actors::cluster_client>> users;
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    users.push_back(cluster.client(m, "bob"));
+    auto& of_node = asked.emplace_back(*users.back());
+    for (std::uint32_t i = 0; i < 40; ++i) of_node.ask(request_of(100 * m + i));
+  }
+  std::uint64_t epoch = 1;
+  for (const auto* strategy : {"layer-shards", "exact", "layer-shards", "exact"}) {
+    cluster.change_to(static_cast<std::uint32_t>(epoch % nodes::n), strategy);
+    cluster.await_epochs(++epoch);
+  }
+  for (auto& each : asked) each.await_all();
+  for (const auto& each : asked) check_answers(cluster, each);
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    BOOST_TEST(cluster.kept_epochs[m] == epoch);
+    BOOST_TEST(cluster.status_of(m).at("refused_frames") == 0);
+    const auto history = cluster.order(m, "plan.history")["result"]["changes"];
+    BOOST_TEST(history.size() == 4u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_was_away_is_named_and_nothing_changes) {
+  steered cluster;
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  cluster.stop(2);
+  BOOST_REQUIRE(eventually([&] {
+    const auto members = cluster.order(0, "members")["result"]["members"];
+    return !members[2]["up"].get<bool>();
+  }));
+  BOOST_TEST(says(cluster.refused(0, "plan.apply"), "server 2 is not connected"));
+  BOOST_TEST(cluster.epoch(0) == 1u);
+  BOOST_TEST(cluster.epoch(1) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(where_the_leader_dies_while_others_hold_the_plan_before_stays) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  // Long enough to be in flight when admission is held.
+  for (std::uint32_t i = 0; i < 30; ++i) asked.ask(request_of(i, 55));
+  BOOST_REQUIRE(eventually([&] { return asked.any_token(); }));
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  auto applied = std::async(std::launch::async, [&] {
+    return cluster.try_order(0, "plan.apply", {{"drain_s", 30}}).has_value();
+  });
+  BOOST_REQUIRE(eventually([&] {
+    const auto members = cluster.order(2, "members")["result"];
+    return members["change"] != "none" || members["epoch"] == 2;
+  }));
+  cluster.stop(0);
+  applied.wait();
+  asked.await_all();
+  // Whatever was reached: the two that are left go by the same plan, and go on.
+  BOOST_REQUIRE(eventually([&] {
+    const auto one = cluster.order(1, "members")["result"];
+    const auto other = cluster.order(2, "members")["result"];
+    return one["change"] == "none" && other["change"] == "none" && one["epoch"] == other["epoch"] &&
+           one["admitting"] == true && other["admitting"] == true;
+  }));
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_take_longer_than_the_drain_end_by_name) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 40; ++i) asked.ask(request_of(i, 55));
+  BOOST_REQUIRE(eventually([&] { return asked.any_token(); }));
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  cluster.order(0, "plan.apply", {{"drain_s", 0}});
+  asked.await_all();
+  BOOST_TEST(asked.n_failed() > 0u);
+  for (const auto& each : asked.all()) {
+    if (each.ended->problem)
+      BOOST_TEST(says(each.ended->problem->message, "the plan changes"),
+                 each.ended->problem->message);
+    else
+      BOOST_TEST(each.streamed == test::reference_ids(cluster.model(), each.spec, 0),
+                 boost::test_tools::per_element());
+  }
+  cluster.await_epochs(2);
+}
+
+BOOST_AUTO_TEST_CASE(a_drained_node_refuses_new_requests_by_name_until_it_is_resumed) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests before(*user);
+  before.ask(request_of(1));
+  cluster.order(1, "drain");
+  asked_requests refused(*user);
+  refused.ask(request_of(2));
+  before.await_all();
+  refused.await_all();
+  check_answers(cluster, before);
+  BOOST_REQUIRE_EQUAL(refused.n_failed(), 1u);
+  BOOST_TEST(says(refused.all().front().ended->problem->message, "is drained"));
+  BOOST_TEST(cluster.order(1, "members")["result"]["drained"] == true);
+  // Its experts serve others.
+  const auto other = cluster.client(0, "eve");
+  asked_requests elsewhere(*other);
+  elsewhere.ask(request_of(3));
+  elsewhere.await_all();
+  check_answers(cluster, elsewhere);
+  cluster.order(1, "resume");
+  asked_requests after(*user);
+  after.ask(request_of(4));
+  after.await_all();
+  check_answers(cluster, after);
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_changes_on_all_nodes_and_only_as_far_as_it_was_named) {
+  steered cluster("ordermoe");
+  const auto before = cluster.order(2, "policy.get")["result"]["policy"];
+  cluster.order(0, "policy.set", {{"policy", R"({"omega_time":0.625})"}});
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    BOOST_TEST(eventually(
+        [&] { return cluster.order(m, "policy.get")["result"]["policy"]["omega_time"] == 0.625; }));
+    auto now = cluster.order(m, "policy.get")["result"]["policy"];
+    now["omega_time"] = before["omega_time"];
+    BOOST_TEST(now == before);
+  }
+  BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"omega":1})"}}), "'omega'"));
+  BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", "nonsense"}}), "an object"));
+  BOOST_TEST(cluster.refused(0, "policy.set", {{"policy", R"({"omega_time":"x"})"}}) != "");
+}
+
+BOOST_AUTO_TEST_CASE(verbs_ask_for_their_role) {
+  steered cluster;
+  struct one {
+    const char* verb;
+    ordered_json arguments;
+    net::role least;
+  };
+  const one all[] = {{"members", {}, net::role::viewer},
+                     {"requests.list", {}, net::role::viewer},
+                     {"plan.show", {}, net::role::viewer},
+                     {"plan.diff", {}, net::role::viewer},
+                     {"plan.history", {}, net::role::viewer},
+                     {"policy.get", {}, net::role::viewer},
+                     {"events", {}, net::role::viewer},
+                     {"requests.cancel", {{"request", 1}}, net::role::operate},
+                     {"drain", {}, net::role::operate},
+                     {"resume", {}, net::role::operate},
+                     {"plan.propose", {}, net::role::operate},
+                     {"plan.apply", {}, net::role::admin},
+                     {"plan.abort", {}, net::role::admin},
+                     {"policy.set", {{"policy", R"({"horizon":2})"}}, net::role::admin},
+                     {"audit", {}, net::role::admin}};
+  for (const auto role : {net::role::viewer, net::role::operate, net::role::admin}) {
+    const auto who = cluster.client(0, fmt::format("who-{}", net::to_string(role)), role);
+    for (const auto& each : all) {
+      BOOST_TEST_CONTEXT(each.verb << " as " << net::to_string(role)) {
+        const auto arguments = each.arguments.is_null() ? ordered_json::object() : each.arguments;
+        const auto reply = who->order(each.verb, arguments.dump(), true, test::patience);
+        const auto text = reply ? *reply : reply.error().message;
+        BOOST_TEST(says(text, "takes a certificate of role") == (role < each.least), text);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_dry_run_changes_nothing_and_every_change_is_audited) {
+  steered cluster;
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  const auto plan = cluster.order(0, "plan.show")["result"];
+  const auto told = cluster.order(0, "plan.apply", ordered_json::object(), true);
+  BOOST_TEST(told["dry_run"] == true);
+  BOOST_TEST(told["epoch_after"] == 2);
+  cluster.order(0, "drain", ordered_json::object(), true);
+  cluster.order(0, "policy.set", {{"policy", R"({"horizon":2})"}}, true);
+  const auto audited = cluster.order(0, "audit")["result"]["orders"];
+  BOOST_TEST(cluster.order(0, "plan.show")["result"] == plan);
+  const auto members = cluster.order(0, "members")["result"];
+  BOOST_TEST(members["drained"] == false);
+  BOOST_TEST(members["policy"] == 0);
+  // Ordered and what came of it, with who it was.
+  BOOST_REQUIRE_EQUAL(audited.size(), 8u);
+  for (const auto& line : audited) {
+    BOOST_TEST(line["who"] == "ada");
+    BOOST_TEST(line["role"] == "admin");
+  }
+  BOOST_TEST(audited[2]["what"] == "ordered");
+  BOOST_TEST(audited[3]["what"] == "would be done");
+  BOOST_TEST(cluster.log_of(0).has("audit s0.1.2 by ada (admin)"));
+}
+
+BOOST_AUTO_TEST_CASE(orders_that_make_no_sense_are_answered_and_do_nothing) {
+  steered cluster;
+  BOOST_TEST(says(cluster.refused(0, "nonsense"), "found verb 'nonsense'"));
+  BOOST_TEST(says(cluster.refused(0, "plan.diff"), "nothing was proposed"));
+  BOOST_TEST(says(cluster.refused(0, "plan.apply"), "nothing was proposed"));
+  BOOST_TEST(says(cluster.refused(0, "plan.abort"), "none is under way"));
+  BOOST_TEST(says(cluster.refused(0, "requests.cancel"), "request"));
+  BOOST_TEST(says(cluster.refused(0, "requests.cancel", {{"request", 77}}), "request 77"));
+  BOOST_TEST(says(cluster.refused(0, "plan.propose", {{"strategy", "nonsense"}}), "nonsense"));
+  BOOST_TEST(says(cluster.refused(0, "plan.propose", {{"steps", "many"}}), "steps"));
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  BOOST_TEST(says(cluster.refused(0, "plan.apply", {{"proposal", 9}}), "found proposal 9"));
+  BOOST_TEST(says(cluster.refused(0, "plan.apply", {{"drain_s", -1}}), "drain_s"));
+  BOOST_TEST(says(cluster.refused(0, "plan.propose", {{"strategy", "exact"}}), "plan in force"));
+  BOOST_TEST(cluster.epoch(0) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(consoles_that_send_garbage_or_go_away_are_noticed_by_nobody_else) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 40; ++i) asked.ask(request_of(i));
+  random_stream draws(1, 2);
+  const std::string whole =
+      R"({"ref":1,"verb":"plan.propose","arguments":{"strategy":"layer-shards"},"dry_run":false})";
+  for (int i = 0; i < 60; ++i) {
+    test::bare_end console;
+    console.start(cluster.dialling(static_cast<std::uint32_t>(i) % nodes::n));
+    BOOST_REQUIRE(eventually([&] { return console.is_up(); }));
+    auto text = whole;
+    for (std::uint64_t flips = draws.below(6); flips > 0; --flips)
+      text[draws.below(text.size())] = static_cast<char>(draws.below(256));
+    text.resize(draws.below(text.size() + 1));
+    console.say(actors::control_kind::order, text);
+    console.say(actors::control_kind::admin, text);
+    if (i % 2 == 0) console.stop();
+  }
+  asked.await_all();
+  check_answers(cluster, asked);
+  for (std::uint32_t m = 0; m < nodes::n; ++m) BOOST_TEST(cluster.epoch(m) == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_request_is_cancelled_by_an_operator_and_events_say_so) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  asked.ask(request_of(1, 55));
+  for (std::uint32_t i = 2; i < 40; ++i) asked.ask(request_of(i, 55));
+  std::uint64_t number = 0;
+  BOOST_REQUIRE(eventually([&] {
+    const auto listed = cluster.order(1, "requests.list")["result"]["requests"];
+    if (listed.empty()) return false;
+    number = listed.back()["request"].get<std::uint64_t>();
+    return true;
+  }));
+  cluster.order(1, "requests.cancel", {{"request", number}});
+  asked.await_all();
+  const auto cancelled = std::ranges::count_if(
+      asked.all(), [](const auto& each) { return each.ended->finish == "cancelled"; });
+  BOOST_TEST(cancelled == 1);
+  const auto events = cluster.order(1, "events", {{"since", 0}})["result"];
+  BOOST_TEST(std::ranges::any_of(events["events"], [](const ordered_json& each) {
+    return each["event"] == "request_cancelled";
+  }));
+  BOOST_TEST(cluster.order(1, "events", {{"since", events["latest"]}})["result"]["events"].empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe
