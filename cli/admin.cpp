@@ -13,6 +13,8 @@
 
 #include "cli/common.hpp"
 #include "cli/connection.hpp"
+#include "config/files.hpp"
+#include "net/identity/revocations.hpp"
 #include "setup/cluster_folder.hpp"
 
 // `ordermoe admin`: an operator's console. It is a client of one node (or of the one that a verb names), whose admin
@@ -36,6 +38,16 @@ class admin_session {
 
   const admin_flags& flags() const { return flags_; }
   void set_dry_run(bool on) { flags_.dry_run = on; }
+
+  /// Of the folder's nodes: the one that --node names, or all.
+  result<std::vector<std::string>> chosen_nodes() const {
+    if (!flags_.node.empty() && flags_.node != "all") return std::vector{flags_.node};
+    const auto files = setup::read_cluster_folder({flags_.folder});
+    if (!files) return files.error();
+    std::vector<std::string> names;
+    for (const auto& file : *files) names.push_back(file.name);
+    return names;
+  }
 
   /// From the node of this name; empty: the one that --node names, else the first that answers.
   result<ordered_json> order(const std::string& node, const std::string& verb,
@@ -196,6 +208,7 @@ class verbs {
     add_policy();
     add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
     add_drain("resume", "It takes them again");
+    add_certificates();
     add_events();
     simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
            table("orders", {"time_s", "operation", "who", "role", "what", "text"}));
@@ -210,6 +223,7 @@ class verbs {
         {" plan", " show"},      {" plan propose", " --strategy layer-shards"},
         {" plan diff", " 1"},    {" plan apply", " --drain-s 10"},
         {" policy", " get"},     {" policy set", " omega_time=0.7"},
+        {" cert", " show"},      {" cert reload", " --node s2"},
         {" drain", " s2"},       {" resume", " s2"},
         {" events", " --follow"}};
     for (auto* each : of.get_subcommands([](const CLI::App*) { return true; })) {
@@ -351,6 +365,81 @@ class verbs {
     });
   }
 
+  void add_certificates() {
+    auto& certificates =
+        group("cert", "Certificates of running nodes (`ordermoe cert` makes them)");
+    auto& show = *certificates.add_subcommand(
+        "show", "Until when each node's is in force, and which list of what is revoked it has");
+    bind_(show, [session = session_] {
+      return ask_each(session(), "cert.show", ordered_json::object(),
+                      {"node", "days_left", "serial", "revoked", "revocations", "n_revoked"});
+    });
+    auto& reload = *certificates.add_subcommand(
+        "reload",
+        "Nodes read certificate, key and ca.crl anew, and take the ca.crl of --dir; without --node "
+        "all of them");
+    bind_(reload, [session = session_]() -> result<void> {
+      const auto here = session();
+      const auto list =
+          setup::cluster_folder{here->flags().folder}.certificates() / net::revocations_file;
+      const auto text = read_file(list, net::most_revocations_bytes);
+      auto arguments = ordered_json::object();
+      if (text)
+        arguments["revocations"] = *text;
+      else if (text.error().code != errc::not_found)
+        return text.error();
+      const auto known = number_of_list(list);
+      return ask_each(here, "cert.reload", arguments, {"node", "changed", "list"},
+                      [&](const ordered_json& told) { warn_of_list(list, known, told); });
+    });
+  }
+
+  /// 0: there is none, or none that the authority signed, which the nodes say.
+  static std::uint64_t number_of_list(const std::filesystem::path& list) {
+    const auto read = net::read_revocations(list, list.parent_path() / "ca.crt");
+    return read && *read ? (*read)->number : 0;
+  }
+
+  static void warn_of_list(const std::filesystem::path& list, std::uint64_t known,
+                           const ordered_json& told) {
+    const auto there = told.value("list", std::uint64_t{0});
+    if (known > 0 && there > known)
+      fmt::print(stderr,
+                 "ordermoe: warning: {} is list {}, and {} has list {}; bring back the latest, as "
+                 "from state/ca.crl of a node, before you revoke more\n",
+                 list.string(), known, told.value("node", ""), there);
+  }
+
+  /// Of each chosen node a line; who does not answer is named in the end.
+  static result<void> ask_each(const session_ptr& session, const std::string& verb,
+                               const ordered_json& arguments,
+                               const std::vector<std::string>& columns,
+                               const show_function& look_at = {}) {
+    const auto nodes = session->chosen_nodes();
+    if (!nodes) return nodes.error();
+    auto replies = ordered_json::array(), rows = ordered_json::array();
+    result<void> outcome;
+    for (const auto& node : *nodes) {
+      const auto reply = session->order(node, verb, arguments, soon);
+      if (!reply) {
+        if (!outcome) report(outcome.error());
+        outcome = at(node, reply.error());
+        continue;
+      }
+      replies.push_back(*reply);
+      rows.push_back(reply->at("result"));
+      if (look_at) look_at(rows.back());
+    }
+    const auto& flags = session->flags();
+    if (flags.json)
+      fmt::print("{}\n", ordered_json{{"nodes", replies}}.dump(2));
+    else if (!rows.empty())
+      print_rows(rows, columns);
+    if (!flags.json && flags.dry_run) fmt::print("nothing was done\n");
+    std::fflush(stdout);
+    return outcome;
+  }
+
   void add_drain(const std::string& name, const std::string& what) {
     struct wish {
       std::string node;
@@ -474,11 +563,13 @@ class line_reader {
 
   /// The rest of the only verb that begins so.
   static unsigned char complete(EditLine* edit, int) {
-    static const std::vector<std::string> lines{
-        "members",     "requests list", "requests cancel ", "plan show",    "plan propose",
-        "plan diff",   "plan apply",    "plan abort",       "plan history", "policy get",
-        "policy set ", "drain ",        "resume ",          "events",       "audit",
-        "help",        "quit"};
+    static const std::vector<std::string> lines{"members",    "requests list", "requests cancel ",
+                                                "plan show",  "plan propose",  "plan diff",
+                                                "plan apply", "plan abort",    "plan history",
+                                                "policy get", "policy set ",   "drain ",
+                                                "resume ",    "cert show",     "cert reload",
+                                                "events",     "audit",         "help",
+                                                "quit"};
     const auto* info = el_line(edit);
     const std::string typed(info->buffer, info->cursor);
     std::string common;

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +24,7 @@
 #include "cli/common.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
+#include "net/identity/certificates.hpp"
 #include "planning/profile.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
@@ -220,6 +222,24 @@ void print_links(const std::vector<node_state>& states) {
   }
 }
 
+std::string expiry_warning(const std::string& node, std::int64_t left_s) {
+  return fmt::format(
+      "{}: its certificate expires in {} days; make another with `ordermoe cert renew {}`", node,
+      left_s / 86'400, node);
+}
+
+void warn_of_certificates(const std::vector<node_state>& states) {
+  for (const auto& each : states) {
+    if (!each.status.is_object() || !each.status.contains("certificate")) continue;
+    const auto& told = each.status["certificate"];
+    if (told.value("expires_soon", false))
+      fmt::print(stderr, "ordermoe: warning: {}\n",
+                 expiry_warning(each.name, told.value("days_left", std::int64_t{0}) * 86'400));
+    if (told.value("revoked", false))
+      fmt::print(stderr, "ordermoe: warning: {}: its certificate is revoked\n", each.name);
+  }
+}
+
 void print_states(const std::vector<node_state>& states, bool json) {
   if (json) {
     auto all = nlohmann::ordered_json::array();
@@ -249,6 +269,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
   }
   print_links(states);
   print_rehearsal(states);
+  warn_of_certificates(states);
 }
 
 // ------------------------------------------------------------------------------------------------ up
@@ -513,6 +534,17 @@ struct checked_node {
   std::string problem;
 };
 
+std::vector<std::string> certificate_warnings(const std::vector<checked_node>& nodes) {
+  std::vector<std::string> warnings;
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  for (const auto& each : nodes)
+    if (const auto left_s =
+            each.outlook ? each.outlook->certificate_until_s - now : net::expires_soon_s;
+        left_s < net::expires_soon_s)
+      warnings.push_back(expiry_warning(each.name, left_s));
+  return warnings;
+}
+
 void print_checked(const std::vector<checked_node>& nodes, const std::string& problem,
                    const std::vector<std::string>& warnings, bool json) {
   if (json) {
@@ -562,8 +594,9 @@ result<void> check(const check_command& options) {
     if (outlook) nodes.back().outlook = *outlook;
   }
   const auto reach = files.size() > 1 ? setup::check_reach(files) : result<void>{};
-  print_checked(nodes, reach ? "" : reach.error().message, setup::channel_warnings(files),
-                options.json);
+  auto warnings = setup::channel_warnings(files);
+  std::ranges::move(certificate_warnings(nodes), std::back_inserter(warnings));
+  print_checked(nodes, reach ? "" : reach.error().message, warnings, options.json);
   const auto bad = std::ranges::count_if(nodes, [](const auto& each) { return !each.outlook; });
   if (bad > 0)
     return error{errc::mismatch, fmt::format("{} of {} nodes would not start", bad, nodes.size())};

@@ -34,7 +34,8 @@ std::vector<std::string> channel_warnings(const std::vector<node_file>& files) {
       "channel caf: CAF tells nobody whose certificate a peer has, so every holder of a "
       "certificate "
       "of the cluster can pass for any node or client, and anybody who reaches the port can end a "
-      "node; let a firewall admit the cluster's hosts alone, or use asio (docs/OPERATING.md)");
+      "node; what is revoked is not refused, and renewed certificates are used after a restart; "
+      "let a firewall admit the cluster's hosts alone, or use asio (docs/OPERATING.md)");
   return warnings;
 }
 

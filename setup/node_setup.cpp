@@ -100,8 +100,14 @@ result<std::vector<net::transport_peer>> peers_of(const node_file& file, const c
 
 result<net::transport_options> transport_of(const node_file& file, const cluster& servers) {
   net::transport_options options;
-  auto identity = net::tls_identity::load(file.authority, file.certificate, file.key);
+  auto identity = net::tls_identity::load({file.authority, file.certificate, file.key,
+                                           file.authority.parent_path() / net::revocations_file,
+                                           file.state / net::revocations_file});
   if (!identity) return identity.error();
+  if ((*identity)->is_revoked((*identity)->facts().serial))
+    return error{errc::mismatch,
+                 fmt::format("{}: is revoked; make another with `ordermoe cert renew {}`",
+                             file.certificate.string(), file.name)};
   const auto& who = (*identity)->name();
   if (who.of != net::role::node || who.name != file.name)
     return error{errc::mismatch,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/admin/identity_report.hpp"
 #include "actors/admin/orders.hpp"
 #include "actors/admin/reports.hpp"
 #include "config/json.hpp"
@@ -72,7 +74,7 @@ struct admin_state {
     bool changes;
     handler run;
   };
-  static const std::array<verb, 15>& verbs();
+  static const std::array<verb, 17>& verbs();
 
   void take(admin_order& order) {
     auto taken = std::make_shared<order_in_hand>();
@@ -178,6 +180,67 @@ struct admin_state {
     auto lines = ordered_json::array();
     for (const auto& each : book->audited()) lines.push_back(each);
     book->tell(order, {{"orders", std::move(lines)}});
+  }
+
+  // ------------------------------------------------------------------------------------- certificates
+
+  result<std::shared_ptr<net::identity_keeper>> keeper() const {
+    if (auto known = context().seat->identity) return known;
+    return error{errc::unsupported, "this node has no certificate"};
+  }
+
+  void show_certificate(const order_ptr& order, const json_value&) {
+    const auto known = keeper();
+    if (!known) return book->refuse(order, known.error());
+    auto told = certificate_json(*(*known)->now(), seconds_now());
+    told["node"] = name_of(id());
+    book->tell(order, std::move(told));
+  }
+
+  static std::int64_t seconds_now() {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  void reload_certificate(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"revocations"});
+    const auto list = arguments.find("revocations");
+    const auto pem = list ? list->string() : std::string();
+    with_plan(order, [this, order, pem](const in_force& now) {
+      const auto known = keeper();
+      if (!known) return book->refuse(order, known.error());
+      const auto changed = reload_identity(**known, pem, order->dry_run);
+      if (!changed) return book->refuse(order, changed.error());
+      ordered_json told{{"node", name_of(id())}, {"changed", changed->has_value()}};
+      told["list"] = (*changed ? (*changed)->next : (*known)->now())->revocations().number;
+      if (*changed) told.update(change_json(**changed));
+      if (*changed && !order->dry_run) identity_changed(change_json(**changed), id());
+      book->done(order, now.content->plan.epoch, std::move(told));
+    });
+  }
+
+  /// The others take a newer list from whoever has it; `from` has.
+  void identity_changed(const ordered_json& what, std::uint32_t from) {
+    book->note("identity_changed", what);
+    if (!what.contains("revocations")) return;
+    for (std::uint32_t server = 0; server < context().n_servers(); ++server)
+      if (server != id() && server != from && !away.contains(server)) tell_revocations(server);
+  }
+
+  void tell_revocations(std::uint32_t server) {
+    const auto known = context().seat->identity;
+    if (!known) return;
+    const auto now = known->now();
+    if (now->revocations().number > 0) say(server, {{"revocations", now->revocations().pem}});
+  }
+
+  void take_revocations(std::uint32_t from, const std::string& pem) {
+    const auto known = keeper();
+    if (!known) return;
+    const auto changed = (*known)->take_revocations(pem);
+    if (!changed) return ignore(from, changed.error());
+    if (*changed) identity_changed(change_json(**changed), from);
   }
 
   // ------------------------------------------------------------------------------ requests, this node
@@ -469,6 +532,13 @@ struct admin_state {
     auto document = json_document::parse(message.text, "admin message");
     if (!document) return ignore(message.server, document.error());
     const auto root = (*document)->root();
+    if (message.server == id()) return take_own(message.text);
+    if (const auto list = root.find("revocations")) {
+      root.only({"revocations"});
+      const auto pem = list->string();
+      if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
+      return take_revocations(message.server, pem);
+    }
     if (const auto policy = root.find("policy")) {
       root.only({"policy", "operation"});
       const auto text = policy->string();
@@ -489,6 +559,14 @@ struct admin_state {
     act(rules->hear(message.server, said));
   }
 
+  /// From the node around it: an event.
+  void take_own(const std::string& text) {
+    const auto said = ordered_json::parse(text);
+    const auto event = said.at("event").get<std::string>();
+    if (event == "identity_changed") return identity_changed(said.at("about"), id());
+    book->note(event, said.at("about"));
+  }
+
   void ignore(std::uint32_t server, const error& why) {
     book->note("peer_makes_no_sense", {{"peer", name_of(server)}, {"why", why.message}});
   }
@@ -499,6 +577,7 @@ struct admin_state {
     if (message.up) {
       away.erase(message.server);
       rules->found(message.server);
+      tell_revocations(message.server);
     } else {
       away.insert(message.server);
       act(rules->lost(message.server));
@@ -506,8 +585,8 @@ struct admin_state {
   }
 };
 
-const std::array<admin_state::verb, 15>& admin_state::verbs() {
-  static const std::array<verb, 15> all{{
+const std::array<admin_state::verb, 17>& admin_state::verbs() {
+  static const std::array<verb, 17> all{{
       {"members", rank::viewer, false, &admin_state::members},
       {"requests.list", rank::viewer, false, &admin_state::list_requests},
       {"plan.show", rank::viewer, false, &admin_state::show_plan},
@@ -516,6 +595,8 @@ const std::array<admin_state::verb, 15>& admin_state::verbs() {
       {"policy.get", rank::viewer, false, &admin_state::get_policy},
       {"events", rank::viewer, false, &admin_state::tell_events},
       {"audit", rank::admin, false, &admin_state::tell_audit},
+      {"cert.show", rank::viewer, false, &admin_state::show_certificate},
+      {"cert.reload", rank::admin, true, &admin_state::reload_certificate},
       {"requests.cancel", rank::operator_, true, &admin_state::cancel},
       {"drain", rank::operator_, true, &admin_state::drain},
       {"resume", rank::operator_, true, &admin_state::resume},

@@ -19,6 +19,9 @@
 ///   policy.get       viewer
 ///   events           viewer    since                          what happened here, numbered
 ///   audit            admin                                    who ordered what, and what came of it
+///   cert.show        viewer                                   this node's certificate, and what it takes as revoked
+///   cert.reload      admin     revocations                    reads certificate, key and list of what is revoked anew;
+///                                                             a newer list (PEM) is taken by all nodes
 ///   requests.cancel  operator  request
 ///   drain, resume    operator                                 this node takes no requests of users, or does again
 ///   plan.propose     operator  strategy, steps, seed          a plan by what is known now; nothing changes

@@ -105,6 +105,12 @@ class all_caf_connections final : public net::connections {
     if (hub_) caf::anon_send(hub_, caf_task{std::move(what)});
   }
 
+  result<void> use(std::shared_ptr<const net::tls_identity>) override {
+    return error{errc::unsupported,
+                 "over CAF a new certificate is used, and a list of what is revoked believed, after "
+                 "the next start"};
+  }
+
   void after(std::int64_t ns, std::function<void()> what) override {
     if (!halted_) caf::delayed_anon_send(hub_, nanoseconds(ns), caf_task{std::move(what)});
   }

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/admin/identity_report.hpp"
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
 #include "actors/service/status_json.hpp"
@@ -105,7 +106,8 @@ class node::content final : public net::transport_user {
  public:
   explicit content(node_options options)
       : options_(std::move(options)),
-        through_(std::make_shared<std::atomic<net::transport*>>(nullptr)) {}
+        through_(std::make_shared<std::atomic<net::transport*>>(nullptr)),
+        identity_(std::make_shared<net::identity_keeper>(options_.transport.identity)) {}
 
   result<void> begin() {
     fill_in_seat();
@@ -118,6 +120,7 @@ class node::content final : public net::transport_user {
     transport_ = std::move(*transport);
     through_->store(transport_.get());
     through_->notify_all();
+    identity_->tell([through = through_](const auto& next) { through->load()->use(next); });
     asker_ = std::thread([this] { answer_asks(); });
     return {};
   }
@@ -155,6 +158,7 @@ class node::content final : public net::transport_user {
     j["cluster"] = options_.transport.identity->name().cluster;
     j["time_ns"] = status->time_ns;
     j["model"] = model_digest();
+    j["certificate"] = certificate_json(*identity_->now(), seconds_now());
     j["links"] = ordered_json::array();
     for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));
     j["peers"] = peers_json(server.away);
@@ -212,6 +216,7 @@ class node::content final : public net::transport_user {
     seat.load = [this](const planning::plan& plan) { return load(plan); };
     seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
     seat.log = options_.log;
+    seat.identity = identity_;
     options_.service.seat = std::move(seat);
   }
 
@@ -267,6 +272,7 @@ class node::content final : public net::transport_user {
                        {"server", server_of(peer)},
                        {"up", figures.up && std::ranges::find(away, server_of(peer)) == away.end()},
                        {"boot", figures.self.boot},
+                       {"serial", figures.serial},
                        {"round_trip_ns", figures.round_trip_ns},
                        {"bytes_per_s", figures.bytes_per_s},
                        {"connections", figures.connections},
@@ -661,15 +667,53 @@ class node::content final : public net::transport_user {
     }
   }
 
-  /// Actors are asked on a thread that may wait; in between it looks at the links.
+  static std::int64_t seconds_now() {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  /// To this node's own admin, who tells operators and other nodes.
+  void tell_admin(const char* event, ordered_json about) {
+    service_->admin_said(options_.server,
+                         ordered_json{{"event", event}, {"about", std::move(about)}}.dump());
+  }
+
+  void look_at_identity() {
+    const auto changed = identity_->look();
+    if (!changed)
+      tell_admin("identity_files_broken", {{"why", changed.error().message}});
+    else if (*changed)
+      tell_admin("identity_changed", change_json(**changed));
+    warn_of_certificate();
+  }
+
+  /// Once a day, and once for each certificate.
+  void warn_of_certificate() {
+    const auto now = seconds_now();
+    const auto told = certificate_json(*identity_->now(), now);
+    const auto serial = told["serial"].get<std::string>();
+    if (serial == warned_of_ && now - warned_s_ < 86'400) return;
+    warned_of_ = serial;
+    warned_s_ = now;
+    if (told["expires_soon"].get<bool>()) tell_admin("certificate_expires_soon", told);
+    if (told["revoked"].get<bool>()) tell_admin("own_certificate_revoked", told);
+  }
+
+  /// Actors are asked on a thread that may wait; in between it looks at the links and the certificates.
   void answer_asks() {
     constexpr std::chrono::seconds look_again(1);
+    auto looked = std::chrono::steady_clock::now() - look_again;
     std::unique_lock lock(asks_mutex_);
     for (;;) {
       asked_.wait_for(lock, look_again, [this] { return ending_ || !asks_.empty(); });
       if (ending_) return;
       const auto askers = std::exchange(asks_, {});
       lock.unlock();
+      if (const auto now = std::chrono::steady_clock::now(); now - looked >= look_again) {
+        looked = now;
+        look_at_identity();
+      }
       if (options_.believes_measures) tell_links();
       if (askers.empty()) {
         lock.lock();
@@ -685,6 +729,9 @@ class node::content final : public net::transport_user {
 
   node_options options_;
   std::shared_ptr<std::atomic<net::transport*>> through_;
+  std::shared_ptr<net::identity_keeper> identity_;
+  std::string warned_of_;  ///< Serial; of the asking thread, as the next.
+  std::int64_t warned_s_ = 0;
   std::unique_ptr<service> service_;
   std::unique_ptr<net::transport> transport_;
   std::mutex clients_mutex_;

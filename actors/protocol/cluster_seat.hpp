@@ -11,8 +11,14 @@
 #include "net/wire/messages.hpp"
 #include "planning/plan.hpp"
 
+namespace ordermoe::net {
+class identity_keeper;
+}
+
 /// A service that has one server of a cluster, whose others are in other processes. No CAF type in this header.
 namespace ordermoe::actors {
+
+class member_roll;
 
 /// The way to one of the others.
 class frame_outlet {
@@ -35,6 +41,10 @@ struct cluster_seat {
   /// This plan is in force here from now on, with what load() made of it; to be kept over the end of the process.
   std::function<result<void>(const planning::plan&)> adopt;
   std::function<void(const std::string&)> log;
+  /// By which this node is known, and what it does not believe; null: none that changes.
+  std::shared_ptr<net::identity_keeper> identity;
+  /// Who belongs to the cluster (cluster/member_roll.hpp); null: all servers, always.
+  std::shared_ptr<member_roll> members;
 };
 
 /// What came from another server, or what is known of it.

@@ -30,6 +30,8 @@ class connection {
   virtual bool established() const = 0;
   virtual const certificate_name& peer() const = 0;
   virtual stream which() const = 0;
+  /// Of its certificate, once established; empty: not known here.
+  virtual std::string serial() const { return {}; }
   /// What peer() goes by, for messages: "its certificate is".
   virtual const char* proof() const = 0;
 
@@ -98,6 +100,9 @@ class connections {
   virtual void post(std::function<void()> what) = 0;
 
   // On the connections' own thread:
+  /// Connections that begin from now on are by this one, of the same name; others stay. Error: what keeps it from that;
+  /// nothing has changed then.
+  virtual result<void> use(std::shared_ptr<const tls_identity> identity) = 0;
   virtual void after(std::int64_t ns, std::function<void()> what) = 0;
   /// Tells `done` once, within dial_ns. Reading begins when that returns. Error: io, why there is no connection;
   /// others where whoever answers is not one of ours.

@@ -85,6 +85,10 @@ void peer_book::agree(std::string_view what, const std::string& value) {
   }
 }
 
+void peer_book::use(std::shared_ptr<const tls_identity> identity) {
+  connections_->post([this, identity = std::move(identity)] { adopt(identity); });
+}
+
 void peer_book::leave(peer_id client, std::string_view why) {
   connections_->post([this, client, why = std::string(why)] {
     if (const auto found = find(client)) give_up(found, why);
@@ -100,6 +104,7 @@ peer_figures peer_book::figures(peer_id of) const {
   told.read_bytes = found->read_bytes;
   told.connections = found->n_connections;
   told.name = found->spec.name;
+  if (!found->connections.empty()) told.serial = found->connections.back()->serial();
   if (!found->link) return told;
   const auto& link = *found->link;
   told.up = link.now_in() == session::phase::up;

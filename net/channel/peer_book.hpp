@@ -28,6 +28,7 @@ class peer_book final : public connections_user {
   void used(peer_id from, lane of, std::uint64_t bytes);
   void flush();
   void agree(std::string_view what, const std::string& value);
+  void use(std::shared_ptr<const tls_identity> identity);
   void leave(peer_id client, std::string_view why);
   peer_figures figures(peer_id of) const;
   const std::vector<address>& listens_at() const { return listens_at_; }
@@ -91,6 +92,12 @@ class peer_book final : public connections_user {
   void finish(const connection_ptr& with, std::string_view why);
   /// A client whose session never began.
   void forget_unborn(const peer_ptr& client, std::string_view why);
+
+  void adopt(std::shared_ptr<const tls_identity> identity);
+  bool is_revoked(const connection& with) const {
+    return options_.identity->is_revoked(with.serial());
+  }
+  void end_revoked(const peer_ptr& of);
 
   void dial_where_due();
   void dial(const peer_ptr& to, stream which);

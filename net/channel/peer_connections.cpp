@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "net/channel/peer_book.hpp"
@@ -134,6 +135,11 @@ void peer_book::attach(const connection_ptr& with) {
         with, {errc::mismatch, fmt::format("{} {}, expected {}", with->proof(), uri_of(who),
                                            expected ? fmt::format("node {}", expected->spec.name)
                                                     : "a node of the member list")});
+  if (is_revoked(*with))
+    return turn_away(with,
+                     {errc::mismatch, fmt::format("{} {}, which is revoked (serial {}); "
+                                                  "renew it with `ordermoe cert renew`",
+                                                  with->proof(), uri_of(who), with->serial())});
   std::erase_if(greeting_, [&](const greeting& each) { return each.with == with; });
   if (expected) expected->dialled_of(which).busy = false;
   attach_to(owner, with);
@@ -216,6 +222,37 @@ void peer_book::forget_unborn(const peer_ptr& client, std::string_view why) {
   user_.take(client->id, {{session_event::what::down, {}, std::string(why)}});
   in_user_ = false;
   flush();
+}
+
+// --------------------------------------------------------------------------------- another certificate
+
+void peer_book::adopt(std::shared_ptr<const tls_identity> identity) {
+  if (ending_) return;
+  const auto& own = options_.identity->name();
+  if (identity->name() != own)
+    return tell("certificates",
+                {errc::mismatch, fmt::format("found one of {}, expected {}",
+                                             uri_of(identity->name()), uri_of(own))});
+  if (auto used = connections_->use(identity); !used) return tell("certificates", used.error());
+  options_.identity = std::move(identity);
+  for (const auto& each : everybody()) end_revoked(each);
+  // Whoever was refused for what there was before need not wait.
+  for (const auto& each : members_)
+    for (auto& state : each->dialled) state.next_ns = 0;
+}
+
+/// The connections alone: its session goes on where it comes back with another certificate.
+void peer_book::end_revoked(const peer_ptr& of) {
+  std::vector<connection_ptr> revoked;
+  {
+    const auto lock = hold(*of);
+    std::ranges::copy_if(of->connections, std::back_inserter(revoked),
+                         [&](const connection_ptr& each) { return is_revoked(*each); });
+  }
+  if (revoked.empty()) return;
+  const auto why = fmt::format("its certificate (serial {}) is revoked", revoked[0]->serial());
+  tell(of->spec.name, {errc::mismatch, why});
+  for (const auto& each : revoked) finish(each, why);
 }
 
 // --------------------------------------------------------------------------------------------- dialling

@@ -71,6 +71,15 @@ result<certificate_name> name_in(X509* certificate) {
   return std::move(ours.front());
 }
 
+/// As certificate_facts has it.
+std::string serial_of(X509* certificate) {
+  const auto* serial = X509_get0_serialNumber(certificate);
+  std::string text;
+  for (int i = 0; i < ASN1_STRING_length(serial); ++i)
+    text += fmt::format("{:02x}", ASN1_STRING_get0_data(serial)[i]);
+  return text;
+}
+
 bool use(SSL_CTX* context, const std::filesystem::path& authority,
          const std::filesystem::path& certificate, const std::filesystem::path& key) {
   return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
@@ -114,18 +123,53 @@ BIO_METHOD* wire_method() {
 
 }  // namespace
 
-tls_identity::tls_identity(ssl_ctx_st* context, certificate_name name, identity_files files)
-    : context_(context), name_(std::move(name)), files_(std::move(files)) {}
+namespace {
+
+/// Of the files and of what was known before, the one with the largest number.
+result<revocation_list> newest_revocations(const identity_files& files,
+                                           const tls_identity* before) {
+  auto newest = before != nullptr ? before->revocations() : revocation_list{};
+  for (const auto* each : {&files.revocations, &files.kept_revocations}) {
+    if (each->empty()) continue;
+    auto read = read_revocations(*each, files.authority);
+    if (!read) return read.error();
+    if (*read && (*read)->number > newest.number) newest = std::move(**read);
+  }
+  return newest;
+}
+
+}  // namespace
 
 tls_identity::~tls_identity() {
   SSL_CTX_free(context_);
 }
 
+std::shared_ptr<const tls_identity> tls_identity::with(revocation_list revocations) const {
+  auto made = std::shared_ptr<tls_identity>(new tls_identity);
+  SSL_CTX_up_ref(context_);
+  made->context_ = context_;
+  made->name_ = name_;
+  made->facts_ = facts_;
+  made->files_ = files_;
+  made->revocations_ = std::move(revocations);
+  return made;
+}
+
 result<std::shared_ptr<const tls_identity>> tls_identity::load(
     const std::filesystem::path& authority, const std::filesystem::path& certificate,
     const std::filesystem::path& key) {
+  return load({authority, certificate, key, authority.parent_path() / revocations_file, {}});
+}
+
+result<std::shared_ptr<const tls_identity>> tls_identity::load(const identity_files& files,
+                                                               const tls_identity* before) {
+  const auto& [authority, certificate, key, revocations, kept] = files;
   auto name = check_identity(authority, certificate, key, std::time(nullptr));
   if (!name) return name.error();
+  auto facts = read_certificate(certificate);
+  if (!facts) return facts.error();
+  auto newest = newest_revocations(files, before);
+  if (!newest) return newest.error();
   auto* context = SSL_CTX_new(TLS_method());
   if (context == nullptr || !use(context, authority, certificate, key)) {
     SSL_CTX_free(context);
@@ -139,8 +183,13 @@ result<std::shared_ptr<const tls_identity>> tls_identity::load(
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
-  return std::shared_ptr<const tls_identity>(
-      new tls_identity(context, std::move(*name), {authority, certificate, key}));
+  auto made = std::shared_ptr<tls_identity>(new tls_identity);
+  made->context_ = context;
+  made->name_ = std::move(*name);
+  made->facts_ = std::move(*facts);
+  made->files_ = files;
+  made->revocations_ = std::move(*newest);
+  return std::shared_ptr<const tls_identity>(std::move(made));
 }
 
 tls_channel::tls_channel(std::shared_ptr<const tls_identity> self)
@@ -218,6 +267,7 @@ result<void> tls_channel::establish() {
   auto* certificate = SSL_get1_peer_certificate(ssl_);
   if (certificate == nullptr) return error{errc::malformed, "TLS: the peer has no certificate"};
   auto name = name_in(certificate);
+  peer_serial_ = serial_of(certificate);
   X509_free(certificate);
   if (!name) return name.error();
   if (name->cluster != self_->name().cluster)

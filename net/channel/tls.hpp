@@ -7,6 +7,7 @@
 
 #include "config/error.hpp"
 #include "net/identity/certificates.hpp"
+#include "net/identity/revocations.hpp"
 #include "net/session/header.hpp"
 
 struct ssl_ctx_st;
@@ -18,25 +19,43 @@ namespace ordermoe::net {
 
 struct identity_files {
   std::filesystem::path authority, certificate, key;
+  /// Lists of what is revoked: the operator's, and what was kept of those that came otherwise. Neither need exist; empty:
+  /// there is none. The one with the larger number counts.
+  std::filesystem::path revocations, kept_revocations;
 };
 
-/// An authority, and the certificate and key by which this end is known. Read once; connections share it.
+/// An authority, and the certificate and key by which this end is known, and whose certificates it does not believe any
+/// more. Read once; connections share it.
 class tls_identity {
  public:
-  /// Errors: those of check_identity; failed where OpenSSL does not take them.
+  /// `before`: no list of what is revoked with a smaller number counts. Errors: those of check_identity and
+  /// read_revocations; failed where OpenSSL does not take them.
+  static result<std::shared_ptr<const tls_identity>> load(const identity_files& files,
+                                                          const tls_identity* before = nullptr);
+  /// With the list that is beside the authority, where there is one.
   static result<std::shared_ptr<const tls_identity>> load(const std::filesystem::path& authority,
                                                           const std::filesystem::path& certificate,
                                                           const std::filesystem::path& key);
+  /// The same with another list of what is revoked.
+  std::shared_ptr<const tls_identity> with(revocation_list revocations) const;
   ~tls_identity();
   const certificate_name& name() const { return name_; }
   const identity_files& files() const { return files_; }
+  const certificate_facts& facts() const { return facts_; }
+  /// OpenSSL's, for connections that others make. Owned by this.
+  ssl_ctx_st* context() const { return context_; }
+  /// Number 0: nothing is.
+  const revocation_list& revocations() const { return revocations_; }
+  bool is_revoked(std::string_view serial) const { return revocations_.has(serial); }
 
  private:
   friend class tls_channel;
-  tls_identity(ssl_ctx_st* context, certificate_name name, identity_files files);
-  ssl_ctx_st* context_;
+  tls_identity() = default;
+  ssl_ctx_st* context_ = nullptr;
   certificate_name name_;
+  certificate_facts facts_;
   identity_files files_;
+  revocation_list revocations_;
 };
 
 /// Bytes on their way through TLS.
@@ -70,6 +89,7 @@ class tls_channel {
   bool ended() const { return ended_; }
   /// Once established:
   const certificate_name& peer() const { return peer_; }
+  const std::string& peer_serial() const { return peer_serial_; }
   stream which() const { return which_; }
   /// Says that this end says no more.
   void end();
@@ -84,6 +104,7 @@ class tls_channel {
   ssl_st* ssl_;
   bool established_ = false, ended_ = false;
   certificate_name peer_;
+  std::string peer_serial_;
   stream which_ = stream::fast;
 };
 

@@ -46,6 +46,7 @@ class tls_connection final : public connection,
   bool established() const override { return tls_->established(); }
   const certificate_name& peer() const override { return tls_->peer(); }
   stream which() const override { return tls_->which(); }
+  std::string serial() const override { return tls_->peer_serial(); }
   const char* proof() const override { return "its certificate is"; }
   bool ended() const override { return tls_->ended(); }
 
@@ -179,6 +180,11 @@ class all_tls_connections final : public connections, public room_keeper {
   }
 
   void post(std::function<void()> what) override { asio::post(io_, std::move(what)); }
+
+  result<void> use(std::shared_ptr<const tls_identity> identity) override {
+    options_.identity = std::move(identity);
+    return {};
+  }
 
   void after(std::int64_t ns, std::function<void()> what) override {
     auto timer = std::make_shared<asio::steady_timer>(io_, std::chrono::nanoseconds(ns));

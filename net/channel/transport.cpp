@@ -32,6 +32,9 @@ void transport::flush() {
 void transport::agree(std::string_view what, const std::string& value) {
   book_->agree(what, value);
 }
+void transport::use(std::shared_ptr<const tls_identity> identity) {
+  book_->use(std::move(identity));
+}
 void transport::leave(peer_id client, std::string_view why) {
   book_->leave(client, why);
 }

@@ -60,7 +60,8 @@ class transport_user {
 struct peer_figures {
   bool up = false;
   std::string name;
-  end_identity self;                ///< The peer's.
+  std::string serial;  ///< Of the certificate of its latest connection; empty: not known.
+  end_identity self;   ///< The peer's.
   std::int64_t round_trip_ns = -1;  ///< Without waits (session::round_trip_ns).
   double bytes_per_s = 0;           ///< That the link to it carries; 0: not known yet.
   struct lane_figures {
@@ -91,6 +92,10 @@ class transport {
   void flush();
   /// From now on nodes that connect are to agree in this; what is connected stays. From any thread.
   void agree(std::string_view what, const std::string& value);
+  /// Connections from now on are by this identity, of the same name. Those that there are stay, but for peers whose
+  /// certificate is revoked by it: these are closed, told to the user once, and let in again only with another. A node's
+  /// session is over when it has found none for as long as one may be silent, a client's at once. From any thread.
+  void use(std::shared_ptr<const tls_identity> identity);
   /// Ends a client's session.
   void leave(peer_id client, std::string_view why);
 

@@ -21,6 +21,8 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "net/identity/issued.hpp"
+#include "net/identity/pem.hpp"
 
 namespace ordermoe::net {
 
@@ -28,49 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-template <auto free>
-struct freed {
-  template <class T>
-  void operator()(T* value) const {
-    free(value);
-  }
-};
-using key_ptr = std::unique_ptr<EVP_PKEY, freed<EVP_PKEY_free>>;
-using certificate_ptr = std::unique_ptr<X509, freed<X509_free>>;
-using bio_ptr = std::unique_ptr<BIO, freed<BIO_free_all>>;
-using number_ptr = std::unique_ptr<BIGNUM, freed<BN_free>>;
-using extension_ptr = std::unique_ptr<X509_EXTENSION, freed<X509_EXTENSION_free>>;
-using names_ptr = std::unique_ptr<GENERAL_NAMES, freed<GENERAL_NAMES_free>>;
-
 constexpr std::string_view scheme = "ordermoe://";
-
-/// What OpenSSL says of its latest failure.
-std::string reason() {
-  std::array<char, 256> text{};
-  const auto code = ERR_get_error();
-  ERR_clear_error();
-  if (code == 0) return "no reason given";
-  ERR_error_string_n(code, text.data(), text.size());
-  return text.data();
-}
-
-error failed(std::string_view what) {
-  return {errc::failed, fmt::format("{}: {}", what, reason())};
-}
-
-std::string text_of(BIO* from) {
-  char* data = nullptr;
-  const auto size = BIO_get_mem_data(from, &data);
-  return {data, static_cast<std::size_t>(size)};
-}
-
-bio_ptr new_text() {
-  return bio_ptr(BIO_new(BIO_s_mem()));
-}
-
-bio_ptr text_from(const std::string& bytes) {
-  return bio_ptr(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));
-}
 
 // -------------------------------------------------------------------------------------------- files
 
@@ -112,47 +72,18 @@ result<void> write_pair(const fs::path& folder, const std::string& name, const s
   return written;
 }
 
-result<certificate_ptr> load_certificate(const fs::path& path) {
-  const auto text = read_file(path);
-  if (!text) return text.error();
-  certificate_ptr found(PEM_read_bio_X509(text_from(*text).get(), nullptr, nullptr, nullptr));
-  if (!found) {
-    ERR_clear_error();
-    return error{errc::malformed,
-                 fmt::format("{}: found no certificate, expected one in PEM", path.string())};
-  }
-  return found;
-}
-
-/// Without a password: nobody is asked for one.
-result<key_ptr> load_key(const fs::path& path) {
-  const auto text = read_file(path);
-  if (!text) return text.error();
-  const auto no_password = [](char*, int, int, void*) { return -1; };
-  key_ptr found(PEM_read_bio_PrivateKey(text_from(*text).get(), nullptr, no_password, nullptr));
-  if (!found) {
-    ERR_clear_error();
-    return error{errc::malformed,
-                 fmt::format("{}: found no private key, expected one in PEM without a password",
-                             path.string())};
-  }
-  return found;
+/// In one step; nobody else can read it at any time.
+result<void> replace_key(const fs::path& path, const std::string& key) {
+  std::error_code failed;
+  if (!fs::exists(path, failed)) return write_new(path, key, 0600);
+  // A file keeps its mode.
+  if (::chmod(path.c_str(), 0600) != 0)
+    return error{errc::io,
+                 fmt::format("{}: cannot be replaced: {}", path.string(), std::strerror(errno))};
+  return write_file(path, key);
 }
 
 // ------------------------------------------------------------------------------------------- making
-
-result<std::string> pem_of(EVP_PKEY* key) {
-  const auto out = new_text();
-  if (PEM_write_bio_PrivateKey(out.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1)
-    return failed("writing a key");
-  return text_of(out.get());
-}
-
-result<std::string> pem_of(X509* certificate) {
-  const auto out = new_text();
-  if (PEM_write_bio_X509(out.get(), certificate) != 1) return failed("writing a certificate");
-  return text_of(out.get());
-}
 
 /// 127 random bits, above 0.
 bool set_serial(X509* certificate) {
@@ -175,14 +106,19 @@ bool extend(X509* certificate, X509* issuer, int which, const std::string& value
   return made && X509_add_ext(certificate, made.get(), -1) == 1;
 }
 
-/// What both kinds of certificate have: a new key's, valid from five minutes ago, since clocks differ.
+/// What both kinds of certificate have: valid from five minutes ago, since clocks differ.
 struct drafted {
   key_ptr key;
   certificate_ptr certificate;
 };
-result<drafted> draft(const std::string& cluster, const std::string& name, std::int64_t days) {
-  drafted made{key_ptr(EVP_EC_gen("P-256")), certificate_ptr(X509_new())};
-  if (!made.key || !made.certificate) return failed("making a key");
+key_ptr new_key() {
+  return key_ptr(EVP_EC_gen("P-256"));
+}
+
+result<drafted> draft(key_ptr key, const std::string& cluster, const std::string& name,
+                      std::int64_t days) {
+  drafted made{std::move(key), certificate_ptr(X509_new())};
+  if (!made.key || !made.certificate) return openssl_failed("making a key");
   auto* certificate = made.certificate.get();
   auto* subject = X509_get_subject_name(certificate);
   if (X509_set_version(certificate, X509_VERSION_3) != 1 || !set_serial(certificate) ||
@@ -191,7 +127,7 @@ result<drafted> draft(const std::string& cluster, const std::string& name, std::
           nullptr ||
       X509_set_pubkey(certificate, made.key.get()) != 1 || !set_name(subject, "O", cluster) ||
       !set_name(subject, "CN", name))
-    return failed("making a certificate");
+    return openssl_failed("making a certificate");
   return made;
 }
 
@@ -223,22 +159,10 @@ result<std::string> alternative_names(const std::string& uri,
 
 // ------------------------------------------------------------------------------------------ reading
 
-std::string hex(const unsigned char* bytes, std::size_t size) {
-  std::string text;
-  for (std::size_t i = 0; i < size; ++i) text += fmt::format("{:02x}", bytes[i]);
-  return text;
-}
-
 std::string line_of(const X509_NAME* name) {
   const auto out = new_text();
   X509_NAME_print_ex(out.get(), name, 0, XN_FLAG_RFC2253);
   return text_of(out.get());
-}
-
-std::int64_t seconds_of(const ASN1_TIME* time) {
-  std::tm parts{};
-  if (ASN1_TIME_to_tm(time, &parts) != 1) return 0;
-  return static_cast<std::int64_t>(::timegm(&parts));
 }
 
 std::string string_of(const ASN1_STRING* text) {
@@ -277,13 +201,11 @@ result<certificate_facts> facts_of(X509* certificate) {
   certificate_facts facts;
   facts.subject = line_of(X509_get_subject_name(certificate));
   facts.issuer = line_of(X509_get_issuer_name(certificate));
-  const auto* serial = X509_get0_serialNumber(certificate);
-  facts.serial =
-      hex(ASN1_STRING_get0_data(serial), static_cast<std::size_t>(ASN1_STRING_length(serial)));
+  facts.serial = hex(X509_get0_serialNumber(certificate));
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned size = 0;
   if (X509_digest(certificate, EVP_sha256(), digest.data(), &size) != 1)
-    return failed("digesting a certificate");
+    return openssl_failed("digesting a certificate");
   facts.fingerprint = hex(digest.data(), size);
   facts.not_before_s = seconds_of(X509_get0_notBefore(certificate));
   facts.not_after_s = seconds_of(X509_get0_notAfter(certificate));
@@ -373,7 +295,7 @@ result<void> make_authority(const fs::path& folder, const std::string& cluster, 
   if (status)
     return error{errc::io,
                  fmt::format("{}: cannot be made: {}", folder.string(), status.message())};
-  auto made = draft(cluster, "OrderMoE authority", days);
+  auto made = draft(new_key(), cluster, "OrderMoE authority", days);
   if (!made) return made.error();
   auto* certificate = made->certificate.get();
   if (X509_set_issuer_name(certificate, X509_get_subject_name(certificate)) != 1 ||
@@ -381,7 +303,7 @@ result<void> make_authority(const fs::path& folder, const std::string& cluster, 
       !extend(certificate, certificate, NID_key_usage, "critical,keyCertSign,cRLSign") ||
       !extend(certificate, certificate, NID_subject_key_identifier, "hash") ||
       X509_sign(certificate, made->key.get(), EVP_sha256()) == 0)
-    return failed("signing the authority's certificate");
+    return openssl_failed("signing the authority's certificate");
   const auto key = pem_of(made->key.get());
   const auto text = pem_of(certificate);
   if (!key) return key.error();
@@ -391,63 +313,94 @@ result<void> make_authority(const fs::path& folder, const std::string& cluster, 
 
 namespace {
 
-result<std::string> cluster_of(X509* authority) {
-  std::array<char, 256> text{};
-  const auto n = X509_NAME_get_text_by_NID(X509_get_subject_name(authority), NID_organizationName,
-                                           text.data(), static_cast<int>(text.size()));
-  const std::string cluster(text.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
-  if (!check_name("cluster", cluster))
-    return error{errc::malformed,
-                 "found no cluster's name in it, expected an authority made by "
-                 "`ordermoe cert init`"};
-  return cluster;
-}
-
-result<drafted> signed_by(X509* authority, EVP_PKEY* authority_key, const std::string& cluster,
-                          const certificate_request& wanted) {
-  const auto names = alternative_names(uri_of({cluster, wanted.of, wanted.name}), wanted.hosts);
+result<drafted> signed_by(const authority& by, key_ptr key, const certificate_request& wanted) {
+  const auto names = alternative_names(uri_of({by.cluster, wanted.of, wanted.name}), wanted.hosts);
   if (!names) return names.error();
-  auto made = draft(cluster, wanted.name, wanted.days);
+  auto made = draft(std::move(key), by.cluster, wanted.name, wanted.days);
   if (!made) return made.error();
   auto* certificate = made->certificate.get();
+  auto* issuer = by.certificate.get();
   const char* uses = wanted.of == role::node ? "serverAuth,clientAuth" : "clientAuth";
-  if (X509_set_issuer_name(certificate, X509_get_subject_name(authority)) != 1 ||
-      !extend(certificate, authority, NID_basic_constraints, "critical,CA:FALSE") ||
-      !extend(certificate, authority, NID_key_usage, "critical,digitalSignature") ||
-      !extend(certificate, authority, NID_ext_key_usage, uses) ||
-      !extend(certificate, authority, NID_subject_alt_name, *names) ||
-      !extend(certificate, authority, NID_subject_key_identifier, "hash") ||
-      !extend(certificate, authority, NID_authority_key_identifier, "keyid:always") ||
-      X509_sign(certificate, authority_key, EVP_sha256()) == 0)
-    return failed(fmt::format("making the certificate of {}", wanted.name));
+  if (X509_set_issuer_name(certificate, X509_get_subject_name(issuer)) != 1 ||
+      !extend(certificate, issuer, NID_basic_constraints, "critical,CA:FALSE") ||
+      !extend(certificate, issuer, NID_key_usage, "critical,digitalSignature") ||
+      !extend(certificate, issuer, NID_ext_key_usage, uses) ||
+      !extend(certificate, issuer, NID_subject_alt_name, *names) ||
+      !extend(certificate, issuer, NID_subject_key_identifier, "hash") ||
+      !extend(certificate, issuer, NID_authority_key_identifier, "keyid:always") ||
+      X509_sign(certificate, by.key.get(), EVP_sha256()) == 0)
+    return openssl_failed(fmt::format("making the certificate of {}", wanted.name));
   return made;
+}
+
+result<void> check_request(const certificate_request& wanted) {
+  if (auto good = check_name("name", wanted.name); !good) return good;
+  if (wanted.name == "ca")
+    return error{errc::usage, "name: found 'ca', expected another: that is the authority"};
+  return check_days(wanted.days);
+}
+
+/// In the folder's list before there is a certificate: what is listed and does not exist harms nobody.
+result<void> list_as_issued(const fs::path& folder, X509* certificate,
+                            const certificate_request& wanted) {
+  return add_issued(folder, {hex(X509_get0_serialNumber(certificate)), wanted.of, wanted.name,
+                             seconds_of(X509_get0_notAfter(certificate))});
 }
 
 }  // namespace
 
 result<void> issue(const fs::path& folder, const certificate_request& wanted) {
-  if (auto good = check_name("name", wanted.name); !good) return good;
-  if (wanted.name == "ca")
-    return error{errc::usage, "name: found 'ca', expected another: that is the authority"};
-  if (auto good = check_days(wanted.days); !good) return good;
-  const auto authority = load_certificate(folder / "ca.crt");
-  if (!authority) return authority.error();
-  const auto key = load_key(folder / "ca.key");
-  if (!key) return key.error();
-  if (X509_check_private_key(authority->get(), key->get()) != 1) {
-    ERR_clear_error();
-    return error{errc::mismatch, fmt::format("{}: is not the key of ca.crt beside it",
-                                             (folder / "ca.key").string())};
-  }
-  const auto cluster = cluster_of(authority->get());
-  if (!cluster) return at((folder / "ca.crt").string(), cluster.error());
-  const auto made = signed_by(authority->get(), key->get(), *cluster, wanted);
+  if (auto good = check_request(wanted); !good) return good;
+  const auto by = load_authority(folder);
+  if (!by) return by.error();
+  const auto made = signed_by(*by, new_key(), wanted);
   if (!made) return made.error();
   const auto key_text = pem_of(made->key.get());
   const auto text = pem_of(made->certificate.get());
   if (!key_text) return key_text.error();
   if (!text) return text.error();
-  return write_pair(folder, wanted.name, *key_text, *text);
+  if (auto written = write_pair(folder, wanted.name, *key_text, *text); !written) return written;
+  return list_as_issued(folder, made->certificate.get(), wanted);
+}
+
+result<certificate_facts> renew(const fs::path& folder, const std::string& name,
+                                const renewal& wanted) {
+  const auto place = folder / (name + ".crt");
+  certificate_request request{role::node, name, {}, wanted.days};
+  if (auto good = check_request(request); !good) return good.error();
+  auto before = read_certificate(place);
+  if (!before && before.error().code == errc::not_found)
+    return error{errc::not_found,
+                 fmt::format("{}: there is none to renew; make the first with `ordermoe cert "
+                             "issue {} --dir {}`",
+                             place.string(), name, folder.string())};
+  if (!before) return before.error();
+  const auto by = load_authority(folder);
+  if (!by) return by.error();
+  const auto who = parse_uri(before->uri);
+  if (!who) return at(place.string(), who.error());
+  if (who->cluster != by->cluster || who->name != name)
+    return error{errc::mismatch,
+                 fmt::format("{}: is of {}, expected {} of cluster {}; name the right folder",
+                             place.string(), before->uri, name, by->cluster)};
+  request.of = who->of;
+  request.hosts = before->hosts;
+  auto key = wanted.keeps_key ? load_key(folder / (name + ".key")) : new_key();
+  if (!key) return key.error();
+  const auto made = signed_by(*by, std::move(*key), request);
+  if (!made) return made.error();
+  const auto key_text = pem_of(made->key.get());
+  const auto text = pem_of(made->certificate.get());
+  if (!key_text) return key_text.error();
+  if (!text) return text.error();
+  if (auto listed = list_as_issued(folder, made->certificate.get(), request); !listed)
+    return listed.error();
+  // Whoever reads between the two finds a pair that does not fit, and looks again.
+  if (!wanted.keeps_key)
+    if (auto written = replace_key(folder / (name + ".key"), *key_text); !written)
+      return written.error();
+  if (auto written = write_file(place, *text); !written) return written.error();
+  return before;
 }
 
 result<certificate_facts> read_certificate(const fs::path& file) {

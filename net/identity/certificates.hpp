@@ -12,7 +12,8 @@
 /// their URI, ordermoe://CLUSTER/ROLE/NAME. Nobody else's certificates count.
 ///
 /// A folder holds ca.crt and ca.key, and for each name NAME.crt and NAME.key. Keys are on the curve P-256, and only their
-/// owner can read their files. ca.key is needed to issue and nowhere else: it stays with the operator.
+/// owner can read their files. ca.key is needed to issue, renew and revoke and nowhere else: it stays with the operator, and
+/// so does `issued`, the list of what was issued (issued.hpp). ca.crl is what was revoked (revocations.hpp).
 namespace ordermoe::net {
 
 /// What the holder of a certificate is: a server, or somebody at a console who may look, drain and resume, or everything.
@@ -49,6 +50,13 @@ struct certificate_request {
 /// certificate already.
 result<void> issue(const std::filesystem::path& folder, const certificate_request& wanted);
 
+struct renewal {
+  std::int64_t days = 365;
+  bool keeps_key = false;  ///< The new certificate is of the same key; else of a new one.
+};
+/// Whoever has a certificate that lasts less is warned.
+inline constexpr std::int64_t expires_soon_s = std::int64_t{30} * 86'400;
+
 struct certificate_facts {
   std::string uri;  ///< Empty: none of ours.
   std::string subject, issuer;
@@ -58,6 +66,12 @@ struct certificate_facts {
   bool is_authority = false;
   std::vector<std::string> hosts;
 };
+/// Another certificate for the same name, role and hosts in the place of NAME.crt (and of NAME.key), each file in one
+/// step. Gives what was there before, which stays good until it expires or is revoked (revocations.hpp). Errors:
+/// not_found where there is none yet; io, malformed; mismatch where it is of another cluster or name.
+result<certificate_facts> renew(const std::filesystem::path& folder, const std::string& name,
+                                const renewal& wanted);
+
 /// Of a file in PEM. Error: io, malformed.
 result<certificate_facts> read_certificate(const std::filesystem::path& file);
 

@@ -356,6 +356,18 @@ BOOST_AUTO_TEST_CASE(what_is_no_tls_is_turned_away_and_told_once) {
   BOOST_TEST(has(now.problems.at(0).second.message, "http request"));
 }
 
+BOOST_AUTO_TEST_CASE(a_renewed_certificate_takes_the_place_of_a_revoked_one_and_nothing_is_lost) {
+  test::a_renewed_certificate_takes_the_place_of_a_revoked_one_and_nothing_is_lost(*this);
+}
+
+BOOST_AUTO_TEST_CASE(who_is_revoked_is_out_within_5_s_and_in_again_with_another_certificate) {
+  test::who_is_revoked_is_out_within_5_s_and_in_again_with_another_certificate(*this);
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_is_revoked_is_gone_at_once) {
+  test::a_client_that_is_revoked_is_gone_at_once(*this);
+}
+
 BOOST_AUTO_TEST_CASE(it_stops_while_frames_fly) {
   test::it_stops_while_frames_fly(*this);
 }

@@ -465,6 +465,79 @@ inline void an_address_that_is_taken_or_is_none_is_named(const some_nodes& with)
   BOOST_TEST(has(foreign.error().message, "cannot listen at 203.0.113.7:0"));
 }
 
+inline std::string renew(const some_nodes& with, const std::string& name) {
+  const auto before = net::renew(with.issued.file(""), name, {});
+  BOOST_REQUIRE(before.has_value());
+  return before->serial;
+}
+inline void revoke(const some_nodes& with, const std::string& name_or_serial) {
+  BOOST_REQUIRE(net::revoke(with.issued.file(""), name_or_serial, net::revoke_which::all));
+}
+
+/// Under load: the certificate that the connections were made with is revoked after it was renewed.
+inline void a_renewed_certificate_takes_the_place_of_a_revoked_one_and_nothing_is_lost(
+    const some_nodes& with) {
+  constexpr std::uint32_t n_each = 3000;
+  two_ends ends(with);
+  ends.up();
+  std::vector<std::thread> threads;
+  send_from_threads(ends.a, n_each, threads);
+  send_from_threads(ends.b, n_each, threads);
+  for (int round = 1; round <= 3; ++round) {
+    auto& renewed = round % 2 == 0 ? ends.b : ends.a;
+    const std::string name = round % 2 == 0 ? "b" : "a";
+    const auto before = renew(with, name);
+    renewed.net().use(with.issued.identity(name));
+    revoke(with, before);
+    for (auto* end : {&ends.a, &ends.b})
+      end->net().use(with.issued.identity(end == &ends.a ? "a" : "b"));
+    for (auto* end : {&ends.a, &ends.b})
+      BOOST_TEST(end->wait_for(what::resumed, static_cast<std::size_t>(round)));
+  }
+  join(threads);
+  BOOST_TEST(ends.both_have(2 * net::n_lanes * n_each));
+  ends.check_whole(2 * net::n_lanes * n_each);
+}
+
+inline void who_is_revoked_is_out_within_5_s_and_in_again_with_another_certificate(
+    const some_nodes& with) {
+  two_ends ends(with, net::session_limits{});
+  ends.up();
+  revoke(with, "a");
+  const auto begun = std::chrono::steady_clock::now();
+  ends.b.net().use(with.issued.identity("b"));
+  BOOST_TEST(ends.b.wait_for(what::down));
+  BOOST_TEST(ends.a.wait_for(what::down));
+  BOOST_TEST((std::chrono::steady_clock::now() - begun < std::chrono::seconds(5)));
+  BOOST_TEST(comes_to_be([&] { return ends.between.n_come() >= 6; }));
+  BOOST_TEST(ends.b.now().count(what::up) == 1u);
+  std::size_t n_told = 0;
+  for (const auto& [who, why] : ends.b.now().problems) n_told += has(why.message, "is revoked");
+  BOOST_TEST(n_told <= 2u);  // Of the connections that there were, and of those that come.
+  BOOST_TEST(n_told >= 1u);
+  renew(with, "a");
+  ends.a.net().use(with.issued.identity("a"));
+  BOOST_TEST(ends.b.wait_for(what::up, 2));
+  BOOST_TEST(ends.a.send(0, lane::token, 1, 0));
+}
+
+inline void a_client_that_is_revoked_is_gone_at_once(const some_nodes& with) {
+  transport_end a, ann, ben;
+  auto options = with.node("a", {});
+  options.takes_clients = true;
+  a.start(std::move(options));
+  ann.start(with.client("ann", {"", a.at()}));
+  ben.start(with.client("ben", {"", a.at()}));
+  BOOST_TEST(a.wait([](const state& now) { return now.count(what::up) == 2; }));
+  const auto id = a.now().clients[0].second.name == "ann" ? 0u : 1u;
+  revoke(with, "ann");
+  a.net().use(with.issued.identity("a"));
+  BOOST_TEST(a.wait_for(what::down, 1, id));
+  BOOST_TEST(ben.send(0, lane::control, 1, 0));
+  BOOST_TEST(a.wait([&](const state& now) { return now.frames(1 - id) == 1; }));
+  BOOST_TEST(a.now().count(what::down) == 1u);
+}
+
 inline void it_stops_while_frames_fly(const some_nodes& with) {
   for (int round = 0; round < 6; ++round) {
     two_ends ends(with);

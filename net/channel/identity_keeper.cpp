@@ -1,0 +1,114 @@
+#include "net/channel/identity_keeper.hpp"
+
+#include <sys/stat.h>
+
+#include <system_error>
+#include <utility>
+
+#include "config/files.hpp"
+
+namespace ordermoe::net {
+
+namespace fs = std::filesystem;
+
+identity_keeper::identity_keeper(identity_ptr first) : now_(std::move(first)) {
+  seen_ = stamps_now();
+}
+
+identity_keeper::identity_ptr identity_keeper::now() const {
+  const std::lock_guard lock(mutex_);
+  return now_;
+}
+
+identity_keeper::stamps identity_keeper::stamps_now() const {
+  const auto files = now()->files();
+  stamps all;
+  std::size_t i = 0;
+  for (const auto* each : {&files.authority, &files.certificate, &files.key, &files.revocations}) {
+    struct stat found {};
+    auto& made = all[i++];
+    if (each->empty() || ::stat(each->c_str(), &found) != 0) continue;
+    made = {
+        static_cast<std::int64_t>(found.st_ino), static_cast<std::int64_t>(found.st_size),
+        static_cast<std::int64_t>(found.st_mtim.tv_sec) * 1'000'000'000 + found.st_mtim.tv_nsec};
+  }
+  return all;
+}
+
+result<std::optional<identity_keeper::change>> identity_keeper::look() {
+  const std::lock_guard lock(changing_);
+  const auto found = stamps_now();
+  const bool same = found == seen_;
+  if (same && (!failed_ || told_)) return std::optional<change>();
+  seen_ = found;
+  auto made = read(false);
+  failed_ = !made;
+  if (made) {
+    told_ = false;
+    return made;
+  }
+  // They may be about to be replaced one by one.
+  told_ = same;
+  if (!told_) return std::optional<change>();
+  return made;
+}
+
+result<std::optional<identity_keeper::change>> identity_keeper::reload(bool try_only) {
+  const std::lock_guard lock(changing_);
+  if (!try_only) seen_ = stamps_now();
+  auto made = read(try_only);
+  if (!try_only) failed_ = told_ = !made;
+  return made;
+}
+
+result<std::optional<identity_keeper::change>> identity_keeper::read(bool try_only) {
+  change made{now(), nullptr};
+  auto loaded = tls_identity::load(made.before->files(), made.before.get());
+  if (!loaded) return loaded.error();
+  made.next = std::move(*loaded);
+  if (made.next->name() != made.before->name())
+    return error{errc::mismatch, made.next->files().certificate.string() + ": is of " +
+                                     uri_of(made.next->name()) + ", expected one of " +
+                                     uri_of(made.before->name())};
+  made.certificate = made.next->facts().fingerprint != made.before->facts().fingerprint;
+  made.revocations = made.next->revocations().number != made.before->revocations().number;
+  if (!made.certificate && !made.revocations) return std::optional<change>();
+  if (try_only) return std::optional(std::move(made));
+  if (made.revocations)
+    if (auto kept = keep(made.next->revocations()); !kept) return kept.error();
+  adopt(made);
+  return std::optional(std::move(made));
+}
+
+result<std::optional<identity_keeper::change>> identity_keeper::take_revocations(
+    const std::string& pem, bool try_only) {
+  const std::lock_guard lock(changing_);
+  change made{now(), nullptr, false, true};
+  const auto& files = made.before->files();
+  auto list = parse_revocations(pem, files.authority, "the list of what is revoked");
+  if (!list) return list.error();
+  if (list->number <= made.before->revocations().number) return std::optional<change>();
+  made.next = made.before->with(std::move(*list));
+  if (try_only) return std::optional(std::move(made));
+  if (auto kept = keep(made.next->revocations()); !kept) return kept.error();
+  adopt(made);
+  return std::optional(std::move(made));
+}
+
+result<void> identity_keeper::keep(const revocation_list& list) const {
+  const auto place = now()->files().kept_revocations;
+  if (place.empty()) return {};
+  std::error_code failed;
+  if (place.has_parent_path()) fs::create_directories(place.parent_path(), failed);
+  return write_file(place, list.pem);
+}
+
+void identity_keeper::adopt(const change& made) {
+  {
+    const std::lock_guard lock(mutex_);
+    now_ = made.next;
+  }
+  if (user_) user_(made.next);
+}
+
+}  // namespace ordermoe::net

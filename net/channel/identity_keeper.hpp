@@ -1,0 +1,72 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/channel/tls.hpp"
+
+/// The identity of a process that goes on while its files change: a certificate that was renewed, a list of what is revoked.
+///
+///            files differ, and make one                 list of a larger number, signed
+///   in use -----------------------------> in use <--------------------------------------- from another node
+///     |
+///     | files differ, and make none: what is in use stays
+///     v
+///   looks again; where they are the same files then, says once why, and waits until they change
+///
+/// A pair of key and certificate is replaced file by file, so that what is read in between fits together only at the next
+/// look.
+namespace ordermoe::net {
+
+class identity_keeper {
+ public:
+  using identity_ptr = std::shared_ptr<const tls_identity>;
+  explicit identity_keeper(identity_ptr first);
+
+  /// What is to be done with every identity that comes, on the thread that brought it; may be called from several, one
+  /// at a time. Before anything else.
+  void tell(std::function<void(const identity_ptr&)> user) { user_ = std::move(user); }
+
+  identity_ptr now() const;
+
+  struct change {
+    identity_ptr before, next;
+    bool certificate = false, revocations = false;  ///< Which of it is another.
+  };
+  /// Looks at the files, where they are others than at the last look. A change that was made; an error once for files that
+  /// stay broken; else nothing.
+  result<std::optional<change>> look();
+  /// Reads the files, whatever was there before. `try_only`: nothing is used.
+  result<std::optional<change>> reload(bool try_only);
+  /// A list that came from somewhere. Nothing where it is no newer than the one in use; else it is kept on the disk and
+  /// used. `try_only`: neither. Errors: those of parse_revocations; io.
+  result<std::optional<change>> take_revocations(const std::string& pem, bool try_only = false);
+
+ private:
+  /// Of a file, so far as it tells whether it is another.
+  struct stamp {
+    std::int64_t inode = -1, bytes = -1, changed_ns = -1;
+    friend bool operator==(const stamp&, const stamp&) = default;
+  };
+  using stamps = std::array<stamp, 4>;
+  stamps stamps_now() const;
+  /// Lock of changing_ held.
+  result<std::optional<change>> read(bool try_only);
+  result<void> keep(const revocation_list& list) const;
+  void adopt(const change& made);
+
+  std::function<void(const identity_ptr&)> user_;
+  std::mutex changing_;  ///< One change at a time.
+  mutable std::mutex mutex_;
+  identity_ptr now_;
+  stamps seen_;
+  bool failed_ = false, told_ = false;  ///< Of the files as they were seen.
+};
+
+}  // namespace ordermoe::net
