@@ -127,5 +127,7 @@ void add_trace(CLI::App& app);
 void add_model(CLI::App& app);
 void add_node(CLI::App& app);
 void add_admin(CLI::App& app);
+void add_serve(CLI::App& app);
+void add_chat(CLI::App& app);
 
 }  // namespace ordermoe::cli

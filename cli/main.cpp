@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
   cli::add_cluster(app);
   cli::add_node(app);
   cli::add_admin(app);
+  cli::add_serve(app);
+  cli::add_chat(app);
   cli::add_relay(app);
   cli::add_testbed(app);
   cli::add_trace(app);

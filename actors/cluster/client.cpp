@@ -54,6 +54,10 @@ class cluster_client::content final : public net::transport_user {
   }
 
   const std::string& node_name() const { return node_name_; }
+  bool is_up() const {
+    const std::lock_guard lock(mutex_);
+    return up_;
+  }
 
   std::uint64_t submit(remote_request wanted, answer_sink sink) {
     std::unique_lock lock(mutex_);
@@ -334,6 +338,9 @@ result<std::unique_ptr<cluster_client>> cluster_client::connect(
 
 const std::string& cluster_client::node_name() const {
   return content_->node_name();
+}
+bool cluster_client::is_up() const {
+  return content_->is_up();
 }
 std::uint64_t cluster_client::submit(remote_request wanted, answer_sink sink) {
   return content_->submit(std::move(wanted), std::move(sink));

@@ -26,6 +26,8 @@ class cluster_client {
 
   /// The node's name, from its certificate.
   const std::string& node_name() const;
+  /// Whether the session is up; one that is lost may come back.
+  bool is_up() const;
   /// Returns the number of the request. The sink is called on another thread, and ends with on_end, also
   /// where the node goes away.
   std::uint64_t submit(remote_request wanted, answer_sink sink);

@@ -75,16 +75,6 @@ ordered_json lanes_json(const net::peer_figures& figures) {
   return lanes;
 }
 
-ordered_json link_json(const link_ledger& ledger) {
-  ordered_json charged;
-  for (std::size_t i = 0; i < wire::n_frame_kinds; ++i)
-    charged[wire::to_string(static_cast<wire::frame_kind>(i))] = ledger.charged_by_kind[i];
-  return {{"to", ledger.to},
-          {"frames", ledger.total.messages},
-          {"serialised_bytes", ledger.total.serialised_bytes},
-          {"charged_bytes", std::move(charged)}};
-}
-
 /// Times in charged nanoseconds, which the dilation is taken out of.
 ordered_json rehearsal_json(const rehearsal& how, const rehearsal_figures& figures) {
   const auto charged = [&](std::int64_t on_clock_ns) {

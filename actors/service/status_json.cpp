@@ -28,4 +28,14 @@ nlohmann::ordered_json server_json(const server_status& server) {
   return j;
 }
 
+nlohmann::ordered_json link_json(const link_ledger& ledger) {
+  nlohmann::ordered_json charged;
+  for (std::size_t i = 0; i < wire::n_frame_kinds; ++i)
+    charged[wire::to_string(static_cast<wire::frame_kind>(i))] = ledger.charged_by_kind[i];
+  return {{"to", ledger.to},
+          {"frames", ledger.total.messages},
+          {"serialised_bytes", ledger.total.serialised_bytes},
+          {"charged_bytes", std::move(charged)}};
+}
+
 }  // namespace ordermoe::actors

@@ -140,6 +140,11 @@ result<chat_template> chat_template::recognise(std::string_view program, std::st
     made.end_ = std::move(eos_token);
     return made;
   }
+  if (has("'Q: '+message['content']+'\n'") && has("'A: '+message['content']+'\n'") &&
+      has("{{ 'A:' }}")) {
+    made.format_ = chat_format::question;
+    return made;
+  }
   return error{errc::unsupported,
                fmt::format("{}: chat_template: found a template {}, expected that of "
                            "Mixtral-Instruct ([INST]), Qwen (<|im_start|>) or OLMoE-Instruct "
@@ -267,6 +272,15 @@ result<std::vector<chat_template::part>> chat_template::parts(
                             role == chat_role::assistant ? end_ : "");
       text += "<|assistant|>\n";
       break;
+    case chat_format::question:
+      for (const auto& [role, content] : messages)
+        text += fmt::format("{}{}\n",
+                            role == chat_role::user        ? "Q: "
+                            : role == chat_role::assistant ? "A: "
+                                                           : "",
+                            content);
+      text += "A:";
+      break;
   }
   made.push_back({std::move(text)});
   return made;
@@ -287,6 +301,8 @@ result<std::vector<std::int32_t>> chat_template::encode(
     const tokenizer& tokens, std::span<const chat_message> messages) const {
   const auto made = parts(messages);
   if (!made) return made.error();
+  // A plain text, as a prompt is one.
+  if (format_ == chat_format::question) return tokens.encode(made->front().text);
   std::vector<std::int32_t> ids;
   for (const auto& [content, special] : *made) {
     if (!special) {

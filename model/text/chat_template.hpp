@@ -29,9 +29,10 @@ struct chat_message {
 
 /// What a program was recognised as, by the marker of a user's turn.
 enum class chat_format {
-  inst,    ///< [INST] question [/INST] answer</s>: Mixtral-Instruct.
-  chatml,  ///< <|im_start|>user, a line each: Qwen.
-  tulu,    ///< <|user|>, a line each: OLMoE-Instruct.
+  inst,      ///< [INST] question [/INST] answer</s>: Mixtral-Instruct.
+  chatml,    ///< <|im_start|>user, a line each: Qwen.
+  tulu,      ///< <|user|>, a line each: OLMoE-Instruct.
+  question,  ///< "Q: question", "A: answer", a line each: the bundled models.
 };
 
 class chat_template {
@@ -46,6 +47,11 @@ class chat_template {
                                          std::string eos_token, const std::string& place);
 
   chat_format format() const { return format_; }
+  /// Texts that end the assistant's turn where no token does.
+  std::vector<std::string> turn_ends() const {
+    return format_ == chat_format::question ? std::vector<std::string>{"\n"}
+                                            : std::vector<std::string>();
+  }
 
   /// The conversation and the beginning of the assistant's next turn, as the model's card writes
   /// it, with special tokens as text. Errors (out_of_range): a system message that is not the

@@ -131,6 +131,23 @@ BOOST_AUTO_TEST_CASE(olmoe_begins_and_ends_with_its_own_tokens) {
     BOOST_TEST(rendered(newer, messages) == rendered(chat, messages));
 }
 
+BOOST_AUTO_TEST_CASE(the_bundled_models_are_asked_in_lines) {
+  for (const char* name : {"lineage", "upcycled"}) {
+    const auto folder = fixture::fs::path(ORDERMOE_DATA) / "models" / name;
+    const auto chat = fixture::need(om::chat_template::load(folder));
+    BOOST_TEST((chat.format() == om::chat_format::question));
+    BOOST_TEST(rendered(chat, one_turn) == "Q: Who are you?\nA:");
+    BOOST_TEST(rendered(chat, two_turns) == "Q: Hi.\nA: Hello!\nQ: Who are you?\nA:");
+    BOOST_TEST(rendered(chat, with_system) == "Be brief.\nQ: Hi.\nA:");
+    BOOST_TEST((chat.turn_ends() == std::vector<string>{"\n"}));
+    const auto tokens = fixture::need(om::tokenizer::load(folder));
+    BOOST_TEST(fixture::need(chat.encode(*tokens, two_turns)) ==
+                   tokens->encode("Q: Hi.\nA: Hello!\nQ: Who are you?\nA:"),
+               boost::test_tools::per_element());
+  }
+  BOOST_TEST(need_template(qwen, "", "<|endoftext|>").turn_ends().empty());
+}
+
 BOOST_AUTO_TEST_CASE(turns_that_make_no_conversation_are_refused) {
   const auto chat = need_template(qwen, "", "<|endoftext|>");
   check_error(chat.render({}), errc::out_of_range, {"no messages"});

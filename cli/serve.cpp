@@ -1,0 +1,276 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "cli/common.hpp"
+#include "gateway/gateway.hpp"
+#include "setup/cluster_folder.hpp"
+#include "setup/plan_file.hpp"
+#include "setup/texts.hpp"
+
+// `ordermoe serve`: a gateway in front of servers in this process, or of a cluster that runs.
+
+namespace ordermoe::cli {
+
+namespace {
+
+struct serve_options {
+  std::string listen = "127.0.0.1:8080";
+  std::string model, cluster, plan, strategy, quality = "0", costs = "mixtral-8x7b", name;
+  std::string folder;
+  std::string keys, certificate, key;
+  std::size_t threads = 0, running = 64, waiting = 256, choices = 16, body_kib = 4096;
+  std::uint32_t tokens = 1024;
+  double longest_s = 120;
+  bool json = false;
+};
+
+/// Of the bundled model on the bundled cluster, as everybody has them.
+std::filesystem::path bundled_plan() {
+  return setup::data_folder() / "plans" / "lineage-edge8.json";
+}
+
+result<void> check_options(const serve_options& options, const CLI::App& command) {
+  if (options.certificate.empty() != options.key.empty())
+    return error{errc::usage, "--tls-certificate and --tls-key belong together; give both"};
+  if (options.folder.empty()) return {};
+  for (const char* name :
+       {"--cluster", "--plan", "--strategy", "--quality-budget", "--costs", "--threads"})
+    if (command.get_option(name)->count() > 0)
+      return error{errc::usage, fmt::format("{}: the cluster of --dir has it from its own "
+                                            "configuration; leave it out",
+                                            name)};
+  return {};
+}
+
+/// What the options leave out is the bundled model, cluster and plan.
+result<api::cluster_options> cluster_of(const serve_options& options) {
+  const auto data = setup::data_folder();
+  api::cluster_options made;
+  made.model = options.model.empty() ? (data / "models" / "lineage").string() : options.model;
+  made.cluster =
+      options.cluster.empty() ? (data / "clusters" / "edge8.toml").string() : options.cluster;
+  made.plan = options.plan;
+  made.strategy = options.strategy;
+  made.costs = options.costs;
+  made.threads = options.threads;
+  const auto quality = parse_quality(options.quality);
+  if (!quality) return at("--quality-budget", quality.error());
+  const bool is_bundled = options.model.empty() && options.cluster.empty() &&
+                          options.plan.empty() && options.strategy.empty() && *quality == 0 &&
+                          options.costs == "mixtral-8x7b";
+  if (is_bundled)
+    made.plan = bundled_plan().string();
+  else if (*quality != 0 || options.plan.empty())
+    made.quality_percent = *quality;
+  return made;
+}
+
+/// What a cluster that runs was planned with.
+result<double> quality_of(const std::filesystem::path& plan) {
+  const auto read = setup::read_plan_file(plan);
+  if (!read) return read.error();
+  return read->origin.quality_percent;
+}
+
+struct behind_it {
+  std::unique_ptr<gateway::backend> backend;
+  gateway::served_model model;
+};
+
+result<behind_it> start_here(const serve_options& options) {
+  const auto wanted = cluster_of(options);
+  if (!wanted) return wanted.error();
+  behind_it made;
+  {
+    const progress_display shown;
+    auto running = gateway::start_cluster(*wanted, work());
+    if (!running) return running.error();
+    made.backend = std::move(*running);
+  }
+  auto model = gateway::describe_model(wanted->model);
+  if (!model) return model.error();
+  made.model = std::move(*model);
+  if (wanted->quality_percent) {
+    made.model.quality_percent = *wanted->quality_percent;
+  } else {
+    const auto quality = quality_of(wanted->plan);
+    if (!quality) return quality.error();
+    made.model.quality_percent = *quality;
+  }
+  return made;
+}
+
+result<behind_it> connect(const serve_options& options) {
+  const setup::cluster_folder folder{options.folder};
+  const auto files = setup::read_cluster_folder(folder);
+  if (!files) return files.error();
+  const auto place = existing_folder(
+      options.model.empty() ? files->front().model.string() : options.model, "--model");
+  if (!place) return place.error();
+  auto model = gateway::describe_model(*place);
+  if (!model) return model.error();
+  const auto quality = quality_of(folder.plan());
+  if (!quality) return quality.error();
+  behind_it made;
+  made.model = std::move(*model);
+  made.model.quality_percent = *quality;
+  if (const auto most = files->front().most_positions; most > 0)
+    made.model.context = std::min<std::size_t>(made.model.context, most);
+  auto behind = gateway::connect_cluster(options.folder);
+  if (!behind) return behind.error();
+  made.backend = std::move(*behind);
+  const auto servers = made.backend->servers();
+  if (!servers) return servers.error();
+  for (const auto& server : nlohmann::json::parse(*servers))
+    if (const auto digest = server.value("model", std::string());
+        !digest.empty() && digest != made.model.digest)
+      return error{
+          errc::mismatch,
+          fmt::format("--dir {}: serves a model with digest {}, {} has {}; name the folder "
+                      "of the model that it serves with --model",
+                      options.folder, digest.substr(0, 12), place->string(),
+                      made.model.digest.substr(0, 12))};
+  return made;
+}
+
+result<gateway::gateway_options> gateway_of(const serve_options& options,
+                                            gateway::served_model model) {
+  gateway::gateway_options made;
+  const auto at_address = net::parse_address(options.listen);
+  if (!at_address) return at("--listen", at_address.error());
+  made.listen = *at_address;
+  if (!options.certificate.empty()) made.tls = {options.certificate, options.key};
+  if (!options.keys.empty()) {
+    auto keys = gateway::api_keys::read(options.keys);
+    if (!keys) return keys.error();
+    made.keys = std::move(*keys);
+  }
+  made.limits.body_bytes = options.body_kib << 10;
+  made.model = std::move(model);
+  if (!options.name.empty()) made.model.id = options.name;
+  made.most_running = options.running;
+  made.most_waiting = options.waiting;
+  made.most_choices = options.choices;
+  made.default_tokens = options.tokens;
+  made.longest_answer = std::chrono::milliseconds(std::llround(options.longest_s * 1000));
+  made.pages = setup::data_folder() / "dashboard";
+  return made;
+}
+
+void say_ready(const serve_options& options, const gateway::gateway& running,
+               const std::string& model) {
+  const auto url = fmt::format("{}://{}", options.certificate.empty() ? "http" : "https",
+                               net::to_string(running.listens_at()));
+  if (options.json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"url", url}, {"model", model}}.dump());
+  } else {
+    fmt::print("{} answers at {}/v1\n", model, url);
+    const auto folder = options.folder.empty() ? std::string() : " --model " + model;
+    fmt::print(
+        "Try:  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "        -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"75 * 5\"}}], "
+        "\"temperature\": 0}}'\n",
+        url);
+  }
+  std::fflush(stdout);
+}
+
+result<void> serve(const serve_options& options, const CLI::App& command) {
+  if (auto good = check_options(options, command); !good) return good;
+  // What is wrong with an address or a file of keys is said before anything takes long.
+  if (auto good = gateway_of(options, {}); !good) return good.error();
+  auto behind = options.folder.empty() ? start_here(options) : connect(options);
+  if (!behind) return behind.error();
+  auto wanted = gateway_of(options, std::move(behind->model));
+  if (!wanted) return wanted.error();
+  const auto model = wanted->model.id;
+  auto running = gateway::gateway::start(std::move(*wanted), std::move(behind->backend));
+  if (!running) return running.error();
+  say_ready(options, **running, model);
+  while (!stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  (*running)->stop();
+  return {};
+}
+
+void add_what(CLI::App& command, serve_options& options) {
+  command.add_option("--model", options.model, "Folder of the model; none: the bundled `lineage`");
+  command.add_option("--cluster", options.cluster,
+                     "Cluster file (TOML) of the servers in this process; none: the bundled edge8");
+  command.add_option("--dir", options.folder,
+                     "Answer from the running cluster of this folder (`ordermoe cluster up`)");
+  command.add_option("--plan", options.plan,
+                     "plan.json, as `ordermoe plan` writes it; none: one is made, which takes a "
+                     "while, but for the bundled model");
+  add_strategy(command, options.strategy, "How to plan; none: ordermoe, or that of --plan");
+  command
+      .add_option("--quality-budget", options.quality,
+                  "Perplexity that answers may lose, in per cent, or `unbounded`")
+      ->capture_default_str();
+  command.add_option("--costs", options.costs, "What the planner charges")->capture_default_str();
+  command.add_option("--name", options.name, "The model's name to clients; none: its folder's");
+  command
+      .add_option("--threads", options.threads,
+                  "Threads that each server computes with; 0: the machine's, shared")
+      ->check(whole_from(0, 1024))
+      ->capture_default_str();
+}
+
+void add_who(CLI::App& command, serve_options& options) {
+  command
+      .add_option("--listen", options.listen,
+                  "HOST:PORT, port 0 for any; other hosts only with keys and TLS")
+      ->capture_default_str();
+  command.add_option("--api-keys", options.keys, "File with a key a line; clients show one");
+  command.add_option("--tls-certificate", options.certificate, "PEM, its chain behind it");
+  command.add_option("--tls-key", options.key, "PEM");
+}
+
+void add_limits(CLI::App& command, serve_options& options) {
+  command.add_option("--most-running", options.running, "Answers that are made at a time")
+      ->check(whole_from(1, 1 << 20))
+      ->capture_default_str();
+  command
+      .add_option("--most-waiting", options.waiting,
+                  "Answers that wait for their turn; more are told to come later (429)")
+      ->check(whole_from(0, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--most-choices", options.choices, "Answers to one request (n)")
+      ->check(whole_from(1, 1024))
+      ->capture_default_str();
+  command
+      .add_option("--default-tokens", options.tokens,
+                  "Tokens of a chat's answer at most, where the request does not say")
+      ->check(whole_from(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--longest-s", options.longest_s, "Seconds that an answer may take")
+      ->check(number_from(0.001, 86400))
+      ->capture_default_str();
+  command.add_option("--most-body-kib", options.body_kib, "KiB of a request's body")
+      ->check(whole_from(1, 1 << 20))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app) {
+  auto& command = *app.add_subcommand("serve", "Answer over HTTP, as OpenAI's interface does");
+  auto options = std::make_shared<serve_options>();
+  add_who(command, *options);
+  add_what(command, *options);
+  add_limits(command, *options);
+  command.add_flag("--json", options->json, "Print JSON on standard output");
+  command.footer(
+      "Without --dir, all servers of the cluster file are in this process. Runs until it is "
+      "interrupted.\n"
+      "docs/SERVING.md has what it answers. Examples:\n"
+      "  ordermoe serve\n"
+      "  ordermoe serve --dir edge --listen 127.0.0.1:8000");
+  set_body(command, [options, &command] { return serve(*options, command); });
+}
+
+}  // namespace ordermoe::cli

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/cluster/control.hpp"
+#include "actors/protocol/requests.hpp"
+#include "config/error.hpp"
+#include "config/job.hpp"
+#include "ordermoe/node.hpp"
+
+/// What answers behind a gateway.
+namespace ordermoe::gateway {
+
+/// Every member may be called from any thread, but stop() only once and when nobody is inside any other.
+class backend {
+ public:
+  virtual ~backend() = default;
+  /// The number of the request. The sink may be called before it returns; on_end comes once, whatever happens, but for stop().
+  virtual std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) = 0;
+  virtual void cancel(std::uint64_t request) = 0;
+  /// Whether a plan is in force and somebody answers.
+  virtual bool is_ready() const = 0;
+  /// A JSON array of servers, each an object as a server tells of itself. Waits.
+  virtual result<std::string> servers() = 0;
+  /// No sink is called when it returns.
+  virtual void stop() = 0;
+};
+
+/// All servers of a cluster in this process.
+/// Errors: those of embedding::configure and actors::service::start.
+result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options, job& work);
+
+/// A running cluster: sessions with all of its nodes that can be reached, those that break made again. A request goes to
+/// the node with the fewest that this gateway asked. `folder`: with the nodes' files and certificates
+/// (setup/cluster_folder.hpp). Errors: not_found where it is none; that of the last node tried where none can be reached.
+result<std::unique_ptr<backend>> connect_cluster(const std::string& folder);
+
+}  // namespace ordermoe::gateway

@@ -1,0 +1,435 @@
+#include "gateway/desk.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "gateway/job.hpp"
+#include "gateway/metrics.hpp"
+#include "gateway/openai/reply.hpp"
+#include "gateway/static_files.hpp"
+
+namespace ordermoe::gateway {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* json_type = "application/json";
+constexpr std::size_t most_metrics_paths = 64;
+
+std::string text_of(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+api_problem no_such_model(const std::string& name) {
+  return {.status = 404,
+          .message = fmt::format("The model '{}' does not exist.", name),
+          .param = "model",
+          .code = "model_not_found"};
+}
+
+/// "127.0.0.1:8080" without its port.
+std::string_view host_of(std::string_view authority) {
+  if (authority.starts_with('[')) return authority.substr(0, authority.find(']') + 1);
+  return authority.substr(0, authority.find(':'));
+}
+
+/// An address, or a name that no stranger's name server can give another meaning.
+bool is_own_name(std::string_view host) {
+  return host.empty() || host == "localhost" || host.starts_with('[') ||
+         host.find_first_not_of("0123456789.") == std::string_view::npos;
+}
+
+/// A page of somebody else in a browser of this machine: it needs no answer to do harm.
+bool is_of_strange_page(const net::http_request& request) {
+  const auto host = request.field("host");
+  if (!is_own_name(host_of(host))) return true;
+  auto origin = request.field("origin");
+  const auto scheme = origin.find("://");
+  return !origin.empty() && (scheme == std::string_view::npos || origin.substr(scheme + 3) != host);
+}
+
+}  // namespace
+
+void refuse(net::http_exchange& to, const api_problem& what) {
+  net::http_fields fields{{"Content-Type", json_type}};
+  if (what.retry_after_s) fields.emplace_back("Retry-After", std::to_string(*what.retry_after_s));
+  if (what.status == 401) fields.emplace_back("WWW-Authenticate", "Bearer");
+  to.respond(what.status, fields, problem_json(what));
+}
+
+void reply(net::http_exchange& to, std::string_view json) {
+  to.respond(200, {{"Content-Type", json_type}}, json);
+}
+
+desk::desk(const gateway_options& options, backend& behind)
+    : options_(options), behind_(behind), random_(std::random_device()()) {
+  asker_ = std::thread([this] {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      asked_.wait(lock, [this] { return ends_ || !asks_.empty(); });
+      if (ends_) return;
+      const auto next = std::move(asks_.front());
+      asks_.pop_front();
+      lock.unlock();
+      next();
+      lock.lock();
+    }
+  });
+}
+
+desk::~desk() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+    asked_.notify_all();
+  }
+  asker_.join();
+}
+
+void desk::beside(std::function<void()> what) {
+  const std::lock_guard lock(mutex_);
+  asks_.push_back(std::move(what));
+  asked_.notify_all();
+}
+
+// ------------------------------------------------------------------------------------------ routes
+
+const desk::route* desk::find_route(std::string_view path) {
+  static constexpr route routes[] = {
+      {"POST", "/v1/chat/completions", &desk::chat, false},
+      {"POST", "/v1/completions", &desk::completions, false},
+      {"GET", "/v1/models", &desk::models, false},
+      {"POST", "/tokenize", &desk::tokenize, false},
+      {"POST", "/detokenize", &desk::detokenize, false},
+      {"GET", "/health", &desk::ready, true},
+      {"GET", "/health/live", &desk::live, true},
+      {"GET", "/health/ready", &desk::ready, true},
+      {"GET", "/metrics", &desk::metrics, false},
+      {"GET", "/ordermoe/status", &desk::status, false},
+  };
+  static constexpr route one_model{"GET", "/v1/models/", &desk::models, false};
+  static constexpr route pages{"GET", "/", &desk::page, true};
+  for (const auto& each : routes)
+    if (each.path == path) return &each;
+  if (path.starts_with(one_model.path)) return &one_model;
+  return path == "/" || path.starts_with("/dashboard") ? &pages : nullptr;
+}
+
+void desk::take(std::shared_ptr<net::http_exchange> from) {
+  const auto& request = from->request();
+  const auto* at = find_route(request.path);
+  if (at == nullptr)
+    return refuse(*from, {.status = 404,
+                          .message = fmt::format("Invalid URL ({} {})", request.method,
+                                                 request.path.substr(0, 200))});
+  const bool is_head = request.method == "HEAD" && at->method == "GET";
+  if (request.method != at->method && !is_head)
+    return from->respond(
+        405, {{"Content-Type", json_type}, {"Allow", at->method == "GET" ? "GET, HEAD" : "POST"}},
+        problem_json({.status = 405,
+                      .message = fmt::format("Not allowed to {} on {} (HINT: use {})",
+                                             request.method, request.path, at->method),
+                      .code = "method_not_supported"}));
+  if (is_let_in(*at, *from)) (this->*at->answer)(from);
+}
+
+bool desk::is_let_in(const route& at, net::http_exchange& from) {
+  if (at.is_open) return true;
+  const auto& request = from.request();
+  if (options_.keys.empty() && is_of_strange_page(request)) {
+    refuse(from, {.status = 403,
+                  .message = "this gateway has no API keys and answers pages of its own alone, "
+                             "under an address or localhost; start it with keys",
+                  .code = "forbidden"});
+    return false;
+  }
+  if (options_.keys.allow(request.field("authorization"))) return true;
+  const bool has_some = !request.field("authorization").empty();
+  refuse(from, {.status = 401,
+                .message = has_some ? "Incorrect API key provided."
+                                    : "You didn't provide an API key. You need to provide your API "
+                                      "key in an Authorization header using Bearer auth (i.e. "
+                                      "Authorization: Bearer YOUR_KEY).",
+                .code = has_some ? "invalid_api_key" : ""});
+  return false;
+}
+
+request_limits desk::limits() const {
+  request_limits made;
+  made.choices = options_.most_choices;
+  made.vocabulary = options_.model.vocabulary;
+  return made;
+}
+
+/// A request need not name the one model that there is.
+bool desk::knows(net::http_exchange& from, const std::string& model) const {
+  if (model.empty() || model == options_.model.id) return true;
+  refuse(from, no_such_model(model));
+  return false;
+}
+
+void desk::live(const exchange& from) {
+  reply(*from, R"({"status":"live"})");
+}
+
+void desk::ready(const exchange& from) {
+  if (behind_.is_ready()) return reply(*from, R"({"status":"ready"})");
+  refuse(*from, {.status = 503,
+                 .message = "no plan is in force, or nobody answers",
+                 .type = "server_error",
+                 .code = "not_ready",
+                 .retry_after_s = 1});
+}
+
+void desk::models(const exchange& from) {
+  const auto& served = options_.model;
+  const auto one = model_json(served.id, served.created_s, served.context);
+  const std::string_view path = from->request().path;
+  constexpr std::string_view list = "/v1/models";
+  if (path == list) return reply(*from, models_json(one));
+  const auto name = path.substr(list.size() + 1);
+  if (name == served.id) return reply(*from, one);
+  refuse(*from, no_such_model(std::string(name)));
+}
+
+// ------------------------------------------------------------------------------------------ answers
+
+namespace {
+
+/// How many tokens an answer to this prompt may have, or why none.
+std::variant<std::uint32_t, api_problem> room_for(std::size_t prompt_tokens,
+                                                  std::optional<std::uint32_t> wanted,
+                                                  const gateway_options& options,
+                                                  const char* param) {
+  const auto context = options.model.context;
+  // What an encoder read leaves the decoder's positions alone; the service counts both.
+  if (prompt_tokens >= context || (wanted && prompt_tokens + *wanted > context))
+    return api_problem{
+        .message = fmt::format(
+            "This model's maximum context length is {} tokens. However, your messages resulted in "
+            "{} tokens{}. Please reduce the length of the messages{}.",
+            context, prompt_tokens,
+            wanted ? fmt::format(" and you asked for {} more", *wanted) : std::string(),
+            wanted ? " or of the completion" : ""),
+        .param = param,
+        .code = "context_length_exceeded"};
+  if (wanted) return *wanted;
+  return static_cast<std::uint32_t>(
+      std::min<std::size_t>(context - prompt_tokens, options.default_tokens));
+}
+
+/// What is asked for and cannot be done here.
+std::optional<api_problem> beyond_us(const generation& how, const served_model& served) {
+  const auto unsupported = [](const char* param, std::string why) {
+    return api_problem{.message = fmt::format("Unsupported parameter: '{}' {}", param, why),
+                       .param = param,
+                       .code = "unsupported_parameter"};
+  };
+  if (how.quality_percent && *how.quality_percent != served.quality_percent)
+    return unsupported(
+        "ordermoe.quality_budget_percent",
+        fmt::format("is {:g} for every request of this cluster, as its plan was made for that; "
+                    "leave it out, or start one with another --quality-budget",
+                    served.quality_percent));
+  return std::nullopt;
+}
+
+}  // namespace
+
+void desk::completions(const exchange& from) {
+  auto asked = parse_completion(from->request().body, limits());
+  if (asked.problem) return refuse(*from, *asked.problem);
+  if (!knows(*from, asked.content.model)) return;
+  job::asked made;
+  made.kind = reply_kind::completion;
+  made.how = std::move(asked.content.how);
+  if (const auto why = beyond_us(made.how, options_.model)) return refuse(*from, *why);
+  for (auto& prompt : asked.content.prompts) {
+    auto ids = prompt.ids.empty() ? options_.model.tokens->encode(prompt.text) : prompt.ids;
+    const auto room = room_for(ids.size(), made.how.max_tokens, options_, "prompt");
+    if (const auto* why = std::get_if<api_problem>(&room)) return refuse(*from, *why);
+    made.max_tokens = std::get<std::uint32_t>(room);
+    if (asked.content.echo)
+      made.echoed.push_back(prompt.ids.empty() ? std::move(prompt.text)
+                                               : options_.model.tokens->decode(prompt.ids));
+    made.prompts.push_back(std::move(ids));
+  }
+  admit(std::make_shared<job>(*this, from, std::move(made)));
+}
+
+void desk::chat(const exchange& from) {
+  auto asked = parse_chat(from->request().body, limits());
+  if (asked.problem) return refuse(*from, *asked.problem);
+  if (!knows(*from, asked.content.model)) return;
+  const auto& served = options_.model;
+  if (!served.chat)
+    return refuse(*from, {.message = fmt::format("the model '{}' has no chat template ({}); use "
+                                                 "/v1/completions",
+                                                 served.id, served.no_chat),
+                          .param = "messages",
+                          .code = "unsupported_endpoint"});
+  job::asked made;
+  made.kind = reply_kind::chat;
+  made.how = std::move(asked.content.how);
+  if (const auto why = beyond_us(made.how, served)) return refuse(*from, *why);
+  auto ids = served.chat->encode(*served.tokens, asked.content.messages);
+  if (!ids)
+    return refuse(*from,
+                  {.message = ids.error().message, .param = "messages", .code = "invalid_value"});
+  const auto room = room_for(ids->size(), made.how.max_tokens, options_, "messages");
+  if (const auto* why = std::get_if<api_problem>(&room)) return refuse(*from, *why);
+  made.max_tokens = std::get<std::uint32_t>(room);
+  made.prompts.push_back(std::move(*ids));
+  for (auto& end : served.chat->turn_ends()) made.how.stop.push_back(end);
+  admit(std::make_shared<job>(*this, from, std::move(made)));
+}
+
+// ------------------------------------------------------------------------------------------ admission
+
+std::string desk::new_id(const char* kind) {
+  return fmt::format("{}-{:016x}{:08x}", kind, random_(), static_cast<std::uint32_t>(random_()));
+}
+
+void desk::admit(std::shared_ptr<job> asked) {
+  const auto n = asked->answers();
+  const bool has_turn =
+      waiting_.empty() && (n_running_ == 0 || n_running_ + n <= options_.most_running);
+  if (!has_turn && n_waiting_ + n > options_.most_waiting) {
+    ++figures_.turned_away;
+    return asked->turn_away({.status = 429,
+                             .message = fmt::format("{} answers are being made and {} wait; try "
+                                                    "again later",
+                                                    n_running_, n_waiting_),
+                             .type = "rate_limit_error",
+                             .code = "rate_limit_exceeded",
+                             .retry_after_s = retry_after_s()});
+  }
+  asked->watch_peer();
+  n_waiting_ += n;
+  waiting_.push_back(std::move(asked));
+  let_in();
+}
+
+void desk::let_in() {
+  while (!waiting_.empty()) {
+    const auto next = waiting_.front();
+    const auto n = next->answers();
+    if (n_running_ > 0 && n_running_ + n > options_.most_running) break;
+    waiting_.pop_front();
+    n_waiting_ -= n;
+    n_running_ += n;
+    next->start();
+  }
+  figures_.running = n_running_;
+  figures_.waiting = n_waiting_;
+}
+
+void desk::ended(std::size_t answers) {
+  n_running_ -= answers;
+  let_in();
+}
+
+void desk::forget(const job* waiting) {
+  const auto found = std::ranges::find(waiting_, waiting, &std::shared_ptr<job>::get);
+  if (found == waiting_.end()) return;
+  n_waiting_ -= (*found)->answers();
+  waiting_.erase(found);
+  let_in();
+}
+
+/// Until those that wait now will have had their turn, as long as recent answers took.
+int desk::retry_after_s() const {
+  constexpr double longest_s = 60;
+  const auto rounds = static_cast<double>(n_waiting_ + n_running_) /
+                      static_cast<double>(std::max<std::size_t>(1, options_.most_running));
+  return static_cast<int>(std::ceil(std::clamp(rounds * figures_.recent_answer_s, 1.0, longest_s)));
+}
+
+// ------------------------------------------------------------------------------------------ the rest
+
+void desk::tokenize(const exchange& from) {
+  const auto asked = parse_tokenize(from->request().body, limits());
+  if (asked.problem) return refuse(*from, *asked.problem);
+  if (!knows(*from, asked.content.model)) return;
+  const auto& served = options_.model;
+  std::vector<std::int32_t> ids;
+  if (!asked.content.messages.empty()) {
+    auto encoded = served.chat ? served.chat->encode(*served.tokens, asked.content.messages)
+                               : error{errc::unsupported, served.no_chat};
+    if (!encoded)
+      return refuse(
+          *from,
+          {.message = encoded.error().message, .param = "messages", .code = "invalid_value"});
+    ids = std::move(*encoded);
+  } else {
+    ids = asked.content.add_special_tokens ? served.tokens->encode(asked.content.text)
+                                           : served.tokens->encode_inside(asked.content.text);
+  }
+  ordered_json told{{"count", ids.size()}, {"max_model_len", served.context}, {"tokens", ids}};
+  if (asked.content.return_pieces) {
+    told["token_strs"] = ordered_json::array();
+    for (const auto id : ids) told["token_strs"].push_back(served.tokens->decode({&id, 1}));
+  }
+  reply(*from, text_of(told));
+}
+
+void desk::detokenize(const exchange& from) {
+  const auto asked = parse_detokenize(from->request().body, limits());
+  if (asked.problem) return refuse(*from, *asked.problem);
+  if (!knows(*from, asked.content.model)) return;
+  reply(*from, text_of({{"prompt", options_.model.tokens->decode(asked.content.ids)}}));
+}
+
+void desk::status(const exchange& from) {
+  beside([this, from] {
+    auto told = behind_.servers();
+    server_->post([this, from, told = std::move(told)] {
+      if (!told) return refuse(*from, problem_of(told.error()));
+      const auto& served = options_.model;
+      reply(*from, text_of({{"model", served.id},
+                            {"quality_budget_percent", served.quality_percent},
+                            {"ready", behind_.is_ready()},
+                            {"running", n_running_},
+                            {"waiting", n_waiting_},
+                            {"prompt_tokens", figures_.prompt_tokens},
+                            {"generation_tokens", figures_.generation_tokens},
+                            {"budget_nats", figures_.budget_nats},
+                            {"spent_nats", figures_.spent_nats},
+                            {"servers", ordered_json::parse(*told)}}));
+    });
+  });
+}
+
+void desk::metrics(const exchange& from) {
+  beside([this, from] {
+    auto told = behind_.servers();
+    server_->post([this, from, told = std::move(told)] {
+      from->respond(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                    metrics_text(figures_, options_.model, server_->figures(),
+                                 told ? *told : std::string("[]")));
+    });
+  });
+}
+
+void desk::page(const exchange& from) {
+  const auto file = read_page(options_.pages, from->request().path);
+  if (!file)
+    return refuse(*from, {.status = 404,
+                          .message = fmt::format("Invalid URL ({} {})", from->request().method,
+                                                 from->request().path.substr(0, 200))});
+  from->respond(
+      200,
+      {{"Content-Type", file->type},
+       {"Cache-Control", "no-cache"},
+       {"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'"},
+       {"X-Content-Type-Options", "nosniff"}},
+      file->bytes);
+}
+
+}  // namespace ordermoe::gateway

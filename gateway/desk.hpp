@@ -1,0 +1,98 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <variant>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "gateway/figures.hpp"
+#include "gateway/gateway.hpp"
+#include "gateway/openai/problem.hpp"
+#include "gateway/openai/request.hpp"
+
+/// Between the HTTP server and what answers. On the server's thread, but for what is said otherwise.
+namespace ordermoe::gateway {
+
+class job;
+
+/// Answers with a problem, once.
+void refuse(net::http_exchange& to, const api_problem& what);
+void reply(net::http_exchange& to, std::string_view json);
+
+class desk {
+ public:
+  /// `server` is there before the first request, and outlives what was posted to it.
+  desk(const gateway_options& options, backend& behind);
+  /// What waits for a status is left.
+  ~desk();
+  void use(net::http_server& server) { server_ = &server; }
+
+  void take(std::shared_ptr<net::http_exchange> from);
+
+  // Of jobs:
+  const gateway_options& options() const { return options_; }
+  backend& behind() { return behind_; }
+  net::http_server& server() { return *server_; }
+  gateway_figures& figures() { return figures_; }
+  std::uint64_t random() { return random_(); }
+  std::string new_id(const char* kind);
+  /// So many answers ended, of those that were running.
+  void ended(std::size_t answers);
+  /// The peer of a job that waits went away.
+  void forget(const job* waiting);
+
+ private:
+  using exchange = std::shared_ptr<net::http_exchange>;
+  using answer_function = void (desk::*)(const exchange&);
+
+  struct route {
+    std::string_view method;
+    std::string_view path;
+    answer_function answer;
+    bool is_open;  ///< Without a key.
+  };
+  static const route* find_route(std::string_view path);
+  bool is_let_in(const route& at, net::http_exchange& from);
+  bool knows(net::http_exchange& from, const std::string& model) const;
+  request_limits limits() const;
+
+  void live(const exchange& from);
+  void ready(const exchange& from);
+  void models(const exchange& from);
+  void completions(const exchange& from);
+  void chat(const exchange& from);
+  void tokenize(const exchange& from);
+  void detokenize(const exchange& from);
+  void status(const exchange& from);
+  void metrics(const exchange& from);
+  void page(const exchange& from);
+
+  void admit(std::shared_ptr<job> asked);
+  void let_in();
+  int retry_after_s() const;
+  /// Does something on a thread beside, which may wait.
+  void beside(std::function<void()> what);
+
+  const gateway_options& options_;
+  backend& behind_;
+  net::http_server* server_ = nullptr;
+  gateway_figures figures_;
+  std::mt19937_64 random_;
+  std::deque<std::shared_ptr<job>> waiting_;
+  std::size_t n_waiting_ = 0, n_running_ = 0;  ///< Answers.
+
+  std::mutex mutex_;  ///< Of what follows.
+  std::condition_variable asked_;
+  std::deque<std::function<void()>> asks_;
+  bool ends_ = false;
+  std::thread asker_;
+};
+
+}  // namespace ordermoe::gateway

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/error.hpp"
+#include "gateway/backend.hpp"
+#include "gateway/keys.hpp"
+#include "model/text/chat_template.hpp"
+#include "model/text/tokenizer.hpp"
+#include "net/http/server.hpp"
+
+/// An HTTP server that answers as OpenAI's does, from the servers of a cluster.
+namespace ordermoe::gateway {
+
+/// What is served, as a gateway must know it.
+struct served_model {
+  std::string id, digest;
+  std::shared_ptr<const model::tokenizer> tokens;
+  std::optional<model::chat_template> chat;
+  std::string no_chat;  ///< Why there is no chat template.
+  std::size_t vocabulary = 0;
+  std::size_t context = 0;     ///< Positions of a request, prompt and answer.
+  std::int64_t created_s = 0;  ///< Since 1970.
+  double quality_percent = 0;  ///< Perplexity that answers may lose; negative: without limit.
+  bool is_encoder_decoder = false;
+};
+
+/// Reads what a model's folder says. Errors name the file.
+result<served_model> describe_model(const std::filesystem::path& folder);
+
+struct gateway_options {
+  net::address listen{"127.0.0.1", 8080};
+  std::optional<net::http_tls_files> tls;
+  api_keys keys;
+  net::http_limits limits;
+  served_model model;
+  std::size_t most_running = 64;        ///< Answers at a time.
+  std::size_t most_waiting = 256;       ///< Answers that wait for their turn.
+  std::size_t most_choices = 16;        ///< Of one request.
+  std::uint32_t default_tokens = 1024;  ///< Of a chat that states none, at most.
+  std::chrono::milliseconds longest_answer{120'000};
+  std::filesystem::path pages;  ///< Folder of a dashboard; empty, or not there: none.
+};
+
+class gateway {
+ public:
+  /// Errors: those of net::http_server; usage where others may reach the address and keys or TLS are missing.
+  static result<std::unique_ptr<gateway>> start(gateway_options options,
+                                                std::unique_ptr<backend> behind);
+  /// stop().
+  ~gateway();
+  net::address listens_at() const;
+  /// Every peer is cut off, what was asked for is cancelled, and the backend stops.
+  void stop();
+
+ private:
+  class content;
+  explicit gateway(std::unique_ptr<content> made);
+  std::unique_ptr<content> content_;
+};
+
+}  // namespace ordermoe::gateway

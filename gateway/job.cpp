@@ -1,0 +1,240 @@
+#include "gateway/job.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ordermoe::gateway {
+
+namespace {
+
+std::int64_t now_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// In OpenAI's words; empty where it is no end of a complete answer.
+std::string finish_of(const std::string& finish) {
+  if (finish == "length" || finish == "context") return "length";
+  if (finish == "end_of_text" || finish == "stop_string") return "stop";
+  return {};
+}
+
+double nats(loss_units units) {
+  return static_cast<double>(units) / units_per_loss;
+}
+
+double seconds(std::int64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
+
+}  // namespace
+
+job::job(desk& at, std::shared_ptr<net::http_exchange> from, asked what)
+    : desk_(at), from_(std::move(from)), asked_(std::move(what)) {
+  const auto& served = at.options().model;
+  head_.kind = asked_.kind;
+  head_.id = at.new_id(asked_.kind == reply_kind::chat ? "chatcmpl" : "cmpl");
+  head_.model = served.id;
+  // It says that the same seed gives the same answer, which it need not where experts may be replaced.
+  if (served.quality_percent == 0) head_.fingerprint = "fp_" + served.digest.substr(0, 12);
+  head_.created_s = now_s();
+  seed_ = asked_.how.seed ? *asked_.how.seed : at.random();
+  choices_.resize(asked_.prompts.size() * asked_.how.n);
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].prompt = i / asked_.how.n;
+}
+
+void job::watch_peer() {
+  from_->on_gone([of = weak_from_this()] {
+    if (const auto self = of.lock()) self->gone();
+  });
+}
+
+void job::start() {
+  if (is_over_) return desk_.ended(answers());
+  has_started_ = true;
+  for (std::size_t i = 0; i < choices_.size(); ++i)
+    choices_[i].request = desk_.behind().submit(request_of(i), sink_of(i));
+}
+
+actors::remote_request job::request_of(std::size_t i) {
+  actors::remote_request made;
+  auto& spec = made.spec;
+  spec.prompt = asked_.prompts[choices_[i].prompt];
+  spec.max_new_tokens = asked_.max_tokens;
+  spec.temperature = asked_.how.temperature;
+  spec.sampling_seed = seed_;
+  // Of its place in the request, not of the request: the same seed draws the same wherever it is asked.
+  spec.sampling_stream = i;
+  spec.stop_strings = asked_.how.stop;
+  spec.ignore_end_of_text = asked_.how.ignore_eos;
+  spec.deadline_ns = std::chrono::nanoseconds(desk_.options().longest_answer).count();
+  return made;
+}
+
+actors::answer_sink job::sink_of(std::size_t i) {
+  auto& server = desk_.server();
+  actors::answer_sink made;
+  if (asked_.how.stream)
+    made.on_token = [self = shared_from_this(), &server, i](const actors::answer_token& told) {
+      server.post([self, i, told] { self->take(i, told); });
+    };
+  made.on_end = [self = shared_from_this(), &server, i](const actors::request_outcome& told) {
+    server.post([self, i, told] { self->end(i, told); });
+  };
+  return made;
+}
+
+// ------------------------------------------------------------------------------------- what comes
+
+/// The space that stands between a prompt and its answer is no part of a message.
+std::string job::text_of(choice& of, std::string text) const {
+  if (text.empty() || std::exchange(of.has_text, true)) return text;
+  if (asked_.kind == reply_kind::chat && text.starts_with(' ')) text.erase(0, 1);
+  return text;
+}
+
+void job::begin_stream() {
+  if (writer_) return;
+  writer_.emplace(head_, asked_.how.include_usage);
+  from_->begin_stream(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
+                            {"Cache-Control", "no-cache"},
+                            {"X-Accel-Buffering", "no"}});
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    chunk_content first;
+    first.begins = true;
+    if (!asked_.echoed.empty()) first.text = asked_.echoed[choices_[i].prompt];
+    if (asked_.kind == reply_kind::chat || !first.text.empty()) put(i, first);
+  }
+}
+
+void job::put(std::size_t i, chunk_content content) {
+  content.index = static_cast<std::uint32_t>(i);
+  content.text_offset = choices_[i].bytes;
+  choices_[i].bytes += content.text.size();
+  from_->write(writer_->chunk(content));
+}
+
+void job::take(std::size_t i, const actors::answer_token& told) {
+  if (is_over_) return;
+  begin_stream();
+  const auto text = text_of(choices_[i], told.text);
+  chunk_content content;
+  content.text = text;
+  if (asked_.how.trace) content.traced_id = told.id;
+  if (text.empty() && !content.traced_id) return;
+  put(i, content);
+}
+
+void job::end(std::size_t i, actors::request_outcome told) {
+  auto& of = choices_[i];
+  of.has_ended = true;
+  of.outcome = std::move(told);
+  desk_.ended(1);
+  if (is_over_) return;
+  const auto finish = finish_of(of.outcome.finish);
+  if (finish.empty())
+    return fail(of.outcome.problem
+                    ? problem_of(*of.outcome.problem)
+                    : api_problem{.status = 503,
+                                  .message = "the answer was cancelled by an operator",
+                                  .type = "server_error",
+                                  .code = "cancelled"});
+  count(of);
+  if (asked_.how.stream) {
+    begin_stream();
+    const auto tail = text_of(of, of.outcome.text_tail);
+    chunk_content last;
+    if (!tail.empty()) {
+      last.text = tail;
+      put(i, last);
+    }
+    last.text = {};
+    last.finish = finish;
+    put(i, last);
+  }
+  if (std::ranges::all_of(choices_, &choice::has_ended)) this->finish();
+}
+
+void job::finish() {
+  is_over_ = true;
+  if (asked_.how.stream) {
+    if (asked_.how.include_usage) from_->write(writer_->usage(usage()));
+    from_->write(last_event);
+    return from_->end();
+  }
+  std::vector<reply_choice> list;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    auto& of = choices_[i];
+    reply_choice made;
+    made.index = static_cast<std::uint32_t>(i);
+    if (!asked_.echoed.empty()) made.text = asked_.echoed[of.prompt];
+    made.text += text_of(of, of.outcome.text);
+    made.finish = finish_of(of.outcome.finish);
+    list.push_back(std::move(made));
+  }
+  reply(*from_, reply_json(head_, list, usage()));
+}
+
+reply_usage job::usage() const {
+  reply_usage made;
+  for (const auto& prompt : asked_.prompts) made.prompt_tokens += prompt.size();
+  made.is_reproducible = desk_.options().model.quality_percent == 0;
+  for (const auto& each : choices_) {
+    made.completion_tokens += each.outcome.token_ids.size();
+    made.attempts = std::max(made.attempts, each.outcome.attempts);
+    made.budget_nats += nats(each.outcome.budget);
+    made.spent_nats += nats(each.outcome.spent);
+  }
+  return made;
+}
+
+void job::count(const choice& of) {
+  auto& figures = desk_.figures();
+  const auto& outcome = of.outcome;
+  const auto n = outcome.token_ids.size();
+  ++figures.finished[finish_of(outcome.finish)];
+  figures.prompt_tokens += asked_.prompts[of.prompt].size();
+  figures.generation_tokens += n;
+  figures.budget_nats += nats(outcome.budget);
+  figures.spent_nats += nats(outcome.spent);
+  const auto whole = seconds(outcome.done_ns - outcome.arrival_ns);
+  figures.whole.add(whole);
+  constexpr double share_of_new = 0.1;
+  figures.recent_answer_s += share_of_new * (whole - figures.recent_answer_s);
+  if (outcome.first_token_ns <= 0) return;
+  figures.first_token.add(seconds(outcome.first_token_ns - outcome.arrival_ns));
+  if (n > 1)
+    figures.per_token.add(seconds(outcome.done_ns - outcome.first_token_ns) /
+                          static_cast<double>(n - 1));
+}
+
+// ------------------------------------------------------------------------------------- what goes wrong
+
+void job::fail(const api_problem& why) {
+  is_over_ = true;
+  ++desk_.figures().finished["error"];
+  cancel_the_rest();
+  if (!writer_) return refuse(*from_, why);
+  from_->write(problem_event(problem_json(why)));
+  from_->write(last_event);
+  from_->end();
+}
+
+void job::turn_away(const api_problem& why) {
+  is_over_ = true;
+  refuse(*from_, why);
+}
+
+void job::gone() {
+  if (std::exchange(is_over_, true)) return;
+  ++desk_.figures().finished["abort"];
+  has_started_ ? cancel_the_rest() : desk_.forget(this);
+}
+
+void job::cancel_the_rest() {
+  for (const auto& each : choices_)
+    if (!each.has_ended) desk_.behind().cancel(each.request);
+}
+
+}  // namespace ordermoe::gateway

@@ -1,0 +1,170 @@
+#include "gateway/openai/reply.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace ordermoe::gateway {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+std::string text_of(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+const char* object_of(reply_kind kind, bool in_chunks) {
+  if (kind == reply_kind::completion) return "text_completion";
+  return in_chunks ? "chat.completion.chunk" : "chat.completion";
+}
+
+ordered_json bytes_of(const std::string& text) {
+  auto bytes = ordered_json::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+ordered_json chat_choice(const token_choice& of) {
+  return {{"token", of.text}, {"logprob", of.logprob}, {"bytes", bytes_of(of.text)}};
+}
+
+ordered_json chat_logprobs(const std::vector<token_report>& tokens) {
+  auto content = ordered_json::array();
+  for (const auto& each : tokens) {
+    auto one = chat_choice(each.chosen);
+    one["top_logprobs"] = ordered_json::array();
+    for (const auto& other : each.top) one["top_logprobs"].push_back(chat_choice(other));
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+ordered_json completion_logprobs(const std::vector<token_report>& tokens, std::size_t offset) {
+  ordered_json made{{"text_offset", ordered_json::array()},
+                    {"token_logprobs", ordered_json::array()},
+                    {"tokens", ordered_json::array()},
+                    {"top_logprobs", ordered_json::array()}};
+  for (const auto& each : tokens) {
+    made["text_offset"].push_back(offset);
+    made["token_logprobs"].push_back(each.chosen.logprob);
+    made["tokens"].push_back(each.chosen.text);
+    auto top = ordered_json::object();
+    for (const auto& other : each.top) top[other.text] = other.logprob;
+    made["top_logprobs"].push_back(std::move(top));
+    offset += each.chosen.text.size();
+  }
+  return made;
+}
+
+ordered_json logprobs_of(reply_kind kind, const std::vector<token_report>* tokens,
+                         std::size_t offset) {
+  if (tokens == nullptr) return nullptr;
+  return kind == reply_kind::chat ? chat_logprobs(*tokens) : completion_logprobs(*tokens, offset);
+}
+
+ordered_json json_of(const executions& ran) {
+  return {{"local_exact", ran.local_exact},
+          {"local_substitute", ran.local_substitute},
+          {"remote_exact", ran.remote_exact},
+          {"remote_substitute", ran.remote_substitute}};
+}
+
+ordered_json json_of(const reply_usage& usage) {
+  ordered_json ours{{"reproducible", usage.is_reproducible},
+                    {"attempts", usage.attempts},
+                    {"budget_nats", usage.budget_nats},
+                    {"spent_nats", usage.spent_nats}};
+  if (usage.ran) ours["executions"] = json_of(*usage.ran);
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"ordermoe", std::move(ours)}};
+}
+
+ordered_json fingerprint_of(const reply_head& head) {
+  return head.fingerprint.empty() ? ordered_json() : ordered_json(head.fingerprint);
+}
+
+}  // namespace
+
+std::string reply_json(const reply_head& head, const std::vector<reply_choice>& choices,
+                       const reply_usage& usage) {
+  auto list = ordered_json::array();
+  for (const auto& each : choices) {
+    ordered_json one{{"index", each.index}};
+    if (head.kind == reply_kind::chat)
+      one["message"] = {{"role", "assistant"}, {"content", each.text}, {"refusal", nullptr}};
+    else
+      one["text"] = each.text;
+    one["logprobs"] = logprobs_of(head.kind, each.logprobs ? &*each.logprobs : nullptr, 0);
+    one["finish_reason"] = each.finish;
+    list.push_back(std::move(one));
+  }
+  return text_of({{"id", head.id},
+                  {"object", object_of(head.kind, false)},
+                  {"created", head.created_s},
+                  {"model", head.model},
+                  {"system_fingerprint", fingerprint_of(head)},
+                  {"choices", std::move(list)},
+                  {"usage", json_of(usage)}});
+}
+
+chunk_writer::chunk_writer(const reply_head& head, bool says_usage)
+    : is_chat_(head.kind == reply_kind::chat) {
+  begin_ = fmt::format(
+      R"(data: {{"id":{},"object":"{}","created":{},"model":{},"system_fingerprint":{},)",
+      text_of(head.id), object_of(head.kind, true), head.created_s, text_of(head.model),
+      text_of(fingerprint_of(head)));
+  end_ = says_usage ? ",\"usage\":null}\n\n" : "}\n\n";
+}
+
+std::string chunk_writer::chunk(const chunk_content& content) const {
+  const ordered_json text(content.text);
+  std::string said;
+  if (!is_chat_)
+    said = fmt::format(R"("text":{})", text_of(text));
+  else if (content.begins)
+    said = fmt::format(R"("delta":{{"role":"assistant","content":{}}})", text_of(text));
+  else if (content.text.empty() && !content.finish.empty())
+    said = R"("delta":{})";
+  else
+    said = fmt::format(R"("delta":{{"content":{}}})", text_of(text));
+  const auto logprobs =
+      content.logprobs == nullptr
+          ? std::string("null")
+          : text_of(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
+                                content.logprobs, content.text_offset));
+  std::string ours;
+  if (content.traced_id) {
+    ordered_json trace{{"id", *content.traced_id}};
+    if (content.ran) trace["executions"] = json_of(*content.ran);
+    ours = fmt::format(R"(,"ordermoe":{})", text_of(trace));
+  }
+  const auto finish =
+      content.finish.empty() ? std::string("null") : fmt::format("\"{}\"", content.finish);
+  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}{}}}]{})",
+                     begin_, content.index, said, logprobs, finish, ours, end_);
+}
+
+std::string chunk_writer::usage(const reply_usage& usage) const {
+  return fmt::format("{}\"choices\":[],\"usage\":{}}}\n\n", begin_, text_of(json_of(usage)));
+}
+
+std::string problem_event(std::string_view problem_json) {
+  return fmt::format("data: {}\n\n", problem_json);
+}
+
+std::string model_json(const std::string& id, std::int64_t created_s, std::size_t context) {
+  return text_of({{"id", id},
+                  {"object", "model"},
+                  {"created", created_s},
+                  {"owned_by", "ordermoe"},
+                  {"max_model_len", context}});
+}
+
+std::string models_json(const std::string& model) {
+  return fmt::format(R"({{"object":"list","data":[{}]}})", model);
+}
+
+}  // namespace ordermoe::gateway

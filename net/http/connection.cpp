@@ -1,0 +1,362 @@
+#include "net/http/connection.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/error.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <cctype>
+#include <utility>
+
+namespace ordermoe::net {
+
+const char* reason_of(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 413:
+      return "Content Too Large";
+    case 415:
+      return "Unsupported Media Type";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 502:
+      return "Bad Gateway";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+  }
+  return "Unknown";
+}
+
+}  // namespace ordermoe::net
+
+namespace ordermoe::net::http_detail {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::size_t read_bytes = 16u << 10;
+/// That wait for the request before to be answered; more are not read.
+constexpr std::size_t most_ahead = 64u << 10;
+constexpr std::chrono::milliseconds linger_time(2'000);
+
+std::string lower(std::string_view text) {
+  std::string made(text);
+  std::ranges::transform(made, made.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return made;
+}
+
+}  // namespace
+
+/// What the handler has of a connection.
+class exchange final : public http_exchange {
+ public:
+  exchange(std::shared_ptr<connection> of, std::uint64_t number, http_request request)
+      : of_(std::move(of)), number_(number), request_(std::move(request)) {}
+
+  ~exchange() override {
+    if (is_answered_) return;
+    // Whoever lets go of it may be on any thread.
+    asio::post(of_->side_.io, [of = of_, number = number_] {
+      if (of->is_current(number)) of->close();
+    });
+  }
+
+  const http_request& request() const override { return request_; }
+
+  void respond(int status, const http_fields& fields, std::string_view body) override {
+    if (std::exchange(is_answered_, true) || !of_->is_current(number_)) return;
+    of_->put_head(status, fields, body.size());
+    if (!of_->has_no_body_) of_->out_ += body;
+    of_->finish();
+  }
+  void begin_stream(int status, const http_fields& fields) override {
+    if (of_->is_current(number_)) of_->put_head(status, fields, std::nullopt);
+  }
+  void write(std::string_view part) override {
+    if (!is_answered_ && of_->is_current(number_)) of_->put(part);
+  }
+  void end() override {
+    if (std::exchange(is_answered_, true) || !of_->is_current(number_)) return;
+    if (of_->is_chunked_) of_->out_ += "0\r\n\r\n";
+    of_->finish();
+  }
+  void on_gone(std::function<void()> told) override {
+    if (of_->is_current(number_))
+      of_->gone_ = std::move(told);
+    else if (!is_answered_)
+      told();
+  }
+
+ private:
+  std::shared_ptr<connection> of_;
+  std::uint64_t number_;
+  http_request request_;
+  bool is_answered_ = false;
+};
+
+connection::connection(server_side& side, std::unique_ptr<byte_stream> stream, std::string peer)
+    : side_(side), stream_(std::move(stream)), peer_(std::move(peer)), timer_(side.io) {}
+
+void connection::open() {
+  set_timer(side_.options.limits.header_time);
+  stream_->open([self = shared_from_this()](const error_code& problem) {
+    if (problem) return self->close();
+    if (self->state_ != state::opening) return;
+    self->begin_request();
+    self->read();
+  });
+}
+
+void connection::close() {
+  if (std::exchange(state_, state::closed) == state::closed) return;
+  ++timer_number_;
+  timer_.cancel();
+  stream_->close();
+  const auto gone = std::exchange(gone_, {});
+  const auto self = shared_from_this();
+  side_.forget(this);
+  if (gone) gone();
+}
+
+void connection::begin_request() {
+  state_ = state::head;
+  told_to_continue_ = false;
+  parser_.emplace();
+  parser_->header_limit(static_cast<std::uint32_t>(side_.options.limits.header_bytes));
+  parser_->body_limit(side_.options.limits.body_bytes);
+  parser_->eager(true);
+  // Whoever connects has something to say.
+  const bool may_idle = number_ > 0 && in_.size() == 0;
+  set_timer(may_idle ? side_.options.limits.idle_time : side_.options.limits.header_time);
+}
+
+// --------------------------------------------------------------------------------------- reading
+
+void connection::read() {
+  if (reading_ || state_ == state::closed) return;
+  if (state_ == state::answering && in_.size() > most_ahead) return;
+  reading_ = true;
+  const auto to = in_.prepare(read_bytes);
+  stream_->read(static_cast<char*>(to.data()), to.size(),
+                [self = shared_from_this()](const error_code& problem, std::size_t n) {
+                  self->take(problem, n);
+                });
+}
+
+void connection::take(const error_code& problem, std::size_t n) {
+  reading_ = false;
+  if (state_ == state::closed) return;
+  // Whoever says that it says no more has gone: it would not hear the end of a stream otherwise.
+  if (problem) return close();
+  if (state_ == state::lingering) return read();
+  const bool begins = state_ == state::head && in_.size() == 0 && n > 0;
+  in_.commit(n);
+  if (begins) set_timer(side_.options.limits.header_time);
+  advance();
+  read();
+}
+
+void connection::advance() {
+  if (state_ != state::head && state_ != state::body) return;
+  if (!parse()) return;
+  if (parser_->is_done()) return dispatch();
+  if (!parser_->is_header_done()) return;
+  if (state_ == state::head) {
+    state_ = state::body;
+    set_timer(side_.options.limits.body_time);
+  }
+  if (!told_to_continue_ &&
+      boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
+    told_to_continue_ = true;
+    out_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    flush();
+  }
+}
+
+/// What is here of the request; false where it was refused.
+bool connection::parse() {
+  while (in_.size() > 0 && !parser_->is_done()) {
+    error_code problem;
+    const auto used = parser_->put(in_.data(), problem);
+    in_.consume(used);
+    if (problem == http::error::need_more) {
+      // What the parser wants to see at once.
+      if (!parser_->is_header_done() && in_.size() > side_.options.limits.header_bytes)
+        problem = http::error::header_limit;
+      else
+        return true;
+    }
+    if (problem == http::error::header_limit) {
+      refuse(431, fmt::format("the fields of the request have more than {} bytes; send fewer",
+                              side_.options.limits.header_bytes));
+      return false;
+    }
+    if (problem == http::error::body_limit) {
+      refuse(413, fmt::format("the body of the request has more than {} bytes; send less",
+                              side_.options.limits.body_bytes));
+      return false;
+    }
+    if (problem) {
+      refuse(400, fmt::format("the request is no HTTP/1.1: {}", problem.message()));
+      return false;
+    }
+    if (used == 0) break;
+  }
+  return true;
+}
+
+void connection::dispatch() {
+  auto message = parser_->release();
+  http_request request;
+  request.method = std::string(message.method_string());
+  const std::string_view target(message.target().data(), message.target().size());
+  const auto mark = target.find('?');
+  request.path = target.substr(0, mark);
+  if (mark != std::string_view::npos) request.query = target.substr(mark + 1);
+  for (const auto& each : message)
+    request.fields[lower({each.name_string().data(), each.name_string().size()})] =
+        std::string(each.value());
+  request.body = std::move(message.body());
+  request.peer = peer_;
+  state_ = state::answering;
+  ++timer_number_;
+  keeps_alive_ = message.keep_alive();
+  is_old_ = message.version() < 11;
+  has_no_body_ = request.method == "HEAD";
+  is_complete_ = is_chunked_ = false;
+  ++number_;
+  ++side_.figures.requests;
+  side_.handler(std::make_shared<exchange>(shared_from_this(), number_, std::move(request)));
+}
+
+// --------------------------------------------------------------------------------------- answering
+
+void connection::put_head(int status, const http_fields& fields,
+                          std::optional<std::size_t> length) {
+  auto to = std::back_inserter(out_);
+  fmt::format_to(to, "HTTP/1.{} {} {}\r\n", is_old_ ? 0 : 1, status, reason_of(status));
+  for (const auto& [name, value] : fields) fmt::format_to(to, "{}: {}\r\n", name, value);
+  is_chunked_ = !length && !is_old_;
+  if (length)
+    fmt::format_to(to, "Content-Length: {}\r\n", *length);
+  else if (is_chunked_)
+    out_ += "Transfer-Encoding: chunked\r\n";
+  else
+    keeps_alive_ = false;
+  if (!keeps_alive_)
+    out_ += "Connection: close\r\n";
+  else if (is_old_)
+    out_ += "Connection: keep-alive\r\n";
+  out_ += "\r\n";
+  if (!length) flush();
+}
+
+void connection::put(std::string_view part) {
+  if (part.empty() || has_no_body_) return;
+  if (is_chunked_) {
+    fmt::format_to(std::back_inserter(out_), "{:x}\r\n", part.size());
+    out_ += part;
+    out_ += "\r\n";
+  } else {
+    out_ += part;
+  }
+  // Not from within the writer's own call, which would be told of an end that it does not expect.
+  if (out_.size() + writing_.size() > side_.options.limits.unsent_bytes)
+    return asio::post(side_.io, [self = shared_from_this()] { self->close(); });
+  flush();
+}
+
+void connection::finish() {
+  is_complete_ = true;
+  gone_ = {};
+  flush();
+}
+
+void connection::flush() {
+  if (!writing_.empty() || out_.empty() || state_ == state::closed) return;
+  writing_.swap(out_);
+  if (state_ != state::body) set_timer(side_.options.limits.write_time);
+  stream_->write(writing_, [self = shared_from_this()](const error_code& problem, std::size_t) {
+    self->written(problem);
+  });
+}
+
+void connection::written(const error_code& problem) {
+  writing_.clear();
+  if (state_ == state::closed) return;
+  if (problem) return close();
+  if (!out_.empty()) return flush();
+  if (state_ == state::answering) {
+    ++timer_number_;
+    if (!is_complete_) return;
+    if (!keeps_alive_) return linger();
+    begin_request();
+    advance();
+    read();
+  }
+}
+
+void connection::refuse(int status, std::string_view what) {
+  ++side_.figures.refused;
+  state_ = state::answering;
+  ++number_;
+  keeps_alive_ = is_old_ = has_no_body_ = false;
+  const auto body =
+      side_.options.problem_body ? side_.options.problem_body(status, what) : std::string(what);
+  put_head(status, {{"Content-Type", side_.options.problem_type}}, body.size());
+  out_ += body;
+  finish();
+}
+
+/// A socket that is closed with bytes unread takes back what was written: the peer would not see it.
+void connection::linger() {
+  state_ = state::lingering;
+  in_.consume(in_.size());
+  stream_->end_writing();
+  set_timer(linger_time);
+  read();
+}
+
+// --------------------------------------------------------------------------------------- time
+
+void connection::set_timer(std::chrono::milliseconds time) {
+  const auto number = ++timer_number_;
+  timer_.expires_after(time);
+  timer_.async_wait([self = shared_from_this(), number](const error_code& problem) {
+    if (!problem && number == self->timer_number_) self->late();
+  });
+}
+
+void connection::late() {
+  const bool has_begun =
+      state_ == state::body || (state_ == state::head && (in_.size() > 0 || parser_->got_some()));
+  if (!has_begun) return close();
+  refuse(408, "the request did not come in time; send it faster");
+}
+
+}  // namespace ordermoe::net::http_detail

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "net/http/server.hpp"
+#include "net/http/stream.hpp"
+
+/// One connection of a server (README.md has its states). Of net/http's sources alone.
+namespace ordermoe::net::http_detail {
+
+/// What connections share; it outlives them.
+struct server_side {
+  boost::asio::io_context& io;
+  const http_server_options& options;
+  const http_handler& handler;
+  http_figures figures;
+  std::function<void(const class connection*)> forget;
+};
+
+class connection final : public std::enable_shared_from_this<connection> {
+ public:
+  connection(server_side& side, std::unique_ptr<byte_stream> stream, std::string peer);
+  void open();
+  /// Nobody is told; what is answered is told that its peer is gone.
+  void close();
+  /// Answers this and nothing else.
+  void refuse(int status, std::string_view what);
+
+ private:
+  friend class exchange;
+  enum class state { opening, head, body, answering, lingering, closed };
+
+  void read();
+  void take(const boost::system::error_code& problem, std::size_t n);
+  void advance();
+  bool parse();
+  void dispatch();
+  void set_timer(std::chrono::milliseconds time);
+  void late();
+  void begin_request();
+  void linger();
+
+  // Of exchanges, by the number of theirs:
+  bool is_current(std::uint64_t number) const {
+    return state_ == state::answering && number == number_;
+  }
+  void put_head(int status, const http_fields& fields, std::optional<std::size_t> length);
+  void put(std::string_view part);
+  void finish();
+  void flush();
+  void written(const boost::system::error_code& problem);
+
+  server_side& side_;
+  std::unique_ptr<byte_stream> stream_;
+  std::string peer_;
+  state state_ = state::opening;
+  boost::asio::steady_timer timer_;
+  std::uint64_t timer_number_ = 0;
+  bool reading_ = false;
+  boost::beast::flat_buffer in_;
+  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  bool told_to_continue_ = false;
+  // Of the answer:
+  std::uint64_t number_ = 0;
+  bool keeps_alive_ = false, is_old_ = false, is_chunked_ = false, has_no_body_ = false;
+  bool is_complete_ = false;
+  std::function<void()> gone_;
+  std::string out_, writing_;
+};
+
+}  // namespace ordermoe::net::http_detail

@@ -1,0 +1,100 @@
+#include "net/http/stream.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+namespace ordermoe::net::http_detail {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+void set_up(tcp::socket& socket) {
+  error_code ignored;
+  socket.set_option(tcp::no_delay(true), ignored);
+}
+
+class plain final : public byte_stream {
+ public:
+  explicit plain(tcp::socket socket) : socket_(std::move(socket)) { set_up(socket_); }
+
+  void open(std::function<void(const error_code&)> told) override { told({}); }
+  void read(char* to, std::size_t most, done told) override {
+    socket_.async_read_some(asio::buffer(to, most), std::move(told));
+  }
+  void write(std::string_view what, done told) override {
+    asio::async_write(socket_, asio::buffer(what.data(), what.size()), std::move(told));
+  }
+  void end_writing() override {
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+  void close() override {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+ private:
+  tcp::socket socket_;
+};
+
+class tls final : public byte_stream {
+ public:
+  tls(tcp::socket socket, asio::ssl::context& context, asio::ssl::stream_base::handshake_type end)
+      : stream_(std::move(socket), context), end_(end) {
+    set_up(stream_.next_layer());
+  }
+
+  void expect(const std::string& host) {
+    error_code ignored;
+    stream_.set_verify_callback(asio::ssl::host_name_verification(host), ignored);
+    asio::ip::make_address(host, ignored);
+    // Addresses are no names that a server could choose its certificate by.
+    if (ignored) SSL_set_tlsext_host_name(stream_.native_handle(), host.c_str());
+  }
+
+  void open(std::function<void(const error_code&)> told) override {
+    stream_.async_handshake(end_, std::move(told));
+  }
+  void read(char* to, std::size_t most, done told) override {
+    stream_.async_read_some(asio::buffer(to, most), std::move(told));
+  }
+  void write(std::string_view what, done told) override {
+    asio::async_write(stream_, asio::buffer(what.data(), what.size()), std::move(told));
+  }
+  void end_writing() override {
+    error_code ignored;
+    stream_.next_layer().shutdown(tcp::socket::shutdown_send, ignored);
+  }
+  void close() override {
+    error_code ignored;
+    stream_.next_layer().close(ignored);
+  }
+
+ private:
+  asio::ssl::stream<tcp::socket> stream_;
+  asio::ssl::stream_base::handshake_type end_;
+};
+
+}  // namespace
+
+std::unique_ptr<byte_stream> plain_stream(tcp::socket socket) {
+  return std::make_unique<plain>(std::move(socket));
+}
+std::unique_ptr<byte_stream> accepted_tls_stream(tcp::socket socket, asio::ssl::context& context) {
+  return std::make_unique<tls>(std::move(socket), context, asio::ssl::stream_base::server);
+}
+std::unique_ptr<byte_stream> dialled_tls_stream(tcp::socket socket, asio::ssl::context& context,
+                                                const std::string& host) {
+  auto made = std::make_unique<tls>(std::move(socket), context, asio::ssl::stream_base::client);
+  made->expect(host);
+  return made;
+}
+
+}  // namespace ordermoe::net::http_detail

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+/// A TCP connection, in TLS or not, so that what is above is compiled once. Of net/http's sources alone.
+namespace ordermoe::net::http_detail {
+
+class byte_stream {
+ public:
+  using done = std::function<void(const boost::system::error_code&, std::size_t)>;
+  virtual ~byte_stream() = default;
+  /// Before anything else.
+  virtual void open(std::function<void(const boost::system::error_code&)> told) = 0;
+  virtual void read(char* to, std::size_t most, done told) = 0;
+  /// All of it; the text must live until told.
+  virtual void write(std::string_view what, done told) = 0;
+  /// Says that nothing more is written.
+  virtual void end_writing() = 0;
+  virtual void close() = 0;
+};
+
+std::unique_ptr<byte_stream> plain_stream(boost::asio::ip::tcp::socket socket);
+/// The end that accepted the connection.
+std::unique_ptr<byte_stream> accepted_tls_stream(boost::asio::ip::tcp::socket socket,
+                                                 boost::asio::ssl::context& context);
+/// The end that dialled it: the other's certificate must be of this host.
+std::unique_ptr<byte_stream> dialled_tls_stream(boost::asio::ip::tcp::socket socket,
+                                                boost::asio::ssl::context& context,
+                                                const std::string& host);
+
+}  // namespace ordermoe::net::http_detail

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# The gateway as users meet it: `ordermoe serve` with nothing said, curl, `ordermoe chat`, keys and TLS, in front of a
+# cluster.
+# serve.sh ORDERMOE DATA
+set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
+ordermoe=$1
+data=$2
+work=$(mktemp -d)
+servers=()
+nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
+# Whatever went wrong, nothing outlives this.
+trap 'for pid in "${servers[@]}" $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
+model=$data/models/lineage
+
+# serve NAME ARGUMENTS...: starts one in the background; `url` is where it answers.
+serve() {
+  local name=$1
+  shift
+  "$ordermoe" serve --listen 127.0.0.1:0 --json "$@" >"$name.out" 2>"$name.err" &
+  servers+=($!)
+  eventually grep -q url "$name.out" || fail "$name does not answer: $(cat "$name.err")"
+  url=$(python3 -c 'import json, sys; print(json.loads(open(sys.argv[1]).readline())["url"])' "$name.out")
+}
+# ends PID: by a signal, with exit code 0 or 1 and soon.
+ends() {
+  kill -TERM "$1"
+  eventually eval "! kill -0 $1" || fail "a gateway does not end"
+}
+# post PATH BODY [CURL ARGUMENTS...]
+post() { curl -sS -H 'Content-Type: application/json' "${@:3}" "$url$1" -d "$2"; }
+# member EXPRESSION: of the JSON on standard input, called j.
+member() { python3 -c 'import json, sys; j = json.load(sys.stdin); print(eval(sys.argv[1]))' "$1"; }
+
+# --------------------------------------------------------------------------------------- what is refused
+
+expect "others may not be answered without keys and TLS" 2 '--api-keys and --tls-certificate' "$ordermoe" serve --listen 0.0.0.0:0
+expect "an address is checked" 2 '--listen: .*here' "$ordermoe" serve --listen here
+expect "a certificate needs its key" 2 'belong together' "$ordermoe" serve --tls-certificate a.crt
+expect "keys that are not there" 2 'nowhere' "$ordermoe" serve --api-keys nowhere
+expect "a folder that is none" 2 'nowhere: no cluster is there' "$ordermoe" serve --dir nowhere
+expect "a cluster has its own plan" 2 '--plan: .*own' "$ordermoe" serve --dir nowhere --plan x
+expect "a url is checked" 2 '--connect: found' "$ordermoe" chat --connect 'ftp://x' --once hello
+expect "nobody answers" 1 '127.0.0.1:1' "$ordermoe" chat --connect http://127.0.0.1:1 --once hello
+expect "a conversation is no JSON" 2 '--json' "$ordermoe" chat --json
+
+# --------------------------------------------------------------------------------------- as it comes
+
+started=$SECONDS
+serve bundled
+((SECONDS - started < 15)) || fail "the bundled model took $((SECONDS - started)) s to start"
+
+printf '{"prompt": "Q: 75 * 5\\nA:"}\n{"prompt": "In early spring"}\n{"prompt": "Fedon is known"}\n' >prompts.jsonl
+"$ordermoe" run --model "$model" --prompts prompts.jsonl --max-new-tokens 24 --json --mode reference >reference.json || fail "the reference answers"
+
+# The reference's text and ids, over HTTP, at once and in a stream; and drawn from a distribution with a seed.
+cat >ask.py <<'END'
+import json, sys, urllib.request
+url, reference, temperature = sys.argv[1], json.load(open(sys.argv[2])), float(sys.argv[3])
+def post(path, body):
+    return urllib.request.urlopen(urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}))
+def asked(prompt, **more):
+    return dict({"model": "lineage", "prompt": prompt, "max_tokens": 24, "temperature": temperature, "seed": 1}, **more)
+prompts = [json.loads(line)["prompt"] for line in open("prompts.jsonl")]
+whole = json.load(post("/v1/completions", asked(prompts)))
+assert whole["usage"]["ordermoe"]["reproducible"] is True, whole
+for i, (prompt, answer) in enumerate(zip(prompts, reference["answers"])):
+    choice = whole["choices"][i]
+    assert choice["text"] == answer["text"], (choice, answer)
+    assert choice["finish_reason"] == {"length": "length", "end_of_text": "stop"}[answer["finish"]], (choice, answer)
+    if temperature > 0 and i > 0: continue  # Each alone is the first of its request, and draws as that.
+    text, ids, finish = "", [], None
+    for line in post("/v1/completions", asked(prompt, stream=True, ordermoe={"trace": True})):
+        line = line.decode().strip()
+        if not line.startswith("data: ") or line == "data: [DONE]": continue
+        choice = json.loads(line[6:])["choices"][0]
+        text += choice["text"]
+        finish = choice["finish_reason"] or finish
+        if "ordermoe" in choice: ids.append(choice["ordermoe"]["id"])
+    assert text == answer["text"], (text, answer)
+    assert ids == answer["token_ids"], (ids, answer)
+    assert finish == {"length": "length", "end_of_text": "stop"}[answer["finish"]], (finish, answer)
+END
+python3 ask.py "$url" reference.json 0 || fail "answers over HTTP are the reference's"
+"$ordermoe" run --model "$model" --prompts prompts.jsonl --max-new-tokens 24 --json --mode reference --temperature 0.9 --seed 1 >drawn.json || fail "the reference draws"
+python3 ask.py "$url" drawn.json 0.9 || fail "with a seed, what is drawn over HTTP is what the reference draws"
+
+question='{"messages": [{"role": "user", "content": "75 * 5"}], "temperature": 0}'
+[[ $(post /v1/chat/completions "$question" | member 'j["choices"][0]["message"]["content"]') == *"answer 375" ]] || fail "a chat is answered"
+[[ $(curl -sS "$url/v1/models" | member 'j["data"][0]["id"]') == lineage ]] || fail "the model is listed"
+[[ $(curl -sS -o /dev/null -w '%{http_code}' "$url/health/ready") == 200 ]] || fail "it is ready"
+[[ $(post /v1/chat/completions '{' -o /dev/null -w '%{http_code}') == 400 ]] || fail "nonsense is refused"
+[[ $(post /v1/completions '{"prompt": "a", "n": 100000}' | member 'j["error"]["param"]') == n ]] || fail "too many choices are refused"
+[[ $(head -c 9000000 /dev/zero | curl -sS -o /dev/null -w '%{http_code}' -H 'Content-Type: application/json' --data-binary @- "$url/v1/completions") == 413 ]] || fail "a large body is refused"
+[[ $(curl -sS -o /dev/null -w '%{http_code}' -H "X: $(head -c 20000 /dev/zero | tr '\0' x)" "$url/v1/models") == 431 ]] || fail "large fields are refused"
+
+expect "a terminal chat" 0 'answer 375$' "$ordermoe" chat --connect "$url" --once '75 * 5'
+expect "as JSON" 0 '"completion_tokens": [1-9]' "$ordermoe" chat --connect "$url/v1" --once '75 * 5' --json
+[[ $(printf '75 * 5\n/new\n22 * 3\n\n' | "$ordermoe" chat --connect "$url" | grep -c 'answer') == 2 ]] || fail "lines are answered one by one"
+expect "what the server refuses is told" 1 "does not exist" "$ordermoe" chat --connect "$url" --model gpt-4 --once hello
+
+# Whoever leaves in the middle of a long answer frees what it had.
+running() { curl -sS "$url/metrics" | sed -n 's/^vllm:num_requests_running{.*} //p'; }
+post /v1/completions '{"prompt": "In early spring", "max_tokens": 500, "ignore_eos": true, "n": 8, "stream": true}' --max-time 0.3 >/dev/null 2>&1
+eventually eval '[[ $(running) == 0 ]]' || fail "what was left is still made: $(running)"
+curl -sS "$url/metrics" | grep >/dev/null '^ordermoe_executions_total{server="s0",kind="local_exact"} [1-9]' || fail "no executions are told"
+curl -sS "$url/ordermoe/status" | member 'len(j["servers"])' | grep -x 8 >/dev/null || fail "eight servers are told"
+ends "${servers[-1]}"
+
+# ------------------------------------------------------------------------------------------ keys and TLS
+
+(umask 077 && printf '0123456789abcdef\n' >keys.txt)
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout tls.key -out tls.crt -days 2 -subj /CN=localhost -addext 'subjectAltName = DNS:localhost, IP:127.0.0.1' 2>/dev/null
+serve secret --api-keys keys.txt --tls-certificate tls.crt --tls-key tls.key --name mine
+[[ $url == https://* ]] || fail "it says that it speaks TLS: $url"
+[[ $(curl -sS --cacert tls.crt -o /dev/null -w '%{http_code}' "$url/v1/models") == 401 ]] || fail "a key is asked for"
+[[ $(curl -sS --cacert tls.crt -H 'Authorization: Bearer 0123456789abcdef' "$url/v1/models" | member 'j["data"][0]["id"]') == mine ]] || fail "a key opens"
+expect "a chat with a key" 0 'answer 375$' env ORDERMOE_API_KEY=0123456789abcdef "$ordermoe" chat --connect "$url" --ca tls.crt --once '75 * 5'
+expect "one without" 2 "401" "$ordermoe" chat --connect "$url" --ca tls.crt --once '75 * 5'
+expect "a certificate that nobody trusts" 1 "handshake" "$ordermoe" chat --connect "$url" --once '75 * 5'
+ends "${servers[-1]}"
+
+# ----------------------------------------------------------------------------------- in front of a cluster
+
+"$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
+"$ordermoe" cluster up --model "$model" --cluster three.toml --search-steps 200 --max-positions 512 --threads 1 --port $((20000 + ($$ + 150) % 20000)) --dir edge >/dev/null || fail "a cluster starts"
+serve fronting --dir edge
+python3 ask.py "$url" reference.json 0 || fail "answers of a cluster are the reference's"
+python3 ask.py "$url" drawn.json 0.9 || fail "of a cluster, too, what is drawn is the reference's"
+eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 3 ]]' || fail "all nodes are reached"
+kill -9 "$(cat edge/nodes/s0/pid)"
+eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 2 ]]' || fail "a node that is gone is missed"
+[[ $(curl -sS -o /dev/null -w '%{http_code}' "$url/health/ready") == 200 ]] || fail "the others answer"
+"$ordermoe" cluster down --dir edge >/dev/null 2>&1
+eventually eval '[[ $(curl -sS -o /dev/null -w "%{http_code}" "$url/health/ready") == 503 ]]' || fail "without nodes it is not ready"
+[[ $(post /v1/completions '{"prompt": "a"}' -o /dev/null -w '%{http_code}') == 503 ]] || fail "without nodes nothing is answered"
+ends "${servers[-1]}"
+
+((failures == 0)) || exit 1
+echo "the gateway answers"

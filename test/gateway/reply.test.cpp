@@ -1,0 +1,126 @@
+#include "gateway/openai/reply.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+namespace ordermoe::gateway {
+
+namespace {
+
+using nlohmann::json;
+
+const reply_head chat_head{reply_kind::chat, "chatcmpl-1", "mo\"del", "fp_1", 1700000000};
+const reply_head completion_head{reply_kind::completion, "cmpl-1", "model", "", 1700000000};
+
+/// The JSON of one event.
+json event(const std::string& text) {
+  BOOST_TEST_REQUIRE(text.starts_with("data: "));
+  BOOST_TEST_REQUIRE(text.ends_with("\n\n"));
+  const auto line = text.substr(6, text.size() - 8);
+  BOOST_TEST(line.find('\n') == std::string::npos);
+  return json::parse(line);
+}
+
+token_report report_of(std::int32_t id, std::string text, double logprob) {
+  return {{id, text, logprob}, {{id, text, logprob}, {id + 1, "other", logprob - 1}}};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(reply)
+
+BOOST_AUTO_TEST_CASE(a_chat_is_answered_as_openai_does) {
+  reply_choice choice{1, "two\nlines", "stop", std::vector{report_of(5, "\xc3", -0.5)}};
+  reply_usage usage;
+  usage.prompt_tokens = 3;
+  usage.completion_tokens = 4;
+  usage.ran = executions{1, 2, 3, 4};
+  usage.is_reproducible = false;
+  const auto read = json::parse(reply_json(chat_head, {choice}, usage));
+  BOOST_TEST(read["object"] == "chat.completion");
+  BOOST_TEST(read["model"] == "mo\"del");
+  BOOST_TEST(read["system_fingerprint"] == "fp_1");
+  const auto& one = read["choices"][0];
+  BOOST_TEST(one["index"] == 1);
+  BOOST_TEST(one["message"]["role"] == "assistant");
+  BOOST_TEST(one["message"]["content"] == "two\nlines");
+  BOOST_TEST(one["finish_reason"] == "stop");
+  const auto& token = one["logprobs"]["content"][0];
+  BOOST_TEST(token["bytes"] == json::array({0xc3}));
+  BOOST_TEST(token["top_logprobs"].size() == 2u);
+  BOOST_TEST(token["top_logprobs"][1]["logprob"] == -1.5);
+  BOOST_TEST(read["usage"]["total_tokens"] == 7);
+  BOOST_TEST(read["usage"]["ordermoe"]["reproducible"] == false);
+  BOOST_TEST(read["usage"]["ordermoe"]["executions"]["remote_substitute"] == 4);
+}
+
+BOOST_AUTO_TEST_CASE(a_completion_has_lists_of_logprobs) {
+  reply_choice choice{0, "abc", "length",
+                      std::vector{report_of(5, "ab", -0.5), report_of(6, "c", -0.25)}};
+  const auto read = json::parse(reply_json(completion_head, {choice}, {}));
+  BOOST_TEST(read["object"] == "text_completion");
+  BOOST_TEST(read["system_fingerprint"].is_null());
+  BOOST_TEST(read["choices"][0]["text"] == "abc");
+  const auto& logprobs = read["choices"][0]["logprobs"];
+  BOOST_TEST(logprobs["tokens"] == json::array({"ab", "c"}));
+  BOOST_TEST(logprobs["text_offset"] == json::array({0, 2}));
+  BOOST_TEST(logprobs["token_logprobs"] == json::array({-0.5, -0.25}));
+  BOOST_TEST(logprobs["top_logprobs"][0]["other"] == -1.5);
+}
+
+BOOST_AUTO_TEST_CASE(chunks_are_events_of_one_line) {
+  const chunk_writer writer(chat_head, true);
+  chunk_content content;
+  content.begins = true;
+  auto read = event(writer.chunk(content));
+  BOOST_TEST(read["object"] == "chat.completion.chunk");
+  BOOST_TEST(read["choices"][0]["delta"]["role"] == "assistant");
+  BOOST_TEST(read["choices"][0]["delta"]["content"] == "");
+  BOOST_TEST(read["choices"][0]["finish_reason"].is_null());
+  BOOST_TEST(read["usage"].is_null());
+  content = {};
+  content.index = 3;
+  content.text = "a \"quoted\"\nline\x01";
+  content.traced_id = 17;
+  content.ran = executions{1, 0, 0, 0};
+  read = event(writer.chunk(content));
+  BOOST_TEST(read["choices"][0]["index"] == 3);
+  BOOST_TEST(read["choices"][0]["delta"] == (json{{"content", "a \"quoted\"\nline\x01"}}));
+  BOOST_TEST(read["choices"][0]["ordermoe"]["id"] == 17);
+  BOOST_TEST(read["choices"][0]["ordermoe"]["executions"]["local_exact"] == 1);
+  content = {};
+  content.finish = "length";
+  read = event(writer.chunk(content));
+  BOOST_TEST(read["choices"][0]["delta"] == json::object());
+  BOOST_TEST(read["choices"][0]["finish_reason"] == "length");
+  reply_usage usage;
+  usage.completion_tokens = 2;
+  read = event(writer.usage(usage));
+  BOOST_TEST(read["choices"].empty());
+  BOOST_TEST(read["usage"]["completion_tokens"] == 2);
+}
+
+BOOST_AUTO_TEST_CASE(chunks_without_usage_do_not_speak_of_it) {
+  const chunk_writer writer(completion_head, false);
+  chunk_content content;
+  content.text = "a";
+  const auto tokens = std::vector{report_of(5, "a", -0.5)};
+  content.logprobs = &tokens;
+  content.text_offset = 9;
+  const auto read = event(writer.chunk(content));
+  BOOST_TEST(read["object"] == "text_completion");
+  BOOST_TEST(read["choices"][0]["text"] == "a");
+  BOOST_TEST(read["choices"][0]["logprobs"]["text_offset"] == json::array({9}));
+  BOOST_TEST(!read.contains("usage"));
+}
+
+BOOST_AUTO_TEST_CASE(text_that_is_no_utf8_is_replaced) {
+  const chunk_writer writer(chat_head, false);
+  chunk_content content;
+  content.text = "\xff";
+  BOOST_TEST(event(writer.chunk(content))["choices"][0]["delta"]["content"] == "\xef\xbf\xbd");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe::gateway

@@ -1,0 +1,392 @@
+#include "gateway/gateway.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "net/http/client.hpp"
+#include "test/net/http/raw_client.hpp"
+
+namespace ordermoe::gateway {
+
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+/// What answers when the test says so.
+class scripted_backend final : public backend {
+ public:
+  struct request {
+    actors::remote_request wanted;
+    actors::answer_sink sink;
+    bool is_cancelled = false;
+  };
+  struct state {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<std::uint64_t, request> requests;
+    std::uint64_t next = 0;
+    bool is_ready = true;
+  };
+  explicit scripted_backend(std::shared_ptr<state> of) : state_(std::move(of)) {}
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    const std::lock_guard lock(state_->mutex);
+    state_->requests[state_->next] = {std::move(wanted), std::move(sink), false};
+    state_->changed.notify_all();
+    return state_->next++;
+  }
+  void cancel(std::uint64_t number) override {
+    const std::lock_guard lock(state_->mutex);
+    state_->requests[number].is_cancelled = true;
+    state_->changed.notify_all();
+  }
+  bool is_ready() const override { return state_->is_ready; }
+  result<std::string> servers() override {
+    return std::string(R"([{"name":"s0","epoch":3,"executions":[5,6,7,8],"links":[
+        {"to":0,"charged_bytes":{"token":9}}]}])");
+  }
+  void stop() override {}
+
+ private:
+  std::shared_ptr<state> state_;
+};
+
+/// A gateway with the bundled model's words, in front of a script.
+struct scene {
+  explicit scene(std::function<void(gateway_options&)> change = {}) {
+    gateway_options options;
+    options.listen.port = 0;
+    auto model = describe_model(ORDERMOE_DATA "/models/lineage");
+    BOOST_TEST_REQUIRE(model.has_value(), (model ? "" : model.error().message));
+    options.model = std::move(*model);
+    if (change) change(options);
+    auto made = gateway::start(std::move(options), std::make_unique<scripted_backend>(script));
+    BOOST_TEST_REQUIRE(made.has_value(), (made ? "" : made.error().message));
+    running = std::move(*made);
+    at = running->listens_at();
+  }
+
+  net::http_reply fetch(const std::string& method, const std::string& path,
+                        const std::string& body = {}, const net::http_fields& fields = {}) const {
+    net::http_ask ask;
+    ask.to = {false, at, ""};
+    ask.method = method;
+    ask.path = path;
+    ask.body = body;
+    ask.fields = fields;
+    auto reply = net::http_fetch(ask);
+    BOOST_TEST_REQUIRE(reply.has_value(), (reply ? "" : reply.error().message));
+    return *reply;
+  }
+
+  /// A request that waits for its answer.
+  std::unique_ptr<net::raw_client> begin(const std::string& path, const std::string& body) const {
+    auto client = std::make_unique<net::raw_client>(at);
+    client->send("POST " + path +
+                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
+                 std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client;
+  }
+
+  scripted_backend::request& wait_for(std::uint64_t number) {
+    std::unique_lock lock(script->mutex);
+    BOOST_TEST_REQUIRE(
+        script->changed.wait_for(lock, 20s, [&] { return script->requests.contains(number); }));
+    return script->requests[number];
+  }
+  void wait_for_cancel(std::uint64_t number) {
+    std::unique_lock lock(script->mutex);
+    BOOST_TEST_REQUIRE(
+        script->changed.wait_for(lock, 20s, [&] { return script->requests[number].is_cancelled; }));
+  }
+
+  void say(std::uint64_t number, std::uint32_t index, const std::string& text) {
+    actors::answer_token token;
+    token.request = number;
+    token.index = index;
+    token.id = static_cast<std::int32_t>(index);
+    token.text = text;
+    wait_for(number).sink.on_token(token);
+  }
+  void end(std::uint64_t number, const std::string& text, const std::string& finish,
+           std::optional<error> problem = {}, const std::string& tail = {}) {
+    actors::request_outcome outcome;
+    outcome.request = number;
+    outcome.text = text;
+    outcome.text_tail = tail;
+    outcome.token_ids = {1, 2};
+    outcome.finish = finish;
+    outcome.problem = std::move(problem);
+    wait_for(number).sink.on_end(outcome);
+  }
+
+  std::shared_ptr<scripted_backend::state> script = std::make_shared<scripted_backend::state>();
+  std::unique_ptr<gateway> running;
+  net::address at;
+};
+
+const std::string question = R"({"messages":[{"role":"user","content":"75 * 5"}])";
+
+json body_of(const std::string& reply) {
+  return json::parse(reply.substr(reply.find("\r\n\r\n") + 4));
+}
+
+/// The JSON of every event but the last, which is [DONE].
+std::vector<json> events_of(const std::string& reply) {
+  std::vector<json> made;
+  for (auto at = reply.find("data: "); at != std::string::npos; at = reply.find("data: ", at + 1)) {
+    const auto line = reply.substr(at + 6, reply.find('\n', at) - at - 6);
+    if (line == "[DONE]") return made;
+    made.push_back(json::parse(line));
+  }
+  BOOST_TEST(false, "no end of the stream");
+  return made;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(serving)
+
+BOOST_AUTO_TEST_CASE(a_chat_is_asked_as_its_template_says_and_answered) {
+  scene at;
+  const auto client = at.begin(
+      "/v1/chat/completions", question + R"(,"temperature":0,"seed":9,"max_tokens":5,"stop":"x"})");
+  const auto& spec = at.wait_for(0).wanted.spec;
+  const auto model = describe_model(ORDERMOE_DATA "/models/lineage");
+  BOOST_TEST(spec.prompt == model->tokens->encode("Q: 75 * 5\nA:"),
+             boost::test_tools::per_element());
+  BOOST_TEST(spec.max_new_tokens == 5u);
+  BOOST_TEST(spec.sampling_seed == 9u);
+  BOOST_TEST(spec.sampling_stream.value() == 0u);
+  BOOST_TEST((spec.stop_strings == std::vector<std::string>{"x", "\n"}));
+  at.end(0, " 375", "stop_string");
+  const auto reply = client->all();
+  BOOST_TEST(reply.starts_with("HTTP/1.1 200"));
+  const auto body = body_of(reply);
+  BOOST_TEST(body["choices"][0]["message"]["content"] == "375");
+  BOOST_TEST(body["choices"][0]["finish_reason"] == "stop");
+  BOOST_TEST(body["usage"]["completion_tokens"] == 2);
+  BOOST_TEST(body["usage"]["prompt_tokens"] == static_cast<int>(spec.prompt.size()));
+  BOOST_TEST(body["usage"]["ordermoe"]["reproducible"] == true);
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_has_every_choice_its_end_and_what_it_used) {
+  scene at;
+  const auto client =
+      at.begin("/v1/chat/completions",
+               question + R"(,"n":2,"stream":true,"stream_options":{"include_usage":true}})");
+  at.wait_for(1);
+  at.say(1, 0, " b");
+  at.say(0, 0, " a");
+  at.say(0, 1, "");
+  at.say(0, 2, "c");
+  at.end(0, " acd", "length", {}, "d");
+  at.end(1, " b", "end_of_text");
+  const auto reply = client->all();
+  BOOST_TEST(reply.find("Content-Type: text/event-stream") != std::string::npos);
+  std::map<int, std::string> texts, ends;
+  std::set<std::string> ids;
+  json usage;
+  for (const auto& event : events_of(reply)) {
+    ids.insert(event["id"].get<std::string>());
+    if (event["choices"].empty()) usage = event["usage"];
+    for (const auto& choice : event["choices"]) {
+      texts[choice["index"]] += choice["delta"].value("content", "");
+      if (!choice["finish_reason"].is_null()) ends[choice["index"]] = choice["finish_reason"];
+    }
+  }
+  BOOST_TEST(ids.size() == 1u);
+  BOOST_TEST(texts[0] == "acd");
+  BOOST_TEST(texts[1] == "b");
+  BOOST_TEST(ends[0] == "length");
+  BOOST_TEST(ends[1] == "stop");
+  BOOST_TEST(usage["completion_tokens"] == 4);
+}
+
+BOOST_AUTO_TEST_CASE(completions_answer_every_prompt_and_echo_it) {
+  scene at;
+  const auto client =
+      at.begin("/v1/completions", R"({"prompt":["a","b"],"echo":true,"n":2,"max_tokens":3})");
+  at.wait_for(3);
+  for (std::uint64_t i = 0; i < 4; ++i) at.end(i, " " + std::to_string(i), "length");
+  const auto body = body_of(client->all());
+  BOOST_TEST(body["object"] == "text_completion");
+  for (int i = 0; i < 4; ++i)
+    BOOST_TEST(body["choices"][i]["text"] == (i < 2 ? "a " : "b ") + std::to_string(i));
+}
+
+BOOST_AUTO_TEST_CASE(whoever_goes_away_is_cancelled_and_makes_room) {
+  scene at([](gateway_options& options) {
+    options.most_running = 1;
+    options.most_waiting = 2;
+  });
+  const auto streaming = at.begin("/v1/chat/completions", question + R"(,"stream":true})");
+  at.wait_for(0);
+  at.say(0, 0, "a");
+  streaming->until("data: ");
+  const auto waiting = at.begin("/v1/chat/completions", question + "}");
+  const auto leaving = at.begin("/v1/chat/completions", question + "}");
+  // The third is told when both wait: until then a fourth would find room.
+  for (;;) {
+    const auto metrics = at.fetch("GET", "/metrics").body;
+    if (metrics.find("vllm:num_requests_waiting{model_name=\"lineage\"} 2") != std::string::npos)
+      break;
+  }
+  const auto refused = at.begin("/v1/chat/completions", question + "}")->all();
+  BOOST_TEST(refused.starts_with("HTTP/1.1 429"));
+  BOOST_TEST(refused.find("Retry-After: ") != std::string::npos);
+  BOOST_TEST(body_of(refused)["error"]["code"] == "rate_limit_exceeded");
+  leaving->close();
+  streaming->close();
+  at.wait_for_cancel(0);
+  at.end(0, "a", "cancelled");
+  at.wait_for(1);
+  at.end(1, " b", "length");
+  BOOST_TEST(body_of(waiting->all())["choices"][0]["message"]["content"] == "b");
+  BOOST_TEST(at.script->next == 2u, "what left while it waited was never asked");
+}
+
+BOOST_AUTO_TEST_CASE(what_fails_is_told_before_and_in_a_stream) {
+  scene at;
+  const error gone{errc::io, "s1 went away"};
+  auto client = at.begin("/v1/chat/completions", question + "}");
+  at.end(0, "", "failed", gone);
+  auto reply = client->all();
+  BOOST_TEST(reply.starts_with("HTTP/1.1 503"));
+  BOOST_TEST(body_of(reply)["error"]["message"] == "s1 went away");
+  client = at.begin("/v1/chat/completions", question + R"(,"stream":true,"n":2})");
+  at.wait_for(2);
+  at.say(1, 0, "a");
+  at.end(1, "a", "failed", gone);
+  at.wait_for_cancel(2);
+  at.end(2, "", "cancelled");
+  reply = client->all();
+  BOOST_TEST(reply.starts_with("HTTP/1.1 200"));
+  BOOST_TEST(events_of(reply).back()["error"]["message"] == "s1 went away");
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_refused_as_openai_does) {
+  scene at([](gateway_options& options) { options.most_choices = 4; });
+  struct {
+    std::string method, path, body;
+    int status;
+    json param, code;
+  } const cases[] = {
+      {"GET", "/nowhere", "", 404, nullptr, nullptr},
+      {"GET", "/v1/chat/completions", "", 405, nullptr, "method_not_supported"},
+      {"DELETE", "/v1/models", "", 405, nullptr, "method_not_supported"},
+      {"POST", "/v1/chat/completions", "{", 400, nullptr, nullptr},
+      {"POST", "/v1/chat/completions", question + R"(,"n":5})", 400, "n", "invalid_value"},
+      {"POST", "/v1/chat/completions", question + R"(,"model":"gpt-4"})", 404, "model",
+       "model_not_found"},
+      {"POST", "/v1/completions", R"({"model":"gpt-4","prompt":"a"})", 404, "model",
+       "model_not_found"},
+      {"GET", "/v1/models/gpt-4", "", 404, "model", "model_not_found"},
+      {"POST", "/v1/completions", R"({"prompt":"a","max_tokens":512})", 400, "prompt",
+       "context_length_exceeded"},
+      {"POST", "/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":")" + std::string(4000, 'x') + R"("}]})", 400,
+       "messages", "context_length_exceeded"},
+      {"POST", "/v1/chat/completions", R"({"messages":[{"role":"assistant","content":"a"}]})", 400,
+       "messages", "invalid_value"},
+      {"POST", "/v1/chat/completions", question + R"(,"ordermoe":{"quality_budget_percent":7}})",
+       400, "ordermoe.quality_budget_percent", "unsupported_parameter"},
+  };
+  for (const auto& [method, path, body, status, param, code] : cases) {
+    const auto reply = at.fetch(method, path, body);
+    BOOST_TEST(reply.status == status, method << " " << path << " " << body.substr(0, 80));
+    const auto read = json::parse(reply.body)["error"];
+    BOOST_TEST(read["param"] == param, reply.body);
+    BOOST_TEST(read["code"] == code, reply.body);
+    BOOST_TEST(!read["message"].get<std::string>().empty());
+    BOOST_TEST(!read["type"].get<std::string>().empty());
+  }
+  BOOST_TEST(at.script->next == 0u, "nothing of this was asked");
+}
+
+BOOST_AUTO_TEST_CASE(keys_are_asked_for_but_by_health) {
+  scene at([](gateway_options& options) { options.keys = api_keys({"0123456789abcdef"}); });
+  auto reply = at.fetch("GET", "/v1/models");
+  BOOST_TEST(reply.status == 401);
+  BOOST_TEST(json::parse(reply.body)["error"]["code"].is_null());
+  reply = at.fetch("GET", "/v1/models", "", {{"Authorization", "Bearer 0123456789abcdee"}});
+  BOOST_TEST(reply.status == 401);
+  BOOST_TEST(json::parse(reply.body)["error"]["code"] == "invalid_api_key");
+  reply = at.fetch("GET", "/v1/models", "", {{"Authorization", "Bearer 0123456789abcdef"}});
+  BOOST_TEST(reply.status == 200);
+  BOOST_TEST(json::parse(reply.body)["data"][0]["id"] == "lineage");
+  for (const char* path : {"/metrics", "/ordermoe/status"})
+    BOOST_TEST(at.fetch("GET", path).status == 401);
+  for (const char* path : {"/health", "/health/live", "/health/ready"})
+    BOOST_TEST(at.fetch("GET", path).status == 200);
+  at.script->is_ready = false;
+  BOOST_TEST(at.fetch("GET", "/health/ready").status == 503);
+  BOOST_TEST(at.fetch("GET", "/health/live").status == 200);
+}
+
+BOOST_AUTO_TEST_CASE(pages_of_strangers_are_not_answered_without_keys) {
+  const scene at;
+  const auto asked = [&](const std::string& fields) {
+    net::raw_client client(at.at);
+    client.send("GET /v1/models HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n");
+    return client.all().substr(9, 3);
+  };
+  BOOST_TEST(asked("Host: localhost:8080\r\n") == "200");
+  BOOST_TEST(asked("Host: 127.0.0.1:8080\r\nOrigin: http://127.0.0.1:8080\r\n") == "200");
+  BOOST_TEST(asked("Host: [::1]:8080\r\n") == "200");
+  BOOST_TEST(asked("Host: evil.example\r\n") == "403");
+  BOOST_TEST(asked("Host: localhost:8080\r\nOrigin: http://evil.example\r\n") == "403");
+  BOOST_TEST(asked("Host: localhost:8080\r\nOrigin: null\r\n") == "403");
+}
+
+BOOST_AUTO_TEST_CASE(texts_become_tokens_and_texts_again) {
+  const scene at;
+  auto reply = at.fetch("POST", "/tokenize", R"({"prompt":"Q: 75 * 5","return_token_strs":true})");
+  BOOST_TEST_REQUIRE(reply.status == 200);
+  const auto told = json::parse(reply.body);
+  BOOST_TEST(told["count"] == static_cast<int>(told["tokens"].size()));
+  BOOST_TEST(told["token_strs"].size() == told["tokens"].size());
+  BOOST_TEST(told["max_model_len"] == 512);
+  reply = at.fetch("POST", "/detokenize", json{{"tokens", told["tokens"]}}.dump());
+  BOOST_TEST(json::parse(reply.body)["prompt"] == "Q: 75 * 5");
+  reply = at.fetch("POST", "/tokenize", question + "}");
+  BOOST_TEST(json::parse(reply.body)["tokens"].size() > told["tokens"].size());
+}
+
+BOOST_AUTO_TEST_CASE(status_and_figures_are_told) {
+  scene at;
+  const auto client = at.begin("/v1/completions", R"({"prompt":"a"})");
+  at.end(0, "b", "length");
+  client->all();
+  const auto status = json::parse(at.fetch("GET", "/ordermoe/status").body);
+  BOOST_TEST(status["servers"][0]["epoch"] == 3);
+  BOOST_TEST(status["generation_tokens"] == 2);
+  const auto metrics = at.fetch("GET", "/metrics").body;
+  for (const char* line :
+       {"vllm:generation_tokens_total{model_name=\"lineage\"} 2",
+        "vllm:request_success_total{model_name=\"lineage\",finished_reason=\"length\"} 1",
+        "ordermoe_executions_total{server=\"s0\",kind=\"remote_substitute\"} 8",
+        "ordermoe_link_bytes_total{from=\"s0\",to=\"s0\",kind=\"token\"} 9",
+        "ordermoe_plan_epoch{server=\"s0\"} 3",
+        "# TYPE vllm:e2e_request_latency_seconds histogram"})
+    BOOST_TEST(metrics.find(line) != std::string::npos, line << " is not in " << metrics);
+}
+
+BOOST_AUTO_TEST_CASE(nobody_listens_for_others_without_keys_and_tls) {
+  gateway_options options;
+  options.listen = {"0.0.0.0", 0};
+  options.keys = api_keys({"0123456789abcdef"});
+  auto refused = gateway::start(
+      options, std::make_unique<scripted_backend>(std::make_shared<scripted_backend::state>()));
+  BOOST_TEST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("--tls-certificate") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe::gateway
