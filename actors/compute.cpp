@@ -57,10 +57,10 @@ struct compute_state {
       job(emulated->tensors);
   }
 
-  void attach(std::shared_ptr<const server_view> next) {
-    const bool other_experts = next->model && (!view || view->model != next->model);
-    view = std::move(next);
-    if (other_experts) on_device([model = view->model](device& tensors) { tensors.use(model); });
+  void attach(attach_view& message) {
+    view = std::move(message.view);
+    if (message.model)
+      on_device([model = std::move(message.model)](device& tensors) { tensors.use(model); });
   }
 
   void open(const open_sequence& message) {
@@ -250,7 +250,7 @@ compute_actor spawn_compute(caf::actor_system& system,
             [self, &state](tell_load) {
               self->send(state.view->server, compute_load{state.wait_ns()});
             },
-            [&state](attach_view& message) { state.attach(std::move(message.view)); },
+            [&state](attach_view& message) { state.attach(message); },
             [&state](status_query) { return state.tell(); },
         };
       });

@@ -23,9 +23,8 @@
 #include "planning/serving/token_rules.hpp"
 #include "trace/sink.hpp"
 
-/// What the actors of one service know without asking: the context, for as long as it lives; the plan in
-/// force, until another is installed; and each server's view of its neighbours. All of it is
-/// immutable: a change is a new object in a message.
+/// What the actors of one service know without asking: the context, for as long as it lives; and each server's view of its
+/// neighbours and of one plan that is alive. All of it is immutable: a change is a new object in a message.
 namespace ordermoe::actors {
 
 enum class clock_kind { virtual_time, wall };
@@ -84,7 +83,8 @@ struct service_context {
   arrival_limits limits(std::uint32_t server) const;
 };
 
-/// One server as the actors on it see it; replaced as a whole when a plan is installed.
+/// One server as the actors on it see it that go by one plan; replaced as a whole when a plan is installed, or its tables
+/// are others. A request and all that is done for it keep to the plan that it began under.
 struct server_view {
   std::shared_ptr<const service_context> context;
   std::shared_ptr<const plan_in_force> placed;  ///< Null before the first plan.
@@ -94,12 +94,10 @@ struct server_view {
   selector_actor selector;
   recorder_actor recorder;
   monitor_actor monitor;  ///< Empty where none runs.
-  /// With the experts that the plan places here, where a change of plan brought others; null: the context's.
-  std::shared_ptr<const model::transformer> model;
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 
-  /// Sends a frame from here to another server, under the plan in force or the one that it goes by. The link runs
+  /// Sends a frame from here to another server, under this plan or the one of that epoch. The link runs
   /// where the sender does: no other thread is woken for it.
   void send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content) const;
   void send(caf::scheduled_actor* self, std::uint32_t to, wire::frame content,

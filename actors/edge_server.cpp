@@ -5,11 +5,13 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "actors/compute.hpp"
 #include "actors/request.hpp"
 #include "actors/scheduling/virtual_time_worker.hpp"
 #include "actors/server_actors.hpp"
@@ -46,10 +48,12 @@ struct owned_request {
   request_actor handle;
   request_status status;
   std::int64_t deadline_ns = 0;
+  std::shared_ptr<const server_view> view;  ///< That it began with; null: it is held.
 };
 
 /// A sequence that holds memory here.
 struct live_sequence {
+  std::shared_ptr<const server_view> view;  ///< With the plan that its request goes by.
   std::uint32_t attempt = 0;
   std::uint32_t access = 0;
   std::uint32_t positions = 0;  ///< That its memory is for.
@@ -74,7 +78,12 @@ bool is_of_no_request(frame_kind kind) {
 struct edge_server_state {
   edge_server_actor::pointer self = nullptr;
   std::uint32_t id = 0;
-  std::shared_ptr<const server_view> view;
+  std::shared_ptr<const server_view> view;  ///< With the plan that requests begin under.
+  /// Of each plan that is here, by epoch: the one before while something is under it, the next one once it is prepared.
+  std::map<std::uint64_t, std::shared_ptr<const server_view>> live;
+  std::shared_ptr<const server_view> former;  ///< With the latest plan that is gone, or null.
+  std::optional<install_plans> awaits_end;    ///< Which lets go of a plan that something is under.
+  std::uint64_t told_ended = 0;  ///< Epoch before which no own request is, as the planner knows.
   arrival_limits limits;
   phase_of<admission> admitting{admission::holding, admission_steps};
   bool drained = false;  ///< By an operator: its users' requests are refused.
@@ -123,23 +132,80 @@ struct edge_server_state {
 
   // --------------------------------------------------------------------------------------- plans
 
-  void install(const install_plan& message) {
-    auto next = std::make_shared<server_view>(*view);
-    const bool same_plan = view->placed && view->placed->plan.epoch == message.content->plan.epoch;
-    next->placed = message.content;
-    if (message.model) next->model = message.model;
-    if (!same_plan) host_experts(next);
-    view = next;
-    planner = message.planner;
-    self->send(view->compute, attach_view{view});
-    self->send(view->selector, attach_view{view});
-    self->send(message.planner, plan_installed{view->placed->plan.epoch, view->placed->policy, id});
+  void attach(std::shared_ptr<const server_view> given) {
+    view = std::move(given);
+    live.clear();
+    if (view->placed) live[epoch_of(*view)] = view;
   }
 
-  /// Shards of the plan in place of those before it, which nobody calls any more: a new plan comes
-  /// while no request is in flight.
+  static std::uint64_t epoch_of(const server_view& of) { return of.placed->plan.epoch; }
+
+  /// Null where no such plan is here.
+  std::shared_ptr<const server_view> view_of(std::uint64_t epoch) const {
+    const auto found = live.find(epoch);
+    return found == live.end() ? nullptr : found->second;
+  }
+
+  static bool names(const install_plans& message, std::uint64_t epoch) {
+    return std::ranges::any_of(message.plans,
+                               [&](const auto& each) { return each->plan.epoch == epoch; });
+  }
+
+  void install(const install_plans& message) {
+    planner = message.planner;
+    awaits_end.reset();
+    const bool something_is_under = std::ranges::any_of(memory.sequences(), [&](const auto& each) {
+      const auto epoch = each.second.epoch;
+      return epoch < message.begins && live.contains(epoch) && !names(message, epoch);
+    });
+    if (something_is_under)
+      awaits_end = message;
+    else
+      go_by(message);
+  }
+
+  void go_by(const install_plans& message) {
+    let_go(message);
+    for (const auto& content : message.plans) {
+      const auto epoch = content->plan.epoch;
+      const auto before = view_of(epoch);
+      auto next = std::make_shared<server_view>(before ? *before : *view);
+      next->placed = content;
+      if (!before) host_experts(next);
+      live[epoch] = next;
+    }
+    view = live.at(message.begins);
+    self->send(view->compute, attach_view{view, message.model});
+    self->send(view->selector, decide_by{view, message.plans});
+    self->send(planner, plans_installed{message.number, id});
+    told_ended = 0;
+    check_ended();
+  }
+
+  /// A later plan that is not named was given up; nobody began under it.
+  void let_go(const install_plans& message) {
+    for (auto each = live.begin(); each != live.end();) {
+      const auto& [epoch, gone] = *each;
+      if (names(message, epoch)) {
+        ++each;
+        continue;
+      }
+      end_sequences_under(epoch);
+      for (const auto& shard : gone->shards) end(shard);
+      former = gone;
+      each = live.erase(each);
+    }
+  }
+
+  void end_sequences_under(std::uint64_t epoch) {
+    std::vector<std::uint64_t> under;
+    for (const auto& [request, held] : memory.sequences())
+      if (held.epoch == epoch) under.push_back(request);
+    std::ranges::sort(under);
+    for (const auto request : under) apply(memory.end(request));
+  }
+
   void host_experts(const std::shared_ptr<server_view>& next) {
-    for (const auto& shard : next->shards) end(shard);
     next->shards.assign(limits.n_layers, shard_actor{});
     for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
       for (std::uint32_t expert = 0; expert < limits.n_experts; ++expert)
@@ -147,6 +213,19 @@ struct edge_server_state {
           next->shards[layer] = spawn_shard(self->system(), next, layer);
           break;
         }
+  }
+
+  /// Whether the plan before is needed by a request of a user of this server.
+  void check_ended() {
+    if (live.empty() || live.begin()->first >= epoch_of(*view) || told_ended == epoch_of(*view))
+      return;
+    const bool under_it = std::ranges::any_of(requests, [&](const auto& each) {
+      const auto& own = each.second.view;
+      return own && epoch_of(*own) < epoch_of(*view);
+    });
+    if (under_it) return;
+    told_ended = epoch_of(*view);
+    self->send(planner, requests_ended{told_ended, id});
   }
 
   void stop_admitting(const hold_admission& message) {
@@ -180,8 +259,10 @@ struct edge_server_state {
 
   /// In flight from now on, whatever it has said of itself; or it ends where a server with KV rows of it is away.
   void admit(owned_request& request) {
-    if (const auto lost = members_of(id) & away; lost != 0)
+    if (const auto lost = members_of(*view, id) & away; lost != 0)
       return end_for_want_of(static_cast<std::uint32_t>(std::countr_zero(lost)), request);
+    request.view = view;
+    request.status.epoch = epoch_of(*view);
     request.status.phase = request_phase::reserving;
     self->send(request.handle, resume_request{view});
   }
@@ -231,10 +312,9 @@ struct edge_server_state {
                  answer_end{std::make_shared<const request_outcome>(std::move(outcome))});
   }
 
-  /// Those in flight.
   void end_all(const end_requests& message) {
     for (const auto& [number, request] : requests) {
-      if (request.status.phase == request_phase::held) continue;
+      if (!request.view || epoch_of(*request.view) >= message.before_epoch) continue;
       self->send(request.handle,
                  wire::failure_report{number, request.status.attempt, id,
                                       static_cast<std::uint8_t>(errc::failed), message.why});
@@ -251,6 +331,7 @@ struct edge_server_state {
     requests.erase(found);
     ++ended_requests;
     check_drained();
+    check_ended();
   }
 
   template <class Message>
@@ -261,11 +342,11 @@ struct edge_server_state {
 
   // ---------------------------------------------------------------------------------- other servers
 
-  /// Every server that keeps KV rows of this access server's requests.
-  planning::server_mask members_of(std::uint32_t access) const {
+  /// Every server that keeps KV rows of this access server's requests under a plan.
+  planning::server_mask members_of(const server_view& by, std::uint32_t access) const {
     planning::server_mask all = 0;
     for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
-      all |= view->members(access, layer);
+      all |= by.members(access, layer);
     return all;
   }
 
@@ -278,6 +359,7 @@ struct edge_server_state {
         return receive(event.content);
       case peer_event::what::up:
         away &= ~bit;
+        end_under_plans_of_before(peer);
         return tell_links(peer);
       case peer_event::what::down:
         away |= bit;
@@ -320,9 +402,9 @@ struct edge_server_state {
   /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
   void lose(std::uint32_t peer) {
     if (!view->placed) return;
-    const bool keeps_rows = ((members_of(id) >> peer) & 1u) != 0;
     for (auto& [number, request] : requests)
-      if (keeps_rows && request.status.phase != request_phase::held) end_for_want_of(peer, request);
+      if (request.view && ((members_of(*request.view, id) >> peer) & 1u) != 0)
+        end_for_want_of(peer, request);
     std::vector<std::uint64_t> of_peer;
     for (const auto& [request, held] : memory.sequences())
       if (held.access == peer) of_peer.push_back(request);
@@ -333,11 +415,19 @@ struct edge_server_state {
     tell_owners(peer);
   }
 
+  /// A server that was away while a plan ended is back without it.
+  void end_under_plans_of_before(std::uint32_t peer) {
+    if (!view->placed || live.begin()->first == epoch_of(*view)) return;
+    for (const auto& [number, request] : requests)
+      if (request.view && epoch_of(*request.view) < epoch_of(*view)) end_for_want_of(peer, request);
+  }
+
   /// Requests of other servers' users with KV rows here and there end: what was on its way between the two is lost, and
   /// their owners, who may be connected to both, cannot know.
   void tell_owners(std::uint32_t peer) {
     for (const auto& [request, sequence] : sequences)
-      if (sequence.access != id && ((members_of(sequence.access) >> peer) & 1u) != 0)
+      if (sequence.access != id &&
+          ((members_of(*sequence.view, sequence.access) >> peer) & 1u) != 0)
         report_loss(peer, request, sequence);
   }
 
@@ -346,7 +436,7 @@ struct edge_server_state {
     wire::failure_report report{request, sequence.attempt, id, static_cast<std::uint8_t>(why.code),
                                 why.message};
     if (sequence.access == id) return tell_request(request, std::move(report));
-    view->send(self, sequence.access, wire::encode(report));
+    sequence.view->send(self, sequence.access, wire::encode(report));
   }
 
   void end_for_want_of(std::uint32_t peer, const owned_request& request) {
@@ -374,49 +464,60 @@ struct edge_server_state {
                                                            content.from, content.to)});
     if (!view->placed) return refuse(content, {errc::malformed, "a frame before the first plan"});
     if (!is_of_no_request(content.kind)) work();
-    if (is_of_other_plan(content) && content.kind != frame_kind::reservation) return late();
+    const auto by = is_of_no_request(content.kind) ? view : view_of(content.epoch);
+    // Memory is given back under any plan.
+    if (!by && content.kind != frame_kind::reservation) return take_late(content);
     try {
-      if (auto taken = take(content); !taken) refuse(content, taken.error());
+      if (auto taken = take(content, by ? *by : *view); !taken) refuse(content, taken.error());
     } catch (const std::exception& problem) {
       refuse(content, {errc::failed, problem.what()});
     }
   }
 
-  /// What is done for a request goes by one plan. Of another one are only frames of requests that are
-  /// over, since a plan changes when none is in flight: they are late, but memory is given back.
-  bool is_of_other_plan(const frame& content) const {
-    return !is_of_no_request(content.kind) && content.epoch != view->placed->plan.epoch;
+  /// Under a plan that is not here. Whoever still waits for a call hears that it is in vain: a server that was cut off
+  /// from some may go by a plan that the others have let go.
+  void take_late(const frame& content) {
+    late();
+    if (content.kind != frame_kind::call || !former || content.epoch != epoch_of(*former)) return;
+    const auto call = wire::decode_call(content, context().wire);
+    const auto& placed = *former->placed;
+    if (!call || !check(*call, content.from, limits, placed.plan, placed.index)) return;
+    const expert_work work{*call, token_actor{}, content.epoch};
+    send_output(self, *former, work,
+                failed_output(*call, {errc::failed, fmt::format("server {} has let go of the plan "
+                                                                "of epoch {}",
+                                                                id, content.epoch)}));
   }
+
   static bool asks_for_memory(const reservation& message) {
     return message.step == reserve_step::attempt || message.step == reserve_step::wait;
   }
 
-  result<void> take(const frame& content) {
+  /// Of a request that goes by the plan of this view.
+  result<void> take(const frame& content, const server_view& by) {
     const auto& shape = context().wire;
+    const auto& plan = by.placed->plan;
+    const auto& index = by.placed->index;
     switch (content.kind) {
       case frame_kind::token:
         return take(
             wire::decode_token(content, shape),
-            [&](token_state& state) {
-              return check(state, content.from, limits, view->placed->plan);
-            },
-            [&](token_state& state) { return start(std::move(state)); });
+            [&](token_state& state) { return check(state, content.from, limits, plan); },
+            [&](token_state& state) { start(std::move(state)); });
       case frame_kind::call:
         return take(
             wire::decode_call(content, shape),
             [&](const wire::expert_call& call) {
-              return check(call, content.from, limits, view->placed->plan, view->placed->index);
+              return check(call, content.from, limits, plan, index);
             },
             [&](wire::expert_call& call) {
-              self->send(view->shards[call.layer],
+              self->send(by.shards[call.layer],
                          expert_work{std::move(call), token_actor{}, content.epoch});
             });
       case frame_kind::output:
         return take(
             wire::decode_output(content, shape),
-            [&](const expert_output& output) {
-              return check(output, content.from, limits, view->placed->index);
-            },
+            [&](const expert_output& output) { return check(output, content.from, limits, index); },
             [&](expert_output& output) {
               deliver({std::move(output), content.from});
             });
@@ -429,18 +530,20 @@ struct edge_server_state {
         return take(
             wire::decode_progress(content),
             [&](const wire::progress_report& report) {
-              return check(report, content.from, limits, view->placed->plan);
+              return check(report, content.from, limits, plan);
             },
             [&](wire::progress_report& report) { forward(std::move(report)); });
       case frame_kind::reservation:
         return take(
             wire::decode_reservation(content),
             [&](const reservation& message) {
-              if (is_of_other_plan(content) && asks_for_memory(message)) return result<void>{};
-              return check(message, content.from, limits, view->placed->plan);
+              if (!live.contains(content.epoch) && asks_for_memory(message)) return result<void>{};
+              return check(message, content.from, limits, plan);
             },
             [&](const reservation& message) {
-              is_of_other_plan(content) && asks_for_memory(message) ? late() : reserve(message);
+              !live.contains(content.epoch) && asks_for_memory(message)
+                  ? late()
+                  : reserve(message, content.epoch);
             });
       case frame_kind::load:
         return take(
@@ -456,7 +559,7 @@ struct edge_server_state {
         return take(
             wire::decode_failure(content),
             [&](const wire::failure_report& report) {
-              return check(report, content.from, limits, view->placed->plan);
+              return check(report, content.from, limits, plan);
             },
             [&](wire::failure_report& report) { tell_request(report.request, std::move(report)); });
     }
@@ -508,7 +611,7 @@ struct edge_server_state {
     auto outputs = sequence->visits.arrive(state.first, step_of(state));
     if (!outputs) return late();
     const auto first = state.first;
-    auto token = spawn_token(*self, view, std::move(state), std::move(*outputs));
+    auto token = spawn_token(*self, sequence->view, std::move(state), std::move(*outputs));
     // What it awaits from there was lost before it came.
     for (auto lost = away; lost != 0; lost &= lost - 1)
       self->send(token, server_lost{static_cast<std::uint32_t>(std::countr_zero(lost))});
@@ -571,27 +674,38 @@ struct edge_server_state {
 
   // ------------------------------------------------------------------------------------------- KV
 
+  /// To the other members of R_l, each under the plan that it goes by; 0 where that is gone, and the request with it.
+  planning::server_mask receivers(const kv_written& written, std::size_t i) const {
+    const auto by = view_of(written.epochs[i]);
+    const auto own = planning::server_mask{1} << id;
+    return by ? by->members(written.access[i], written.content.layer) & ~own : 0;
+  }
+
+  /// One frame to each. Where rows are under two plans it goes under the later one, which is installed wherever a request
+  /// began under it.
   void stream(const kv_written& written) {
-    const auto layer = written.content.layer;
-    const auto first = view->members(written.access.front(), layer);
-    if (std::all_of(written.access.begin(), written.access.end(),
-                    [&](std::uint32_t access) { return view->members(access, layer) == first; })) {
+    const auto epoch = std::ranges::max(written.epochs);
+    const auto first = receivers(written, 0);
+    bool all_alike = true;
+    for (std::size_t i = 1; i < written.content.blocks.size(); ++i)
+      all_alike = all_alike && receivers(written, i) == first;
+    if (all_alike) {
       const auto content = wire::encode(written.content);
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer)
-        if (peer != id && ((first >> peer) & 1u)) view->send(self, peer, content);
+        if ((first >> peer) & 1u) view->send(self, peer, content, epoch);
       return;
     }
     std::map<std::uint32_t, wire::kv_rows> by_peer;
     for (std::size_t i = 0; i < written.content.blocks.size(); ++i) {
-      const auto members = view->members(written.access[i], layer);
+      const auto members = receivers(written, i);
       for (std::uint32_t peer = 0; peer < limits.n_servers; ++peer) {
-        if (peer == id || !((members >> peer) & 1u)) continue;
+        if (!((members >> peer) & 1u)) continue;
         auto& rows = by_peer[peer];
-        rows.layer = layer;
+        rows.layer = written.content.layer;
         rows.blocks.push_back(written.content.blocks[i]);
       }
     }
-    for (const auto& [peer, rows] : by_peer) view->send(self, peer, wire::encode(rows));
+    for (const auto& [peer, rows] : by_peer) view->send(self, peer, wire::encode(rows), epoch);
   }
 
   /// Rows of sequences that are live here and that the sender keeps as well. Where a request is over,
@@ -601,7 +715,7 @@ struct edge_server_state {
     std::erase_if(rows.blocks, [&](const wire::kv_block& block) {
       const auto* sequence = sequence_of(block.request, block.attempt);
       if (sequence == nullptr || block.first + block.n > sequence->positions) return true;
-      return ((view->members(sequence->access, rows.layer) >> sender) & 1u) == 0;
+      return ((sequence->view->members(sequence->access, rows.layer) >> sender) & 1u) == 0;
     });
     late_frames += before - rows.blocks.size();
     if (!rows.blocks.empty())
@@ -610,16 +724,26 @@ struct edge_server_state {
 
   // ---------------------------------------------------------------------------------- reservations
 
-  void reserve(const reservation& message) {
+  /// From an own request, or an answer to one: under the plan that it goes by.
+  void reserve(const reservation& message) { reserve(message, epoch_of_request(message.request)); }
+
+  std::uint64_t epoch_of_request(std::uint64_t request) const {
+    if (const auto own = requests.find(request); own != requests.end() && own->second.view)
+      return epoch_of(*own->second.view);
+    const auto held = memory.sequences().find(request);
+    return held != memory.sequences().end() ? held->second.epoch : epoch_of(*view);
+  }
+
+  void reserve(const reservation& message, std::uint64_t epoch) {
     const bool answer = message.step == reserve_step::granted ||
                         message.step == reserve_step::refused ||
                         message.step == reserve_step::fenced;
     const auto addressee = answer ? message.access : message.server;
-    if (addressee != id) return view->send(self, addressee, wire::encode(message));
+    if (addressee != id) return view->send(self, addressee, wire::encode(message), epoch);
     if (answer) return answer_request(message);
     const auto* held = memory.find(message.request);
     if (held != nullptr && held->access != message.access) return late();
-    apply(memory.take(message, now()));
+    apply(memory.take(message, now(), epoch));
     set_timer();
   }
 
@@ -648,16 +772,19 @@ struct edge_server_state {
             trace::memory_line(id, event.request, event.change_bytes, event.reserved_bytes, now()));
     }
     for (const auto& answer : outcome.answers) reserve(answer);
+    // The last that was under a plan is gone.
+    if (awaits_end && !outcome.events.empty()) install(*std::exchange(awaits_end, std::nullopt));
   }
 
   /// What has been here of an earlier attempt says nothing about this one.
   void open(std::uint64_t request, std::uint32_t attempt) {
     const auto* held = memory.find(request);
+    live_sequence sequence;
+    sequence.view = view_of(held->epoch);
     std::int64_t layers = 0;
     for (std::uint32_t layer = 0; layer < limits.n_layers; ++layer)
-      layers += (view->members(held->access, layer) >> id) & 1u;
+      layers += (sequence.view->members(held->access, layer) >> id) & 1u;
     const auto row_bytes = std::max<std::int64_t>(1, layers * context().costs.kv_row_bytes);
-    live_sequence sequence;
     sequence.attempt = attempt;
     sequence.access = held->access;
     sequence.positions = static_cast<std::uint32_t>(std::min<std::int64_t>(
@@ -760,6 +887,7 @@ struct edge_server_state {
       status.epoch = view->placed->plan.epoch;
       status.policy = view->placed->policy;
     }
+    for (const auto& [epoch, each] : live) status.epochs.push_back(epoch);
     status.admitting = admitting.is(admission::open);
     status.drained = drained;
     for (const auto& [number, request] : requests) status.requests.push_back(request.status);
@@ -792,7 +920,8 @@ struct edge_server_state {
     for (const auto& [request, sequence] : sequences)
       for (const auto& [first, token] : sequence.tokens) end(token);
     for (const auto& [number, request] : requests) end(request.handle);
-    for (const auto& shard : view->shards) end(shard);
+    for (const auto& [epoch, each] : live)
+      for (const auto& shard : each->shards) end(shard);
     for (const auto& link : view->links) end(link);
     end(view->compute);
     end(view->selector);
@@ -833,8 +962,8 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         },
         [&state](const cancel_request& message) { state.tell_request(message.request, message); },
         [&state](const restart_request& message) { state.tell_request(message.request, message); },
-        [&state](attach_view& message) { state.view = std::move(message.view); },
-        [&state](const install_plan& message) { state.install(message); },
+        [&state](attach_view& message) { state.attach(std::move(message.view)); },
+        [&state](const install_plans& message) { state.install(message); },
         [&state](const hold_admission& message) { state.stop_admitting(message); },
         [&state](resume_admission) { state.resume(); },
         [&state](const end_requests& message) { state.end_all(message); },

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "planning/strategies/adaptation.hpp"
@@ -71,8 +72,9 @@ struct monitor_state {
   double proposed_cost_ns = 0;  ///< Under the profile of the latest proposal.
   bool awaits_planner = false;  ///< A proposal has not been answered.
   std::uint64_t next_check_rows = 0;
-  std::vector<double> position_ns;  ///< [n_servers] exact execution of the plan in force.
-  bool adapts = false;              ///< The policy weighs by omega, and a step size was given.
+  /// By epoch, of the plan in force and of the one before: [n_servers] exact execution.
+  std::map<std::uint64_t, std::vector<double>> position_ns;
+  bool adapts = false;  ///< The policy weighs by omega, and a step size was given.
   double omega_quality = 0;
   std::vector<planning::observed_request> window;
   std::vector<std::uint64_t> window_requests;
@@ -105,8 +107,9 @@ struct monitor_state {
       window_requests.clear();
     }
     if (options.drift_margin > 0) profile_cost_ns = cost_ns(*placed->profile);
-    position_ns = planning::exact_position_ns(*placed->profile, placed->plan, context->servers,
-                                              context->costs);
+    position_ns[placed->plan.epoch] = planning::exact_position_ns(*placed->profile, placed->plan,
+                                                                  context->servers, context->costs);
+    while (position_ns.size() > 2) position_ns.erase(position_ns.begin());
   }
 
   /// No better plan for what was measured: from here on only further drift counts.
@@ -132,7 +135,9 @@ struct monitor_state {
 
   void count(const planning::answered_request& request) {
     if (!planning::has_budget_use(request.budget)) return;
-    const auto observed = planning::observe(request, context->chunk_rows, position_ns);
+    const auto by = position_ns.find(request.epoch);
+    if (by == position_ns.end()) return;
+    const auto observed = planning::observe(request, context->chunk_rows, by->second);
     ++seen.requests;
     seen.budget_use += observed.budget_use;
     seen.normalised_delay += observed.normalised_delay;

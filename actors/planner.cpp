@@ -12,6 +12,7 @@
 #include "planning/serving/link_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_rules.hpp"
+#include "planning/serving/two_plans.hpp"
 #include "planning/strategies/adaptation.hpp"
 #include "trace/lines.hpp"
 
@@ -21,19 +22,26 @@ namespace {
 
 constexpr transition<planner_phase> planner_steps[] = {
     {planner_phase::idle, planner_phase::installing, "push_plan"},
-    {planner_phase::steady, planner_phase::draining, "order or proposal"},
-    {planner_phase::draining, planner_phase::steady, "overdue"},
+    {planner_phase::installing, planner_phase::steady, "the first plan is installed, or overdue"},
+    {planner_phase::steady, planner_phase::draining, "a plan that does not fit beside this one"},
     {planner_phase::draining, planner_phase::moving, "none in flight"},
+    {planner_phase::steady, planner_phase::moving, "a plan that fits"},
     {planner_phase::moving, planner_phase::installing, "weights moved"},
-    {planner_phase::moving, planner_phase::steady, "no tables for the policy of now"},
-    {planner_phase::draining, planner_phase::steady, "abort"},
-    {planner_phase::moving, planner_phase::steady, "abort"},
-    {planner_phase::installing, planner_phase::steady, "installed everywhere, or overdue"},
+    {planner_phase::installing, planner_phase::installed, "installed everywhere"},
+    {planner_phase::installed, planner_phase::beginning, "commit"},
+    {planner_phase::beginning, planner_phase::ending, "requests begin under it, or overdue"},
+    {planner_phase::ending, planner_phase::retiring, "the last has ended, or overdue"},
+    {planner_phase::retiring, planner_phase::steady, "the plan before is gone, or overdue"},
+    {planner_phase::draining, planner_phase::steady, "overdue or abort"},
+    {planner_phase::moving, planner_phase::steady, "no tables for the policy of now, or abort"},
+    {planner_phase::installing, planner_phase::steady, "overdue or abort"},
+    {planner_phase::installed, planner_phase::steady, "abort"},
 };
 
 /// A plan that is not yet in force.
 struct next_plan {
   std::shared_ptr<const plan_in_force> content;
+  std::shared_ptr<const model::transformer> model;  ///< In a node: with its experts.
   planning::weight_move move;
   plan_change change;
 };
@@ -52,10 +60,12 @@ bool same_layout(const planning::plan& a, const planning::plan& b) {
 struct joint_change {
   std::uint64_t id = 0;
   admin_actor admin;
-  std::shared_ptr<const model::transformer> model;
   std::int64_t drain_ns = 0;
   bool ended_requests = false;
 };
+
+using expert_set = std::function<bool(layer_id layer, expert_id expert)>;
+using loaded_model = std::shared_ptr<const model::transformer>;
 
 struct planner_state {
   planner_actor::pointer self = nullptr;
@@ -64,12 +74,16 @@ struct planner_state {
   phase_of<planner_phase> phase{planner_phase::idle, planner_steps};
   planning::selection_policy policy;  ///< In force.
   std::uint64_t policy_version = 0;
-  std::uint64_t first_epoch = 1;
-  std::shared_ptr<const plan_in_force> current;
+  std::shared_ptr<const plan_in_force> current;  ///< That requests begin under.
+  std::shared_ptr<const plan_in_force> beside;   ///< Where servers have two: the other one.
   next_plan next;
   std::optional<joint_change> joint;
+  bool holding = true;           ///< No request begins.
+  std::uint64_t n_installs = 0;  ///< Sent to every server.
+  std::uint64_t awaited_install = 0;
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
+  std::set<std::uint32_t> ended;    ///< That said so before all began under the next plan.
   std::deque<std::shared_ptr<const replan_order>> orders;
   cluster known;                ///< Servers, and links as they are known to be.
   planning::cost_model prices;  ///< By those links.
@@ -115,15 +129,47 @@ struct planner_state {
   }
 
   void await_all_servers(std::int64_t longest_ns) {
+    ++change;
     awaited.clear();
     awaited.insert(work.ids.begin(), work.ids.end());
     send_later(self, handle(), longest_ns, change_overdue{change}, later::timer);
   }
 
-  /// `model`: with the experts of a plan that is new.
-  void install(const std::shared_ptr<const model::transformer>& model = nullptr) {
-    for (const auto& server : work.servers)
-      self->send(server, install_plan{current, handle(), model});
+  /// What is in force, to one server or all; `model`: with other experts.
+  install_plans what_is_there(loaded_model model = nullptr) const {
+    install_plans message;
+    message.plans = {current};
+    if (beside)
+      message.plans.insert(
+          beside->plan.epoch < current->plan.epoch ? message.plans.begin() : message.plans.end(),
+          beside);
+    message.begins = current->plan.epoch;
+    message.number = n_installs;
+    message.planner = handle();
+    message.model = std::move(model);
+    return message;
+  }
+
+  void install(const loaded_model& model = nullptr) {
+    ++n_installs;
+    for (const auto& server : work.servers) self->send(server, what_is_there(model));
+  }
+
+  void install_and_await(planner_phase next_phase, const loaded_model& model = nullptr) {
+    phase.move(next_phase);
+    await_all_servers();
+    awaited_install = n_installs + 1;
+    install(model);
+  }
+
+  void hold() {
+    holding = true;
+    for (const auto& server : work.servers) self->send(server, hold_admission{change, handle()});
+  }
+
+  void resume() {
+    if (!std::exchange(holding, false)) return;
+    for (const auto& server : work.servers) self->send(server, resume_admission{});
   }
 
   void announce(bool new_policy) {
@@ -136,30 +182,37 @@ struct planner_state {
     if (!phase.is(planner_phase::idle)) return;
     policy = work.chosen.policy;
     auto placed = work.chosen.plan;
-    // Nodes that start at different times go by the plan that they were given last.
-    placed.epoch = context->seat ? std::max<std::uint64_t>(1, placed.epoch) : 1;
-    first_epoch = placed.epoch;
+    placed.epoch = first_epoch(placed, *context);
     auto content =
         make(std::make_shared<const planning::profile>(work.profile), std::move(placed), policy);
     if (!content) return report(content.error());
     current = std::move(*content);
-    put_in_force(true);
+    announce(true);
+    install_and_await(planner_phase::installing);
   }
 
-  /// `current` everywhere; then requests begin.
-  void put_in_force(bool new_policy) {
-    phase.move(planner_phase::installing);
-    ++change;
-    announce(new_policy);
-    await_all_servers();
-    install(joint ? joint->model : nullptr);
+  void count(const plans_installed& message) {
+    if (message.number < awaited_install || awaited.erase(message.server) == 0) return;
+    if (awaited.empty()) all_have_installed();
   }
 
-  void count(const plan_installed& message) {
-    if (!phase.is(planner_phase::installing) || message.epoch != current->plan.epoch) return;
-    if (awaited.erase(message.server) == 0 || !awaited.empty()) return;
-    // Where others have to install it, too, they say when requests begin.
-    joint ? answer_step(serving::change_step::commit) : end_installing();
+  void all_have_installed() {
+    switch (phase.now()) {
+      case planner_phase::installing:
+        return beside ? end_installing() : end_first_installing();
+      case planner_phase::beginning:
+        return end_beginning();
+      case planner_phase::retiring:
+        return end_retiring();
+      default:
+        return;
+    }
+  }
+
+  void end_first_installing() {
+    phase.move(planner_phase::steady);
+    resume();
+    next_order();
   }
 
   /// It gets what is in force as the others got it; what it has to answer is asked of the new one.
@@ -169,24 +222,12 @@ struct planner_state {
     const auto server = caf::actor_cast<edge_server_actor>(message.handle);
     work.servers[static_cast<std::size_t>(place - work.ids.begin())] = server;
     if (!current) return;
-    self->send(server, install_plan{current, handle()});
+    self->send(server, what_is_there());
     if (phase.is(planner_phase::draining) && awaited.contains(message.server))
       return self->send(server, hold_admission{change, handle()});
-    if (phase.is(planner_phase::steady)) self->send(server, resume_admission{});
-  }
-
-  void end_installing() {
-    phase.move(planner_phase::steady);
-    for (const auto& server : work.servers) self->send(server, resume_admission{});
-    joint.reset();
-    if (current->plan.epoch > first_epoch) {
-      next.change.epoch = current->plan.epoch;
-      next.change.moved_bytes = next.move.bytes;
-      next.change.done_ns = time_ns();
-      self->send(work.recorder, std::move(next.change));
-      next = {};
-    }
-    next_order();
+    if (!holding) self->send(server, resume_admission{});
+    // Whatever it had under the plan before is over.
+    if (phase.is(planner_phase::ending)) count(requests_ended{current->plan.epoch, message.server});
   }
 
   // ------------------------------------------------------------------------------------- policies
@@ -232,11 +273,20 @@ struct planner_state {
     } else {
       policy = by;
       current = std::move(*content);
+      renew_beside();
     }
     changed.version = policy_version;
     changed.weights = {policy.omega_time, policy.omega_quality};
     self->send(work.recorder, changed);
     return changed.refused.empty();
+  }
+
+  /// The other plan's tables, by policy and links of now; by those before, if need be.
+  void renew_beside() {
+    if (!beside) return;
+    auto content = make(beside->profile, beside->plan, policy);
+    if (!content) return report(content.error());
+    beside = std::move(*content);
   }
 
   // ---------------------------------------------------------------------------------------- links
@@ -248,7 +298,7 @@ struct planner_state {
     send_later(self, handle(), delay_ns, price_links{}, later::timer);
   }
 
-  /// The same plan and policy with tables by what links are now. A change of plan on its way takes them from here.
+  /// The same plans and policy with tables by what links are now. A change of plan on its way takes them from here.
   void price() {
     pricing_is_set = false;
     known.links = links.links();
@@ -258,6 +308,7 @@ struct planner_state {
     auto content = make(current->profile, current->plan, policy);
     if (!content) return report(content.error());
     current = std::move(*content);
+    renew_beside();
     install();
   }
 
@@ -304,7 +355,12 @@ struct planner_state {
     auto content = make(std::move(profile), std::move(placed), policy);
     if (!content) return refuse(content.error().message);
     next.content = std::move(*content);
-    drain();
+    next.change.held = !fits_beside(next.content->plan);
+    next.change.held ? drain() : move();
+  }
+
+  result<void> fits_beside(const planning::plan& plan) const {
+    return serving::check_both_fit(current->plan, plan, context->servers, context->costs);
   }
 
   /// Whether this plan may and should follow the one in force; tells `changed` what both cost.
@@ -335,21 +391,27 @@ struct planner_state {
     next = {};
   }
 
+  // ------------------------------------------------------------------------------ from plan to plan
+
   void drain() {
     phase.move(planner_phase::draining);
-    ++change;
     joint ? await_all_servers(joint->drain_ns) : await_all_servers();
-    for (const auto& server : work.servers) self->send(server, hold_admission{change, handle()});
+    hold();
   }
 
   void count(const admission_held& message) {
     if (!phase.is(planner_phase::draining) || message.change != change) return;
     if (awaited.erase(message.server) == 0 || !awaited.empty()) return;
     next.change.drained_ns = time_ns();
+    if (joint) return answer_step(serving::change_step::hold);
+    move();
+  }
+
+  void move() {
     phase.move(planner_phase::moving);
+    ++change;
     next.move = planning::weights_to_move(current->plan, next.content->plan, context->servers,
                                           context->costs);
-    if (joint) return answer_step(serving::change_step::hold);
     // On the wall clock all servers share the weights of one process.
     if (context->clock == clock_kind::virtual_time)
       send_later(self, handle(), next.move.ns, weights_moved{change});
@@ -359,45 +421,155 @@ struct planner_state {
 
   void end_moving(const weights_moved& message) {
     if (!phase.is(planner_phase::moving) || message.change != change) return;
+    if (auto taken = take_beside(); !taken) return give_up_change(taken.error().message);
+    install_and_await(planner_phase::installing);
+  }
+
+  /// The next plan, by the policy and links of now.
+  result<void> take_beside() {
     if (next.content->policy != policy_version || next.content->links != priced_links) {
       auto content = make(next.content->profile, next.content->plan, policy);
-      // All others go by the plan now: by the policy that it was prepared for, if need be.
-      if (!content && !joint) return give_up_change(content.error().message);
-      if (content) next.content = std::move(*content);
-      if (!content) report(content.error());
+      if (!content) return content.error();
+      next.content = std::move(*content);
     }
-    current = next.content;
+    beside = next.content;
+    return {};
+  }
+
+  void end_installing() {
+    phase.move(planner_phase::installed);
+    joint ? answer_step(serving::change_step::install) : begin_under_next();
+  }
+
+  /// From here there is no way back.
+  void begin_under_next() {
+    std::swap(current, beside);
     if (context->trace)
       trace(trace::plan_line(tables(), current->plan, *current->profile, next.change.reason,
                              next.move, time_ns()));
-    put_in_force(false);
+    announce(false);
+    install_and_await(planner_phase::beginning);
   }
 
-  /// After admission was held: requests begin again under the plan in force.
+  void end_beginning() {
+    phase.move(planner_phase::ending);
+    resume();
+    next.change.epoch = current->plan.epoch;
+    next.change.moved_bytes = next.move.bytes;
+    next.change.done_ns = time_ns();
+    self->send(work.recorder, std::move(next.change));
+    next = {};
+    // Servers told what has ended when they began; whoever has to say more does.
+    joint ? await_all_servers(joint->drain_ns) : await_all_servers();
+    for (const auto server : ended) awaited.erase(server);
+    if (joint) answer_step(serving::change_step::commit);
+    check_ended();
+  }
+
+  void count(const requests_ended& message) {
+    if (message.epoch != current->plan.epoch) return;
+    if (phase.is(planner_phase::beginning)) ended.insert(message.server);
+    if (!phase.is(planner_phase::ending) || awaited.erase(message.server) == 0) return;
+    check_ended();
+  }
+
+  void check_ended() {
+    if (!awaited.empty()) return;
+    ended.clear();
+    if (joint) return self->send(joint->admin, plan_before_ended{joint->id});
+    retire();
+  }
+
+  void retire() {
+    loaded_model model;
+    if (auto loaded = load_here(hosted_by(current->plan)))
+      model = std::move(*loaded);
+    else
+      report(loaded.error());
+    beside = nullptr;
+    install_and_await(planner_phase::retiring, model);
+  }
+
+  void end_retiring() {
+    phase.move(planner_phase::steady);
+    if (joint) answer_step(serving::change_step::retire);
+    joint.reset();
+    next_order();
+  }
+
+  /// Before requests begin under the next plan: they go on under the one in force.
   void give_up_change(std::string why) {
     phase.move(planner_phase::steady);
+    ++change;
+    awaited.clear();
+    const bool is_installed = std::exchange(beside, nullptr) != nullptr;
+    const auto model = load_here(hosted_by(current->plan));
+    if (!model) report(model.error());
+    if (joint || is_installed) install(model ? *model : nullptr);
     joint.reset();
-    for (const auto& server : work.servers) self->send(server, resume_admission{});
+    resume();
     refuse(std::move(why));
     next_order();
   }
 
   void overdue(const change_overdue& message) {
     if (message.change != change || awaited.empty()) return;
-    if (phase.is(planner_phase::draining) && joint && !std::exchange(joint->ended_requests, true))
-      return end_requests_in_flight();
-    if (phase.is(planner_phase::draining) && joint)
-      return answer_step(serving::change_step::hold, "requests in flight do not end");
-    if (phase.is(planner_phase::draining))
-      return give_up_change(fmt::format("{} of {} servers still had requests in flight",
-                                        awaited.size(), work.servers.size()));
-    if (!phase.is(planner_phase::installing)) return;
+    switch (phase.now()) {
+      case planner_phase::draining:
+        if (joint && !std::exchange(joint->ended_requests, true)) return end_requests_in_flight();
+        if (joint) return answer_step(serving::change_step::hold, "requests in flight do not end");
+        return give_up_change(fmt::format("{} of {} servers still had requests in flight",
+                                          awaited.size(), work.servers.size()));
+      case planner_phase::installing:
+        if (beside && !joint)
+          return give_up_change(
+              fmt::format("server {} did not install the plan", *awaited.begin()));
+        report_awaited("did not install the plan");
+        return all_have_installed();
+      case planner_phase::ending:
+        if (joint && !std::exchange(joint->ended_requests, true)) return end_requests_in_flight();
+        report_awaited("does not end the requests under the plan before");
+        return check_ended();
+      case planner_phase::beginning:
+      case planner_phase::retiring:
+        report_awaited("did not install the plan");
+        return all_have_installed();
+      default:
+        return;
+    }
+  }
+
+  void report_awaited(const char* what) {
     for (const auto server : awaited)
-      report({errc::timed_out, fmt::format("server {} did not install the plan of epoch {}", server,
-                                           current->plan.epoch)},
+      report({errc::timed_out,
+              fmt::format("server {} {} of epoch {}", server, what, current->plan.epoch)},
              server, problem::scope::server);
     awaited.clear();
-    joint ? answer_step(serving::change_step::commit) : end_installing();
+  }
+
+  // -------------------------------------------------------------------------------------- weights
+
+  expert_set hosted_by(const planning::plan& plan) const {
+    return [index = planning::placement_index(plan), id = work.ids.front()](layer_id layer,
+                                                                            expert_id expert) {
+      return index.hosts(id, layer.index(), expert.index());
+    };
+  }
+
+  /// In a node: the model with these experts, which are within this server's memory; null elsewhere.
+  result<loaded_model> load_here(const expert_set& hosts) const {
+    if (!work.load || !joint) return loaded_model();
+    const auto server = work.ids.front();
+    std::int64_t bytes = 0;
+    for (std::uint32_t layer = 0; layer < current->plan.n_layers; ++layer)
+      for (std::uint32_t expert = 0; expert < current->plan.n_experts; ++expert)
+        if (hosts(layer_id{layer}, expert_id{expert}))
+          bytes += expert_bytes(context->servers.servers[server], context->costs);
+    if (const auto most = current->plan.expert_bytes_limit[server]; bytes > most)
+      return error{errc::infeasible,
+                   fmt::format("experts of {} bytes would be kept on server {}, which keeps {}",
+                               bytes, server, most)};
+    return work.load(hosts);
   }
 
   // ------------------------------------------------------------------------- steps that all servers take
@@ -411,7 +583,7 @@ struct planner_state {
     const auto admin = caf::actor_cast<admin_actor>(step.admin);
     if (step.step == change_step::prepare) return prepare(step, admin);
     if (!joint || joint->id != step.change) {
-      if (step.step == change_step::hold || step.step == change_step::commit)
+      if (step.step != change_step::abort)
         self->send(admin, plan_step_done{step.change, step.step, "nothing was prepared here"});
       return;
     }
@@ -419,13 +591,13 @@ struct planner_state {
       case change_step::prepare:
         return;
       case change_step::hold:
-        joint->drain_ns = step.drain_ns;
         return drain();
+      case change_step::install:
+        return install_with_others();
       case change_step::commit:
-        return end_moving({change});
-      case change_step::resume:
-        if (phase.is(planner_phase::installing)) end_installing();
-        return;
+        return begin_under_next();
+      case change_step::retire:
+        return retire();
       case change_step::abort:
         return abort(std::move(step.why));
     }
@@ -440,14 +612,17 @@ struct planner_state {
     next = {};
     next.change.reason = "order";
     next.change.asked_ns = time_ns();
-    auto made = make_ready(*step.plan);
-    if (!made) return refuse_step(made.error().message);
-    joint = joint_change{step.change, admin, std::move(*made)};
+    next.change.held = step.holds;
+    joint = joint_change{step.change, admin, step.drain_ns};
+    if (auto made = make_ready(*step.plan, step.holds); !made) {
+      joint.reset();
+      return refuse_step(made.error().message);
+    }
     answer_step(serving::change_step::prepare);
   }
 
-  /// Tables, and the model with what the plan places here: everything that can fail.
-  result<std::shared_ptr<const model::transformer>> make_ready(const planning::plan& placed) {
+  /// Tables, and the model with what both plans place here: everything that can fail while requests begin.
+  result<void> make_ready(const planning::plan& placed, bool holds) {
     if (placed.epoch != current->plan.epoch + 1)
       return error{errc::mismatch,
                    fmt::format("it follows the plan of epoch {}, in force is that of epoch {}",
@@ -458,25 +633,66 @@ struct planner_state {
     auto content = make(current->profile, placed, policy);
     if (!content) return content.error();
     next.content = std::move(*content);
-    if (!work.load) return std::shared_ptr<const model::transformer>();
-    return work.load(placed);
+    if (holds) return {};
+    if (auto fits = fits_beside(placed); !fits) return fits.error();
+    auto loaded = load_here([before = hosted_by(current->plan), after = hosted_by(placed)](
+                                layer_id layer, expert_id expert) {
+      return before(layer, expert) || after(layer, expert);
+    });
+    if (!loaded) return loaded.error();
+    next.model = std::move(*loaded);
+    return {};
+  }
+
+  /// The weights of both, where they fit; else those of both that are the same are kept, and then the rest is read: nothing
+  /// is in flight.
+  void install_with_others() {
+    if (next.change.held) {
+      auto loaded = load_in_steps();
+      if (!loaded) return answer_step(serving::change_step::install, loaded.error().message);
+      next.model = std::move(*loaded);
+    } else {
+      phase.move(planner_phase::moving);
+    }
+    next.move = planning::weights_to_move(current->plan, next.content->plan, context->servers,
+                                          context->costs);
+    if (auto taken = take_beside(); !taken) {
+      // All others go by the plan soon: by the policy that it was prepared for, if need be.
+      report(taken.error());
+      beside = next.content;
+    }
+    install_and_await(planner_phase::installing, std::exchange(next.model, nullptr));
+  }
+
+  result<loaded_model> load_in_steps() {
+    phase.move(planner_phase::moving);
+    const auto after = hosted_by(next.content->plan);
+    auto kept =
+        load_here([before = hosted_by(current->plan), after](layer_id layer, expert_id expert) {
+          return before(layer, expert) && after(layer, expert);
+        });
+    if (!kept) return kept;
+    install(*kept);
+    *kept = nullptr;
+    return load_here(after);
   }
 
   void end_requests_in_flight() {
     constexpr std::int64_t longest_ns = 5'000'000'000;
     send_later(self, handle(), longest_ns, change_overdue{change}, later::timer);
+    const auto epoch =
+        phase.is(planner_phase::draining) ? current->plan.epoch + 1 : current->plan.epoch;
     for (const auto& server : work.servers)
-      self->send(server, end_requests{"the plan changes, and the request took longer than that "
-                                      "waits"});
+      self->send(
+          server,
+          end_requests{epoch, "the plan changes, and the request took longer than that waits"});
   }
 
   void abort(std::string why) {
-    if (phase.is(planner_phase::draining) || phase.is(planner_phase::moving))
-      return give_up_change(std::move(why));
-    if (!phase.is(planner_phase::steady)) return;
-    joint.reset();
-    refuse(std::move(why));
-    next_order();
+    const bool can_be = phase.is(planner_phase::steady) || phase.is(planner_phase::draining) ||
+                        phase.is(planner_phase::moving) || phase.is(planner_phase::installing) ||
+                        phase.is(planner_phase::installed);
+    if (can_be) give_up_change(std::move(why));
   }
 
   plan_proposal propose_only(const replan_order& order) const {
@@ -505,6 +721,7 @@ struct planner_state {
       if (!current->index.hosts(each.server.index(), each.layer.index(), each.expert.index()))
         made.bytes_to[each.server.index()] +=
             expert_bytes(context->servers.servers[each.server.index()], context->costs);
+    if (const auto fits = fits_beside(strategy->plan); !fits) made.holds = fits.error().message;
     made.plan = std::make_shared<const planning::plan>(std::move(strategy->plan));
     return made;
   }
@@ -524,6 +741,14 @@ const char* to_string(planner_phase phase) {
       return "moving";
     case planner_phase::installing:
       return "installing";
+    case planner_phase::installed:
+      return "installed";
+    case planner_phase::beginning:
+      return "beginning";
+    case planner_phase::ending:
+      return "ending";
+    case planner_phase::retiring:
+      return "retiring";
   }
   return "unknown";
 }
@@ -550,7 +775,8 @@ planner_actor spawn_planner(caf::actor_system& system,
         [&state](propose_replan& message) { state.propose(message); },
         [&state](const change_weights& message) { state.change_to(message); },
         [&state](const admission_held& message) { state.count(message); },
-        [&state](const plan_installed& message) { state.count(message); },
+        [&state](const plans_installed& message) { state.count(message); },
+        [&state](const requests_ended& message) { state.count(message); },
         [&state](const server_replaced& message) { state.replace(message); },
         [&state](const weights_moved& message) { state.end_moving(message); },
         [&state](const change_overdue& message) { state.overdue(message); },
@@ -568,6 +794,10 @@ planner_actor spawn_planner(caf::actor_system& system,
   // Planning takes long: on the wall clock it has a thread of its own.
   return wall ? system.spawn<caf::detached>(std::move(behavior))
               : system.spawn(std::move(behavior));
+}
+
+std::uint64_t first_epoch(const planning::plan& plan, const service_context& context) {
+  return context.seat ? std::max<std::uint64_t>(1, plan.epoch) : 1;
 }
 
 result<void> check_kv_fits(const std::vector<planning::residency>& residence,

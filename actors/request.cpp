@@ -122,9 +122,10 @@ struct request_data {
     outcome.budget = request_budget(view->placed->decoding.token_budget, positions());
     pool_left = request_budget(view->placed->decoding.token_budget, n_new());
     if (view->tracing())
-      view->trace(trace::request_line({outcome.request, view->id, n_prompt(), n_new(), spec->score,
-                                       spec->stop_strings.size(), outcome.budget},
-                                      admitted_ns));
+      view->trace(
+          trace::request_line({outcome.request, view->id, n_prompt(), n_new(), spec->score,
+                               spec->stop_strings.size(), outcome.budget, view->placed->plan.epoch},
+                              admitted_ns));
     const auto need = kv_need(view->placed->plan.residence[view->id], context().n_servers(),
                               positions(), context().costs.kv_row_bytes);
     for (std::uint32_t m = 0; m < need.size(); ++m) {
@@ -373,6 +374,7 @@ struct request_data {
     report->spent = outcome.spent;
     report->admitted_ns = admitted_ns;
     report->done_ns = outcome.done_ns;
+    report->epoch = view->placed->plan.epoch;
     self->send(view->monitor, request_report{std::move(report)});
   }
 

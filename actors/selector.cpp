@@ -1,3 +1,4 @@
+#include <map>
 #include <utility>
 
 #include "actors/server_actors.hpp"
@@ -12,6 +13,12 @@ struct selector_state {
   selector_actor::pointer self = nullptr;
   std::uint32_t id = 0;
   std::shared_ptr<const server_view> view;
+  struct known_plan {
+    std::shared_ptr<const plan_in_force> placed;
+    bool used = false;  ///< A snapshot has its tables.
+  };
+  std::map<std::uint64_t, known_plan> plans;  ///< By epoch, two at most.
+  std::shared_ptr<const std::vector<link_spec>> links;
   load_board loads;
   /// Counts the load reports and tables taken in; names the snapshot with the server.
   std::uint64_t snapshot = 0;
@@ -21,21 +28,35 @@ struct selector_state {
 
   const service_context& context() const { return *view->context; }
 
-  void take_in(std::shared_ptr<const server_view> next) {
-    const auto before = std::exchange(view, std::move(next));
-    const auto& placed = *view->placed;
-    if (snapshot == 0) loads = load_board(context().n_servers());
-    loads.price_by(placed.tables->link_ns());
-    if (snapshot == 0) {
-      ++snapshot;
-      return trace(trace::first_snapshot_line(id, view->time_ns(self)));
+  /// A plan whose tables nobody has asked for yet is part of no snapshot: it may never come into force.
+  void take_in(decide_by& message) {
+    view = std::move(message.view);
+    std::map<std::uint64_t, known_plan> next;
+    for (auto& each : message.plans) {
+      const auto before = plans.find(each->plan.epoch);
+      next[each->plan.epoch] = {each, before != plans.end() && before->second.used};
     }
-    const auto& old = *before->placed;
-    if (placed.plan.epoch != old.plan.epoch || placed.policy != old.policy)
-      trace(trace::install_line(id, ++snapshot, {placed.plan.epoch, placed.policy},
-                                view->time_ns(self)));
-    if (placed.links != old.links)
-      trace(trace::links_line(id, ++snapshot, *placed.links, view->time_ns(self)));
+    const auto before = std::exchange(plans, std::move(next));
+    const auto& first = plans.begin()->second.placed;
+    if (snapshot == 0) {
+      loads = load_board(context().n_servers());
+      ++snapshot;
+      links = first->links;
+      plans.begin()->second.used = true;
+      trace(trace::first_snapshot_line(id, view->time_ns(self)));
+    }
+    loads.price_by(first->tables->link_ns());
+    for (const auto& [epoch, known] : plans)
+      if (known.used && before.contains(epoch) &&
+          known.placed->policy != before.at(epoch).placed->policy)
+        note_tables(*known.placed);
+    if (std::exchange(links, first->links) != first->links)
+      trace(trace::links_line(id, ++snapshot, *links, view->time_ns(self)));
+  }
+
+  void note_tables(const plan_in_force& placed) {
+    trace(trace::install_line(id, ++snapshot, {placed.plan.epoch, placed.policy},
+                              view->time_ns(self)));
   }
 
   void trace(std::string line) const { view->trace(std::move(line)); }
@@ -50,6 +71,11 @@ struct selector_state {
   }
 
   void answer(select_query& query) {
+    const auto known = plans.find(query.epoch);
+    // Of a request that is over, under a plan that is gone.
+    if (known == plans.end()) return;
+    if (!std::exchange(known->second.used, true)) note_tables(*known->second.placed);
+    const auto& placed = *known->second.placed;
     const auto& shape = context().shape();
     decide_input input;
     input.layer = query.layer;
@@ -64,9 +90,9 @@ struct selector_state {
     input.tokens_left = query.tokens_left;
     input.wait_ns = loads.wait_ns();
     input.link_ns = loads.link_ns();
-    const auto& members = view->placed->plan.residence[query.access].layers;
+    const auto& members = placed.plan.residence[query.access].layers;
     if (query.layer + 1 < members.size()) input.next_members = members[query.layer + 1];
-    auto choice = decide(*view->placed->tables, input);
+    auto choice = decide(*placed.tables, input);
     for (const auto& row : choice.rows)
       for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
         ++executions[static_cast<std::size_t>(classify(id, row.targets[j], row.choice.slots[j]))];
@@ -116,7 +142,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
               for (auto& query : batch.queries) state.answer(query);
             },
             [&state](const wire::load_report& report) { state.take_in(report); },
-            [&state](attach_view& message) { state.take_in(std::move(message.view)); },
+            [&state](decide_by& message) { state.take_in(message); },
             [&state](status_query) {
               return selector_status{state.executions, state.snapshot};
             },

@@ -75,6 +75,7 @@ struct token_data {
     attend_work work;
     work.token = handle();
     work.terms = state.terms;
+    work.epoch = view->placed->plan.epoch;
     work.layer = state.layer;
     work.first = state.first;
     work.n = static_cast<std::uint32_t>(n());

@@ -123,14 +123,16 @@ void print_members(const ordered_json& of) {
 
 void print_members_table(const ordered_json& result) {
   print_members(result);
+  fmt::print("epochs: {}\n",
+             fmt::join(result.at("epochs").get<std::vector<std::uint64_t>>(), ", "));
   auto rows = result.at("members");
   // As nodetool has it: up or down, and whether it takes what is asked of it; what is known of others is the former.
   for (auto& row : rows) {
     const bool self = row.value("self", false);
-    row["state"] = !row.value("up", false)                     ? "DN"
-                   : self && result.value("drained", false)    ? "UL"
-                   : self && !result.value("admitting", false) ? "UM"
-                                                               : "UN";
+    row["state"] = !row.value("up", false)                            ? "DN"
+                   : self && result.value("drained", false)           ? "UL"
+                   : self && result.value("change", "none") != "none" ? "UM"
+                                                                      : "UN";
   }
   print_rows(rows, {"state", "name", "server", "self"});
 }
@@ -278,7 +280,7 @@ class verbs {
     simple(plan, "history", "Changes since this node started, and those that were refused",
            "plan.history",
            table("changes",
-                 {"epoch", "reason", "asked_s", "drained_s", "done_s", "moved_bytes", "refused"}));
+                 {"epoch", "reason", "asked_s", "held", "done_s", "moved_bytes", "refused"}));
     simple(plan, "abort", "Give up a change that this node leads and is not committed",
            "plan.abort", {});
     add_propose(plan);
@@ -327,11 +329,11 @@ class verbs {
     };
     auto wanted = std::make_shared<wish>();
     auto& command = *plan.add_subcommand(
-        "apply", "All servers go over to a proposal, or none; waits until it is done");
+        "apply", "All servers go over to a proposal, or none; waits until requests begin under it");
     command.add_option("PROPOSAL", wanted->proposal, "Number; default: the latest");
     command
         .add_option("--drain-s", wanted->drain_s,
-                    "Seconds that requests in flight have; then they end by name")
+                    "Seconds that requests under the plan before have; then they end by name")
         ->check(whole_from(0, 3600))
         ->capture_default_str();
     bind_(command, [session = session_, wanted] {

@@ -335,10 +335,12 @@ void print_changes(const experiments::strategy_report& measured) {
   for (const auto& change : measured.plan_changes)
     if (change.refused.empty())
       fmt::print(
-          "plan {} ({}): asked at {:.1f} ms, drained at {:.1f} ms, in force at {:.1f} ms, "
-          "{:.2f} GB of weights moved\n",
+          "plan {} ({}): asked at {:.1f} ms, {}in force at {:.1f} ms, {:.2f} GB of weights moved\n",
           change.epoch, change.reason, static_cast<double>(change.asked_ns) * 1e-6,
-          static_cast<double>(change.drained_ns) * 1e-6, static_cast<double>(change.done_ns) * 1e-6,
+          change.held
+              ? fmt::format("drained at {:.1f} ms, ", static_cast<double>(change.drained_ns) * 1e-6)
+              : std::string(),
+          static_cast<double>(change.done_ns) * 1e-6,
           static_cast<double>(change.moved_bytes) * 1e-9);
     else
       fmt::print("plan kept ({}): {}\n", change.reason, change.refused);

@@ -62,7 +62,7 @@ void verifier::open(const std::string& text) {
   summary.seed = header_.seed;
   summary.strategy = header_.strategy;
   prices_ = planning::make_cost_model(header_.servers, header_.costs);
-  header_.plan.epoch = 1;
+  header_.plan.epoch = std::max<std::uint64_t>(1, header_.plan.epoch);
   if (!put_in_force(std::make_shared<const planning::profile>(std::move(header_.profile)),
                     header_.plan, 0))
     return;
@@ -73,7 +73,7 @@ void verifier::make_room() {
   links_.resize(n() * n());
   servers_.resize(n());
   for (auto& server : servers_) {
-    server.placed = placed_;
+    server.placed[placed_->plan.epoch] = placed_;
     server.loads = load_board(n());
     server.loads.price_by(placed_->tables->link_ns());
     server.attend_found.resize(n_layers());
@@ -102,7 +102,7 @@ frame_totals& verifier::expected(std::uint32_t from, std::uint32_t to, frame_kin
 }
 
 server_mask verifier::attention_members(const request_state& request, std::uint32_t layer) const {
-  return header_.plan.residence[request.terms.access].layers[layer];
+  return request.placed->plan.residence[request.terms.access].layers[layer];
 }
 
 bool verifier::in_order(std::int64_t time_ns, std::int64_t& writer_ns) {

@@ -81,6 +81,7 @@ struct attended_row {
 
 struct request_state {
   request_terms terms;
+  std::shared_ptr<const plan_in_force> placed;  ///< With the plan that it goes by.
   loss_units budget = 0;
   std::int64_t admitted_ns = 0;
   bool has_stop_strings = false;
@@ -149,9 +150,12 @@ struct server_state {
   std::int64_t kv_ns = 0, kv_reserved = 0;
   std::uint64_t snapshot = 0;
   std::int64_t snapshot_ns = 0;
-  std::int64_t installs = 0;                    ///< Snapshots that took in other tables.
-  std::shared_ptr<const plan_in_force> placed;  ///< What its selector decides by.
-  std::vector<link_spec> links;                 ///< By which; empty: those of the header.
+  std::int64_t installs = 0;  ///< Snapshots that took in other tables.
+  std::uint64_t newest_request =
+      0;  ///< Epoch of the plan that the latest request of its users goes by.
+  /// By epoch: what its selector decides by, for each plan that it was asked about.
+  std::map<std::uint64_t, std::shared_ptr<const plan_in_force>> placed;
+  std::vector<link_spec> links;  ///< By which; empty: those of the header.
   // Virtual time: what can make something happen here.
   std::int64_t request_ns = -1, told_ns = -1;
   std::multiset<std::int64_t> arrivals;  ///< Of frames, those that are still to come.
@@ -232,6 +236,8 @@ class verifier {
   // -------------------------------------------------------------------------------------- requests
 
   bool on_request(std::string_view text);
+  /// The plan that it says it goes by: no earlier one than the requests of its server before.
+  bool take_plan(request_state& request, std::uint64_t epoch);
   /// The chunks of its prompt, where they start.
   void begin_prompt(request_state& request) const;
   bool on_token(std::string_view text);
@@ -290,9 +296,9 @@ class verifier {
   bool on_snapshot(std::string_view text);
   /// A server tells everybody the same.
   bool same_as_told(const load_report& report);
-  /// Where a position of this access server's requests starts when coming from `from`.
-  std::uint32_t start_server(std::uint32_t access, std::uint32_t from) const {
-    return nearest_member(header_.plan.residence[access].layers[0], from, prices_);
+  /// Where a position of a request starts when coming from `from`.
+  std::uint32_t start_server(const request_state& request, std::uint32_t from) const {
+    return nearest_member(attention_members(request, 0), from, prices_);
   }
 
   // ----------------------------------------------------------------------------- plans and weights
@@ -301,7 +307,9 @@ class verifier {
   /// Tables for what is in force from now on; false where none can be built.
   bool put_in_force(std::shared_ptr<const planning::profile> profile, planning::plan placed,
                     std::uint64_t policy);
-  /// A selector takes in the tables that come after its own.
+  /// Tables of a plan that is alive and a policy, built where they are asked for; null, and told why, where there are none.
+  std::shared_ptr<const plan_in_force> tables_of(const tables_id& id);
+  /// A selector takes in tables: those of the next policy, or of a plan that it had none of.
   bool on_install(std::string_view text);
   /// A selector takes in tables for other links.
   bool on_links(std::string_view text);
@@ -313,7 +321,9 @@ class verifier {
   /// The tables of a plan and policy for the links that a server goes by; null and told why where there are none.
   std::shared_ptr<const plan_in_force> for_links_of(const server_state& server,
                                                     std::shared_ptr<const plan_in_force> placed);
-  /// Tables that every server is past are never named again.
+  /// Before another comes into force: nobody goes by the one before the last any more.
+  void forget_plan_before();
+  /// Tables that every server is past, and of plans that nobody goes by, are never named again.
   void forget_tables();
   /// Eq. (45), recomputed from the requests of the window.
   bool on_weights(std::string_view text);
@@ -321,7 +331,7 @@ class verifier {
   /// A profile and a valid plan.
   bool read_plan(std::string_view content, std::optional<planning::profile>& experts,
                  std::optional<planning::plan>& placed);
-  /// Another plan comes only where no request is in flight.
+  /// Another plan comes only where no request goes by the one before the last.
   bool on_plan(std::string_view text);
   /// What the monitor is told of a request that is done, for the window that it may be in.
   void remember_done(const request_state& request, std::uint64_t tokens, loss_units spent,
@@ -371,7 +381,9 @@ class verifier {
   std::size_t header_top_k_ = 0;
   planning::cost_model prices_;
   std::shared_ptr<const plan_in_force> placed_;  ///< The latest.
-  /// By epoch and policy: those that some selector may still take in.
+  /// By epoch, two at most: the latest that came into force, and the one before.
+  std::map<std::uint64_t, std::shared_ptr<const plan_in_force>> plans_;
+  /// By epoch and policy: those that were asked for.
   std::map<tables_id, std::shared_ptr<const plan_in_force>> tables_;
   std::map<std::uint64_t, planning::selection_policy> policies_;  ///< By version.
   std::int64_t planner_ns_ = 0;

@@ -51,7 +51,7 @@ bool verifier::on_slot(std::string_view text) {
   } else if (!continues(s)) {
     return false;
   }
-  if (!placed_->index.hosts(s.executor, s.layer, s.expert))
+  if (!request_->placed->index.hosts(s.executor, s.layer, s.expert))
     return refuse(
         "executor: found server {}, expected one where the plan places expert {} of "
         "layer {}",
@@ -93,9 +93,12 @@ bool verifier::begin_decision(const slot_record& s) {
         "first",
         s.request, s.server);
   if (at_server.snapshot == 0) return refuse("found a decision, expected a begin line first");
-  if (!same("epoch of the tables that the server decides by", at_server.placed->plan.epoch,
-            placed_->plan.epoch))
-    return false;
+  const auto epoch = request_->placed->plan.epoch;
+  if (!at_server.placed.contains(epoch))
+    return refuse(
+        "found a decision by the plan of epoch {}, expected a line that server {} installs its "
+        "tables first",
+        epoch, s.server);
   if (!same("snapshot", s.snapshot, at_server.snapshot)) return false;
   if (s.time_ns < chunk_->time_ns)
     return refuse("time_ns: found {}, expected at least {}, that of the step before", s.time_ns,
@@ -153,7 +156,8 @@ chunk_decision verifier::decide_again(const slot_record& head) const {
       tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].loads.wait_ns();
   input.link_ns = servers_[head.server].loads.link_ns();
-  return decide(*servers_[head.server].placed->tables, input);
+  const auto epoch = request_->placed->plan.epoch;
+  return decide(*servers_[head.server].placed.at(epoch)->tables, input);
 }
 
 bool verifier::check_row(std::uint32_t i, const chunk_decision& choice, loss_units& pool) {

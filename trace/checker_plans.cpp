@@ -21,6 +21,7 @@ bool verifier::put_in_force(std::shared_ptr<const planning::profile> profile, pl
                     std::move(profile),
                     {header_.token_budget, header_.allowance_factor, header_.continue_in_place}});
   tables_[id_of(*placed_)] = placed_;
+  plans_[placed_->plan.epoch] = placed_;
   policies_.emplace(policy, header_.policy);
   return true;
 }
@@ -35,16 +36,45 @@ bool verifier::on_install(std::string_view text) {
   if (!fields.end()) return malformed(fields);
   auto& server = servers_[id];
   if (!may_take_tables(server, "tables", snapshot, time)) return false;
-  const auto next = tables_.upper_bound(id_of(*server.placed));
-  if (next == tables_.end())
+  const auto before = server.placed.find(epoch);
+  const auto plan = plans_.find(epoch);
+  if (plan == plans_.end() || !policies_.contains(policy))
     return refuse(
         "found tables of epoch {} and policy {}, expected a plan, weights or policy line first",
         epoch, policy);
-  if (!same("epoch", epoch, next->first.epoch) || !same("policy", policy, next->first.policy))
-    return false;
-  if (!take_tables(server, next->second)) return false;
+  if (before != server.placed.end()) {
+    if (!same("policy", policy, before->second->policy + 1)) return false;
+  } else if (epoch < server.placed.rbegin()->first || policy + 1 < placed_->policy) {
+    return refuse(
+        "found tables of epoch {} and policy {}, expected those of a later plan and a "
+        "policy of now",
+        epoch, policy);
+  }
+  auto tables = tables_of({epoch, policy});
+  if (!tables || !take_tables(server, std::move(tables))) return false;
+  ++server.snapshot;
+  ++server.installs;
+  ++summary.snapshots;
   forget_tables();
   return true;
+}
+
+std::shared_ptr<const plan_in_force> verifier::tables_of(const tables_id& id) {
+  auto& found = tables_[id];
+  if (found) return found;
+  const auto& plan = *plans_.at(id.epoch);
+  auto tables = planning::selection_tables::build(*plan.profile, plan.plan, prices_,
+                                                  policies_.at(id.policy), header_.token_budget);
+  if (!tables) {
+    tables_.erase(id);
+    refuse("{}", tables.error().message);
+    return nullptr;
+  }
+  auto made = plan;
+  made.tables = std::move(*tables);
+  made.policy = id.policy;
+  found = std::make_shared<const plan_in_force>(std::move(made));
+  return found;
 }
 
 bool verifier::may_take_tables(server_state& server, std::string_view what, std::uint64_t snapshot,
@@ -56,11 +86,9 @@ bool verifier::may_take_tables(server_state& server, std::string_view what, std:
 bool verifier::take_tables(server_state& server, std::shared_ptr<const plan_in_force> placed) {
   placed = for_links_of(server, std::move(placed));
   if (!placed) return false;
-  server.placed = std::move(placed);
-  server.loads.price_by(server.placed->tables->link_ns());
-  ++server.snapshot;
-  ++server.installs;
-  ++summary.snapshots;
+  server.loads.price_by(placed->tables->link_ns());
+  const auto epoch = placed->plan.epoch;
+  server.placed[epoch] = std::move(placed);
   return true;
 }
 
@@ -100,13 +128,37 @@ bool verifier::on_links(std::string_view text) {
                     i / n(), i % n());
     server.links[i] = {rates[i], latency_ns[i]};
   }
-  return take_tables(server, server.placed);
+  ++server.snapshot;
+  ++server.installs;
+  ++summary.snapshots;
+  for (const auto& [epoch, placed] : std::map(server.placed))
+    if (!take_tables(server, placed)) return false;
+  return true;
+}
+
+void verifier::forget_plan_before() {
+  const auto stays = placed_->plan.epoch;
+  plans_.erase(plans_.begin(), plans_.lower_bound(stays));
+  for (auto& server : servers_) {
+    // What it decides by stays where it was asked about no plan since.
+    while (server.placed.size() > 1 && server.placed.begin()->first < stays)
+      server.placed.erase(server.placed.begin());
+  }
 }
 
 void verifier::forget_tables() {
-  auto oldest = tables_.rbegin()->first;
-  for (const auto& server : servers_) oldest = std::min(oldest, id_of(*server.placed));
-  tables_.erase(tables_.begin(), tables_.lower_bound(oldest));
+  // One that a server has not been asked about yet is built again where it is.
+  std::map<std::uint64_t, std::uint64_t> oldest;
+  for (const auto& server : servers_)
+    for (const auto& [epoch, placed] : server.placed) {
+      const auto known = oldest.try_emplace(epoch, placed->policy).first;
+      known->second = std::min(known->second, placed->policy);
+    }
+  std::erase_if(tables_, [&](const auto& each) {
+    const auto known = oldest.find(each.first.epoch);
+    return !plans_.contains(each.first.epoch) ||
+           (known != oldest.end() && each.first.policy < known->second);
+  });
 }
 
 bool verifier::on_weights(std::string_view text) {
@@ -210,9 +262,11 @@ bool verifier::on_plan(std::string_view text) {
   if (!in_order(time, planner_ns_)) return false;
   if (reason != "order" && reason != "drift")
     return refuse("reason: found {}, expected order or drift", reason);
-  if (!requests_.empty())
-    return refuse("found another plan, expected request {} to be done first",
-                  requests_.begin()->first);
+  for (const auto& [number, request] : requests_)
+    if (request.placed->plan.epoch < placed_->plan.epoch)
+      return refuse(
+          "found a third plan, expected request {}, by the plan of epoch {}, to be done first",
+          number, request.placed->plan.epoch);
   if (!same("epoch", epoch, placed_->plan.epoch + 1) || !same("policy", policy, placed_->policy))
     return false;
   std::optional<planning::profile> experts;
@@ -229,7 +283,7 @@ bool verifier::on_plan(std::string_view text) {
   const auto move = planning::weights_to_move(before.plan, *placed, header_.servers, header_.costs);
   if (!same("moved_bytes", found.bytes, move.bytes) || !same("moved_ns", found.ns, move.ns))
     return false;
-  header_.plan = *placed;
+  forget_plan_before();
   ++summary.plans;
   if (!put_in_force(std::make_shared<const planning::profile>(std::move(*experts)),
                     std::move(*placed), policy))
@@ -251,7 +305,8 @@ void verifier::remember_done(const request_state& request, std::uint64_t tokens,
   answered.spent = spent;
   answered.admitted_ns = request.admitted_ns;
   answered.done_ns = done_ns;
-  observed_[answered.request] = {answered, placed_};
+  answered.epoch = request.placed->plan.epoch;
+  observed_[answered.request] = {answered, request.placed};
 }
 
 }  // namespace ordermoe::trace

@@ -16,12 +16,14 @@ bool verifier::on_request(std::string_view text) {
   const bool score = fields.boolean("score");
   request.has_stop_strings = fields.integer<std::uint32_t>("stop_strings") != 0;
   request.budget = fields.integer<loss_units>("budget", 0);
+  const auto epoch = fields.integer<std::uint64_t>("epoch");
   const auto time = fields.amount("time_ns");
   if (!fields.end()) return malformed(fields);
   if (requests_.contains(terms.request) || done_.contains(terms.request))
     return refuse("found request {} a second time, expected each once", terms.request);
   std::int64_t own = 0;
   if (!in_order(time, own)) return false;
+  if (!take_plan(request, epoch)) return false;
   servers_[terms.access].request_ns = time;
   request.admitted_ns = time;
   terms.score = score;
@@ -33,7 +35,7 @@ bool verifier::on_request(std::string_view text) {
   const auto positions = std::uint64_t{terms.prompt_tokens} + terms.max_new_tokens;
   if (!same("budget", request.budget, request_budget(header_.token_budget, positions)))
     return false;
-  request.kv_need = kv_need(header_.plan.residence[terms.access], n(),
+  request.kv_need = kv_need(request.placed->plan.residence[terms.access], n(),
                             static_cast<std::size_t>(positions), header_.costs.kv_row_bytes);
   for (std::uint32_t m = 0; m < n(); ++m)
     if (m != terms.access && request.kv_need[m] > 0) ++members_[terms.access * n() + m];
@@ -47,10 +49,24 @@ bool verifier::on_request(std::string_view text) {
   return true;
 }
 
+bool verifier::take_plan(request_state& request, std::uint64_t epoch) {
+  const auto plan = plans_.find(epoch);
+  if (plan == plans_.end())
+    return refuse("epoch: found {}, expected that of a plan in force, {} or {}", epoch,
+                  plans_.begin()->first, plans_.rbegin()->first);
+  auto& newest = servers_[request.terms.access].newest_request;
+  if (epoch < newest)
+    return refuse("epoch: found {}, expected {}, by which a request of server {} went before",
+                  epoch, newest, request.terms.access);
+  newest = epoch;
+  request.placed = plan->second;
+  return true;
+}
+
 void verifier::begin_prompt(request_state& request) const {
   const auto& terms = request.terms;
   const auto rows_of_chunk = static_cast<std::uint32_t>(header_.chunk_rows);
-  const auto start = start_server(terms.access, terms.access);
+  const auto start = start_server(request, terms.access);
   for (std::uint32_t first = 0; first < terms.prompt_tokens; first += rows_of_chunk) {
     chunk_state chunk;
     chunk.first = first;
@@ -59,7 +75,7 @@ void verifier::begin_prompt(request_state& request) const {
     chunk.server = start;
     const bool last = first + chunk.rows == terms.prompt_tokens;
     const auto budget =
-        first_chunk_budget(placed_->decoding, chunk.rows, terms.max_new_tokens, last);
+        first_chunk_budget(request.placed->decoding, chunk.rows, terms.max_new_tokens, last);
     chunk.pool = budget.pool;
     chunk.allowance.assign(chunk.rows, budget.allowance);
     chunk.time_ns = request.admitted_ns;
@@ -112,7 +128,7 @@ void verifier::begin_position(request_state& request, std::int32_t id, const sam
   chunk.first = from.position;
   chunk.rows = 1;
   chunk.came_from = request.in_place() ? from.server : access;
-  chunk.server = start_server(access, chunk.came_from);
+  chunk.server = start_server(request, chunk.came_from);
   chunk.allowance = next.allowance;
   chunk.pool = next.pool;
   chunk.spent = next.spent;

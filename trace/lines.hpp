@@ -65,6 +65,7 @@ struct begun_request {
   bool score = false;
   std::size_t stop_strings = 0;
   loss_units budget = 0;
+  std::uint64_t epoch = 0;  ///< Of the plan that it goes by.
 };
 std::string request_line(const begun_request& request, std::int64_t time_ns);
 std::string token_line(const wire::progress_report& report, std::uint32_t server,

@@ -16,6 +16,7 @@
 #include "actors/admin/orders.hpp"
 #include "actors/admin/reports.hpp"
 #include "config/json.hpp"
+#include "planning/serving/two_plans.hpp"
 #include "trace/header.hpp"
 
 namespace ordermoe::actors {
@@ -33,7 +34,10 @@ constexpr std::int64_t longest_drain_s = 3600;
 /// A change of plan that this server leads.
 struct led_change {
   order_ptr order;
-  std::uint64_t epoch_after = 0;
+  std::deque<planning::plan> way;  ///< What comes after it, the plan that was wanted the last.
+  std::uint64_t epoch = 0;         ///< That it leads to itself.
+  std::int64_t drain_s = 0;
+  std::string admission;
 };
 
 struct admin_state {
@@ -44,7 +48,8 @@ struct admin_state {
   std::deque<proposal> proposals;
   std::map<serving::change_id, led_change> led;
   std::shared_ptr<const planning::plan> prepared;  ///< Of the change under way.
-  std::int64_t drain_ns = 30'000'000'000;          ///< Likewise, where another leads.
+  std::int64_t drain_ns = 30'000'000'000;          ///< Likewise.
+  bool holds = false;                              ///< Likewise.
   std::optional<order_book> book;
   std::set<std::uint32_t> away;
 
@@ -345,15 +350,20 @@ struct admin_state {
     with_plan(order, [this, order, wanted](const in_force& now) {
       const auto epoch = now.content->plan.epoch;
       self->request(work.planner, caf::infinite, plan_query{wanted})
-          .then([this, order, epoch](const plan_proposal& made) {
+          .then([this, order, epoch, before = now.content](const plan_proposal& made) {
             if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
             if (proposals.size() == most_proposals) proposals.pop_front();
-            proposals.push_back({++n_proposals, made});
+            proposals.push_back({++n_proposals, made, way_to(before->plan, *made.plan)});
             book->note("plan_proposed",
                        {{"proposal", n_proposals}, {"operation", order->operation}});
             book->done(order, epoch, proposal_report(context(), proposals.back()));
           });
     });
+  }
+
+  std::vector<planning::plan> way_to(const planning::plan& before,
+                                     const planning::plan& after) const {
+    return serving::plans_between(before, after, context().servers, context().costs);
   }
 
   const proposal* proposal_of(const order_ptr& order, const json_value& arguments) {
@@ -407,37 +417,58 @@ struct admin_state {
                                                      name_of(*away.begin()))});
     auto told = proposal_report(context(), of);
     told["drain_s"] = drain_s;
-    told["note"] = fmt::format(
-        "servers load what they lack while requests are answered; then new requests wait until "
-        "those "
-        "in flight have ended; what is in flight after {} s ends with an error that says so",
-        drain_s);
-    book->done(order, of.content.plan->epoch, std::move(told));
+    told["note"] =
+        !of.way.empty()
+            ? fmt::format(
+                  "servers load what they lack while requests are answered; then new ones begin "
+                  "under the new plan, and those before end under theirs; what has not ended {} s "
+                  "later ends with an error that says so",
+                  drain_s)
+            : fmt::format(
+                  "admission will be held for up to {} s, and for as long as servers take to load "
+                  "what they lack: new requests wait until those in flight have ended; what is in "
+                  "flight then ends with an error that says so",
+                  drain_s);
+    book->done(order, of.way.empty() ? of.content.plan->epoch : of.way.back().epoch,
+               std::move(told));
   }
 
   void lead(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
+    led_change first{order, {of.way.begin(), of.way.end()}, 0, drain_s, admission_during(of)};
+    const bool holds = of.way.empty();
+    if (holds) first.way.push_back(*of.content.plan);
+    if (const auto begun = lead_next(std::move(first), holds); !begun)
+      book->refuse(order, begun.error());
+  }
+
+  /// The first of its plans that are left.
+  result<void> lead_next(led_change next, bool holds) {
     const auto change = (std::uint64_t{id()} + 1) << 56 |
                         (std::uint64_t{context().seat->boot} & 0xffffff) << 32 | ++n_changes;
-    const ordered_json text{{"plan", planning::plan_json(*of.content.plan)},
-                            {"drain_ns", drain_s * 1'000'000'000},
-                            {"operation", order->operation}};
-    auto todo = rules->begin(change, text.dump());
-    if (!todo) return book->refuse(order, todo.error());
-    led[change] = {order, of.content.plan->epoch};
+    const auto plan = std::move(next.way.front());
+    next.way.pop_front();
+    next.epoch = plan.epoch;
+    const ordered_json text{{"plan", planning::plan_json(plan)},
+                            {"drain_ns", next.drain_s * 1'000'000'000},
+                            {"holds", holds},
+                            {"operation", next.order->operation}};
+    auto todo = rules->begin(change, text.dump(), holds);
+    if (!todo) return todo.error();
+    led[change] = std::move(next);
     act(*todo);
+    return {};
   }
 
   void abort(const order_ptr& order, const json_value&) {
     with_plan(order, [this, order](const in_force& now) {
-      if (!rules->leads() || rules->is_committed())
+      std::vector<change_action> todo;
+      const auto why = fmt::format("aborted by {} (operation {})", order->who, order->operation);
+      auto tried = *rules;
+      if (!(order->dry_run ? tried : *rules).give_up(why, todo))
         return book->refuse(order, {errc::failed,
                                     "no change that this node leads can be aborted: none is under "
                                     "way, or it is committed"});
-      std::vector<change_action> todo;
-      if (!order->dry_run)
-        rules->give_up(fmt::format("aborted by {} (operation {})", order->who, order->operation),
-                       todo);
-      act(todo);
+      if (!order->dry_run) act(todo);
       book->done(order, now.content->plan.epoch, ordered_json::object());
     });
   }
@@ -475,16 +506,16 @@ struct admin_state {
         if (auto read = read_plan(what.text); !read)
           return act(rules->step_done(what.change, read.error().message));
         step.plan = prepared;
+        step.drain_ns = drain_ns;
+        step.holds = holds;
         break;
       }
       case change_step::hold:
-        step.drain_ns = drain_ns;
         book->note("admission_held");
         break;
+      case change_step::install:
       case change_step::commit:
-        break;
-      case change_step::resume:
-        book->note("plan_changed", {{"epoch", prepared ? prepared->epoch : 0}});
+      case change_step::retire:
         break;
       case change_step::abort:
         step.why = what.text;
@@ -499,33 +530,58 @@ struct admin_state {
     auto document = json_document::parse(text, "plan change");
     if (!document) return document.error();
     const auto root = (*document)->root();
-    root.only({"plan", "drain_ns", "operation"});
+    root.only({"plan", "drain_ns", "holds", "operation"});
     const auto plan_text = root.at("plan").string();
     const auto longest = root.at("drain_ns").integer(0, longest_drain_s * 1'000'000'000);
+    const auto no_request_begins = root.at("holds").boolean();
     root.at("operation").string();
     if (auto read = (*document)->finish(0); !read) return read.error();
     auto plan = planning::parse_plan(plan_text, "plan change");
     if (!plan) return plan.error();
     prepared = std::make_shared<const planning::plan>(std::move(*plan));
     drain_ns = longest;
+    holds = no_request_begins;
     return {};
   }
 
   void take(const plan_step_done& message) {
     const auto& why = message.why;
-    if (message.step == change_step::commit && why.empty() && prepared && context().seat->adopt)
-      if (auto kept = context().seat->adopt(*prepared); !kept)
-        book->note("plan_not_kept", {{"why", kept.error().message}});
+    const auto about = ordered_json{{"epoch", prepared ? prepared->epoch : 0}};
+    if (message.step == change_step::commit && prepared) keep_plan();
+    if (message.step == change_step::commit) book->note("plan_changed", about);
+    if (message.step == change_step::retire) book->note("plan_before_gone", about);
     act(rules->step_done(message.change, why));
+  }
+
+  void keep_plan() {
+    if (!context().seat->adopt) return;
+    if (auto kept = context().seat->adopt(*prepared); !kept)
+      book->note("plan_not_kept", {{"why", kept.error().message}});
   }
 
   void finish(serving::change_id change, const std::string& why) {
     auto found = led.extract(change);
     if (found.empty()) return;
-    const auto& [order, epoch_after] = found.mapped();
-    if (!why.empty())
+    auto& change_led = found.mapped();
+    const auto order = change_led.order;
+    const auto epoch = change_led.epoch;
+    if (!why.empty()) return stay(order, epoch - 1, why);
+    if (change_led.way.empty())
+      return book->done(order, epoch,
+                        {{"epoch", epoch}, {"admission", std::move(change_led.admission)}});
+    // It waits until the plan before this one is gone.
+    if (const auto begun = lead_next(std::move(change_led), false); !begun)
+      stay(order, epoch, begun.error().message);
+  }
+
+  void stay(const order_ptr& order, std::uint64_t epoch, const std::string& why) {
+    if (epoch == order->epoch_before)
       return book->refuse(order, {errc::failed, fmt::format("the plan stays: {}", why)});
-    book->done(order, epoch_after, {{"epoch", epoch_after}});
+    book->refuse(
+        order, {errc::failed,
+                fmt::format("on the way, by the plan of epoch {}: {}; all requests are answered by "
+                            "it, propose again to go on",
+                            epoch, why)});
   }
 
   void take(const peer_said& message) {
@@ -622,6 +678,9 @@ admin_actor spawn_admin(caf::actor_system& system, admin_work work) {
         [&state](const peer_said& message) { state.take(message); },
         [&state](const peer_changed& message) { state.take(message); },
         [&state](const plan_step_done& message) { state.take(message); },
+        [&state](const plan_before_ended& message) {
+          state.act(state.rules->ended(message.change));
+        },
     };
   });
 }

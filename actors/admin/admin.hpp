@@ -30,8 +30,8 @@
 ///   policy.set       admin     policy (members to change)     on all servers
 ///
 /// A change of plan is made by the rules of planning/serving/plan_change.hpp: weights are loaded while requests are
-/// answered; then new requests wait until those in flight have ended, at most drain_s seconds, after which these end by
-/// name; then all go on under the new plan.
+/// answered; then new ones begin under the new plan, and those before end under theirs, at most drain_s seconds later by
+/// name. Where a server has no room for the experts of both, new requests wait until those in flight have ended.
 namespace ordermoe::actors {
 
 struct admin_work {

@@ -1,5 +1,7 @@
 #include "actors/admin/reports.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +22,7 @@ ordered_json members_report(const service_context& context, const in_force& now,
   return {{"node", context.servers.servers[self].name},
           {"boot", context.seat->boot},
           {"epoch", now.content->plan.epoch},
+          {"epochs", status.epochs},
           {"strategy", now.content->plan.strategy},
           {"policy", now.content->policy},
           {"admitting", status.admitting},
@@ -35,6 +38,7 @@ ordered_json requests_report(const service_context& context, const server_status
   for (const auto& each : status.requests)
     requests.push_back({{"request", each.request},
                         {"phase", to_string(each.phase)},
+                        {"epoch", each.epoch},
                         {"attempt", each.attempt},
                         {"prompt_tokens", each.prompt_tokens},
                         {"new_tokens", each.new_tokens},
@@ -64,6 +68,7 @@ ordered_json history_report(const history& known) {
     changes.push_back({{"epoch", each.epoch},
                        {"reason", each.reason},
                        {"refused", each.refused},
+                       {"held", each.held},
                        {"asked_s", static_cast<double>(each.asked_ns) * 1e-9},
                        {"drained_s", static_cast<double>(each.drained_ns) * 1e-9},
                        {"done_s", static_cast<double>(each.done_ns) * 1e-9},
@@ -77,6 +82,13 @@ ordered_json history_report(const history& known) {
   return {{"changes", std::move(changes)}, {"problems", std::move(problems)}};
 }
 
+std::string admission_during(const proposal& of) {
+  if (of.way.empty()) return "held: " + of.content.holds;
+  if (of.way.size() == 1) return "never stops";
+  return fmt::format("never stops; {} plans one after the other, since {}", of.way.size(),
+                     of.content.holds);
+}
+
 ordered_json proposal_report(const service_context& context, const proposal& of) {
   auto servers = ordered_json::array();
   for (std::uint32_t server = 0; server < context.n_servers(); ++server)
@@ -87,6 +99,7 @@ ordered_json proposal_report(const service_context& context, const proposal& of)
           {"epoch", of.content.plan->epoch},
           {"cost_before_ms", of.content.cost_before_ns * 1e-6},
           {"cost_after_ms", of.content.cost_after_ns * 1e-6},
+          {"admission", admission_during(of)},
           {"servers", std::move(servers)}};
 }
 

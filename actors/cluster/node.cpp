@@ -101,6 +101,7 @@ class node::content final : public net::transport_user {
 
   result<void> begin() {
     fill_in_seat();
+    if (auto let_go = keep_no_experts_twice(); !let_go) return let_go;
     auto service = service::start(options_.service);
     if (!service) return service.error();
     service_ = std::move(*service);
@@ -128,6 +129,17 @@ class node::content final : public net::transport_user {
     if (asker_.joinable()) asker_.join();
     if (desk_) desk_->stop();
     if (service_) service_->stop();
+  }
+
+  /// What requests are checked against needs no experts: those of the start must not outlive the plan that needs them.
+  result<void> keep_no_experts_twice() {
+    if (!options_.coarser) return {};
+    auto bare = options_.service.model->with_experts(
+        *options_.coarser, [](layer_id, expert_id) { return false; },
+        options_.service.chosen.whole_model);
+    if (!bare) return bare.error();
+    options_.service.model = std::move(*bare);
+    return {};
   }
 
   std::uint64_t submit(request_spec spec, answer_sink sink) {
@@ -195,15 +207,16 @@ class node::content final : public net::transport_user {
     for (peer_id peer = 0; peer + 1 < n; ++peer)
       seat.outlets[server_of(peer)] =
           std::make_shared<session_outlet>(through_, peer, options_.service);
-    seat.tell_admin = [through = through_, self = options_.server](std::uint32_t server,
-                                                                   std::string text) {
+    // Stamped: what a change of plan makes a server write comes after what led to it.
+    seat.tell_admin = [through = through_, self = options_.server, trace = options_.service.sink](
+                          std::uint32_t server, std::string text) {
       auto* transport = through->load();
       return transport != nullptr &&
              transport->send(server < self ? server : server - 1, lane::control,
                              static_cast<std::uint8_t>(control_kind::admin), 0, 0, 0,
-                             std::move(text));
+                             std::move(text), trace ? trace->stamp() : 0);
     };
-    seat.load = [this](const planning::plan& plan) { return load(plan); };
+    seat.load = [this](const auto& hosts) { return load(hosts); };
     seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
     seat.log = options_.log;
     seat.identity = identity_;
@@ -212,25 +225,25 @@ class node::content final : public net::transport_user {
 
   // --------------------------------------------------------------------------------------- other plans
 
-  /// The model with what the plan places here. On the planner's thread, while the node serves.
-  result<std::shared_ptr<const model::transformer>> load(const planning::plan& plan) {
+  /// The model with these experts. On the planner's thread, while the node serves.
+  result<std::shared_ptr<const model::transformer>> load(
+      const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
     if (!options_.coarser || !options_.keep_plan)
       return error{errc::unsupported, "this node cannot change its plan"};
-    auto kept = options_.service.chosen.whole_model;
-    if (plan.precision_at(options_.server) != precision::stored)
-      kept = plan.precision_at(options_.server);
-    const planning::placement_index index(plan);
-    const auto now = model_now();
-    auto loaded = now->with_experts(
-        *options_.coarser,
-        [&](layer_id layer, expert_id expert) {
-          return index.hosts(options_.server, layer.index(), expert.index());
-        },
-        kept);
+    const auto kept = expert_precision();
+    auto loaded = model_now()->with_experts(*options_.coarser, hosts, kept);
     if (!loaded) return loaded.error();
     const std::lock_guard lock(placing_);
-    next_model_ = *loaded;
+    options_.service.server_models[options_.server] = *loaded;
+    desk_->use(*loaded);
     return loaded;
+  }
+
+  /// As this server keeps its experts, under any plan that it goes over to.
+  precision expert_precision() {
+    const std::lock_guard lock(placing_);
+    const auto kept = options_.service.chosen.plan.precision_at(options_.server);
+    return kept != precision::stored ? kept : options_.service.chosen.whole_model;
   }
 
   std::shared_ptr<const model::transformer> model_now() {
@@ -243,9 +256,6 @@ class node::content final : public net::transport_user {
       const std::lock_guard lock(placing_);
       placed_.emplace(plan);
       options_.service.chosen.plan = plan;
-      if (next_model_) options_.service.server_models[options_.server] = std::move(next_model_);
-      next_model_ = nullptr;
-      desk_->use(options_.service.server_models[options_.server]);
     }
     auto digest = options_.keep_plan(plan);
     if (!digest) return digest.error();
@@ -285,6 +295,7 @@ class node::content final : public net::transport_user {
         service_->admin_peer(server_of(from), event.kind == session_event::what::up);
       if (event.kind == session_event::what::frame &&
           static_cast<control_kind>(event.header.kind) == control_kind::admin) {
+        if (options_.service.sink) options_.service.sink->observe(event.header.stamp);
         service_->admin_said(server_of(from), std::move(event.text));
         through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
         continue;
@@ -728,7 +739,6 @@ class node::content final : public net::transport_user {
   std::map<peer_id, client> clients_;
   std::mutex
       placing_;  ///< What is placed where, and the model here: of service.chosen and what follows.
-  std::shared_ptr<const model::transformer> next_model_;  ///< Of the change under way; null: none.
   std::unique_ptr<expert_desk> desk_;
   std::optional<planning::placement_index> placed_;
   /// An ask for an expert on its way to another server. Of the transport's thread.

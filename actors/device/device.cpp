@@ -59,6 +59,7 @@ void batch::clear() {
   failed.reset();
   streamed.content.blocks.clear();
   streamed.access.clear();
+  streamed.epochs.clear();
 }
 
 batch& batch_queue::joinable(work_kind kind, std::uint32_t layer, std::uint32_t expert) {
@@ -135,6 +136,7 @@ void device::fail(batch& content, error what) {
   content.head_results.clear();
   content.streamed.content.blocks.clear();
   content.streamed.access.clear();
+  content.streamed.epochs.clear();
   for (auto& share : content.experts) {
     if (!share.call) continue;
     share.call->failed = content.failed;
@@ -223,6 +225,7 @@ void device::run_attention(batch& content) {
     content.attended.push_back(
         {work.token,
          {work.terms.request, work.terms.attempt, work.terms.access, work.first},
+         work.epoch,
          work.terms.access,
          content.layer,
          slice(hidden, width),
@@ -241,6 +244,7 @@ void device::run_attention(batch& content) {
       content.streamed.content.layer = content.layer;
       content.streamed.content.blocks.push_back(std::move(block));
       content.streamed.access.push_back(work.terms.access);
+      content.streamed.epochs.push_back(work.epoch);
     }
     row += n;
   }

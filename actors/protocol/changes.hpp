@@ -49,7 +49,9 @@ struct plan_change {
   std::string reason;       ///< order, drift
   std::string refused;      ///< Empty where the plan changed.
   std::int64_t asked_ns = 0;
-  std::int64_t drained_ns = 0;  ///< When no request was in flight any more.
+  /// No request began from asked_ns to done_ns, since both plans did not fit into memory together.
+  bool held = false;
+  std::int64_t drained_ns = 0;  ///< Where held, when no request was in flight any more.
   std::int64_t done_ns = 0;     ///< When the first requests could begin under the new plan.
   std::int64_t moved_bytes = 0;
   double cost_before_ns = 0;  ///< planning::estimate_plan of the plan in force and of the new one,

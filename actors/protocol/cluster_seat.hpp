@@ -36,9 +36,11 @@ struct cluster_seat {
   std::uint64_t first_request = 0;  ///< Requests are numbered from here.
   /// To the admin of another server, from any thread. False where it is away.
   std::function<bool(std::uint32_t server, std::string text)> tell_admin;
-  /// The model with the experts that a plan places on this server.
-  std::function<result<std::shared_ptr<const model::transformer>>(const planning::plan&)> load;
-  /// This plan is in force here from now on, with what load() made of it; to be kept over the end of the process.
+  /// The model with these experts; from then on they are what this server has.
+  std::function<result<std::shared_ptr<const model::transformer>>(
+      const std::function<bool(layer_id layer, expert_id expert)>& hosts)>
+      load;
+  /// Requests begin under this plan from now on; to be kept over the end of the process.
   std::function<result<void>(const planning::plan&)> adopt;
   std::function<void(const std::string&)> log;
   /// By which this node is known, and what it does not believe; null: none that changes.

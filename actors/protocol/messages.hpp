@@ -64,7 +64,7 @@ using recorder_actor =
 /// From the service: put the first plan in force everywhere.
 struct push_plan {};
 
-/// From the service (an operator's order): plan anew and switch once no request is in flight.
+/// From the service (an operator's order): plan anew and switch; one that comes during a change waits for its end.
 struct replan {
   std::shared_ptr<const replan_order> order;
 };
@@ -96,9 +96,15 @@ struct admission_held {
   std::uint32_t server = 0;
 };
 
-/// From an edge server: it hosts the plan and decides by the policy of these numbers.
-struct plan_installed {
-  std::uint64_t epoch = 0, policy = 0;
+/// From an edge server: it has done what install_plans of this number, and those before it, say.
+struct plans_installed {
+  std::uint64_t number = 0;
+  std::uint32_t server = 0;
+};
+
+/// From an edge server: no request of its users is under a plan before the one of this epoch any more.
+struct requests_ended {
+  std::uint64_t epoch = 0;
   std::uint32_t server = 0;
 };
 
@@ -127,13 +133,15 @@ struct links_told {
 struct price_links {};
 
 /// From the admin: this server's part in a step of a change that all servers make (planning/serving/plan_change.hpp).
-/// Answered by plan_step_done, but for resume and abort.
+/// Answered by plan_step_done, but for abort.
 struct plan_step {
   std::uint64_t change = 0;
   serving::change_step step = serving::change_step::prepare;
   std::shared_ptr<const planning::plan> plan;  ///< prepare
-  std::int64_t drain_ns = 0;  ///< hold: requests in flight end by name after so long.
-  std::string why;            ///< abort
+  /// prepare: requests under the plan before end by name so long after no other begins under it.
+  std::int64_t drain_ns = 0;
+  bool holds = false;  ///< prepare: both plans do not fit into memory together, somewhere.
+  std::string why;     ///< abort
   caf::strong_actor_ptr admin;
 };
 
@@ -147,6 +155,8 @@ struct plan_proposal {
   std::string refused;
   double cost_before_ns = 0, cost_after_ns = 0;  ///< As plan_change has them.
   std::vector<std::int64_t> bytes_to;            ///< [n_servers] that each server lacks.
+  std::string
+      holds;  ///< Why no request begins while the last end; empty: both plans fit everywhere.
 };
 
 /// From the admin: the plan and policy in force.
@@ -159,9 +169,10 @@ struct in_force {
 using planner_actor = caf::typed_actor<
     caf::reacts_to<links_told>, caf::reacts_to<price_links>, caf::reacts_to<push_plan>,
     caf::reacts_to<replan>, caf::reacts_to<change_policy>, caf::reacts_to<propose_replan>,
-    caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plan_installed>,
-    caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>, caf::reacts_to<change_overdue>,
-    caf::reacts_to<plan_step>, caf::replies_to<plan_query>::with<plan_proposal>,
+    caf::reacts_to<change_weights>, caf::reacts_to<admission_held>, caf::reacts_to<plans_installed>,
+    caf::reacts_to<requests_ended>, caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>,
+    caf::reacts_to<change_overdue>, caf::reacts_to<plan_step>,
+    caf::replies_to<plan_query>::with<plan_proposal>,
     caf::replies_to<in_force_query>::with<in_force>,
     caf::replies_to<status_query>::with<planner_status>>;
 
@@ -241,6 +252,7 @@ using token_actor = caf::typed_actor<caf::reacts_to<decided>, caf::reacts_to<arr
 struct attend_work {
   token_actor token;
   wire::request_terms terms;
+  std::uint64_t epoch = 0;  ///< Of the plan that it goes by.
   std::uint32_t layer = 0;
   std::uint32_t first = 0;
   std::uint32_t n = 0;            ///< Rows.
@@ -303,6 +315,8 @@ struct compute_status {
 /// server gets.
 struct attach_view {
   std::shared_ptr<const server_view> view;
+  /// To a compute: with the experts that all plans here place here; null: what is there has them.
+  std::shared_ptr<const model::transformer> model = nullptr;
 };
 
 using compute_actor = caf::typed_actor<
@@ -322,6 +336,7 @@ using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>>;
 struct select_query {
   token_actor token;
   token_key key;
+  std::uint64_t epoch = 0;  ///< Of the plan that it goes by.
   std::uint32_t access = 0;
   std::uint32_t layer = 0;
   std::vector<float> hidden;          ///< [n, hidden_size] after attention
@@ -337,13 +352,19 @@ struct select_batch {
   std::vector<select_query> queries;
 };
 
+/// From the edge server: the server as it is, and all plans that it has, by epoch. Queries name theirs.
+struct decide_by {
+  std::shared_ptr<const server_view> view;
+  std::vector<std::shared_ptr<const plan_in_force>> plans;
+};
+
 struct selector_status {
   execution_counts executions{};
   std::uint64_t snapshot = 0;
 };
 
 /// wire::load_report: what a server, this one too, says of its waits; a new snapshot each time.
-using selector_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<select_batch>,
+using selector_actor = caf::typed_actor<caf::reacts_to<decide_by>, caf::reacts_to<select_batch>,
                                         caf::reacts_to<wire::load_report>,
                                         caf::replies_to<status_query>::with<selector_status>>;
 
@@ -393,6 +414,7 @@ using request_actor =
 struct kv_written {
   wire::kv_rows content;
   std::vector<std::uint32_t> access;  ///< [blocks] access server: selects R_l
+  std::vector<std::uint64_t> epochs;  ///< [blocks] of the plan that has it
 };
 
 /// From a token: it left this server or ended.
@@ -452,18 +474,21 @@ struct hold_admission {
 /// From the planner: requests may begin.
 struct resume_admission {};
 
-/// From the planner: host these experts and decide by these tables from now on; answer with
-/// plan_installed. A plan of another epoch comes only while no request is in flight; within an epoch
-/// only the policy changes.
-struct install_plan {
-  std::shared_ptr<const plan_in_force> content;
+/// From the planner: from now on these plans are here, with these tables, and requests begin under the one of this epoch;
+/// answer with plans_installed. A plan that is not named any more goes with all that is under it, an earlier one once
+/// nothing is: the answer waits for it. Where an earlier plan is named, requests_ended follows once it may go.
+struct install_plans {
+  std::vector<std::shared_ptr<const plan_in_force>> plans;  ///< One or two, by epoch.
+  std::uint64_t begins = 0;
+  std::uint64_t number = 0;  ///< Of the planner's, from 1.
   planner_actor planner;
-  /// With the experts that the plan places here; null: what is there has them.
+  /// With the experts that the plans place here; null: what is there has them.
   std::shared_ptr<const model::transformer> model = nullptr;
 };
 
-/// From the planner, which waits for admission_held: what is in flight has had its time and ends by name.
+/// From the planner: requests under plans before this one have had their time and end by name.
 struct end_requests {
+  std::uint64_t before_epoch = 0;
   std::string why;
 };
 
@@ -496,7 +521,7 @@ using edge_server_actor = caf::typed_actor<
     caf::reacts_to<request_moved>, caf::reacts_to<compute_load>, caf::reacts_to<link_load>,
     caf::reacts_to<load_tick>, caf::reacts_to<timer_tick>, caf::reacts_to<peer_event>,
     caf::reacts_to<undeliverable>, caf::reacts_to<hold_admission>, caf::reacts_to<resume_admission>,
-    caf::reacts_to<install_plan>, caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
+    caf::reacts_to<install_plans>, caf::reacts_to<settle_down>, caf::reacts_to<stop_server>,
     caf::reacts_to<end_requests>, caf::reacts_to<drain_server>,
     caf::replies_to<status_query>::with<edge_status>>;
 
@@ -528,8 +553,14 @@ struct plan_step_done {
   std::string why;
 };
 
+/// From the planner: no request of this server's users is under the plan before this change's any more.
+struct plan_before_ended {
+  std::uint64_t change = 0;
+};
+
 using admin_actor = caf::typed_actor<caf::reacts_to<admin_order>, caf::reacts_to<peer_said>,
-                                     caf::reacts_to<peer_changed>, caf::reacts_to<plan_step_done>>;
+                                     caf::reacts_to<peer_changed>, caf::reacts_to<plan_step_done>,
+                                     caf::reacts_to<plan_before_ended>>;
 
 }  // namespace ordermoe::actors
 
@@ -568,7 +599,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::head_work)
 ORDERMOE_LOCAL_MESSAGE(actors::history)
 ORDERMOE_LOCAL_MESSAGE(actors::history_query)
 ORDERMOE_LOCAL_MESSAGE(actors::hold_admission)
-ORDERMOE_LOCAL_MESSAGE(actors::install_plan)
+ORDERMOE_LOCAL_MESSAGE(actors::install_plans)
 ORDERMOE_LOCAL_MESSAGE(actors::kv_written)
 ORDERMOE_LOCAL_MESSAGE(actors::link_load)
 ORDERMOE_LOCAL_MESSAGE(actors::link_status)
@@ -579,7 +610,10 @@ ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
 ORDERMOE_LOCAL_MESSAGE(actors::peer_event)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_announced)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_change)
-ORDERMOE_LOCAL_MESSAGE(actors::plan_installed)
+ORDERMOE_LOCAL_MESSAGE(actors::plans_installed)
+ORDERMOE_LOCAL_MESSAGE(actors::plan_before_ended)
+ORDERMOE_LOCAL_MESSAGE(actors::requests_ended)
+ORDERMOE_LOCAL_MESSAGE(actors::decide_by)
 ORDERMOE_LOCAL_MESSAGE(actors::plan_kept)
 ORDERMOE_LOCAL_MESSAGE(actors::planner_status)
 ORDERMOE_LOCAL_MESSAGE(actors::policy_change)

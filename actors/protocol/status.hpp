@@ -34,6 +34,7 @@ struct request_status {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t new_tokens = 0;
   std::int64_t arrival_ns = 0;
+  std::uint64_t epoch = 0;  ///< Of the plan that it began under; 0: it has not begun.
 };
 
 /// KV memory that one request has on one server.
@@ -49,7 +50,8 @@ struct sequence_status {
 struct server_status {
   std::uint32_t server = 0;
   std::string name;
-  std::uint64_t epoch = 0, policy = 0;
+  std::uint64_t epoch = 0, policy = 0;  ///< Of the plan that requests begin under.
+  std::vector<std::uint64_t> epochs;    ///< Of all plans that are here, two at most.
   bool admitting = false;
   bool drained = false;                    ///< By an operator: requests of its users are refused.
   std::vector<request_status> requests;    ///< Of users connected here, by number.
@@ -95,7 +97,18 @@ struct link_status {
   std::int64_t wait_ns = 0;
 };
 
-enum class planner_phase : std::uint8_t { idle, steady, draining, moving, installing };
+/// actors/README.md has what each waits for.
+enum class planner_phase : std::uint8_t {
+  idle,
+  steady,
+  draining,    ///< No request begins, and those in flight end: both plans do not fit together.
+  moving,      ///< Weights of the next plan come.
+  installing,  ///< Servers take in the next plan beside the one in force.
+  installed,   ///< In a node: all of this one's did.
+  beginning,   ///< Requests begin under it.
+  ending,      ///< And end under the one before.
+  retiring     ///< Which goes.
+};
 const char* to_string(planner_phase phase);
 
 struct planner_status {

@@ -197,6 +197,7 @@ trace::trace_header header_of(const service_options& options, const service_cont
   header.policy = options.chosen.policy;
   header.profile = options.profile;
   header.plan = options.chosen.plan;
+  header.plan.epoch = first_epoch(options.chosen.plan, context);
   return header;
 }
 
@@ -235,6 +236,7 @@ class service::actors {
     count(client_);
     count(console_);
     spawn_servers();
+    if (context_->seat) forget_models();
     spawn_planner_of();
     if (context_->seat)
       admin_ = spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_});
@@ -429,6 +431,12 @@ class service::actors {
     for (std::uint32_t id = 0; id < context_->n_servers(); ++id)
       if (context_->is_here(id)) views_.push_back(spawn_server(id));
     for (const auto& view : views_) introduce(view);
+  }
+
+  /// Plans bring other experts: those of the start are the device's alone, which lets them go.
+  void forget_models() {
+    context_->models.clear();
+    options_.server_models.clear();
   }
 
   std::shared_ptr<server_view> spawn_server(std::uint32_t id) {

@@ -8,6 +8,7 @@ nlohmann::ordered_json server_json(const server_status& server) {
   nlohmann::ordered_json j{{"name", server.name},
                            {"server", server.server},
                            {"epoch", server.epoch},
+                           {"epochs", server.epochs},
                            {"policy", server.policy},
                            {"admitting", server.admitting},
                            {"drained", server.drained},
@@ -23,6 +24,7 @@ nlohmann::ordered_json server_json(const server_status& server) {
   for (const auto& each : server.requests)
     j["requests"].push_back({{"request", each.request},
                              {"phase", to_string(each.phase)},
+                             {"epoch", each.epoch},
                              {"prompt_tokens", each.prompt_tokens},
                              {"new_tokens", each.new_tokens}});
   return j;

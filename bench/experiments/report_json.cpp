@@ -78,6 +78,7 @@ void add_changes(const strategy_report& s, json& j) {
          {"refused", change.refused.empty() ? json(nullptr) : json(change.refused)},
          {"epoch", change.epoch},
          {"asked_ms", milliseconds(change.asked_ns)},
+         {"held", change.held},
          {"drained_ms", milliseconds(change.drained_ns)},
          {"done_ms", milliseconds(change.done_ns)},
          {"moved_bytes", change.moved_bytes}});

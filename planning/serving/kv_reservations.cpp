@@ -18,12 +18,13 @@ reservation answer_to(const reservation& message, reserve_step step) {
 
 }  // namespace
 
-kv_reservations::outcome kv_reservations::take(const reservation& message, std::int64_t now_ns) {
+kv_reservations::outcome kv_reservations::take(const reservation& message, std::int64_t now_ns,
+                                               std::uint64_t epoch) {
   outcome made;
   switch (message.step) {
     case reserve_step::attempt:
     case reserve_step::wait:
-      ask(message, now_ns, made);
+      ask(message, now_ns, epoch, made);
       break;
     case reserve_step::release: {
       const auto held = sequences_.find(message.request);
@@ -42,7 +43,8 @@ kv_reservations::outcome kv_reservations::take(const reservation& message, std::
   return made;
 }
 
-void kv_reservations::ask(const reservation& message, std::int64_t now_ns, outcome& made) {
+void kv_reservations::ask(const reservation& message, std::int64_t now_ns, std::uint64_t epoch,
+                          outcome& made) {
   const auto held = sequences_.find(message.request);
   if (held != sequences_.end()) {
     const auto& known = held->second;
@@ -61,7 +63,7 @@ void kv_reservations::ask(const reservation& message, std::int64_t now_ns, outco
   }
   sequences_[message.request] = {
       message.attempt,           message.ask, message.access, message.bytes,
-      now_ns + message.lease_ns, false};
+      now_ns + message.lease_ns, false,       epoch};
   queue_.push_back(message.request);
   serve_queue(made);
 }

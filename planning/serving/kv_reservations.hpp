@@ -29,7 +29,8 @@ class kv_reservations {
     std::uint32_t access = 0;  ///< Server of the owner.
     std::int64_t bytes = 0;
     std::int64_t lease_until_ns = 0;
-    bool granted = false;  ///< Else it waits.
+    bool granted = false;     ///< Else it waits.
+    std::uint64_t epoch = 0;  ///< Of the plan that the request goes by.
   };
   struct event {
     enum class what { granted, fenced, ended } kind;
@@ -49,8 +50,8 @@ class kv_reservations {
   kv_reservations(std::uint32_t self, std::int64_t capacity_bytes)
       : self_(self), capacity_bytes_(capacity_bytes) {}
 
-  /// A message of an owner. Precondition: its step is attempt, wait, release or fence.
-  outcome take(const wire::reservation& message, std::int64_t now_ns);
+  /// A message of an owner, under the plan of this epoch. Precondition: its step is attempt, wait, release or fence.
+  outcome take(const wire::reservation& message, std::int64_t now_ns, std::uint64_t epoch = 0);
   /// Ends sequences whose lease is over.
   outcome expire(std::int64_t now_ns);
   /// Ends what this request has here.
@@ -68,7 +69,8 @@ class kv_reservations {
   std::int64_t next_expiry_ns() const;
 
  private:
-  void ask(const wire::reservation& message, std::int64_t now_ns, outcome& made);
+  void ask(const wire::reservation& message, std::int64_t now_ns, std::uint64_t epoch,
+           outcome& made);
   void fence(const wire::reservation& message, std::int64_t now_ns, outcome& made);
   bool fits(std::int64_t bytes) const;
   void grant(std::uint64_t request, outcome& made);

@@ -11,10 +11,11 @@ namespace {
 
 using message_kind = change_message::what;
 
-constexpr std::array<const char*, 10> message_names{
-    "prepare", "hold",   "commit",  "resume",    "abort",
-    "done",    "failed", "inquire", "committed", "not_committed"};
+constexpr std::array<const char*, 11> message_names{
+    "prepare", "hold",  "install", "commit",    "abort",        "done",
+    "failed",  "ended", "inquire", "committed", "not_committed"};
 
+/// Of a step that a leader asks for.
 constexpr message_kind message_of(change_step step) {
   return static_cast<message_kind>(step);  // In the same order.
 }
@@ -32,21 +33,26 @@ std::optional<change_message::what> parse_change_message(std::string_view name) 
 }
 
 const char* to_string(change_phase phase) {
-  constexpr const char* names[] = {"none", "preparing", "prepared",   "holding",
-                                   "held", "inquiring", "installing", "installed"};
+  constexpr const char* names[] = {"none",       "preparing",  "prepared",  "holding",
+                                   "held",       "installing", "installed", "inquiring",
+                                   "committing", "ending",     "retiring"};
   return names[static_cast<std::size_t>(phase)];
 }
 
 // ------------------------------------------------------------------------------------------- leading
 
-result<std::vector<change_action>> plan_changes::begin(change_id change, std::string plan) {
-  if (phase_ != change_phase::none)
-    return error{errc::failed, fmt::format("a change that server {} leads is under way", leader_)};
+result<std::vector<change_action>> plan_changes::begin(change_id change, std::string plan,
+                                                       bool holds) {
+  if (leading_ || (phase_ != change_phase::none && !is_ending()) || waiting_)
+    return error{errc::failed, fmt::format("a change that server {} leads is under way",
+                                           leading_   ? self_
+                                           : waiting_ ? waiting_->first
+                                                      : leader_)};
   if (!lost_.empty())
     return error{errc::failed,
                  fmt::format("server {} is not connected, and every server has to take part",
                              *lost_.begin())};
-  leading_ = lead{change, change_step::prepare, {}, std::move(plan)};
+  leading_ = lead{change, change_step::prepare, {}, std::move(plan), holds};
   actions todo;
   begin_step(todo, change_step::prepare);
   return todo;
@@ -73,18 +79,14 @@ void plan_changes::count(actions& todo, std::uint32_t from, const change_message
 void plan_changes::next_step(actions& todo) {
   switch (leading_->step) {
     case change_step::prepare:
-      return begin_step(todo, change_step::hold);
+      return begin_step(todo, leading_->holds ? change_step::hold : change_step::install);
     case change_step::hold:
+      return begin_step(todo, change_step::install);
+    case change_step::install:
       return begin_step(todo, change_step::commit);
-    case change_step::commit: {
-      const auto change = leading_->change;
-      for (std::uint32_t server = 0; server < n_servers_; ++server)
-        if (!lost_.contains(server)) tell(todo, server, {change, message_kind::resume, {}});
-      leading_.reset();
-      finish(todo, change, {});
-      return;
-    }
-    case change_step::resume:
+    case change_step::commit:
+      return finish(todo, std::exchange(leading_, std::nullopt)->change, {});
+    case change_step::retire:
     case change_step::abort:
       return;
   }
@@ -135,13 +137,15 @@ void plan_changes::take(actions& todo, std::uint32_t from, const change_message&
     case message_kind::prepare:
       return prepare(todo, from, message);
     case message_kind::hold:
+    case message_kind::install:
     case message_kind::commit:
-    case message_kind::resume:
     case message_kind::abort:
       return take_order(todo, from, message);
     case message_kind::done:
     case message_kind::failed:
       return count(todo, from, message);
+    case message_kind::ended:
+      return take_ended(todo, from, message);
     case message_kind::inquire:
       inquirers_[from] = message.change;
       return answer_inquirers(todo);
@@ -152,27 +156,38 @@ void plan_changes::take(actions& todo, std::uint32_t from, const change_message&
 }
 
 void plan_changes::prepare(actions& todo, std::uint32_t from, const change_message& message) {
+  if (is_ending() && !waiting_) {
+    waiting_.emplace(from, message);
+    return;
+  }
   if (phase_ != change_phase::none)
     return tell(todo, from,
                 {message.change, message_kind::failed,
-                 fmt::format("a change that server {} leads is under way", leader_)});
+                 fmt::format("a change that server {} leads is under way",
+                             waiting_ ? waiting_->first : leader_)});
   phase_ = change_phase::preparing;
   change_ = message.change;
   leader_ = from;
+  ended_ = lost_;
   do_here(todo, change_step::prepare, message.text);
 }
 
 void plan_changes::take_order(actions& todo, std::uint32_t from, const change_message& message) {
+  if (waiting_ && waiting_->first == from && waiting_->second.change == message.change) {
+    if (message.kind == message_kind::abort) waiting_.reset();
+    return;
+  }
   // Nobody else's, and nothing of a change that is over here.
   if (phase_ == change_phase::none || message.change != change_ || from != leader_) return;
-  if (message.kind == message_kind::hold && phase_ == change_phase::prepared) {
+  const bool prepared = phase_ == change_phase::prepared;
+  if (message.kind == message_kind::hold && prepared) {
     phase_ = change_phase::holding;
     do_here(todo, change_step::hold);
-  } else if (message.kind == message_kind::commit && phase_ == change_phase::held) {
+  } else if (message.kind == message_kind::install && (prepared || phase_ == change_phase::held)) {
+    phase_ = change_phase::installing;
+    do_here(todo, change_step::install);
+  } else if (message.kind == message_kind::commit && phase_ == change_phase::installed) {
     commit(todo);
-  } else if (message.kind == message_kind::resume && phase_ == change_phase::installed) {
-    phase_ = change_phase::none;
-    do_here(todo, change_step::resume);
   } else if (message.kind == message_kind::abort && !is_committed() &&
              phase_ != change_phase::inquiring) {
     abandon(todo, message.text);
@@ -182,30 +197,72 @@ void plan_changes::take_order(actions& todo, std::uint32_t from, const change_me
 std::vector<change_action> plan_changes::step_done(change_id change, const std::string& why) {
   actions todo;
   if (phase_ == change_phase::none || change != change_) return todo;
-  const bool commits = phase_ == change_phase::installing;
-  if (phase_ == change_phase::preparing)
-    phase_ = change_phase::prepared;
-  else if (phase_ == change_phase::holding)
-    phase_ = change_phase::held;
-  else if (commits)
-    phase_ = change_phase::installed;
-  else
-    return todo;
-  if (commits && lost_.contains(leader_)) {
-    // Nobody says when to resume.
-    phase_ = change_phase::none;
-    do_here(todo, change_step::resume);
-    return todo;
+  const bool commits = phase_ == change_phase::committing;
+  switch (phase_) {
+    case change_phase::preparing:
+      phase_ = change_phase::prepared;
+      break;
+    case change_phase::holding:
+      phase_ = change_phase::held;
+      break;
+    case change_phase::installing:
+      phase_ = change_phase::installed;
+      break;
+    case change_phase::committing:
+      phase_ = change_phase::ending;
+      break;
+    case change_phase::retiring:
+      end_change(todo);
+      return todo;
+    default:
+      return todo;
   }
   // What is committed does not fail any more: a server that cannot go by it says so elsewhere.
   const bool failed = !why.empty() && !commits;
-  tell(todo, leader_,
-       {change, failed ? message_kind::failed : message_kind::done, failed ? why : std::string()});
+  if (!lost_.contains(leader_))
+    tell(
+        todo, leader_,
+        {change, failed ? message_kind::failed : message_kind::done, failed ? why : std::string()});
+  if (commits) retire_if_all_ended(todo);
   return todo;
 }
 
+// ------------------------------------------------------------------------------------ the plan before
+
+std::vector<change_action> plan_changes::ended(change_id change) {
+  actions todo;
+  const bool begins = phase_ == change_phase::committing || phase_ == change_phase::ending;
+  if (!begins || change != change_ || !ended_.insert(self_).second) return todo;
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (server != self_ && !lost_.contains(server))
+      tell(todo, server, {change, message_kind::ended, {}});
+  retire_if_all_ended(todo);
+  return todo;
+}
+
+void plan_changes::take_ended(actions& todo, std::uint32_t from, const change_message& message) {
+  if (message.change != change_ || phase_ < change_phase::installed) return;
+  // That all were told to commit does not follow for whoever asks: it may have been answered that nobody knows.
+  ended_.insert(from);
+  retire_if_all_ended(todo);
+}
+
+void plan_changes::retire_if_all_ended(actions& todo) {
+  if (phase_ != change_phase::ending) return;
+  for (std::uint32_t server = 0; server < n_servers_; ++server)
+    if (!ended_.contains(server) && !lost_.contains(server)) return;
+  phase_ = change_phase::retiring;
+  do_here(todo, change_step::retire);
+}
+
+void plan_changes::end_change(actions& todo) {
+  phase_ = change_phase::none;
+  if (const auto next = std::exchange(waiting_, std::nullopt))
+    prepare(todo, next->first, next->second);
+}
+
 void plan_changes::commit(actions& todo) {
-  phase_ = change_phase::installing;
+  phase_ = change_phase::committing;
   committed_ = change_;
   answer_inquirers(todo);
   do_here(todo, change_step::commit);
@@ -229,28 +286,26 @@ std::vector<change_action> plan_changes::lost(std::uint32_t server) {
     else if (leading_->awaited.erase(server) > 0 && leading_->awaited.empty())
       next_step(todo);
   }
+  if (waiting_ && waiting_->first == server) waiting_.reset();
+  // Its requests are over.
+  ended_.insert(server);
   if (phase_ == change_phase::inquiring) {
     unsure_.erase(server);
     asks_ ? decide_if_known(todo) : inquire(todo);
   } else if (phase_ != change_phase::none && leader_ == server) {
     lose_leader(todo);
   }
+  retire_if_all_ended(todo);
   answer_inquirers(todo);
   return todo;
 }
 
 void plan_changes::lose_leader(actions& todo) {
-  if (phase_ == change_phase::held) {
-    phase_ = change_phase::inquiring;
-    asks_ = false;
-    return inquire(todo);
-  }
-  if (phase_ == change_phase::installed) {
-    phase_ = change_phase::none;
-    do_here(todo, change_step::resume);
-  } else if (phase_ != change_phase::installing) {
-    abandon(todo, leader_lost());
-  }
+  if (is_committed()) return;
+  if (phase_ != change_phase::installed) return abandon(todo, leader_lost());
+  phase_ = change_phase::inquiring;
+  asks_ = false;
+  inquire(todo);
 }
 
 std::string plan_changes::leader_lost() const {

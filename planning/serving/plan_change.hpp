@@ -6,28 +6,39 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/error.hpp"
 #include "planning/serving/phases.hpp"
 
-/// How the servers of a cluster change from one plan to the next together, or not at all: the rules of one server,
-/// without actors, time or bytes. Two-phase commit, with an end that the others find where whoever leads is lost.
+/// How the servers of a cluster change from one plan to the next together, or not at all, while requests begin and end: the
+/// rules of one server, without actors, time or bytes. Two-phase commit, with an end that the others find where whoever
+/// leads is lost, and an end of the plan before that nobody leads.
 ///
 ///   leader                       every server, the leader's too
 ///
-///   prepare (the plan)  ----->   preparing: loads what it lacks, builds tables          ----->  done or failed
-///   hold                ----->   holding: lets no request begin, waits for those in flight -->  done or failed
-///   commit              ----->   installing: goes by the new plan                       ----->  done
-///   resume              ----->   requests begin again
-///   abort               ----->   the plan before stays, requests begin again
+///   prepare (the plan)  ----->   preparing: tables, and the weights that it lacks            ----->  done or failed
+///   hold                ----->   holding: lets no request begin, waits for those in flight    -->  done or failed
+///   install             ----->   installing: has the new plan beside the one in force         -->  done or failed
+///   commit              ----->   committing: requests begin under the new plan                -->  done
+///   abort               ----->   the plan before stays
 ///
+///   between all:    ended        none of the requests of its users is under the plan before any more
+///
+/// `hold` is left out where both plans fit into every server's memory (two_plans.hpp), so that requests begin all the while.
 /// A step follows when all have done the one before; one that failed, or is lost before the commit, ends the change.
-/// Whoever loses the leader before it has said that it holds gives the change up: there is a commit only where all hold.
-/// Whoever was told to commit goes on. Of those that hold and know no more, the first that is left asks all others
-/// (`inquire`); if anybody was told to commit it commits, else it gives up. The rest ask the first, which answers once it
-/// knows, and do the same. A server answers one who asks only when it knows, or once the leader and everybody before that
-/// one are lost to it, too, so that nothing of theirs can come afterwards. If the first is lost, the next one is the first.
+/// Whoever loses the leader before it has said that it installed gives the change up: there is a commit only where all have
+/// installed. Whoever was told to commit goes on. Of those that installed and know no more, the first that is left asks all
+/// others (`inquire`); if anybody was told to commit it commits, else it gives up. The rest ask the first, which answers
+/// once it knows, and do the same. A server answers one who asks only when it knows, or once the leader and everybody before
+/// that one are lost to it, too, so that nothing of theirs can come afterwards. If the first is lost, the next one is the
+/// first.
+///
+/// So a request begins under the new plan only where everybody has it installed: what is done for it elsewhere finds the plan
+/// there, told to commit or not. After the commit a server says `ended` to all others once none of its own requests is under
+/// the plan before, and lets go of that plan (`retire`) once everybody has, or is lost: nothing under it can come then but what
+/// nobody waits for. No leader is needed for it. A prepare that comes before waits for it, so that no third plan is ever there.
 ///
 /// What this cannot do: a server that dies with the only commit among the living comes back with the new plan, and is
 /// refused by those with the old one (and the other way round) until an operator gives both the same plan.
@@ -41,13 +52,15 @@ struct change_message {
     // From the leader:
     prepare,
     hold,
+    install,
     commit,
-    resume,
     abort,
     // To the leader, of the step before:
     done,
     failed,
-    // Between those that lost it:
+    // To everybody, of the plan before:
+    ended,
+    // Between those that lost the leader:
     inquire,
     committed,
     not_committed
@@ -65,19 +78,22 @@ enum class change_phase : std::uint8_t {
   prepared,
   holding,
   held,
-  inquiring,   ///< Held, and the leader is lost.
-  installing,  ///< Told to commit.
-  installed
+  installing,
+  installed,
+  inquiring,   ///< Installed, and the leader is lost.
+  committing,  ///< Told to commit.
+  ending,  ///< Requests begin under the new plan, and some end under the one before, here or elsewhere.
+  retiring  ///< None does any more.
 };
 const char* to_string(change_phase phase);
 
-enum class change_step : std::uint8_t { prepare, hold, commit, resume, abort };
+enum class change_step : std::uint8_t { prepare, hold, install, commit, retire, abort };
 
 /// What a server has to do because of what it was told.
 struct change_action {
   enum class what : std::uint8_t {
     tell,     ///< message to server.
-    step,     ///< Do it here, and answer with step_done; resume and abort are not answered.
+    step,     ///< Do it here, and answer with step_done; abort is not answered.
     finished  ///< Of the leader: the change is over; `why` is empty where all go by the new plan.
   };
   what kind = what::tell;
@@ -93,12 +109,16 @@ class plan_changes {
  public:
   plan_changes(std::uint32_t self, std::uint32_t n_servers) : self_(self), n_servers_(n_servers) {}
 
-  /// Leads a change. Error: failed, where one is under way here or a server is lost; names it.
-  result<std::vector<change_action>> begin(change_id change, std::string plan);
+  /// Leads a change; where requests still end under the plan before the last, it waits for them. `holds`: no request begins
+  /// from when all have prepared until the commit. Error: failed, where a change is under way here or a server is lost;
+  /// names it.
+  result<std::vector<change_action>> begin(change_id change, std::string plan, bool holds);
   /// From another server.
   std::vector<change_action> hear(std::uint32_t from, const change_message& message);
   /// What it was told to do here is done, or cannot be: why.
   std::vector<change_action> step_done(change_id change, const std::string& why = {});
+  /// Requests of this server's users are all under the plan of this change, or over.
+  std::vector<change_action> ended(change_id change);
   /// Nothing that was sent to it or by it is on its way any more.
   std::vector<change_action> lost(std::uint32_t server);
   void found(std::uint32_t server) { lost_.erase(server); }
@@ -111,9 +131,9 @@ class plan_changes {
   std::uint32_t leader() const { return leader_; }
   bool leads() const { return leading_.has_value(); }
   /// Whether this server was told to commit what is under way.
-  bool is_committed() const {
-    return phase_ == change_phase::installing || phase_ == change_phase::installed;
-  }
+  bool is_committed() const { return phase_ >= change_phase::committing; }
+  /// Whether one that it leads waits until the plan before the last is gone.
+  bool waits() const { return waiting_.has_value() && waiting_->first == self_; }
 
  private:
   using actions = std::vector<change_action>;
@@ -123,6 +143,7 @@ class plan_changes {
     change_step step = change_step::prepare;
     std::set<std::uint32_t> awaited;
     std::string plan;
+    bool holds = false;
   };
 
   void tell(actions& todo, std::uint32_t server, change_message message);
@@ -142,6 +163,12 @@ class plan_changes {
   void inquire(actions& todo);
   void decide_if_known(actions& todo);
   void commit(actions& todo);
+  void take_ended(actions& todo, std::uint32_t from, const change_message& message);
+  void retire_if_all_ended(actions& todo);
+  void end_change(actions& todo);
+  bool is_ending() const {
+    return phase_ == change_phase::ending || phase_ == change_phase::retiring;
+  }
   void abandon(actions& todo, const std::string& why);
   void answer_inquirers(actions& todo);
 
@@ -155,6 +182,9 @@ class plan_changes {
   std::set<std::uint32_t> unsure_;  ///< Of those asked: who has not answered.
   /// Who asked and has no answer yet, and of which change.
   std::map<std::uint32_t, change_id> inquirers_;
+  std::set<std::uint32_t> ended_;  ///< Whose requests are not under the plan before any more.
+  /// A prepare, and from whom, that came while requests end under the plan before.
+  std::optional<std::pair<std::uint32_t, change_message>> waiting_;
 };
 
 }  // namespace ordermoe::serving

@@ -30,6 +30,7 @@ struct answered_request {
   loss_units spent = 0;
   std::int64_t admitted_ns = 0;
   std::int64_t done_ns = 0;
+  std::uint64_t epoch = 0;  ///< Of the plan that it went by.
 };
 
 /// Whether a request says anything about eq. (45): it has a finite budget above 0.

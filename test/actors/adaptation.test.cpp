@@ -114,8 +114,9 @@ test::world adaptive_world(double kappa) {
 }
 
 /// An order to change to another plan in the middle of the requests' arrivals.
-test::world replanned_world(const std::string& from, const std::string& to, std::size_t n = 16) {
-  test::world world(from);
+test::world replanned_world(const std::string& from, const std::string& to, std::size_t n = 16,
+                            double memory_ratio = 2.5) {
+  test::world world(from, 0, 1, 5, test::tiny_model(), memory_ratio);
   world.add_requests(n, 8, 0.8);
   world.setup.load_period_ns = 1'000'000'000;
   std::vector<std::int64_t> arrivals;
@@ -138,6 +139,7 @@ void check_before_during_after(const test::world& world, const actors::run_resul
   BOOST_REQUIRE_EQUAL(outcome.plan_changes.size(), world.setup.replans.size());
   const auto& change = outcome.plan_changes[0];
   BOOST_REQUIRE_MESSAGE(change.refused.empty(), change.refused);
+  BOOST_TEST(change.held);
   std::size_t before = 0, in_flight = 0, during = 0, after = 0;
   for (const auto& answer : outcome.outcomes) {
     before += answer.done_ns <= change.asked_ns;
@@ -269,44 +271,103 @@ BOOST_AUTO_TEST_CASE(plans_change_between_requests_and_every_answer_equals_the_r
   }
 }
 
-BOOST_AUTO_TEST_CASE(plans_change_on_the_wall_clock_and_every_answer_equals_the_reference) {
-  auto world = replanned_world("exact", "layer-shards");
-  world.setup.mode = actors::run_mode::local;
-  std::int64_t i = 0;
-  for (auto& spec : world.setup.requests) spec.arrival_ns = 10'000'000 * i++;
-  world.setup.replans[0].at_ns = 75'000'000;
-  world.setup.replans.push_back(world.setup.replans[0]);
-  world.setup.replans[1].strategy = "exact";
-  world.setup.replans[1].at_ns = 76'000'000;
-  const auto run = run_traced(world);
-  check_equals_reference(world, run.outcome);
-  // A busy machine may bring an order after the last answer: refused then, which is no failure.
-  BOOST_TEST(run.outcome.plan_changes.size() == 2u);
-  std::size_t changed = 0;
-  for (const auto& change : run.outcome.plan_changes) {
-    changed += change.refused.empty();
-    if (!change.refused.empty())
-      BOOST_TEST(
-          (change.refused == "no request is left" || change.refused == "it is the plan in force"),
-          change.refused);
+BOOST_AUTO_TEST_CASE(where_both_plans_fit_nobody_waits_and_every_answer_equals_the_reference) {
+  const std::vector<std::pair<std::string, std::string>> pairs{{"exact", "layer-shards"},
+                                                               {"layer-shards", "exact"},
+                                                               {"ordermoe", "layer-shards"},
+                                                               {"layer-shards", "paper"}};
+  std::size_t together = 0;
+  for (const auto& [from, to] : pairs) {
+    BOOST_TEST_CONTEXT(from << " to " << to) {
+      auto world = replanned_world(from, to, 24, test::world::roomy);
+      const auto run = run_traced(world);
+      check_equals_reference(world, run.outcome);
+      BOOST_TEST(run.summary.plans == 2u);
+      BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
+      const auto& change = run.outcome.plan_changes[0];
+      BOOST_REQUIRE_MESSAGE(change.refused.empty(), change.refused);
+      BOOST_TEST(!change.held);
+      std::size_t begun = 0, ended = 0;
+      for (const auto& answer : run.outcome.outcomes) {
+        begun += answer.arrival_ns >= change.done_ns;
+        ended += answer.arrival_ns < change.done_ns && answer.done_ns > change.done_ns;
+      }
+      BOOST_TEST(begun > 0u);
+      together += ended;
+      const auto again = run_traced(world);
+      BOOST_TEST((again.content == run.content));
+    }
   }
-  BOOST_TEST(run.summary.plans == 1 + changed);
+  // Requests were in flight under two plans.
+  BOOST_TEST(together > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(no_third_plan_comes_while_a_request_goes_by_the_first) {
+  auto world = replanned_world("exact", "layer-shards", 24, test::world::roomy);
+  auto back = world.setup.replans[0];
+  back.strategy = "exact";
+  world.setup.replans.push_back(back);
+  const auto run = run_traced(world);
+  BOOST_TEST(run.summary.plans == 3u);
+  check_equals_reference(world, run.outcome);
+  // The second change waited for the requests that were in flight at the first.
+  const auto first = find(run.content, "plan"), second = find(run.content, "plan", first + 1);
+  BOOST_TEST(find(run.content, "done", first) < second);
+  auto content = run.content;
+  auto line = content[second];
+  const auto time_of = [](const std::string& text) {
+    const auto from = text.find(R"("time_ns":)");
+    return text.substr(from, text.find_first_of(",}", from) - from);
+  };
+  replace(line, time_of(line), time_of(content[first]));
+  content.erase(content.begin() + static_cast<std::ptrdiff_t>(second));
+  content.insert(content.begin() + static_cast<std::ptrdiff_t>(first) + 1, line);
+  const auto message = refusal(content);
+  BOOST_TEST(message.find("found a third plan") != std::string::npos, message);
+}
+
+BOOST_AUTO_TEST_CASE(plans_change_on_the_wall_clock_and_every_answer_equals_the_reference) {
+  for (const double memory_ratio : {2.5, test::world::roomy}) {
+    auto world = replanned_world("exact", "layer-shards", 16, memory_ratio);
+    world.setup.mode = actors::run_mode::local;
+    std::int64_t i = 0;
+    for (auto& spec : world.setup.requests) spec.arrival_ns = 10'000'000 * i++;
+    world.setup.replans[0].at_ns = 75'000'000;
+    world.setup.replans.push_back(world.setup.replans[0]);
+    world.setup.replans[1].strategy = "exact";
+    world.setup.replans[1].at_ns = 76'000'000;
+    const auto run = run_traced(world);
+    check_equals_reference(world, run.outcome);
+    // A busy machine may bring an order after the last answer: refused then, which is no failure.
+    BOOST_TEST(run.outcome.plan_changes.size() == 2u);
+    std::size_t changed = 0;
+    for (const auto& change : run.outcome.plan_changes) {
+      changed += change.refused.empty();
+      if (!change.refused.empty())
+        BOOST_TEST(
+            (change.refused == "no request is left" || change.refused == "it is the plan in force"),
+            change.refused);
+    }
+    BOOST_TEST(run.summary.plans == 1 + changed);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(weights_and_plans_change_in_one_run) {
-  auto world = replanned_world("paper", "exact", 24);
-  const auto other = test::world("paper", 5);
-  world.setup.chosen.token_budget = other.setup.chosen.token_budget;
-  world.setup.monitor.on = true;
-  world.setup.monitor.kappa = 0.05;
-  world.setup.monitor.window_requests = 2;
-  const auto run = run_traced(world);
-  BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
-  BOOST_TEST(run.outcome.plan_changes[0].refused.empty());
-  const auto& changes = run.outcome.policy_changes;
-  BOOST_REQUIRE_GE(changes.size(), 2u);
-  BOOST_TEST(changes.front().epoch == 1u);
-  BOOST_TEST(changes.back().epoch == 2u);
+  for (const double memory_ratio : {2.5, test::world::roomy}) {
+    auto world = replanned_world("paper", "exact", 24, memory_ratio);
+    const auto other = test::world("paper", 5);
+    world.setup.chosen.token_budget = other.setup.chosen.token_budget;
+    world.setup.monitor.on = true;
+    world.setup.monitor.kappa = 0.05;
+    world.setup.monitor.window_requests = 2;
+    const auto run = run_traced(world);
+    BOOST_REQUIRE_EQUAL(run.outcome.plan_changes.size(), 1u);
+    BOOST_TEST(run.outcome.plan_changes[0].refused.empty());
+    const auto& changes = run.outcome.policy_changes;
+    BOOST_REQUIRE_GE(changes.size(), 2u);
+    BOOST_TEST(changes.front().epoch == 1u);
+    BOOST_TEST(changes.back().epoch == 2u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(drifted_activation_makes_the_planner_change_plans_and_answers_stay_exact) {
@@ -389,19 +450,7 @@ BOOST_AUTO_TEST_CASE(a_changed_plan_line_is_refused) {
   refuse("expert_bytes_used", [&](lines& c) {
     replace(c[plan], R"("expert_bytes_used":[)", R"("expert_bytes_used":[1)");
   });
-  // Where requests are still being answered.
-  refuse("to be done first", [&](lines& c) {
-    auto line = c[plan];
-    c.erase(c.begin() + at(plan));
-    const auto request = find(c, "request");
-    const auto time_of = [](const std::string& text) {
-      const auto from = text.find(R"("time_ns":)") + 10;
-      return text.substr(from, text.find_first_of(",}", from) - from);
-    };
-    replace(line, R"("time_ns":)" + time_of(line), R"("time_ns":)" + time_of(c[request]));
-    c.insert(c.begin() + at(request) + 1, line);
-  });
-  refuse("plan, weights or policy line first", [&](lines& c) { c.erase(c.begin() + at(plan)); });
+  refuse("plan in force", [&](lines& c) { c.erase(c.begin() + at(plan)); });
   // A server that decides by the tables of the plan before.
   refuse("", [&](lines& c) {
     const auto last = find(c, "install", plan);

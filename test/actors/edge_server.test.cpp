@@ -38,6 +38,17 @@ struct one_server : test::probe_server {
     attach();
     tell(edge, actors::resume_admission{});
   }
+  /// These plans, by epoch; requests begin under the last, or the one of that epoch.
+  void install(std::vector<std::shared_ptr<const actors::plan_in_force>> plans,
+               std::uint64_t begins = 0) {
+    actors::install_plans message;
+    message.begins = begins > 0 ? begins : plans.back()->plan.epoch;
+    message.plans = std::move(plans);
+    message.number = ++n_installs;
+    message.planner = planner.as<actors::planner_actor>();
+    tell(edge, std::move(message));
+  }
+  std::uint64_t n_installs = 0;
   actors::server_status status() {
     return ask<actors::edge_status>(edge, actors::status_query{}).content;
   }
@@ -202,14 +213,15 @@ BOOST_AUTO_TEST_CASE(a_plan_reaches_compute_and_selector_and_the_planner_hears_o
   world.attach();
   auto plan = world.plan_of_epoch(4);
   plan->policy = 2;
-  world.tell(world.edge, actors::install_plan{plan, world.planner.as<actors::planner_actor>()});
-  const auto installed = world.planner.only<actors::plan_installed>();
-  BOOST_TEST(installed.epoch == 4u);
-  BOOST_TEST(installed.policy == 2u);
+  world.install({plan});
+  const auto installed = world.planner.only<actors::plans_installed>();
+  BOOST_TEST(installed.number == 1u);
   BOOST_TEST(installed.server == world.id);
   const auto view = world.compute.only<actors::attach_view>().view;
   BOOST_TEST((view->placed == plan));
-  BOOST_TEST((world.selector.only<actors::attach_view>().view == view));
+  const auto by = world.selector.only<actors::decide_by>();
+  BOOST_TEST((by.view == view));
+  BOOST_TEST(by.plans.size() == 1u);
   for (const auto& shard : view->shards) BOOST_TEST(static_cast<bool>(shard));
   BOOST_TEST(world.status().epoch == 4u);
   BOOST_TEST(world.status().policy == 2u);
@@ -221,8 +233,7 @@ BOOST_AUTO_TEST_CASE(shards_are_of_the_layers_that_the_plan_has_experts_of_here)
   auto content = world.plan();
   for (auto& each : content.experts)
     if (each.layer == layer_id{1} && each.server == server_id{1}) each.server = server_id{0};
-  world.tell(world.edge, actors::install_plan{world.plan_of_epoch(2, std::move(content)),
-                                              world.planner.as<actors::planner_actor>()});
+  world.install({world.plan_of_epoch(2, std::move(content))});
   const auto shards = world.compute.only<actors::attach_view>().view->shards;
   BOOST_TEST(static_cast<bool>(shards[0]));
   BOOST_TEST(!static_cast<bool>(shards[1]));
@@ -235,9 +246,183 @@ BOOST_AUTO_TEST_CASE(another_policy_leaves_the_shards_of_the_plan) {
   world.attach();
   auto plan = world.plan_of_epoch(1);
   plan->policy = 5;
-  world.tell(world.edge, actors::install_plan{plan, world.planner.as<actors::planner_actor>()});
+  world.install({plan});
   for (const auto& before : world.shards) BOOST_TEST(!before.ended());
   BOOST_TEST(world.status().policy == 5u);
+}
+
+// ------------------------------------------------------------------------------ two plans at once
+
+/// Between a plan and the next, under which users of server 0 keep rows at servers 0 and 1 alone.
+struct between_plans : one_server {
+  std::shared_ptr<const actors::plan_in_force> before = plan_of_epoch(1), after = next_plan();
+
+  std::shared_ptr<const actors::plan_in_force> next_plan() const {
+    auto content = plan();
+    content.residence[0].layers = {0b011, 0b011, 0b011};
+    content.residence[1].layers = {0b010, 0b010, 0b010};
+    return plan_of_epoch(2, std::move(content));
+  }
+  template <class Message>
+  void receive_under(std::uint64_t epoch, std::uint32_t from, const Message& content) {
+    auto made = frame_from(from, content);
+    made.epoch = epoch;
+    tell(edge, made);
+  }
+  std::vector<std::uint64_t> epochs() { return status().epochs; }
+  /// Of a token of `foreign`, for an expert that is here.
+  wire::expert_call call_for(std::uint32_t layer) const {
+    wire::expert_call call;
+    call.token = {foreign, 0, 0, 0};
+    call.layer = layer;
+    call.rows = {0};
+    call.whole = {1};
+    call.items = {{0, 0, 4, 1.0f}};
+    call.x.assign(context->wire.hidden_size, 0.5f);
+    return call;
+  }
+};
+
+BOOST_AUTO_TEST_CASE(requests_begin_under_the_plan_that_is_named_and_keep_to_it) {
+  between_plans world;
+  world.open();
+  world.install({world.before, world.after}, 1);
+  world.submit();
+  world.install({world.before, world.after}, 2);
+  world.submit(own + 1);
+  const auto status = world.status();
+  BOOST_TEST(status.epoch == 2u);
+  BOOST_TEST(status.epochs.size() == 2u);
+  BOOST_TEST(status.requests.at(0).epoch == 1u);
+  BOOST_TEST(status.requests.at(1).epoch == 2u);
+  // The first asks servers 0 and 2 for memory, under its plan; the second needs nobody else's.
+  BOOST_TEST(world.sent(0, frame_kind::reservation).size() == 1u);
+  BOOST_TEST(world.sent(2, frame_kind::reservation).at(0).epoch == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(the_planner_hears_when_the_last_request_under_the_plan_before_has_ended) {
+  between_plans world;
+  world.open();
+  world.submit();
+  world.install({world.before, world.after}, 1);
+  world.install({world.before, world.after}, 2);
+  world.submit(own + 1);
+  BOOST_TEST(world.planner.count<actors::requests_ended>() == 0u);
+  world.tell(world.edge, actors::cancel_request{own});
+  const auto ended = world.planner.only<actors::requests_ended>();
+  BOOST_TEST(ended.epoch == 2u);
+  BOOST_TEST(ended.server == world.id);
+  world.tell(world.edge, actors::cancel_request{own + 1});
+  BOOST_TEST(world.planner.count<actors::requests_ended>() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(requests_under_the_plan_before_end_by_name_and_no_others) {
+  between_plans world;
+  world.open();
+  world.submit();
+  world.install({world.before, world.after}, 2);
+  world.submit(own + 1);
+  world.tell(world.edge, actors::end_requests{2, "it took too long"});
+  BOOST_REQUIRE_EQUAL(world.status().requests.size(), 1u);
+  BOOST_TEST(world.status().requests[0].request == own + 1);
+  BOOST_TEST(says(world.reason(), "it took too long"));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_done_for_a_request_goes_by_its_plan) {
+  between_plans world;
+  world.open();
+  world.install({world.before, world.after}, 1);
+  // Told to begin or not: memory under the next plan is granted, and a token of it is here.
+  world.receive_under(2, 0, world.ask_of(reserve_step::attempt));
+  world.receive_under(2, 0, world.token_at(0, 0));
+  BOOST_TEST(world.compute.only<actors::attend_work>().epoch == 2u);
+  BOOST_TEST(world.sent(0, frame_kind::reservation).at(0).epoch == 2u);
+  // Rows of it come from servers 0 and 1 alone; under the plan before all three keep them.
+  world.receive_under(2, 2, world.rows_of(1));
+  BOOST_TEST(world.compute.count<actors::store_kv>() == 0u);
+  world.receive_under(2, 0, world.rows_of(1));
+  BOOST_TEST(world.compute.count<actors::store_kv>() == 1u);
+  const auto rows = world.rows_of(1);
+  world.tell(world.edge, actors::kv_written{rows, {0}, {2}});
+  BOOST_TEST(world.sent(2, frame_kind::kv).empty());
+  world.tell(world.edge, actors::kv_written{rows, {0}, {1}});
+  BOOST_TEST(world.sent(2, frame_kind::kv).size() == 1u);
+  // Of both plans in one batch: one frame to each, under the later plan.
+  auto both = rows;
+  both.blocks.push_back(rows.blocks[0]);
+  world.tell(world.edge, actors::kv_written{both, {0, 0}, {1, 2}});
+  BOOST_TEST(world.sent(0, frame_kind::kv).at(2).epoch == 2u);
+  BOOST_TEST(world.sent(2, frame_kind::kv).size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(calls_run_at_the_shards_of_their_plan) {
+  between_plans world;
+  auto content = world.plan();
+  for (auto& each : content.experts)
+    if (each.server == server_id{1}) each.server = server_id{0};
+  world.open();
+  world.install({world.before, world.plan_of_epoch(2, std::move(content))}, 2);
+  const auto call = world.call_for(1);
+  world.receive_under(1, 0, call);
+  BOOST_TEST(world.shards[call.layer].count<actors::expert_work>() == 1u);
+  world.receive_under(2, 0, call);  // Not hosted under that plan.
+  BOOST_TEST(world.status().refused_frames == 1u);
+  BOOST_TEST(world.shards[call.layer].count<actors::expert_work>() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_goes_once_nothing_is_under_it_and_what_comes_later_is_late) {
+  between_plans world;
+  world.open();
+  world.reserve();
+  world.install({world.before, world.after}, 2);
+  world.planner.forget();
+  world.install({world.after});
+  // Its memory has not been given back.
+  BOOST_TEST(world.planner.heard() == 0u);
+  BOOST_TEST(world.epochs().size() == 2u);
+  world.receive_under(1, 0, world.token_at(0, 0));
+  BOOST_TEST(world.compute.count<actors::attend_work>() == 1u);
+  world.receive_under(1, 0, world.ask_of(reserve_step::release));
+  BOOST_TEST(world.planner.only<actors::plans_installed>().number == 2u);
+  BOOST_TEST(world.epochs().size() == 1u);
+  for (const auto& shard : world.shards) BOOST_TEST(shard.ended());
+  world.receive_under(1, 0, world.token_at(0, 0));
+  BOOST_TEST(world.status().late_frames == 1u);
+  // Whoever is cut off from what the others know, and still waits for outputs, hears that there will be none.
+  world.receive_under(1, 0, world.call_for(1));
+  const auto outputs = world.sent(0, frame_kind::output);
+  BOOST_REQUIRE_EQUAL(outputs.size(), 1u);
+  BOOST_TEST(outputs[0].epoch == 1u);
+  const auto output = wire::decode_output(outputs[0], world.context->wire);
+  BOOST_REQUIRE(output.has_value());
+  BOOST_TEST(says(output->problem, "let go of the plan of epoch 1"));
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_that_was_given_up_goes_at_once) {
+  between_plans world;
+  world.open();
+  world.install({world.before, world.after}, 1);
+  world.install({world.before});
+  BOOST_TEST(world.epochs().size() == 1u);
+  BOOST_TEST(world.planner.count<actors::plans_installed>() == 2u);
+  for (const auto& shard : world.shards) BOOST_TEST(!shard.ended());
+  world.receive_under(2, 0, world.ask_of(reserve_step::attempt));
+  BOOST_TEST(world.status().late_frames == 1u);
+  BOOST_TEST(world.status().reserved_bytes == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_comes_back_between_plans_ends_requests_under_the_one_before) {
+  between_plans world;
+  world.context->seat.emplace();
+  world.open();
+  for (const std::uint32_t peer : {0u, 2u}) world.happens(peer, what::up);
+  world.submit();
+  world.install({world.before, world.after}, 2);
+  world.submit(own + 1);
+  world.happens(0, what::up);
+  BOOST_REQUIRE_EQUAL(world.status().requests.size(), 1u);
+  BOOST_TEST(world.status().requests[0].request == own + 1);
+  BOOST_TEST(world.planner.count<actors::requests_ended>() == 1u);
 }
 
 // ------------------------------------------------------------------------------------- admission
@@ -639,12 +824,12 @@ BOOST_AUTO_TEST_CASE(rows_written_here_go_to_the_other_members_of_the_layer) {
   world.open();
   // Layer 1 of users of server 0: everybody; of users of server 1: servers 0 and 1.
   auto rows = world.rows_of(1);
-  world.tell(world.edge, actors::kv_written{rows, {0}});
+  world.tell(world.edge, actors::kv_written{rows, {0}, {1}});
   BOOST_TEST(world.sent(0, frame_kind::kv).size() == 1u);
   BOOST_TEST(world.sent(2, frame_kind::kv).size() == 1u);
   rows.blocks.push_back(rows.blocks[0]);
   rows.blocks[1].request = own;
-  world.tell(world.edge, actors::kv_written{rows, {0, 1}});
+  world.tell(world.edge, actors::kv_written{rows, {0, 1}, {1, 1}});
   const auto decode = [&](const wire::frame& content) {
     return wire::decode_kv(content, world.context->wire);
   };
@@ -839,8 +1024,7 @@ BOOST_AUTO_TEST_CASE(
   world.context->seat.emplace();
   world.context->seat->boot = 3;
   world.open();
-  world.tell(world.edge, actors::install_plan{world.plan_of_epoch(1),
-                                              world.planner.as<actors::planner_actor>()});
+  world.install({world.plan_of_epoch(1)});
   world.happens(0, what::up);
   const auto measure = [&](std::uint32_t to, std::int64_t latency_ns) {
     actors::peer_event event;
@@ -876,8 +1060,7 @@ BOOST_AUTO_TEST_CASE(
 BOOST_AUTO_TEST_CASE(what_others_say_of_their_links_goes_to_the_planner) {
   one_server world;
   world.open();
-  world.tell(world.edge, actors::install_plan{world.plan_of_epoch(1),
-                                              world.planner.as<actors::planner_actor>()});
+  world.install({world.plan_of_epoch(1)});
   world.receive(2, wire::link_report{2, 1, {{7, 1e9}, {8, 2e9}, {}}});
   BOOST_TEST(world.planner.only<actors::links_told>().report.links.at(1).latency_ns == 8);
   world.receive(2, wire::link_report{0, 1, {{}, {}, {}}});
@@ -917,7 +1100,7 @@ BOOST_AUTO_TEST_CASE(of_a_server_that_is_lost_before_the_first_plan_only_its_abs
   const auto plan = std::exchange(world.view->placed, nullptr);
   world.attach();
   world.happens(2, what::down);
-  world.tell(world.edge, actors::install_plan{plan, world.planner.as<actors::planner_actor>()});
+  world.install({plan});
   world.tell(world.edge, actors::resume_admission{});
   world.submit();
   BOOST_TEST(says(world.reason(), "server 2 (s2) is not connected"));

@@ -53,18 +53,22 @@ inline std::uint64_t number_of(const actors::run_setup& setup, const actors::req
 /// A small world around the tiny model or another: a drawn cluster, a random profile of the right
 /// shape, one strategy.
 struct world {
+  /// Of all servers' memory for experts to what the model's take: every server has room for any two plans together.
+  static constexpr double roomy = 30;
+
   actors::run_setup setup;
 
   explicit world(const std::string& strategy, double quality_percent = 0, std::uint64_t seed = 1,
                  std::size_t n_servers = 5,
-                 std::shared_ptr<const model::transformer> of = tiny_model()) {
+                 std::shared_ptr<const model::transformer> of = tiny_model(),
+                 double memory_ratio = 2.5) {
     const auto& shape = of->config();
     draw_options draw;
     draw.n_servers = n_servers;
     draw.seed = seed;
     draw.n_layers = shape.n_layers;
     draw.n_experts = shape.n_experts;
-    draw.memory_ratio = 2.5;
+    draw.memory_ratio = memory_ratio;
     draw.costs = *named_cost_profile("mixtral-8x7b");
     setup.model = of;
     setup.servers = draw_cluster(draw);

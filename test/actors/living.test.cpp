@@ -25,6 +25,7 @@ void check_that_it_lived(const test::living_counts& counts) {
   BOOST_TEST(counts.plans_changed > 0u);
   BOOST_TEST(counts.policies_changed > 0u);
   BOOST_TEST(counts.held > 0u);
+  BOOST_TEST(counts.two_plans > 0u);
   BOOST_TEST(counts.statuses > 0u);
 }
 

@@ -14,7 +14,8 @@ namespace ordermoe::test {
 struct living_counts {
   std::size_t answered = 0, cancelled = 0, overdue = 0;
   std::size_t plans_changed = 0, policies_changed = 0;
-  std::size_t held = 0;  ///< Requests that arrived between hold and resume.
+  std::size_t held = 0;       ///< Requests that arrived between hold and resume.
+  std::size_t two_plans = 0;  ///< Requests that ended under the plan before.
   std::size_t statuses = 0;
 
   living_counts& operator+=(const living_counts& more) {
@@ -24,6 +25,7 @@ struct living_counts {
     plans_changed += more.plans_changed;
     policies_changed += more.policies_changed;
     held += more.held;
+    two_plans += more.two_plans;
     statuses += more.statuses;
     return *this;
   }
@@ -31,10 +33,14 @@ struct living_counts {
 
 /// Three clients submit requests at random times; 20 % are cancelled in a random phase, 5 % have a
 /// deadline that passes. Two plan changes and a change of policy meanwhile; two requests arrive between
-/// hold and resume of each change of plans. The status is asked every 10 ms.
+/// hold and resume of each change of plans, or while weights move. The status is asked every 10 ms. Every other seed both plans
+/// fit into memory together.
 class living_run {
  public:
-  living_run(actors::run_mode mode, std::uint64_t seed) : mode_(mode), draws_(seed, 0x6c696665) {
+  living_run(actors::run_mode mode, std::uint64_t seed)
+      : mode_(mode),
+        draws_(seed, 0x6c696665),
+        world_("exact", 0, 1, 5, tiny_model(), seed % 2 == 0 ? world::roomy : 2.5) {
     world_.setup.mode = mode;
     world_.setup.keep_final_hidden = false;
     world_.setup.chunk_rows = 4;
@@ -66,7 +72,7 @@ class living_run {
 
   actors::run_mode mode_;
   random_stream draws_;
-  world world_{"exact"};
+  world world_;
   std::unique_ptr<actors::service> service_;
   std::deque<client_request> requests_;
   std::size_t submitted_in_change_ = 0;
@@ -156,9 +162,13 @@ inline std::string living_run::check_end(living_counts& counts) {
     const bool beginning =
         follow.streamed.size() <= expected.size() &&
         std::equal(follow.streamed.begin(), follow.streamed.end(), expected.begin());
-    for (const auto& change : history->plan_changes)
-      counts.held += change.refused.empty() && end.arrival_ns > change.asked_ns &&
+    for (const auto& change : history->plan_changes) {
+      if (!change.refused.empty()) continue;
+      counts.held += change.held && end.arrival_ns > change.asked_ns &&
                      end.arrival_ns < change.done_ns && end.done_ns > change.done_ns;
+      counts.two_plans +=
+          !change.held && end.arrival_ns < change.done_ns && end.done_ns > change.done_ns;
+    }
     if (end.finish == "cancelled") {
       ++counts.cancelled;
       if (cancel_ns < 0 || !beginning) return place + "cancelled with other ids, or unasked";

@@ -52,6 +52,7 @@ struct one_monitor : test::probe_server {
     report->budget = budget;
     report->spent = spent;
     report->done_ns = took_ns;
+    report->epoch = 1;
     tell(measuring, actors::request_report{report});
   }
 };

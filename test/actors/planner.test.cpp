@@ -36,14 +36,40 @@ struct one_planner : test::probe_server {
     planning = keep(actors::spawn_planner(system(), context, work));
     tell(planning, actors::push_plan{});
   }
-  void installed(std::uint64_t epoch) {
+  /// Servers with room for three experts more than the plan of the start has there.
+  void leave_little_room() {
+    const auto resident = context->costs.resident_bytes(n_layers);
+    for (auto& server : context->servers.servers)
+      server.memory_bytes = resident + kv_bytes + 9 * context->costs.expert_bytes;
+  }
+  /// What the servers were told last.
+  actors::install_plans told() const { return servers[0].all<actors::install_plans>().back(); }
+  /// Every server has done what it was told last.
+  void installed() {
+    const auto number = told().number;
     for (std::uint32_t m = 0; m < n_servers; ++m)
-      tell(planning, actors::plan_installed{epoch, 0, m});
+      tell(planning, actors::plans_installed{number, m});
+  }
+  /// No request of any server is under a plan before this one.
+  void ended(std::uint64_t epoch) {
+    for (std::uint32_t m = 0; m < n_servers; ++m) tell(planning, actors::requests_ended{epoch, m});
+  }
+  /// From where weights have moved to the end of a change.
+  void go_over(std::uint64_t epoch) {
+    installed();
+    installed();
+    ended(epoch);
+    installed();
+  }
+  static std::vector<std::uint64_t> epochs_of(const actors::install_plans& message) {
+    std::vector<std::uint64_t> epochs;
+    for (const auto& each : message.plans) epochs.push_back(each->plan.epoch);
+    return epochs;
   }
   /// The first plan is in force everywhere.
   void steady() {
     spawn();
-    installed(1);
+    installed();
     forget();
   }
   void forget() {
@@ -98,17 +124,34 @@ bool says(const std::string& text, const char* words) {
 /// Steps of a change that all servers make, as the admin says them.
 struct joint_planner : one_planner {
   test::probe admin{*this};
-  std::vector<std::uint64_t> loaded;  ///< Epochs.
+  std::vector<std::size_t> loaded;  ///< How many experts were asked for, each time.
   error load_fails;
 
-  joint_planner() {
-    work.load =
-        [this](const planning::plan& plan) -> result<std::shared_ptr<const model::transformer>> {
+  explicit joint_planner(bool roomy = true) {
+    if (!roomy) leave_little_room();
+    work.load = [this](const std::function<bool(layer_id, expert_id)>& hosts)
+        -> result<std::shared_ptr<const model::transformer>> {
       if (!load_fails.message.empty()) return load_fails;
-      loaded.push_back(plan.epoch);
+      std::size_t n = 0;
+      for (std::uint32_t layer = 0; layer < n_layers; ++layer)
+        for (std::uint32_t expert = 0; expert < n_experts; ++expert)
+          n += hosts(layer_id{layer}, expert_id{expert});
+      loaded.push_back(n);
       return context->model;
     };
+    // A node has one server; which it is says the first of the ids.
+    work.servers.resize(1);
+    work.ids.resize(1);
     steady();
+  }
+  /// How many experts are on the planner's server under a plan, or under either.
+  std::size_t hosted(const planning::plan& one, const planning::plan& other) const {
+    const planning::placement_index a(one), b(other);
+    std::size_t n = 0;
+    for (std::uint32_t layer = 0; layer < n_layers; ++layer)
+      for (std::uint32_t expert = 0; expert < n_experts; ++expert)
+        n += a.hosts(0, layer, expert) || b.hosts(0, layer, expert);
+    return n;
   }
   std::shared_ptr<const planning::plan> next_plan(std::uint64_t epoch = 2) {
     actors::replan_order wanted;
@@ -121,15 +164,22 @@ struct joint_planner : one_planner {
     return std::make_shared<const planning::plan>(std::move(plan));
   }
   void step(serving::change_step what, std::uint64_t change = 7,
-            std::shared_ptr<const planning::plan> plan = nullptr, const char* why = "") {
+            std::shared_ptr<const planning::plan> plan = nullptr, const char* why = "",
+            bool holds = false) {
     actors::plan_step message;
     message.change = change;
     message.step = what;
     message.plan = std::move(plan);
     message.drain_ns = 1'000'000'000;
+    message.holds = holds;
     message.why = why;
     message.admin = caf::actor_cast<caf::strong_actor_ptr>(admin.as<actors::admin_actor>());
     tell(planning, std::move(message));
+  }
+  /// The one server has done what it was told last.
+  void installed_here() { tell(planning, actors::plans_installed{told().number, 0}); }
+  void held_here() {
+    tell(planning, actors::admission_held{servers[0].only<actors::hold_admission>().change, 0});
   }
   /// What the admin was told last, and nothing else since forget().
   std::string answer() { return admin.only<actors::plan_step_done>().why; }
@@ -143,33 +193,115 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
   using serving::change_step;
   joint_planner world;
   const auto plan = world.next_plan();
+  const auto before = test::probe_server::plan();
   world.step(change_step::prepare, 7, plan);
   BOOST_TEST(world.answer() == "");
-  BOOST_TEST(world.loaded == std::vector<std::uint64_t>{2}, boost::test_tools::per_element());
-  // Nothing holds or changes yet, and the old plan's tables may be built anew without the new plan's weights.
-  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+  // What both plans place here.
+  BOOST_TEST(world.loaded == std::vector<std::size_t>{world.hosted(before, *plan)},
+             boost::test_tools::per_element());
+  // Nothing changes yet, and the old plan's tables may be built anew without the new plan's weights.
   world.order_policy(test::probe_server::policy());
-  BOOST_TEST(!world.servers[0].only<actors::install_plan>().model);
+  BOOST_TEST(!world.servers[0].only<actors::install_plans>().model);
   world.forget();
+  world.admin.forget();
+  world.step(change_step::install);
+  const auto beside = world.servers[0].take<actors::install_plans>();
+  BOOST_TEST(world.epochs_of(beside) == (std::vector<std::uint64_t>{1, 2}),
+             boost::test_tools::per_element());
+  BOOST_TEST(beside.begins == 1u);
+  BOOST_TEST(bool(beside.model));
+  BOOST_TEST(world.admin.heard() == 0u);
+  world.tell(world.planning, actors::plans_installed{beside.number, 0});
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST((world.phase() == planner_phase::installed));
+  world.admin.forget();
+  world.step(change_step::commit);
+  const auto begun = world.told();
+  BOOST_TEST(begun.plans.size() == 2u);
+  BOOST_TEST(begun.begins == 2u);
+  world.installed_here();
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST((world.phase() == planner_phase::ending));
+  BOOST_TEST(world.recorder.only<actors::plan_change>().epoch == 2u);
+  BOOST_TEST(!world.recorder.only<actors::plan_change>().held);
+  world.admin.forget();
+  world.tell(world.planning, actors::requests_ended{2, 0});
+  BOOST_TEST(world.admin.only<actors::plan_before_ended>().change == 7u);
+  world.admin.forget();
+  // The others' requests have ended, too.
+  world.step(change_step::retire);
+  BOOST_TEST(world.epochs_of(world.told()) == std::vector<std::uint64_t>{2},
+             boost::test_tools::per_element());
+  BOOST_TEST(bool(world.told().model));
+  BOOST_TEST(world.loaded.back() == world.hosted(*plan, *plan));
+  world.installed_here();
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  // No request waited for any of it.
+  BOOST_TEST(world.servers[0].count<actors::hold_admission>() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(where_both_do_not_fit_requests_wait_and_weights_come_in_steps) {
+  using serving::change_step;
+  joint_planner world(false);
+  const auto plan = world.next_plan();
+  const auto before = test::probe_server::plan();
+  world.step(change_step::prepare, 7, plan);
+  BOOST_TEST(says(world.answer(), "experts of both plans take"), world.answer());
+  world.admin.forget();
+  world.step(change_step::prepare, 7, plan, "", true);
+  BOOST_TEST(world.answer() == "");
+  BOOST_TEST(world.loaded.empty());
   world.admin.forget();
   world.step(change_step::hold);
   BOOST_TEST((world.phase() == planner_phase::draining));
-  BOOST_TEST(world.admin.count<actors::plan_step_done>() == 0u);
-  world.drain();
+  BOOST_TEST(world.admin.heard() == 0u);
+  world.held_here();
   BOOST_TEST(world.answer() == "");
-  BOOST_TEST((world.phase() == planner_phase::moving));
   world.admin.forget();
-  world.step(change_step::commit);
-  const auto installed = world.servers[1].only<actors::install_plan>();
-  BOOST_TEST(installed.content->plan.epoch == 2u);
-  BOOST_TEST(bool(installed.model));
-  world.installed(2);
+  world.step(change_step::install);
+  // First without what goes, and then with what comes.
+  BOOST_REQUIRE_EQUAL(world.loaded.size(), 2u);
+  BOOST_TEST(world.loaded[1] == world.hosted(*plan, *plan));
+  BOOST_TEST(world.loaded[0] ==
+             world.loaded[1] + world.hosted(before, before) - world.hosted(before, *plan));
+  const auto steps = world.servers[0].all<actors::install_plans>();
+  BOOST_REQUIRE_EQUAL(steps.size(), 2u);
+  BOOST_TEST(steps[0].plans.size() == 1u);
+  BOOST_TEST(bool(steps[0].model));
+  BOOST_TEST(bool(steps[1].model));
+  world.installed_here();
   BOOST_TEST(world.answer() == "");
-  BOOST_TEST(world.all_heard<actors::resume_admission>(0));
-  world.step(change_step::resume);
-  BOOST_TEST(world.all_heard<actors::resume_admission>());
-  BOOST_TEST((world.phase() == planner_phase::steady));
-  BOOST_TEST(world.recorder.only<actors::plan_change>().epoch == 2u);
+  world.step(change_step::commit);
+  BOOST_TEST(world.servers[0].count<actors::resume_admission>() == 0u);
+  world.installed_here();
+  BOOST_TEST(world.servers[0].count<actors::resume_admission>() == 1u);
+  BOOST_TEST(world.recorder.only<actors::plan_change>().held);
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_that_changes_between_plans_holds_under_both) {
+  using serving::change_step;
+  joint_planner world;
+  world.step(change_step::prepare, 7, world.next_plan());
+  world.step(change_step::install);
+  world.installed_here();
+  auto by = world.policy();
+  by.horizon = 2;
+  world.order_policy(by);
+  for (const auto& each : world.told().plans) {
+    BOOST_TEST(each->policy == 1u);
+    BOOST_TEST(each->tables->policy().horizon == 2u);
+  }
+  world.step(change_step::commit);
+  BOOST_TEST(world.told().plans.at(1)->policy == 1u);
+  by.horizon = 1;
+  world.order_policy(by);
+  BOOST_TEST(world.told().begins == 2u);
+  for (const auto& each : world.told().plans) BOOST_TEST(each->policy == 2u);
+  // Who did what it was told later has done what it was told before.
+  world.admin.forget();
+  world.installed_here();
+  BOOST_TEST(world.answer() == "");
 }
 
 BOOST_AUTO_TEST_CASE(an_order_of_this_server_alone_waits_for_what_was_prepared_with_the_others) {
@@ -180,12 +312,13 @@ BOOST_AUTO_TEST_CASE(an_order_of_this_server_alone_waits_for_what_was_prepared_w
   world.propose(0);
   BOOST_TEST(world.monitor.count<actors::plan_kept>() == 1u);
   BOOST_TEST(world.recorder.count<actors::plan_change>() == 0u);
-  world.step(change_step::hold);
-  world.drain();
+  world.step(change_step::install);
+  world.installed_here();
   world.step(change_step::commit);
-  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->plan.epoch == 2u);
-  world.installed(2);
-  world.step(change_step::resume);
+  world.installed_here();
+  world.tell(world.planning, actors::requests_ended{2, 0});
+  world.step(change_step::retire);
+  world.installed_here();
   // The order's turn: it is the plan in force by now.
   const auto told = world.recorder.all<actors::plan_change>();
   BOOST_REQUIRE_EQUAL(told.size(), 2u);
@@ -218,43 +351,67 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_prepared_is_said_and_leaves_everything_as_it
   world.admin.forget();
   world.step(change_step::hold, 8);
   BOOST_TEST(says(world.answer(), "nothing was prepared"));
-  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+  BOOST_TEST(world.servers[0].count<actors::hold_admission>() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(an_abort_leads_back_from_every_step_before_the_commit) {
   using serving::change_step;
-  for (int reached = 0; reached < 3; ++reached) {
-    joint_planner world;
-    world.step(change_step::prepare, 7, world.next_plan());
-    if (reached > 0) world.step(change_step::hold);
-    if (reached > 1) world.drain();
-    world.step(change_step::abort, 7, nullptr, "no more");
-    BOOST_TEST((world.phase() == planner_phase::steady));
-    BOOST_TEST(world.all_heard<actors::resume_admission>(reached > 0 ? 1 : 0));
-    BOOST_TEST(world.recorder.only<actors::plan_change>().refused == "no more");
-    BOOST_TEST(world.all_heard<actors::install_plan>(0));
-    // And the next one goes through.
-    world.forget();
-    world.admin.forget();
-    world.step(change_step::prepare, 9, world.next_plan());
-    BOOST_TEST(world.answer() == "");
-  }
+  for (const bool holds : {false, true})
+    for (int reached = 0; reached < 5; ++reached) {
+      joint_planner world(!holds);
+      const auto before = test::probe_server::plan();
+      world.step(change_step::prepare, 7, world.next_plan(), "", holds);
+      if (holds && reached > 0) world.step(change_step::hold);
+      if (holds && reached > 1) world.held_here();
+      if (reached > 2) world.step(change_step::install);
+      if (reached > 3) world.installed_here();
+      world.step(change_step::abort, 7, nullptr, "no more");
+      BOOST_TEST((world.phase() == planner_phase::steady));
+      BOOST_TEST(world.servers[0].count<actors::resume_admission>() ==
+                 (holds && reached > 0 ? 1u : 0u));
+      BOOST_TEST(world.recorder.only<actors::plan_change>().refused == "no more");
+      // Weights and plan are what they were.
+      BOOST_TEST(world.loaded.back() == world.hosted(before, before));
+      BOOST_TEST(world.epochs_of(world.told()) == std::vector<std::uint64_t>{1},
+                 boost::test_tools::per_element());
+      // And the next one goes through.
+      world.forget();
+      world.admin.forget();
+      world.step(change_step::prepare, 9, world.next_plan(), "", holds);
+      BOOST_TEST(world.answer() == "");
+    }
 }
 
 BOOST_AUTO_TEST_CASE(requests_that_outlast_the_hold_are_ended_by_name_and_then_it_fails) {
   using serving::change_step;
-  joint_planner world;
-  world.step(change_step::prepare, 7, world.next_plan());
+  joint_planner world(false);
+  world.step(change_step::prepare, 7, world.next_plan(), "", true);
   world.admin.forget();
   world.step(change_step::hold);
   BOOST_TEST(world.run_next());
-  BOOST_TEST(world.all_heard<actors::end_requests>());
+  BOOST_TEST(world.servers[0].only<actors::end_requests>().before_epoch == 2u);
   BOOST_TEST(says(world.servers[0].only<actors::end_requests>().why, "the plan changes"));
   BOOST_TEST(world.admin.count<actors::plan_step_done>() == 0u);
   BOOST_TEST(world.run_next());
   BOOST_TEST(says(world.answer(), "do not end"));
   world.step(change_step::abort, 7, nullptr, "they do not end");
   BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_outlast_their_plan_are_ended_by_name) {
+  using serving::change_step;
+  joint_planner world;
+  world.step(change_step::prepare, 7, world.next_plan());
+  world.step(change_step::install);
+  world.installed_here();
+  world.step(change_step::commit);
+  world.installed_here();
+  world.admin.forget();
+  while (world.servers[0].count<actors::end_requests>() == 0) BOOST_REQUIRE(world.run_next());
+  BOOST_TEST(world.servers[0].only<actors::end_requests>().before_epoch == 2u);
+  BOOST_TEST(world.admin.heard() == 0u);
+  world.tell(world.planning, actors::requests_ended{2, 0});
+  BOOST_TEST(world.admin.count<actors::plan_before_ended>() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(a_proposal_tells_what_it_costs_and_changes_nothing) {
@@ -270,7 +427,12 @@ BOOST_AUTO_TEST_CASE(a_proposal_tells_what_it_costs_and_changes_nothing) {
   BOOST_TEST(made.cost_after_ns > 0);
   BOOST_TEST(made.bytes_to.size() == world.n_servers);
   BOOST_TEST((world.phase() == planner_phase::steady));
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(made.holds == "");
+  joint_planner tight(false);
+  const auto held = tight.ask<actors::plan_proposal>(
+      tight.planning, actors::plan_query{std::make_shared<const actors::replan_order>(wanted)});
+  BOOST_TEST(says(held.holds, "experts of both plans take"), held.holds);
+  BOOST_TEST(world.servers[0].count<actors::install_plans>() == 0u);
   BOOST_TEST(world.recorder.count<actors::plan_change>() == 0u);
   wanted.strategy = "nonsense";
   const auto refused = world.ask<actors::plan_proposal>(
@@ -285,20 +447,22 @@ BOOST_AUTO_TEST_CASE(the_first_plan_is_in_force_once_every_server_has_it) {
   one_planner world;
   world.spawn();
   BOOST_TEST((world.phase() == planner_phase::installing));
-  const auto content = world.servers[2].only<actors::install_plan>().content;
+  const auto told = world.servers[2].only<actors::install_plans>();
+  BOOST_TEST(told.begins == 1u);
+  const auto content = told.plans.at(0);
   BOOST_TEST(content->plan.epoch == 1u);
   BOOST_TEST(content->policy == 0u);
   BOOST_TEST(content->decoding.token_budget == 10);
-  BOOST_TEST(world.all_heard<actors::install_plan>());
+  BOOST_TEST(world.all_heard<actors::install_plans>());
   const auto announced = world.monitor.only<actors::plan_announced>();
   BOOST_TEST((announced.content == content));
   BOOST_TEST(announced.new_policy);
-  world.tell(world.planning, actors::plan_installed{1, 0, 0});
-  world.tell(world.planning, actors::plan_installed{1, 0, 0});
-  world.tell(world.planning, actors::plan_installed{1, 0, 1});
-  world.tell(world.planning, actors::plan_installed{2, 0, 2});
+  world.tell(world.planning, actors::plans_installed{1, 0});
+  world.tell(world.planning, actors::plans_installed{1, 0});
+  world.tell(world.planning, actors::plans_installed{1, 1});
+  world.tell(world.planning, actors::plans_installed{0, 2});
   BOOST_TEST(world.all_heard<actors::resume_admission>(0));
-  world.tell(world.planning, actors::plan_installed{1, 0, 2});
+  world.tell(world.planning, actors::plans_installed{1, 2});
   BOOST_TEST(world.all_heard<actors::resume_admission>());
   BOOST_TEST((world.phase() == planner_phase::steady));
   BOOST_TEST(world.status().epoch == 1u);
@@ -309,7 +473,7 @@ BOOST_AUTO_TEST_CASE(a_plan_is_pushed_once) {
   one_planner world;
   world.steady();
   world.tell(world.planning, actors::push_plan{});
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
 }
 
 BOOST_AUTO_TEST_CASE(a_first_plan_that_nothing_can_select_by_is_a_problem) {
@@ -317,15 +481,15 @@ BOOST_AUTO_TEST_CASE(a_first_plan_that_nothing_can_select_by_is_a_problem) {
   world.work.chosen.policy = impossible();
   world.spawn();
   BOOST_TEST(says(world.recorder.only<actors::problem>().what.message, "group"));
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
   BOOST_TEST((world.phase() == planner_phase::idle));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_it_is_a_problem_and_the_others_go_on) {
   one_planner world;
   world.spawn();
-  world.tell(world.planning, actors::plan_installed{1, 0, 0});
-  world.tell(world.planning, actors::plan_installed{1, 0, 2});
+  world.tell(world.planning, actors::plans_installed{1, 0});
+  world.tell(world.planning, actors::plans_installed{1, 2});
   world.run_next();
   BOOST_TEST(world.time_ns() == world.timeout_ns + 30'000'000'000);
   const auto problem = world.recorder.only<actors::problem>();
@@ -338,41 +502,106 @@ BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_it_is_a_problem_and_the_othe
 
 // ----------------------------------------------------------------------------------------- orders
 
-BOOST_AUTO_TEST_CASE(an_order_drains_moves_and_installs_one_after_the_other) {
+BOOST_AUTO_TEST_CASE(an_order_moves_installs_begins_and_retires_one_after_the_other) {
   one_planner world;
   world.steady();
   world.order("layer-shards");
+  BOOST_TEST((world.phase() == planner_phase::moving));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
+  const auto asked = world.time_ns();
+  world.run_next();
+  BOOST_TEST((world.phase() == planner_phase::installing));
+  BOOST_TEST(world.time_ns() > asked);
+  BOOST_TEST(world.epochs_of(world.told()) == (std::vector<std::uint64_t>{1, 2}),
+             boost::test_tools::per_element());
+  BOOST_TEST(world.told().begins == 1u);
+  BOOST_TEST(world.monitor.heard() == 0u);
+  world.installed();
+  BOOST_TEST((world.phase() == planner_phase::beginning));
+  BOOST_TEST(world.told().begins == 2u);
+  BOOST_TEST(!world.monitor.only<actors::plan_announced>().new_policy);
+  // One whose requests had ended before it was told says so at once.
+  world.tell(world.planning, actors::requests_ended{2, 1});
+  world.installed();
+  BOOST_TEST((world.phase() == planner_phase::ending));
+  const auto change = world.recorder.only<actors::plan_change>();
+  BOOST_TEST(change.epoch == 2u);
+  BOOST_TEST(change.reason == "order");
+  BOOST_TEST(change.refused == "");
+  BOOST_TEST(!change.held);
+  BOOST_TEST(change.done_ns == world.time_ns());
+  BOOST_TEST(change.moved_bytes > 0);
+  BOOST_TEST(change.cost_before_ns > 0);
+  world.tell(world.planning, actors::requests_ended{1, 0});
+  world.tell(world.planning, actors::requests_ended{2, 0});
+  BOOST_TEST((world.phase() == planner_phase::ending));
+  world.tell(world.planning, actors::requests_ended{2, 2});
+  BOOST_TEST((world.phase() == planner_phase::retiring));
+  BOOST_TEST(world.epochs_of(world.told()) == std::vector<std::uint64_t>{2},
+             boost::test_tools::per_element());
+  world.installed();
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().epoch == 2u);
+  BOOST_TEST(world.all_heard<actors::hold_admission>(0));
+  BOOST_TEST(world.all_heard<actors::resume_admission>(0));
+}
+
+BOOST_AUTO_TEST_CASE(where_both_plans_do_not_fit_an_order_drains_first) {
+  one_planner world;
+  world.leave_little_room();
+  world.steady();
+  world.order("exact");
   BOOST_TEST((world.phase() == planner_phase::draining));
   BOOST_TEST(world.all_heard<actors::hold_admission>());
   world.advance_ns(1000);
   world.drain();
   BOOST_TEST((world.phase() == planner_phase::moving));
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
-  const auto drained = world.time_ns();
   world.run_next();
-  BOOST_TEST((world.phase() == planner_phase::installing));
-  BOOST_TEST(world.time_ns() > drained);
-  const auto content = world.servers[0].only<actors::install_plan>().content;
-  BOOST_TEST(content->plan.epoch == 2u);
-  BOOST_TEST(!world.monitor.only<actors::plan_announced>().new_policy);
-  world.installed(2);
+  world.installed();
+  BOOST_TEST(world.all_heard<actors::resume_admission>(0));
+  world.installed();
   BOOST_TEST(world.all_heard<actors::resume_admission>());
   const auto change = world.recorder.only<actors::plan_change>();
-  BOOST_TEST(change.epoch == 2u);
-  BOOST_TEST(change.reason == "order");
-  BOOST_TEST(change.refused == "");
+  BOOST_TEST(change.held);
   BOOST_TEST(change.drained_ns - change.asked_ns == 1000);
-  BOOST_TEST(change.done_ns == world.time_ns());
-  BOOST_TEST(change.moved_bytes > 0);
-  BOOST_TEST(change.cost_before_ns > 0);
+  world.ended(2);
+  world.installed();
   BOOST_TEST((world.phase() == planner_phase::steady));
-  BOOST_TEST(world.status().epoch == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_the_next_plan_keeps_all_at_the_one_in_force) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.run_next();
+  world.tell(world.planning, actors::plans_installed{world.told().number, 0});
+  world.run_all();
+  BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "server 1 did not install"));
+  BOOST_TEST(world.epochs_of(world.told()) == std::vector<std::uint64_t>{1},
+             boost::test_tools::per_element());
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  BOOST_TEST(world.status().epoch == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_do_not_end_are_a_problem_and_the_plan_goes) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.run_next();
+  world.installed();
+  world.installed();
+  world.tell(world.planning, actors::requests_ended{2, 0});
+  world.tell(world.planning, actors::requests_ended{2, 2});
+  while (world.phase() == planner_phase::ending) BOOST_REQUIRE(world.run_next());
+  BOOST_TEST((world.phase() == planner_phase::retiring));
+  BOOST_TEST(world.recorder.only<actors::problem>().server == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(nothing_moves_before_every_server_has_answered_this_change) {
   one_planner world;
+  world.leave_little_room();
   world.steady();
-  world.order("layer-shards");
+  world.order("exact");
   const auto change = world.servers[0].only<actors::hold_admission>().change;
   world.held(change - 1);
   world.tell(world.planning, actors::admission_held{change, 0});
@@ -404,9 +633,8 @@ BOOST_AUTO_TEST_CASE(the_plan_in_force_is_no_other_plan) {
   one_planner world;
   world.steady();
   world.order("layer-shards");
-  world.drain();
   world.run_next();
-  world.installed(2);
+  world.go_over(2);
   world.forget();
   world.order("layer-shards");
   BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "plan in force"));
@@ -428,17 +656,17 @@ BOOST_AUTO_TEST_CASE(an_order_that_comes_during_a_change_waits_for_its_end) {
   world.order("no such strategy");
   BOOST_TEST(world.status().waiting_orders == 1u);
   BOOST_TEST(world.recorder.heard() == 0u);
-  world.drain();
   world.run_next();
-  world.installed(2);
+  world.go_over(2);
   BOOST_TEST(world.status().waiting_orders == 0u);
   BOOST_TEST(world.recorder.count<actors::plan_change>() == 2u);
 }
 
 BOOST_AUTO_TEST_CASE(draining_that_takes_too_long_is_given_up_and_requests_go_on) {
   one_planner world;
+  world.leave_little_room();
   world.steady();
-  world.order("layer-shards");
+  world.order("exact");
   world.order("no such strategy");
   world.tell(world.planning,
              actors::admission_held{world.servers[0].only<actors::hold_admission>().change, 1});
@@ -454,8 +682,9 @@ BOOST_AUTO_TEST_CASE(draining_that_takes_too_long_is_given_up_and_requests_go_on
 
 BOOST_AUTO_TEST_CASE(a_step_that_is_over_is_not_overdue) {
   one_planner world;
+  world.leave_little_room();
   world.steady();
-  world.order("layer-shards");
+  world.order("exact");
   const auto change = world.servers[0].only<actors::hold_admission>().change;
   world.tell(world.planning, actors::change_overdue{change - 1});
   BOOST_TEST((world.phase() == planner_phase::draining));
@@ -463,7 +692,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_is_over_is_not_overdue) {
   world.tell(world.planning, actors::change_overdue{change});
   BOOST_TEST((world.phase() == planner_phase::moving));
   world.run_next();
-  world.installed(2);
+  world.go_over(2);
   world.run_all();
   BOOST_TEST(world.recorder.count<actors::problem>() == 0u);
 }
@@ -474,10 +703,9 @@ BOOST_AUTO_TEST_CASE(a_proposal_whose_plan_saves_enough_changes_the_plan) {
   one_planner world;
   world.steady();
   world.propose(-100);  // Any plan is cheaper by that.
-  BOOST_TEST((world.phase() == planner_phase::draining));
-  world.drain();
+  BOOST_TEST((world.phase() == planner_phase::moving));
   world.run_next();
-  world.installed(2);
+  world.go_over(2);
   BOOST_TEST(world.recorder.only<actors::plan_change>().reason == "drift");
   BOOST_TEST(world.monitor.count<actors::plan_kept>() == 0u);
 }
@@ -513,11 +741,11 @@ BOOST_AUTO_TEST_CASE(links_that_are_not_as_stated_go_into_the_tables_and_nobody_
   };
   told(0, 1, 60'000'000);
   told(2, 1, 70'000'000);
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
   world.run_all();
   // All that was told in the meantime, once.
-  BOOST_TEST(world.all_heard<actors::install_plan>());
-  const auto content = world.servers[1].only<actors::install_plan>().content;
+  BOOST_TEST(world.all_heard<actors::install_plans>());
+  const auto content = world.servers[1].only<actors::install_plans>().plans.at(0);
   BOOST_TEST(content->plan.epoch == 1u);
   BOOST_TEST(content->policy == 0u);
   const auto n = world.n_servers;
@@ -533,10 +761,11 @@ BOOST_AUTO_TEST_CASE(links_that_are_not_as_stated_go_into_the_tables_and_nobody_
   // Nothing new.
   told(0, 1, 90'000'000);
   world.run_all();
-  BOOST_TEST(world.all_heard<actors::install_plan>());
+  BOOST_TEST(world.all_heard<actors::install_plans>());
   // What the next policy decides by is priced so too.
   world.order_policy(world.policy());
-  BOOST_TEST((world.servers[0].all<actors::install_plan>().at(1).content->links == content->links));
+  BOOST_TEST(
+      (world.servers[0].all<actors::install_plans>().at(1).plans.at(0)->links == content->links));
 }
 
 BOOST_AUTO_TEST_CASE(links_that_are_told_before_the_first_plan_are_in_its_tables) {
@@ -546,9 +775,9 @@ BOOST_AUTO_TEST_CASE(links_that_are_told_before_the_first_plan_are_in_its_tables
   report.links[1].latency_ns = 60'000'000;
   world.tell(world.planning, actors::links_told{report});
   world.run_all();
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
   world.tell(world.planning, actors::push_plan{});
-  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->links->at(1).latency_ns ==
+  BOOST_TEST(world.servers[0].only<actors::install_plans>().plans.at(0)->links->at(1).latency_ns ==
              60'000'000);
 }
 
@@ -556,8 +785,8 @@ BOOST_AUTO_TEST_CASE(weights_change_within_an_epoch_and_nobody_waits) {
   one_planner world;
   world.steady();
   world.tell(world.planning, actors::change_weights{{0.25, 0.75}, 0.1, {4, 5}});
-  const auto content = world.servers[1].only<actors::install_plan>().content;
-  BOOST_TEST(world.all_heard<actors::install_plan>());
+  const auto content = world.servers[1].only<actors::install_plans>().plans.at(0);
+  BOOST_TEST(world.all_heard<actors::install_plans>());
   BOOST_TEST(content->plan.epoch == 1u);
   BOOST_TEST(content->policy == 1u);
   BOOST_TEST(content->tables->policy().omega_quality == 0.75);
@@ -577,7 +806,8 @@ BOOST_AUTO_TEST_CASE(another_policy_is_announced_as_a_new_one) {
   auto by = world.policy();
   by.horizon = 2;
   world.order_policy(by);
-  BOOST_TEST(world.servers[0].only<actors::install_plan>().content->tables->policy().horizon == 2u);
+  BOOST_TEST(world.servers[0].only<actors::install_plans>().plans.at(0)->tables->policy().horizon ==
+             2u);
   BOOST_TEST(world.monitor.only<actors::plan_announced>().new_policy);
   const auto change = world.recorder.only<actors::policy_change>();
   BOOST_TEST(change.reason == "order");
@@ -589,7 +819,7 @@ BOOST_AUTO_TEST_CASE(a_policy_without_tables_is_refused_and_the_one_in_force_sta
   world.steady();
   world.order_policy(impossible());
   BOOST_TEST(says(world.recorder.only<actors::policy_change>().refused, "group"));
-  BOOST_TEST(world.all_heard<actors::install_plan>(0));
+  BOOST_TEST(world.all_heard<actors::install_plans>(0));
   BOOST_TEST(world.status().policy == 0u);
 }
 
@@ -604,13 +834,14 @@ BOOST_AUTO_TEST_CASE(before_the_first_plan_there_is_no_policy_to_change) {
 
 BOOST_AUTO_TEST_CASE(a_policy_that_changed_while_weights_moved_holds_under_the_next_plan) {
   one_planner world;
+  world.leave_little_room();
   world.steady();
-  world.order("layer-shards");
+  world.order("exact");
   world.drain();
   world.tell(world.planning, actors::change_weights{{0.25, 0.75}, 0.1, {4}});
-  BOOST_TEST(world.servers[0].take<actors::install_plan>().content->plan.epoch == 1u);
+  BOOST_TEST(world.servers[0].take<actors::install_plans>().plans.size() == 1u);
   world.run_next();
-  const auto content = world.servers[0].only<actors::install_plan>().content;
+  const auto content = world.servers[0].only<actors::install_plans>().plans.at(1);
   BOOST_TEST(content->plan.epoch == 2u);
   BOOST_TEST(content->policy == 1u);
   BOOST_TEST(content->tables->policy().omega_quality == 0.75);
@@ -621,7 +852,7 @@ BOOST_AUTO_TEST_CASE(without_a_monitor_the_same_happens) {
   world.work.monitor = nullptr;
   world.steady();
   world.order_policy(world.policy());
-  BOOST_TEST(world.all_heard<actors::install_plan>());
+  BOOST_TEST(world.all_heard<actors::install_plans>());
   BOOST_TEST(world.monitor.heard() == 0u);
 }
 
@@ -646,6 +877,7 @@ BOOST_AUTO_TEST_CASE(kv_fits_where_every_members_memory_has_room_for_the_longest
 BOOST_AUTO_TEST_CASE(
     a_server_that_started_again_gets_what_is_in_force_and_takes_part_from_then_on) {
   one_planner world;
+  world.leave_little_room();
   world.steady();
   test::probe fresh(world);
   const auto come_back = [&] {
@@ -654,9 +886,9 @@ BOOST_AUTO_TEST_CASE(
                                               fresh.as<actors::edge_server_actor>())});
   };
   come_back();
-  BOOST_TEST(fresh.only<actors::install_plan>().content->plan.epoch == 1u);
+  BOOST_TEST(fresh.only<actors::install_plans>().plans.at(0)->plan.epoch == 1u);
   BOOST_TEST(fresh.count<actors::resume_admission>() == 1u);
-  BOOST_TEST(world.servers[1].count<actors::install_plan>() == 0u);
+  BOOST_TEST(world.servers[1].count<actors::install_plans>() == 0u);
   fresh.forget();
   world.order("exact");
   BOOST_TEST(fresh.count<actors::hold_admission>() == 1u);

@@ -13,7 +13,7 @@ using actors::decided;
 struct one_selector : test::probe_server {
   actors::selector_actor selecting = keep(actors::spawn_selector(system(), id));
 
-  void attach() { tell(selecting, actors::attach_view{view}); }
+  void attach() { tell(selecting, actors::decide_by{view, {view->placed}}); }
   /// Another plan: every expert of every layer on the servers of the mask.
   void place_everywhere(std::uint64_t epoch, planning::server_mask on) {
     auto content = plan();
@@ -40,6 +40,7 @@ struct one_selector : test::probe_server {
   actors::select_query query(std::uint64_t request = 7) const {
     actors::select_query made;
     made.token = token.as<actors::token_actor>();
+    made.epoch = view->placed->plan.epoch;
     made.key.request = request;
     made.access = 1;
     made.layer = 1;
@@ -164,8 +165,54 @@ BOOST_AUTO_TEST_CASE(other_tables_and_new_reports_make_snapshots) {
   BOOST_TEST(world.status().snapshot == 2u);
   world.attach();
   BOOST_TEST(world.status().snapshot == 2u);
+  // A plan's tables are in a snapshot once somebody asks for them: it may be given up before.
   world.place_everywhere(2, 0b111);
+  BOOST_TEST(world.status().snapshot == 2u);
+  world.decide();
   BOOST_TEST(world.status().snapshot == 3u);
+  world.decide();
+  BOOST_TEST(world.status().snapshot == 3u);
+}
+
+BOOST_AUTO_TEST_CASE(each_query_is_answered_by_its_plan) {
+  one_selector world;
+  world.attach();
+  const auto before = world.view->placed;
+  world.place_everywhere(2, 0b100);
+  world.tell(world.selecting, actors::decide_by{world.view, {before, world.view->placed}});
+  auto query = world.query();
+  query.epoch = 1;
+  world.tell(world.selecting, actors::select_batch{{query}});
+  BOOST_TEST(world.token.take<decided>().choice.rows[0].executed[0].server == 1u);
+  BOOST_TEST(world.decide().choice.rows[0].executed[0].server == 2u);
+  // Of a request that is over.
+  world.tell(world.selecting, actors::decide_by{world.view, {world.view->placed}});
+  world.tell(world.selecting, actors::select_batch{{query}});
+  BOOST_TEST(world.token.heard() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(another_policy_makes_a_snapshot_for_each_plan_that_was_asked_for) {
+  one_selector world;
+  world.attach();
+  const auto before = world.view->placed;
+  world.place_everywhere(2, 0b111);
+  const auto with_policy = [&](std::uint64_t version) {
+    std::vector<std::shared_ptr<const actors::plan_in_force>> plans;
+    for (const auto& each : {before, world.view->placed}) {
+      auto next = std::make_shared<actors::plan_in_force>(*each);
+      next->policy = version;
+      plans.push_back(next);
+    }
+    world.tell(world.selecting, actors::decide_by{world.view, plans});
+  };
+  with_policy(0);
+  BOOST_TEST(world.status().snapshot == 1u);
+  with_policy(1);
+  BOOST_TEST(world.status().snapshot == 2u);
+  world.decide();
+  BOOST_TEST(world.status().snapshot == 3u);
+  with_policy(2);
+  BOOST_TEST(world.status().snapshot == 5u);
 }
 
 BOOST_AUTO_TEST_CASE(slots_are_counted_by_how_they_run) {

@@ -184,7 +184,8 @@ class nodes {
  public:
   static constexpr std::uint32_t n = 3;
 
-  explicit nodes(const std::string& strategy = "exact") : world_(strategy, 0, 1, n) {
+  explicit nodes(const std::string& strategy = "exact", double memory_ratio = 2.5)
+      : world_(strategy, 0, 1, n, tiny_model(), memory_ratio) {
     world_.setup.mode = actors::run_mode::local;
     world_.setup.keep_final_hidden = false;
   }

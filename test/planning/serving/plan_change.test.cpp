@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <variant>
 
 #include "config/random.hpp"
 #include "test/support/seeds.hpp"
@@ -21,8 +23,22 @@ using serving::change_phase;
 using serving::change_step;
 using serving::plan_changes;
 
-/// Servers whose messages take their time, one after the other between two. What a server that dies had sent comes
-/// before its death is known, as much of it as the seed wants.
+/// What is done at a server for a request of another one's users, and then, maybe, at a third.
+struct visit {
+  std::uint32_t owner = 0;
+  std::uint64_t plan = 0;  ///< That the request began under.
+  std::uint64_t request = 0;
+  std::optional<std::uint32_t> next;
+};
+/// The work of a visit is done.
+struct answer {
+  std::uint64_t request = 0;
+};
+struct owner_lost {};
+using parcel = std::variant<change_message, visit, answer, owner_lost>;
+
+/// Servers whose messages take their time, one after the other between two, and requests that begin, visit other servers and
+/// end meanwhile. What a server that dies had sent comes before its death is known, as much of it as the seed wants.
 class world {
  public:
   world(std::uint32_t n, std::uint64_t seed) : draws_(seed, 0x706c616e) {
@@ -33,27 +49,65 @@ class world {
     server(std::uint32_t id, std::uint32_t n) : rules(id, n) {}
     plan_changes rules;
     bool alive = true;
-    std::uint64_t plan = 0, prepared = 0;  ///< By change.
+    std::uint64_t plan = 0,
+                  prepared = 0;       ///< By change: that requests begin under, and what is ready.
+    std::set<std::uint64_t> live{0};  ///< Plans that are here.
     bool holds = false;
     /// Steps that are being done here.
     std::deque<std::pair<change_step, change_id>> doing;
     std::map<change_id, std::string> outcomes;  ///< Of what it led.
+    std::map<std::uint64_t, std::uint64_t>
+        requests;  ///< Of its users, in flight: the plan of each.
+    change_id said_ended = 0;
+    std::size_t served_two = 0, begun_early = 0;
   };
 
-  bool begin(std::uint32_t leader, change_id change) {
-    auto todo = servers_[leader].rules.begin(change, "plan");
+  bool begin(std::uint32_t leader, change_id change, bool holds = false) {
+    auto todo = servers_[leader].rules.begin(change, "plan", holds);
     if (!todo) return false;
+    if (holds) held_.insert(change);
     act(leader, *todo);
     return true;
   }
+
+  /// So many more requests may begin.
+  void allow_requests(std::size_t n) { may_begin_ = n; }
 
   void kill(std::uint32_t id) {
     if (!servers_[id].alive) return;
     servers_[id].alive = false;
     for (auto& [pair, queue] : wires_)
       if (pair.first == id && !queue.empty()) queue.resize(draws_.below(queue.size() + 1));
-    for (std::uint32_t other = 0; other < servers_.size(); ++other)
-      if (other != id) wires_[{id, other}].push_back(std::nullopt);
+    for (std::uint32_t other = 0; other < servers_.size(); ++other) {
+      if (other == id) continue;
+      wires_[{id, other}].emplace_back(owner_lost{});
+      for (auto& each : wires_[{other, id}])
+        if (const auto* work = std::get_if<visit>(&each)) end_visit(other, *work);
+    }
+  }
+
+  /// A server that died begins anew with the plan that it kept, once nothing is on its way. False where others, who are
+  /// between plans or by another one, do not take it.
+  bool start_again(std::uint32_t id) {
+    const auto n = static_cast<std::uint32_t>(servers_.size());
+    const auto plan = servers_[id].plan;
+    for (const auto& each : servers_)
+      if (each.alive && (each.plan != plan || each.rules.phase() != change_phase::none))
+        return false;
+    for (std::uint32_t other = 0; other < n; ++other) wires_[{other, id}].clear();
+    auto outcomes = servers_[id].outcomes;
+    servers_[id] = server(id, n);
+    servers_[id].outcomes = std::move(outcomes);
+    servers_[id].plan = plan;
+    servers_[id].live = {plan};
+    for (std::uint32_t other = 0; other < n; ++other) {
+      if (other == id) continue;
+      if (servers_[other].alive)
+        servers_[other].rules.found(id);
+      else
+        act(id, servers_[id].rules.lost(other));
+    }
+    return true;
   }
 
   /// Something that can happen, drawn among all; false where nothing can.
@@ -62,9 +116,19 @@ class world {
     for (auto& [pair, queue] : wires_)
       if (!queue.empty() && servers_[pair.second].alive)
         ways.emplace_back([this, from = pair.first, to = pair.second] { deliver(from, to); });
-    for (std::uint32_t id = 0; id < servers_.size(); ++id)
-      if (servers_[id].alive && !servers_[id].doing.empty())
+    for (std::uint32_t id = 0; id < servers_.size(); ++id) {
+      auto& self = servers_[id];
+      if (!self.alive) continue;
+      if (!self.doing.empty())
         ways.emplace_back([this, id, failures] { work(id, draws_.unit() < failures); });
+      if (!self.holds && may_begin_ > 0) ways.emplace_back([this, id] { begin_request(id); });
+      const auto change = self.rules.change();
+      if (self.plan == change && change != 0 && self.said_ended != change && !has_earlier(self))
+        ways.emplace_back([this, id, change] {
+          servers_[id].said_ended = change;
+          act(id, servers_[id].rules.ended(change));
+        });
+    }
     if (ways.empty()) return false;
     ways[draws_.below(ways.size())]();
     return true;
@@ -74,6 +138,54 @@ class world {
   random_stream& draws() { return draws_; }
 
  private:
+  static bool has_earlier(const server& self) {
+    return std::ranges::any_of(self.requests,
+                               [&](const auto& each) { return each.second != self.plan; });
+  }
+
+  void begin_request(std::uint32_t id) {
+    --may_begin_;
+    auto& self = servers_[id];
+    const auto number = ++n_requests_;
+    self.requests[number] = self.plan;
+    self.served_two += self.live.size() > 1;
+    if (servers_.size() == 1) return void(self.requests.erase(number));
+    visit first{id, self.plan, number, std::nullopt};
+    if (draws_.below(2) == 0) first.next = other_than(id);
+    send(id, other_than(id), first);
+  }
+
+  /// Whoever cannot reach the next server says so to the owner.
+  void send(std::uint32_t from, std::uint32_t to, const visit& what) {
+    if (servers_[to].alive)
+      wires_[{from, to}].emplace_back(what);
+    else
+      end_visit(from, what);
+  }
+  void end_visit(std::uint32_t at, const visit& what) {
+    if (at == what.owner)
+      servers_[at].requests.erase(what.request);
+    else if (servers_[at].alive)
+      wires_[{at, what.owner}].emplace_back(answer{what.request});
+  }
+  std::uint32_t other_than(std::uint32_t id) {
+    const auto other = static_cast<std::uint32_t>(draws_.below(servers_.size() - 1));
+    return other + (other >= id ? 1 : 0);
+  }
+
+  void serve(std::uint32_t id, const visit& what) {
+    auto& self = servers_[id];
+    // Where nobody waits for it any more it may find nothing.
+    const auto& owner = servers_[what.owner];
+    if (owner.alive && owner.requests.contains(what.request))
+      BOOST_TEST(self.live.contains(what.plan));
+    self.begun_early += what.plan != self.plan && what.plan == self.prepared;
+    if (what.next && *what.next != id && *what.next != what.owner)
+      send(id, *what.next, {what.owner, what.plan, what.request, std::nullopt});
+    else
+      end_visit(id, what);
+  }
+
   void act(std::uint32_t id, const std::vector<change_action>& todo) {
     for (const auto& each : todo) switch (each.kind) {
         case change_action::what::tell:
@@ -92,10 +204,23 @@ class world {
 
   void deliver(std::uint32_t from, std::uint32_t to) {
     auto& queue = wires_[{from, to}];
-    const auto message = std::move(queue.front());
+    const auto content = std::move(queue.front());
     queue.pop_front();
-    auto& rules = servers_[to].rules;
-    act(to, message ? rules.hear(from, *message) : rules.lost(from));
+    auto& self = servers_[to];
+    if (const auto* message = std::get_if<change_message>(&content))
+      act(to, self.rules.hear(from, *message));
+    else if (const auto* work = std::get_if<visit>(&content))
+      serve(to, *work);
+    else if (const auto* done = std::get_if<answer>(&content))
+      self.requests.erase(done->request);
+    else
+      lose(to, from);
+  }
+
+  /// Requests that may need it end: here all do.
+  void lose(std::uint32_t id, std::uint32_t lost) {
+    servers_[id].requests.clear();
+    act(id, servers_[id].rules.lost(lost));
   }
 
   void work(std::uint32_t id, bool fails) {
@@ -104,22 +229,38 @@ class world {
     self.doing.pop_front();
     switch (step) {
       case change_step::prepare:
+        BOOST_TEST(self.live.size() == 1u);
         if (!fails) self.prepared = change;
         return act(id, self.rules.step_done(change, fails ? "no memory" : ""));
       case change_step::hold:
-        self.holds = !fails;
+        BOOST_TEST(held_.contains(change));
+        self.holds = true;
+        if (!self.requests.empty() && !fails) {
+          // Until they have ended, or it is given up.
+          if (self.doing.empty()) self.doing.emplace_back(step, change);
+          return;
+        }
         return act(id, self.rules.step_done(change, fails ? "still answering" : ""));
+      case change_step::install:
+        BOOST_TEST(self.holds == held_.contains(change));
+        // Another step overtook it.
+        if (self.rules.phase() != change_phase::installing || self.rules.change() != change) return;
+        if (!fails) self.live.insert(change);
+        return act(id, self.rules.step_done(change, fails ? "no memory for both" : ""));
       case change_step::commit:
         BOOST_TEST(self.prepared == change);
-        BOOST_TEST(self.holds);
+        BOOST_TEST(self.live.contains(change));
         self.plan = change;
-        return act(id, self.rules.step_done(change));
-      case change_step::resume:
-        BOOST_TEST(self.plan == change);
         self.holds = false;
-        return;
+        return act(id, self.rules.step_done(change));
+      case change_step::retire:
+        BOOST_TEST(self.plan == change);
+        BOOST_TEST(!has_earlier(self));
+        self.live = {change};
+        return act(id, self.rules.step_done(change));
       case change_step::abort:
         BOOST_TEST(self.plan != change);
+        self.live.erase(change);
         self.holds = false;
         return;
     }
@@ -127,9 +268,11 @@ class world {
 
   random_stream draws_;
   std::vector<server> servers_;
-  /// By sender and receiver; nothing: the sender is lost.
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<std::optional<change_message>>>
-      wires_;
+  std::set<change_id> held_;
+  std::size_t may_begin_ = 0;
+  std::uint64_t n_requests_ = 0;
+  /// By sender and receiver.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<parcel>> wires_;
 };
 
 void check_agreement(world& of, std::uint64_t seed) {
@@ -140,12 +283,30 @@ void check_agreement(world& of, std::uint64_t seed) {
     BOOST_TEST_CONTEXT("seed " << seed << ", server " << id) {
       BOOST_TEST((each.rules.phase() == change_phase::none));
       BOOST_TEST(!each.rules.leads());
+      BOOST_TEST(!each.rules.waits());
       BOOST_TEST(!each.holds);
+      BOOST_TEST(each.requests.empty());
       if (!plan) plan = each.plan;
       BOOST_TEST(each.plan == *plan);
-      for (const auto& [change, why] : each.outcomes)
-        BOOST_TEST((why.empty() ? each.plan >= change : each.plan != change));
+      BOOST_TEST((each.live == std::set<std::uint64_t>{*plan}));
     }
+  }
+}
+
+/// What the leader was told is what came of it.
+void check_outcomes(world& of, std::uint64_t seed) {
+  std::set<change_id> committed;
+  for (const auto& each : of.servers())
+    if (each.alive) committed.insert(each.plan);
+  for (const auto& each : of.servers())
+    if (each.alive)
+      for (const auto& [change, why] : each.outcomes)
+        if (!why.empty()) BOOST_TEST(!committed.contains(change), "seed " << seed);
+}
+
+/// Until nothing happens any more.
+void run(world& of, double failures = 0) {
+  while (of.step(failures)) {
   }
 }
 
@@ -154,26 +315,26 @@ void check_agreement(world& of, std::uint64_t seed) {
 BOOST_AUTO_TEST_SUITE(plan_change)
 
 BOOST_AUTO_TEST_CASE(all_go_by_the_new_plan_where_nothing_happens) {
-  world four(4, 1);
-  BOOST_REQUIRE(four.begin(2, 7));
-  BOOST_TEST(!four.begin(2, 8));
-  while (four.step()) {
+  for (const bool holds : {false, true}) {
+    world four(4, 1);
+    four.allow_requests(40);
+    BOOST_REQUIRE(four.begin(2, 7, holds));
+    BOOST_TEST(!four.begin(2, 8));
+    run(four);
+    check_agreement(four, 1);
+    for (const auto& each : four.servers()) BOOST_TEST(each.plan == 7u);
+    BOOST_TEST(four.servers()[2].outcomes.at(7).empty());
+    // And again, led by another.
+    BOOST_REQUIRE(four.begin(0, 9, holds));
+    run(four);
+    for (const auto& each : four.servers()) BOOST_TEST(each.plan == 9u);
   }
-  check_agreement(four, 1);
-  for (const auto& each : four.servers()) BOOST_TEST(each.plan == 7u);
-  BOOST_TEST(four.servers()[2].outcomes.at(7).empty());
-  // And again, led by another.
-  BOOST_REQUIRE(four.begin(0, 9));
-  while (four.step()) {
-  }
-  for (const auto& each : four.servers()) BOOST_TEST(each.plan == 9u);
 }
 
 BOOST_AUTO_TEST_CASE(one_that_cannot_ends_it_for_all_and_is_named) {
   world three(3, 1);
   BOOST_REQUIRE(three.begin(0, 5));
-  while (three.step(1)) {
-  }
+  run(three, 1);
   check_agreement(three, 1);
   BOOST_TEST(three.servers()[1].plan == 0u);
   BOOST_TEST(three.servers()[0].outcomes.at(5).find("no memory") != std::string::npos);
@@ -182,20 +343,19 @@ BOOST_AUTO_TEST_CASE(one_that_cannot_ends_it_for_all_and_is_named) {
 BOOST_AUTO_TEST_CASE(nothing_begins_while_a_server_is_lost_or_a_change_is_under_way) {
   world three(3, 1);
   three.kill(1);
-  while (three.step()) {
-  }
-  const auto refused = three.servers()[0].rules.begin(1, "plan");
+  run(three);
+  const auto refused = three.servers()[0].rules.begin(1, "plan", false);
   BOOST_REQUIRE(!refused);
   BOOST_TEST(refused.error().message.find("server 1") != std::string::npos);
   three.servers()[0].rules.found(1);
-  BOOST_TEST(bool(three.servers()[0].rules.begin(1, "plan")));
+  BOOST_TEST(bool(three.servers()[0].rules.begin(1, "plan", false)));
 }
 
 BOOST_AUTO_TEST_CASE(it_can_be_given_up_until_it_is_committed) {
   world two(2, 1);
   std::vector<change_action> todo;
   BOOST_TEST(!two.servers()[0].rules.give_up("no", todo));
-  auto begun = two.servers()[0].rules.begin(3, "plan");
+  auto begun = two.servers()[0].rules.begin(3, "plan", false);
   BOOST_REQUIRE(begun);
   BOOST_TEST(two.servers()[0].rules.give_up("the operator's wish", todo));
   const auto said = std::ranges::find(todo, change_action::what::finished, &change_action::kind);
@@ -203,11 +363,89 @@ BOOST_AUTO_TEST_CASE(it_can_be_given_up_until_it_is_committed) {
   BOOST_TEST(said->text == "the operator's wish");
   // A lone server, to the end.
   plan_changes lone(0, 1);
-  BOOST_REQUIRE(lone.begin(1, "plan"));
+  BOOST_REQUIRE(lone.begin(1, "plan", false));
   lone.step_done(1);
   lone.step_done(1);
   BOOST_TEST(lone.is_committed());
   BOOST_TEST(!lone.give_up("too late", todo));
+  // Requests under the plan before end before or after it has begun to go by the new one.
+  BOOST_TEST(lone.ended(1).empty());
+  const auto over = lone.step_done(1);
+  BOOST_REQUIRE(!over.empty());
+  BOOST_TEST((over.back().step == change_step::retire));
+  lone.step_done(1);
+  BOOST_TEST((lone.phase() == change_phase::none));
+}
+
+BOOST_AUTO_TEST_CASE(requests_under_the_plan_before_keep_it_everywhere_and_the_next_change_waits) {
+  std::vector<plan_changes> two{{0, 2}, {1, 2}};
+  const auto order = [&](change_message::what kind, change_id change = 1) {
+    return two[1].hear(0, {change, kind, "plan"});
+  };
+  order(change_message::what::prepare);
+  two[1].step_done(1);
+  order(change_message::what::install);
+  two[1].step_done(1);
+  order(change_message::what::commit);
+  two[1].step_done(1);
+  BOOST_TEST((two[1].phase() == change_phase::ending));
+  // Its own are over: it says so, and waits for the other's.
+  const auto said = two[1].ended(1);
+  BOOST_REQUIRE_EQUAL(said.size(), 1u);
+  BOOST_TEST((said[0].message.kind == change_message::what::ended));
+  BOOST_TEST(two[1].ended(1).empty());
+  // The next plan does not come before that, and is not forgotten.
+  BOOST_TEST(order(change_message::what::prepare, 2).empty());
+  const auto retires = order(change_message::what::ended);
+  BOOST_REQUIRE_EQUAL(retires.size(), 1u);
+  BOOST_TEST((retires[0].step == change_step::retire));
+  const auto next = two[1].step_done(1);
+  BOOST_REQUIRE_EQUAL(next.size(), 1u);
+  BOOST_TEST((next[0].step == change_step::prepare));
+  BOOST_TEST(next[0].change == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_change_that_waits_is_taken_back_with_its_leader_or_by_it) {
+  for (const bool dies : {false, true}) {
+    plan_changes rules(1, 3);
+    for (const auto kind : {change_message::what::prepare, change_message::what::install,
+                            change_message::what::commit}) {
+      rules.hear(0, {1, kind, "plan"});
+      rules.step_done(1);
+    }
+    rules.hear(2, {2, change_message::what::prepare, "plan"});
+    // Nobody else's turn is before it.
+    const auto refused = rules.hear(0, {3, change_message::what::prepare, "plan"});
+    BOOST_REQUIRE_EQUAL(refused.size(), 1u);
+    BOOST_TEST((refused[0].message.kind == change_message::what::failed));
+    BOOST_TEST(!rules.begin(4, "plan", false));
+    if (dies)
+      rules.lost(2);
+    else
+      BOOST_TEST(rules.hear(2, {2, change_message::what::abort, {}}).empty());
+    rules.ended(1);
+    rules.hear(0, {1, change_message::what::ended, {}});
+    if (!dies) rules.hear(2, {1, change_message::what::ended, {}});
+    BOOST_TEST((rules.phase() == change_phase::retiring));
+    BOOST_TEST(rules.step_done(1).empty());
+    BOOST_TEST((rules.phase() == change_phase::none));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_end_that_is_told_before_the_own_commit_counts_and_commits_nothing) {
+  plan_changes rules(1, 3);
+  rules.hear(0, {1, change_message::what::prepare, "plan"});
+  rules.step_done(1);
+  rules.hear(0, {1, change_message::what::install, {}});
+  rules.step_done(1);
+  BOOST_TEST(rules.hear(2, {1, change_message::what::ended, {}}).empty());
+  BOOST_TEST((rules.phase() == change_phase::installed));
+  rules.hear(0, {1, change_message::what::commit, {}});
+  rules.step_done(1);
+  rules.ended(1);
+  BOOST_TEST((rules.phase() == change_phase::ending));
+  BOOST_TEST(!rules.hear(0, {1, change_message::what::ended, {}}).empty());
+  BOOST_TEST((rules.phase() == change_phase::retiring));
 }
 
 BOOST_AUTO_TEST_CASE(frames_of_nobody_and_of_changes_that_are_over_do_nothing) {
@@ -215,21 +453,25 @@ BOOST_AUTO_TEST_CASE(frames_of_nobody_and_of_changes_that_are_over_do_nothing) {
   BOOST_TEST(rules.hear(9, {1, change_message::what::prepare, "plan"}).empty());
   BOOST_TEST(rules.hear(1, {1, change_message::what::prepare, "plan"}).empty());
   for (const auto kind :
-       {change_message::what::hold, change_message::what::commit, change_message::what::resume,
+       {change_message::what::hold, change_message::what::install, change_message::what::commit,
         change_message::what::abort, change_message::what::done, change_message::what::failed,
-        change_message::what::committed, change_message::what::not_committed})
+        change_message::what::ended, change_message::what::committed,
+        change_message::what::not_committed})
     BOOST_TEST(rules.hear(0, {1, kind, {}}).empty());
   BOOST_TEST(rules.step_done(1).empty());
+  BOOST_TEST(rules.ended(1).empty());
   BOOST_TEST(rules.hear(0, {1, change_message::what::prepare, "plan"}).size() == 1u);
   // Not of its leader, not of its change, not yet.
   BOOST_TEST(rules.hear(2, {1, change_message::what::abort, {}}).empty());
   BOOST_TEST(rules.hear(0, {2, change_message::what::abort, {}}).empty());
+  BOOST_TEST(rules.hear(0, {1, change_message::what::install, {}}).empty());
   BOOST_TEST(rules.hear(0, {1, change_message::what::commit, {}}).empty());
+  BOOST_TEST(rules.hear(0, {1, change_message::what::ended, {}}).empty());
   BOOST_TEST((rules.phase() == change_phase::preparing));
 }
 
 BOOST_AUTO_TEST_CASE(names_of_messages_are_read_back) {
-  for (int kind = 0; kind < 10; ++kind) {
+  for (int kind = 0; kind < 11; ++kind) {
     const auto one = static_cast<change_message::what>(kind);
     BOOST_TEST((serving::parse_change_message(to_string(one)) == one));
   }
@@ -237,7 +479,8 @@ BOOST_AUTO_TEST_CASE(names_of_messages_are_read_back) {
 }
 
 BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
-  std::size_t committed = 0, given_up = 0, deaths = 0;
+  std::size_t committed = 0, given_up = 0, deaths = 0, restarts = 0, served_two = 0, early = 0,
+              waited = 0;
   const auto range = test::seeds(2000);
   for (auto seed = range.first; seed <= range.last; ++seed) {
     random_stream draws(seed, 1);
@@ -246,13 +489,20 @@ BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
     const double failures = draws.below(3) == 0 ? 0.1 : 0;
     change_id next = 0;
     for (int round = 0; round < 3; ++round) {
-      // Two leaders at once, now and then.
+      cluster.allow_requests(draws.below(20));
+      // Two leaders at once, now and then, and a second change behind the first.
       for (int leaders = draws.below(4) == 0 ? 2 : 1; leaders > 0; --leaders) {
         const auto leader = static_cast<std::uint32_t>(draws.below(n));
-        if (cluster.servers()[leader].alive) cluster.begin(leader, ++next);
+        if (cluster.servers()[leader].alive) cluster.begin(leader, ++next, draws.below(4) == 0);
       }
-      const auto dies_at = draws.below(60);
+      const auto dies_at = draws.below(120), follows_at = draws.below(120);
       for (std::uint64_t i = 0; cluster.step(failures); ++i) {
+        if (i == follows_at) {
+          const auto leader = static_cast<std::uint32_t>(draws.below(n));
+          const auto& self = cluster.servers()[leader];
+          if (self.alive && cluster.begin(leader, ++next, draws.below(4) == 0))
+            waited += self.rules.waits();
+        }
         if (i != dies_at && i != dies_at + 5) continue;
         std::size_t alive = 0;
         for (const auto& each : cluster.servers()) alive += each.alive ? 1 : 0;
@@ -262,13 +512,25 @@ BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
         ++deaths;
       }
       check_agreement(cluster, seed);
+      check_outcomes(cluster, seed);
+      for (std::uint32_t id = 0; id < n; ++id)
+        if (!cluster.servers()[id].alive && draws.below(2) == 0)
+          restarts += cluster.start_again(id);
     }
-    for (const auto& each : cluster.servers())
+    for (const auto& each : cluster.servers()) {
       for (const auto& [change, why] : each.outcomes) ++(why.empty() ? committed : given_up);
+      served_two += each.served_two;
+      early += each.begun_early;
+    }
   }
   BOOST_TEST(committed > 0u);
   BOOST_TEST(given_up > 0u);
   BOOST_TEST(deaths > 0u);
+  BOOST_TEST(restarts > 0u);
+  BOOST_TEST(waited > 0u);
+  // Requests began while there were two plans, and some under a plan that others had not been told to go by.
+  BOOST_TEST(served_two > 0u);
+  BOOST_TEST(early > 0u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
