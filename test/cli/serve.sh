@@ -107,6 +107,16 @@ post /v1/completions '{"prompt": "In early spring", "max_tokens": 500, "ignore_e
 eventually eval '[[ $(running) == 0 ]]' || fail "what was left is still made: $(running)"
 curl -sS "$url/metrics" | grep >/dev/null '^ordermoe_executions_total{server="s0",kind="local_exact"} [1-9]' || fail "no executions are told"
 curl -sS "$url/ordermoe/status" | member 'len(j["servers"])' | grep -x 8 >/dev/null || fail "eight servers are told"
+
+# The page, and every file that it and its scripts name.
+page=$(curl -sS "$url/")
+named=$(grep -oE '/dashboard/[a-z.]+' <<<"$page")
+named+=$'\n'$(for each in $named; do [[ $each == *.js ]] && curl -sS "$url$each"; done | grep -oE '"\./[a-z]+\.js"' | sed -E 's|"\./(.*)"|/dashboard/\1|')
+[[ $(sort -u <<<"$named" | wc -l) -ge 7 ]] || fail "the page's files are found: $named"
+for each in $(sort -u <<<"$named"); do
+  [[ $(curl -sS -o /dev/null -w '%{http_code}' "$url$each") == 200 ]] || fail "the page names $each"
+done
+grep -qE '(src|href)="(https?:)?//' <<<"$page" && fail "the page needs somebody else's files"
 ends "${servers[-1]}"
 
 # ------------------------------------------------------------------------------------------ keys and TLS

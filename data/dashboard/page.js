@@ -1,0 +1,106 @@
+// The page: asks the gateway how things are each second, and chats with it.
+import { Picture } from "./picture.js";
+import { Chat } from "./chat.js";
+import { api, onKeyWanted, useKey } from "./api.js";
+import { differences } from "./figures.js";
+
+const at = (id) => document.getElementById(id);
+const picture = new Picture(at("picture"));
+let before = null;
+
+function say(text) {
+  at("notice").textContent = text;
+  at("notice").hidden = !text;
+}
+
+function stateOf(server) {
+  if (server.error) return "away";
+  if (server.drained) return "drained";
+  return server.admitting ? "serves" : "holds requests";
+}
+
+const percent = (share) => (share === null ? "–" : `${Math.round(100 * share)} %`);
+
+function row(server, change) {
+  const cells = server.error
+    ? ["–", "–", "–", "–", "–", "–", "–"]
+    : [
+        server.requests.length,
+        `${(server.wait_ns / 1e6).toFixed(1)} ms`,
+        `${(server.reserved_bytes / 1e6).toFixed(1)} MB`,
+        percent(change.here),
+        percent(change.elsewhere),
+        percent(change.similar),
+        Math.round(change.frames),
+      ];
+  const line = document.createElement("tr");
+  const name = document.createElement("th");
+  name.scope = "row";
+  name.textContent = server.name;
+  const state = document.createElement("td");
+  state.textContent = stateOf(server);
+  if (stateOf(server) !== "serves") state.className = "bad";
+  line.append(name, state);
+  for (const each of cells) {
+    const cell = document.createElement("td");
+    cell.textContent = each;
+    line.append(cell);
+  }
+  return line;
+}
+
+function budgetText(status) {
+  if (status.quality_budget_percent < 0) return "without limit";
+  if (!status.quality_budget_percent) return "none: every expert is exact";
+  const share = status.budget_nats > 0 ? `, ${Math.round((100 * status.spent_nats) / status.budget_nats)} % of it spent` : "";
+  return `${status.quality_budget_percent} % perplexity${share}`;
+}
+
+function show(status) {
+  const now = { time: performance.now() / 1000, status };
+  const change = differences(before, now);
+  before = now;
+  const epochs = [...new Set(status.servers.filter((each) => !each.error).map((each) => each.epoch))].sort((a, b) => a - b);
+  at("fact-model").textContent = status.model;
+  at("fact-state").textContent = status.ready ? "ready" : "not ready";
+  at("fact-state").className = status.ready ? "" : "bad";
+  at("fact-plan").textContent = `epoch ${epochs.join(" and ")}`;
+  at("fact-budget").textContent = budgetText(status);
+  at("fact-requests").textContent = `${status.running} running, ${status.waiting} waiting`;
+  at("fact-rate").textContent = change.tokens.toFixed(0);
+  at("servers").tBodies[0].replaceChildren(...status.servers.map((server, i) => row(server, change.servers[i])));
+  picture.show(status.servers, change);
+}
+
+async function look() {
+  try {
+    const answer = await api("/ordermoe/status");
+    if (answer.ok) {
+      show(await answer.json());
+      say("");
+    } else if (answer.status !== 401) {
+      say((await answer.json()).error.message);
+    }
+  } catch {
+    say("The gateway does not answer. This page goes on asking.");
+  }
+  setTimeout(look, document.hidden ? 5000 : 1000);
+}
+
+onKeyWanted(() => {
+  if (!at("key-form").hidden) return;
+  at("key-form").hidden = false;
+  at("key").focus();
+});
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useKey(at("key").value);
+  at("key").value = "";
+  at("key-form").hidden = true;
+});
+
+new Chat(at("talk"), {
+  form: at("chat"), prompt: at("prompt"), temperature: at("temperature"), tokens: at("tokens"),
+  stop: at("stop"), clear: at("clear"), send: at("send"),
+});
+look();
