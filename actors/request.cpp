@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "model/text/answer_text.hpp"
@@ -261,6 +262,25 @@ struct request_data {
 
   std::uint32_t n_answered() const { return static_cast<std::uint32_t>(answered.size()); }
 
+  /// What a token is chosen by, where that is more than a temperature; after these ids of the answer.
+  std::optional<wire::sampling_rules> rules(std::span<const std::int32_t> after) const {
+    const auto& choice = spec->choice;
+    if (choice == sampling_choice()) return std::nullopt;
+    wire::sampling_rules made;
+    made.top_p = choice.top_p;
+    made.top_k = choice.top_k;
+    made.presence_penalty = choice.presence_penalty;
+    made.frequency_penalty = choice.frequency_penalty;
+    if (choice.logprobs) made.logprobs = *choice.logprobs + 1;
+    for (const auto& [id, bias] : choice.bias) {
+      made.bias_ids.push_back(id);
+      made.bias.push_back(bias);
+    }
+    if (choice.presence_penalty != 0 || choice.frequency_penalty != 0)
+      made.answered.assign(after.begin(), after.end());
+    return made;
+  }
+
   token_state chunk_of(const std::vector<std::int32_t>& known,
                        const std::vector<std::int32_t>& following, std::uint32_t first,
                        std::uint32_t rows) const {
@@ -279,6 +299,10 @@ struct request_data {
     state.pool = budget.pool;
     state.allowance.assign(rows, budget.allowance);
     if (last) state.spent = chain_spent;
+    // What an encoder-decoder answered before comes once more, and is counted as it comes.
+    const bool comes_again = context().shape().encoder_decoder.has_value();
+    if (last) state.sampling = rules(comes_again ? std::span<const std::int32_t>() : answered);
+    if (spec->tells_executions) state.ran.emplace();
     return state;
   }
 
@@ -291,13 +315,21 @@ struct request_data {
 
   void take(progress_report& report) {
     if (phase.is(request_phase::ended)) return;
-    progress.take(std::move(report), positions() + context().decoding.start_rows);
+    const auto ran = report.ran;
+    if (progress.take(std::move(report), positions() + context().decoding.start_rows))
+      count_executions(ran);
     while (phase.is(request_phase::running)) {
       auto next = progress.next();
       if (!next) break;
       accept(*next);
     }
     if (phase.is(request_phase::settling) && progress.chunks_done()) end();
+  }
+
+  void count_executions(const std::optional<wire::ran_slots>& ran) {
+    if (!ran || !spec->tells_executions) return;
+    if (!outcome.executions) outcome.executions.emplace();
+    for (std::size_t i = 0; i < ran->size(); ++i) (*outcome.executions)[i] += (*ran)[i];
   }
 
   void accept(progress_report& report) {
@@ -322,6 +354,8 @@ struct request_data {
       const auto known = report.position + 1 - context().decoding.start_rows;
       next.forced.assign(spec->prompt.begin() + known, spec->prompt.end());
     }
+    next.sampling = rules(answered);
+    if (spec->tells_executions) next.ran.emplace();
     start_at(view->start_server(view->id, view->id, next.layer), std::move(next));
   }
 
@@ -333,6 +367,10 @@ struct request_data {
     token.text = text->push(report.id);
     if (!report.losses.empty()) token.loss = report.losses.front();
     token.time_ns = now();
+    for (const auto& each : report.logprobs) token.logprobs.push_back({each.id, each.logprob});
+    if (report.ran)
+      token.executions.emplace(
+          told_executions{(*report.ran)[0], (*report.ran)[1], (*report.ran)[2], (*report.ran)[3]});
     if (client) self->send(client, std::move(token));
   }
 
@@ -479,6 +517,36 @@ std::uint32_t max_new_tokens(const request_spec& spec) {
   return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - 1 : spec.max_new_tokens;
 }
 
+namespace {
+
+result<void> check_choice(const sampling_choice& choice, std::size_t vocabulary) {
+  constexpr double most_penalty = 1000;
+  const auto refuse = [](std::string what) { return error{errc::out_of_range, std::move(what)}; };
+  if (!(choice.top_p > 0 && choice.top_p <= 1))
+    return refuse(fmt::format("top_p {}, expected more than 0 and 1 at most", choice.top_p));
+  for (const double penalty : {choice.presence_penalty, choice.frequency_penalty})
+    if (!(std::abs(penalty) <= most_penalty))
+      return refuse(fmt::format("a penalty of {}, expected -1000 to 1000", penalty));
+  if (choice.logprobs && *choice.logprobs >= wire::most_logprobs)
+    return refuse(fmt::format("logprobs of {} tokens, expected {} at most", *choice.logprobs,
+                              wire::most_logprobs - 1));
+  if (choice.bias.size() > wire::most_biases)
+    return refuse(
+        fmt::format("{} biases, expected {} at most", choice.bias.size(), wire::most_biases));
+  for (std::size_t i = 0; i < choice.bias.size(); ++i) {
+    const auto& [id, bias] = choice.bias[i];
+    if (id < 0 || static_cast<std::size_t>(id) >= vocabulary || !(std::abs(bias) <= most_penalty) ||
+        (i > 0 && id <= choice.bias[i - 1].first))
+      return refuse(
+          fmt::format("a bias of {} for token id {}, expected -1000 to 1000 and ids below "
+                      "{} in ascending order",
+                      bias, id, vocabulary));
+  }
+  return {};
+}
+
+}  // namespace
+
 result<void> check_prompt(const request_spec& spec, const service_context& context) {
   const auto& shape = context.shape();
   const auto refuse = [](std::string what) { return error{errc::out_of_range, std::move(what)}; };
@@ -498,6 +566,7 @@ result<void> check_prompt(const request_spec& spec, const service_context& conte
         prompt_tokens(spec), max_new_tokens(spec), context.most_positions));
   if (!(spec.temperature >= 0 && spec.temperature <= 1e6))
     return refuse(fmt::format("temperature {}, expected 0 to 1e6", spec.temperature));
+  if (auto good = check_choice(spec.choice, shape.vocab_size); !good) return good;
   for (const auto id : spec.prompt)
     if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)
       return refuse(

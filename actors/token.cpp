@@ -18,6 +18,8 @@ using wire::executed_slot;
 using wire::expert_call;
 using wire::token_state;
 
+constexpr double least_logprob = -1e6;
+
 enum class token_phase { starting, attending, collecting, collecting_here, sampling, gone };
 
 constexpr transition<token_phase> token_steps[] = {
@@ -100,6 +102,7 @@ struct token_data {
     state.spent += state.pool - choice.pool_left;
     state.pool = choice.pool_left;
     for (std::size_t i = 0; i < n(); ++i) state.allowance[i] -= choice.rows[i].loss;
+    if (state.ran) count_slots(choice);
     residence = choice.residence;
     const bool stays = residence == view->id;
     bool any_here_alone = false;
@@ -126,6 +129,13 @@ struct token_data {
     } else {
       view->send(self, residence, wire::encode(state));
     }
+  }
+
+  void count_slots(const chunk_decision& choice) {
+    for (const auto& row : choice.rows)
+      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
+        ++(*state.ran)[static_cast<std::size_t>(
+            classify(view->id, row.targets[j], row.choice.slots[j]))];
   }
 
   static bool runs_at(std::span<const executed_slot> slots, std::uint32_t server) {
@@ -284,6 +294,7 @@ struct token_data {
     report.access = state.terms.access;
     report.position = position;
     report.spent = state.spent;
+    report.ran = state.ran;
     return report;
   }
 
@@ -300,8 +311,13 @@ struct token_data {
     if (given)
       report.id = state.forced.front();
     else
-      report.id = model::sample(result.logits, {terms.temperature, terms.sampling_seed},
-                                terms.sampling_stream, position);
+      report.id = choose(result.logits, position);
+    if (state.sampling && state.sampling->logprobs > 0 && !replayed)
+      for (const auto& each :
+           model::chances(result.logits, report.id, state.sampling->logprobs - 1))
+        // A token that cannot be has no logarithm, which no frame would carry.
+        report.logprobs.push_back(
+            {each.id, each.logprob > least_logprob ? each.logprob : least_logprob});
     if (terms.score != 0)
       report.losses.push_back(model::negative_log_likelihood(result.logits, report.id));
     const auto generated = position + 1 - terms.prompt_tokens - start_rows;
@@ -314,17 +330,46 @@ struct token_data {
                            state.hidden.end());
     if (view->tracing()) view->trace(trace::token_line(report, view->id, view->time_ns(self)));
     if (!report.last && (terms.continue_in_place != 0 || replayed))
-      go_on_as(successor_of(report.id, position, std::span(state.forced).subspan(given ? 1 : 0)));
+      go_on_as(
+          successor_after(report.id, position, std::span(state.forced).subspan(given ? 1 : 0)));
     else
       leave();
     tell_owner(std::move(report));
   }
 
+  std::int32_t choose(const std::vector<float>& logits, std::uint32_t position) const {
+    const auto& terms = state.terms;
+    model::sampling_options how{terms.temperature, terms.sampling_seed};
+    if (!state.sampling) return model::sample(logits, how, terms.sampling_stream, position);
+    const auto& rules = *state.sampling;
+    how.frequency_penalty = rules.frequency_penalty;
+    how.presence_penalty = rules.presence_penalty;
+    how.top_k = rules.top_k;
+    how.top_p = rules.top_p;
+    for (std::size_t i = 0; i < rules.bias_ids.size(); ++i)
+      how.bias.emplace_back(rules.bias_ids[i], rules.bias[i]);
+    return model::sample(logits, how, terms.sampling_stream, position, rules.answered);
+  }
+
+  /// Takes what it is chosen by along.
   token_state successor_of(std::int32_t id, std::uint32_t position,
-                           std::span<const std::int32_t> forced) const {
+                           std::span<const std::int32_t> forced) {
     auto next = successor(state.terms, id, position, state.pool, state.spent,
                           view->placed->decoding.allowance_factor, context().decoding);
     next.forced.assign(forced.begin(), forced.end());
+    next.sampling = std::move(state.sampling);
+    next.ran = state.ran;
+    return next;
+  }
+
+  /// Of a token of the answer, which tells what ran for it.
+  token_state successor_after(std::int32_t id, std::uint32_t position,
+                              std::span<const std::int32_t> forced) {
+    auto next = successor_of(id, position, forced);
+    if (next.ran) next.ran.emplace();
+    if (next.sampling &&
+        (next.sampling->presence_penalty != 0 || next.sampling->frequency_penalty != 0))
+      next.sampling->answered.push_back(id);
     return next;
   }
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cli/common.hpp"
+#include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
@@ -21,7 +22,7 @@ namespace {
 struct serve_options {
   std::string listen = "127.0.0.1:8080";
   std::string model, cluster, plan, strategy, quality = "0", costs = "mixtral-8x7b", name;
-  std::string folder;
+  std::string folder, node;
   std::string keys, certificate, key;
   std::size_t threads = 0, running = 64, waiting = 256, choices = 16, body_kib = 4096;
   std::uint32_t tokens = 1024;
@@ -37,13 +38,18 @@ std::filesystem::path bundled_plan() {
 result<void> check_options(const serve_options& options, const CLI::App& command) {
   if (options.certificate.empty() != options.key.empty())
     return error{errc::usage, "--tls-certificate and --tls-key belong together; give both"};
-  if (options.folder.empty()) return {};
+  if (options.folder.empty() && options.node.empty()) return {};
+  if (!options.folder.empty() && !options.node.empty())
+    return error{errc::usage,
+                 "--node and --dir: found both, expected a node in this process, or a running "
+                 "cluster"};
+  const char* whose = options.folder.empty() ? "node" : "cluster";
   for (const char* name :
        {"--cluster", "--plan", "--strategy", "--quality-budget", "--costs", "--threads"})
     if (command.get_option(name)->count() > 0)
-      return error{errc::usage, fmt::format("{}: the cluster of --dir has it from its own "
-                                            "configuration; leave it out",
-                                            name)};
+      return error{
+          errc::usage,
+          fmt::format("{}: the {} has it from its own configuration; leave it out", name, whose)};
   return {};
 }
 
@@ -102,6 +108,29 @@ result<behind_it> start_here(const serve_options& options) {
     if (!quality) return quality.error();
     made.model.quality_percent = *quality;
   }
+  return made;
+}
+
+result<behind_it> start_node(const serve_options& options) {
+  const auto file = read_node_file(options.node);
+  if (!file) return file.error();
+  auto model = gateway::describe_model(file->model);
+  if (!model) return model.error();
+  const auto quality = quality_of(file->plan);
+  if (!quality) return quality.error();
+  behind_it made;
+  made.model = std::move(*model);
+  made.model.quality_percent = *quality;
+  if (file->most_positions > 0)
+    made.model.context = std::min<std::size_t>(made.model.context, file->most_positions);
+  auto running = gateway::start_node(
+      options.node,
+      [name = file->name](const std::string& line) {
+        std::fputs(fmt::format("{}: {}\n", name, line).c_str(), stderr);
+      },
+      work());
+  if (!running) return running.error();
+  made.backend = std::move(*running);
   return made;
 }
 
@@ -170,7 +199,6 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
     fmt::print("{}\n", nlohmann::ordered_json{{"url", url}, {"model", model}}.dump());
   } else {
     fmt::print("{} answers at {}/v1\n", model, url);
-    const auto folder = options.folder.empty() ? std::string() : " --model " + model;
     fmt::print(
         "Try:  curl {}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         "        -d '{{\"messages\": [{{\"role\": \"user\", \"content\": \"75 * 5\"}}], "
@@ -184,7 +212,9 @@ result<void> serve(const serve_options& options, const CLI::App& command) {
   if (auto good = check_options(options, command); !good) return good;
   // What is wrong with an address or a file of keys is said before anything takes long.
   if (auto good = gateway_of(options, {}); !good) return good.error();
-  auto behind = options.folder.empty() ? start_here(options) : connect(options);
+  auto behind = !options.folder.empty() ? connect(options)
+                : !options.node.empty() ? start_node(options)
+                                        : start_here(options);
   if (!behind) return behind.error();
   auto wanted = gateway_of(options, std::move(behind->model));
   if (!wanted) return wanted.error();
@@ -203,6 +233,8 @@ void add_what(CLI::App& command, serve_options& options) {
                      "Cluster file (TOML) of the servers in this process; none: the bundled edge8");
   command.add_option("--dir", options.folder,
                      "Answer from the running cluster of this folder (`ordermoe cluster up`)");
+  command.add_option("--node", options.node,
+                     "Run this node of a cluster (node.toml), and answer from it");
   command.add_option("--plan", options.plan,
                      "plan.json, as `ordermoe plan` writes it; none: one is made, which takes a "
                      "while, but for the bundled model");

@@ -33,6 +33,11 @@ class backend {
 /// Errors: those of embedding::configure and actors::service::start.
 result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options, job& work);
 
+/// One node of a cluster, in this process; it asks its own servers first, as a node does for its users. `log`: of the node, on
+/// any thread. Errors: those of embedding::configure and actors::node::start.
+result<std::unique_ptr<backend>> start_node(const std::string& config,
+                                            std::function<void(const std::string&)> log, job& work);
+
 /// A running cluster: sessions with all of its nodes that can be reached, those that break made again. A request goes to
 /// the node with the fewest that this gateway asked. `folder`: with the nodes' files and certificates
 /// (setup/cluster_folder.hpp). Errors: not_found where it is none; that of the last node tried where none can be reached.

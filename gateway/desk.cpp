@@ -67,6 +67,12 @@ void reply(net::http_exchange& to, std::string_view json) {
   to.respond(200, {{"Content-Type", json_type}}, json);
 }
 
+std::string piece_of(const model::tokenizer& tokens, std::int32_t id) {
+  const std::int32_t twice[] = {id, id};
+  const auto one = tokens.decode({twice, 1}).size();
+  return tokens.decode(twice).substr(one);
+}
+
 desk::desk(const gateway_options& options, backend& behind)
     : options_(options), behind_(behind), random_(std::random_device()()) {
   asker_ = std::thread([this] {
@@ -374,7 +380,7 @@ void desk::tokenize(const exchange& from) {
   ordered_json told{{"count", ids.size()}, {"max_model_len", served.context}, {"tokens", ids}};
   if (asked.content.return_pieces) {
     told["token_strs"] = ordered_json::array();
-    for (const auto id : ids) told["token_strs"].push_back(served.tokens->decode({&id, 1}));
+    for (const auto id : ids) told["token_strs"].push_back(piece_of(*served.tokens, id));
   }
   reply(*from, text_of(told));
 }

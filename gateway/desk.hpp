@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <random>
-#include <variant>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <variant>
 
 #include "gateway/figures.hpp"
 #include "gateway/gateway.hpp"
@@ -25,6 +25,9 @@ class job;
 /// Answers with a problem, once.
 void refuse(net::http_exchange& to, const api_problem& what);
 void reply(net::http_exchange& to, std::string_view json);
+
+/// A token's text inside others, with the space that it may begin with; U+FFFD where it is a part of a character.
+std::string piece_of(const model::tokenizer& tokens, std::int32_t id);
 
 class desk {
  public:

@@ -24,6 +24,10 @@ double nats(loss_units units) {
   return static_cast<double>(units) / units_per_loss;
 }
 
+executions executions_of(const actors::told_executions& told) {
+  return {told[0], told[1], told[2], told[3]};
+}
+
 double seconds(std::int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -66,6 +70,16 @@ actors::remote_request job::request_of(std::size_t i) {
   spec.sampling_seed = seed_;
   // Of its place in the request, not of the request: the same seed draws the same wherever it is asked.
   spec.sampling_stream = i;
+  const auto& how = asked_.how;
+  auto& choice = spec.choice;
+  choice.top_p = how.top_p;
+  choice.top_k = how.top_k;
+  choice.presence_penalty = how.presence_penalty;
+  choice.frequency_penalty = how.frequency_penalty;
+  choice.logprobs = how.logprobs;
+  for (const auto& [id, bias] : how.logit_bias)
+    choice.bias.emplace_back(id, static_cast<float>(bias));
+  spec.tells_executions = true;
   spec.stop_strings = asked_.how.stop;
   spec.ignore_end_of_text = asked_.how.ignore_eos;
   spec.deadline_ns = std::chrono::nanoseconds(desk_.options().longest_answer).count();
@@ -75,7 +89,7 @@ actors::remote_request job::request_of(std::size_t i) {
 actors::answer_sink job::sink_of(std::size_t i) {
   auto& server = desk_.server();
   actors::answer_sink made;
-  if (asked_.how.stream)
+  if (asked_.how.stream || asked_.how.logprobs)
     made.on_token = [self = shared_from_this(), &server, i](const actors::answer_token& told) {
       server.post([self, i, told] { self->take(i, told); });
     };
@@ -86,6 +100,19 @@ actors::answer_sink job::sink_of(std::size_t i) {
 }
 
 // ------------------------------------------------------------------------------------- what comes
+
+token_report job::report_of(const actors::answer_token& told) const {
+  const auto choice_of = [&](const actors::told_logprob& each) {
+    return token_choice{each.id, piece_of(*desk_.options().model.tokens, each.id), each.logprob};
+  };
+  token_report made;
+  for (std::size_t i = 0; i < told.logprobs.size(); ++i)
+    if (i == 0)
+      made.chosen = choice_of(told.logprobs[i]);
+    else
+      made.top.push_back(choice_of(told.logprobs[i]));
+  return made;
+}
 
 /// The space that stands between a prompt and its answer is no part of a message.
 std::string job::text_of(choice& of, std::string text) const {
@@ -117,13 +144,21 @@ void job::put(std::size_t i, chunk_content content) {
 
 void job::take(std::size_t i, const actors::answer_token& told) {
   if (is_over_) return;
+  auto& of = choices_[i];
+  if (asked_.how.logprobs) of.reports.push_back(report_of(told));
+  if (!asked_.how.stream) return;
   begin_stream();
-  const auto text = text_of(choices_[i], told.text);
+  const auto text = text_of(of, told.text);
   chunk_content content;
   content.text = text;
-  if (asked_.how.trace) content.traced_id = told.id;
-  if (text.empty() && !content.traced_id) return;
+  if (asked_.how.trace) {
+    content.traced_id = told.id;
+    if (told.executions) content.ran = executions_of(*told.executions);
+  }
+  if (text.empty() && !content.traced_id && of.reports.empty()) return;
+  if (asked_.how.logprobs) content.logprobs = &of.reports;
   put(i, content);
+  of.reports.clear();
 }
 
 void job::end(std::size_t i, actors::request_outcome told) {
@@ -171,6 +206,7 @@ void job::finish() {
     if (!asked_.echoed.empty()) made.text = asked_.echoed[of.prompt];
     made.text += text_of(of, of.outcome.text);
     made.finish = finish_of(of.outcome.finish);
+    if (asked_.how.logprobs) made.logprobs = std::move(of.reports);
     list.push_back(std::move(made));
   }
   reply(*from_, reply_json(head_, list, usage()));
@@ -185,6 +221,10 @@ reply_usage job::usage() const {
     made.attempts = std::max(made.attempts, each.outcome.attempts);
     made.budget_nats += nats(each.outcome.budget);
     made.spent_nats += nats(each.outcome.spent);
+    if (each.outcome.executions) {
+      if (!made.ran) made.ran.emplace();
+      *made.ran += executions_of(*each.outcome.executions);
+    }
   }
   return made;
 }
@@ -198,6 +238,7 @@ void job::count(const choice& of) {
   figures.generation_tokens += n;
   figures.budget_nats += nats(outcome.budget);
   figures.spent_nats += nats(outcome.spent);
+  if (outcome.executions) figures.ran += executions_of(*outcome.executions);
   const auto whole = seconds(outcome.done_ns - outcome.arrival_ns);
   figures.whole.add(whole);
   constexpr double share_of_new = 0.1;

@@ -37,7 +37,7 @@ class job final : public std::enable_shared_from_this<job> {
     bool has_ended = false, has_text = false;
     std::size_t bytes = 0;  ///< Of its text, that were told.
     actors::request_outcome outcome;
-    std::vector<token_report> reports;
+    std::vector<token_report> reports;  ///< That were not told yet.
   };
 
   actors::answer_sink sink_of(std::size_t i);
@@ -51,6 +51,7 @@ class job final : public std::enable_shared_from_this<job> {
   void begin_stream();
   std::string text_of(choice& of, std::string text) const;
   void put(std::size_t i, chunk_content content);
+  token_report report_of(const actors::answer_token& told) const;
   reply_usage usage() const;
   void count(const choice& of);
 

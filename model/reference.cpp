@@ -86,7 +86,8 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
     const auto last = std::span<const float>(hidden).last(width);
     model.head(last, scores);
     const std::size_t position = started + made.token_ids.size();
-    const std::int32_t next = sample(scores, options.sampling, options.request, position);
+    const std::int32_t next =
+        sample(scores, options.sampling, options.request, position, made.token_ids);
     if (config.ends_text(next)) {
       made.reason = finish_reason::end_of_text;
       break;

@@ -24,6 +24,44 @@ std::vector<std::int32_t> ids(const json_value& from) {
   return {read.begin(), read.end()};
 }
 
+ordered_json choice_json(const sampling_choice& choice) {
+  ordered_json j{{"top_p", choice.top_p},
+                 {"top_k", choice.top_k},
+                 {"presence_penalty", choice.presence_penalty},
+                 {"frequency_penalty", choice.frequency_penalty}};
+  if (choice.logprobs) j["logprobs"] = *choice.logprobs;
+  j["bias"] = ordered_json::array();
+  for (const auto& [id, bias] : choice.bias) j["bias"].push_back({id, bias});
+  return j;
+}
+
+/// What is in range check_prompt() says.
+sampling_choice choice_of(const json_value& from) {
+  from.only({"top_p", "top_k", "presence_penalty", "frequency_penalty", "logprobs", "bias"});
+  sampling_choice choice;
+  choice.top_p = from.at("top_p").number();
+  choice.top_k = static_cast<std::uint32_t>(from.at("top_k").unsigned_integer(0, UINT32_MAX));
+  choice.presence_penalty = from.at("presence_penalty").number();
+  choice.frequency_penalty = from.at("frequency_penalty").number();
+  if (const auto logprobs = from.find("logprobs"))
+    choice.logprobs = static_cast<std::uint32_t>(logprobs->unsigned_integer(0, UINT32_MAX - 1));
+  for (const auto& each : from.at("bias").items()) {
+    const auto pair = each.items(2);
+    if (pair.size() != 2) break;
+    choice.bias.emplace_back(static_cast<std::int32_t>(pair[0].integer(0, most_ids)),
+                             static_cast<float>(pair[1].number(-1e6, 1e6)));
+  }
+  return choice;
+}
+
+told_executions executions_of(const json_value& from) {
+  told_executions told{};
+  const auto numbers = from.items(told.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    told[i] = numbers[i].unsigned_integer(0, std::uint64_t{1} << 53);
+  return told;
+}
+
 /// read(root), with the first problem that it met.
 template <class Content, class Read>
 result<Content> parsed(std::string_view text, const char* what, Read read) {
@@ -46,6 +84,8 @@ std::string submit_text(const remote_request& content) {
   j["temperature"] = spec.temperature;
   j["seed"] = spec.sampling_seed;
   if (spec.sampling_stream) j["stream"] = *spec.sampling_stream;
+  if (spec.choice != sampling_choice()) j["choice"] = choice_json(spec.choice);
+  if (spec.tells_executions) j["executions"] = true;
   j["stop"] = spec.stop_strings;
   j["ignore_end_of_text"] = spec.ignore_end_of_text;
   j["score"] = spec.score;
@@ -55,8 +95,8 @@ std::string submit_text(const remote_request& content) {
 
 result<remote_request> parse_submit(std::string_view text) {
   return parsed<remote_request>(text, "submit", [](const json_value& root) {
-    root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "stop",
-               "ignore_end_of_text", "score", "deadline_ns"});
+    root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "choice",
+               "executions", "stop", "ignore_end_of_text", "score", "deadline_ns"});
     remote_request content;
     content.ref = root.at("ref").unsigned_integer();
     auto& spec = content.spec;
@@ -69,6 +109,9 @@ result<remote_request> parse_submit(std::string_view text) {
     spec.temperature = root.at("temperature").number(0, 1e6);
     spec.sampling_seed = root.at("seed").unsigned_integer();
     if (const auto stream = root.find("stream")) spec.sampling_stream = stream->unsigned_integer();
+    if (const auto choice = root.find("choice")) spec.choice = choice_of(*choice);
+    if (const auto executions = root.find("executions"))
+      spec.tells_executions = executions->boolean();
     spec.stop_strings = root.at("stop").strings();
     spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
     spec.score = root.at("score").boolean();
@@ -95,6 +138,8 @@ std::string token_text(const answer_token& token) {
                  {"text", token.text},
                  {"time_ns", token.time_ns}};
   if (token.loss) j["loss"] = *token.loss;
+  for (const auto& each : token.logprobs) j["logprobs"].push_back({each.id, each.logprob});
+  if (token.executions) j["executions"] = *token.executions;
   return text_of(j);
 }
 
@@ -107,6 +152,14 @@ result<answer_token> parse_token(std::string_view text) {
     token.text = root.at("text").string();
     if (const auto loss = root.find("loss")) token.loss = loss->number();
     token.time_ns = root.at("time_ns").integer();
+    if (const auto logprobs = root.find("logprobs"))
+      for (const auto& each : logprobs->items()) {
+        const auto pair = each.items(2);
+        if (pair.size() == 2)
+          token.logprobs.push_back(
+              {static_cast<std::int32_t>(pair[0].integer(0, most_ids)), pair[1].number()});
+      }
+    if (const auto told = root.find("executions")) token.executions = executions_of(*told);
     return token;
   });
 }
@@ -125,6 +178,7 @@ std::string ended_text(const request_outcome& outcome) {
                  {"budget", outcome.budget},
                  {"spent", outcome.spent},
                  {"losses", outcome.losses}};
+  if (outcome.executions) j["executions"] = *outcome.executions;
   if (outcome.problem)
     j["problem"] = {{"code", static_cast<int>(outcome.problem->code)},
                     {"message", outcome.problem->message}};
@@ -148,6 +202,7 @@ result<request_outcome> parse_ended(std::string_view text) {
     outcome.budget = root.at("budget").integer();
     outcome.spent = root.at("spent").integer();
     outcome.losses = root.at("losses").numbers();
+    if (const auto told = root.find("executions")) outcome.executions = executions_of(*told);
     if (const auto problem = root.find("problem"))
       outcome.problem = error{static_cast<errc>(problem->at("code").integer(0, last_code)),
                               problem->at("message").string()};

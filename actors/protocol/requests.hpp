@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/error.hpp"
@@ -12,6 +14,26 @@
 
 /// What a client asks and what it is told. No CAF type in this header.
 namespace ordermoe::actors {
+
+/// How tokens are chosen besides by temperature (model/sampling.hpp has what each does). By default none of it does anything.
+struct sampling_choice {
+  double top_p = 1;
+  std::uint32_t top_k = 0;
+  double presence_penalty = 0, frequency_penalty = 0;
+  std::vector<std::pair<std::int32_t, float>> bias;  ///< By id, ascending, 1024 at most.
+  /// Of how many likely tokens, 32 at most, the logprobs are told beside the chosen one's; none: of none.
+  std::optional<std::uint32_t> logprobs;
+  friend bool operator==(const sampling_choice&, const sampling_choice&) = default;
+};
+
+/// The logprob that a token had, in nats, by the model's logits as they are.
+struct told_logprob {
+  std::int32_t id = 0;
+  double logprob = 0;
+};
+
+/// Expert slots that ran: here as it was chosen, here another, elsewhere likewise.
+using told_executions = std::array<std::uint64_t, 4>;
 
 /// One user's request as it enters the system.
 struct request_spec {
@@ -24,6 +46,8 @@ struct request_spec {
   /// Stream of the sampler; where none is given, the request's number. Requests with one seed and
   /// stream draw the same numbers.
   std::optional<std::uint64_t> sampling_stream;
+  sampling_choice choice;
+  bool tells_executions = false;  ///< Tokens and outcome say what ran for them.
   std::vector<std::string> stop_strings;
   bool ignore_end_of_text = false;
   /// Teacher-forced: decodes `prompt` from its first token on, one position after the other, with
@@ -41,6 +65,9 @@ struct answer_token {
   std::string text;            ///< What is certain of the answer's text now and was not before.
   std::optional<double> loss;  ///< Teacher-forced, in nats.
   std::int64_t time_ns = 0;
+  std::vector<told_logprob> logprobs;  ///< Where asked for: its own, then those of the likeliest.
+  /// Where asked for: of the position that it was computed from; of the first, of the last chunk of the prompt.
+  std::optional<told_executions> executions;
 };
 
 /// How an answer ended.
@@ -59,7 +86,8 @@ struct request_outcome {
   std::int64_t done_ns = 0;
   loss_units budget = 0;  ///< Whole request.
   loss_units spent = 0;
-  std::vector<double> losses;  ///< Teacher-forced, nats.
+  std::optional<told_executions> executions;  ///< Where asked for: of all that was computed for it.
+  std::vector<double> losses;                 ///< Teacher-forced, nats.
   /// After the last layer at the last computed position, where kept.
   std::vector<float> final_hidden;
 };

@@ -35,6 +35,13 @@ struct token_report {
 /// Expert slots of tokens, by where and what ran.
 struct executions {
   std::uint64_t local_exact = 0, local_substitute = 0, remote_exact = 0, remote_substitute = 0;
+  executions& operator+=(const executions& more) {
+    local_exact += more.local_exact;
+    local_substitute += more.local_substitute;
+    remote_exact += more.remote_exact;
+    remote_substitute += more.remote_substitute;
+    return *this;
+  }
   friend bool operator==(const executions&, const executions&) = default;
 };
 

@@ -159,11 +159,41 @@ class reader {
   bool failed_ = false;
 };
 
+/// A byte with a flag in its lowest bit, and above it which parts follow a message that most are without: those have the
+/// bytes that they would have anyway.
+class flags_byte {
+ public:
+  flags_byte(std::uint8_t& flag, bool first, bool second)
+      : flag_(flag), bits(static_cast<std::uint8_t>(flag | (first ? 2 : 0) | (second ? 4 : 0))) {}
+  bool has_first() const { return (bits & 2) != 0; }
+  bool has_second() const { return (bits & 4) != 0; }
+  /// Once it was read; a message that is written stays untouched. Bits that mean nothing stay in the flag, which is then
+  /// none.
+  void set_flag() {
+    const auto flag = static_cast<std::uint8_t>(bits & ~6);
+    if (flag_ != flag) flag_ = flag;
+  }
+
+ private:
+  std::uint8_t& flag_;
+
+ public:
+  std::uint8_t bits;
+};
+
 template <class Archive>
-void fields(Archive& a, request_terms& x) {
-  a(x.request, x.attempt, x.access, x.prompt_tokens, x.max_new_tokens, x.given_tokens,
-    x.sampling_stream, x.sampling_seed, x.temperature, x.continue_in_place, x.score,
-    x.ignore_end_of_text);
+void fields(Archive& a, sampling_rules& x) {
+  a(x.top_p, x.top_k, x.presence_penalty, x.frequency_penalty, x.logprobs, x.bias_ids, x.bias,
+    x.answered);
+}
+template <class Archive>
+void fields(Archive& a, token_logprob& x) {
+  a(x.id, x.logprob);
+}
+template <class Archive>
+void fields(Archive& a, std::optional<ran_slots>& x) {
+  if (!x) x.emplace();
+  a((*x)[0], (*x)[1], (*x)[2], (*x)[3]);
 }
 template <class Archive>
 void fields(Archive& a, executed_slot& x) {
@@ -171,8 +201,16 @@ void fields(Archive& a, executed_slot& x) {
 }
 template <class Archive>
 void fields(Archive& a, token_state& x) {
-  a(x.terms, x.first, x.layer, x.ids, x.forced, x.pool, x.allowance, x.spent, x.hidden,
+  auto& of = x.terms;
+  flags_byte flags(of.ignore_end_of_text, x.sampling.has_value(), x.ran.has_value());
+  a(of.request, of.attempt, of.access, of.prompt_tokens, of.max_new_tokens, of.given_tokens,
+    of.sampling_stream, of.sampling_seed, of.temperature, of.continue_in_place, of.score,
+    flags.bits, x.first, x.layer, x.ids, x.forced, x.pool, x.allowance, x.spent, x.hidden,
     x.slots_of_row, x.slots);
+  flags.set_flag();
+  if (flags.has_first() && !x.sampling) x.sampling.emplace();
+  if (flags.has_first()) a(*x.sampling);
+  if (flags.has_second()) a(x.ran);
 }
 template <class Archive>
 void fields(Archive& a, token_key& x) {
@@ -204,7 +242,15 @@ void fields(Archive& a, kv_rows& x) {
 }
 template <class Archive>
 void fields(Archive& a, progress_report& x) {
-  a(x.request, x.attempt, x.access, x.position, x.id, x.last, x.pool, x.spent, x.losses, x.hidden);
+  flags_byte flags(x.last, !x.logprobs.empty(), x.ran.has_value());
+  a(x.request, x.attempt, x.access, x.position, x.id, flags.bits, x.pool, x.spent, x.losses,
+    x.hidden);
+  flags.set_flag();
+  if (flags.has_first()) a(x.logprobs);
+  // None where some are said to follow: the flag is none then, and the message is refused by it.
+  if (flags.has_first() && x.logprobs.empty() && (x.last & 2) == 0)
+    x.last = static_cast<std::uint8_t>(x.last | 2);
+  if (flags.has_second()) a(x.ran);
 }
 template <class Archive>
 void fields(Archive& a, reservation& x) {
@@ -371,6 +417,13 @@ result<token_state> decode_token(const frame& content, const wire_shape& shape) 
   if (state.allowance.size() != n) return refuse("allowances and rows disagree");
   if (state.slots_of_row.empty() != state.slots.empty())
     return refuse("executed slots and rows disagree");
+  if (state.sampling) {
+    const auto& rules = *state.sampling;
+    if (rules.bias_ids.size() != rules.bias.size()) return refuse("biases and their ids disagree");
+    if (!all_finite(rules.bias) || !std::isfinite(rules.top_p) ||
+        !std::isfinite(rules.presence_penalty) || !std::isfinite(rules.frequency_penalty))
+      return refuse("a rule of sampling that is not finite");
+  }
   if (state.slots_of_row.empty()) return message;
   std::uint64_t total = 0;
   for (const auto count : state.slots_of_row) total += count;
@@ -447,6 +500,9 @@ result<progress_report> decode_progress(const frame& content) {
   if (message->losses.size() > 1) return bad_shape(content.kind, "more than one loss");
   for (const double loss : message->losses)
     if (!std::isfinite(loss)) return bad_shape(content.kind, "a loss that is not finite");
+  for (const auto& each : message->logprobs)
+    if (!std::isfinite(each.logprob))
+      return bad_shape(content.kind, "a logprob that is not finite");
   return message;
 }
 

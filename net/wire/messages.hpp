@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,25 @@ struct request_terms {
   friend bool operator==(const request_terms&, const request_terms&) = default;
 };
 
+/// How tokens are chosen where that is more than by a temperature. Travels with the token, so that they are chosen where the
+/// logits are; without it a frame has no byte for it.
+struct sampling_rules {
+  double top_p = 1;
+  std::uint32_t top_k = 0;  ///< 0: all.
+  double presence_penalty = 0, frequency_penalty = 0;
+  /// How many likely tokens are told beside the chosen one, and one more; 0: not even that one's logprob.
+  std::uint32_t logprobs = 0;
+  std::vector<std::int32_t> bias_ids;  ///< Ascending.
+  std::vector<float> bias;             ///< One for each.
+  std::vector<std::int32_t> answered;  ///< The answer so far, where a penalty counts it.
+  friend bool operator==(const sampling_rules&, const sampling_rules&) = default;
+};
+inline constexpr std::size_t most_biases = 1024;
+inline constexpr std::uint32_t most_logprobs = 33;
+
+/// Expert slots by planning/serving's execution_kind.
+using ran_slots = std::array<std::uint32_t, 4>;
+
 /// One expert that runs for one row, in rank order of the slots that it serves.
 struct executed_slot {
   std::uint32_t server = 0;
@@ -61,6 +82,8 @@ struct token_state {
   /// [n] executed slots of each row whose outputs are still to be added; empty: none are awaited.
   std::vector<std::uint32_t> slots_of_row;
   std::vector<executed_slot> slots;  ///< Of all rows, row after row.
+  std::optional<sampling_rules> sampling = {};
+  std::optional<ran_slots> ran = {};  ///< Of these rows, where the request is to be told.
   friend bool operator==(const token_state&, const token_state&) = default;
 };
 
@@ -133,6 +156,12 @@ struct kv_rows {
   friend bool operator==(const kv_rows&, const kv_rows&) = default;
 };
 
+struct token_logprob {
+  std::int32_t id = 0;
+  double logprob = 0;
+  friend bool operator==(const token_logprob&, const token_logprob&) = default;
+};
+
 /// A sampled token, or the end of a chunk of given positions, on its way to the request's owner.
 struct progress_report {
   std::uint64_t request = 0;
@@ -145,6 +174,9 @@ struct progress_report {
   loss_units spent = 0;        ///< By the chain so far.
   std::vector<double> losses;  ///< Teacher-forced negative log-likelihood in nats: none or one.
   std::vector<float> hidden;   ///< After the last layer, where the run keeps it; else empty.
+  /// Where they are asked for: of the new token, then of likely ones.
+  std::vector<token_logprob> logprobs = {};
+  std::optional<ran_slots> ran = {};  ///< As the token counted them.
   friend bool operator==(const progress_report&, const progress_report&) = default;
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -74,6 +76,26 @@ void check_terms(findings& found, const wire::request_terms& terms, const arriva
              "a flag that is neither 0 nor 1");
 }
 
+void check_rules(findings& found, const wire::sampling_rules& rules, const arrival_limits& limits) {
+  constexpr double most_penalty = 1000;
+  constexpr float most_bias = 1000;
+  found.that(rules.top_p > 0 && rules.top_p <= 1, "a top_p that is none");
+  found.that(std::abs(rules.presence_penalty) <= most_penalty &&
+                 std::abs(rules.frequency_penalty) <= most_penalty,
+             "a penalty beyond 1000");
+  found.within("logprobs", rules.logprobs, 0u, wire::most_logprobs);
+  found.that(rules.bias_ids.size() <= wire::most_biases, "more than 1024 biases");
+  found.that(std::ranges::adjacent_find(rules.bias_ids, std::ranges::greater_equal()) ==
+                 rules.bias_ids.end(),
+             "biases out of order");
+  found.that(
+      std::ranges::all_of(rules.bias, [](float bias) { return std::abs(bias) <= most_bias; }),
+      "a bias beyond 1000");
+  found.that(rules.answered.size() <= limits.most_positions, "a longer answer than positions");
+  check_ids(found, "id with a bias", rules.bias_ids, limits);
+  check_ids(found, "id of the answer", rules.answered, limits);
+}
+
 void check_slots(findings& found, const wire::token_state& state, const arrival_limits& limits) {
   for (const auto n : state.slots_of_row) found.within("slots of a row", n, 0u, limits.top_k);
   for (const auto& slot : state.slots) {
@@ -123,6 +145,7 @@ result<void> check(const wire::token_state& message, std::uint32_t sender,
   found.budget("spent", message.spent);
   for (const auto allowance : message.allowance) found.budget("allowance", allowance);
   check_slots(found, message, limits);
+  if (message.sampling) check_rules(found, *message.sampling, limits);
   if (found.failed()) return found.outcome();
   const auto layer = message.layer + (awaits ? 1 : 0);
   found.that((members_at(placed, message.terms.access, layer) >> limits.self) & 1u,
@@ -198,6 +221,10 @@ result<void> check(const wire::progress_report& message, std::uint32_t sender,
   found.budget("spent", message.spent);
   found.that(message.hidden.empty() || message.hidden.size() == limits.hidden_size,
              "a hidden state of another size");
+  found.that(message.logprobs.size() <= wire::most_logprobs, "more logprobs than are asked for");
+  for (const auto& each : message.logprobs)
+    found.within<std::int64_t>("id with a logprob", each.id, 0,
+                               std::int64_t{limits.vocabulary} - 1);
   return found.outcome();
 }
 

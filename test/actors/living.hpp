@@ -23,6 +23,11 @@ inline std::vector<std::int32_t> reference_ids(const model::transformer& model,
   model::generation_options options;
   options.max_new_tokens = spec.max_new_tokens;
   options.sampling = {spec.temperature, spec.sampling_seed};
+  options.sampling.bias = spec.choice.bias;
+  options.sampling.frequency_penalty = spec.choice.frequency_penalty;
+  options.sampling.presence_penalty = spec.choice.presence_penalty;
+  options.sampling.top_k = spec.choice.top_k;
+  options.sampling.top_p = spec.choice.top_p;
   options.request = spec.sampling_stream.value_or(number);
   auto answer = model::generate(model, nullptr, spec.prompt, options);
   ORDERMOE_CHECK(answer.has_value(), answer ? "" : answer.error().message);

@@ -87,6 +87,41 @@ python3 ask.py "$url" reference.json 0 || fail "answers over HTTP are the refere
 "$ordermoe" run --model "$model" --prompts prompts.jsonl --max-new-tokens 24 --json --mode reference --temperature 0.9 --seed 1 >drawn.json || fail "the reference draws"
 python3 ask.py "$url" drawn.json 0.9 || fail "with a seed, what is drawn over HTTP is what the reference draws"
 
+# Every way to choose tokens, as far as it can be told from outside.
+cat >choose.py <<'END'
+import json, math, sys, urllib.request
+def asked(**more):
+    body = dict({"prompt": "In early spring", "max_tokens": 8, "temperature": 1, "seed": 5, "ignore_eos": True}, **more)
+    request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+def ids(**more):
+    body = dict({"prompt": "In early spring", "max_tokens": 8, "temperature": 1, "seed": 5, "ignore_eos": True, "stream": True, "ordermoe": {"trace": True}}, **more)
+    request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    lines = [line.decode()[6:] for line in urllib.request.urlopen(request) if line.startswith(b"data: {")]
+    told = [json.loads(line)["choices"][0].get("ordermoe") for line in lines]
+    told = [each for each in told if each]
+    assert all(sum(each["executions"].values()) == 12 for each in told[1:]), told
+    return [each["id"] for each in told]
+greedy = ids(temperature=0)
+assert ids(top_k=1) == greedy and ids(top_p=1e-9) == greedy
+assert ids() == ids() and ids(seed=6) != ids()
+assert ids(temperature=0, logit_bias={str(greedy[0]): -100})[0] != greedy[0]
+assert ids(temperature=0, logit_bias={"300": 100}) == [300] * 8
+once = ids(temperature=0, logit_bias={"300": 100}, frequency_penalty=2)
+assert once == [300] * 8, once  # A penalty of 2 a time is not a hundred in eight.
+many = ids(temperature=0, max_tokens=60, frequency_penalty=2)
+assert max(many.count(each) for each in many) <= max(greedy.count(each) for each in greedy) + 4, many
+told = asked(logprobs=3)["choices"][0]["logprobs"]
+assert len(told["tokens"]) == 8 and all(3 <= len(each) + 1 for each in told["top_logprobs"]), told
+assert all(each <= 0 for each in told["token_logprobs"])
+assert "".join(told["tokens"]) == asked()["choices"][0]["text"] and told["text_offset"][0] == 0, told
+two = asked(n=2)
+assert two["choices"][0]["text"] == asked()["choices"][0]["text"] != two["choices"][1]["text"], two
+executions = asked()["usage"]["ordermoe"]["executions"]
+assert executions["local_exact"] > 0 and executions["local_substitute"] + executions["remote_substitute"] == 0, executions
+END
+python3 choose.py "$url" || fail "tokens are chosen as a request says"
+
 question='{"messages": [{"role": "user", "content": "75 * 5"}], "temperature": 0}'
 [[ $(post /v1/chat/completions "$question" | member 'j["choices"][0]["message"]["content"]') == *"answer 375" ]] || fail "a chat is answered"
 [[ $(curl -sS "$url/v1/models" | member 'j["data"][0]["id"]') == lineage ]] || fail "the model is listed"
@@ -139,6 +174,7 @@ ends "${servers[-1]}"
 serve fronting --dir edge
 python3 ask.py "$url" reference.json 0 || fail "answers of a cluster are the reference's"
 python3 ask.py "$url" drawn.json 0.9 || fail "of a cluster, too, what is drawn is the reference's"
+python3 choose.py "$url" || fail "a cluster chooses tokens as a request says"
 eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 3 ]]' || fail "all nodes are reached"
 kill -9 "$(cat edge/nodes/s0/pid)"
 eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 2 ]]' || fail "a node that is gone is missed"

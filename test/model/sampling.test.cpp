@@ -34,6 +34,76 @@ BOOST_AUTO_TEST_CASE(frequencies_follow_the_softmax) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rules_that_change_nothing_draw_the_same) {
+  const auto logits = fixture::numbers(300, 4);
+  const std::vector<std::int32_t> answered{1, 2, 2};
+  for (unsigned i = 0; i < 500; ++i) {
+    const om::sampling_options plain{.temperature = i % 5 == 0 ? 0.0 : 1.1, .seed = 3};
+    const auto expected = om::sample(logits, plain, 1, i);
+    auto all = plain;
+    all.top_k = logits.size();
+    BOOST_TEST(om::sample(logits, all, 1, i, answered) == expected);
+    auto zero = plain;
+    zero.bias = {{7, 0.0f}};
+    BOOST_TEST(om::sample(logits, zero, 1, i, answered) == expected);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(top_k_and_top_p_keep_the_likeliest_and_their_proportions) {
+  // Chances 0.5, 0.2, 0.2, 0.1 of ids 2, 0, 3, 1.
+  const float logits[] = {std::log(2.0f), 0.0f, std::log(5.0f), std::log(2.0f)};
+  const auto shares = [&](om::sampling_options options) {
+    options.temperature = 1;
+    options.seed = 5;
+    std::vector<double> made(4);
+    constexpr int n = 20000;
+    for (unsigned i = 0; i < n; ++i)
+      made[static_cast<std::size_t>(om::sample(logits, options, 0, i))] += 1.0 / n;
+    return made;
+  };
+  const auto check = [&](const om::sampling_options& options, std::vector<double> expected) {
+    const auto found = shares(options);
+    for (std::size_t v = 0; v < 4; ++v) {
+      if (expected[v] == 0)
+        BOOST_TEST(found[v] == 0);
+      else
+        BOOST_TEST(std::abs(found[v] - expected[v]) < 0.015);
+    }
+  };
+  check({.top_k = 1}, {0, 0, 1, 0});
+  check({.top_k = 2}, {2.0 / 7, 0, 5.0 / 7, 0});  // Of equals the lower id.
+  check({.top_k = 3}, {2.0 / 9, 0, 5.0 / 9, 2.0 / 9});
+  check({.top_p = 0.4}, {0, 0, 1, 0});
+  check({.top_p = 0.6}, {2.0 / 7, 0, 5.0 / 7, 0});
+  check({.top_p = 0.95}, {0.2, 0.1, 0.5, 0.2});
+  check({.top_k = 2, .top_p = 0.5}, {0, 0, 1, 0});  // A share of what top_k left.
+  check({.bias = {{2, -100.0f}}}, {0.4, 0.2, 0, 0.4});
+}
+
+BOOST_AUTO_TEST_CASE(penalties_count_what_was_answered) {
+  const float logits[] = {3.0f, 2.5f, 2.0f};
+  const std::vector<std::int32_t> answered{0, 0, 1};
+  BOOST_TEST(om::sample(logits, {.frequency_penalty = 0.2}, 0, 0, answered) == 0);
+  BOOST_TEST(om::sample(logits, {.frequency_penalty = 0.45}, 0, 0, answered) == 0);
+  BOOST_TEST(om::sample(logits, {.frequency_penalty = 0.52}, 0, 0, answered) == 2);
+  BOOST_TEST(om::sample(logits, {.presence_penalty = 0.9}, 0, 0, answered) == 0);
+  BOOST_TEST(om::sample(logits, {.presence_penalty = 1.1}, 0, 0, answered) == 2);
+  BOOST_TEST(om::sample(logits, {.frequency_penalty = 2}, 0, 0, {}) == 0);
+  BOOST_TEST(om::sample(logits, {.frequency_penalty = -1}, 0, 0, std::vector{2, 2}) == 2);
+}
+
+BOOST_AUTO_TEST_CASE(chances_are_logarithms_of_the_softmax) {
+  const float logits[] = {std::log(2.0f), 0.0f, std::log(5.0f), std::log(2.0f)};
+  const auto found = om::chances(logits, 1, 3);
+  const std::vector<std::pair<int, double>> expected{{1, 0.1}, {2, 0.5}, {0, 0.2}, {3, 0.2}};
+  BOOST_TEST_REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    BOOST_TEST(found[i].id == expected[i].first);
+    BOOST_TEST(std::abs(std::exp(found[i].logprob) - expected[i].second) < 1e-7);
+  }
+  BOOST_TEST(om::chances(logits, 0, 99).size() == 5u);
+}
+
 BOOST_AUTO_TEST_CASE(temperature_sharpens_and_flattens) {
   const float logits[] = {0.0f, 1.0f};
   const auto share = [&](double temperature) {

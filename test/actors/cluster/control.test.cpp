@@ -26,6 +26,8 @@ remote_request some_request() {
   made.spec.temperature = 0.7;
   made.spec.sampling_seed = largest - 1;
   made.spec.sampling_stream = 0;
+  made.spec.choice = {0.25, 40, -2, 0.5, {{0, -100.0f}, {319, 0.5f}}, 5};
+  made.spec.tells_executions = true;
   made.spec.stop_strings = {"\n", "\"end\" \u00fc"};
   made.spec.ignore_end_of_text = true;
   made.spec.score = true;
@@ -40,6 +42,8 @@ answer_token some_token() {
   made.id = 319;
   made.text = " w\u00f6rd\n";
   made.loss = 0.1;
+  made.logprobs = {{319, -0.1}, {0, -12.5}};
+  made.executions = actors::told_executions{1, 2, 3, std::uint64_t{1} << 53};
   made.time_ns = 12'345'678'901;
   return made;
 }
@@ -60,12 +64,20 @@ request_outcome some_outcome() {
   made.budget = 400;
   made.spent = -3;
   made.losses = {0.1, 1e-300, 2};
+  made.executions = actors::told_executions{4, 3, 2, 1};
   return made;
+}
+
+std::vector<std::pair<std::int32_t, double>> pairs_of(const answer_token& token) {
+  std::vector<std::pair<std::int32_t, double>> pairs;
+  for (const auto& each : token.logprobs) pairs.emplace_back(each.id, each.logprob);
+  return pairs;
 }
 
 bool operator==(const answer_token& a, const answer_token& b) {
   return a.request == b.request && a.index == b.index && a.id == b.id && a.text == b.text &&
-         a.loss == b.loss && a.time_ns == b.time_ns;
+         a.loss == b.loss && a.time_ns == b.time_ns && pairs_of(a) == pairs_of(b) &&
+         a.executions == b.executions;
 }
 
 void check_same(const remote_request& a, const remote_request& b) {
@@ -76,6 +88,8 @@ void check_same(const remote_request& a, const remote_request& b) {
   BOOST_TEST(a.spec.temperature == b.spec.temperature);
   BOOST_TEST(a.spec.sampling_seed == b.spec.sampling_seed);
   BOOST_TEST((a.spec.sampling_stream == b.spec.sampling_stream));
+  BOOST_TEST((a.spec.choice == b.spec.choice));
+  BOOST_TEST(a.spec.tells_executions == b.spec.tells_executions);
   BOOST_TEST(a.spec.stop_strings == b.spec.stop_strings, boost::test_tools::per_element());
   BOOST_TEST(a.spec.ignore_end_of_text == b.spec.ignore_end_of_text);
   BOOST_TEST(a.spec.score == b.spec.score);

@@ -38,6 +38,13 @@ token_state some_token() {
   return state;
 }
 
+token_state some_choosing_token() {
+  auto state = some_token();
+  state.sampling = sampling_rules{0.9, 40, -0.5, 1.5, 6, {3, 17}, {-100.0f, 0.25f}, {5, 5, 9}};
+  state.ran = {1, 2, 3, 4};
+  return state;
+}
+
 expert_call some_call() {
   return {{7, 1, 2, 4},
           2,
@@ -62,6 +69,12 @@ kv_rows some_rows() {
 
 progress_report some_progress() {
   return {7, 1, 2, 9, 42, 1, 100, 50, {0.25}, {1, 2, 3, 4}};
+}
+progress_report some_telling_progress() {
+  auto report = some_progress();
+  report.logprobs = {{42, -0.5}, {41, -0.25}};
+  report.ran = {4, 3, 2, 1};
+  return report;
 }
 reservation some_reservation() {
   return {7, 0, 3, reserve_step::wait, 3, 1, 4096, 1'000'000};
@@ -137,6 +150,52 @@ BOOST_AUTO_TEST_CASE(a_token_keeps_every_bit_and_counts_its_rows) {
   BOOST_TEST(content.value_bytes == 8 * 4);
   check_round_trip(some_token(), read_token);
   BOOST_TEST(std::signbit(read_token(content)->hidden[1]));
+}
+
+BOOST_AUTO_TEST_CASE(what_few_requests_ask_for_costs_the_others_no_byte) {
+  check_round_trip(some_choosing_token(), read_token);
+  const auto read_progress = [](const frame& f) { return decode_progress(f); };
+  check_round_trip(some_telling_progress(), read_progress);
+  for (const std::uint8_t flag : {0, 1}) {
+    auto state = some_choosing_token();
+    state.terms.ignore_end_of_text = flag;
+    check_round_trip(state, read_token);
+    const auto with_all = encode(state).bytes;
+    state.ran.reset();
+    check_round_trip(state, read_token);
+    BOOST_TEST(encode(state).bytes.size() == with_all.size() - 16);
+    state.sampling.reset();
+    const auto plain = encode(state).bytes;
+    // The last byte of the terms says what follows the rest.
+    constexpr std::size_t flags_at = 54;
+    BOOST_TEST(plain[flags_at] == static_cast<char>(flag));
+    BOOST_TEST(plain.substr(0, flags_at) == with_all.substr(0, flags_at));
+    const auto rest = plain.substr(flags_at + 1);
+    BOOST_TEST(rest == with_all.substr(flags_at + 1, rest.size()));
+    BOOST_TEST(plain.size() == with_all.size() - 16 - (8 + 4 + 8 + 8 + 4 + 3 * 4 + 8 + 8 + 12));
+    auto report = some_telling_progress();
+    report.last = flag;
+    report.ran.reset();
+    check_round_trip(report, read_progress);
+    report.logprobs.clear();
+    check_round_trip(report, read_progress);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rules_that_contradict_themselves_are_refused) {
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const auto refused = [](const char* words, const std::function<void(token_state&)>& change) {
+    check_refused<token_state>(some_choosing_token(), read_token, change, words);
+  };
+  refused("biases and their ids", [](token_state& s) { s.sampling->bias.pop_back(); });
+  refused("not finite",
+          [](token_state& s) { s.sampling->bias[0] = std::numeric_limits<float>::infinity(); });
+  refused("not finite", [=](token_state& s) { s.sampling->top_p = nan; });
+  refused("not finite", [=](token_state& s) { s.sampling->presence_penalty = nan; });
+  refused("not finite", [=](token_state& s) { s.sampling->frequency_penalty = nan; });
+  check_refused<progress_report>(
+      some_telling_progress(), [](const frame& f) { return decode_progress(f); },
+      [=](progress_report& report) { report.logprobs[1].logprob = nan; }, "not finite");
 }
 
 BOOST_AUTO_TEST_CASE(calls_outputs_and_kv_rows_round_trip) {

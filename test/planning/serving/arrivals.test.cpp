@@ -175,6 +175,37 @@ BOOST_AUTO_TEST_CASE(tokens_that_cannot_be_are_refused_by_the_field_that_is_wron
        [](state& s) { s.pool = unbounded_budget; }, [](state& s) { s.terms.max_new_tokens = 40; }});
 }
 
+BOOST_AUTO_TEST_CASE(rules_of_sampling_that_cannot_be_are_refused) {
+  using state = wire::token_state;
+  const auto plan = placed();
+  const auto checked = [&](const state& message) { return check(message, 0, limits(), plan); };
+  auto good = token();
+  good.sampling.emplace();
+  good.sampling->bias_ids = {3, 99};
+  good.sampling->bias = {-100, 100};
+  good.sampling->answered = {4, 4};
+  check_refusals<state>(
+      good, checked,
+      {{"top_p", [](state& s) { s.sampling->top_p = 0; }},
+       {"top_p", [](state& s) { s.sampling->top_p = 1.1; }},
+       {"penalty", [](state& s) { s.sampling->presence_penalty = -1001; }},
+       {"penalty", [](state& s) { s.sampling->frequency_penalty = 1001; }},
+       {"logprobs", [](state& s) { s.sampling->logprobs = 34; }},
+       {"more than 1024 biases", [](state& s) { s.sampling->bias_ids.assign(1025, 3); }},
+       {"out of order",
+        [](state& s) {
+          s.sampling->bias_ids = {3, 3};
+        }},
+       {"bias beyond", [](state& s) { s.sampling->bias[1] = 1001; }},
+       {"id with a bias", [](state& s) { s.sampling->bias_ids[1] = 100; }},
+       {"negative token id", [](state& s) { s.sampling->bias_ids[0] = -1; }},
+       {"longer answer", [](state& s) { s.sampling->answered.assign(51, 1); }},
+       {"id of the answer", [](state& s) { s.sampling->answered[0] = 100; }}});
+  check_passes<state>(good, checked,
+                      {[](state& s) { s.sampling->logprobs = 33; },
+                       [](state& s) { s.sampling->answered.clear(); }});
+}
+
 BOOST_AUTO_TEST_CASE(a_token_comes_only_from_servers_that_serve_its_user) {
   const auto plan = placed();
   auto message = token();

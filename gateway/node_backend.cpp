@@ -1,0 +1,57 @@
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "actors/cluster/node.hpp"
+#include "embedding/configuration.hpp"
+#include "gateway/backend.hpp"
+
+namespace ordermoe::gateway {
+
+namespace {
+
+class node_backend final : public backend {
+ public:
+  node_backend(std::shared_ptr<trace::sink> trace, std::unique_ptr<actors::node> running)
+      : trace_(std::move(trace)), running_(std::move(running)) {}
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    return running_->submit(std::move(wanted.spec), std::move(sink));
+  }
+  void cancel(std::uint64_t request) override { running_->cancel(request); }
+  bool is_ready() const override { return true; }
+
+  result<std::string> servers() override {
+    auto told = running_->status_json();
+    if (!told) return told;
+    return "[" + *told + "]";
+  }
+
+  void stop() override {
+    // As far as the others let it come to rest: a trace without its last lines says so itself.
+    if (trace_) static_cast<void>(running_->close_trace());
+    running_->stop();
+    if (trace_) static_cast<void>(trace_->close());
+  }
+
+ private:
+  std::shared_ptr<trace::sink> trace_;  ///< Null: none is written.
+  std::unique_ptr<actors::node> running_;
+};
+
+}  // namespace
+
+result<std::unique_ptr<backend>> start_node(const std::string& config,
+                                            std::function<void(const std::string&)> log,
+                                            job& work) {
+  api::member_options options;
+  options.config = config;
+  options.log = std::move(log);
+  auto ready = embedding::configure(options, work);
+  if (!ready) return ready.error();
+  auto trace = ready->service.sink;
+  auto running = actors::node::start(std::move(*ready));
+  if (!running) return running.error();
+  return std::unique_ptr<backend>(new node_backend(std::move(trace), std::move(*running)));
+}
+
+}  // namespace ordermoe::gateway
