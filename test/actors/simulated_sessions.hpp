@@ -51,6 +51,7 @@ class session_run {
 
  private:
   static constexpr std::size_t n_servers = 4, n_requests = 8;
+  static constexpr const char* stays = "exact, rows stay";
   static constexpr std::int64_t ms = 1'000'000, second = 1000 * ms;
 
   /// A world, and what its requests must be answered with.
@@ -59,11 +60,17 @@ class session_run {
     std::vector<std::vector<std::int32_t>> reference;
   };
 
-  const std::string& strategy() const {
-    return exact_strategies()[seed_ / 10 % exact_strategies().size()];
+  /// `exact` twice: rows roam, or stay where a request came in, so that servers are asked for outputs alone and only who
+  /// awaits one needs them.
+  static const std::vector<std::string>& strategies() {
+    static const std::vector<std::string> names{"exact", "layer-shards", "paper", "ordermoe",
+                                                stays};
+    return names;
   }
-  static prepared prepare(const std::string& strategy);
-  static const prepared& prepared_for(const std::string& strategy);
+  const std::string& strategy() const { return strategies()[seed_ / 10 % strategies().size()]; }
+  bool calls_much() const { return strategy() == "exact" || strategy() == stays; }
+  static prepared prepare(const std::string& name);
+  static const prepared& prepared_for(const std::string& name);
 
   template <class Value>
   Value one_of(std::initializer_list<Value> some) {
@@ -95,8 +102,9 @@ class session_run {
   std::shared_ptr<trace::sink> sink_;
 };
 
-/// Experts in few copies and rows that roam, so that everything that can cross between servers does.
-inline session_run::prepared session_run::prepare(const std::string& strategy) {
+/// Experts in few copies and, but for one, rows that roam, so that everything that can cross between servers does.
+inline session_run::prepared session_run::prepare(const std::string& name) {
+  const std::string strategy = name == stays ? "exact" : name;
   test::world world(strategy, 0, 1, n_servers, tiny_model());
   auto& setup = world.setup;
   draw_options draw;
@@ -113,8 +121,10 @@ inline session_run::prepared session_run::prepare(const std::string& strategy) {
       planning::make_strategy(strategy, setup.profile, setup.servers, setup.costs, planning);
   ORDERMOE_CHECK(made.has_value(), made ? "" : made.error().message);
   setup.chosen = std::move(*made);
-  if (strategy == "exact")
+  if (name == "exact")
     setup.chosen.plan.residence = planning::roaming_residency(n_servers, setup.profile.n_layers);
+  if (name == stays)
+    setup.chosen.plan.residence = planning::access_residency(n_servers, setup.profile.n_layers);
   setup.chunk_rows = 4;
   setup.keep_final_hidden = false;
   world.add_requests(n_requests, 16, 0.8, 10);
@@ -128,11 +138,10 @@ inline session_run::prepared session_run::prepare(const std::string& strategy) {
   return ready;
 }
 
-inline const session_run::prepared& session_run::prepared_for(const std::string& strategy) {
+inline const session_run::prepared& session_run::prepared_for(const std::string& name) {
   static std::map<std::string, prepared> ready;
-  const auto found = ready.find(strategy);
-  return found != ready.end() ? found->second
-                              : ready.emplace(strategy, prepare(strategy)).first->second;
+  const auto found = ready.find(name);
+  return found != ready.end() ? found->second : ready.emplace(name, prepare(name)).first->second;
 }
 
 inline actors::simulated_sessions session_run::sessions() {
@@ -158,7 +167,7 @@ inline void session_run::add_strikes(actors::simulated_sessions& to) {
   const auto add = [&](wire_fault kind, std::uint64_t within_frames) {
     to.strikes.push_back({1 + draws_.below(within_frames), kind});
   };
-  const std::uint64_t frames = strategy() == "exact" ? 2500 : 500;
+  const std::uint64_t frames = calls_much() ? 2500 : 500;
   for (int i = 0; i < 3; ++i) add(wire_fault::cut, 200);
   for (const auto kind :
        {wire_fault::cut, wire_fault::cut_unequally, wire_fault::stall, wire_fault::stall_one_way,
