@@ -3,28 +3,24 @@
 // bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens [costs]]]]: `ordermoe cluster up` starts a process for each server; in each
 // round the requests (16 of 128 new tokens, given as ids to the servers that local mode would give them to) are answered
 // by the processes and by local mode, in turn, all at once; then one alone. Answers must be equal.
-// Prints tokens/s, their ratio, the frames a token that the plan sends, and for one stream the time a token beside the
-// round trips of its frames.
+// Prints tokens/s, their ratio, the frames a token that the plan sends, for one stream the time a token beside the
+// round trips of its frames, and what nodes take afterwards, when nobody asks, for ten seconds.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "actors/cluster/client.hpp"
 #include "actors/service/runtime.hpp"
+#include "bench/processes.hpp"
 #include "bench/spread.hpp"
 #include "config/files.hpp"
-#include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 
@@ -32,99 +28,7 @@ namespace {
 
 using namespace ordermoe;
 namespace fs = std::filesystem;
-using clock = std::chrono::steady_clock;
-
-template <class T>
-T take(result<T> value) {
-  if (value) return std::move(*value);
-  fmt::print(stderr, "bench_cluster: {}\n", value.error().message);
-  std::exit(1);
-}
-
-double seconds_since(clock::time_point begin) {
-  return std::chrono::duration<double>(clock::now() - begin).count();
-}
-
-/// Processes of a folder of their own, ended with it.
-class processes {
- public:
-  processes(const std::string& model, const std::string& cluster, const std::string& strategy,
-            const std::string& costs) {
-    run(fmt::format(
-        "cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
-        "7900 > /dev/null",
-        model, cluster, folder_.string(), strategy, costs));
-    const setup::cluster_folder folder{folder_};
-    const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
-                                                       folder.certificates() / "console.crt",
-                                                       folder.certificates() / "console.key"));
-    for (const auto& file : take(setup::read_cluster_folder(folder)))
-      clients_.push_back(take(actors::cluster_client::connect(
-          identity, take(net::parse_address(file.listen.front())), std::chrono::seconds(5))));
-  }
-  ~processes() {
-    clients_.clear();
-    run(fmt::format("cluster down --dir {}", folder_.string()));
-    fs::remove_all(folder_);
-  }
-
-  fs::path plan() const { return setup::cluster_folder{folder_}.plan(); }
-
-  struct answers {
-    double seconds = 0;
-    std::size_t tokens = 0;
-    std::vector<std::vector<std::int32_t>> ids;
-  };
-  answers ask(const std::vector<actors::request_spec>& requests) {
-    answers made;
-    made.ids.resize(requests.size());
-    const auto begin = clock::now();
-    for (std::size_t i = 0; i < requests.size(); ++i) {
-      actors::remote_request wanted;
-      wanted.spec = requests[i];
-      wanted.spec.sampling_stream = i;
-      clients_[requests[i].access]->submit(std::move(wanted), {{}, [&made, i](const auto& outcome) {
-                                                                 made.ids[i] = outcome.token_ids;
-                                                               }});
-    }
-    for (const auto& client : clients_) client->wait([&] { return client->outstanding() == 0; });
-    made.seconds = seconds_since(begin);
-    for (const auto& each : made.ids) made.tokens += each.size();
-    return made;
-  }
-
-  static nlohmann::json status_of(actors::cluster_client& node) {
-    return nlohmann::json::parse(take(node.status(std::chrono::seconds(5))));
-  }
-  /// Frames that all nodes have sent so far.
-  std::int64_t frames() {
-    std::int64_t all = 0;
-    for (const auto& client : clients_) {
-      const auto status = status_of(*client);
-      for (const auto& link : status.at("links")) all += link.at("frames").get<std::int64_t>();
-    }
-    return all;
-  }
-  double mean_round_trip_us() {
-    std::vector<double> all;
-    for (const auto& client : clients_) {
-      const auto status = status_of(*client);
-      for (const auto& peer : status.at("peers"))
-        all.push_back(peer.at("round_trip_ns").get<double>() * 1e-3);
-    }
-    return bench::spread_of(all).middle;
-  }
-
- private:
-  static void run(const std::string& command) {
-    if (std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0) return;
-    fmt::print(stderr, "bench_cluster: `ordermoe {}` failed\n", command);
-    std::exit(1);
-  }
-  fs::path folder_ =
-      fs::temp_directory_path() / fmt::format("ordermoe-bench-cluster-{}", ::getpid());
-  std::vector<std::unique_ptr<actors::cluster_client>> clients_;
-};
+using bench::take;
 
 actors::run_setup local_setup(const std::string& model, const std::string& cluster,
                               const fs::path& plan, const std::string& costs, job& work) {
@@ -165,10 +69,10 @@ class local_mode {
  public:
   explicit local_mode(actors::service_options options)
       : service_(take(actors::service::start(std::move(options)))) {}
-  processes::answers ask(const std::vector<actors::request_spec>& requests) {
-    processes::answers made;
+  bench::answers ask(const std::vector<actors::request_spec>& requests) {
+    bench::answers made;
     made.ids.resize(requests.size());
-    const auto begin = clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       auto spec = requests[i];
       spec.sampling_stream = i;
@@ -176,7 +80,7 @@ class local_mode {
                        {{}, [&made, i](const auto& outcome) { made.ids[i] = outcome.token_ids; }});
     }
     service_->run_until([&] { return service_->outstanding() == 0; });
-    made.seconds = seconds_since(begin);
+    made.seconds = bench::seconds_since(begin);
     for (const auto& each : made.ids) made.tokens += each.size();
     return made;
   }
@@ -185,9 +89,19 @@ class local_mode {
   std::unique_ptr<actors::service> service_;
 };
 
-void print(const std::string& what, const std::vector<double>& values, const char* unit) {
-  const auto s = bench::spread_of(values);
-  fmt::print("{:<44}{:>10.2f} ({:.2f} to {:.2f}) {}\n", what, s.middle, s.low, s.high, unit);
+/// When nobody asks: processor time, and memory besides weights.
+void print_idle(const bench::processes& cluster) {
+  constexpr double seconds = 10;
+  const auto before = cluster.usages();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  const auto after = cluster.usages();
+  std::vector<double> percent, memory;
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    percent.push_back(100 * (after[i].processor_s - before[i].processor_s) / seconds);
+    memory.push_back(after[i].resident_mib - after[i].weights_mib);
+  }
+  bench::print("idle node", percent, "% of a core");
+  bench::print("memory of a node besides weights", memory, "MiB");
 }
 
 }  // namespace
@@ -204,7 +118,7 @@ int main(int argc, char** argv) {
   };
   const int rounds = number(4, 9);
   const std::string costs = argc > 7 ? argv[7] : "mixtral-8x7b";
-  processes cluster(argv[1], argv[2], argv[3], costs);
+  bench::processes cluster({argv[1], argv[2], argv[3], costs});
   job work;
   const auto setup = local_setup(argv[1], argv[2], cluster.plan(), costs, work);
   const auto requests = requests_of(setup, static_cast<std::size_t>(number(5, 16)),
@@ -238,12 +152,13 @@ int main(int argc, char** argv) {
   }
   fmt::print("{} on {} servers, {} requests at once, {} rounds: medians (quartiles)\n", argv[3],
              setup.servers.size(), requests.size(), rounds);
-  print("processes", by_cluster, "tokens/s");
-  print("local mode", by_local, "tokens/s");
-  print("ratio", ratio, "");
-  print("frames a token", frames, "");
-  print("one stream, processes", one_cluster, "us a token");
-  print("one stream, local mode", one_local, "us a token");
-  print("one stream, frames a token", one_frames, "");
-  print("round trip of a pulse", round_trip, "us");
+  bench::print("processes", by_cluster, "tokens/s");
+  bench::print("local mode", by_local, "tokens/s");
+  bench::print("ratio", ratio, "");
+  bench::print("frames a token", frames, "");
+  bench::print("one stream, processes", one_cluster, "us a token");
+  bench::print("one stream, local mode", one_local, "us a token");
+  bench::print("one stream, frames a token", one_frames, "");
+  bench::print("round trip of a pulse", round_trip, "us");
+  print_idle(cluster);
 }

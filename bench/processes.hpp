@@ -1,0 +1,169 @@
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "actors/cluster/client.hpp"
+#include "bench/spread.hpp"
+#include "setup/cluster_folder.hpp"
+#include "setup/node_setup.hpp"
+
+/// A cluster of processes on this machine, as benchmarks ask it.
+namespace ordermoe::bench {
+
+template <class T>
+T take(result<T> value) {
+  if (value) return std::move(*value);
+  fmt::print(stderr, "{}\n", value.error().message);
+  std::exit(1);
+}
+
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+struct answers {
+  double seconds = 0;
+  std::size_t tokens = 0;
+  std::vector<std::vector<std::int32_t>> ids;  ///< By request.
+};
+
+/// Of a node's process.
+struct usage {
+  double processor_s = 0;                    ///< So far.
+  double resident_mib = 0, weights_mib = 0;  ///< In memory; of it the model, as its plan hosts it.
+};
+
+struct processes_options {
+  std::string model, cluster, strategy;
+  std::string costs = "mixtral-8x7b";
+  int port = 7900;  ///< Of the first; the others follow.
+};
+
+/// One process with one computing thread for each server, in a folder of their own, and ended with it.
+class processes {
+ public:
+  explicit processes(const processes_options& options)
+      : folder_(std::filesystem::temp_directory_path() /
+                fmt::format("ordermoe-bench-{}-{}", ::getpid(), options.port)) {
+    run(fmt::format(
+        "cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
+        "{} > /dev/null",
+        options.model, options.cluster, folder_.string(), options.strategy, options.costs,
+        options.port));
+    const setup::cluster_folder folder{folder_};
+    const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
+                                                       folder.certificates() / "console.crt",
+                                                       folder.certificates() / "console.key"));
+    job work;
+    for (const auto& file : take(setup::read_cluster_folder(folder))) {
+      clients_.push_back(take(actors::cluster_client::connect(
+          identity, take(net::parse_address(file.listen.front())), std::chrono::seconds(5))));
+      std::ifstream(folder.pid(file.name)) >> pids_.emplace_back();
+      weight_bytes_.push_back(take(setup::check_node(file, work)).weight_bytes);
+    }
+  }
+  ~processes() {
+    clients_.clear();
+    run(fmt::format("cluster down --dir {}", folder_.string()));
+    std::filesystem::remove_all(folder_);
+  }
+  processes(const processes&) = delete;
+  processes& operator=(const processes&) = delete;
+
+  std::filesystem::path plan() const { return setup::cluster_folder{folder_}.plan(); }
+
+  /// All at once, each of the server that it names.
+  answers ask(const std::vector<actors::request_spec>& requests) {
+    answers made;
+    made.ids.resize(requests.size());
+    const auto begin = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      actors::remote_request wanted;
+      wanted.spec = requests[i];
+      wanted.spec.sampling_stream = i;
+      clients_[requests[i].access]->submit(std::move(wanted), {{}, [&made, i](const auto& outcome) {
+                                                                 made.ids[i] = outcome.token_ids;
+                                                               }});
+    }
+    for (const auto& client : clients_) client->wait([&] { return client->outstanding() == 0; });
+    made.seconds = seconds_since(begin);
+    for (const auto& each : made.ids) made.tokens += each.size();
+    return made;
+  }
+
+  /// Frames that all nodes have sent so far.
+  std::int64_t frames() {
+    std::int64_t all = 0;
+    for (const auto& client : clients_) {
+      const auto status = status_of(*client);
+      for (const auto& link : status.at("links")) all += link.at("frames").get<std::int64_t>();
+    }
+    return all;
+  }
+  std::vector<usage> usages() const {
+    std::vector<usage> all;
+    for (std::size_t i = 0; i < pids_.size(); ++i)
+      all.push_back({processor_seconds(pids_[i]), resident_mib(pids_[i]),
+                     static_cast<double>(weight_bytes_[i]) / (1 << 20)});
+    return all;
+  }
+  double mean_round_trip_us() {
+    std::vector<double> all;
+    for (const auto& client : clients_) {
+      const auto status = status_of(*client);
+      for (const auto& peer : status.at("peers"))
+        all.push_back(peer.at("round_trip_ns").get<double>() * 1e-3);
+    }
+    return spread_of(all).middle;
+  }
+
+ private:
+  /// proc(5): utime and stime, the 12th and 13th words after the name.
+  static double processor_seconds(int pid) {
+    std::ifstream file(fmt::format("/proc/{}/stat", pid));
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    std::istringstream words(text.substr(text.rfind(')') + 1));
+    const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+    return (std::stod(all.at(11)) + std::stod(all.at(12))) /
+           static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
+  static double resident_mib(int pid) {
+    std::ifstream file(fmt::format("/proc/{}/statm", pid));
+    double size = 0, resident = 0;
+    file >> size >> resident;
+    return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+  }
+  static nlohmann::json status_of(actors::cluster_client& node) {
+    return nlohmann::json::parse(take(node.status(std::chrono::seconds(5))));
+  }
+  static void run(const std::string& command) {
+    if (std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0) return;
+    fmt::print(stderr, "`ordermoe {}` failed\n", command);
+    std::exit(1);
+  }
+
+  std::filesystem::path folder_;
+  std::vector<std::unique_ptr<actors::cluster_client>> clients_;
+  std::vector<int> pids_;
+  std::vector<std::int64_t> weight_bytes_;
+};
+
+inline void print(const std::string& what, const std::vector<double>& values, const char* unit) {
+  const auto s = spread_of(values);
+  fmt::print("{:<44}{:>10.2f} ({:.2f} to {:.2f}) {}\n", what, s.middle, s.low, s.high, unit);
+}
+
+}  // namespace ordermoe::bench
