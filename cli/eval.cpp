@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "bench/experiments/workloads.hpp"
 #include "cli/common.hpp"
 #include "cli/connection.hpp"
 #include "cli/eval_connected.hpp"
+#include "cli/planning_flags.hpp"
 #include "cli/table.hpp"
+#include "config/files.hpp"
 #include "setup/preparation.hpp"
 
 namespace ordermoe::cli {
@@ -19,6 +22,7 @@ namespace fs = std::filesystem;
 struct eval_options {
   world_flags world;
   std::string strategy = "ordermoe", quality = "0", text, problems, wikitext, squad, gsm8k;
+  std::string plan, losses;  ///< Files.
   std::size_t tokens = 10240, n_problems = 0, stride = 0, limit = 0;
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   bool skip_long = false;
@@ -154,13 +158,27 @@ setup::preparation_request request_of(const eval_options& options, double qualit
   return request;
 }
 
+/// A plan that is given is run as it was made.
+result<setup::preparation_request> request_of(const eval_options& options,
+                                              const std::optional<setup::plan_file>& given) {
+  if (given) {
+    auto request = request_of(options, given->origin.quality_percent);
+    request.strategy = given->origin.strategy;
+    return setup::request_with(*given, std::move(request));
+  }
+  const auto quality = parse_quality(options.quality);
+  if (!quality) return quality.error();
+  return request_of(options, *quality);
+}
+
 result<experiments::strategy_report> measure(const eval_options& options,
-                                             const setup::world& loaded, double quality_percent) {
+                                             const setup::world& loaded,
+                                             const setup::preparation_request& request) {
   const auto workloads =
       workloads_of(options, {*loaded.tokens, loaded.model->config().max_context});
   if (!workloads) return workloads.error();
   const progress_display shown;
-  auto ready = setup::prepare(loaded, request_of(options, quality_percent), work());
+  auto ready = setup::prepare(loaded, request, work());
   if (ready && options.world.own_weights)
     ready = setup::with_own_weights(loaded, std::move(*ready));
   if (!ready) return ready.error();
@@ -194,6 +212,12 @@ void print_executions(const experiments::strategy_report& measured) {
       100 * share[0], 100 * share[1], 100 * share[2], 100 * share[3]);
 }
 
+result<void> write_losses(const eval_options& options,
+                          const experiments::strategy_report& measured) {
+  if (options.losses.empty()) return {};
+  return write_file(options.losses, nlohmann::json(measured.losses).dump() + "\n");
+}
+
 result<void> evaluate_connected(const eval_options& options) {
   auto cluster = connected_cluster::connect(options.connection.address, options.connection.folder);
   if (!cluster) return cluster.error();
@@ -215,6 +239,7 @@ result<void> evaluate_connected(const eval_options& options) {
     });
   }();
   if (!measured) return measured.error();
+  if (auto written = write_losses(options, *measured); !written) return written;
   double slots = 0;
   for (const auto count : executions) slots += static_cast<double>(count);
   for (std::size_t i = 0; i < executions.size() && slots > 0; ++i)
@@ -231,6 +256,12 @@ result<void> evaluate_connected(const eval_options& options) {
 }
 
 result<void> check_sources(const CLI::App& command, const eval_options& options) {
+  if (auto good = check_output("--losses", options.losses); !good) return good;
+  if (!options.plan.empty())
+    for (const char* name : {"--strategy", "--quality-budget", "--search-steps", "--own-weights"})
+      if (command.count(name) > 0)
+        return error{errc::usage,
+                     fmt::format("{}: a plan has its own; leave it out with --plan", name)};
   const bool connected = options.connection.given();
   if (!connected && (options.world.model.empty() || options.world.cluster.empty()))
     return error{errc::usage,
@@ -239,7 +270,7 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
   if (!connected) return {};
   for (const char* name : {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy",
                            "--quality-budget", "--expert-precision", "--dense-precision",
-                           "--choose-precision", "--own-weights", "--search-steps"})
+                           "--choose-precision", "--own-weights", "--search-steps", "--plan"})
     if (command.count(name) > 0)
       return error{
           errc::usage,
@@ -248,12 +279,19 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
 }
 
 result<void> evaluate(const eval_options& options) {
-  const auto quality = parse_quality(options.quality);
-  if (!quality) return quality.error();
-  const auto loaded = load_world(options.world);
+  std::optional<setup::plan_file> given;
+  if (!options.plan.empty()) {
+    auto read = setup::read_plan_file(options.plan);
+    if (!read) return read.error();
+    given = std::move(*read);
+  }
+  const auto request = request_of(options, given);
+  if (!request) return request.error();
+  const auto loaded = load_world(options.world, given);
   if (!loaded) return loaded.error();
-  const auto measured = measure(options, *loaded, *quality);
+  const auto measured = measure(options, *loaded, *request);
   if (!measured) return measured.error();
+  if (auto written = write_losses(options, *measured); !written) return written;
   const experiments::report_header header{loaded->model_name, loaded->servers.name,
                                           loaded->costs.name, "virtual", options.world.seed};
   if (options.world.json)
@@ -282,6 +320,10 @@ void add_eval(CLI::App& app) {
       .add_option("--quality-budget", options->quality,
                   "Perplexity increase allowed, in per cent, or unbounded")
       ->capture_default_str();
+  command.add_option("--plan", options->plan,
+                     "Run this plan.json, by its strategy and budget, instead of making one");
+  command.add_option("--losses", options->losses,
+                     "File for the loss of each scored token, in nats (a JSON array)");
   command.add_option("--text", options->text, "Text to score; default: the bundled held-out text");
   command.add_option("--tokens", options->tokens, "Tokens of it at most")
       ->check(whole_from(2, 100'000'000))
