@@ -42,14 +42,15 @@ class reader_first {
   std::atomic<bool> wanted_{false};
 };
 
-/// Whoever fails tries again and fails again, for one reason or a few in turn: each is told once.
+/// Whoever fails tries again and fails again, for one reason or a few in turn: each is told once. There are as many as a
+/// hello has fields, and whoever mends one after the other hears of each.
 class told_reasons {
  public:
   bool is_new(const std::string& why) { return told_.size() < most && told_.insert(why).second; }
   void clear() { told_.clear(); }
 
  private:
-  static constexpr std::size_t most = 8;
+  static constexpr std::size_t most = 64;
   std::set<std::string> told_;
 };
 
