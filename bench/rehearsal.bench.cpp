@@ -7,7 +7,8 @@
 // are asked in K rows, each request of a row when the one before it has ended, of the nodes and of the emulation alike.
 // Prints for both the mean time of an output token after the first, that to the first, and the charged bytes by kind
 // of frame, how far the nodes' are from the emulation's, and by how much the devices' time exceeded what was charged.
-// Nothing of the nodes' is corrected, but that the dilation is taken out of times. Exit code 1 where the time of a token, or
+// Nothing of the nodes' is corrected, but that the dilation is taken out of times. With --no-reports nothing that is
+// measured is decided by: no load reports, and links as the cluster file states them, as the emulation has them. Exit code 1 where the time of a token, or
 // the bytes of tokens, calls, outputs or KV rows, are further from the emulation's than given.
 
 #include <fmt/format.h>
@@ -140,7 +141,7 @@ class rehearsed_cluster {
                     "--dilation {}{}{} > /dev/null",
                     given.model, given.cluster, folder_.string(), given.strategy, given.costs,
                     given.dilation, given.budget.empty() ? "" : " --quality-budget " + given.budget,
-                    given.reports ? "" : " --load-period-ms 0"));
+                    given.reports ? "" : " --load-period-ms 0 --links stated"));
     running = folder_.string();
     const setup::cluster_folder folder{folder_};
     const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
@@ -311,7 +312,7 @@ void print(const options& given, std::size_t in_flight, const outcome& expected,
   const auto emulated = mean_times(expected, 1), rehearsed = mean_times(found, given.dilation);
   fmt::print("{}{}{}, {} in flight, dilation {:g}\n", given.strategy,
              given.budget.empty() ? "" : fmt::format(" {} %", given.budget),
-             given.reports ? "" : ", reports off", in_flight, given.dilation);
+             given.reports ? "" : ", reports off and links as stated", in_flight, given.dilation);
   fmt::print("  {:<12}{:>14}{:>14}{:>10}\n", "", "emulated", "rehearsed", "");
   const auto row = [](const char* name, double a, double b, const char* unit) {
     fmt::print("  {:<12}{:>14.2f}{:>14.2f}{:>10} {}\n", name, a, b, difference(b, a), unit);

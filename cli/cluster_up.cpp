@@ -48,7 +48,7 @@ struct up_command {
   std::uint32_t most_positions = 0;
   bool trace = false, netns = false, rehearse = false;
   double dilation = 1;
-  std::string channel = "asio";
+  std::string channel = "asio", links = "measured";
   double load_period_ms = 5;
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
@@ -158,10 +158,7 @@ node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> i
   state.name = file.name;
   state.address = file.listen.empty() ? "" : file.listen.front();
   const auto at = net::parse_address(state.address);
-  if (!at) {
-    state.problem = "it listens nowhere";
-    return state;
-  }
+  if (!at) return state;  // judge_by_others()
   auto client = actors::cluster_client::connect(std::move(identity), *at, std::chrono::seconds(2),
                                                 setup::connections_of(file.channel));
   const auto status =
@@ -173,6 +170,27 @@ node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> i
   state.status = nlohmann::json::parse(*status, nullptr, false);
   state.serves = state.status.is_object() && serves(state.status);
   return state;
+}
+
+bool is_connected_to(const nlohmann::json& status, const std::string& name) {
+  return std::ranges::any_of(status.at("peers"), [&](const nlohmann::json& peer) {
+    return peer.value("name", "") == name && peer.value("up", false);
+  });
+}
+
+/// Nobody can ask a node that listens nowhere: it serves when all others are connected to it.
+void judge_by_others(std::vector<node_state>& states) {
+  std::vector<const nlohmann::json*> others;
+  for (const auto& each : states)
+    if (each.status.is_object()) others.push_back(&each.status);
+  for (auto& each : states) {
+    if (!each.address.empty()) continue;
+    const auto n = std::ranges::count_if(
+        others, [&](const auto* status) { return is_connected_to(*status, each.name); });
+    each.serves = n > 0 && static_cast<std::size_t>(n) == others.size();
+    each.problem =
+        fmt::format("it listens nowhere; {} of {} others are connected", n, others.size());
+  }
 }
 
 void print_rehearsal(const std::vector<node_state>& states) {
@@ -256,7 +274,8 @@ void print_states(const std::vector<node_state>& states, bool json) {
              "peers", "requests", "answered");
   for (const auto& each : states) {
     if (each.status.is_null()) {
-      fmt::print("{:<12} {:<22} {:<8} {}\n", each.name, each.address, "no", each.problem);
+      fmt::print("{:<12} {:<22} {:<8} {}\n", each.name, each.address.empty() ? "-" : each.address,
+                 each.serves ? "yes" : "no", each.problem);
       continue;
     }
     const auto up = std::ranges::count_if(each.status.at("peers"), [](const nlohmann::json& peer) {
@@ -393,6 +412,7 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.most_positions = options.most_positions;
   contents.trace = options.trace;
   contents.load_period_ms = options.load_period_ms;
+  contents.measures_links = options.links == "measured";
   const auto rehearsed = rehearsal_of(options, *loaded);
   if (!rehearsed) return rehearsed.error();
   contents.rehearsed = *rehearsed;
@@ -426,9 +446,11 @@ result<void> await_all(const cluster_folder& folder, const std::vector<node_file
     states.clear();
     for (const auto& file : files) {
       states.push_back(ask(file, *identity));
-      if (!states.back().serves) break;
+      if (!states.back().serves && !file.listen.empty()) break;
     }
-    if (states.size() == files.size() && states.back().serves) return {};
+    judge_by_others(states);
+    if (states.size() == files.size() && std::ranges::all_of(states, &node_state::serves))
+      return {};
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -515,6 +537,7 @@ result<void> status(const std::string& path, bool json) {
     asked.push_back(std::async(std::launch::async, [&] { return ask(file, *identity); }));
   std::vector<node_state> states;
   for (auto& each : asked) states.push_back(each.get());
+  judge_by_others(states);
   print_states(states, json);
   const auto n = std::ranges::count(states, true, &node_state::serves);
   if (static_cast<std::size_t>(n) == states.size()) return {};
@@ -671,6 +694,11 @@ void add_preparation(CLI::App& command, up_command& options) {
                   "How often a server that works looks whether to tell the others of its waits; 0: "
                   "never")
       ->check(number_from(0, 60'000))
+      ->capture_default_str();
+  command
+      .add_option("--links", options.links,
+                  "Decide by links as they are measured, or as the cluster file has them (stated)")
+      ->check(CLI::IsMember({"measured", "stated"}))
       ->capture_default_str();
 }
 

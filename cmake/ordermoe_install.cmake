@@ -2,6 +2,9 @@
 # The libraries are static; that of a folder is exported under a name of its own because the others link it, and is nobody
 # else's.
 
+#
+# Component `command` is the program, the unit of a node and the bundled data, which the program finds beside itself.
+
 include(CMakePackageConfigHelpers)
 
 set(ORDERMOE_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/OrderMoE")
@@ -24,3 +27,8 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/OrderMoEConfig.cmake.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/OrderMoEConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/OrderMoEConfig.cmake" "${PROJECT_BINARY_DIR}/OrderMoEConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/FindCAF.cmake" DESTINATION "${ORDERMOE_PACKAGE_DIR}" COMPONENT embedding)
+
+install(TARGETS ordermoe RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
+install(FILES "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-node@.service" DESTINATION lib/systemd/system COMPONENT command)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/data/clusters" "${PROJECT_SOURCE_DIR}/data/eval" "${PROJECT_SOURCE_DIR}/data/models"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/ordermoe" COMPONENT command)

@@ -69,6 +69,7 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.threads = contents.threads;
   file.most_positions = contents.most_positions;
   file.load_period_ms = contents.load_period_ms;
+  file.measures_links = contents.measures_links;
   file.rehearsed = contents.rehearsed;
   for (std::size_t other = 0; other < servers.size(); ++other)
     if (other != m)

@@ -50,6 +50,7 @@ struct cluster_folder_contents {
   std::uint32_t most_positions = 0;
   bool trace = false;
   double load_period_ms = 5;
+  bool measures_links = true;
   std::optional<rehearsal> rehearsed;
 };
 

@@ -17,6 +17,10 @@ namespace fs = std::filesystem;
 
 fs::path data_folder() {
   if (const char* named = std::getenv("ORDERMOE_DATA")) return named;
+  std::error_code status;
+  const auto program = fs::read_symlink("/proc/self/exe", status);
+  const auto installed = program.parent_path().parent_path() / "share" / "ordermoe";
+  if (!status && fs::is_directory(installed, status)) return installed;
   return ORDERMOE_SOURCE_DATA;
 }
 

@@ -14,8 +14,8 @@
 /// Texts and prompts from files, as token ids.
 namespace ordermoe::setup {
 
-/// The folder with the bundled models, texts and clusters: $ORDERMOE_DATA, or data/ of the source
-/// tree that this program was built from.
+/// The folder with the bundled models, texts and clusters: $ORDERMOE_DATA, or share/ordermoe of the
+/// prefix in whose bin/ this program is, or data/ of the source tree that it was built from.
 std::filesystem::path data_folder();
 
 using token_documents = std::vector<std::vector<std::int32_t>>;

@@ -70,6 +70,8 @@ expect "nodes must greet each other in time" 2 '--dilation: found 900, expected 
 expect "rows are not sent in fewer bytes than they have" 2 'rows of this model are up to 2 times the bytes that measured charges' "${rehearse[@]}" --rehearse --costs measured
 [[ ! -e rehearsed ]] || fail "a refused rehearsal left a folder"
 expect "hosts rehearse as well" 0 's0' "${prepare[@]/hosts/rehearsing}" --rehearse --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
+expect "links may stay as stated" 0 's0' "${prepare[@]/hosts/stated}" --links stated --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
+grep -q '^links = "stated"' stated/nodes/s2/node.toml || fail "nodes are not told that links stay as stated"
 grep -q '^\[rehearsal\]' rehearsing/nodes/s2/node.toml || fail "hosts are not told that they rehearse"
 rm -r rehearsing
 expect "the model's own charges" 0 's0' "${prepare[@]/hosts/rehearsing}" --costs measured --address s0=10.0.0.1:7400 --address s1=10.0.0.2:7400 --address s2=10.0.0.3:7400
