@@ -30,5 +30,5 @@ install(FILES "${PROJECT_BINARY_DIR}/OrderMoEConfig.cmake" "${PROJECT_BINARY_DIR
 
 install(TARGETS ordermoe RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
 install(FILES "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-node@.service" DESTINATION lib/systemd/system COMPONENT command)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/data/clusters" "${PROJECT_SOURCE_DIR}/data/eval" "${PROJECT_SOURCE_DIR}/data/models"
-  DESTINATION "${CMAKE_INSTALL_DATADIR}/ordermoe" COMPONENT command)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/data/" DESTINATION "${CMAKE_INSTALL_DATADIR}/ordermoe" COMPONENT command
+  PATTERN "*.md" EXCLUDE)
