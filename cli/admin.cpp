@@ -1,14 +1,21 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <histedit.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "cli/common.hpp"
@@ -27,9 +34,28 @@ namespace {
 using nlohmann::ordered_json;
 
 struct admin_flags {
-  std::string folder = ".", node;
+  std::string folder = ".", node, token_file;
   bool json = false, dry_run = false;
 };
+
+/// A secret, from a file that nobody else reads; empty where none is named.
+result<std::string> read_token(const std::string& path) {
+  if (path.empty()) return std::string();
+  struct ::stat status {};
+  if (::stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    return error{
+        errc::usage,
+        fmt::format("--token-file {}: others than its owner may read it; chmod 600 it", path)};
+  constexpr std::size_t most_bytes = 4096;
+  auto text = read_file(path, most_bytes);
+  if (!text) return at("--token-file", text.error());
+  text->erase(text->find_last_not_of(" \t\r\n") + 1);
+  if (text->empty())
+    return error{errc::usage, fmt::format("--token-file {}: found nothing in it, expected the "
+                                          "token that `token create` printed",
+                                          path)};
+  return text;
+}
 
 /// Sessions with the nodes that were asked, kept for the next line.
 class admin_session {
@@ -52,9 +78,11 @@ class admin_session {
   /// From the node of this name; empty: the one that --node names, else the first that answers.
   result<ordered_json> order(const std::string& node, const std::string& verb,
                              const ordered_json& arguments, std::chrono::seconds longest) {
+    const auto token = read_token(flags_.token_file);
+    if (!token) return token.error();
     const auto client = connect(node.empty() ? flags_.node : node);
     if (!client) return client.error();
-    const auto reply = (*client)->order(verb, arguments.dump(), flags_.dry_run, longest);
+    const auto reply = (*client)->order(verb, arguments.dump(), flags_.dry_run, longest, *token);
     if (!reply && reply.error().code == errc::io) clients_.clear();
     if (!reply) return at((*client)->node_name(), reply.error());
     return ordered_json::parse(*reply);
@@ -88,6 +116,7 @@ class admin_session {
 // ------------------------------------------------------------------------------------------- tables
 
 std::string text_of(const ordered_json& value) {
+  if (value.is_null()) return "-";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return fmt::format("{:.3f}", value.get<double>());
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
@@ -135,6 +164,92 @@ void print_members_table(const ordered_json& result) {
                                                                       : "UN";
   }
   print_rows(rows, {"state", "name", "server", "self"});
+}
+
+/// As in 1.3 GB, to three digits or so.
+std::string bytes_text(const ordered_json& bytes) {
+  if (!bytes.is_number()) return "-";
+  const auto n = bytes.get<double>();
+  return n >= 1e9   ? fmt::format("{:.2f} GB", n * 1e-9)
+         : n >= 1e6 ? fmt::format("{:.1f} MB", n * 1e-6)
+                    : fmt::format("{:.1f} kB", n * 1e-3);
+}
+
+void print_status(const ordered_json& result) {
+  print_members(result);
+  auto rows = result.at("nodes");
+  const auto others = rows.size() - 1;
+  for (auto& row : rows) {
+    if (!row.contains("requests")) continue;
+    row["tokens/s"] = fmt::format("{:.1f}", row.value("tokens_per_s", 0.0));
+    row["reserved"] = bytes_text(row["reserved_bytes"]);
+    row["of"] = bytes_text(row["kv_bytes"]);
+    row["peers"] = fmt::format("{}/{}", row.value("connected", 0), others);
+  }
+  print_rows(rows, {"state", "name", "epoch", "tokens/s", "requests", "answered", "reserved", "of",
+                    "peers"});
+}
+
+void print_peers(const ordered_json& result) {
+  print_members(result);
+  print_rows(result.at("peers"), {"state", "name", "boot", "round_trip_ms", "mbit_s", "connections",
+                                  "resent_frames", "written_bytes", "read_bytes"});
+  fmt::print("\n");
+  print_rows(result.at("lanes"), {"peer", "lane", "credit_bytes", "outstanding_bytes",
+                                  "waiting_bytes", "sent_bytes", "received_bytes"});
+}
+
+void print_topology(const ordered_json& result) {
+  print_members(result);
+  auto servers = result.at("servers");
+  for (auto& row : servers) {
+    row["memory"] = bytes_text(row["memory_bytes"]);
+    row["kv"] = bytes_text(row["kv_bytes"]);
+  }
+  print_rows(servers, {"name", "tflops", "memory_gb_per_s", "memory", "kv", "arrival_share"});
+  fmt::print("\n");
+  print_rows(result.at("links"), {"from", "to", "up", "stated_round_trip_ms", "round_trip_ms",
+                                  "stated_mbit_s", "mbit_s"});
+}
+
+/// As in 0-3,7.
+std::string ranges_text(const ordered_json& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    auto end = i;
+    while (end + 1 < numbers.size() && numbers[end + 1].get<int>() == numbers[end].get<int>() + 1)
+      ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i].get<int>());
+    if (end > i) text += fmt::format("-{}", numbers[end].get<int>());
+    i = end + 1;
+  }
+  return text;
+}
+
+void print_experts(const ordered_json& result) {
+  print_members(result);
+  auto rows = result.at("hosted");
+  for (auto& row : rows) row["experts"] = ranges_text(row["experts"]);
+  print_rows(rows, {"layer", "server", "experts"});
+}
+
+std::string date_text(const ordered_json& seconds) {
+  const auto at = static_cast<std::time_t>(seconds.get<std::int64_t>());
+  if (at == 0) return "never";
+  std::tm parts{};
+  ::gmtime_r(&at, &parts);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+void print_tokens(const ordered_json& result) {
+  auto rows = result.at("tokens");
+  for (auto& row : rows) {
+    row["made"] = date_text(row["made_s"]);
+    row["expires"] = date_text(row["until_s"]);
+  }
+  print_rows(rows, {"name", "role", "state", "made", "expires"});
 }
 
 void print_diff(const ordered_json& result) {
@@ -199,13 +314,20 @@ class verbs {
       : parent_(parent), session_(std::move(session)), bind_(std::move(bind)) {}
 
   void add_all() {
+    simple(parent_, "status", "How every node does, in a line each", "status", print_status);
     simple(parent_, "members", "Servers, who is connected, and what is in force", "members",
            print_members_table);
     auto& requests = group("requests", "Requests of a node's users");
     simple(
         requests, "list", "Those that are being answered", "requests.list",
         table("requests", {"request", "phase", "attempt", "prompt_tokens", "new_tokens", "age_s"}));
-    add_cancel(requests);
+    add_number(requests, "show", "One of them, and the memory that it has there", "requests.show");
+    add_number(requests, "cancel", "End one; whoever asked is told", "requests.cancel");
+    simple(parent_, "peers", "A node's sessions with the others: round trip, rate, credit, lanes",
+           "peers", print_peers);
+    simple(parent_, "topology", "Servers, and links as stated and as measured", "topology",
+           print_topology);
+    add_experts();
     add_plan();
     add_policy();
     add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
@@ -214,6 +336,8 @@ class verbs {
     add_events();
     simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
            table("orders", {"time_s", "operation", "who", "role", "what", "text"}));
+    add_log();
+    add_tokens();
     add_examples(parent_, "");
   }
 
@@ -221,20 +345,34 @@ class verbs {
   /// What the help of each ends with.
   static void add_examples(CLI::App& of, const std::string& path) {
     static const std::map<std::string, std::string> arguments{
-        {" requests", " list"},  {" requests cancel", " 72057598332895235"},
-        {" plan", " show"},      {" plan propose", " --strategy layer-shards"},
-        {" plan diff", " 1"},    {" plan apply", " --drain-s 10"},
-        {" policy", " get"},     {" policy set", " omega_time=0.7"},
-        {" cert", " show"},      {" cert reload", " --node s2"},
-        {" drain", " s2"},       {" resume", " s2"},
-        {" events", " --follow"}};
+        {" requests", " list"},
+        {" requests cancel", " 72057598332895235"},
+        {" plan", " show"},
+        {" plan propose", " --strategy layer-shards"},
+        {" plan diff", " 1"},
+        {" plan apply", " --drain-s 10"},
+        {" policy", " get"},
+        {" policy set", " omega_time=0.7"},
+        {" drain", " s2"},
+        {" resume", " s2"},
+        {" events", " --follow"},
+        {" cert", " show"},
+        {" cert reload", " --node s2"},
+        {" requests show", " 72057598332895235"},
+        {" experts", " --layer 3"},
+        {" log", " level get"},
+        {" log level", " get"},
+        {" log level set", " debug --node s2"},
+        {" token", " list"},
+        {" token create", " deploy --role operator --ttl 30d --out deploy.token"},
+        {" token revoke", " deploy"}};
     for (auto* each : of.get_subcommands([](const CLI::App*) { return true; })) {
       const auto words = fmt::format("{} {}", path, each->get_name());
       const auto found = arguments.find(words);
-      each->footer(
-          fmt::format("--dir, --node, --dry-run and --json are those of `ordermoe admin`.\n"
-                      "Example:\n  ordermoe admin{}{} --dir edge",
-                      words, found == arguments.end() ? "" : found->second));
+      each->footer(fmt::format(
+          "--dir, --node, --token-file, --dry-run and --json are those of `ordermoe admin`.\n"
+          "Example:\n  ordermoe admin{}{} --dir edge",
+          words, found == arguments.end() ? "" : found->second));
       add_examples(*each, words);
     }
   }
@@ -262,15 +400,127 @@ class verbs {
     return {};
   }
 
-  void add_cancel(CLI::App& requests) {
-    auto& command = *requests.add_subcommand("cancel", "End one; whoever asked is told");
+  /// Of one request.
+  void add_number(CLI::App& requests, const std::string& name, const std::string& what,
+                  const std::string& verb) {
+    auto& command = *requests.add_subcommand(name, what);
     auto number = std::make_shared<std::uint64_t>(0);
     command.add_option("REQUEST", *number, "Number, as `requests list` tells it")
         ->required()
         ->check(whole_from(0, UINT64_MAX));
-    bind_(command, [session = session_, number] {
-      return ask(session(), {}, "requests.cancel", {{"request", *number}}, soon, {});
+    bind_(command, [session = session_, verb, number] {
+      return ask(session(), {}, verb, {{"request", *number}}, soon, {});
     });
+  }
+
+  void add_experts() {
+    struct wish {
+      std::optional<std::uint32_t> layer;
+      std::string server;
+    };
+    auto wanted = std::make_shared<wish>();
+    auto& command = *parent_.add_subcommand("experts", "Which servers host which experts");
+    command.add_option("--layer", wanted->layer, "Of this layer alone, from 0");
+    command.add_option("--server", wanted->server, "On this server alone");
+    bind_(command, [session = session_, wanted] {
+      auto arguments = ordered_json::object();
+      if (wanted->layer) arguments["layer"] = *wanted->layer;
+      if (!wanted->server.empty()) arguments["server"] = wanted->server;
+      return ask(session(), {}, "experts", arguments, soon, print_experts);
+    });
+  }
+
+  void add_log() {
+    auto& level = *group("log", "What a node writes into its log")
+                       .add_subcommand("level", "The least that is written");
+    level.require_subcommand(1);
+    simple(level, "get", "Which it is", "log.level", {});
+    auto& set = *level.add_subcommand("set", "Another, until the node ends");
+    auto wanted = std::make_shared<std::string>();
+    set.add_option("LEVEL", *wanted, "debug, info, warning, error or off")->required();
+    bind_(set, [session = session_, wanted] {
+      return ask(session(), {}, "log.set_level", {{"level", *wanted}}, soon, {});
+    });
+  }
+
+  void add_tokens() {
+    auto& tokens = group("token", "Secrets by which a console has a role");
+    simple(tokens, "list", "Those that there are; no secrets", "token.list", print_tokens);
+    auto& revoke = *tokens.add_subcommand("revoke", "One does not hold any more, at any node");
+    auto name = std::make_shared<std::string>();
+    revoke.add_option("NAME", *name, "Which")->required();
+    bind_(revoke, [session = session_, name] {
+      return ask(session(), {}, "token.revoke", {{"name", *name}}, soon, {});
+    });
+    add_create_token(tokens);
+  }
+
+  void add_create_token(CLI::App& tokens) {
+    struct wish {
+      std::string name, role, holds_for = "90d", out;
+    };
+    auto wanted = std::make_shared<wish>();
+    auto& command = *tokens.add_subcommand(
+        "create", "A new one; its secret is shown this once and kept nowhere");
+    command.add_option("NAME", wanted->name, "As orders of its bearer are audited")->required();
+    command.add_option("--role", wanted->role, "viewer, operator or admin")
+        ->required()
+        ->check(CLI::IsMember({"viewer", "operator", "admin"}));
+    command
+        .add_option("--ttl", wanted->holds_for,
+                    "How long it holds: 90d, 12h, 30m, 45s; 0: for ever")
+        ->capture_default_str();
+    command.add_option("--out", wanted->out,
+                       "Write the secret to this new file, which its owner alone may read, and do "
+                       "not print it");
+    bind_(command, [session = session_, wanted]() -> result<void> {
+      const auto seconds = seconds_of(wanted->holds_for);
+      if (!seconds) return seconds.error();
+      const auto here = session();
+      auto reply =
+          here->order({}, "token.create",
+                      {{"name", wanted->name}, {"role", wanted->role}, {"for_s", *seconds}}, soon);
+      if (!reply) return reply.error();
+      auto& told = reply->at("result");
+      if (!wanted->out.empty() && told.contains("token")) {
+        if (auto written = write_secret(wanted->out, told.value("token", "")); !written)
+          return written;
+        told["token"] = fmt::format("in {}", wanted->out);
+      }
+      print_reply(here->flags(), *reply, {});
+      return {};
+    });
+  }
+
+  static result<std::int64_t> seconds_of(const std::string& text) {
+    if (text == "0") return std::int64_t{0};
+    static const std::map<char, std::int64_t> units{
+        {'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86'400}};
+    std::int64_t number = 0;
+    const auto* end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, number);
+    const auto unit = read.ptr + 1 == end ? units.find(*read.ptr) : units.end();
+    if (read.ec != std::errc{} || unit == units.end() || number < 1 || number > 100'000'000)
+      return error{
+          errc::usage,
+          fmt::format("--ttl: found '{}', expected a number with s, m, h or d behind it, as "
+                      "90d, or 0",
+                      text)};
+    return number * unit->second;
+  }
+
+  static result<void> write_secret(const std::string& path, const std::string& secret) {
+    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const auto line = secret + "\n";
+    const bool written =
+        file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    const auto why = errno;
+    if (file >= 0) ::close(file);
+    if (written) return {};
+    return error{errc::io,
+                 fmt::format("--out {}: {}; the token was made and its secret is lost: revoke it, "
+                             "and name a new file",
+                             path, std::strerror(why))};
   }
 
   void add_plan() {
@@ -565,13 +815,15 @@ class line_reader {
 
   /// The rest of the only verb that begins so.
   static unsigned char complete(EditLine* edit, int) {
-    static const std::vector<std::string> lines{"members",    "requests list", "requests cancel ",
-                                                "plan show",  "plan propose",  "plan diff",
-                                                "plan apply", "plan abort",    "plan history",
-                                                "policy get", "policy set ",   "drain ",
-                                                "resume ",    "cert show",     "cert reload",
-                                                "events",     "audit",         "help",
-                                                "quit"};
+    static const std::vector<std::string> lines{
+        "status",        "members",        "peers",          "topology",
+        "experts",       "requests list",  "requests show ", "requests cancel ",
+        "log level get", "log level set ", "token list",     "token create ",
+        "token revoke ", "plan show",      "plan propose",   "plan diff",
+        "plan apply",    "plan abort",     "plan history",   "policy get",
+        "policy set ",   "drain ",         "resume ",        "cert show",
+        "cert reload",   "events",         "audit",          "help",
+        "quit"};
     const auto* info = el_line(edit);
     const std::string typed(info->buffer, info->cursor);
     std::string common;
@@ -641,6 +893,9 @@ void add_admin(CLI::App& app) {
   command.add_option("--dir", flags->folder, "Folder of the cluster, with its certificates")
       ->capture_default_str();
   command.add_option("--node", flags->node, "Node to ask; default: the first that answers");
+  command.add_option("--token-file", flags->token_file,
+                     "File with a token of `token create`, whose role is had where it is more than "
+                     "the certificate's");
   command.add_flag("--json", flags->json, "Print JSON on standard output");
   command.add_flag("--dry-run", flags->dry_run, "Say what would be done, and do nothing");
   command.fallthrough();

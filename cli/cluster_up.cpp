@@ -22,6 +22,7 @@
 #include "cli/cluster_network.hpp"
 #include "cli/cluster_processes.hpp"
 #include "cli/common.hpp"
+#include "cli/log_writer.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
 #include "net/identity/certificates.hpp"
@@ -52,6 +53,7 @@ struct up_command {
   double load_period_ms = 5;
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
+  log_choice log;                      ///< Of every node.
 };
 
 // ------------------------------------------------------------------------------------------ processes
@@ -413,6 +415,7 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   contents.trace = options.trace;
   contents.load_period_ms = options.load_period_ms;
   contents.measures_links = options.links == "measured";
+  contents.log = options.log;
   const auto rehearsed = rehearsal_of(options, *loaded);
   if (!rehearsed) return rehearsed.error();
   contents.rehearsed = *rehearsed;
@@ -685,6 +688,7 @@ void add_preparation(CLI::App& command, up_command& options) {
                   "OpenSSL module, which vouches for no names (caf; docs/OPERATING.md)")
       ->check(CLI::IsMember({"asio", "caf"}))
       ->capture_default_str();
+  add_log_flags(command, options.log, false);
   command.add_flag("--trace", options.trace, "Each node writes nodes/NAME/trace.jsonl");
   command.add_flag("--rehearse", options.rehearse,
                    "Devices wait the time that --costs charges, and frames are padded to the "

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "cli/common.hpp"
+#include "cli/log_writer.hpp"
+#include "config/log_events.hpp"
 #include "setup/node_setup.hpp"
 
 namespace ordermoe::cli {
@@ -18,6 +20,7 @@ namespace {
 
 struct node_command {
   std::string config;
+  log_choice log;
   bool json = false;
 };
 
@@ -47,9 +50,13 @@ std::chrono::milliseconds watchdog_period() {
                                                   : 0);
 }
 
+std::string address_of(const actors::node& running) {
+  return net::to_string(running.listens_at().empty() ? net::address{"nowhere", 0}
+                                                     : running.listens_at().front());
+}
+
 void say_ready(const node_command& options, const std::string& name, const actors::node& running) {
-  const auto at = net::to_string(running.listens_at().empty() ? net::address{"nowhere", 0}
-                                                              : running.listens_at().front());
+  const auto at = address_of(running);
   if (options.json)
     fmt::print("{}\n", nlohmann::ordered_json{{"name", name}, {"address", at}}.dump());
   else
@@ -71,24 +78,28 @@ void wait_for_end(actors::node& running) {
   }
 }
 
-void log_line(const std::string& name, const std::string& text) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  std::fputs(fmt::format("{}.{:03} {}: {}\n", ms / 1000, ms % 1000, name, text).c_str(), stderr);
-}
-
 result<void> run_node(const node_command& options) {
   const auto file = read_node_file(options.config);
   if (!file) return file.error();
+  const auto chosen = choose_log(
+      options.log,
+      log_choice_of_environment([](const char* name) -> const char* { return std::getenv(name); }),
+      file->log);
+  if (!chosen) return chosen.error();
+  const auto log = open_log(*chosen, file->name);
+  if (!log) return log.error();
   auto ready = setup::prepare_node(*file, work());
   if (!ready) return ready.error();
-  ready->log = [name = file->name](const std::string& text) { log_line(name, text); };
+  ready->log = *log;
+  const auto boot = ready->transport.boot;
   const auto sink = ready->service.sink;
   auto running = actors::node::start(std::move(*ready));
   if (!running) return running.error();
   say_ready(options, file->name, **running);
+  log->tell(log_event::node_ready, {{"address", address_of(**running)}, {"boot", boot}});
   wait_for_end(**running);
   notify("STOPPING=1");
+  log->tell(log_event::node_ends, {});
   result<void> closed;
   if (sink) closed = (*running)->close_trace();
   (*running)->stop();
@@ -104,10 +115,11 @@ void add_node(CLI::App& app) {
   command.add_option("--config", options->config, "node.toml (config/README.md has the schema)")
       ->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
+  add_log_flags(command, options->log);
   command.footer(
       "Runs until it is interrupted.\n"
       "Example, after `ordermoe cluster up --dir edge`:\n"
-      "  ordermoe node --config edge/nodes/s0/node.toml");
+      "  ordermoe node --config edge/nodes/s0/node.toml --log-level debug --log-format json");
   set_body(command, [options] { return run_node(*options); });
 }
 

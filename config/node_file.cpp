@@ -19,9 +19,10 @@ class node_reader {
  public:
   node_reader(const toml::table& file, std::filesystem::path folder)
       : top_(file, "a node file",
-             {"version", "name", "cluster", "model", "plan", "profile", "state", "trace", "listen",
-              "costs", "kv_precision", "channel", "threads", "most_positions", "load_period_ms",
-              "links", "certificates", "member", "rehearsal"}),
+             {"version",      "name",         "cluster", "model",          "plan",
+              "profile",      "state",        "trace",   "listen",         "costs",
+              "kv_precision", "channel",      "threads", "most_positions", "load_period_ms",
+              "links",        "certificates", "member",  "rehearsal",      "log"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -48,6 +49,7 @@ class node_reader {
     read_certificates();
     if (top_.find("member") != nullptr) read_members();
     if (top_.find("rehearsal") != nullptr) read_rehearsal();
+    if (top_.find("log") != nullptr) read_log();
     return std::move(content_);
   }
 
@@ -118,6 +120,27 @@ class node_reader {
     content_.rehearsed = made;
   }
 
+  void read_log() {
+    const section from(top_.table("log"), "log", {"level", "format", "file"});
+    const auto one_of = [&](const char* key, const char* expected, auto parse) {
+      auto text = from.string(key);
+      if (!parse(text))
+        refuse(
+            errc::out_of_range, from.place(key),
+            fmt::format("found {} = \"{}\", expected one of {}; correct it", key, text, expected));
+      return text;
+    };
+    if (from.find("level") != nullptr)
+      content_.log.level =
+          one_of("level", "debug, info, warning, error, off",
+                 [](const std::string& text) { return parse_log_level(text).has_value(); });
+    if (from.find("format") != nullptr)
+      content_.log.format = one_of("format", "text, json", [](const std::string& text) {
+        return parse_log_format(text).has_value();
+      });
+    if (from.find("file") != nullptr) content_.log.file = path(from, "file").string();
+  }
+
   section top_;
   std::filesystem::path folder_;
   node_file content_;
@@ -185,6 +208,11 @@ std::string node_toml(const node_file& content) {
   if (content.rehearsed)
     text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,
                         content.rehearsed->stretch);
+  const auto& log = content.log;
+  if (log.level || log.format || log.file) text += "\n[log]\n";
+  if (log.level) add("level", *log.level);
+  if (log.format) add("format", *log.format);
+  if (log.file) add("file", *log.file);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/log_settings.hpp"
 #include "config/rehearsal.hpp"
 
 /// node.toml: what one process of a cluster is told (config/README.md has the schema).
@@ -36,6 +37,7 @@ struct node_file {
   std::vector<node_member> members;  ///< The other nodes.
   double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
   std::optional<rehearsal> rehearsed;
+  log_choice log;  ///< `file` as it is meant from the working directory.
 };
 
 /// Relative paths count from the file's folder. Errors name file:line:column, what was found, what is expected and what

@@ -134,14 +134,38 @@ result<actors::service_options> configure(const api::cluster_options& options, j
   return service;
 }
 
+namespace {
+
+/// What the host throws is its own matter.
+log_outlet outlet_to(std::function<void(const api::log_record&)> host, log_level least) {
+  return log_outlet(
+      [host = std::move(host)](const log_record& record) {
+        api::log_record told{
+            to_string(record.level()), std::string(record.name()), {}, text_of(record)};
+        for (const auto& each : record.fields) told.fields.emplace_back(each.name, text_of(each));
+        try {
+          host(told);
+        } catch (...) {
+        }
+      },
+      least);
+}
+
+}  // namespace
+
 result<actors::node_options> configure(const api::member_options& options, job& work) {
   if (options.config.empty())
     return error{errc::usage,
                  "config: no node file is named; `ordermoe cluster prepare` writes some"};
+  const auto least = parse_log_level(options.log_level);
+  if (!least)
+    return error{errc::usage,
+                 fmt::format("log_level: found '{}', expected debug, info, warning, error or off",
+                             options.log_level)};
   const auto file = read_node_file(options.config);
   if (!file) return file.error();
   auto ready = setup::prepare_node(*file, work);
-  if (ready) ready->log = options.log;
+  if (ready && options.log) ready->log = outlet_to(options.log, *least);
   return ready;
 }
 

@@ -71,6 +71,7 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.load_period_ms = contents.load_period_ms;
   file.measures_links = contents.measures_links;
   file.rehearsed = contents.rehearsed;
+  file.log = contents.log;
   for (std::size_t other = 0; other < servers.size(); ++other)
     if (other != m)
       file.members.push_back({servers[other].name, contents.dialled.empty()

@@ -52,6 +52,7 @@ struct cluster_folder_contents {
   double load_period_ms = 5;
   bool measures_links = true;
   std::optional<rehearsal> rehearsed;
+  log_choice log;  ///< Of every node; no file.
 };
 
 /// Makes the folder, with new certificates. Errors: usage where there is a cluster in it already; io; those of

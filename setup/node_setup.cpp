@@ -1,7 +1,9 @@
 #include "setup/node_setup.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -78,6 +80,26 @@ result<std::uint64_t> count_start(const fs::path& state) {
   ++boot;
   if (auto written = write_file(path, fmt::format("{}\n", boot)); !written) return written.error();
   return boot;
+}
+
+/// What an admin keeps over the end of a node: texts by name, in files of the state folder that nobody else reads.
+result<void> read_kept(const fs::path& state, std::map<std::string, std::string>& kept) {
+  constexpr std::size_t most_bytes = 1 << 20;
+  for (const auto* name : {actors::kept_policy_name, actors::kept_tokens_name}) {
+    std::error_code failed;
+    if (!fs::exists(state / name, failed)) continue;
+    auto text = read_file(state / name, most_bytes);
+    if (!text) return text.error();
+    kept[name] = std::move(*text);
+  }
+  return {};
+}
+
+result<void> write_kept(const fs::path& path, const std::string& text) {
+  // A file that is there keeps its mode when it is replaced.
+  const int made = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (made >= 0) ::close(made);
+  return write_file(path, text);
 }
 
 result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {
@@ -404,6 +426,10 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
     if (!opened) return opened.error();
     service.sink = std::move(*opened);
   }
+  if (auto read = read_kept(file.state, options.kept); !read) return read.error();
+  options.keep = [state = file.state](const std::string& name, const std::string& text) {
+    return write_kept(state / name, text);
+  };
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();
   options.transport.boot = *boot;

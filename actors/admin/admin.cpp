@@ -12,9 +12,14 @@
 #include <set>
 #include <utility>
 
+#include "actors/admin/gathering.hpp"
 #include "actors/admin/identity_report.hpp"
+#include "actors/admin/kept_policy.hpp"
 #include "actors/admin/orders.hpp"
+#include "actors/admin/overview.hpp"
 #include "actors/admin/reports.hpp"
+#include "actors/admin/tokens.hpp"
+#include "actors/scheduling/virtual_time_worker.hpp"
 #include "config/json.hpp"
 #include "planning/serving/two_plans.hpp"
 #include "trace/header.hpp"
@@ -52,6 +57,11 @@ struct admin_state {
   bool holds = false;                              ///< Likewise.
   std::optional<order_book> book;
   std::set<std::uint32_t> away;
+  gathering_book gatherings;
+  token_book tokens;
+  kept_policy policy;          ///< That operators set last, at any node; version 0: none did.
+  bool policy_is_due = false;  ///< It was kept, and the planner does not go by it yet.
+  bool ticking = false;
 
   const service_context& context() const { return *work.context; }
   std::uint32_t id() const { return context().seat->server; }
@@ -68,6 +78,54 @@ struct admin_state {
       away.insert(server);
       act(rules->lost(server));
     }
+    read_kept();
+  }
+
+  /// What cannot be read is told, and done without.
+  void read_kept() {
+    const auto& kept = context().seat->kept;
+    if (const auto text = kept.find(kept_tokens_name); text != kept.end()) {
+      if (auto read = token_book::parse(text->second, kept_tokens_name))
+        tokens = std::move(*read);
+      else
+        book->note(log_event::tokens_not_kept, {{"why", read.error().message}});
+    }
+    if (const auto text = kept.find(kept_policy_name); text != kept.end()) {
+      if (auto read = parse_kept_policy(text->second, kept_policy_name)) {
+        policy = std::move(*read);
+        policy_is_due = true;
+        tick_soon();
+      } else {
+        book->note(log_event::policy_not_kept, {{"why", read.error().message}});
+      }
+    }
+  }
+
+  void keep(const char* name, const std::string& text, log_event where_not) {
+    const auto& to = context().seat->keep;
+    if (!to) return;
+    if (auto kept = to(name, text); !kept) book->note(where_not, {{"why", kept.error().message}});
+  }
+
+  // ------------------------------------------------------------------------------------------ time
+
+  static std::int64_t seconds_now() {
+    return std::chrono::duration_cast<std::chrono::seconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  void tick_soon() {
+    constexpr std::int64_t period_ns = 100'000'000;
+    if (std::exchange(ticking, true)) return;
+    send_later(self, caf::actor_cast<admin_actor>(self), period_ns, timer_tick{}, later::timer);
+  }
+
+  void tick() {
+    ticking = false;
+    gatherings.expire(now_ns(self));
+    if (policy_is_due) follow_kept_policy();
+    if (!gatherings.empty() || policy_is_due) tick_soon();
   }
 
   // ------------------------------------------------------------------------------------------ orders
@@ -79,7 +137,7 @@ struct admin_state {
     bool changes;
     handler run;
   };
-  static const std::array<verb, 17>& verbs();
+  static const std::array<verb, 27>& verbs();
 
   void take(admin_order& order) {
     auto taken = std::make_shared<order_in_hand>();
@@ -89,10 +147,12 @@ struct admin_state {
     auto document = json_document::parse(order.text, "order");
     if (!document) return book->refuse(taken, document.error());
     const auto root = (*document)->root();
-    root.only({"ref", "verb", "arguments", "dry_run"});
+    root.only({"ref", "verb", "arguments", "dry_run", "token"});
     taken->ref = root.at("ref").unsigned_integer();
     taken->verb = root.at("verb").string();
     if (const auto dry = root.find("dry_run")) taken->dry_run = dry->boolean();
+    std::string secret;
+    if (const auto token = root.find("token")) secret = token->string();
     const auto arguments = root.at("arguments");
     const auto found =
         std::ranges::find_if(verbs(), [&](const verb& each) { return taken->verb == each.name; });
@@ -102,19 +162,42 @@ struct admin_state {
                           {errc::usage, fmt::format("found verb '{}', expected one of those of "
                                                     "`ordermoe admin --help`",
                                                     taken->verb)});
+    if (!secret.empty())
+      if (auto raised = raise(*taken, secret); !raised) return book->refuse(taken, raised.error());
     if (rank_of(taken->role) < found->least)
       return book->refuse(
-          taken, {errc::usage, fmt::format("{} takes a certificate of role {}, this one is of {}; "
-                                           "issue one with `ordermoe cert issue NAME --role {}`",
-                                           taken->verb, to_string(found->least), taken->role,
-                                           to_string(found->least))});
+          taken, {errc::usage,
+                  fmt::format("{} takes a certificate of role {}, this one is of {}; "
+                              "issue one with `ordermoe cert issue NAME --role {}`, or show a "
+                              "token of `token create` by --token-file",
+                              taken->verb, to_string(found->least), taken->role,
+                              to_string(found->least))});
     if (found->changes) {
       taken->operation =
           fmt::format("{}.{}.{}", name_of(id()), context().seat->boot, ++n_operations);
-      book->audit(taken, "ordered", order.text.substr(0, 500));
+      book->audit(taken, log_event::audit_ordered, without_secret(order.text).substr(0, 500));
     }
     (this->*found->run)(taken, arguments);
     if (auto read = (*document)->finish(0); !read) book->refuse(taken, read.error());
+  }
+
+  static std::string without_secret(const std::string& text) {
+    auto told = ordered_json::parse(text, nullptr, false);
+    if (told.is_object()) told.erase("token");
+    return told.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  }
+
+  /// To the role of a token, where that is more than the certificate's.
+  result<void> raise(order_in_hand& order, const std::string& secret) {
+    const auto shown = tokens.check(secret, seconds_now());
+    if (!shown) {
+      book->note(log_event::token_refused, {{"client", order.who}, {"why", shown.error().message}});
+      return shown.error();
+    }
+    if (rank_of(shown->role) <= rank_of(order.role)) return {};
+    order.role = shown->role;
+    order.token = shown->name;
+    return {};
   }
 
   /// use(what is in force), where there is a plan.
@@ -153,6 +236,194 @@ struct admin_state {
     });
   }
 
+  void show_request(const order_ptr& order, const json_value& arguments) {
+    const auto request = arguments.at("request").unsigned_integer();
+    with_status([this, order, request](const server_status& status) {
+      auto told = request_report(context(), status, request, now_ns(self) - context().start_ns);
+      if (told.is_null()) return book->refuse(order, no_request(request));
+      book->tell(order, std::move(told));
+    });
+  }
+
+  error no_request(std::uint64_t request) const {
+    return {errc::not_found, fmt::format("request {} is not being answered at {}; `requests list` "
+                                         "has those that are",
+                                         request, name_of(id()))};
+  }
+
+  ordered_json figures() const {
+    const auto& ask = context().seat->figures;
+    return ask ? ordered_json::parse(ask(), nullptr, false) : ordered_json::object();
+  }
+
+  void tell_peers(const order_ptr& order, const json_value&) {
+    book->tell(order, peers_report(context(), figures(), away));
+  }
+
+  void tell_experts(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"layer", "server"});
+    std::optional<std::uint32_t> layer, server;
+    if (const auto of = arguments.find("layer"))
+      layer = static_cast<std::uint32_t>(of->unsigned_integer(0, UINT32_MAX));
+    if (const auto of = arguments.find("server")) {
+      const auto name = of->string();
+      const auto& all = context().servers.servers;
+      const auto found = std::ranges::find(all, name, &server_spec::name);
+      if (found == all.end())
+        return book->refuse(order, {errc::usage, fmt::format("found server '{}', expected one of "
+                                                             "those of `members`",
+                                                             name)});
+      server = static_cast<std::uint32_t>(found - all.begin());
+    }
+    with_plan(order, [this, order, layer, server](const in_force& now) {
+      const auto& plan = now.content->plan;
+      if (layer && *layer >= plan.n_layers)
+        return book->refuse(order, {errc::usage, fmt::format("found layer {}, expected 0 to {}",
+                                                             *layer, plan.n_layers - 1)});
+      book->tell(order, experts_report(context(), plan, layer, server));
+    });
+  }
+
+  // --------------------------------------------------------------------------------- the whole cluster
+
+  void tell_status(const order_ptr& order, const json_value&) {
+    gather(order,
+           [this](const told_reports& told) { return cluster_report(context(), told, away); });
+  }
+
+  void tell_topology(const order_ptr& order, const json_value&) {
+    gather(order, [this](const told_reports& told) { return topology_report(context(), told); });
+  }
+
+  /// Answers with what `report` makes of what all nodes say of themselves, who does not in time left out.
+  void gather(const order_ptr& order,
+              const std::function<ordered_json(const told_reports&)>& report) {
+    constexpr std::int64_t longest_ns = 1'000'000'000;
+    if (gatherings.full())
+      return book->refuse(
+          order, {errc::failed, "too many questions to the whole cluster at once; ask again"});
+    with_status([this, order, report](const server_status& status) {
+      std::set<std::uint32_t> others;
+      for (std::uint32_t server = 0; server < context().n_servers(); ++server)
+        if (server != id() && !away.contains(server)) others.insert(server);
+      const auto question = gatherings.begin(
+          others, {{id(), node_report(context(), status, figures(), away)}},
+          now_ns(self) + longest_ns,
+          [this, order, report](const told_reports& told) { book->tell(order, report(told)); });
+      if (question == 0) return;
+      for (const auto server : others) say(server, {{"ask", question}});
+      tick_soon();
+    });
+  }
+
+  void tell_report(std::uint32_t to, std::uint64_t question) {
+    with_status([this, to, question](const server_status& status) {
+      say(to,
+          {{"told", question}, {"report", node_report(context(), status, figures(), away).dump()}});
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------- the log
+
+  void get_log_level(const order_ptr& order, const json_value&) {
+    book->tell(order, {{"node", name_of(id())}, {"level", to_string(context().seat->log.least())}});
+  }
+
+  void set_log_level(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"level"});
+    const auto text = arguments.at("level").string();
+    const auto level = parse_log_level(text);
+    if (!level)
+      return book->refuse(order, {errc::usage, fmt::format("found level '{}', expected debug, "
+                                                           "info, warning, error or off",
+                                                           text)});
+    with_epoch(order, [this, order, level](std::uint64_t epoch) {
+      if (!order->dry_run) {
+        context().seat->log.set_least(*level);
+        book->note(log_event::log_level_changed,
+                   {{"level", to_string(*level)}, {"operation", order->operation}});
+      }
+      book->done(order, epoch, {{"node", name_of(id())}, {"level", to_string(*level)}});
+    });
+  }
+
+  /// use(epoch), of what changes something and no plan.
+  template <class Use>
+  void with_epoch(const order_ptr& order, Use use) {
+    with_status([order, use](const server_status& status) {
+      // Its arguments made no sense.
+      if (!order->reply) return;
+      order->epoch_before = status.epoch;
+      use(status.epoch);
+    });
+  }
+
+  // ------------------------------------------------------------------------------------------- tokens
+
+  void create_token(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"name", "role", "for_s"});
+    const auto name = arguments.at("name").string(), role = arguments.at("role").string();
+    const auto for_s = arguments.at("for_s").integer();
+    with_epoch(order, [this, order, name, role, for_s](std::uint64_t epoch) {
+      auto changed = tokens;
+      const auto made = changed.make(name, role, for_s, seconds_now());
+      if (!made) return book->refuse(order, made.error());
+      ordered_json content{{"name", name}, {"role", role}, {"until_s", made->what.until_s}};
+      if (order->dry_run) return book->done(order, epoch, std::move(content));
+      change_tokens(std::move(changed));
+      book->note(log_event::token_created,
+                 {{"token", name}, {"role", role}, {"operation", order->operation}});
+      content["not_told"] = names_of(away);
+      book->done(order, epoch, std::move(content), {{"token", made->secret}});
+    });
+  }
+
+  void revoke_token(const order_ptr& order, const json_value& arguments) {
+    arguments.only({"name"});
+    const auto name = arguments.at("name").string();
+    with_epoch(order, [this, order, name](std::uint64_t epoch) {
+      auto changed = tokens;
+      if (auto revoked = changed.revoke(name, seconds_now()); !revoked)
+        return book->refuse(order, revoked.error());
+      if (!order->dry_run) {
+        change_tokens(std::move(changed));
+        book->note(log_event::token_revoked, {{"token", name}, {"operation", order->operation}});
+      }
+      book->done(order, epoch, {{"name", name}, {"not_told", names_of(away)}});
+    });
+  }
+
+  void list_tokens(const order_ptr& order, const json_value&) {
+    auto list = ordered_json::array();
+    const auto now = seconds_now();
+    for (const auto& each : tokens.all())
+      list.push_back({{"name", each.name},
+                      {"role", each.role},
+                      {"id", each.id},
+                      {"state", each.revoked      ? "revoked"
+                                : each.holds(now) ? "holds"
+                                                  : "expired"},
+                      {"made_s", each.made_s},
+                      {"until_s", each.until_s}});
+    book->tell(order, {{"node", name_of(id())}, {"tokens", std::move(list)}});
+  }
+
+  /// Here, on disk, and at all that are connected; the others hear of it when they are.
+  void change_tokens(token_book changed) {
+    tokens = std::move(changed);
+    keep(kept_tokens_name, tokens.text(), log_event::tokens_not_kept);
+    for (std::uint32_t server = 0; server < context().n_servers(); ++server)
+      if (server != id() && !away.contains(server)) say(server, {{"tokens", tokens.text()}});
+  }
+
+  ordered_json names_of(const std::set<std::uint32_t>& servers) const {
+    auto names = ordered_json::array();
+    for (const auto server : servers) names.push_back(name_of(server));
+    return names;
+  }
+
+  // ------------------------------------------------------------------------------ looking at this node
+
   void show_plan(const order_ptr& order, const json_value&) {
     with_plan(order, [this, order](const in_force& now) {
       book->tell(order, plan_report(context(), now.content->plan));
@@ -166,7 +437,10 @@ struct admin_state {
 
   void get_policy(const order_ptr& order, const json_value&) {
     with_plan(order, [this, order](const in_force& now) {
-      book->tell(order, {{"version", now.content->policy},
+      book->tell(order, {{"version", policy.version},
+                         {"set_at", policy.version == 0 ? "" : server_name(policy.by)},
+                         {"operation", policy.operation},
+                         {"kept", policy.version > 0 && context().seat->keep != nullptr},
                          {"policy", ordered_json::parse(trace::policy_json(now.policy))}});
     });
   }
@@ -227,7 +501,7 @@ struct admin_state {
 
   /// The others take a newer list from whoever has it; `from` has.
   void identity_changed(const ordered_json& what, std::uint32_t from) {
-    book->note("identity_changed", what);
+    book->note(log_event::identity_changed, what);
     if (!what.contains("revocations")) return;
     for (std::uint32_t server = 0; server < context().n_servers(); ++server)
       if (server != id() && server != from && !away.contains(server)) tell_revocations(server);
@@ -257,13 +531,11 @@ struct admin_state {
       with_status([this, order, request, epoch](const server_status& status) {
         if (std::ranges::find(status.requests, request, &request_status::request) ==
             status.requests.end())
-          return book->refuse(
-              order, {errc::not_found, fmt::format("request {} is not being answered at {}; "
-                                                   "`requests list` has those that are",
-                                                   request, name_of(id()))});
+          return book->refuse(order, no_request(request));
         if (!order->dry_run) {
           self->send(work.server, cancel_request{request});
-          book->note("request_cancelled", {{"request", request}, {"operation", order->operation}});
+          book->note(log_event::request_cancelled,
+                     {{"request", request}, {"operation", order->operation}});
         }
         book->done(order, epoch, {{"request", request}});
       });
@@ -278,7 +550,8 @@ struct admin_state {
       const auto epoch = now.content->plan.epoch;
       if (!order->dry_run) {
         self->send(work.server, drain_server{on});
-        book->note(on ? "drained" : "resumed", {{"operation", order->operation}});
+        book->note(on ? log_event::node_drained : log_event::node_resumed,
+                   {{"operation", order->operation}});
       }
       with_status([this, order, epoch](const server_status& status) {
         book->done(order, epoch,
@@ -314,26 +587,44 @@ struct admin_state {
     with_plan(order, [this, order, members](const in_force& now) {
       const auto changed = changed_policy(now.policy, members);
       if (!changed) return book->refuse(order, changed.error());
+      const auto version = policy.version + 1;
       if (!order->dry_run) {
-        const auto text = trace::policy_json(*changed);
+        adopt_policy({version, id(), order->operation, *changed});
         for (std::uint32_t server = 0; server < context().n_servers(); ++server)
-          if (server != id() && !away.contains(server))
-            say(server, {{"policy", text}, {"operation", order->operation}});
-        adopt_policy(*changed, order->operation);
+          if (server != id() && !away.contains(server)) say(server, {{"policy", text_of(policy)}});
       }
-      auto missed = ordered_json::array();
-      for (const auto server : away) missed.push_back(name_of(server));
       book->done(order, now.content->plan.epoch,
-                 {{"policy", ordered_json::parse(trace::policy_json(*changed))},
-                  {"not_told", std::move(missed)}});
+                 {{"version", version},
+                  {"policy", ordered_json::parse(trace::policy_json(*changed))},
+                  {"not_told", names_of(away)}});
     });
   }
 
-  void adopt_policy(const planning::selection_policy& policy, const std::string& operation) {
+  void adopt_policy(kept_policy next) {
+    policy = std::move(next);
+    // One that was kept is older.
+    policy_is_due = false;
+    order_policy();
+    keep(kept_policy_name, text_of(policy), log_event::policy_not_kept);
+  }
+
+  void order_policy() {
     auto wanted = std::make_shared<policy_order>();
-    wanted->policy = policy;
+    wanted->policy = policy.policy;
     self->send(work.planner, change_policy{std::move(wanted)});
-    book->note("policy_changed", {{"operation", operation}});
+    book->note(log_event::policy_changed,
+               {{"operation", policy.operation}, {"version", policy.version}});
+  }
+
+  /// The planner has no use for a policy before its first plan.
+  void follow_kept_policy() {
+    self->request(work.planner, caf::infinite, in_force_query{}).then([this](const in_force& now) {
+      if (now.content && std::exchange(policy_is_due, false)) order_policy();
+    });
+  }
+
+  std::string server_name(std::uint32_t server) const {
+    return server < context().n_servers() ? name_of(server) : std::string();
   }
 
   // --------------------------------------------------------------------------------------------- plans
@@ -354,7 +645,7 @@ struct admin_state {
             if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
             if (proposals.size() == most_proposals) proposals.pop_front();
             proposals.push_back({++n_proposals, made, way_to(before->plan, *made.plan)});
-            book->note("plan_proposed",
+            book->note(log_event::plan_proposed,
                        {{"proposal", n_proposals}, {"operation", order->operation}});
             book->done(order, epoch, proposal_report(context(), proposals.back()));
           });
@@ -502,7 +793,7 @@ struct admin_state {
     step.admin = caf::actor_cast<caf::strong_actor_ptr>(self);
     switch (what.step) {
       case change_step::prepare: {
-        book->note("plan_change_begins", {{"leader", name_of(rules->leader())}});
+        book->note(log_event::plan_change_begins, {{"leader", name_of(rules->leader())}});
         if (auto read = read_plan(what.text); !read)
           return act(rules->step_done(what.change, read.error().message));
         step.plan = prepared;
@@ -511,7 +802,7 @@ struct admin_state {
         break;
       }
       case change_step::hold:
-        book->note("admission_held");
+        book->note(log_event::plan_admission_held);
         break;
       case change_step::install:
       case change_step::commit:
@@ -519,7 +810,7 @@ struct admin_state {
         break;
       case change_step::abort:
         step.why = what.text;
-        book->note("plan_change_aborted", {{"why", what.text}});
+        book->note(log_event::plan_change_aborted, {{"why", what.text}});
         break;
     }
     self->send(work.planner, std::move(step));
@@ -548,15 +839,15 @@ struct admin_state {
     const auto& why = message.why;
     const auto about = ordered_json{{"epoch", prepared ? prepared->epoch : 0}};
     if (message.step == change_step::commit && prepared) keep_plan();
-    if (message.step == change_step::commit) book->note("plan_changed", about);
-    if (message.step == change_step::retire) book->note("plan_before_gone", about);
+    if (message.step == change_step::commit) book->note(log_event::plan_changed, about);
+    if (message.step == change_step::retire) book->note(log_event::plan_before_gone, about);
     act(rules->step_done(message.change, why));
   }
 
   void keep_plan() {
     if (!context().seat->adopt) return;
     if (auto kept = context().seat->adopt(*prepared); !kept)
-      book->note("plan_not_kept", {{"why", kept.error().message}});
+      book->note(log_event::plan_not_kept, {{"why", kept.error().message}});
   }
 
   void finish(serving::change_id change, const std::string& why) {
@@ -595,15 +886,7 @@ struct admin_state {
       if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
       return take_revocations(message.server, pem);
     }
-    if (const auto policy = root.find("policy")) {
-      root.only({"policy", "operation"});
-      const auto text = policy->string();
-      const auto operation = root.at("operation").string();
-      if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
-      const auto parsed = trace::parse_policy(text, "policy");
-      if (!parsed) return ignore(message.server, parsed.error());
-      return adopt_policy(*parsed, operation);
-    }
+    if (!root.find("change")) return take_talk(message.server, **document);
     root.only({"change", "kind", "text"});
     change_message said;
     said.change = root.at("change").unsigned_integer();
@@ -618,31 +901,89 @@ struct admin_state {
   /// From the node around it: an event.
   void take_own(const std::string& text) {
     const auto said = ordered_json::parse(text);
-    const auto event = said.at("event").get<std::string>();
-    if (event == "identity_changed") return identity_changed(said.at("about"), id());
-    book->note(event, said.at("about"));
+    const auto event = find_log_event(said.at("event").get<std::string>());
+    if (event == log_event::identity_changed) return identity_changed(said.at("about"), id());
+    if (event) book->note(*event, said.at("about"));
+  }
+
+  /// What is no part of a change of plan: {"ask"}, {"told", "report"}, {"policy"} or {"tokens"}.
+  void take_talk(std::uint32_t from, json_document& document) {
+    const auto root = document.root();
+    root.only({"ask", "told", "report", "policy", "tokens"});
+    const auto ask = root.find("ask"), told = root.find("told"), set = root.find("policy"),
+               shared = root.find("tokens");
+    const auto question = ask    ? ask->unsigned_integer()
+                          : told ? told->unsigned_integer()
+                                 : std::uint64_t{0};
+    const auto text = told     ? root.at("report").string()
+                      : set    ? set->string()
+                      : shared ? shared->string()
+                               : std::string();
+    if (auto read = document.finish(0); !read) return ignore(from, read.error());
+    if (ask) return tell_report(from, question);
+    if (told) {
+      auto report = ordered_json::parse(text, nullptr, false);
+      if (!report.is_object())
+        return ignore(from, {errc::malformed, "found a report that is none"});
+      return gatherings.take(question, from, std::move(report));
+    }
+    if (set) return take_policy(from, text);
+    if (shared) return take_tokens(from, text);
+    ignore(from, {errc::malformed, "found a message without content"});
+  }
+
+  void take_policy(std::uint32_t from, const std::string& text) {
+    auto theirs = parse_kept_policy(text, "policy");
+    if (!theirs) return ignore(from, theirs.error());
+    if (theirs->is_newer_than(policy)) adopt_policy(std::move(*theirs));
+  }
+
+  void take_tokens(std::uint32_t from, const std::string& text) {
+    const auto theirs = token_book::parse(text, "tokens");
+    if (!theirs) return ignore(from, theirs.error());
+    if (tokens.merge(*theirs, seconds_now()))
+      keep(kept_tokens_name, tokens.text(), log_event::tokens_not_kept);
+  }
+
+  /// What it may have missed.
+  void greet(std::uint32_t server) {
+    if (policy.version > 0) say(server, {{"policy", text_of(policy)}});
+    if (!tokens.empty()) say(server, {{"tokens", tokens.text()}});
   }
 
   void ignore(std::uint32_t server, const error& why) {
-    book->note("peer_makes_no_sense", {{"peer", name_of(server)}, {"why", why.message}});
+    book->note(log_event::peer_ignored, {{"peer", name_of(server)}, {"why", why.message}});
   }
 
   void take(const peer_changed& message) {
     if (message.server >= context().n_servers() || message.server == id()) return;
-    book->note(message.up ? "peer_up" : "peer_down", {{"peer", name_of(message.server)}});
+    book->keep_event(message.up ? log_event::session_up : log_event::session_down,
+                     {{"peer", name_of(message.server)}});
     if (message.up) {
       away.erase(message.server);
+      greet(message.server);
       rules->found(message.server);
       tell_revocations(message.server);
     } else {
       away.insert(message.server);
+      gatherings.lose(message.server);
       act(rules->lost(message.server));
     }
   }
 };
 
-const std::array<admin_state::verb, 17>& admin_state::verbs() {
-  static const std::array<verb, 17> all{{
+const std::array<admin_state::verb, 27>& admin_state::verbs() {
+  static const std::array<verb, 27> all{{
+      {"status", rank::viewer, false, &admin_state::tell_status},
+      {"peers", rank::viewer, false, &admin_state::tell_peers},
+      {"topology", rank::viewer, false, &admin_state::tell_topology},
+      {"experts", rank::viewer, false, &admin_state::tell_experts},
+      {"requests.show", rank::viewer, false, &admin_state::show_request},
+      {"log.level", rank::viewer, false, &admin_state::get_log_level},
+      {"log.set_level", rank::operator_, true, &admin_state::set_log_level},
+      {"token.list", rank::admin, false, &admin_state::list_tokens},
+      {"token.create", rank::admin, true, &admin_state::create_token},
+      {"token.revoke", rank::admin, true, &admin_state::revoke_token},
       {"members", rank::viewer, false, &admin_state::members},
       {"requests.list", rank::viewer, false, &admin_state::list_requests},
       {"plan.show", rank::viewer, false, &admin_state::show_plan},
@@ -681,6 +1022,7 @@ admin_actor spawn_admin(caf::actor_system& system, admin_work work) {
         [&state](const plan_before_ended& message) {
           state.act(state.rules->ended(message.change));
         },
+        [&state](const timer_tick&) { state.tick(); },
     };
   });
 }

@@ -7,17 +7,27 @@
 /// What an operator sees of a running cluster and changes in it. Every node has an admin; whoever is connected to a node
 /// asks that one, and it asks the others where that takes all of them.
 ///
-/// An order is a JSON text {"ref", "verb", "arguments", "dry_run"}; its reply {"ref", "result"}, where something changes
+/// An order is a JSON text {"ref", "verb", "arguments", "dry_run", "token"}; its reply {"ref", "result"}, where something changes
 /// with "operation", "epoch_before" and "epoch_after", or {"ref", "problem": {"code", "message"}}.
 ///
 ///   verb             role      arguments                      what
+///   status           viewer                                   a line for each node, who is asked all at once
+///   topology         viewer                                   servers, links as stated and as each node found them
+///   peers            viewer                                   this node's sessions with the others
+///   experts          viewer    layer, server                  which servers host which
 ///   members          viewer                                   servers, who is connected, plan and policy in force
 ///   requests.list    viewer                                   of this node's users
+///   requests.show    viewer    request                        and its memory here
 ///   plan.show        viewer                                   the plan in force
 ///   plan.diff        viewer    proposal                       experts that servers gain and lose
 ///   plan.history     viewer                                   changes, and why some were refused
 ///   policy.get       viewer
+///   log.level        viewer
 ///   events           viewer    since                          what happened here, numbered
+///   log.set_level    operator  level                          of this node, until it ends
+///   token.list       admin                                    no secrets
+///   token.create     admin     name, role, for_s              the reply has the secret, this once
+///   token.revoke     admin     name                           at all nodes
 ///   audit            admin                                    who ordered what, and what came of it
 ///   cert.show        viewer                                   this node's certificate, and what it takes as revoked
 ///   cert.reload      admin     revocations                    reads certificate, key and list of what is revoked anew;
@@ -28,6 +38,12 @@
 ///   plan.apply       admin     proposal, drain_s              all servers go over to it, or none
 ///   plan.abort       admin                                    ends a change that is not committed
 ///   policy.set       admin     policy (members to change)     on all servers
+///
+/// `token`, where it is there, is the secret of a token (tokens.hpp), by whose role the order counts where that is more than
+/// the certificate's.
+///
+/// Admins say to each other: parts of a change of plan; {"ask"}, answered by {"told", "report"}, for what is asked of the
+/// whole cluster; and {"policy"} and {"tokens"} when one changes and when a server is connected again.
 ///
 /// A change of plan is made by the rules of planning/serving/plan_change.hpp: weights are loaded while requests are
 /// answered; then new ones begin under the new plan, and those before end under theirs, at most drain_s seconds later by

@@ -1,7 +1,5 @@
 #include "actors/admin/orders.hpp"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 namespace ordermoe::actors {
@@ -9,6 +7,27 @@ namespace ordermoe::actors {
 using nlohmann::ordered_json;
 
 namespace {
+
+log_field field_of(const std::string& name, const ordered_json& value) {
+  if (value.is_boolean()) return {name, value.get<bool>()};
+  if (value.is_number_unsigned()) return {name, value.get<std::uint64_t>()};
+  if (value.is_number_integer()) return {name, value.get<std::int64_t>()};
+  if (value.is_number()) return {name, value.get<double>()};
+  return {name, value.is_string() ? value.get<std::string>() : value.dump()};
+}
+
+std::vector<log_field> fields_of(const ordered_json& about) {
+  std::vector<log_field> fields;
+  for (const auto& [name, value] : about.items()) fields.push_back(field_of(name, value));
+  return fields;
+}
+
+const char* what_of(log_event audited) {
+  return audited == log_event::audit_ordered         ? "ordered"
+         : audited == log_event::audit_done          ? "done"
+         : audited == log_event::audit_would_be_done ? "would be done"
+                                                     : "refused";
+}
 
 void keep(order_book::lines& kept, ordered_json line) {
   if (kept.size() == order_book::most_kept) kept.pop_front();
@@ -25,23 +44,26 @@ const char* to_string(rank of) {
   return of == rank::admin ? "admin" : of == rank::operator_ ? "operator" : "viewer";
 }
 
-void order_book::note(const std::string& event, const ordered_json& about) {
-  ordered_json line{{"number", ++n_events_}, {"time_s", time_s_()}, {"event", event}};
+void order_book::note(log_event event, const ordered_json& about) {
+  log_.tell(event, fields_of(about));
+  keep_event(event, about);
+}
+
+void order_book::keep_event(log_event event, const ordered_json& about) {
+  ordered_json line{
+      {"number", ++n_events_}, {"time_s", time_s_()}, {"event", facts_of(event).name}};
   line.update(about);
-  if (log_) log_(fmt::format("event {} {}", event, about.dump()));
   keep(events_, std::move(line));
 }
 
-void order_book::audit(const order_ptr& order, const std::string& what, const std::string& text) {
-  keep(audit_, {{"time_s", time_s_()},
-                {"operation", order->operation},
-                {"who", order->who},
-                {"role", order->role},
-                {"what", what},
-                {"text", text}});
-  if (log_)
-    log_(fmt::format("audit {} by {} ({}): {}: {}", order->operation, order->who, order->role, what,
-                     text));
+void order_book::audit(const order_ptr& order, log_event what, const std::string& text) {
+  ordered_json line{{"operation", order->operation}, {"who", order->who}, {"role", order->role}};
+  if (!order->token.empty()) line["token"] = order->token;
+  line["text"] = text;
+  log_.tell(what, fields_of(line));
+  ordered_json kept{{"time_s", time_s_()}, {"what", what_of(what)}};
+  kept.update(line);
+  keep(audit_, std::move(kept));
 }
 
 void order_book::answer(const order_ptr& order, const ordered_json& reply) {
@@ -53,7 +75,8 @@ void order_book::answer(const order_ptr& order, const ordered_json& reply) {
 }
 
 void order_book::refuse(const order_ptr& order, const error& why) {
-  if (!order->operation.empty() && order->reply) audit(order, "refused", why.message);
+  if (!order->operation.empty() && order->reply)
+    audit(order, log_event::audit_refused, why.message);
   answer(order, {{"problem", {{"code", static_cast<int>(why.code)}, {"message", why.message}}}});
 }
 
@@ -61,8 +84,12 @@ void order_book::tell(const order_ptr& order, ordered_json content) {
   answer(order, {{"result", std::move(content)}});
 }
 
-void order_book::done(const order_ptr& order, std::uint64_t epoch_after, ordered_json content) {
-  if (order->reply) audit(order, order->dry_run ? "would be done" : "done", content.dump());
+void order_book::done(const order_ptr& order, std::uint64_t epoch_after, ordered_json content,
+                      const ordered_json& secret) {
+  if (order->reply)
+    audit(order, order->dry_run ? log_event::audit_would_be_done : log_event::audit_done,
+          content.dump());
+  content.update(secret);
   answer(order, {{"operation", order->operation},
                  {"dry_run", order->dry_run},
                  {"epoch_before", order->epoch_before},

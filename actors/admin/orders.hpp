@@ -9,6 +9,7 @@
 #include <string>
 
 #include "config/error.hpp"
+#include "config/log_events.hpp"
 
 /// Operators' orders: who may give which, how they are answered, and what is kept of them and of what happened. No CAF
 /// type in this header.
@@ -26,6 +27,7 @@ struct order_in_hand {
   std::string who, role, verb, arguments;
   bool dry_run = false;
   std::string operation;  ///< Empty where it changes nothing.
+  std::string token;      ///< By whose name it has its role; empty: by the certificate.
   std::uint64_t epoch_before = 0;
   std::function<void(std::string)> reply;  ///< Empty once it is answered.
 };
@@ -38,19 +40,25 @@ class order_book {
   static constexpr std::size_t most_kept = 1000;  ///< Events, and lines of the audit.
   using lines = std::deque<nlohmann::ordered_json>;
 
-  /// `time_s`: since the start of the service. `log` may be empty.
-  order_book(std::function<double()> time_s, std::function<void(const std::string&)> log)
+  /// `time_s`: since the start of the service.
+  order_book(std::function<double()> time_s, log_outlet log)
       : time_s_(std::move(time_s)), log_(std::move(log)) {}
 
-  void note(const std::string& event,
+  /// Into the events and the log; `about` has the event's fields.
+  void note(log_event event,
             const nlohmann::ordered_json& about = nlohmann::ordered_json::object());
-  void audit(const order_ptr& order, const std::string& what, const std::string& text);
+  /// Into the events alone: of what the log has from elsewhere.
+  void keep_event(log_event event, const nlohmann::ordered_json& about);
+  /// `what` is one of the audit's events.
+  void audit(const order_ptr& order, log_event what, const std::string& text);
 
   void refuse(const order_ptr& order, const error& why);
   /// Of an order that changes nothing.
   void tell(const order_ptr& order, nlohmann::ordered_json content);
   /// Of one that does, or would.
-  void done(const order_ptr& order, std::uint64_t epoch_after, nlohmann::ordered_json content);
+  /// `secret`: members of the reply that are kept nowhere.
+  void done(const order_ptr& order, std::uint64_t epoch_after, nlohmann::ordered_json content,
+            const nlohmann::ordered_json& secret = nlohmann::ordered_json::object());
 
   std::uint64_t latest_event() const { return n_events_; }
   const lines& events() const { return events_; }
@@ -60,7 +68,7 @@ class order_book {
   void answer(const order_ptr& order, const nlohmann::ordered_json& reply);
 
   std::function<double()> time_s_;
-  std::function<void(const std::string&)> log_;
+  log_outlet log_;
   std::uint64_t n_events_ = 0;
   lines events_, audit_;
 };

@@ -107,14 +107,15 @@ class cluster_client::content final : public net::transport_user {
   }
 
   result<std::string> order(const std::string& verb, const std::string& arguments, bool dry_run,
-                            std::chrono::milliseconds longest) {
+                            std::chrono::milliseconds longest, const std::string& token) {
     std::unique_lock lock(mutex_);
     const auto ref = next_++;
     lock.unlock();
-    const nlohmann::ordered_json text{{"ref", ref},
-                                      {"verb", verb},
-                                      {"arguments", nlohmann::ordered_json::parse(arguments)},
-                                      {"dry_run", dry_run}};
+    nlohmann::ordered_json text{{"ref", ref},
+                                {"verb", verb},
+                                {"arguments", nlohmann::ordered_json::parse(arguments)},
+                                {"dry_run", dry_run}};
+    if (!token.empty()) text["token"] = token;
     if (!say(control_kind::order, text.dump())) return error{errc::io, gone_text()};
     lock.lock();
     changed_.wait_for(lock, longest, [&] { return replies_.contains(ref) || !up_; });
@@ -361,8 +362,9 @@ void cluster_client::run_expert(expert_ask ask, std::function<void(const expert_
   content_->run_expert(std::move(ask), std::move(sink));
 }
 result<std::string> cluster_client::order(const std::string& verb, const std::string& arguments,
-                                          bool dry_run, std::chrono::milliseconds longest) {
-  return content_->order(verb, arguments, dry_run, longest);
+                                          bool dry_run, std::chrono::milliseconds longest,
+                                          const std::string& token) {
+  return content_->order(verb, arguments, dry_run, longest, token);
 }
 result<std::string> cluster_client::status(std::chrono::milliseconds longest) {
   return content_->status(longest);

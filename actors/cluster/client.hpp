@@ -40,10 +40,10 @@ class cluster_client {
   /// Has an expert run wherever it is. The sink is called once, on another thread, also where the node goes away; the
   /// ask's ref is filled in.
   void run_expert(expert_ask ask, std::function<void(const expert_answer&)> sink);
-  /// An operator's order (admin.hpp); `arguments` is a JSON object. Gives the reply's JSON without its ref. Errors: the
+  /// An operator's order (admin.hpp); `arguments` is a JSON object, `token` the secret of one that raises the role, if any. Gives the reply's JSON without its ref. Errors: the
   /// problem that the node tells; timed_out; io where it went away.
   result<std::string> order(const std::string& verb, const std::string& arguments, bool dry_run,
-                            std::chrono::milliseconds longest);
+                            std::chrono::milliseconds longest, const std::string& token = {});
   /// What the node says of itself: JSON. Error: timed_out; io where it went away.
   result<std::string> status(std::chrono::milliseconds longest);
 

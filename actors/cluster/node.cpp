@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "actors/cluster/expert_desk.hpp"
 #include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
+#include "config/log_events.hpp"
 
 namespace ordermoe::actors {
 
@@ -91,6 +93,39 @@ ordered_json rehearsal_json(const rehearsal& how, const rehearsal_figures& figur
 }
 
 }  // namespace
+
+/// Of a count that grows: how fast it grew in the last seconds.
+class token_rate {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  void sample(std::uint64_t count) {
+    const std::lock_guard lock(mutex_);
+    const auto now = clock::now();
+    if (!samples_.empty() && now - samples_.back().at < std::chrono::milliseconds(900)) return;
+    if (samples_.size() == n_samples) samples_.pop_front();
+    samples_.push_back({now, count});
+  }
+
+  /// The count, and what it gained a second since the oldest sample.
+  std::pair<std::uint64_t, double> rate(std::uint64_t count) const {
+    const std::lock_guard lock(mutex_);
+    if (samples_.empty()) return {count, 0};
+    const std::chrono::duration<double> passed = clock::now() - samples_.front().at;
+    return {count, passed.count() > 0
+                       ? static_cast<double>(count - samples_.front().count) / passed.count()
+                       : 0};
+  }
+
+ private:
+  static constexpr std::size_t n_samples = 10;  ///< About a second apart.
+  struct one {
+    clock::time_point at;
+    std::uint64_t count = 0;
+  };
+  mutable std::mutex mutex_;
+  std::deque<one> samples_;
+};
 
 class node::content final : public net::transport_user {
  public:
@@ -179,20 +214,21 @@ class node::content final : public net::transport_user {
   }
 
   void client_came(peer_id id, const net::certificate_name& who) override {
+    log(log_event::client_came, {{"client", who.name}, {"role", net::to_string(who.of)}});
     const std::lock_guard lock(clients_mutex_);
     clients_[id] = {who, {}};
   }
 
   void problem(const std::string& who, const error& why) override {
-    log(fmt::format("{}: {}", who, why.message));
+    log(log_event::connection_failed, {{"who", who}, {"why", why.message}});
   }
 
  private:
   std::uint32_t server_of(peer_id peer) const { return peer < options_.server ? peer : peer + 1; }
   const std::string& name_of(peer_id peer) const { return options_.transport.peers[peer].name; }
 
-  void log(const std::string& text) const {
-    if (options_.log) options_.log(text);
+  void log(log_event event, std::vector<log_field> fields) const {
+    options_.log.tell(event, std::move(fields));
   }
 
   void fill_in_seat() {
@@ -220,6 +256,9 @@ class node::content final : public net::transport_user {
     seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
     seat.log = options_.log;
     seat.identity = identity_;
+    seat.kept = options_.kept;
+    seat.keep = options_.keep;
+    seat.figures = [this] { return figures_json(); };
     options_.service.seat = std::move(seat);
   }
 
@@ -263,6 +302,24 @@ class node::content final : public net::transport_user {
     return {};
   }
 
+  /// Of the admin's actor.
+  std::string figures_json() const {
+    if (through_->load() == nullptr) return "{}";
+    const auto [tokens, per_s] = told_.rate(service_->tokens_told());
+    return ordered_json{{"tokens", tokens},
+                        {"tokens_per_s", per_s},
+                        {"credit_bytes", credits_json()},
+                        {"peers", peers_json({})}}
+        .dump();
+  }
+
+  ordered_json credits_json() const {
+    ordered_json credits;
+    for (std::size_t i = 0; i < net::n_lanes; ++i)
+      credits[net::to_string(static_cast<lane>(i))] = options_.transport.limits.credit[i];
+    return credits;
+  }
+
   /// `away`: as the edge server knows, who refuses what needs them.
   ordered_json peers_json(const std::vector<std::uint32_t>& away) const {
     auto peers = ordered_json::array();
@@ -289,7 +346,7 @@ class node::content final : public net::transport_user {
   void take_from_server(peer_id from, std::vector<session_event> events) {
     std::vector<peer_event> for_server;
     for (auto& event : events) {
-      log_event(from, event);
+      log_session(from, event);
       if (event.kind == session_event::what::down) lose_asks(from);
       if (event.kind == session_event::what::up || event.kind == session_event::what::down)
         service_->admin_peer(server_of(from), event.kind == session_event::what::up);
@@ -319,21 +376,28 @@ class node::content final : public net::transport_user {
       });
   }
 
-  void log_event(peer_id from, const session_event& event) const {
+  void log_session(peer_id from, const session_event& event) const {
+    const auto told = [&](log_event what) { log(what, {{"peer", name_of(from)}}); };
+    const auto told_why = [&](log_event what) {
+      log(what, {{"peer", name_of(from)}, {"why", event.text}});
+    };
     switch (event.kind) {
       case session_event::what::up:
-        return log(fmt::format("{} is connected", name_of(from)));
+        return told(log_event::session_up);
       case session_event::what::down:
-        return log(fmt::format("{} is not connected any more: {}", name_of(from), event.text));
+        return told_why(log_event::session_down);
       case session_event::what::refused:
+        return told_why(log_event::session_refused);
       case session_event::what::fault:
+        return told_why(log_event::session_fault);
       case session_event::what::cut:
-        return log(
-            fmt::format("{}: {}: {}", name_of(from), net::to_string(event.kind), event.text));
+        return told_why(log_event::session_cut);
       case session_event::what::resumed:
+        return told(log_event::session_resumed);
       case session_event::what::suspect:
+        return told(log_event::session_suspect);
       case session_event::what::heard:
-        return log(fmt::format("{}: {}", name_of(from), net::to_string(event.kind)));
+        return told(log_event::session_heard);
       case session_event::what::frame:
       case session_event::what::congested:
       case session_event::what::relieved:
@@ -359,10 +423,11 @@ class node::content final : public net::transport_user {
           break;
         case session_event::what::congested:
           through_->load()->leave(from, "it does not read what it asked for");
+          client_is_refused(from, "it does not read what it asked for");
           break;
         case session_event::what::refused:
         case session_event::what::fault:
-          log(fmt::format("a client: {}", event.text));
+          client_is_refused(from, event.text);
           break;
         default:
           break;
@@ -372,7 +437,7 @@ class node::content final : public net::transport_user {
   void answer_client(peer_id from, const session_event& event) {
     const auto refused = [&](const error& why) {
       through_->load()->leave(from, why.message);
-      log(fmt::format("a client: {}", why.message));
+      client_is_refused(from, why.message);
     };
     switch (static_cast<control_kind>(event.header.kind)) {
       case control_kind::submit:
@@ -402,6 +467,16 @@ class node::content final : public net::transport_user {
                                           "ask, order or run_expert",
                                           static_cast<int>(event.header.kind))});
     }
+  }
+
+  void client_is_refused(peer_id from, const std::string& why) {
+    std::string who;
+    {
+      const std::lock_guard lock(clients_mutex_);
+      if (const auto found = clients_.find(from); found != clients_.end())
+        who = found->second.who.name;
+    }
+    log(log_event::client_refused, {{"client", who}, {"why", why}});
   }
 
   void order(peer_id from, std::string text) {
@@ -492,6 +567,8 @@ class node::content final : public net::transport_user {
     const auto found = clients_.find(from);
     if (found == clients_.end()) return;
     for (const auto& [ref, request] : found->second.requests) service_->cancel(request);
+    log(log_event::client_left,
+        {{"client", found->second.who.name}, {"requests", found->second.requests.size()}});
     clients_.erase(found);
   }
 
@@ -531,7 +608,8 @@ class node::content final : public net::transport_user {
     const auto kind = static_cast<control_kind>(event.header.kind);
     auto taken = kind == control_kind::run_expert ? take_ask(from, event.text)
                                                   : pass_on_answer(from, event.text);
-    if (!taken) log(fmt::format("{}: {}", name_of(from), taken.error().message));
+    if (!taken)
+      log(log_event::peer_ignored, {{"peer", name_of(from)}, {"why", taken.error().message}});
     through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
   }
 
@@ -683,9 +761,9 @@ class node::content final : public net::transport_user {
   void look_at_identity() {
     const auto changed = identity_->look();
     if (!changed)
-      tell_admin("identity_files_broken", {{"why", changed.error().message}});
+      tell_admin("identity.files_broken", {{"why", changed.error().message}});
     else if (*changed)
-      tell_admin("identity_changed", change_json(**changed));
+      tell_admin("identity.changed", change_json(**changed));
     warn_of_certificate();
   }
 
@@ -697,8 +775,8 @@ class node::content final : public net::transport_user {
     if (serial == warned_of_ && now - warned_s_ < 86'400) return;
     warned_of_ = serial;
     warned_s_ = now;
-    if (told["expires_soon"].get<bool>()) tell_admin("certificate_expires_soon", told);
-    if (told["revoked"].get<bool>()) tell_admin("own_certificate_revoked", told);
+    if (told["expires_soon"].get<bool>()) tell_admin("identity.expires_soon", told);
+    if (told["revoked"].get<bool>()) tell_admin("identity.revoked", told);
   }
 
   /// Actors are asked on a thread that may wait; in between it looks at the links and the certificates.
@@ -715,6 +793,7 @@ class node::content final : public net::transport_user {
         looked = now;
         look_at_identity();
       }
+      told_.sample(service_->tokens_told());
       if (options_.believes_measures) tell_links();
       if (askers.empty()) {
         lock.lock();
@@ -735,6 +814,7 @@ class node::content final : public net::transport_user {
   std::int64_t warned_s_ = 0;
   std::unique_ptr<service> service_;
   std::unique_ptr<net::transport> transport_;
+  token_rate told_;
   std::mutex clients_mutex_;
   std::map<peer_id, client> clients_;
   std::mutex

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +28,10 @@ struct node_options {
   /// plans do not change.
   std::function<result<std::string>(const planning::plan&)> keep_plan;
   /// Told of what is refused, lost and found again, on any thread.
-  std::function<void(const std::string&)> log;
+  log_outlet log;
+  /// As cluster_seat has them.
+  std::map<std::string, std::string> kept;
+  std::function<result<void>(const std::string& name, const std::string& text)> keep;
 };
 
 class node {

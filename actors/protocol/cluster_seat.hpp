@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "config/error.hpp"
+#include "config/log.hpp"
 #include "model/transformer.hpp"
 #include "net/wire/messages.hpp"
 #include "planning/plan.hpp"
@@ -28,6 +30,10 @@ class frame_outlet {
   virtual bool send(wire::frame content) = 0;
 };
 
+/// Of cluster_seat::kept: what the admin keeps.
+inline constexpr const char* kept_policy_name = "policy.json";
+inline constexpr const char* kept_tokens_name = "tokens.json";
+
 struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.
   std::vector<std::shared_ptr<frame_outlet>> outlets;  ///< [n_servers]; the own entry is empty.
@@ -42,7 +48,12 @@ struct cluster_seat {
       load;
   /// Requests begin under this plan from now on; to be kept over the end of the process.
   std::function<result<void>(const planning::plan&)> adopt;
-  std::function<void(const std::string&)> log;
+  /// Of every other server and this one's users, what sessions and answers count: a JSON object. From any thread.
+  std::function<std::string()> figures;
+  /// Small texts that outlive the process, by name: as they were at its start, and how one is replaced. Empty: none do.
+  std::map<std::string, std::string> kept;
+  std::function<result<void>(const std::string& name, const std::string& text)> keep;
+  log_outlet log;
   /// By which this node is known, and what it does not believe; null: none that changes.
   std::shared_ptr<net::identity_keeper> identity;
   /// Who belongs to the cluster (cluster/member_roll.hpp); null: all servers, always.

@@ -560,7 +560,7 @@ struct plan_before_ended {
 
 using admin_actor = caf::typed_actor<caf::reacts_to<admin_order>, caf::reacts_to<peer_said>,
                                      caf::reacts_to<peer_changed>, caf::reacts_to<plan_step_done>,
-                                     caf::reacts_to<plan_before_ended>>;
+                                     caf::reacts_to<plan_before_ended>, caf::reacts_to<timer_tick>>;
 
 }  // namespace ordermoe::actors
 

@@ -15,6 +15,7 @@ struct bridge_state {
   void expect(expected_answer& message) { sinks.emplace(message.request, std::move(message.sink)); }
 
   void take(const answer_token& token) {
+    book->count_token();
     const auto found = sinks.find(token.request);
     if (found == sinks.end() || !found->second.on_token) return;
     try {

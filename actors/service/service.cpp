@@ -326,6 +326,7 @@ class service::actors {
   void tell_admin(peer_changed change) { caf::anon_send(admin_, change); }
 
   std::size_t outstanding() const { return answers_->outstanding(); }
+  std::uint64_t tokens_told() const { return answers_->tokens(); }
   std::int64_t now_ns() const { return clock_ns() - context_->start_ns; }
 
   bool run_until(const std::function<bool()>& done, const std::function<bool()>& pause) {
@@ -621,6 +622,9 @@ void service::deliver(std::vector<peer_event> events, const std::function<void()
 }
 std::size_t service::outstanding() const {
   return content_->outstanding();
+}
+std::uint64_t service::tokens_told() const {
+  return content_->tokens_told();
 }
 std::int64_t service::now_ns() const {
   return content_->now_ns();

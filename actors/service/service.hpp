@@ -118,6 +118,8 @@ class service {
   result<told> history();
   /// Requests that have not ended.
   std::size_t outstanding() const;
+  /// Tokens of answers so far.
+  std::uint64_t tokens_told() const;
 
   /// With a seat: what came from other servers, in order. The calling thread, one and the same each time, runs the
   /// actors that this makes ready, and calls between() now and then.

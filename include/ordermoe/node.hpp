@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ordermoe/result.hpp"
@@ -45,11 +46,23 @@ struct cluster_options {
   std::uint64_t seed = 1;  ///< Of the planner's trials.
 };
 
+/// Something that a node noticed: sessions that come and go, who was refused, what operators ordered. docs/OPERATING.md has
+/// a table of all events.
+struct log_record {
+  std::string level;                                        ///< debug, info, warning or error.
+  std::string event;                                        ///< A stable name, as session.down.
+  std::vector<std::pair<std::string, std::string>> fields;  ///< Name and value, in a stable order.
+  std::string line;  ///< All of it as one line of text, without level and time; safe to print.
+};
+
 /// One server of a cluster whose others are other processes.
 struct member_options {
   std::string config;  ///< node.toml, as `ordermoe cluster prepare` writes it.
-  /// Told of what is refused, lost and found again, on any thread. May be empty.
-  std::function<void(const std::string& line)> log = {};
+  /// Told of what happens, on any thread, and to return soon: for the host's own log, since none is written. What it throws is
+  /// dropped. May be empty.
+  std::function<void(const log_record&)> log = {};
+  std::string log_level =
+      "info";  ///< The least that is told; `log level set` of an operator's console changes it.
 };
 
 /// A cluster that runs elsewhere.

@@ -60,9 +60,9 @@ grep -q '^state' lines.txt && fail "a line after quit is read"
 has_change() { "${admin[@]}" --node s2 plan history | grep -qE '^3 +order'; }
 eventually has_change || fail "the change is not in the history"
 expect "the policy is everywhere" 0 '0.75' "${admin[@]}" --node s0 policy get
-expect "what happened" 0 'plan_changed \{"epoch":3\}' "${admin[@]}" --node s1 events
+expect "what happened" 0 'plan.changed \{"epoch":3\}' "${admin[@]}" --node s1 events
 expect "who did it" 0 's2.1.[0-9]+ +console +admin +done' "${admin[@]}" --node s2 audit
-grep -q 'audit s0.1.[0-9]* by console (admin)' edge/nodes/s0/log || fail "the log has no audit"
+grep -q 'audit.ordered operation=s0.1.[0-9]* who=console role=admin' edge/nodes/s0/log || fail "the log has no audit"
 
 # ---------------------------------------------------------------------------------------------- draining
 

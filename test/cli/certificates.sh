@@ -109,7 +109,7 @@ grep -q 'its certificate is ordermoe://.*/operator/thief, which is revoked' edge
 
 # What is broken is said once, and changes nothing.
 echo nonsense >$all/ca.crl
-broken() { [[ $(grep -c 'event identity_files_broken.*found no list of revoked' edge/nodes/s0/log) == 1 ]]; }
+broken() { [[ $(grep -c 'identity.files_broken.*found no list of revoked' edge/nodes/s0/log) == 1 ]]; }
 eventually broken || fail "a broken file is not told once"
 expect "a console that has it is not let go by it" 2 'found no list of revoked' "${ask[@]}" edge
 rm $all/ca.crl

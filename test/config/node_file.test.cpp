@@ -184,6 +184,25 @@ BOOST_AUTO_TEST_CASE(what_is_written_reads_back) {
   check_same(*read, odd);
 }
 
+BOOST_AUTO_TEST_CASE(how_the_log_is_written_is_read_and_written_and_refused) {
+  const folder place;
+  const auto usual = place.read(berlin);
+  BOOST_REQUIRE(usual.has_value());
+  BOOST_TEST((!usual->log.level && !usual->log.format && !usual->log.file));
+  const auto told =
+      place.read(berlin + "\n[log]\nlevel = \"debug\"\nformat = \"json\"\nfile = \"here.log\"\n");
+  BOOST_REQUIRE_MESSAGE(told.has_value(), (told ? "" : told.error().message));
+  BOOST_TEST(*told->log.level == "debug");
+  BOOST_TEST(*told->log.format == "json");
+  BOOST_TEST(*told->log.file == (place.path / "here.log").string());
+  const auto again = place.read(node_toml(*told));
+  BOOST_REQUIRE(again.has_value());
+  BOOST_TEST((again->log.level == told->log.level && again->log.format == told->log.format &&
+              again->log.file == told->log.file));
+  for (const auto* line : {"level = \"loud\"", "format = \"xml\"", "file = \"\"", "colour = 1"})
+    BOOST_TEST(!place.read(berlin + "\n[log]\n" + line + "\n").has_value(), line);
+}
+
 BOOST_AUTO_TEST_CASE(a_rehearsal_is_read_and_written_and_held_to_its_bounds) {
   const folder place;
   const auto usual = place.read(berlin);

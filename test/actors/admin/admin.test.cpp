@@ -260,21 +260,32 @@ BOOST_AUTO_TEST_CASE(verbs_ask_for_their_role) {
     ordered_json arguments;
     net::role least;
   };
-  const one all[] = {{"members", {}, net::role::viewer},
-                     {"requests.list", {}, net::role::viewer},
-                     {"plan.show", {}, net::role::viewer},
-                     {"plan.diff", {}, net::role::viewer},
-                     {"plan.history", {}, net::role::viewer},
-                     {"policy.get", {}, net::role::viewer},
-                     {"events", {}, net::role::viewer},
-                     {"requests.cancel", {{"request", 1}}, net::role::operate},
-                     {"drain", {}, net::role::operate},
-                     {"resume", {}, net::role::operate},
-                     {"plan.propose", {}, net::role::operate},
-                     {"plan.apply", {}, net::role::admin},
-                     {"plan.abort", {}, net::role::admin},
-                     {"policy.set", {{"policy", R"({"horizon":2})"}}, net::role::admin},
-                     {"audit", {}, net::role::admin}};
+  const one all[] = {
+      {"members", {}, net::role::viewer},
+      {"requests.list", {}, net::role::viewer},
+      {"plan.show", {}, net::role::viewer},
+      {"plan.diff", {}, net::role::viewer},
+      {"plan.history", {}, net::role::viewer},
+      {"policy.get", {}, net::role::viewer},
+      {"events", {}, net::role::viewer},
+      {"status", {}, net::role::viewer},
+      {"topology", {}, net::role::viewer},
+      {"peers", {}, net::role::viewer},
+      {"experts", {}, net::role::viewer},
+      {"requests.show", {{"request", 1}}, net::role::viewer},
+      {"log.level", {}, net::role::viewer},
+      {"log.set_level", {{"level", "info"}}, net::role::operate},
+      {"token.list", {}, net::role::admin},
+      {"token.create", {{"name", "x"}, {"role", "viewer"}, {"for_s", 60}}, net::role::admin},
+      {"token.revoke", {{"name", "x"}}, net::role::admin},
+      {"requests.cancel", {{"request", 1}}, net::role::operate},
+      {"drain", {}, net::role::operate},
+      {"resume", {}, net::role::operate},
+      {"plan.propose", {}, net::role::operate},
+      {"plan.apply", {}, net::role::admin},
+      {"plan.abort", {}, net::role::admin},
+      {"policy.set", {{"policy", R"({"horizon":2})"}}, net::role::admin},
+      {"audit", {}, net::role::admin}};
   for (const auto role : {net::role::viewer, net::role::operate, net::role::admin}) {
     const auto who = cluster.client(0, fmt::format("who-{}", net::to_string(role)), role);
     for (const auto& each : all) {
@@ -310,7 +321,198 @@ BOOST_AUTO_TEST_CASE(a_dry_run_changes_nothing_and_every_change_is_audited) {
   }
   BOOST_TEST(audited[2]["what"] == "ordered");
   BOOST_TEST(audited[3]["what"] == "would be done");
-  BOOST_TEST(cluster.log_of(0).has("audit s0.1.2 by ada (admin)"));
+  BOOST_TEST(cluster.log_of(0).has("audit.ordered operation=s0.1.2 who=ada role=admin"));
+}
+
+BOOST_AUTO_TEST_CASE(any_node_tells_how_all_do_and_names_those_that_are_away) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 5; ++i) asked.ask(request_of(i));
+  asked.await_all();
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    const auto told = cluster.order(m, "status")["result"];
+    BOOST_TEST(told["answering"] == 3);
+    BOOST_REQUIRE_EQUAL(told["nodes"].size(), 3u);
+    for (std::uint32_t other = 0; other < nodes::n; ++other) {
+      const auto& line = told["nodes"][other];
+      BOOST_TEST(line["state"] == "UN");
+      BOOST_TEST(line["server"] == other);
+      BOOST_TEST(line["connected"] == 2);
+      BOOST_TEST(line["epoch"] == 1);
+      BOOST_TEST(line["answered"] == (other == 1 ? 5 : 0));
+      // 5 answers of 12 tokens or fewer.
+      BOOST_TEST((line["tokens"] > 0) == (other == 1));
+      BOOST_TEST(!line.contains("peers"));
+    }
+  }
+  cluster.order(1, "drain");
+  BOOST_TEST(cluster.order(0, "status")["result"]["nodes"][1]["state"] == "UL");
+  cluster.stop(2);
+  BOOST_REQUIRE(eventually(
+      [&] { return cluster.order(0, "status")["result"]["nodes"][2]["state"] == "DN"; }));
+  const auto told = cluster.order(0, "status")["result"];
+  BOOST_TEST(told["answering"] == 2);
+  BOOST_TEST(told["nodes"][1]["connected"] == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_does_not_answer_in_time_is_named_and_holds_nobody_up) {
+  nodes cluster;
+  cluster.start_bare(2);
+  cluster.start(1);
+  cluster.start(0);
+  cluster.await_up(0, {1, 2});
+  const auto admin = cluster.client(0, "ada", net::role::admin);
+  const auto reply = admin->order("status", "{}", false, test::patience);
+  BOOST_REQUIRE_MESSAGE(reply.has_value(), (reply ? "" : reply.error().message));
+  const auto told = ordered_json::parse(*reply)["result"];
+  BOOST_TEST(told["nodes"][1]["state"] != "?N");
+  BOOST_TEST(told["nodes"][2]["state"] == "?N");
+  BOOST_TEST(told["answering"] == 2);
+}
+
+BOOST_AUTO_TEST_CASE(peers_topology_and_experts_are_told_as_they_are) {
+  steered cluster;
+  const auto peers = cluster.order(1, "peers")["result"];
+  BOOST_REQUIRE_EQUAL(peers["peers"].size(), 2u);
+  for (const auto& each : peers["peers"]) BOOST_TEST(each["state"] == "UN");
+  // Each lane of each peer.
+  BOOST_REQUIRE_EQUAL(peers["lanes"].size(), 2 * net::n_lanes);
+  for (const auto& each : peers["lanes"]) {
+    BOOST_TEST(each["credit_bytes"] > 0);
+    BOOST_TEST(each["sent_bytes"].is_number());
+  }
+  const auto topology = cluster.order(0, "topology")["result"];
+  BOOST_TEST(topology["servers"].size() == 3u);
+  BOOST_REQUIRE_EQUAL(topology["links"].size(), 6u);
+  for (const auto& each : topology["links"]) {
+    BOOST_TEST(each["up"] == true);
+    BOOST_TEST(each["stated_round_trip_ms"] > 0);
+  }
+  const auto plan = cluster.order(0, "plan.show")["result"]["plan"];
+  const auto experts = cluster.order(0, "experts")["result"];
+  std::size_t hosted = 0;
+  for (const auto& line : experts["hosted"]) hosted += line["experts"].size();
+  BOOST_TEST(hosted == plan["experts"].size());
+  for (const auto& line : cluster.order(0, "experts", {{"layer", 1}})["result"]["hosted"])
+    BOOST_TEST(line["layer"] == 1);
+  for (const auto& line : cluster.order(0, "experts", {{"server", "s2"}})["result"]["hosted"])
+    BOOST_TEST(line["server"] == "s2");
+  BOOST_TEST(says(cluster.refused(0, "experts", {{"server", "s9"}}), "'s9'"));
+  BOOST_TEST(says(cluster.refused(0, "experts", {{"layer", 99}}), "layer 99"));
+}
+
+BOOST_AUTO_TEST_CASE(one_request_is_shown_with_its_memory) {
+  steered cluster;
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 40; ++i) asked.ask(request_of(i, 55));
+  BOOST_REQUIRE(eventually([&] {
+    const auto listed = cluster.order(1, "requests.list")["result"]["requests"];
+    if (listed.empty()) return false;
+    const auto shown =
+        cluster.try_order(1, "requests.show", {{"request", listed.front()["request"]}});
+    // Or it has ended meanwhile.
+    return shown && ordered_json::parse(*shown)["result"].value("memory_bytes", 0) > 0;
+  }));
+  asked.await_all();
+  BOOST_TEST(says(cluster.refused(1, "requests.show", {{"request", 77}}), "request 77"));
+}
+
+BOOST_AUTO_TEST_CASE(a_log_level_is_one_nodes_and_changes_at_once) {
+  steered cluster;
+  cluster.order(0, "log.set_level", {{"level", "error"}});
+  BOOST_TEST(cluster.order(0, "log.level")["result"]["level"] == "error");
+  BOOST_TEST(cluster.order(1, "log.level")["result"]["level"] == "debug");
+  cluster.order(0, "drain");
+  BOOST_TEST(!cluster.log_of(0).has("node.drained"));
+  cluster.order(0, "log.set_level", {{"level", "info"}}, true);
+  BOOST_TEST(cluster.order(0, "log.level")["result"]["level"] == "error");
+  cluster.order(0, "log.set_level", {{"level", "info"}});
+  cluster.order(0, "resume");
+  BOOST_TEST(cluster.log_of(0).has("node.resumed"));
+  BOOST_TEST(says(cluster.refused(0, "log.set_level", {{"level", "loud"}}), "'loud'"));
+}
+
+BOOST_AUTO_TEST_CASE(a_policy_outlives_its_node_and_one_that_was_away_takes_the_newer) {
+  steered cluster("ordermoe");
+  const auto omega = [&](std::uint32_t m) {
+    return cluster.order(m, "policy.get")["result"]["policy"]["omega_time"].get<double>();
+  };
+  BOOST_TEST(cluster.order(0, "policy.get")["result"]["version"] == 0);
+  cluster.order(0, "policy.set", {{"policy", R"({"omega_time":0.625})"}});
+  for (std::uint32_t m = 0; m < nodes::n; ++m)
+    BOOST_TEST(eventually([&] { return omega(m) == 0.625; }));
+  cluster.stop(2);
+  BOOST_REQUIRE(eventually(
+      [&] { return cluster.order(0, "members")["result"]["members"][2]["up"] == false; }));
+  const auto told =
+      cluster.order(0, "policy.set", {{"policy", R"({"omega_time":0.75})"}})["result"];
+  BOOST_TEST(told["version"] == 2);
+  BOOST_TEST(told["not_told"] == ordered_json::array({"s2"}));
+  cluster.start(2);
+  cluster.admins[2] = cluster.client(2, "ada", net::role::admin);
+  // At first by what it kept, then by what the others tell.
+  BOOST_TEST(eventually([&] { return omega(2) == 0.75; }));
+  const auto now = cluster.order(2, "policy.get")["result"];
+  BOOST_TEST(now["version"] == 2);
+  BOOST_TEST(now["set_at"] == "s0");
+  BOOST_TEST(now["kept"] == true);
+  // All end and start again: nobody is there to tell.
+  for (std::uint32_t m = 0; m < nodes::n; ++m) cluster.stop(m);
+  cluster.start(2);
+  cluster.admins[2] = cluster.client(2, "ada", net::role::admin);
+  BOOST_TEST(eventually([&] { return omega(2) == 0.75; }));
+}
+
+BOOST_AUTO_TEST_CASE(a_token_raises_the_role_of_its_bearer_at_every_node_until_it_is_revoked) {
+  steered cluster;
+  cluster.stop(2);
+  BOOST_REQUIRE(eventually(
+      [&] { return cluster.order(0, "members")["result"]["members"][2]["up"] == false; }));
+  const auto made = cluster.order(
+      0, "token.create", {{"name", "deploy"}, {"role", "operator"}, {"for_s", 3600}})["result"];
+  const auto secret = made["token"].get<std::string>();
+  BOOST_TEST(made["not_told"] == ordered_json::array({"s2"}));
+  cluster.start(2);
+  cluster.admins[2] = cluster.client(2, "ada", net::role::admin);
+  const auto resumes = [&](std::uint32_t m, const std::string& token) {
+    const auto viewer = cluster.client(m, "eve", net::role::viewer);
+    const auto reply = viewer->order("resume", "{}", false, test::patience, token);
+    return reply ? std::string("done") : reply.error().message;
+  };
+  BOOST_TEST(says(resumes(0, ""), "takes a certificate of role operator"));
+  // Also at the one that was away when it was made.
+  for (std::uint32_t m = 0; m < nodes::n; ++m)
+    BOOST_TEST(eventually([&] { return resumes(m, secret) == "done"; }));
+  // Not beyond its role.
+  const auto viewer = cluster.client(0, "eve", net::role::viewer);
+  const auto reply = viewer->order("audit", "{}", false, test::patience, secret);
+  BOOST_REQUIRE(!reply.has_value());
+  BOOST_TEST(says(reply.error().message, "takes a certificate of role admin"));
+  auto wrong = secret;
+  wrong.back() = wrong.back() == '0' ? '1' : '0';
+  for (const auto& each : {wrong, std::string("nonsense"), secret + "0"})
+    BOOST_TEST(resumes(0, each) != "done");
+  BOOST_TEST(cluster.log_of(0).has("token.refused client=eve"));
+  // Who did it, by certificate and token; the secret is nowhere.
+  const auto audited = cluster.order(0, "audit")["result"]["orders"];
+  BOOST_TEST(std::ranges::any_of(audited, [](const ordered_json& line) {
+    return line["who"] == "eve" && line.value("token", "") == "deploy" &&
+           line["role"] == "operator";
+  }));
+  const auto secret_part = secret.substr(secret.rfind('_') + 1);
+  BOOST_TEST(!says(audited.dump(), secret_part));
+  BOOST_TEST(!says(cluster.order(0, "token.list")["result"].dump(), secret_part));
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    BOOST_TEST(!cluster.log_of(m).has(secret_part));
+    BOOST_TEST(eventually([&] { return cluster.kept_at(m, "tokens.json") != ""; }));
+    BOOST_TEST(!says(cluster.kept_at(m, "tokens.json"), secret_part));
+  }
+  cluster.order(1, "token.revoke", {{"name", "deploy"}});
+  for (std::uint32_t m = 0; m < nodes::n; ++m)
+    BOOST_TEST(eventually([&] { return says(resumes(m, secret), "does not hold"); }));
+  BOOST_TEST(says(cluster.refused(0, "token.revoke", {{"name", "deploy"}}), "no token deploy"));
 }
 
 BOOST_AUTO_TEST_CASE(orders_that_make_no_sense_are_answered_and_do_nothing) {
@@ -375,7 +577,7 @@ BOOST_AUTO_TEST_CASE(a_request_is_cancelled_by_an_operator_and_events_say_so) {
   BOOST_TEST(cancelled == 1);
   const auto events = cluster.order(1, "events", {{"since", 0}})["result"];
   BOOST_TEST(std::ranges::any_of(events["events"], [](const ordered_json& each) {
-    return each["event"] == "request_cancelled";
+    return each["event"] == "request.cancelled";
   }));
   BOOST_TEST(cluster.order(1, "events", {{"since", events["latest"]}})["result"]["events"].empty());
 }

@@ -325,7 +325,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_makes_no_sense_is_ended_and_others_go_on) {
                  client.events(session_event::what::down)[0].text);
     }
   }
-  BOOST_TEST(cluster.log_of(0).has("a client: a message of kind 255"));
+  BOOST_TEST(cluster.log_of(0).has("client.refused client=bob why=\"a message of kind 255"));
   BOOST_TEST(other->outstanding() == 1u);
   BOOST_TEST(other->status(test::patience).has_value());
 }
@@ -382,7 +382,7 @@ BOOST_AUTO_TEST_CASE(experts_that_cannot_be_run_are_named_and_the_client_stays) 
   BOOST_TEST(says(viewer.message, "a viewer's certificate runs no experts"), viewer.message);
   const std::shared_ptr<actors::cluster_client> client = cluster.client(0);
   cluster.stop(1);
-  BOOST_REQUIRE(eventually([&] { return cluster.log_of(0).has("s1 is not connected any more"); }));
+  BOOST_REQUIRE(eventually([&] { return cluster.log_of(0).has("session.down peer=s1"); }));
   const auto gone = problem_of(client, 1);
   BOOST_TEST((gone.code == errc::io));
   BOOST_TEST(says(gone.message, "expert 1 of layer 0 is on s1, not connected with s0"),
@@ -523,7 +523,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_ends_or_begins_anew_ends_the_requests_that_ne
     asked.await_all();
     BOOST_TEST(asked.n_failed() == 4u);
     check_failed_for_want_of(cluster, asked, "s1");
-    BOOST_TEST(cluster.log_of(0).has("s1 is not connected any more"));
+    BOOST_TEST(cluster.log_of(0).has("session.down peer=s1"));
     if (!comes_back) continue;
     cluster.await_up(0, {1});
     BOOST_TEST(cluster.status_of(0).at("peers")[0].at("boot") == 2);

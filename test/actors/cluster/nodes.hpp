@@ -10,6 +10,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "actors/cluster/node.hpp"
+#include "config/log_events.hpp"
 #include "net/channel/transport.hpp"
 #include "net/identity/certificates.hpp"
 #include "test/actors/living.hpp"
@@ -78,9 +80,19 @@ class scratch_authority {
 /// What several threads say, in order.
 class kept_lines {
  public:
-  void add(const std::string& line) {
+  void add(const log_record& record) {
     const std::lock_guard lock(mutex_);
-    lines_.push_back(line);
+    lines_.push_back(text_of(record));
+    auto wanted = fmt::format(" {} ", facts_of(record.event).fields);
+    for (const auto& field : record.fields)
+      if (wanted.find(fmt::format(" {} ", field.name)) == std::string::npos)
+        mistake_ = fmt::format("{} has a field {}, which log_events.hpp does not", record.name(),
+                               field.name);
+  }
+  /// Of a record that is not as log_events.hpp says; empty: none.
+  std::string mistake() const {
+    const std::lock_guard lock(mutex_);
+    return mistake_;
   }
   bool has(const std::string& words) const { return !with(words).empty(); }
   /// The first with these words.
@@ -94,6 +106,7 @@ class kept_lines {
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
+  std::string mistake_;
 };
 
 /// One end of sessions whose user keeps what it is told: of no node's and no client's own code.
@@ -190,6 +203,11 @@ class nodes {
     world_.setup.keep_final_hidden = false;
   }
 
+  ~nodes() {
+    for (auto& each : running_) each.reset();
+    for (const auto& each : logs_) BOOST_TEST(each.mistake() == "");
+  }
+
   /// Experts are on servers 0 and 1 alone; users of server 0 have rows there and at 1, others where they are.
   void place_by_hand() {
     auto& plan = world_.setup.chosen.plan;
@@ -217,7 +235,17 @@ class nodes {
     made.server = m;
     made.transport = transport_of(m);
     made.transport.takes_clients = true;
-    made.log = [this, m](const std::string& line) { logs_[m].add(line); };
+    made.log =
+        log_outlet([this, m](const log_record& record) { logs_[m].add(record); }, log_level::debug);
+    {
+      const std::lock_guard lock(keeping_);
+      made.kept = kept_[m];
+    }
+    made.keep = [this, m](const std::string& name, const std::string& text) -> result<void> {
+      const std::lock_guard lock(keeping_);
+      kept_[m][name] = text;
+      return {};
+    };
     made.coarser = reader;
     made.keep_plan = [this, m](const planning::plan& plan) -> result<std::string> {
       kept_epochs[m] = plan.epoch;
@@ -299,9 +327,10 @@ class nodes {
     return std::move(*made);
   }
   /// What a client's transport is told to connect to node m.
-  net::transport_options dialling(std::uint32_t m, const std::string& name = "bob") const {
+  net::transport_options dialling(std::uint32_t m, const std::string& name = "bob",
+                                  net::role of = net::role::operate) const {
     net::transport_options made;
-    made.identity = authority.identity(name, net::role::operate);
+    made.identity = authority.identity(name, of);
     made.peers = {{"", at(m)}};
     made.is_client = true;
     made.limits = limits;
@@ -316,8 +345,16 @@ class nodes {
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
   std::shared_ptr<const model::tokenizer> tokens;
   std::optional<rehearsal> rehearsed;
+  /// What node m keeps over its end under this name.
+  std::string kept_at(std::uint32_t m, const std::string& name) const {
+    const std::lock_guard lock(keeping_);
+    const auto found = kept_[m].find(name);
+    return found == kept_[m].end() ? "" : found->second;
+  }
 
  private:
+  mutable std::array<std::map<std::string, std::string>, n> kept_;
+  mutable std::mutex keeping_;
   world world_;
   std::uint16_t ports_[n] = {};
   std::uint64_t boots_[n] = {};
