@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 namespace ordermoe::cli {
@@ -63,6 +64,15 @@ result<log_outlet> open_log(const log_settings& settings, const std::string& nod
   return error{errc::io, fmt::format("log: {}; name a file that can be written, or none for "
                                      "standard error",
                                      problem.what())};
+}
+
+result<log_outlet> open_log_as_told(const log_choice& flags, const log_choice& file,
+                                    const std::string& node) {
+  const auto environment =
+      log_choice_of_environment([](const char* name) -> const char* { return std::getenv(name); });
+  const auto chosen = choose_log(flags, environment, file);
+  if (!chosen) return chosen.error();
+  return open_log(*chosen, node);
 }
 
 void add_log_flags(CLI::App& command, log_choice& flags, bool with_file) {

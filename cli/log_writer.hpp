@@ -15,6 +15,10 @@ namespace ordermoe::cli {
 /// the file cannot be opened.
 result<log_outlet> open_log(const log_settings& settings, const std::string& node);
 
+/// The same, as flags, the environment and a node's file say. Error: also usage, naming which of them says what is none.
+result<log_outlet> open_log_as_told(const log_choice& flags, const log_choice& file,
+                                    const std::string& node);
+
 /// --log-level, --log-format and --log-file.
 void add_log_flags(CLI::App& command, log_choice& flags, bool with_file = true);
 

@@ -81,12 +81,7 @@ void wait_for_end(actors::node& running) {
 result<void> run_node(const node_command& options) {
   const auto file = read_node_file(options.config);
   if (!file) return file.error();
-  const auto chosen = choose_log(
-      options.log,
-      log_choice_of_environment([](const char* name) -> const char* { return std::getenv(name); }),
-      file->log);
-  if (!chosen) return chosen.error();
-  const auto log = open_log(*chosen, file->name);
+  const auto log = open_log_as_told(options.log, file->log, file->name);
   if (!log) return log.error();
   auto ready = setup::prepare_node(*file, work());
   if (!ready) return ready.error();

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cli/common.hpp"
+#include "cli/log_writer.hpp"
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "setup/cluster_folder.hpp"
@@ -28,6 +29,7 @@ struct serve_options {
   std::uint32_t tokens = 1024;
   double longest_s = 120;
   bool json = false;
+  log_choice log;
 };
 
 /// Of the bundled model on the bundled cluster, as everybody has them.
@@ -123,12 +125,9 @@ result<behind_it> start_node(const serve_options& options) {
   made.model.quality_percent = *quality;
   if (file->most_positions > 0)
     made.model.context = std::min<std::size_t>(made.model.context, file->most_positions);
-  auto running = gateway::start_node(
-      options.node,
-      [name = file->name](const std::string& line) {
-        std::fputs(fmt::format("{}: {}\n", name, line).c_str(), stderr);
-      },
-      work());
+  const auto log = open_log_as_told(options.log, file->log, file->name);
+  if (!log) return log.error();
+  auto running = gateway::start_node(options.node, *log, work());
   if (!running) return running.error();
   made.backend = std::move(*running);
   return made;
@@ -235,6 +234,7 @@ void add_what(CLI::App& command, serve_options& options) {
                      "Answer from the running cluster of this folder (`ordermoe cluster up`)");
   command.add_option("--node", options.node,
                      "Run this node of a cluster (node.toml), and answer from it");
+  add_log_flags(command, options.log);
   command.add_option("--plan", options.plan,
                      "plan.json, as `ordermoe plan` writes it; none: one is made, which takes a "
                      "while, but for the bundled model");

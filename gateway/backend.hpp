@@ -9,6 +9,7 @@
 #include "actors/protocol/requests.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
+#include "config/log.hpp"
 #include "ordermoe/node.hpp"
 
 /// What answers behind a gateway.
@@ -35,8 +36,7 @@ result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& optio
 
 /// One node of a cluster, in this process; it asks its own servers first, as a node does for its users. `log`: of the node, on
 /// any thread. Errors: those of embedding::configure and actors::node::start.
-result<std::unique_ptr<backend>> start_node(const std::string& config,
-                                            std::function<void(const std::string&)> log, job& work);
+result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work);
 
 /// A running cluster: sessions with all of its nodes that can be reached, those that break made again. A request goes to
 /// the node with the fewest that this gateway asked. `folder`: with the nodes' files and certificates

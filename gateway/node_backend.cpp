@@ -40,14 +40,12 @@ class node_backend final : public backend {
 
 }  // namespace
 
-result<std::unique_ptr<backend>> start_node(const std::string& config,
-                                            std::function<void(const std::string&)> log,
-                                            job& work) {
+result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work) {
   api::member_options options;
   options.config = config;
-  options.log = std::move(log);
   auto ready = embedding::configure(options, work);
   if (!ready) return ready.error();
+  ready->log = std::move(log);
   auto trace = ready->service.sink;
   auto running = actors::node::start(std::move(*ready));
   if (!running) return running.error();

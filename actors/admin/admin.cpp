@@ -476,12 +476,6 @@ struct admin_state {
     book->tell(order, std::move(told));
   }
 
-  static std::int64_t seconds_now() {
-    return std::chrono::duration_cast<std::chrono::seconds>(
-               std::chrono::system_clock::now().time_since_epoch())
-        .count();
-  }
-
   void reload_certificate(const order_ptr& order, const json_value& arguments) {
     arguments.only({"revocations"});
     const auto list = arguments.find("revocations");

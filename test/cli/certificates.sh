@@ -103,7 +103,7 @@ wait $loader
 [[ -f wrong.txt ]] && fail "answers while certificates change: $(head -n 3 errors.txt)"
 (($(wc -l <rounds.txt) >= 1)) || fail "nothing was asked meanwhile"
 for node in s0 s1 s2; do
-  if "${admin[@]}" --node $node events | grep -q 'peer_down'; then fail "$node lost a peer: $("${admin[@]}" --node $node events | grep -m1 peer_down)"; fi
+  if "${admin[@]}" --node $node events | grep -q 'session\.down'; then fail "$node lost a peer: $("${admin[@]}" --node $node events | grep -m1 session\.down)"; fi
 done
 grep -q 'its certificate is ordermoe://.*/operator/thief, which is revoked' edge/nodes/s0/log || fail "the log does not say who was refused"
 
