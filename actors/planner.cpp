@@ -409,7 +409,7 @@ struct planner_state {
 
   void move() {
     phase.move(planner_phase::moving);
-    ++change;
+    if (!next.change.held) ++change;
     next.move = planning::weights_to_move(current->plan, next.content->plan, context->servers,
                                           context->costs);
     // On the wall clock all servers share the weights of one process.
@@ -565,7 +565,9 @@ struct planner_state {
       for (std::uint32_t expert = 0; expert < current->plan.n_experts; ++expert)
         if (hosts(layer_id{layer}, expert_id{expert}))
           bytes += expert_bytes(context->servers.servers[server], context->costs);
-    if (const auto most = current->plan.expert_bytes_limit[server]; bytes > most)
+    const auto most = expert_memory_bytes(context->servers.servers[server], context->costs,
+                                          current->plan.n_layers);
+    if (bytes > most)
       return error{errc::infeasible,
                    fmt::format("experts of {} bytes would be kept on server {}, which keeps {}",
                                bytes, server, most)};

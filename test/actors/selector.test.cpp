@@ -130,6 +130,7 @@ BOOST_AUTO_TEST_CASE(tables_for_other_links_are_taken_in_as_a_snapshot) {
   one_selector world;
   world.attach();
   world.place_everywhere(2, 0b111);
+  world.decide();
   const auto before = world.status().snapshot;
   world.load(1, 1, 1'000'000'000);
   BOOST_TEST(world.decide().choice.rows[0].executed[0].server == 0u);
@@ -192,13 +193,11 @@ BOOST_AUTO_TEST_CASE(each_query_is_answered_by_its_plan) {
 }
 
 BOOST_AUTO_TEST_CASE(another_policy_makes_a_snapshot_for_each_plan_that_was_asked_for) {
-  one_selector world;
-  world.attach();
-  const auto before = world.view->placed;
-  world.place_everywhere(2, 0b111);
+  one_selector world, other;
+  other.place_everywhere(2, 0b111);
   const auto with_policy = [&](std::uint64_t version) {
     std::vector<std::shared_ptr<const actors::plan_in_force>> plans;
-    for (const auto& each : {before, world.view->placed}) {
+    for (const auto& each : {world.view->placed, other.view->placed}) {
       auto next = std::make_shared<actors::plan_in_force>(*each);
       next->policy = version;
       plans.push_back(next);
@@ -209,7 +208,9 @@ BOOST_AUTO_TEST_CASE(another_policy_makes_a_snapshot_for_each_plan_that_was_aske
   BOOST_TEST(world.status().snapshot == 1u);
   with_policy(1);
   BOOST_TEST(world.status().snapshot == 2u);
-  world.decide();
+  auto query = world.query();
+  query.epoch = 2;
+  world.tell(world.selecting, actors::select_batch{{query}});
   BOOST_TEST(world.status().snapshot == 3u);
   with_policy(2);
   BOOST_TEST(world.status().snapshot == 5u);
