@@ -67,18 +67,10 @@ class placement_on_its_way {
   }
 
   /// As many of the target's copies more as there is room for beside what is there, and then as many of the others less as
-  /// are not needed. False where nothing changes.
+  /// are not needed. First come those without which another cannot go. False where nothing changes.
   bool go_on() {
-    bool changed = false;
-    for_each([&](std::size_t at, server_mask wanted) {
-      for (std::size_t m = 0; m < used_.size(); ++m) {
-        if ((((wanted & ~hosts_[at]) >> m) & 1u) == 0) continue;
-        if (used_[m] + bytes_[m] > after_.expert_bytes_limit[m]) continue;
-        used_[m] += bytes_[m];
-        hosts_[at] |= server_mask{1} << m;
-        changed = true;
-      }
-    });
+    bool changed = add(copies::first);
+    if (!lacks_first_copies()) changed = add(copies::all) || changed;
     const auto lacks = lacking_bytes();
     for_each([&](std::size_t at, server_mask wanted) {
       const auto stays = (hosts_[at] & wanted) | kept(at, wanted, lacks);
@@ -112,6 +104,33 @@ class placement_on_its_way {
  private:
   using server_mask = planning::server_mask;
 
+  enum class copies { first, all };
+
+  /// Whether the target's experts have a copy where it has one, as the model has it.
+  bool is_there(std::size_t at, server_mask wanted) const {
+    return (hosts_[at] & wanted & as_stored_) != 0;
+  }
+  bool lacks_first_copies() const {
+    bool lacks = false;
+    for_each([&](std::size_t at, server_mask wanted) { lacks = lacks || !is_there(at, wanted); });
+    return lacks;
+  }
+
+  bool add(copies which) {
+    bool changed = false;
+    for_each([&](std::size_t at, server_mask wanted) {
+      for (std::size_t m = 0; m < used_.size(); ++m) {
+        if (which == copies::first && is_there(at, wanted)) return;
+        if ((((wanted & ~hosts_[at]) >> m) & 1u) == 0) continue;
+        if (used_[m] + bytes_[m] > after_.expert_bytes_limit[m]) continue;
+        used_[m] += bytes_[m];
+        hosts_[at] |= server_mask{1} << m;
+        changed = true;
+      }
+    });
+    return changed;
+  }
+
   /// use(expert of a layer, servers that are to have it)
   template <class Use>
   void for_each(Use use) const {
@@ -135,7 +154,7 @@ class placement_on_its_way {
   /// the model has it.
   server_mask kept(std::size_t at, server_mask wanted,
                    const std::vector<std::int64_t>& lacks) const {
-    if ((hosts_[at] & wanted & as_stored_) != 0) return 0;
+    if (is_there(at, wanted)) return 0;
     std::size_t best = used_.size();
     for (std::size_t m = 0; m < used_.size(); ++m)
       if (((hosts_[at] & as_stored_ & ~wanted) >> m) & 1u)
