@@ -192,6 +192,10 @@ struct planner_state {
   }
 
   void count(const plans_installed& message) {
+    // In other phases other answers are awaited, and tables change in all of them.
+    if (!phase.is(planner_phase::installing) && !phase.is(planner_phase::beginning) &&
+        !phase.is(planner_phase::retiring))
+      return;
     if (message.number < awaited_install || awaited.erase(message.server) == 0) return;
     if (awaited.empty()) all_have_installed();
   }

@@ -583,6 +583,31 @@ BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_the_next_plan_keeps_all_at_t
   BOOST_TEST(world.status().epoch == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(tables_that_change_while_requests_end_are_no_word_of_their_end) {
+  one_planner world;
+  world.steady();
+  world.order("layer-shards");
+  world.run_next();
+  world.installed();
+  world.installed();
+  world.order_policy(world.policy());
+  world.installed();
+  BOOST_TEST((world.phase() == planner_phase::ending));
+  world.ended(2);
+  BOOST_TEST((world.phase() == planner_phase::retiring));
+  // While admission is held likewise.
+  one_planner tight;
+  tight.leave_little_room();
+  tight.steady();
+  tight.order("exact");
+  const auto change = tight.servers[0].only<actors::hold_admission>().change;
+  tight.order_policy(tight.policy());
+  tight.installed();
+  BOOST_TEST((tight.phase() == planner_phase::draining));
+  tight.held(change);
+  BOOST_TEST((tight.phase() == planner_phase::moving));
+}
+
 BOOST_AUTO_TEST_CASE(requests_that_do_not_end_are_a_problem_and_the_plan_goes) {
   one_planner world;
   world.steady();
