@@ -42,6 +42,9 @@ expect "a certificate needs its key" 2 'belong together' "$ordermoe" serve --tls
 expect "keys that are not there" 2 'nowhere' "$ordermoe" serve --api-keys nowhere
 expect "a folder that is none" 2 'nowhere: no cluster is there' "$ordermoe" serve --dir nowhere
 expect "a cluster has its own plan" 2 '--plan: .*own' "$ordermoe" serve --dir nowhere --plan x
+expect "a node or a cluster" 2 '--node and --dir' "$ordermoe" serve --dir nowhere --node nowhere
+expect "a node that is none" 2 'nowhere.toml' "$ordermoe" serve --node nowhere.toml
+expect "a node has its own plan" 2 '--plan: the node' "$ordermoe" serve --node nowhere.toml --plan x
 expect "a url is checked" 2 '--connect: found' "$ordermoe" chat --connect 'ftp://x' --once hello
 expect "nobody answers" 1 '127.0.0.1:1' "$ordermoe" chat --connect http://127.0.0.1:1 --once hello
 expect "a conversation is no JSON" 2 '--json' "$ordermoe" chat --json
@@ -172,6 +175,7 @@ ends "${servers[-1]}"
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
 "$ordermoe" cluster up --model "$model" --cluster three.toml --search-steps 200 --max-positions 512 --threads 1 --port $((20000 + ($$ + 150) % 20000)) --dir edge >/dev/null || fail "a cluster starts"
 serve fronting --dir edge
+fronting=${servers[-1]}
 python3 ask.py "$url" reference.json 0 || fail "answers of a cluster are the reference's"
 python3 ask.py "$url" drawn.json 0.9 || fail "of a cluster, too, what is drawn is the reference's"
 python3 choose.py "$url" || fail "a cluster chooses tokens as a request says"
@@ -179,10 +183,17 @@ eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in
 kill -9 "$(cat edge/nodes/s0/pid)"
 eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 2 ]]' || fail "a node that is gone is missed"
 [[ $(curl -sS -o /dev/null -w '%{http_code}' "$url/health/ready") == 200 ]] || fail "the others answer"
+front=$url
+# The node comes back with a gateway in its own process.
+serve node --node edge/nodes/s0/node.toml
+eventually eval '[[ $("$ordermoe" cluster status --dir edge | grep -c "^s[0-2] .* yes .* 2/2 ") == 3 ]]' || fail "the node is not back"
+python3 ask.py "$url" reference.json 0 || fail "answers of a node's own gateway are the reference's"
+ends "${servers[-1]}"
+url=$front
 "$ordermoe" cluster down --dir edge >/dev/null 2>&1
 eventually eval '[[ $(curl -sS -o /dev/null -w "%{http_code}" "$url/health/ready") == 503 ]]' || fail "without nodes it is not ready"
 [[ $(post /v1/completions '{"prompt": "a"}' -o /dev/null -w '%{http_code}') == 503 ]] || fail "without nodes nothing is answered"
-ends "${servers[-1]}"
+ends "$fronting"
 
 ((failures == 0)) || exit 1
 echo "the gateway answers"

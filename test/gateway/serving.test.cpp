@@ -352,7 +352,7 @@ BOOST_AUTO_TEST_CASE(texts_become_tokens_and_texts_again) {
   BOOST_TEST(told["count"] == static_cast<int>(told["tokens"].size()));
   std::string together;
   for (const auto& each : told["token_strs"]) together += each.get<std::string>();
-  BOOST_TEST(together == " Q: 75 * 5");
+  BOOST_TEST(together == "Q: 75 * 5");
   BOOST_TEST(told["max_model_len"] == 512);
   reply = at.fetch("POST", "/detokenize", json{{"tokens", told["tokens"]}}.dump());
   BOOST_TEST(json::parse(reply.body)["prompt"] == "Q: 75 * 5");
