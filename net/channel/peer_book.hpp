@@ -78,10 +78,11 @@ class peer_book final : public connections_user {
   /// The oldest of those that came in goes; what was dialled here is little.
   void make_room();
   void greet(const connection_ptr& with, std::string_view wire);
-  void turn_away(const connection_ptr& with, const error& why);
+  /// These two take it out of those that greet, so they have a pointer of their own.
+  void turn_away(connection_ptr with, const error& why);
   /// To somebody of whom it is known who it is: its session tells it.
   static void say_why(connection& with, std::string_view why);
-  void drop(const connection_ptr& with);
+  void drop(connection_ptr with);
   peer_ptr expected_of(const connection_ptr& with) const;
   /// It is known who is there.
   void attach(const connection_ptr& with);

@@ -91,7 +91,7 @@ void peer_book::greet(const connection_ptr& with, std::string_view wire) {
   if (with->established()) attach(with);
 }
 
-void peer_book::turn_away(const connection_ptr& with, const error& why) {
+void peer_book::turn_away(connection_ptr with, const error& why) {
   const auto expected = expected_of(with);
   say_why(*with, why.message);
   drop(with);
@@ -113,7 +113,7 @@ void peer_book::say_why(connection& with, std::string_view why) {
   with.write();
 }
 
-void peer_book::drop(const connection_ptr& with) {
+void peer_book::drop(connection_ptr with) {
   std::erase_if(greeting_, [&](const greeting& each) { return each.with == with; });
   with->closed = true;
   with->close();

@@ -306,6 +306,16 @@ BOOST_AUTO_TEST_CASE(whoever_dials_is_not_kept_from_dialling_by_those_who_say_no
   for (const auto& each : silent) BOOST_TEST(each->is_closed());
 }
 
+BOOST_AUTO_TEST_CASE(of_those_who_say_nothing_each_is_asked_to_leave) {
+  transport_end b;
+  auto limits = patient();
+  limits.hello_ns = 300 * ms;
+  b.start(node("b", {}, limits));
+  std::vector<std::unique_ptr<by_hand>> silent;
+  for (std::size_t i = 0; i < 5; ++i) silent.push_back(std::make_unique<by_hand>(b.at()));
+  for (const auto& each : silent) BOOST_TEST(each->is_closed());
+}
+
 BOOST_AUTO_TEST_CASE(noise_instead_of_a_hello_and_behind_one_ends_that_connection_only) {
   transport_end b, c;
   b.start(node("b", {{"a", std::nullopt}, {"c", std::nullopt}}));
