@@ -138,7 +138,7 @@ std::vector<kind_of_message> every_kind() {
   return {{"submit",
            submit_text(some_request()),
            [](std::string_view text) { return verdict_on(actors::parse_submit(text)); },
-           {"stream"},
+           {"stream", "choice", "executions"},
            true},
           {"cancel",
            actors::cancel_text(7),
@@ -148,11 +148,11 @@ std::vector<kind_of_message> every_kind() {
           {"token",
            token_text(some_token()),
            [](std::string_view text) { return verdict_on(actors::parse_token(text)); },
-           {"loss"}},
+           {"loss", "logprobs", "executions"}},
           {"ended",
            ended_text(some_outcome()),
            [](std::string_view text) { return verdict_on(actors::parse_ended(text)); },
-           {"problem"}}};
+           {"problem", "executions"}}};
 }
 
 const kind_of_message& kind(const std::string& name) {
