@@ -16,7 +16,7 @@ model=$data/models/lineage
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
-"$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
+"$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 8 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
 admin=("$ordermoe" admin --dir edge)
 expect "a console needs a cluster" 2 'nowhere: no cluster is there' "$ordermoe" admin --dir nowhere members
 expect "a cluster comes up" 0 '^127' "$ordermoe" cluster up --trace --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir edge
