@@ -104,7 +104,8 @@ expect "an empty problem is refused with its line" 2 'blank-problem.jsonl:1: `pr
 : >blank.txt
 expect "an empty text to score is refused" 2 'blank.txt: the text is too short' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt
 expect "an empty WikiText file is refused" 2 'blank.txt' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt
-expect "a base model has no chat template" 2 'tokenizer_config.json: no such file.*--chat' "$ordermoe" run --model "$model" --mode reference --prompts prompts.jsonl --chat
+mkdir plain && cp -r "$model"/. plain/ && rm plain/tokenizer_config.json
+expect "a base model has no chat template" 2 'tokenizer_config.json: no such file.*--chat' "$ordermoe" run --model plain --mode reference --prompts prompts.jsonl --chat
 cp -r "$model" instruct
 printf '%s' '{"bos_token": "<s>", "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ '"'[INST] ' + message['content'] + ' [/INST]'"' }}{{ message.content + eos_token }}"}' >instruct/tokenizer_config.json
 printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "12 * 3"}]}\nHow?\n' >chat.jsonl
