@@ -1,5 +1,8 @@
 #include "embedding/engine.hpp"
 
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "actors/cluster/client.hpp"
@@ -84,6 +87,13 @@ class visitor final : public engine {
   result<std::string> status() override {
     constexpr std::chrono::seconds longest(30);
     return client_->status(longest);
+  }
+  result<std::string> order(const api::admin_order& wanted) override {
+    if (!nlohmann::json::parse(wanted.arguments, nullptr, false).is_object())
+      return error{errc::usage,
+                   fmt::format("arguments: found '{}', expected a JSON object", wanted.arguments)};
+    return client_->order(wanted.verb, wanted.arguments, wanted.dry_run, wanted.longest,
+                          wanted.token);
   }
   void stop() override { client_.reset(); }
 

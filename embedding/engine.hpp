@@ -29,6 +29,11 @@ class engine {
   virtual void cancel(std::uint64_t request) = 0;
   /// Waits. JSON.
   virtual result<std::string> status() = 0;
+  /// Waits. JSON.
+  virtual result<std::string> order(const api::admin_order&) {
+    return error{errc::unsupported,
+                 "orders go to a cluster that the program is connected to (node::connect)"};
+  }
   virtual std::vector<std::string> listens_at() const { return {}; }
   /// No sink is called when it returns.
   virtual void stop() = 0;

@@ -65,6 +65,9 @@ std::size_t node::outstanding() const {
 result<std::string> node::status() {
   return without_exceptions([&] { return content_->status(); });
 }
+result<std::string> node::order(const admin_order& wanted) {
+  return without_exceptions([&] { return content_->order(wanted); });
+}
 std::vector<std::string> node::listens_at() const {
   return content_->listens_at();
 }

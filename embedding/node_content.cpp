@@ -152,6 +152,15 @@ result<std::string> node_content::status() {
   return std::move(*told);
 }
 
+result<std::string> node_content::order(const admin_order& wanted) {
+  if (is_called_back()) return used_in_callback("order()");
+  const visit inside(*this);
+  if (!inside) return used_after_stop();
+  auto told = engine_->order(wanted);
+  if (!told) return problem_of(told.error());
+  return std::move(*told);
+}
+
 std::vector<std::string> node_content::listens_at() {
   const visit inside(*this);
   return inside ? engine_->listens_at() : std::vector<std::string>();

@@ -33,6 +33,7 @@ class node_content {
   void cancel(std::uint64_t request);
   std::size_t outstanding() const;
   result<std::string> status();
+  result<std::string> order(const admin_order& wanted);
   std::vector<std::string> listens_at();
   result<void> stop();
   /// close() is called at the end of stop(), once nobody is told anything any more. Not where it was stopped before: usage.

@@ -75,6 +75,17 @@ struct client_options {
   std::chrono::milliseconds longest{5000};  ///< Until it is connected.
 };
 
+/// What an operator orders of a running cluster. docs/OPERATING.md has the verbs; `ordermoe admin --json` prints their replies.
+struct admin_order {
+  std::string verb;              ///< As in status, plan.propose, policy.set.
+  std::string arguments = "{}";  ///< A JSON object.
+  bool dry_run = false;
+  std::string token =
+      {};  ///< Secret of an access token, whose role counts where it is more than the certificate's.
+  std::chrono::milliseconds longest{
+      15000};  ///< Until the reply; plan.propose and plan.apply may take minutes.
+};
+
 /// What is asked. A text or ids, not both.
 struct prompt {
   std::string text = {};
@@ -153,6 +164,10 @@ class node {
   /// What it is doing: a JSON object (docs/EMBEDDING.md). Waits up to half a minute. Problems: timed_out; io where the
   /// cluster is gone; usage after stop() and from within a callback.
   result<std::string> status();
+  /// An operator's order to the node that it is connected to, with the role of its certificate: the reply, a JSON object
+  /// (result, and where something changes operation, epoch_before and epoch_after). Waits. Problems: what the node refuses;
+  /// timed_out; io where it is gone; unsupported but for client_options; usage after stop() and from within a callback.
+  result<std::string> order(const admin_order& wanted);
   /// HOST:PORT where it listens; empty but for member_options.
   std::vector<std::string> listens_at() const;
 

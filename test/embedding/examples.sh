@@ -62,6 +62,9 @@ expect host_actors 0 "^0 actors are left" "$programs/host_actors" "$model" "$clu
   --port $((20000 + RANDOM % 10000)) --dir "$work/edge" >"$work/up" 2>&1 || { cat "$work/up"; fail "the cluster did not come up"; }
 address=$(grep -oE '127\.0\.0\.1:[0-9]+' "$work/up" | head -n 1)
 expect cluster_client 0 "answer 375" "$programs/cluster_client" "$address" "$work/edge" $'Q: 75 * 5\nA:' "In early spring"
+expect admin_client 0 '"answering":3' "$programs/admin_client" "$address" "$work/edge"
+expect "a policy that is tried and set" 0 '^policy.set: .*"version":1' "$programs/admin_client" "$address" "$work/edge" '{"omega_time": 0.7}'
+expect "a policy that is none" 1 "'nonsense'" "$programs/admin_client" "$address" "$work/edge" '{"nonsense": 1}'
 expect "a client without certificates" 1 "ca.crt" "$programs/cluster_client" "$address" "$work" "Q"
 ((failures == 0)) || exit 1
 echo "all examples do what they say"
