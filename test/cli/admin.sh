@@ -28,6 +28,16 @@ at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s0/node.toml)
 expect "members" 0 '^UN +s2 +2 +no' "${admin[@]}" members
 expect "of another node" 0 '^UN +s1 +1 +yes' "${admin[@]}" --node s1 members
 expect "a node that is none" 2 "found node 's9', expected one of s0, s1, s2" "${admin[@]}" --node s9 members
+expect "all nodes in a line each" 0 '^UN +s2 +1 +0\.0 +0 +0 .* 2/2$' "${admin[@]}" --node s1 status
+expect "a node's sessions" 0 '^s2 +token +[0-9]+ ' "${admin[@]}" --node s1 peers
+expect "links as stated and as found" 0 '^s0 +s1 +yes +[0-9.]+ ' "${admin[@]}" topology
+expect "which experts are where" 0 '^1 +s[012] +[0-9]' "${admin[@]}" experts --layer 1
+expect "a layer that is none" 2 'found layer 99, expected 0 to 5' "${admin[@]}" experts --layer 99
+expect "a request that is none" 2 'request 7 is not being answered at s0' "${admin[@]}" requests show 7
+expect "the log's level" 0 '^level: info' "${admin[@]}" log level get
+expect "another" 0 '^level: debug' "${admin[@]}" log level set debug
+expect "and again" 0 'log.level_changed' "${admin[@]}" events
+grep -q ' client.came client=console role=admin' edge/nodes/s0/log || fail "the log has nothing of level debug: $(tail -n 2 edge/nodes/s0/log)"
 expect "as JSON" 0 '"epoch": 1' "${admin[@]}" --json members
 expect "the plan" 0 '^s0 +[0-9]+ +[0-9]+' "${admin[@]}" plan show
 expect "the policy" 0 '"omega_time"' "${admin[@]}" policy get
@@ -64,6 +74,28 @@ expect "what happened" 0 'plan.changed \{"epoch":3\}' "${admin[@]}" --node s1 ev
 expect "who did it" 0 's2.1.[0-9]+ +console +admin +done' "${admin[@]}" --node s2 audit
 grep -q 'audit.ordered operation=s0.1.[0-9]* who=console role=admin' edge/nodes/s0/log || fail "the log has no audit"
 
+# ------------------------------------------------------------------------------------------------ tokens
+
+"$ordermoe" cert issue eve --role viewer --dir edge/certificates >/dev/null || fail "a viewer's certificate is issued"
+mkdir viewer && cp -r edge/cluster.toml edge/nodes viewer && mkdir viewer/certificates && cp edge/certificates/ca.crt viewer/certificates
+for end in crt key; do cp -p "edge/certificates/eve.$end" "viewer/certificates/console.$end"; done
+viewer=("$ordermoe" admin --dir viewer)
+expect "a viewer looks" 0 '^UN' "${viewer[@]}" status
+expect "and no more" 2 'takes a certificate of role operator, this one is of viewer' "${viewer[@]}" resume s1
+expect "a token is made" 0 '^token: in deploy.token' "${admin[@]}" token create deploy --role operator --ttl 1h --out deploy.token
+expect "it is there" 0 '^deploy +operator +holds' "${admin[@]}" --node s2 token list
+expect "it raises a viewer's role" 0 '^drained: no' "${viewer[@]}" --token-file deploy.token resume s1
+expect "not beyond its own" 2 'role admin' "${viewer[@]}" --token-file deploy.token plan apply
+grep -q 'audit.done operation=s1.1.[0-9]* who=eve role=operator token=deploy' edge/nodes/s1/log || fail "the audit does not name the token"
+grep -rqF "$(sed 's/.*_//' deploy.token)" edge && fail "a secret is in the cluster's folder"
+[[ $(stat -c %a edge/nodes/s1/state/tokens.json) == 600 ]] || fail "others may read the tokens of a node"
+chmod 644 deploy.token
+expect "a secret that others may read" 2 'others than its owner may read it; chmod 600' "${viewer[@]}" --token-file deploy.token resume s1
+chmod 600 deploy.token
+expect "a token is revoked" 0 '^name: deploy' "${admin[@]}" token revoke deploy
+does_not_hold() { "${viewer[@]}" --token-file deploy.token resume s1 2>&1 | grep -q 'does not hold'; }
+eventually does_not_hold || fail "a revoked token holds"
+
 # ---------------------------------------------------------------------------------------------- draining
 
 expect "a node is drained" 0 '^drained: yes' "${admin[@]}" drain s0
@@ -80,16 +112,26 @@ cmp -s reference.txt after.txt || fail "answers afterwards: $(head -n 2 errors.t
 expect "the merged trace is right" 0 'valid\.' "$ordermoe" trace verify merged.jsonl
 [[ $(grep -c '"type":"plan"' merged.jsonl) == 2 ]] || fail "the merged trace does not have two changes of plan"
 expect "the cluster starts again" 0 '' "$ordermoe" cluster start --dir edge
+has_policy() { "${admin[@]}" policy get | grep -q 'omega_time": 0.75'; }
+eventually has_policy || fail "the policy is not kept"
 expect "by the plan that it had" 0 '^epoch: 3' "${admin[@]}" members
 kill -9 "$(cat edge/nodes/s1/pid)"
 expect "a plan needs everybody" 1 'not connected, and every server has to take part|was lost|plan in force' bash -c "$(printf '%q ' "${admin[@]}") plan propose --strategy exact >/dev/null; for _ in {1..100}; do $(printf '%q ' "${admin[@]}") members | grep -q '^DN' && break; sleep 0.1; done; $(printf '%q ' "${admin[@]}") plan apply"
-"$ordermoe" node --config "$PWD/edge/nodes/s1/node.toml" >>edge/nodes/s1/log 2>&1 &
+# A flag goes before the environment.
+ORDERMOE_LOG_LEVEL=error ORDERMOE_LOG_FORMAT=json "$ordermoe" node --config "$PWD/edge/nodes/s1/node.toml" --log-level debug --log-file "$PWD/s1.jsonl" >>edge/nodes/s1/log 2>&1 &
 echo $! >edge/nodes/s1/pid
 for _ in {1..200}; do "${admin[@]}" members | grep -q '^UN *s1' && break; sleep 0.1; done
 expect "and has it when it is back" 0 'epoch 3 -> 4' "${admin[@]}" plan apply
 "$ordermoe" run --prompts many.jsonl --max-new-tokens 24 --connect "$at" --dir edge --json 2>errors.txt </dev/null | answers >back.txt
 cmp -s reference.txt back.txt || fail "answers with a node that came back: $(head -n 2 errors.txt)"
 "$ordermoe" cluster down --dir edge
+python3 - s1.jsonl <<'PYTHON' || fail "the log as JSON: $(head -n 3 s1.jsonl)"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert all({"time", "level", "node", "event"} <= line.keys() and line["node"] == "s1" for line in lines)
+assert {"node.ready", "session.up", "client.came", "node.ends"} <= {line["event"] for line in lines}, lines
+PYTHON
+expect "a level that is none" 2 "ORDERMOE_LOG_LEVEL: found 'loud', expected one of debug" env ORDERMOE_LOG_LEVEL=loud "$ordermoe" node --config edge/nodes/s1/node.toml
 
 ((failures == 0)) || { echo "$failures checks failed"; exit 1; }
 echo "all checks passed"
