@@ -50,6 +50,7 @@ def normalised(lines):
         line = re.sub(r" +", " ", line).strip()
         # Of a list of numbers it counts that it is there.
         line = re.sub(r"#(\.#)?([ ,-]#(\.#)?)+", "#", line)
+        line = re.sub(r"( -)+$", "", line)
         if line:
             plain.append(line)
     return plain
@@ -87,9 +88,12 @@ class terminal:
     def ask(self, typed):
         """What a command prints, without its echo, and the prompt behind it."""
         os.write(self.master, typed.encode() + b"\n")
-        # The echo ends with the first line break.
         text, prompt = self.until_prompt()
-        return text.split("\n", 1)[1].splitlines() if "\n" in text else [], prompt
+        # The echo ends with the first line break; it comes twice where the terminal was not yet the console's.
+        lines = text.splitlines()[1:]
+        while lines and lines[0].strip() == typed.strip():
+            lines.pop(0)
+        return lines, prompt
 
     def close(self):
         os.close(self.master)
