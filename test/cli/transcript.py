@@ -142,6 +142,9 @@ def main():
     shell = terminal(folder, environment)
     try:
         done = replay(steps, shell, strict=not write)
+    except SystemExit:
+        subprocess.run("tail -n 15 edge/nodes/*/log", shell=True, cwd=folder, check=False)
+        raise
     finally:
         shell.close()
         subprocess.run([ordermoe, "cluster", "down", "--dir", os.path.join(folder, "edge")],
