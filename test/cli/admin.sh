@@ -93,7 +93,7 @@ chmod 644 deploy.token
 expect "a secret that others may read" 2 'others than its owner may read it; chmod 600' "${viewer[@]}" --token-file deploy.token resume s1
 chmod 600 deploy.token
 expect "a token is revoked" 0 '^name: deploy' "${admin[@]}" token revoke deploy
-does_not_hold() { "${viewer[@]}" --token-file deploy.token resume s1 2>&1 | grep -q 'does not hold'; }
+does_not_hold() { [[ $("${viewer[@]}" --token-file deploy.token resume s1 2>&1) == *"does not hold"* ]]; }
 eventually does_not_hold || fail "a revoked token holds"
 
 # ---------------------------------------------------------------------------------------------- draining
@@ -121,6 +121,7 @@ expect "a plan needs everybody" 1 'not connected, and every server has to take p
 ORDERMOE_LOG_LEVEL=error ORDERMOE_LOG_FORMAT=json "$ordermoe" node --config "$PWD/edge/nodes/s1/node.toml" --log-level debug --log-file "$PWD/s1.jsonl" >>edge/nodes/s1/log 2>&1 &
 echo $! >edge/nodes/s1/pid
 for _ in {1..200}; do "${admin[@]}" members | grep -q '^UN *s1' && break; sleep 0.1; done
+expect "it tells of all when it is back" 0 '^UN +s0' "${admin[@]}" --node s1 status
 expect "and has it when it is back" 0 'epoch 3 -> 4' "${admin[@]}" plan apply
 "$ordermoe" run --prompts many.jsonl --max-new-tokens 24 --connect "$at" --dir edge --json 2>errors.txt </dev/null | answers >back.txt
 cmp -s reference.txt back.txt || fail "answers with a node that came back: $(head -n 2 errors.txt)"
