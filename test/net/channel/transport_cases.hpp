@@ -518,6 +518,7 @@ inline void who_is_revoked_is_out_within_5_s_and_in_again_with_another_certifica
   renew(with, "a");
   ends.a.net().use(with.issued.identity("a"));
   BOOST_TEST(ends.b.wait_for(what::up, 2));
+  BOOST_TEST(ends.a.wait_for(what::up, 2));
   BOOST_TEST(ends.a.send(0, lane::token, 1, 0));
 }
 
