@@ -93,10 +93,21 @@ std::string config_of(const cluster_folder& folder, const std::string& name) {
   return (failed ? fs::absolute(folder.config(name)) : path).string();
 }
 
-/// Whether this process runs, and is a node of this folder: numbers are used again.
+/// Whether this process runs, and is a node of this folder: numbers are used again. Whoever started it by hand may have
+/// named its file from where they were.
 bool is_node(pid_t pid, const cluster_folder& folder, const std::string& name) {
   const auto line = read_file(fmt::format("/proc/{}/cmdline", pid), 1 << 16);
-  return line && line->find(config_of(folder, name)) != std::string::npos;
+  if (!line) return false;
+  std::error_code failed;
+  const auto place = fs::read_symlink(fmt::format("/proc/{}/cwd", pid), failed);
+  const auto config = config_of(folder, name);
+  constexpr std::string_view flag = "--config=";
+  std::istringstream words(*line);
+  for (std::string word; std::getline(words, word, '\0');) {
+    if (word.starts_with(flag)) word.erase(0, flag.size());
+    if (!word.empty() && fs::weakly_canonical(place / word, failed) == config) return true;
+  }
+  return false;
 }
 
 result<pid_t> start_node(const cluster_folder& folder, const std::string& name) {
@@ -256,7 +267,11 @@ void warn_of_certificates(const std::vector<node_state>& states) {
       fmt::print(stderr, "ordermoe: warning: {}\n",
                  expiry_warning(each.name, told.value("days_left", std::int64_t{0}) * 86'400));
     if (told.value("revoked", false))
-      fmt::print(stderr, "ordermoe: warning: {}: its certificate is revoked\n", each.name);
+      fmt::print(stderr,
+                 "ordermoe: warning: {0}: its certificate is revoked; where the node is to stay, "
+                 "make another with "
+                 "`ordermoe cert renew {0}`\n",
+                 each.name);
   }
 }
 

@@ -128,12 +128,24 @@ def replay(steps, shell, strict):
     return done
 
 
+def left_running(folder):
+    """Processes that were started there and are still there."""
+    left = []
+    for each in os.listdir("/proc"):
+        try:
+            if each.isdigit() and os.readlink(f"/proc/{each}/cwd") == folder:
+                left.append(open(f"/proc/{each}/cmdline").read().replace("\0", " "))
+        except OSError:
+            pass
+    return left
+
+
 def main():
     ordermoe, data, document = (os.path.abspath(each) for each in sys.argv[1:4])
     write = "--write" in sys.argv
     text = open(document).read()
     span, steps = transcript_of(text)
-    folder = tempfile.mkdtemp()
+    folder = os.path.realpath(tempfile.mkdtemp())
     os.symlink(data, os.path.join(folder, "data"))
     environment = dict(os.environ, PATH=os.path.dirname(ordermoe) + ":" + os.environ["PATH"], PS1=SHELL, PS2="> ",
                        TERM="dumb", ORDERMOE_DATA=data, OPENBLAS_NUM_THREADS="1", BASH_SILENCE_DEPRECATION_WARNING="1")
@@ -147,9 +159,12 @@ def main():
         raise
     finally:
         shell.close()
+        left = left_running(folder)
         subprocess.run([ordermoe, "cluster", "down", "--dir", os.path.join(folder, "edge")],
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        sys.exit("still there behind the last step: " + "; ".join(left))
     if write:
         lines = []
         for prompt, typed, came in done:
