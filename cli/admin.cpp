@@ -308,6 +308,41 @@ using bind_function = std::function<void(CLI::App&, command_body)>;
 
 constexpr std::chrono::seconds soon(15);
 
+/// A new file that its owner alone reads. It is gone again where nothing was written to it.
+class secret_file {
+ public:
+  secret_file() = default;
+  secret_file(const secret_file&) = delete;
+  secret_file& operator=(const secret_file&) = delete;
+  ~secret_file() {
+    if (file_ < 0) return;
+    ::close(file_);
+    if (!written_) ::unlink(path_.c_str());
+  }
+
+  result<void> open(const std::string& path) {
+    path_ = path;
+    file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file_ >= 0) return {};
+    return error{errc::io, fmt::format("--out {}: {}; no token was made, name a new file", path,
+                                       std::strerror(errno))};
+  }
+
+  result<void> write(const std::string& secret) {
+    const auto line = secret + "\n";
+    written_ = ::write(file_, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    if (written_) return {};
+    return error{errc::io,
+                 fmt::format("--out {}: {}; the token was made and its secret is lost: revoke it",
+                             path_, std::strerror(errno))};
+  }
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  bool written_ = false;
+};
+
 class verbs {
  public:
   verbs(CLI::App& parent, std::function<session_ptr()> session, bind_function bind)
@@ -477,14 +512,18 @@ class verbs {
       const auto seconds = seconds_of(wanted->holds_for);
       if (!seconds) return seconds.error();
       const auto here = session();
+      const bool to_file = !wanted->out.empty() && !here->flags().dry_run;
+      // First, so that nothing is made whose secret has no place.
+      secret_file out;
+      if (to_file)
+        if (auto opened = out.open(wanted->out); !opened) return opened;
       auto reply =
           here->order({}, "token.create",
                       {{"name", wanted->name}, {"role", wanted->role}, {"for_s", *seconds}}, soon);
       if (!reply) return reply.error();
       auto& told = reply->at("result");
-      if (!wanted->out.empty() && told.contains("token")) {
-        if (auto written = write_secret(wanted->out, told.value("token", "")); !written)
-          return written;
+      if (to_file && told.contains("token")) {
+        if (auto written = out.write(told.value("token", "")); !written) return written;
         told["token"] = fmt::format("in {}", wanted->out);
       }
       print_reply(here->flags(), *reply, {});
@@ -507,20 +546,6 @@ class verbs {
                       "90d, or 0",
                       text)};
     return number * unit->second;
-  }
-
-  static result<void> write_secret(const std::string& path, const std::string& secret) {
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const auto line = secret + "\n";
-    const bool written =
-        file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-    const auto why = errno;
-    if (file >= 0) ::close(file);
-    if (written) return {};
-    return error{errc::io,
-                 fmt::format("--out {}: {}; the token was made and its secret is lost: revoke it, "
-                             "and name a new file",
-                             path, std::strerror(why))};
   }
 
   void add_plan() {

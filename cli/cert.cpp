@@ -62,8 +62,12 @@ result<net::revocation_list> revocations_in(const std::filesystem::path& folder)
 }
 
 result<void> show_list(const std::filesystem::path& file, bool json) {
-  const auto list = revocations_in(file.parent_path());
-  if (!list) return list.error();
+  const auto read = net::read_revocations(file, file.parent_path() / "ca.crt");
+  if (!read) return read.error();
+  if (!*read)
+    return error{errc::not_found,
+                 fmt::format("{}: no such file; `ordermoe cert revoke` makes it", file.string())};
+  const auto& list = *read;
   if (json) {
     nlohmann::ordered_json j{{"number", list->number}, {"issued_s", list->issued_s}};
     j["revoked"] = nlohmann::ordered_json::array();

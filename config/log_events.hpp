@@ -101,7 +101,7 @@ inline constexpr std::array log_events{
     log_event_facts{log_event::token_refused, "token.refused", log_level::warning, "client why"},
     log_event_facts{log_event::tokens_not_kept, "tokens.not_kept", log_level::error, "why"},
     log_event_facts{log_event::identity_changed, "identity.changed", log_level::info,
-                    "certificate revocations"},
+                    "certificate revocations not_kept"},
     log_event_facts{log_event::identity_files_broken, "identity.files_broken", log_level::warning,
                     "why"},
     log_event_facts{log_event::identity_expires_soon, "identity.expires_soon", log_level::warning,

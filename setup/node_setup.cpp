@@ -99,7 +99,10 @@ result<void> write_kept(const fs::path& path, const std::string& text) {
   // A file that is there keeps its mode when it is replaced.
   const int made = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (made >= 0) ::close(made);
-  return write_file(path, text);
+  auto written = write_file(path, text);
+  // Nobody is to find an empty one.
+  if (!written && made >= 0) ::unlink(path.c_str());
+  return written;
 }
 
 result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {

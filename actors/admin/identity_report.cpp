@@ -28,6 +28,7 @@ ordered_json change_json(const identity_keeper::change& made) {
   if (made.revocations)
     j["revocations"] = {{"number", made.next->revocations().number},
                         {"n_revoked", made.next->revocations().revoked.size()}};
+  if (made.unkept) j["not_kept"] = made.unkept->message;
   return j;
 }
 

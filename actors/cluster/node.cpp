@@ -135,6 +135,9 @@ class node::content final : public net::transport_user {
         identity_(std::make_shared<net::identity_keeper>(options_.transport.identity)) {}
 
   result<void> begin() {
+    identity_->tell([through = through_](const auto& next) {
+      if (auto* to = through->load()) to->use(next);
+    });
     fill_in_seat();
     if (auto let_go = keep_no_experts_twice(); !let_go) return let_go;
     auto service = service::start(options_.service);
@@ -145,8 +148,9 @@ class node::content final : public net::transport_user {
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
     through_->store(transport_.get());
+    // The admin may have brought another since the transport was given the first.
+    if (const auto now = identity_->now(); now != options_.transport.identity) transport_->use(now);
     through_->notify_all();
-    identity_->tell([through = through_](const auto& next) { through->load()->use(next); });
     asker_ = std::thread([this] { answer_asks(); });
     return {};
   }
@@ -792,9 +796,9 @@ class node::content final : public net::transport_user {
       if (const auto now = std::chrono::steady_clock::now(); now - looked >= look_again) {
         looked = now;
         look_at_identity();
+        if (options_.believes_measures) tell_links();
       }
       told_.sample(service_->tokens_told());
-      if (options_.believes_measures) tell_links();
       if (askers.empty()) {
         lock.lock();
         continue;

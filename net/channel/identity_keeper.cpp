@@ -11,9 +11,7 @@ namespace ordermoe::net {
 
 namespace fs = std::filesystem;
 
-identity_keeper::identity_keeper(identity_ptr first) : now_(std::move(first)) {
-  seen_ = stamps_now();
-}
+identity_keeper::identity_keeper(identity_ptr first) : now_(std::move(first)) {}
 
 identity_keeper::identity_ptr identity_keeper::now() const {
   const std::lock_guard lock(mutex_);
@@ -39,6 +37,7 @@ result<std::optional<identity_keeper::change>> identity_keeper::look() {
   const std::lock_guard lock(changing_);
   const auto found = stamps_now();
   const bool same = found == seen_;
+  if (unkept_) keep();
   if (same && (!failed_ || told_)) return std::optional<change>();
   seen_ = found;
   auto made = read(false);
@@ -74,9 +73,8 @@ result<std::optional<identity_keeper::change>> identity_keeper::read(bool try_on
   made.revocations = made.next->revocations().number != made.before->revocations().number;
   if (!made.certificate && !made.revocations) return std::optional<change>();
   if (try_only) return std::optional(std::move(made));
-  if (made.revocations)
-    if (auto kept = keep(made.next->revocations()); !kept) return kept.error();
   adopt(made);
+  if (made.revocations) made.unkept = keep();
   return std::optional(std::move(made));
 }
 
@@ -90,17 +88,21 @@ result<std::optional<identity_keeper::change>> identity_keeper::take_revocations
   if (list->number <= made.before->revocations().number) return std::optional<change>();
   made.next = made.before->with(std::move(*list));
   if (try_only) return std::optional(std::move(made));
-  if (auto kept = keep(made.next->revocations()); !kept) return kept.error();
   adopt(made);
+  made.unkept = keep();
   return std::optional(std::move(made));
 }
 
-result<void> identity_keeper::keep(const revocation_list& list) const {
-  const auto place = now()->files().kept_revocations;
-  if (place.empty()) return {};
+std::optional<error> identity_keeper::keep() {
+  const auto identity = now();
+  const auto& place = identity->files().kept_revocations;
+  if (place.empty()) return std::nullopt;
   std::error_code failed;
   if (place.has_parent_path()) fs::create_directories(place.parent_path(), failed);
-  return write_file(place, list.pem);
+  const auto written = write_file(place, identity->revocations().pem);
+  unkept_ = !written;
+  if (written) return std::nullopt;
+  return written.error();
 }
 
 void identity_keeper::adopt(const change& made) {

@@ -38,14 +38,16 @@ class identity_keeper {
   struct change {
     identity_ptr before, next;
     bool certificate = false, revocations = false;  ///< Which of it is another.
+    /// Why what is revoked is gone with the process, though it is used: it is tried again at every look.
+    std::optional<error> unkept = std::nullopt;
   };
   /// Looks at the files, where they are others than at the last look. A change that was made; an error once for files that
   /// stay broken; else nothing.
   result<std::optional<change>> look();
   /// Reads the files, whatever was there before. `try_only`: nothing is used.
   result<std::optional<change>> reload(bool try_only);
-  /// A list that came from somewhere. Nothing where it is no newer than the one in use; else it is kept on the disk and
-  /// used. `try_only`: neither. Errors: those of parse_revocations; io.
+  /// A list that came from somewhere. Nothing where it is no newer than the one in use; else it is used and kept on the
+  /// disk. `try_only`: neither. Errors: those of parse_revocations.
   result<std::optional<change>> take_revocations(const std::string& pem, bool try_only = false);
 
  private:
@@ -58,7 +60,8 @@ class identity_keeper {
   stamps stamps_now() const;
   /// Lock of changing_ held.
   result<std::optional<change>> read(bool try_only);
-  result<void> keep(const revocation_list& list) const;
+  /// What is revoked now, to the disk; why not.
+  std::optional<error> keep();
   void adopt(const change& made);
 
   std::function<void(const identity_ptr&)> user_;
@@ -67,6 +70,7 @@ class identity_keeper {
   identity_ptr now_;
   stamps seen_;
   bool failed_ = false, told_ = false;  ///< Of the files as they were seen.
+  bool unkept_ = false;  ///< What is revoked could not be written, which each look tries again.
 };
 
 }  // namespace ordermoe::net

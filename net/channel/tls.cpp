@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "net/identity/pem.hpp"
+
 namespace ordermoe::net {
 
 namespace {
@@ -69,15 +71,6 @@ result<certificate_name> name_in(X509* certificate) {
                  fmt::format("its certificate has more than one name of ours: {} and {}",
                              uri_of(ours[0]), uri_of(ours[1]))};
   return std::move(ours.front());
-}
-
-/// As certificate_facts has it.
-std::string serial_of(X509* certificate) {
-  const auto* serial = X509_get0_serialNumber(certificate);
-  std::string text;
-  for (int i = 0; i < ASN1_STRING_length(serial); ++i)
-    text += fmt::format("{:02x}", ASN1_STRING_get0_data(serial)[i]);
-  return text;
 }
 
 bool use(SSL_CTX* context, const std::filesystem::path& authority,
@@ -267,7 +260,7 @@ result<void> tls_channel::establish() {
   auto* certificate = SSL_get1_peer_certificate(ssl_);
   if (certificate == nullptr) return error{errc::malformed, "TLS: the peer has no certificate"};
   auto name = name_in(certificate);
-  peer_serial_ = serial_of(certificate);
+  peer_serial_ = hex(X509_get0_serialNumber(certificate));
   X509_free(certificate);
   if (!name) return name.error();
   if (name->cluster != self_->name().cluster)

@@ -359,8 +359,8 @@ result<void> issue(const fs::path& folder, const certificate_request& wanted) {
   const auto text = pem_of(made->certificate.get());
   if (!key_text) return key_text.error();
   if (!text) return text.error();
-  if (auto written = write_pair(folder, wanted.name, *key_text, *text); !written) return written;
-  return list_as_issued(folder, made->certificate.get(), wanted);
+  if (auto listed = list_as_issued(folder, made->certificate.get(), wanted); !listed) return listed;
+  return write_pair(folder, wanted.name, *key_text, *text);
 }
 
 result<certificate_facts> renew(const fs::path& folder, const std::string& name,

@@ -1,8 +1,12 @@
 #include "net/identity/issued.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 
 #include "config/files.hpp"
@@ -64,10 +68,18 @@ result<void> add_unlisted(const fs::path& folder, std::vector<issued_certificate
 }  // namespace
 
 result<void> add_issued(const fs::path& folder, const issued_certificate& made) {
-  auto text = text_of_list(folder);
-  if (!text) return text.error();
-  *text += fmt::format("{} {} {} {}\n", made.serial, to_string(made.of), made.name, made.until_s);
-  return write_file(list_of(folder), *text);
+  const auto place = list_of(folder);
+  const auto line =
+      fmt::format("{} {} {} {}\n", made.serial, to_string(made.of), made.name, made.until_s);
+  // In one piece behind what is there: others may issue at the same time.
+  const int file = ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  const bool written =
+      file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const auto why = errno;
+  if (file >= 0) ::close(file);
+  if (written) return {};
+  return error{errc::io,
+               fmt::format("{}: cannot be written: {}", place.string(), std::strerror(why))};
 }
 
 result<std::vector<issued_certificate>> read_issued(const fs::path& folder) {

@@ -11,7 +11,7 @@
 
 #include "config/error.hpp"
 
-/// OpenSSL's things as values, and as PEM in files. For the sources of this folder: OpenSSL's headers go no further.
+/// OpenSSL's things as values, and as PEM in files. For sources alone: no other header has OpenSSL's.
 namespace ordermoe::net {
 
 template <auto free>

@@ -3,16 +3,7 @@
 # admin.sh ORDERMOE DATA
 set -uo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
-ordermoe=$1
-data=$2
-work=$(mktemp -d)
-nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
-# Whatever went wrong, no node outlives this.
-trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-model=$data/models/lineage
-
+begin "$@"
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
@@ -84,6 +75,8 @@ expect "a viewer looks" 0 '^UN' "${viewer[@]}" status
 expect "and no more" 2 'takes a certificate of role operator, this one is of viewer' "${viewer[@]}" resume s1
 expect "a token is made" 0 '^token: in deploy.token' "${admin[@]}" token create deploy --role operator --ttl 1h --out deploy.token
 expect "it is there" 0 '^deploy +operator +holds' "${admin[@]}" --node s2 token list
+expect "a secret goes into no file that is there" 1 'deploy.token' "${admin[@]}" token create other --role viewer --out deploy.token
+"${admin[@]}" token list </dev/null | grep -q '^other ' && fail "a token was made whose secret nobody has"
 expect "it raises a viewer's role" 0 '^drained: no' "${viewer[@]}" --token-file deploy.token resume s1
 expect "not beyond its own" 2 'role admin' "${viewer[@]}" --token-file deploy.token plan apply
 grep -q 'audit.done operation=s1.1.[0-9]* who=eve role=operator token=deploy' edge/nodes/s1/log || fail "the audit does not name the token"

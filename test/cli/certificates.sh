@@ -3,15 +3,7 @@
 # certificates.sh ORDERMOE DATA
 set -uo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
-ordermoe=$1
-data=$2
-work=$(mktemp -d)
-nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
-# Whatever went wrong, no node outlives this.
-trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-model=$data/models/lineage
+begin "$@"
 
 # ------------------------------------------------------------------------------------------- on files
 
@@ -72,8 +64,9 @@ shows() { [[ $(field "$1" "$2") == "$3" ]]; }
 expect "what would change" 0 'nothing was done' "${admin[@]}" --dry-run cert reload
 for node in s0 s1; do
   before=$(field $node serial)
+  [[ -n $before ]] || fail "$node tells its serial"
   "${cert[@]}" renew $node --dir $all >/dev/null || fail "$node is renewed"
-  took_another() { [[ $(field $node serial) != "$before" ]]; }
+  took_another() { local now; now=$(field $node serial); [[ -n $now && $now != "$before" ]]; }
   eventually took_another || fail "$node does not take its new certificate"
 done
 cp $all/ca.key far/ && cp $all/issued far/ 2>/dev/null
@@ -103,7 +96,8 @@ wait $loader
 [[ -f wrong.txt ]] && fail "answers while certificates change: $(head -n 3 errors.txt)"
 (($(wc -l <rounds.txt) >= 1)) || fail "nothing was asked meanwhile"
 for node in s0 s1 s2; do
-  if "${admin[@]}" --node $node events | grep -q 'session\.down'; then fail "$node lost a peer: $("${admin[@]}" --node $node events | grep -m1 session\.down)"; fi
+  events=$("${admin[@]}" --node $node events) && [[ $events == *session.up* ]] || fail "$node tells what happened"
+  ! lost=$(grep -m1 'session\.down' <<<"$events") || fail "$node lost a peer: $lost"
 done
 grep -q 'its certificate is ordermoe://.*/operator/thief, which is revoked' edge/nodes/s0/log || fail "the log does not say who was refused"
 

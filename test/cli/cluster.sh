@@ -3,15 +3,7 @@
 # cluster.sh ORDERMOE DATA
 set -uo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
-ordermoe=$1
-data=$2
-work=$(mktemp -d)
-nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
-# Whatever went wrong, no node outlives this.
-trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-model=$data/models/lineage
+begin "$@"
 
 # status_of MEMBER... of node FIRST, from `cluster status`.
 status_of() { "$ordermoe" cluster status --dir "$1" --json 2>/dev/null | python3 -c 'import json, sys

@@ -3,16 +3,7 @@
 # cluster_caf.sh ORDERMOE DATA
 set -uo pipefail
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
-ordermoe=$1
-data=$2
-work=$(mktemp -d)
-nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
-# Whatever went wrong, no node outlives this.
-trap 'for pid in $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
-cd "$work" || exit 1
-export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
-model=$data/models/lineage
-
+begin "$@"
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"

@@ -2,6 +2,20 @@
 # Sourced by the scripts of this folder: what they check with, and how they say that it failed.
 failures=0
 
+# begin ORDERMOE DATA: in a folder of its own, which goes with the script, and with it every node below it and whatever else
+# is in `others`, by number.
+begin() {
+  ordermoe=$1
+  data=$2
+  model=$data/models/lineage
+  others=()
+  work=$(mktemp -d)
+  trap 'for pid in "${others[@]}" $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
+  cd "$work" || exit 1
+  export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
+}
+nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
+
 fail() {
   echo "FAILED: $1"
   failures=$((failures + 1))

@@ -74,6 +74,16 @@ BOOST_AUTO_TEST_CASE(a_certificate_that_is_renewed_is_used_once) {
   BOOST_TEST(keeper->now() == used[0]);
 }
 
+BOOST_AUTO_TEST_CASE(what_was_replaced_before_anybody_looked_is_seen) {
+  auto first = net::tls_identity::load(files);
+  BOOST_REQUIRE(first.has_value());
+  // As while a model loads.
+  renew("a");
+  keeper = std::make_unique<net::identity_keeper>(*first);
+  BOOST_TEST(look() == "certificate ");
+  BOOST_TEST(keeper->now()->facts().serial == serial("a.crt"));
+}
+
 BOOST_AUTO_TEST_CASE(files_that_stay_broken_are_told_of_once_and_change_nothing) {
   const auto whole = text_of(issued.file("a.crt"));
   const auto before = keeper->now();
@@ -108,6 +118,21 @@ BOOST_AUTO_TEST_CASE(a_list_of_what_is_revoked_is_used_and_kept) {
   BOOST_TEST(keeper->now()->is_revoked(ann));
   start();
   BOOST_TEST(keeper->now()->is_revoked(ann));
+}
+
+BOOST_AUTO_TEST_CASE(a_list_that_cannot_be_kept_holds_all_the_same_and_is_kept_once_it_can_be) {
+  BOOST_REQUIRE(write_file(issued.file("state"), "no folder").has_value());
+  revoke("b");
+  const auto made = keeper->look();
+  BOOST_REQUIRE(made.has_value() && made->has_value());
+  BOOST_REQUIRE((*made)->unkept.has_value());
+  BOOST_TEST(has((*made)->unkept->message, "ca.crl"), (*made)->unkept->message);
+  BOOST_TEST(used.size() == 1u);
+  BOOST_TEST(keeper->now()->revocations().number == 1u);
+  BOOST_TEST(look() == "");
+  fs::remove(issued.file("state"));
+  BOOST_TEST(look() == "");
+  BOOST_TEST(text_of(files.kept_revocations) == text_of(files.revocations));
 }
 
 BOOST_AUTO_TEST_CASE(of_lists_that_come_from_elsewhere_only_newer_ones_of_the_authority_count) {
