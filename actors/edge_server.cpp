@@ -79,10 +79,10 @@ struct edge_server_state {
   edge_server_actor::pointer self = nullptr;
   std::uint32_t id = 0;
   std::shared_ptr<const server_view> view;  ///< With the plan that requests begin under.
-  /// Of each plan that is here, by epoch: the one before while something is under it, the next one once it is prepared.
+  /// Of each plan that is here, by epoch: the one before while something is under it, the next one once it is installed.
   std::map<std::uint64_t, std::shared_ptr<const server_view>> live;
-  std::shared_ptr<const server_view> former;  ///< With the latest plan that is gone, or null.
-  std::optional<install_plans> awaits_end;    ///< Which lets go of a plan that something is under.
+  std::shared_ptr<const server_view> latest_gone;  ///< With the latest plan that is gone, or null.
+  std::optional<install_plans> awaits_end;  ///< Which lets go of a plan that something is under.
   std::uint64_t told_ended = 0;  ///< Epoch before which no own request is, as the planner knows.
   arrival_limits limits;
   phase_of<admission> admitting{admission::holding, admission_steps};
@@ -140,7 +140,12 @@ struct edge_server_state {
 
   static std::uint64_t epoch_of(const server_view& of) { return of.placed->plan.epoch; }
 
-  /// Null where no such plan is here.
+  /// Null where no such plan is here. Good until a plan is installed or goes.
+  const server_view* find_view(std::uint64_t epoch) const {
+    if (view->placed && epoch == epoch_of(*view)) return view.get();
+    const auto found = live.find(epoch);
+    return found == live.end() ? nullptr : found->second.get();
+  }
   std::shared_ptr<const server_view> view_of(std::uint64_t epoch) const {
     const auto found = live.find(epoch);
     return found == live.end() ? nullptr : found->second;
@@ -151,15 +156,17 @@ struct edge_server_state {
                                [&](const auto& each) { return each->plan.epoch == epoch; });
   }
 
-  void install(const install_plans& message) {
+  void install(install_plans message) {
     planner = message.planner;
+    // What waited let go of experts; what comes after it, for another policy or links, brings none.
+    if (awaits_end && !message.model) message.model = std::move(awaits_end->model);
     awaits_end.reset();
     const bool something_is_under = std::ranges::any_of(memory.sequences(), [&](const auto& each) {
       const auto epoch = each.second.epoch;
-      return epoch < message.begins && live.contains(epoch) && !names(message, epoch);
+      return epoch < message.begins_under && live.contains(epoch) && !names(message, epoch);
     });
     if (something_is_under)
-      awaits_end = message;
+      awaits_end = std::move(message);
     else
       go_by(message);
   }
@@ -174,7 +181,7 @@ struct edge_server_state {
       if (!before) host_experts(next);
       live[epoch] = next;
     }
-    view = live.at(message.begins);
+    view = live.at(message.begins_under);
     self->send(view->compute, attach_view{view, message.model});
     self->send(view->selector, decide_by{view, message.plans});
     self->send(planner, plans_installed{message.number, id});
@@ -192,9 +199,20 @@ struct edge_server_state {
       }
       end_sequences_under(epoch);
       for (const auto& shard : gone->shards) end(shard);
-      former = gone;
+      if (epoch < message.begins_under) latest_gone = remains_of(*gone);
       each = live.erase(each);
     }
+  }
+
+  /// What answers calls that come too late.
+  static std::shared_ptr<const server_view> remains_of(const server_view& gone) {
+    auto placed = std::make_shared<plan_in_force>(*gone.placed);
+    placed->tables = nullptr;
+    placed->profile = nullptr;
+    auto rest = std::make_shared<server_view>(gone);
+    rest->placed = std::move(placed);
+    rest->shards.clear();
+    return rest;
   }
 
   void end_sequences_under(std::uint64_t epoch) {
@@ -464,7 +482,7 @@ struct edge_server_state {
                                                            content.from, content.to)});
     if (!view->placed) return refuse(content, {errc::malformed, "a frame before the first plan"});
     if (!is_of_no_request(content.kind)) work();
-    const auto by = is_of_no_request(content.kind) ? view : view_of(content.epoch);
+    const auto* by = is_of_no_request(content.kind) ? view.get() : find_view(content.epoch);
     // Memory is given back under any plan.
     if (!by && content.kind != frame_kind::reservation) return take_late(content);
     try {
@@ -478,22 +496,25 @@ struct edge_server_state {
   /// from some may go by a plan that the others have let go.
   void take_late(const frame& content) {
     late();
-    if (content.kind != frame_kind::call || !former || content.epoch != epoch_of(*former)) return;
+    if (content.kind != frame_kind::call || !latest_gone || content.epoch != epoch_of(*latest_gone))
+      return;
     const auto call = wire::decode_call(content, context().wire);
-    const auto& placed = *former->placed;
+    const auto& placed = *latest_gone->placed;
     if (!call || !check(*call, content.from, limits, placed.plan, placed.index)) return;
     const expert_work work{*call, token_actor{}, content.epoch};
-    send_output(self, *former, work,
+    send_output(self, *latest_gone, work,
                 failed_output(*call, {errc::failed, fmt::format("server {} has let go of the plan "
                                                                 "of epoch {}",
                                                                 id, content.epoch)}));
   }
 
-  static bool asks_for_memory(const reservation& message) {
-    return message.step == reserve_step::attempt || message.step == reserve_step::wait;
+  /// Asks for memory under a plan that is not here.
+  bool is_too_late(const reservation& message, std::uint64_t epoch) const {
+    return (message.step == reserve_step::attempt || message.step == reserve_step::wait) &&
+           find_view(epoch) == nullptr;
   }
 
-  /// Of a request that goes by the plan of this view.
+  /// Of a request that goes by the plan of this view, which may be gone once the frame was taken in.
   result<void> take(const frame& content, const server_view& by) {
     const auto& shape = context().wire;
     const auto& plan = by.placed->plan;
@@ -537,13 +558,11 @@ struct edge_server_state {
         return take(
             wire::decode_reservation(content),
             [&](const reservation& message) {
-              if (!live.contains(content.epoch) && asks_for_memory(message)) return result<void>{};
+              if (is_too_late(message, content.epoch)) return result<void>{};
               return check(message, content.from, limits, plan);
             },
             [&](const reservation& message) {
-              !live.contains(content.epoch) && asks_for_memory(message)
-                  ? late()
-                  : reserve(message, content.epoch);
+              is_too_late(message, content.epoch) ? late() : reserve(message, content.epoch);
             });
       case frame_kind::load:
         return take(
@@ -676,9 +695,9 @@ struct edge_server_state {
 
   /// To the other members of R_l, each under the plan that it goes by; 0 where that is gone, and the request with it.
   planning::server_mask receivers(const kv_written& written, std::size_t i) const {
-    const auto by = view_of(written.epochs[i]);
+    const auto* by = find_view(written.epochs[i]);
     const auto own = planning::server_mask{1} << id;
-    return by ? by->members(written.access[i], written.content.layer) & ~own : 0;
+    return by != nullptr ? by->members(written.access[i], written.content.layer) & ~own : 0;
   }
 
   /// One frame to each. Where rows are under two plans it goes under the later one, which is installed wherever a request
@@ -772,8 +791,8 @@ struct edge_server_state {
             trace::memory_line(id, event.request, event.change_bytes, event.reserved_bytes, now()));
     }
     for (const auto& answer : outcome.answers) reserve(answer);
-    // The last that was under a plan is gone.
-    if (awaits_end && !outcome.events.empty()) install(*std::exchange(awaits_end, std::nullopt));
+    // The last that was under a plan may be gone, also one that still waited for memory.
+    if (awaits_end) install(*std::exchange(awaits_end, std::nullopt));
   }
 
   /// What has been here of an earlier attempt says nothing about this one.

@@ -61,7 +61,6 @@ struct joint_change {
   std::uint64_t id = 0;
   admin_actor admin;
   std::int64_t drain_ns = 0;
-  bool ended_requests = false;
 };
 
 using expert_set = std::function<bool(layer_id layer, expert_id expert)>;
@@ -84,6 +83,7 @@ struct planner_state {
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
   std::set<std::uint32_t> ended;    ///< That said so before all began under the next plan.
+  bool ended_requests = false;      ///< Those that outlast the step under way were ended by name.
   std::deque<std::shared_ptr<const replan_order>> orders;
   cluster known;                ///< Servers, and links as they are known to be.
   planning::cost_model prices;  ///< By those links.
@@ -143,7 +143,7 @@ struct planner_state {
       message.plans.insert(
           beside->plan.epoch < current->plan.epoch ? message.plans.begin() : message.plans.end(),
           beside);
-    message.begins = current->plan.epoch;
+    message.begins_under = current->plan.epoch;
     message.number = n_installs;
     message.planner = handle();
     message.model = std::move(model);
@@ -399,8 +399,13 @@ struct planner_state {
 
   void drain() {
     phase.move(planner_phase::draining);
-    joint ? await_all_servers(joint->drain_ns) : await_all_servers();
+    await_end_of_requests();
     hold();
+  }
+
+  void await_end_of_requests() {
+    ended_requests = false;
+    joint ? await_all_servers(joint->drain_ns) : await_all_servers();
   }
 
   void count(const admission_held& message) {
@@ -464,7 +469,7 @@ struct planner_state {
     self->send(work.recorder, std::move(next.change));
     next = {};
     // Servers told what has ended when they began; whoever has to say more does.
-    joint ? await_all_servers(joint->drain_ns) : await_all_servers();
+    await_end_of_requests();
     for (const auto server : ended) awaited.erase(server);
     if (joint) answer_step(serving::change_step::commit);
     check_ended();
@@ -520,18 +525,21 @@ struct planner_state {
     if (message.change != change || awaited.empty()) return;
     switch (phase.now()) {
       case planner_phase::draining:
-        if (joint && !std::exchange(joint->ended_requests, true)) return end_requests_in_flight();
+        if (joint && !std::exchange(ended_requests, true)) return end_requests_in_flight();
         if (joint) return answer_step(serving::change_step::hold, "requests in flight do not end");
         return give_up_change(fmt::format("{} of {} servers still had requests in flight",
                                           awaited.size(), work.servers.size()));
       case planner_phase::installing:
-        if (beside && !joint)
+        // Nobody may begin under a plan that is not everywhere.
+        if (joint)
+          return answer_step(serving::change_step::install, "its server did not install the plan");
+        if (beside)
           return give_up_change(
               fmt::format("server {} did not install the plan", *awaited.begin()));
         report_awaited("did not install the plan");
         return all_have_installed();
       case planner_phase::ending:
-        if (joint && !std::exchange(joint->ended_requests, true)) return end_requests_in_flight();
+        if (!std::exchange(ended_requests, true)) return end_requests_in_flight();
         report_awaited("does not end the requests under the plan before");
         return check_ended();
       case planner_phase::beginning:
@@ -727,7 +735,7 @@ struct planner_state {
       if (!current->index.hosts(each.server.index(), each.layer.index(), each.expert.index()))
         made.bytes_to[each.server.index()] +=
             expert_bytes(context->servers.servers[each.server.index()], context->costs);
-    if (const auto fits = fits_beside(strategy->plan); !fits) made.holds = fits.error().message;
+    if (const auto fits = fits_beside(strategy->plan); !fits) made.why_held = fits.error().message;
     made.plan = std::make_shared<const planning::plan>(std::move(strategy->plan));
     return made;
   }

@@ -32,6 +32,9 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id);
 /// While it is not open, requests that arrive are held; they begin under the plan that is in force when
 /// it opens. A server begins holding, before its first plan.
 ///
+/// While the plan changes two plans are here, each with shards of its own; KV memory is one account. What comes under either is
+/// done by that one, and the earlier one goes when nothing is under it (install_plans).
+///
 /// Where servers are in other processes, no request begins while what was sent to one of them waits. One that is
 /// not connected any more ends the requests that need it, each with an error that names it: those whose KV
 /// rows are there, and those with a token that waits for its outputs or calls it. What its own users asked for

@@ -24,7 +24,7 @@ const char* to_string(rank of);
 /// An order, from when it came until it is answered.
 struct order_in_hand {
   std::uint64_t ref = 0;
-  std::string who, role, verb, arguments;
+  std::string who, role, verb;
   bool dry_run = false;
   std::string operation;  ///< Empty where it changes nothing.
   std::string token;      ///< By whose name it has its role; empty: by the certificate.
@@ -55,8 +55,7 @@ class order_book {
   void refuse(const order_ptr& order, const error& why);
   /// Of an order that changes nothing.
   void tell(const order_ptr& order, nlohmann::ordered_json content);
-  /// Of one that does, or would.
-  /// `secret`: members of the reply that are kept nowhere.
+  /// Of one that does, or would. `secret`: members of the reply that are kept nowhere.
   void done(const order_ptr& order, std::uint64_t epoch_after, nlohmann::ordered_json content,
             const nlohmann::ordered_json& secret = nlohmann::ordered_json::object());
 

@@ -50,6 +50,14 @@ constexpr double ms_per_ns = 1e-6, mbit_per_byte = 8e-6;
 ordered_json node_report(const service_context& context, const server_status& status,
                          const ordered_json& figures, const std::set<std::uint32_t>& away) {
   const auto self = context.seat->server;
+  // What the way to each is like; what each lane carries is for `peers`, which asks one node.
+  auto peers = ordered_json::array();
+  for_each_peer(figures, context.n_servers(), [&](std::uint32_t server, const ordered_json& each) {
+    peers.push_back({{"server", server},
+                     {"up", member(each, "up")},
+                     {"round_trip_ns", member(each, "round_trip_ns")},
+                     {"bytes_per_s", member(each, "bytes_per_s")}});
+  });
   return {{"state", state_of(status)},
           {"name", name_of(context, self)},
           {"server", self},
@@ -64,7 +72,7 @@ ordered_json node_report(const service_context& context, const server_status& st
           {"reserved_bytes", status.reserved_bytes},
           {"kv_bytes", context.servers.servers[self].kv_bytes},
           {"connected", context.n_servers() - 1 - away.size()},
-          {"peers", member(figures, "peers")}};
+          {"peers", std::move(peers)}};
 }
 
 ordered_json cluster_report(const service_context& context, const told_reports& told,

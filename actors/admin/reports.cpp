@@ -83,10 +83,14 @@ ordered_json history_report(const history& known) {
 }
 
 std::string admission_during(const proposal& of) {
-  if (of.way.empty()) return "held: " + of.content.holds;
-  if (of.way.size() == 1) return "never stops";
-  return fmt::format("never stops; {} plans one after the other, since {}", of.way.size(),
-                     of.content.holds);
+  if (of.plans.empty()) return "held: " + of.content.why_held;
+  if (of.plans.size() == 1) return "never stops";
+  return fmt::format("never stops; {} plans one after the other, since {}", of.plans.size(),
+                     of.content.why_held);
+}
+
+std::uint64_t last_epoch(const proposal& of) {
+  return of.plans.empty() ? of.content.plan->epoch : of.plans.back().epoch;
 }
 
 ordered_json proposal_report(const service_context& context, const proposal& of) {
@@ -96,7 +100,7 @@ ordered_json proposal_report(const service_context& context, const proposal& of)
                        {"bytes_to_load", of.content.bytes_to[server]}});
   return {{"proposal", of.number},
           {"strategy", of.content.strategy},
-          {"epoch", of.content.plan->epoch},
+          {"epoch", last_epoch(of)},
           {"cost_before_ms", of.content.cost_before_ns * 1e-6},
           {"cost_after_ms", of.content.cost_after_ns * 1e-6},
           {"admission", admission_during(of)},

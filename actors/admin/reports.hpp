@@ -14,10 +14,13 @@ struct proposal {
   std::uint64_t number = 0;
   plan_proposal content;
   /// Plans that lead to it one after the other, it the last, so that requests begin all the while; empty: they wait.
-  std::vector<planning::plan> way = {};
+  std::vector<planning::plan> plans = {};
 };
 /// What becomes of requests that come meanwhile.
 std::string admission_during(const proposal& of);
+
+/// Of the plan that is in force once it is applied, over others or at once.
+std::uint64_t last_epoch(const proposal& of);
 
 /// Servers, who is connected, plan and policy in force. `away`: who is not.
 nlohmann::ordered_json members_report(const service_context& context, const in_force& now,

@@ -54,8 +54,9 @@ struct plan_change {
   std::int64_t drained_ns = 0;  ///< Where held, when no request was in flight any more.
   std::int64_t done_ns = 0;     ///< When the first requests could begin under the new plan.
   std::int64_t moved_bytes = 0;
-  double cost_before_ns = 0;  ///< planning::estimate_plan of the plan in force and of the new one,
-  double cost_after_ns = 0;   ///< both under the profile that the new one was made for.
+  double cost_before_ns =
+      0;  ///< planning::placement_cost_ns of the plan in force and of the new one,
+  double cost_after_ns = 0;  ///< both under the profile that the new one was made for.
 };
 
 /// A change of the policy within an epoch: one step of eq. (45), or an order.

@@ -102,7 +102,8 @@ struct plans_installed {
   std::uint32_t server = 0;
 };
 
-/// From an edge server: no request of its users is under a plan before the one of this epoch any more.
+/// From an edge server: no request of its users is under a plan before the one of this epoch any more. A planner whose cluster
+/// has admins passes it on as plan_before_ended, so that they end the change together.
 struct requests_ended {
   std::uint64_t epoch = 0;
   std::uint32_t server = 0;
@@ -155,8 +156,8 @@ struct plan_proposal {
   std::string refused;
   double cost_before_ns = 0, cost_after_ns = 0;  ///< As plan_change has them.
   std::vector<std::int64_t> bytes_to;            ///< [n_servers] that each server lacks.
-  std::string
-      holds;  ///< Why no request begins while the last end; empty: both plans fit everywhere.
+  /// Why no request begins while the last end; empty: both plans fit everywhere.
+  std::string why_held;
 };
 
 /// From the admin: the plan and policy in force.
@@ -474,13 +475,13 @@ struct hold_admission {
 /// From the planner: requests may begin.
 struct resume_admission {};
 
-/// From the planner: from now on these plans are here, with these tables, and requests begin under the one of this epoch;
+/// From the planner: from now on these plans are here, with these tables;
 /// answer with plans_installed. A plan that is not named any more goes with all that is under it, an earlier one once
 /// nothing is: the answer waits for it. Where an earlier plan is named, requests_ended follows once it may go.
 struct install_plans {
   std::vector<std::shared_ptr<const plan_in_force>> plans;  ///< One or two, by epoch.
-  std::uint64_t begins = 0;
-  std::uint64_t number = 0;  ///< Of the planner's, from 1.
+  std::uint64_t begins_under = 0;  ///< The epoch under which requests begin.
+  std::uint64_t number = 0;        ///< Of the planner's, from 1.
   planner_actor planner;
   /// With the experts that the plans place here; null: what is there has them.
   std::shared_ptr<const model::transformer> model = nullptr;

@@ -16,7 +16,7 @@ using namespace serving;
 
 /// Where a request is; request.hpp has the diagram.
 enum class request_phase : std::uint8_t {
-  held,       ///< Arrived while plans change.
+  held,       ///< Arrived while no request begins.
   reserving,  ///< Asks all members for KV memory at once.
   queueing,   ///< Waits for KV memory, one member after the other.
   running,

@@ -17,8 +17,10 @@ constexpr std::array<const char*, 11> message_names{
 
 /// Of a step that a leader asks for.
 constexpr message_kind message_of(change_step step) {
-  return static_cast<message_kind>(step);  // In the same order.
+  return static_cast<message_kind>(step);  // In the same order; a leader does not ask to retire.
 }
+static_assert(message_of(change_step::prepare) == message_kind::prepare);
+static_assert(message_of(change_step::abort) == message_kind::abort);
 
 }  // namespace
 

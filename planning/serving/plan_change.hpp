@@ -87,14 +87,14 @@ enum class change_phase : std::uint8_t {
 };
 const char* to_string(change_phase phase);
 
-enum class change_step : std::uint8_t { prepare, hold, install, commit, retire, abort };
+enum class change_step : std::uint8_t { prepare, hold, install, commit, abort, retire };
 
 /// What a server has to do because of what it was told.
 struct change_action {
   enum class what : std::uint8_t {
     tell,     ///< message to server.
     step,     ///< Do it here, and answer with step_done; abort is not answered.
-    finished  ///< Of the leader: the change is over; `why` is empty where all go by the new plan.
+    finished  ///< Of the leader: the change is over; `text` is empty where all go by the new plan, else it says why not.
   };
   what kind = what::tell;
   std::uint32_t server = 0;

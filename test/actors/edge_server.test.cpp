@@ -40,12 +40,14 @@ struct one_server : test::probe_server {
   }
   /// These plans, by epoch; requests begin under the last, or the one of that epoch.
   void install(std::vector<std::shared_ptr<const actors::plan_in_force>> plans,
-               std::uint64_t begins = 0) {
+               std::uint64_t begins = 0,
+               std::shared_ptr<const model::transformer> experts = nullptr) {
     actors::install_plans message;
-    message.begins = begins > 0 ? begins : plans.back()->plan.epoch;
+    message.begins_under = begins > 0 ? begins : plans.back()->plan.epoch;
     message.plans = std::move(plans);
     message.number = ++n_installs;
     message.planner = planner.as<actors::planner_actor>();
+    message.model = std::move(experts);
     tell(edge, std::move(message));
   }
   std::uint64_t n_installs = 0;
@@ -396,6 +398,27 @@ BOOST_AUTO_TEST_CASE(a_plan_goes_once_nothing_is_under_it_and_what_comes_later_i
   const auto output = wire::decode_output(outputs[0], world.context->wire);
   BOOST_REQUIRE(output.has_value());
   BOOST_TEST(says(output->problem, "let go of the plan of epoch 1"));
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_policy_that_comes_while_a_plan_waits_to_go_leaves_the_experts_that_were_to_come) {
+  between_plans world;
+  world.open();
+  world.reserve();
+  world.install({world.before, world.after}, 2);
+  // Nobody looks into it.
+  const auto something = std::make_shared<std::int64_t>(0);
+  const std::shared_ptr<const model::transformer> experts(
+      something, reinterpret_cast<const model::transformer*>(something.get()));
+  world.install({world.after}, 2, experts);
+  auto by_policy = world.plan_of_epoch(2, world.after->plan);
+  by_policy->policy = 5;
+  world.install({by_policy});
+  world.compute.forget();
+  world.receive_under(1, 0, world.ask_of(reserve_step::release));
+  BOOST_TEST((world.compute.only<actors::attach_view>().model == experts));
+  BOOST_TEST(world.status().policy == 5u);
+  BOOST_TEST(world.epochs().size() == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_that_was_given_up_goes_at_once) {

@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
   const auto beside = world.servers[0].take<actors::install_plans>();
   BOOST_TEST(world.epochs_of(beside) == (std::vector<std::uint64_t>{1, 2}),
              boost::test_tools::per_element());
-  BOOST_TEST(beside.begins == 1u);
+  BOOST_TEST(beside.begins_under == 1u);
   BOOST_TEST(bool(beside.model));
   BOOST_TEST(world.admin.heard() == 0u);
   world.tell(world.planning, actors::plans_installed{beside.number, 0});
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
   world.step(change_step::commit);
   const auto begun = world.told();
   BOOST_TEST(begun.plans.size() == 2u);
-  BOOST_TEST(begun.begins == 2u);
+  BOOST_TEST(begun.begins_under == 2u);
   world.installed_here();
   BOOST_TEST(world.answer() == "");
   BOOST_TEST((world.phase() == planner_phase::ending));
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(a_policy_that_changes_between_plans_holds_under_both) {
   BOOST_TEST(world.told().plans.at(1)->policy == 1u);
   by.horizon = 1;
   world.order_policy(by);
-  BOOST_TEST(world.told().begins == 2u);
+  BOOST_TEST(world.told().begins_under == 2u);
   for (const auto& each : world.told().plans) BOOST_TEST(each->policy == 2u);
   // Who did what it was told later has done what it was told before.
   world.admin.forget();
@@ -382,6 +382,24 @@ BOOST_AUTO_TEST_CASE(an_abort_leads_back_from_every_step_before_the_commit) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_server_that_does_not_install_in_time_fails_the_step_and_all_go_back) {
+  using serving::change_step;
+  joint_planner world;
+  world.step(change_step::prepare, 7, world.next_plan());
+  world.admin.forget();
+  world.step(change_step::install);
+  const auto late = world.told().number;
+  while (world.admin.count<actors::plan_step_done>() == 0) BOOST_REQUIRE(world.run_next());
+  BOOST_TEST(says(world.answer(), "did not install the plan"));
+  world.step(change_step::abort, 7, nullptr, "it did not install");
+  BOOST_TEST((world.phase() == planner_phase::steady));
+  // Its word that comes after all is of no change any more.
+  world.admin.forget();
+  world.tell(world.planning, actors::plans_installed{late, 0});
+  BOOST_TEST(world.admin.heard() == 0u);
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
 BOOST_AUTO_TEST_CASE(requests_that_outlast_the_hold_are_ended_by_name_and_then_it_fails) {
   using serving::change_step;
   joint_planner world(false);
@@ -427,11 +445,11 @@ BOOST_AUTO_TEST_CASE(a_proposal_tells_what_it_costs_and_changes_nothing) {
   BOOST_TEST(made.cost_after_ns > 0);
   BOOST_TEST(made.bytes_to.size() == world.n_servers);
   BOOST_TEST((world.phase() == planner_phase::steady));
-  BOOST_TEST(made.holds == "");
+  BOOST_TEST(made.why_held == "");
   joint_planner tight(false);
   const auto held = tight.ask<actors::plan_proposal>(
       tight.planning, actors::plan_query{std::make_shared<const actors::replan_order>(wanted)});
-  BOOST_TEST(says(held.holds, "experts of both plans take"), held.holds);
+  BOOST_TEST(says(held.why_held, "experts of both plans take"), held.why_held);
   BOOST_TEST(world.servers[0].count<actors::install_plans>() == 0u);
   BOOST_TEST(world.recorder.count<actors::plan_change>() == 0u);
   wanted.strategy = "nonsense";
@@ -448,7 +466,7 @@ BOOST_AUTO_TEST_CASE(the_first_plan_is_in_force_once_every_server_has_it) {
   world.spawn();
   BOOST_TEST((world.phase() == planner_phase::installing));
   const auto told = world.servers[2].only<actors::install_plans>();
-  BOOST_TEST(told.begins == 1u);
+  BOOST_TEST(told.begins_under == 1u);
   const auto content = told.plans.at(0);
   BOOST_TEST(content->plan.epoch == 1u);
   BOOST_TEST(content->policy == 0u);
@@ -514,11 +532,11 @@ BOOST_AUTO_TEST_CASE(an_order_moves_installs_begins_and_retires_one_after_the_ot
   BOOST_TEST(world.time_ns() > asked);
   BOOST_TEST(world.epochs_of(world.told()) == (std::vector<std::uint64_t>{1, 2}),
              boost::test_tools::per_element());
-  BOOST_TEST(world.told().begins == 1u);
+  BOOST_TEST(world.told().begins_under == 1u);
   BOOST_TEST(world.monitor.heard() == 0u);
   world.installed();
   BOOST_TEST((world.phase() == planner_phase::beginning));
-  BOOST_TEST(world.told().begins == 2u);
+  BOOST_TEST(world.told().begins_under == 2u);
   BOOST_TEST(!world.monitor.only<actors::plan_announced>().new_policy);
   // One whose requests had ended before it was told says so at once.
   world.tell(world.planning, actors::requests_ended{2, 1});

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "actors/admin/admin.hpp"
+#include "actors/admin/gathering.hpp"
+#include "actors/admin/identity_report.hpp"
+#include "actors/admin/kept_policy.hpp"
+#include "actors/admin/orders.hpp"
+#include "actors/admin/overview.hpp"
+#include "actors/admin/reports.hpp"
+#include "actors/admin/tokens.hpp"
+#include "config/json.hpp"
+
+/// The admin actor's state, for the sources of this folder: each has one part of what it does.
+namespace ordermoe::actors {
+
+using nlohmann::ordered_json;
+using serving::change_action;
+using serving::change_message;
+using serving::change_step;
+
+inline constexpr std::size_t most_proposals = 8;
+inline constexpr std::int64_t longest_drain_s = 3600;
+
+/// A change of plan that this server leads.
+struct led_change {
+  order_ptr order;
+  std::deque<planning::plan> plans;  ///< What comes after it, the plan that was wanted the last.
+  std::uint64_t epoch = 0;           ///< That it leads to itself.
+  std::int64_t drain_s = 0;
+  std::string admission;
+};
+
+struct admin_state {
+  admin_actor::pointer self = nullptr;
+  admin_work work;
+  std::optional<serving::plan_changes> rules;
+  std::uint64_t n_changes = 0, n_operations = 0, n_proposals = 0;
+  std::deque<proposal> proposals;
+  std::map<serving::change_id, led_change> led;
+  std::shared_ptr<const planning::plan> prepared;  ///< Of the change under way.
+  std::optional<order_book> book;
+  std::set<std::uint32_t> away;
+  gathering_book gatherings;
+  token_book tokens;
+  kept_policy policy;          ///< That operators set last, at any node; version 0: none did.
+  bool policy_is_due = false;  ///< It was kept, and the planner does not go by it yet.
+  bool ticking = false;
+
+  const service_context& context() const { return *work.context; }
+  std::uint32_t id() const { return context().seat->server; }
+  double time_s() const { return static_cast<double>(now_ns(self) - context().start_ns) * 1e-9; }
+
+  using handler = void (admin_state::*)(const order_ptr&, const json_value&);
+  struct verb {
+    const char* name;
+    rank least;
+    bool changes;
+    handler run;
+  };
+  static const std::array<verb, 27>& verbs();
+
+  /// use(what is in force), where there is a plan.
+  template <class Use>
+  void with_plan(const order_ptr& order, Use use) {
+    self->request(work.planner, caf::infinite, in_force_query{})
+        .then([this, order, use](const in_force& now) {
+          // Its arguments made no sense.
+          if (!order->reply) return;
+          if (!now.content) return book->refuse(order, {errc::failed, "no plan is in force yet"});
+          order->epoch_before = now.content->plan.epoch;
+          use(now);
+        });
+  }
+
+  template <class Use>
+  void with_status(Use use) {
+    self->request(work.server, caf::infinite, status_query{}).then([use](const edge_status& now) {
+      use(now.content);
+    });
+  }
+
+  /// use(epoch), of what changes something and no plan.
+  template <class Use>
+  void with_epoch(const order_ptr& order, Use use) {
+    with_status([order, use](const server_status& status) {
+      // Its arguments made no sense.
+      if (!order->reply) return;
+      order->epoch_before = status.epoch;
+      use(status.epoch);
+    });
+  }
+
+  void drain(const order_ptr& order, const json_value&) { set_drained(order, true); }
+  void resume(const order_ptr& order, const json_value&) { set_drained(order, false); }
+
+  // admin.cpp: orders, from when they come until somebody knows what to do
+  const std::string& name_of(std::uint32_t server) const;
+  void start();
+  /// What cannot be read is told, and done without.
+  void read_kept();
+  void keep(const char* name, const std::string& text, log_event where_not);
+  static std::int64_t seconds_now();
+  void tick_soon();
+  void tick();
+  void take(admin_order& order);
+  static std::string without_secret(const std::string& text);
+  /// To the role of a token, where that is more than the certificate's.
+  result<void> raise(order_in_hand& order, const std::string& secret);
+  ordered_json names_of(const std::set<std::uint32_t>& servers) const;
+  std::string server_name(std::uint32_t server) const;
+
+  // looking.cpp: what changes nothing
+  void members(const order_ptr& order, const json_value&);
+  void list_requests(const order_ptr& order, const json_value&);
+  void show_request(const order_ptr& order, const json_value& arguments);
+  error no_request(std::uint64_t request) const;
+  ordered_json figures() const;
+  void tell_peers(const order_ptr& order, const json_value&);
+  void tell_experts(const order_ptr& order, const json_value& arguments);
+  void tell_status(const order_ptr& order, const json_value&);
+  void tell_topology(const order_ptr& order, const json_value&);
+  /// Answers with what `report` makes of what all nodes say of themselves, who does not in time left out.
+  void gather(const order_ptr& order,
+              const std::function<ordered_json(const told_reports&)>& report);
+  void tell_report(std::uint32_t to, std::uint64_t question);
+  void get_log_level(const order_ptr& order, const json_value&);
+  void list_tokens(const order_ptr& order, const json_value&);
+  void show_plan(const order_ptr& order, const json_value&);
+  void tell_history(const order_ptr& order, const json_value&);
+  void get_policy(const order_ptr& order, const json_value&);
+  void tell_events(const order_ptr& order, const json_value& arguments);
+  void tell_audit(const order_ptr& order, const json_value&);
+  void show_certificate(const order_ptr& order, const json_value&);
+
+  // node_orders.cpp: what changes this node
+  void set_log_level(const order_ptr& order, const json_value& arguments);
+  void create_token(const order_ptr& order, const json_value& arguments);
+  void revoke_token(const order_ptr& order, const json_value& arguments);
+  /// Here, on disk, and at all that are connected; the others hear of it when they are.
+  void change_tokens(token_book changed);
+  result<std::shared_ptr<net::identity_keeper>> keeper() const;
+  void reload_certificate(const order_ptr& order, const json_value& arguments);
+  void cancel(const order_ptr& order, const json_value& arguments);
+  void set_drained(const order_ptr& order, bool on);
+
+  // policy_orders.cpp: policies
+  /// What the policy in force becomes; members that are not named stay.
+  result<planning::selection_policy> changed_policy(const planning::selection_policy& now,
+                                                    const std::string& members) const;
+  void set_policy(const order_ptr& order, const json_value& arguments);
+  void adopt_policy(kept_policy next);
+  void order_policy();
+  /// The planner has no use for a policy before its first plan.
+  void follow_kept_policy();
+
+  // plan_orders.cpp: plans, and changes of plan that this node leads
+  void propose(const order_ptr& order, const json_value& arguments);
+  std::vector<planning::plan> way_to(const planning::plan& before,
+                                     const planning::plan& after) const;
+  const proposal* proposal_of(const order_ptr& order, const json_value& arguments);
+  void diff(const order_ptr& order, const json_value& arguments);
+  void apply(const order_ptr& order, const json_value& arguments);
+  void tell_dry_run(const order_ptr& order, const proposal& of, std::int64_t drain_s);
+  void lead(const order_ptr& order, const proposal& of, std::int64_t drain_s);
+  /// The first of its plans that are left.
+  result<void> lead_next(led_change next, bool holds);
+  void abort(const order_ptr& order, const json_value&);
+
+  // change_steps.cpp: this node's part in changes of plan
+  void act(const std::vector<change_action>& todo);
+  void take_step(const change_action& what);
+  /// The text of a prepare, into the step that is made of it.
+  static result<void> read_plan(const std::string& text, plan_step& step);
+  void take(const plan_step_done& message);
+  void keep_plan();
+  void finish(serving::change_id change, const std::string& why);
+  void stay(const order_ptr& order, std::uint64_t epoch, const std::string& why);
+
+  // between_admins.cpp: what admins tell each other
+  /// The others take a newer list from whoever has it; `from` has.
+  void identity_changed(const ordered_json& what, std::uint32_t from);
+  void tell_revocations(std::uint32_t server);
+  void take_revocations(std::uint32_t from, const std::string& pem);
+  void say(std::uint32_t server, const ordered_json& content);
+  /// Other servers that are connected.
+  std::set<std::uint32_t> present() const;
+  void say_to_all(const ordered_json& content);
+  void take(const peer_said& message);
+  /// From the node around it: an event.
+  void take_own(const std::string& text);
+  /// What is no part of a change of plan: {"ask"}, {"told", "report"}, {"policy"} or {"tokens"}.
+  void take_talk(std::uint32_t from, json_document& document);
+  void take_policy(std::uint32_t from, const std::string& text);
+  void take_tokens(std::uint32_t from, const std::string& text);
+  /// What it may have missed.
+  void greet(std::uint32_t server);
+  void ignore(std::uint32_t server, const error& why);
+  void take(const peer_changed& message);
+};
+
+}  // namespace ordermoe::actors

@@ -1,0 +1,144 @@
+#include "actors/admin/admin_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "planning/serving/two_plans.hpp"
+
+namespace ordermoe::actors {
+
+void admin_state::propose(const order_ptr& order, const json_value& arguments) {
+  arguments.only({"strategy", "steps", "seed"});
+  auto wanted = std::make_shared<replan_order>();
+  const auto strategy = arguments.find("strategy");
+  if (strategy) wanted->strategy = strategy->string();
+  if (const auto steps = arguments.find("steps"))
+    wanted->planning.search_steps =
+        static_cast<std::size_t>(steps->unsigned_integer(1, 1'000'000'000));
+  if (const auto seed = arguments.find("seed")) wanted->planning.seed = seed->unsigned_integer();
+  with_plan(order, [this, order, wanted](const in_force& now) {
+    const auto epoch = now.content->plan.epoch;
+    self->request(work.planner, caf::infinite, plan_query{wanted})
+        .then([this, order, epoch, before = now.content](const plan_proposal& made) {
+          if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
+          if (proposals.size() == most_proposals) proposals.pop_front();
+          proposals.push_back({++n_proposals, made, way_to(before->plan, *made.plan)});
+          book->note(log_event::plan_proposed,
+                     {{"proposal", n_proposals}, {"operation", order->operation}});
+          book->done(order, epoch, proposal_report(context(), proposals.back()));
+        });
+  });
+}
+
+std::vector<planning::plan> admin_state::way_to(const planning::plan& before,
+                                                const planning::plan& after) const {
+  return serving::plans_between(before, after, context().servers, context().costs);
+}
+
+const proposal* admin_state::proposal_of(const order_ptr& order, const json_value& arguments) {
+  const auto wanted = arguments.find("proposal");
+  if (proposals.empty()) {
+    book->refuse(order,
+                 {errc::not_found, "nothing was proposed at this node; `plan propose` first"});
+    return nullptr;
+  }
+  if (!wanted) return &proposals.back();
+  const auto number = wanted->unsigned_integer();
+  const auto found = std::ranges::find(proposals, number, &proposal::number);
+  if (found != proposals.end()) return &*found;
+  book->refuse(order,
+               {errc::not_found, fmt::format("found proposal {}, expected one of {} to {}", number,
+                                             proposals.front().number, proposals.back().number)});
+  return nullptr;
+}
+
+void admin_state::diff(const order_ptr& order, const json_value& arguments) {
+  const auto* chosen = proposal_of(order, arguments);
+  if (chosen == nullptr) return;
+  with_plan(order, [this, order, of = *chosen](const in_force& now) {
+    book->tell(order, difference_report(context(), now.content->index, of));
+  });
+}
+
+void admin_state::apply(const order_ptr& order, const json_value& arguments) {
+  arguments.only({"proposal", "drain_s"});
+  const auto drain = arguments.find("drain_s");
+  const auto drain_s = drain ? drain->integer(0, longest_drain_s) : 30;
+  const auto* chosen = proposal_of(order, arguments);
+  if (chosen == nullptr) return;
+  with_plan(order, [this, order, drain_s, of = *chosen](const in_force& now) {
+    if (of.content.plan->epoch != now.content->plan.epoch + 1)
+      return book->refuse(
+          order, {errc::mismatch,
+                  fmt::format("proposal {} follows the plan of epoch {}, in force is "
+                              "that of epoch {}; propose again",
+                              of.number, of.content.plan->epoch - 1, now.content->plan.epoch)});
+    if (order->dry_run) return tell_dry_run(order, of, drain_s);
+    lead(order, of, drain_s);
+  });
+}
+
+void admin_state::tell_dry_run(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
+  if (!away.empty())
+    return book->refuse(order,
+                        {errc::failed, fmt::format("{} is not connected, and every server has "
+                                                   "to take part",
+                                                   name_of(*away.begin()))});
+  auto told = proposal_report(context(), of);
+  told["drain_s"] = drain_s;
+  told["note"] =
+      !of.plans.empty()
+          ? fmt::format(
+                "servers load what they lack while requests are answered; then new ones begin "
+                "under the new plan, and those before end under theirs; what has not ended {} s "
+                "later ends with an error that says so",
+                drain_s)
+          : fmt::format(
+                "admission will be held for up to {} s, and for as long as servers take to load "
+                "what they lack: new requests wait until those in flight have ended; what is in "
+                "flight then ends with an error that says so",
+                drain_s);
+  book->done(order, last_epoch(of), std::move(told));
+}
+
+void admin_state::lead(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
+  led_change first{order, {of.plans.begin(), of.plans.end()}, 0, drain_s, admission_during(of)};
+  const bool holds = of.plans.empty();
+  if (holds) first.plans.push_back(*of.content.plan);
+  if (const auto begun = lead_next(std::move(first), holds); !begun)
+    book->refuse(order, begun.error());
+}
+
+result<void> admin_state::lead_next(led_change next, bool holds) {
+  const auto change = (std::uint64_t{id()} + 1) << 56 |
+                      (std::uint64_t{context().seat->boot} & 0xffffff) << 32 | ++n_changes;
+  const auto plan = std::move(next.plans.front());
+  next.plans.pop_front();
+  next.epoch = plan.epoch;
+  const ordered_json text{{"plan", planning::plan_json(plan)},
+                          {"drain_ns", next.drain_s * 1'000'000'000},
+                          {"holds", holds}};
+  auto todo = rules->begin(change, text.dump(), holds);
+  if (!todo) return todo.error();
+  led[change] = std::move(next);
+  act(*todo);
+  return {};
+}
+
+void admin_state::abort(const order_ptr& order, const json_value&) {
+  with_plan(order, [this, order](const in_force& now) {
+    std::vector<change_action> todo;
+    const auto why = fmt::format("aborted by {} (operation {})", order->who, order->operation);
+    auto tried = *rules;
+    if (!(order->dry_run ? tried : *rules).give_up(why, todo))
+      return book->refuse(order, {errc::failed,
+                                  "no change that this node leads can be aborted: none is under "
+                                  "way, or it is committed"});
+    if (!order->dry_run) act(todo);
+    book->done(order, now.content->plan.epoch, ordered_json::object());
+  });
+}
+
+}  // namespace ordermoe::actors
