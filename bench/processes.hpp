@@ -64,9 +64,7 @@ class processes {
         options.model, options.cluster, folder_.string(), options.strategy, options.costs,
         options.port));
     const setup::cluster_folder folder{folder_};
-    const auto identity = take(net::tls_identity::load(folder.certificates() / "ca.crt",
-                                                       folder.certificates() / "console.crt",
-                                                       folder.certificates() / "console.key"));
+    const auto identity = take(setup::console_identity(folder));
     job work;
     for (const auto& file : take(setup::read_cluster_folder(folder))) {
       clients_.push_back(take(actors::cluster_client::connect(
@@ -83,6 +81,8 @@ class processes {
   processes(const processes&) = delete;
   processes& operator=(const processes&) = delete;
 
+  const std::filesystem::path& folder() const { return folder_; }
+  const std::vector<std::unique_ptr<actors::cluster_client>>& clients() const { return clients_; }
   std::filesystem::path plan() const { return setup::cluster_folder{folder_}.plan(); }
 
   /// All at once, each of the server that it names.
@@ -130,6 +130,19 @@ class processes {
     return spread_of(all).middle;
   }
 
+  /// Of all nodes, and of this process.
+  double processor_s() const {
+    double sum = processor_seconds(::getpid());
+    for (const auto pid : pids_) sum += processor_seconds(pid);
+    return sum;
+  }
+
+  static void run(const std::string& command) {
+    if (std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0) return;
+    fmt::print(stderr, "`ordermoe {}` failed\n", command);
+    std::exit(1);
+  }
+
  private:
   /// proc(5): utime and stime, the 12th and 13th words after the name.
   static double processor_seconds(int pid) {
@@ -149,12 +162,6 @@ class processes {
   static nlohmann::json status_of(actors::cluster_client& node) {
     return nlohmann::json::parse(take(node.status(std::chrono::seconds(5))));
   }
-  static void run(const std::string& command) {
-    if (std::system((ORDERMOE_PROGRAM " " + command).c_str()) == 0) return;
-    fmt::print(stderr, "`ordermoe {}` failed\n", command);
-    std::exit(1);
-  }
-
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<actors::cluster_client>> clients_;
   std::vector<int> pids_;
