@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <optional>
 #include <set>
@@ -14,6 +15,7 @@
 #include "planning/serving/token_rules.hpp"
 #include "planning/serving/two_plans.hpp"
 #include "planning/strategies/adaptation.hpp"
+#include "planning/strategies/left_out.hpp"
 #include "trace/lines.hpp"
 
 namespace ordermoe::actors {
@@ -628,26 +630,37 @@ struct planner_state {
     next.change.asked_ns = time_ns();
     next.change.held = step.holds;
     joint = joint_change{step.change, admin, step.drain_ns};
-    if (auto made = make_ready(*step.plan, step.holds); !made) {
+    if (auto made = make_ready(step); !made) {
       joint.reset();
       return refuse_step(made.error().message);
     }
     answer_step(serving::change_step::prepare);
   }
 
+  /// Whoever leads may not have heard yet that a server was removed.
+  result<void> check_members(const planning::plan& placed, planning::server_mask absent) const {
+    const auto left = planning::newly_needed(placed, current->plan, absent);
+    if (left == 0) return {};
+    return error{errc::mismatch,
+                 fmt::format("it needs {}, which is no member; propose again",
+                             context->servers.servers[std::countr_zero(left)].name)};
+  }
+
   /// Tables, and the model with what both plans place here: everything that can fail while requests begin.
-  result<void> make_ready(const planning::plan& placed, bool holds) {
+  result<void> make_ready(const plan_step& step) {
+    const auto& placed = *step.plan;
     if (placed.epoch != current->plan.epoch + 1)
       return error{errc::mismatch,
                    fmt::format("it follows the plan of epoch {}, in force is that of epoch {}",
                                placed.epoch - 1, current->plan.epoch)};
     if (auto valid = planning::validate(placed, context->servers, context->costs); !valid)
       return valid.error();
+    if (auto among = check_members(placed, step.absent); !among) return among;
     if (auto taken = weigh(placed, *current->profile, 0, next.change); !taken) return taken.error();
     auto content = make(current->profile, placed, policy);
     if (!content) return content.error();
     next.content = std::move(*content);
-    if (holds) return {};
+    if (step.holds) return {};
     if (auto fits = fits_beside(placed); !fits) return fits.error();
     auto loaded = load_here([before = hosted_by(current->plan), after = hosted_by(placed)](
                                 layer_id layer, expert_id expert) {

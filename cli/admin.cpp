@@ -75,6 +75,22 @@ class admin_session {
     return names;
   }
 
+  /// A node that can be asked about another: the one that --node names, or the first that answers but for this one.
+  result<std::string> other_than(const std::string& name) {
+    if (!flags_.node.empty() && flags_.node != name) return flags_.node;
+    const auto files = files_to_ask();
+    if (!files) return files.error();
+    error last{errc::usage, "no other node is there to ask"};
+    for (const auto& file : *files) {
+      if (file.name == name || file.listen.empty()) continue;
+      if (const auto client = connect(file.name))
+        return file.name;
+      else
+        last = client.error();
+    }
+    return last;
+  }
+
   /// From the node of this name; empty: the one that --node names, else the first that answers.
   result<ordered_json> order(const std::string& node, const std::string& verb,
                              const ordered_json& arguments, std::chrono::seconds longest) {
@@ -91,9 +107,19 @@ class admin_session {
  private:
   using client_ptr = std::shared_ptr<actors::cluster_client>;
 
+  /// Members first, as far as this machine knows: another may run, and nobody lets it in.
+  result<std::vector<node_file>> files_to_ask() const {
+    auto files = setup::read_cluster_folder({flags_.folder});
+    if (!files) return files;
+    if (const auto absent = setup::absent_members(*files))
+      std::ranges::stable_partition(
+          *files, [&](const node_file& each) { return !absent->contains(each.name); });
+    return files;
+  }
+
   result<client_ptr> connect(const std::string& wanted) {
     if (const auto found = clients_.find(wanted); found != clients_.end()) return found->second;
-    const auto files = setup::read_cluster_folder({flags_.folder});
+    const auto files = files_to_ask();
     if (!files) return files.error();
     std::vector<std::string> names;
     error last{errc::not_found, ""};
@@ -158,7 +184,8 @@ void print_members_table(const ordered_json& result) {
   // As nodetool has it: up or down, and whether it takes what is asked of it; what is known of others is the former.
   for (auto& row : rows) {
     const bool self = row.value("self", false);
-    row["state"] = !row.value("up", false)                            ? "DN"
+    row["state"] = !row.value("member", true)                         ? "--"
+                   : !row.value("up", false)                          ? "DN"
                    : self && result.value("drained", false)           ? "UL"
                    : self && result.value("change", "none") != "none" ? "UM"
                                                                       : "UN";
@@ -178,7 +205,10 @@ std::string bytes_text(const ordered_json& bytes) {
 void print_status(const ordered_json& result) {
   print_members(result);
   auto rows = result.at("nodes");
-  const auto others = rows.size() - 1;
+  const auto others =
+      std::ranges::count_if(
+          rows, [](const ordered_json& row) { return row.value("state", "") != "--"; }) -
+      1;
   for (auto& row : rows) {
     if (!row.contains("requests")) continue;
     row["tokens/s"] = fmt::format("{:.1f}", row.value("tokens_per_s", 0.0));
@@ -283,6 +313,13 @@ show_function table(std::string rows, std::vector<std::string> columns) {
   };
 }
 
+void print_member_change(const ordered_json& result) {
+  print_members(result);
+  if (const auto& names = result.at("not_told"); !names.empty())
+    fmt::print("not told, as they are not connected: {}\n",
+               fmt::join(names.get<std::vector<std::string>>(), ", "));
+}
+
 void print_reply(const admin_flags& flags, const ordered_json& reply, const show_function& show) {
   if (flags.json) {
     fmt::print("{}\n", reply.dump(2));
@@ -350,8 +387,7 @@ class verbs {
 
   void add_all() {
     simple(parent_, "status", "How every node does, in a line each", "status", print_status);
-    simple(parent_, "members", "Servers, who is connected, and what is in force", "members",
-           print_members_table);
+    add_members();
     auto& requests = group("requests", "Requests of a node's users");
     simple(
         requests, "list", "Those that are being answered", "requests.list",
@@ -367,6 +403,7 @@ class verbs {
     add_policy();
     add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
     add_drain("resume", "It takes them again");
+    add_decommission();
     add_certificates();
     add_events();
     simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
@@ -388,6 +425,9 @@ class verbs {
         {" plan apply", " --drain-s 10"},
         {" policy", " get"},
         {" policy set", " omega_time=0.7"},
+        {" members add", " s8 --address 10.0.0.18:7400"},
+        {" members remove", " s2"},
+        {" decommission", " s2"},
         {" drain", " s2"},
         {" resume", " s2"},
         {" events", " --follow"},
@@ -433,6 +473,132 @@ class verbs {
     if (!reply) return reply.error();
     print_reply(session->flags(), *reply, show);
     return {};
+  }
+
+  void add_members() {
+    auto& members =
+        *parent_.add_subcommand("members", "Servers, who is connected, and what is in force");
+    // CLI11 calls the body of `members` after that of a verb below it.
+    auto chosen = std::make_shared<command_body>();
+    const auto change = [&](const char* name, const char* what) -> CLI::App& {
+      return *members.add_subcommand(name, what);
+    };
+    auto name = std::make_shared<std::string>();
+    auto address = std::make_shared<std::string>();
+    auto lost = std::make_shared<bool>(false);
+    auto& add = change("add",
+                       "A server of the cluster file is a member from now on; `plan propose` and "
+                       "`plan apply` give it experts");
+    add.add_option("NAME", *name, "As the cluster file has it")->required();
+    add.add_option("--address", *address, "HOST:PORT where it is dialled, if not as in node.toml");
+    add.callback([chosen, session = session_, name, address] {
+      *chosen = [session, name, address] {
+        ordered_json arguments{{"name", *name}};
+        if (!address->empty()) arguments["address"] = *address;
+        const auto here = session();
+        const auto other = here->other_than(*name);
+        if (!other) return result<void>(other.error());
+        return ask(here, *other, "members.add", arguments, soon, print_member_change);
+      };
+    });
+    auto& remove = change("remove",
+                          "One that hosts nothing is no member any more: nobody dials it "
+                          "or lets it in");
+    remove.add_option("NAME", *name, "Which; `decommission` it first")->required();
+    remove.add_flag(
+        "--lost", *lost,
+        "It is gone and does not come back as it was: also where it hosts experts, which "
+        "the next `plan propose` and `plan apply` place elsewhere");
+    remove.callback([chosen, session = session_, name, lost] {
+      *chosen = [session, name, lost] {
+        const auto here = session();
+        const auto other = here->other_than(*name);
+        if (!other) return result<void>(other.error());
+        return ask(here, *other, "members.remove", {{"name", *name}, {"lost", *lost}}, soon,
+                   print_member_change);
+      };
+    });
+    bind_(members, [chosen, session = session_] {
+      if (*chosen) return (*chosen)();
+      return ask(session(), {}, "members", ordered_json::object(), soon, print_members_table);
+    });
+  }
+
+  struct decommission_wish {
+    std::string node, strategy;
+    std::int64_t drain_s = 30;
+    std::size_t longest_s = 600;
+    bool detach = false;
+  };
+
+  void add_decommission() {
+    auto wanted = std::make_shared<decommission_wish>();
+    auto& command = *parent_.add_subcommand(
+        "decommission",
+        "A node takes no requests of its users any more, and its experts go to others; then "
+        "`members remove`");
+    command.add_option("NODE", wanted->node, "Which")->required();
+    command.add_option("--strategy", wanted->strategy,
+                       "How experts are placed without it; default: as in force");
+    command
+        .add_option("--drain-s", wanted->drain_s,
+                    "Seconds that requests in flight have when the plan changes")
+        ->check(whole_from(0, 3600))
+        ->capture_default_str();
+    command.add_option("--timeout-s", wanted->longest_s, "Wait so many seconds at most")
+        ->check(whole_from(1, 86400))
+        ->capture_default_str();
+    command.add_flag("--detach", wanted->detach, "Do not wait until the plan has changed");
+    bind_(command, [session = session_, wanted]() -> result<void> {
+      return decommission(session(), *wanted);
+    });
+  }
+
+  /// Whether the plan in force places anything on a server of this name, as another node knows. Error: it is not there.
+  static result<bool> hosts(const session_ptr& session, const std::string& other,
+                            const std::string& name) {
+    const auto reply = session->order(other, "members", ordered_json::object(), soon);
+    if (!reply) return reply.error();
+    for (const auto& each : reply->at("result").at("members")) {
+      if (each.at("name") != name) continue;
+      if (each.value("up", false)) return each.value("hosts", false);
+      return error{errc::failed,
+                   fmt::format("{} is not connected to {}; start it, or give it up with `ordermoe "
+                               "admin members remove {} --lost`",
+                               name, other, name)};
+    }
+    return error{errc::usage,
+                 fmt::format("found node '{}', expected one of those of `members`", name)};
+  }
+
+  /// Planned first: what cannot be leaves everything as it is. With --json what is told last is told alone.
+  static result<void> decommission(const session_ptr& here, const decommission_wish& wanted) {
+    const auto other = here->other_than(wanted.node);
+    if (!other) return other.error();
+    const auto has = hosts(here, *other, wanted.node);
+    if (!has) return has.error();
+    ordered_json proposal;
+    if (*has) {
+      ordered_json how{{"without", {wanted.node}}};
+      if (!wanted.strategy.empty()) how["strategy"] = wanted.strategy;
+      const auto made =
+          here->order(*other, "plan.propose", how, std::chrono::seconds(wanted.longest_s));
+      if (!made) return made.error();
+      proposal = {{"proposal", made->at("result").at("proposal")}};
+      if (here->flags().dry_run) return ask(here, *other, "plan.diff", proposal, soon, print_diff);
+    }
+    const auto drained = here->order(wanted.node, "drain", ordered_json::object(), soon);
+    if (!drained) return drained.error();
+    if (!*has || !here->flags().json) print_reply(here->flags(), *drained, {});
+    if (here->flags().dry_run) return {};
+    if (*has) {
+      proposal["drain_s"] = wanted.drain_s;
+      const std::chrono::seconds longest(wanted.detach ? 1 : wanted.longest_s);
+      auto applied = ask(here, *other, "plan.apply", proposal, longest, print_summary);
+      if (wanted.detach && !applied && applied.error().code == errc::timed_out) return {};
+      if (!applied) return applied;
+    }
+    return wanted.detach ? result<void>{} : wait_until_empty(here, wanted.node, wanted.longest_s);
   }
 
   /// Of one request.
@@ -840,15 +1006,38 @@ class line_reader {
 
   /// The rest of the only verb that begins so.
   static unsigned char complete(EditLine* edit, int) {
-    static const std::vector<std::string> lines{
-        "status",        "members",        "peers",          "topology",
-        "experts",       "requests list",  "requests show ", "requests cancel ",
-        "log level get", "log level set ", "token list",     "token create ",
-        "token revoke ", "plan show",      "plan propose",   "plan diff",
-        "plan apply",    "plan abort",     "plan history",   "policy get",
-        "policy set ",   "drain ",         "resume ",        "cert show",
-        "cert reload",   "events",         "audit",          "help",
-        "quit"};
+    static const std::vector<std::string> lines{"status",
+                                                "members",
+                                                "peers",
+                                                "topology",
+                                                "experts",
+                                                "requests list",
+                                                "requests show ",
+                                                "requests cancel ",
+                                                "log level get",
+                                                "log level set ",
+                                                "token list",
+                                                "token create ",
+                                                "token revoke ",
+                                                "plan show",
+                                                "plan propose",
+                                                "plan diff",
+                                                "plan apply",
+                                                "plan abort",
+                                                "plan history",
+                                                "policy get",
+                                                "policy set ",
+                                                "drain ",
+                                                "resume ",
+                                                "cert show",
+                                                "cert reload",
+                                                "members add ",
+                                                "members remove ",
+                                                "decommission ",
+                                                "events",
+                                                "audit",
+                                                "help",
+                                                "quit"};
     const auto* info = el_line(edit);
     const std::string typed(info->buffer, info->cursor);
     std::string common;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -27,6 +28,7 @@
 #include "config/files.hpp"
 #include "net/identity/certificates.hpp"
 #include "planning/profile.hpp"
+#include "planning/strategies/left_out.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/node_setup.hpp"
@@ -51,6 +53,7 @@ struct up_command {
   double dilation = 1;
   std::string channel = "asio", links = "measured";
   double load_period_ms = 5;
+  std::vector<std::string> spares;     ///< Names of servers that are no members yet.
   std::vector<std::string> addresses;  ///< "NAME=HOST:PORT", of a cluster on several hosts.
   std::string host_model;              ///< Where the model is on those; empty: as here.
   log_choice log;                      ///< Of every node.
@@ -152,6 +155,16 @@ void end_processes(const cluster_folder& folder, const std::vector<std::string>&
 
 // --------------------------------------------------------------------------------------------- asking
 
+/// Of the folder's nodes those that are members.
+result<std::vector<node_file>> members_of(const cluster_folder& folder) {
+  auto files = setup::read_cluster_folder(folder);
+  if (!files) return files;
+  const auto absent = setup::absent_members(*files);
+  if (!absent) return absent.error();
+  std::erase_if(*files, [&](const node_file& each) { return absent->contains(each.name); });
+  return files;
+}
+
 struct node_state {
   std::string name, address;
   nlohmann::json status;  ///< Null where it did not answer.
@@ -159,11 +172,12 @@ struct node_state {
   bool serves = false;
 };
 
-/// A node serves when it admits requests and is connected to every other.
+/// A node serves when it admits requests and is connected to every other member.
 bool serves(const nlohmann::json& status) {
   return status.value("admitting", false) &&
-         std::ranges::all_of(status.at("peers"),
-                             [](const nlohmann::json& peer) { return peer.value("up", false); });
+         std::ranges::all_of(status.at("peers"), [](const nlohmann::json& peer) {
+           return peer.value("up", false) || !peer.value("member", true);
+         });
 }
 
 node_state ask(const node_file& file, std::shared_ptr<const net::tls_identity> identity) {
@@ -295,13 +309,15 @@ void print_states(const std::vector<node_state>& states, bool json) {
                  each.serves ? "yes" : "no", each.problem);
       continue;
     }
-    const auto up = std::ranges::count_if(each.status.at("peers"), [](const nlohmann::json& peer) {
-      return peer.value("up", false);
-    });
+    const auto& peers = each.status.at("peers");
+    const auto up = std::ranges::count_if(
+        peers, [](const nlohmann::json& peer) { return peer.value("up", false); });
+    const auto others = std::ranges::count_if(
+        peers, [](const nlohmann::json& peer) { return peer.value("member", true); });
     fmt::print("{:<12} {:<22} {:<8} {:>6} {:>6} {:>9} {:>9}\n", each.name, each.address,
                each.serves ? "yes" : "no", each.status.value("boot", 0),
-               fmt::format("{}/{}", up, each.status.at("peers").size()),
-               each.status.at("requests").size(), each.status.value("ended_requests", 0));
+               fmt::format("{}/{}", up, others), each.status.at("requests").size(),
+               each.status.value("ended_requests", 0));
   }
   print_links(states);
   print_rehearsal(states);
@@ -402,6 +418,31 @@ result<std::optional<rehearsal>> rehearsal_of(const up_command& options,
   return std::optional(made);
 }
 
+result<planning::server_mask> spares_among(const cluster& servers,
+                                           const std::vector<std::string>& names) {
+  planning::server_mask mask = 0;
+  for (const auto& name : names) {
+    const auto found = std::ranges::find(servers.servers, name, &server_spec::name);
+    if (found == servers.servers.end())
+      return error{errc::usage,
+                   fmt::format("--spare: found '{}', expected a server of the cluster file", name)};
+    mask |= planning::server_bit(static_cast<std::size_t>(found - servers.servers.begin()));
+  }
+  return mask;
+}
+
+/// One that was made elsewhere may not know of them.
+result<void> check_spares(const planning::plan& plan, const cluster& servers,
+                          planning::server_mask spares) {
+  const auto used =
+      planning::needed(plan, planning::all_servers(servers.size()) & ~spares) & spares;
+  if (used == 0) return {};
+  return error{errc::mismatch,
+               fmt::format("--spare: the plan has experts, or rows of others' requests, on {}; "
+                           "leave --plan out, or name another",
+                           servers.servers[static_cast<std::size_t>(std::countr_zero(used))].name)};
+}
+
 /// What the nodes will do, worked out once, here.
 result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
   std::optional<setup::plan_file> given;
@@ -410,15 +451,20 @@ result<setup::cluster_folder_contents> plan_cluster(const up_command& options) {
     if (!read) return read.error();
     given = std::move(*read);
   }
-  const auto request =
-      options.planning.request(options.world, setup::expected_concurrency(4), given);
+  auto request = options.planning.request(options.world, setup::expected_concurrency(4), given);
   if (!request) return request.error();
   const auto loaded = load_world_to_plan(options.world, given, *request);
   if (!loaded) return loaded.error();
+  const auto spares = spares_among(loaded->servers, options.spares);
+  if (!spares) return spares.error();
+  request->options.without = *spares;
   const progress_display shown;
   const auto ready = setup::prepare(*loaded, *request, work());
   if (!ready) return ready.error();
+  if (auto fits = check_spares(ready->service.chosen.plan, loaded->servers, *spares); !fits)
+    return fits.error();
   setup::cluster_folder_contents contents;
+  contents.spares.insert(options.spares.begin(), options.spares.end());
   contents.servers = loaded->servers;
   contents.plan = setup::plan_file_json(*loaded, *request, *ready);
   contents.profile = planning::profile_json(loaded->profile);
@@ -546,7 +592,7 @@ result<void> down(const std::string& path) {
 }
 
 result<void> status(const std::string& path, bool json) {
-  const auto files = setup::read_cluster_folder({path});
+  const auto files = members_of({path});
   if (!files) return files.error();
   const auto identity = setup::console_identity({path});
   if (!identity) return identity.error();
@@ -648,7 +694,7 @@ result<void> check(const check_command& options) {
 
 result<void> start_cluster(const std::string& path, bool json) {
   const cluster_folder folder{path};
-  const auto files = setup::read_cluster_folder(folder);
+  const auto files = members_of(folder);
   if (!files) return files.error();
   std::vector<std::string> names;
   for (const auto& file : *files) names.push_back(file.name);
@@ -692,6 +738,9 @@ void add_preparation(CLI::App& command, up_command& options) {
   command.add_option("--dir", options.folder, "Folder for configuration, certificates and logs")
       ->required();
   command.add_option("--plan", options.plan, "Use this plan.json instead of making one");
+  command.add_option("--spare", options.spares,
+                     "A server of the cluster file that is no member yet: the plan places nothing "
+                     "there until `ordermoe admin members add`");
   command
       .add_option("--max-positions", options.most_positions,
                   "Of a request, prompt and answer together; 0: twice the model's context")

@@ -98,7 +98,7 @@ class node_reader {
   void read_members() {
     std::set<std::string> names{content_.name};
     for (const auto& item : top_.array_of_tables("member")) {
-      const section member(*item.as_table(), "a member", {"name", "address"});
+      const section member(*item.as_table(), "a member", {"name", "address", "spare"});
       node_member made;
       made.name = member.name("name");
       if (!names.insert(made.name).second)
@@ -106,6 +106,7 @@ class node_reader {
                fmt::format("found the member '{}' again, expected each other node once; remove it",
                            made.name));
       if (member.find("address") != nullptr) made.address = member.string("address");
+      made.spare = member.boolean("spare", false);
       content_.members.push_back(std::move(made));
     }
   }
@@ -204,6 +205,7 @@ std::string node_toml(const node_file& content) {
     text += "\n[[member]]\n";
     add("name", member.name);
     if (!member.address.empty()) add("address", member.address);
+    if (member.spare) text += "spare = true\n";
   }
   if (content.rehearsed)
     text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,

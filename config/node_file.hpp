@@ -16,6 +16,7 @@ namespace ordermoe {
 struct node_member {
   std::string name;
   std::string address;  ///< HOST:PORT; empty: it dials, nobody dials it.
+  bool spare = false;   ///< No member until an operator adds it.
 };
 
 struct node_file {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "actors/admin/member_roll.hpp"
 #include "config/files.hpp"
 #include "net/identity/certificates.hpp"
 
@@ -74,9 +75,10 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.log = contents.log;
   for (std::size_t other = 0; other < servers.size(); ++other)
     if (other != m)
-      file.members.push_back({servers[other].name, contents.dialled.empty()
-                                                       ? contents.addresses[other]
-                                                       : contents.dialled[m][other]});
+      file.members.push_back(
+          {servers[other].name,
+           contents.dialled.empty() ? contents.addresses[other] : contents.dialled[m][other],
+           contents.spares.contains(servers[other].name)});
   return file;
 }
 
@@ -114,6 +116,21 @@ result<void> write_cluster_folder(const cluster_folder& folder,
   }
   // The last: with it the folder is a cluster's.
   return write_file(folder.cluster(), cluster_toml(contents.servers));
+}
+
+result<std::set<std::string>> absent_members(const std::vector<node_file>& files) {
+  std::set<std::string> spare;
+  for (const auto& file : files)
+    for (const auto& member : file.members)
+      if (member.spare) spare.insert(member.name);
+  const auto all = actors::member_roll::open({}, spare);
+  if (!all) return all.error();
+  for (const auto& file : files) {
+    const auto heard = actors::member_roll::open(file.state / members_file, spare);
+    if (!heard) return heard.error();
+    (*all)->take((*heard)->now());
+  }
+  return (*all)->absent();
 }
 
 result<std::vector<node_file>> read_cluster_folder(const cluster_folder& folder) {

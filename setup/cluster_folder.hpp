@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct cluster_folder {
   std::filesystem::path pid(const std::string& name) const { return node(name) / "pid"; }
 };
 
+/// In a node's state folder: who belongs to the cluster, as it last heard (actors/admin/member_roll.hpp).
+inline constexpr const char* members_file = "members.json";
 /// The name of the certificate that commands on this machine use.
 inline constexpr const char* console_name = "console";
 /// Its files. Errors: those of tls_identity::load.
@@ -46,7 +49,8 @@ struct cluster_folder_contents {
   std::vector<std::string> addresses;  ///< [n_servers] where each listens.
   /// [n_servers][n_servers] where one dials another; empty: where that listens.
   std::vector<std::vector<std::string>> dialled;
-  std::size_t threads = 1;  ///< Of each node.
+  std::set<std::string> spares;  ///< Servers that are no members until they are added.
+  std::size_t threads = 1;       ///< Of each node.
   std::uint32_t most_positions = 0;
   bool trace = false;
   double load_period_ms = 5;
@@ -59,6 +63,9 @@ struct cluster_folder_contents {
 /// certificates, as for a server whose name no certificate can have.
 result<void> write_cluster_folder(const cluster_folder& folder,
                                   const cluster_folder_contents& contents);
+
+/// The names of servers that are no members: as the nodes of these files last heard, or as the files say.
+result<std::set<std::string>> absent_members(const std::vector<node_file>& files);
 
 /// What each node was told, by server. Error: not_found where there is no cluster.
 result<std::vector<node_file>> read_cluster_folder(const cluster_folder& folder);

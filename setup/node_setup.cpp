@@ -7,9 +7,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "actors/admin/member_roll.hpp"
 #include "config/files.hpp"
 #include "config/threads.hpp"
 #include "model/architecture/model_config.hpp"
@@ -18,6 +20,7 @@
 #include "model/checkpoint/safetensors.hpp"
 #include "net/identity/certificates.hpp"
 #include "setup/channel.hpp"
+#include "setup/cluster_folder.hpp"
 #include "setup/forward_digest.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
@@ -423,6 +426,12 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
   options.believes_measures = file.measures_links;
+  std::set<std::string> spares;
+  for (const auto& member : file.members)
+    if (member.spare) spares.insert(member.name);
+  auto members = actors::member_roll::open(file.state / members_file, std::move(spares));
+  if (!members) return members.error();
+  options.members = std::move(*members);
   if (auto enough = check_threads(service.threads_per_server); !enough) return enough.error();
   if (!file.trace.empty()) {
     auto opened = trace::sink::open(file.trace, trace::sink::stamps::before_each_line);

@@ -23,6 +23,7 @@ void admin_state::start() {
     if (server == id()) continue;
     away.insert(server);
     act(rules->lost(server));
+    act(rules->set_member(server, is_member(server)));
   }
   read_kept();
 }
@@ -145,8 +146,8 @@ std::string admin_state::server_name(std::uint32_t server) const {
   return server < context().n_servers() ? name_of(server) : std::string();
 }
 
-const std::array<admin_state::verb, 27>& admin_state::verbs() {
-  static const std::array<verb, 27> all{{
+const std::array<admin_state::verb, 29>& admin_state::verbs() {
+  static const std::array<verb, 29> all{{
       {"status", rank::viewer, false, &admin_state::tell_status},
       {"peers", rank::viewer, false, &admin_state::tell_peers},
       {"topology", rank::viewer, false, &admin_state::tell_topology},
@@ -167,6 +168,8 @@ const std::array<admin_state::verb, 27>& admin_state::verbs() {
       {"audit", rank::admin, false, &admin_state::tell_audit},
       {"cert.show", rank::viewer, false, &admin_state::show_certificate},
       {"cert.reload", rank::admin, true, &admin_state::reload_certificate},
+      {"members.add", rank::admin, true, &admin_state::add_member},
+      {"members.remove", rank::admin, true, &admin_state::remove_member},
       {"requests.cancel", rank::operator_, true, &admin_state::cancel},
       {"drain", rank::operator_, true, &admin_state::drain},
       {"resume", rank::operator_, true, &admin_state::resume},

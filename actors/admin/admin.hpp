@@ -34,7 +34,11 @@
 ///                                                             a newer list (PEM) is taken by all nodes
 ///   requests.cancel  operator  request
 ///   drain, resume    operator                                 this node takes no requests of users, or does again
-///   plan.propose     operator  strategy, steps, seed          a plan by what is known now; nothing changes
+///   members.add      admin     name, address                  a server of the cluster file is a member from now on
+///   members.remove   admin     name, lost                     one that hosts nothing is none any more (member_roll.hpp); lost: one
+///                                                             that does not come back, whatever it hosts
+///   plan.propose     operator  strategy, steps, seed,         a plan by what is known now; nothing changes. It places nothing
+///                              without                        on servers of these names, or that are no members
 ///   plan.apply       admin     proposal, drain_s              all servers go over to it, or none
 ///   plan.abort       admin                                    ends a change that is not committed
 ///   policy.set       admin     policy (members to change)     on all servers

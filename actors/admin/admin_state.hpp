@@ -15,11 +15,13 @@
 #include "actors/admin/gathering.hpp"
 #include "actors/admin/identity_report.hpp"
 #include "actors/admin/kept_policy.hpp"
+#include "actors/admin/member_roll.hpp"
 #include "actors/admin/orders.hpp"
 #include "actors/admin/overview.hpp"
 #include "actors/admin/reports.hpp"
 #include "actors/admin/tokens.hpp"
 #include "config/json.hpp"
+#include "planning/server_mask.hpp"
 
 /// The admin actor's state, for the sources of this folder: each has one part of what it does.
 namespace ordermoe::actors {
@@ -39,6 +41,13 @@ struct led_change {
   std::uint64_t epoch = 0;           ///< That it leads to itself.
   std::int64_t drain_s = 0;
   std::string admission;
+};
+
+/// What an order wants of a server.
+struct member_wish {
+  std::string name, address;
+  bool member = true;
+  bool lost = false;  ///< It does not come back, whatever is there.
 };
 
 struct admin_state {
@@ -68,7 +77,7 @@ struct admin_state {
     bool changes;
     handler run;
   };
-  static const std::array<verb, 27>& verbs();
+  static const std::array<verb, 29>& verbs();
 
   /// use(what is in force), where there is a plan.
   template <class Use>
@@ -154,6 +163,32 @@ struct admin_state {
   void cancel(const order_ptr& order, const json_value& arguments);
   void set_drained(const order_ptr& order, bool on);
 
+  // member_orders.cpp: who belongs to the cluster
+  bool is_member(std::uint32_t server) const;
+  /// Servers that are no members.
+  std::set<std::uint32_t> absent() const;
+  planning::server_mask absent_mask() const;
+  std::set<std::uint32_t> away_members() const;
+  /// Error: usage, with the names that there are.
+  result<std::uint32_t> server_called(const std::string& name) const;
+  void add_member(const order_ptr& order, const json_value& arguments);
+  void remove_member(const order_ptr& order, const json_value& arguments);
+  void change_member(const order_ptr& order, const member_wish& wish);
+  /// Of one that is connected: whether it is done with its users' requests.
+  void ask_before_removing(const order_ptr& order, std::uint32_t server, const member_wish& wish);
+  static result<void> check_idle(const std::string& name, const ordered_json& report);
+  void settle_member(const order_ptr& order, std::uint32_t server, const member_wish& wish);
+  result<void> may_change(std::uint32_t server, const member_wish& wish,
+                          const planning::plan& plan) const;
+  /// Whoever is cut off from the others does not change who they are.
+  result<void> knows_most(std::uint32_t but) const;
+  result<void> may_remove(std::uint32_t server, const member_wish& wish,
+                          const planning::plan& plan) const;
+  /// From an order, or from another server.
+  void take_words(std::uint32_t from, const member_words& words);
+  void tell_members(std::uint32_t server);
+  void hear_members(std::uint32_t from, const std::string& text);
+
   // policy_orders.cpp: policies
   /// What the policy in force becomes; members that are not named stay.
   result<planning::selection_policy> changed_policy(const planning::selection_policy& now,
@@ -168,6 +203,8 @@ struct admin_state {
   void propose(const order_ptr& order, const json_value& arguments);
   std::vector<planning::plan> way_to(const planning::plan& before,
                                      const planning::plan& after) const;
+  /// Who is no member, and whom the order names.
+  result<planning::server_mask> left_out_of(const json_value& arguments) const;
   const proposal* proposal_of(const order_ptr& order, const json_value& arguments);
   void diff(const order_ptr& order, const json_value& arguments);
   void apply(const order_ptr& order, const json_value& arguments);

@@ -52,6 +52,12 @@ void admin_state::take(const peer_said& message) {
     if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
     return take_revocations(message.server, pem);
   }
+  if (const auto words = root.find("members")) {
+    root.only({"members"});
+    const auto text = words->string();
+    if (auto read = (*document)->finish(0); !read) return ignore(message.server, read.error());
+    return hear_members(message.server, text);
+  }
   if (!root.find("change")) return take_talk(message.server, **document);
   root.only({"change", "kind", "text"});
   change_message said;
@@ -123,8 +129,9 @@ void admin_state::take(const peer_changed& message) {
                    {{"peer", name_of(message.server)}});
   if (message.up) {
     away.erase(message.server);
+    tell_members(message.server);
     greet(message.server);
-    rules->found(message.server);
+    act(rules->found(message.server));
     tell_revocations(message.server);
   } else {
     away.insert(message.server);

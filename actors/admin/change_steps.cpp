@@ -33,6 +33,7 @@ void admin_state::take_step(const change_action& what) {
       if (auto read = read_plan(what.text, step); !read)
         return act(rules->step_done(what.change, read.error().message));
       prepared = step.plan;
+      step.absent = absent_mask();
       break;
     }
     case change_step::hold:

@@ -12,7 +12,7 @@ namespace ordermoe::actors {
 void admin_state::members(const order_ptr& order, const json_value&) {
   with_plan(order, [this, order](const in_force& now) {
     with_status([this, order, now](const server_status& status) {
-      book->tell(order, members_report(context(), now, status, away, rules->phase()));
+      book->tell(order, members_report(context(), now, status, away, absent(), rules->phase()));
     });
   });
 }
@@ -72,7 +72,9 @@ void admin_state::tell_experts(const order_ptr& order, const json_value& argumen
 }
 
 void admin_state::tell_status(const order_ptr& order, const json_value&) {
-  gather(order, [this](const told_reports& told) { return cluster_report(context(), told, away); });
+  gather(order, [this](const told_reports& told) {
+    return cluster_report(context(), told, away, absent());
+  });
 }
 
 void admin_state::tell_topology(const order_ptr& order, const json_value&) {

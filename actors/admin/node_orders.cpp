@@ -38,7 +38,7 @@ void admin_state::create_token(const order_ptr& order, const json_value& argumen
     change_tokens(std::move(changed));
     book->note(log_event::token_created,
                {{"token", name}, {"role", role}, {"operation", order->operation}});
-    content["not_told"] = names_of(away);
+    content["not_told"] = names_of(away_members());
     book->done(order, epoch, std::move(content), {{"token", made->secret}});
   });
 }
@@ -54,7 +54,7 @@ void admin_state::revoke_token(const order_ptr& order, const json_value& argumen
       change_tokens(std::move(changed));
       book->note(log_event::token_revoked, {{"token", name}, {"operation", order->operation}});
     }
-    book->done(order, epoch, {{"name", name}, {"not_told", names_of(away)}});
+    book->done(order, epoch, {{"name", name}, {"not_told", names_of(away_members())}});
   });
 }
 

@@ -76,14 +76,17 @@ ordered_json node_report(const service_context& context, const server_status& st
 }
 
 ordered_json cluster_report(const service_context& context, const told_reports& told,
-                            const std::set<std::uint32_t>& away) {
+                            const std::set<std::uint32_t>& away,
+                            const std::set<std::uint32_t>& absent) {
   auto nodes = ordered_json::array();
   double tokens_per_s = 0;
   std::int64_t requests = 0;
   for (std::uint32_t server = 0; server < context.n_servers(); ++server) {
     const auto found = told.find(server);
     if (found == told.end()) {
-      nodes.push_back({{"state", away.contains(server) ? "DN" : "?N"},
+      nodes.push_back({{"state", absent.contains(server) ? "--"
+                                 : away.contains(server) ? "DN"
+                                                         : "?N"},
                        {"name", name_of(context, server)},
                        {"server", server}});
       continue;

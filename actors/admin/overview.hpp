@@ -20,9 +20,10 @@ nlohmann::ordered_json node_report(const service_context& context, const server_
 /// By server, what each said; who was away, or did not answer in time, has none.
 using told_reports = std::map<std::uint32_t, nlohmann::ordered_json>;
 
-/// A line for each node, without its peers. What other nodes say is passed on as it is.
+/// A line for each node, without its peers. What other nodes say is passed on as it is. `absent`: who is no member.
 nlohmann::ordered_json cluster_report(const service_context& context, const told_reports& told,
-                                      const std::set<std::uint32_t>& away);
+                                      const std::set<std::uint32_t>& away,
+                                      const std::set<std::uint32_t>& absent);
 /// Servers as the cluster file has them, and links as it has them and as nodes found them.
 nlohmann::ordered_json topology_report(const service_context& context, const told_reports& told);
 /// Of one node: the sessions with the others.

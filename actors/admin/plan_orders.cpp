@@ -3,14 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "planning/serving/two_plans.hpp"
+#include "planning/strategies/left_out.hpp"
 
 namespace ordermoe::actors {
 
 void admin_state::propose(const order_ptr& order, const json_value& arguments) {
-  arguments.only({"strategy", "steps", "seed"});
+  arguments.only({"strategy", "steps", "seed", "without"});
   auto wanted = std::make_shared<replan_order>();
   const auto strategy = arguments.find("strategy");
   if (strategy) wanted->strategy = strategy->string();
@@ -18,6 +20,9 @@ void admin_state::propose(const order_ptr& order, const json_value& arguments) {
     wanted->planning.search_steps =
         static_cast<std::size_t>(steps->unsigned_integer(1, 1'000'000'000));
   if (const auto seed = arguments.find("seed")) wanted->planning.seed = seed->unsigned_integer();
+  const auto left_out = left_out_of(arguments);
+  if (!left_out) return book->refuse(order, left_out.error());
+  wanted->planning.without = *left_out;
   with_plan(order, [this, order, wanted](const in_force& now) {
     const auto epoch = now.content->plan.epoch;
     self->request(work.planner, caf::infinite, plan_query{wanted})
@@ -30,6 +35,18 @@ void admin_state::propose(const order_ptr& order, const json_value& arguments) {
           book->done(order, epoch, proposal_report(context(), proposals.back()));
         });
   });
+}
+
+result<planning::server_mask> admin_state::left_out_of(const json_value& arguments) const {
+  auto mask = absent_mask();
+  const auto named = arguments.find("without");
+  if (!named) return mask;
+  for (const auto& name : named->strings()) {
+    const auto server = server_called(name);
+    if (!server) return server.error();
+    mask |= planning::server_bit(*server);
+  }
+  return mask;
 }
 
 std::vector<planning::plan> admin_state::way_to(const planning::plan& before,
@@ -75,17 +92,26 @@ void admin_state::apply(const order_ptr& order, const json_value& arguments) {
                   fmt::format("proposal {} follows the plan of epoch {}, in force is "
                               "that of epoch {}; propose again",
                               of.number, of.content.plan->epoch - 1, now.content->plan.epoch)});
+    const auto left = planning::newly_needed(*of.content.plan, now.content->plan, absent_mask());
+    if (left != 0)
+      return book->refuse(
+          order,
+          {errc::mismatch,
+           fmt::format("proposal {} has experts, or rows of others' requests, on {}, which "
+                       "is no member any more; propose again",
+                       of.number, name_of(static_cast<std::uint32_t>(std::countr_zero(left))))});
     if (order->dry_run) return tell_dry_run(order, of, drain_s);
     lead(order, of, drain_s);
   });
 }
 
 void admin_state::tell_dry_run(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
-  if (!away.empty())
+  const auto missing = away_members();
+  if (!missing.empty())
     return book->refuse(order,
                         {errc::failed, fmt::format("{} is not connected, and every server has "
                                                    "to take part",
-                                                   name_of(*away.begin()))});
+                                                   name_of(*missing.begin()))});
   auto told = proposal_report(context(), of);
   told["drain_s"] = drain_s;
   told["note"] =

@@ -38,7 +38,7 @@ void admin_state::set_policy(const order_ptr& order, const json_value& arguments
     book->done(order, now.content->plan.epoch,
                {{"version", version},
                 {"policy", ordered_json::parse(trace::policy_json(*changed))},
-                {"not_told", names_of(away)}});
+                {"not_told", names_of(away_members())}});
   });
 }
 

@@ -5,19 +5,26 @@
 #include <algorithm>
 #include <utility>
 
+#include "planning/strategies/left_out.hpp"
+
 namespace ordermoe::actors {
 
 using nlohmann::ordered_json;
 
 ordered_json members_report(const service_context& context, const in_force& now,
                             const server_status& status, const std::set<std::uint32_t>& away,
-                            serving::change_phase phase) {
+                            const std::set<std::uint32_t>& absent, serving::change_phase phase) {
   const auto self = context.seat->server;
+  planning::server_mask members = planning::all_servers(context.n_servers());
+  for (const auto server : absent) members &= ~planning::server_bit(server);
+  const auto hosts = planning::needed(now.content->plan, members);
   auto servers = ordered_json::array();
   for (std::uint32_t server = 0; server < context.n_servers(); ++server)
     servers.push_back({{"name", context.servers.servers[server].name},
                        {"server", server},
                        {"self", server == self},
+                       {"member", !absent.contains(server)},
+                       {"hosts", (hosts & planning::server_bit(server)) != 0},
                        {"up", server == self || !away.contains(server)}});
   return {{"node", context.servers.servers[self].name},
           {"boot", context.seat->boot},

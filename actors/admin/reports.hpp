@@ -22,10 +22,11 @@ std::string admission_during(const proposal& of);
 /// Of the plan that is in force once it is applied, over others or at once.
 std::uint64_t last_epoch(const proposal& of);
 
-/// Servers, who is connected, plan and policy in force. `away`: who is not.
+/// Servers, who is connected, plan and policy in force. `away`: who is not; `absent`: who is no member.
 nlohmann::ordered_json members_report(const service_context& context, const in_force& now,
                                       const server_status& status,
                                       const std::set<std::uint32_t>& away,
+                                      const std::set<std::uint32_t>& absent,
                                       serving::change_phase phase);
 /// `now_ns`: since the start of the service.
 nlohmann::ordered_json requests_report(const service_context& context, const server_status& status,

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "actors/admin/identity_report.hpp"
+#include "actors/admin/member_roll.hpp"
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
 #include "actors/service/status_json.hpp"
@@ -138,6 +139,7 @@ class node::content final : public net::transport_user {
     identity_->tell([through = through_](const auto& next) {
       if (auto* to = through->load()) to->use(next);
     });
+    fill_in_members();
     fill_in_seat();
     if (auto let_go = keep_no_experts_twice(); !let_go) return let_go;
     auto service = service::start(options_.service);
@@ -263,7 +265,34 @@ class node::content final : public net::transport_user {
     seat.kept = options_.kept;
     seat.keep = options_.keep;
     seat.figures = [this] { return figures_json(); };
+    seat.members = options_.members;
     options_.service.seat = std::move(seat);
+  }
+
+  /// Nobody changes them before the transport is there: orders and other servers come through it.
+  void fill_in_members() {
+    if (!options_.members) return;
+    const auto words = options_.members->now();
+    for (auto& peer : options_.transport.peers) {
+      peer.absent = options_.members->is_absent(peer.name);
+      if (auto at = address_in(words, peer.name)) peer.at = std::move(*at);
+    }
+    options_.members->tell([this](const member_words& now) {
+      for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
+        const auto word = now.find(name_of(peer));
+        if (word == now.end()) continue;
+        through_->load()->admit(peer, word->second.member, address_in(now, name_of(peer)));
+      }
+    });
+  }
+
+  /// Where somebody said that it is dialled.
+  static std::optional<net::address> address_in(const member_words& words,
+                                                const std::string& name) {
+    const auto word = words.find(name);
+    if (word == words.end()) return std::nullopt;
+    auto at = net::parse_address(word->second.address);
+    return at ? std::optional(std::move(*at)) : std::nullopt;
   }
 
   // --------------------------------------------------------------------------------------- other plans
@@ -331,6 +360,7 @@ class node::content final : public net::transport_user {
       const auto figures = transport_->figures(peer);
       peers.push_back({{"name", name_of(peer)},
                        {"server", server_of(peer)},
+                       {"member", !options_.members || !options_.members->is_absent(name_of(peer))},
                        {"up", figures.up && std::ranges::find(away, server_of(peer)) == away.end()},
                        {"boot", figures.self.boot},
                        {"serial", figures.serial},

@@ -14,6 +14,8 @@
 /// clients that come to it. No CAF type in this header.
 namespace ordermoe::actors {
 
+class member_roll;
+
 struct node_options {
   service_options
       service;  ///< Local mode; `server_models` has this server's alone. The seat is filled in.
@@ -27,6 +29,8 @@ struct node_options {
   /// Writes another plan to where this node finds it at its next start; gives the digest that the others compare. Empty:
   /// plans do not change.
   std::function<result<std::string>(const planning::plan&)> keep_plan;
+  /// Which of the servers are members; null: all, always.
+  std::shared_ptr<member_roll> members;
   /// Told of what is refused, lost and found again, on any thread.
   log_outlet log;
   /// As cluster_seat has them.

@@ -56,7 +56,7 @@ struct cluster_seat {
   log_outlet log;
   /// By which this node is known, and what it does not believe; null: none that changes.
   std::shared_ptr<net::identity_keeper> identity;
-  /// Who belongs to the cluster (cluster/member_roll.hpp); null: all servers, always.
+  /// Who belongs to the cluster (admin/member_roll.hpp); null: all servers, always.
   std::shared_ptr<member_roll> members;
 };
 

@@ -142,7 +142,8 @@ struct plan_step {
   /// prepare: requests under the plan before end by name so long after no other begins under it.
   std::int64_t drain_ns = 0;
   bool holds = false;  ///< prepare: both plans do not fit into memory together, somewhere.
-  std::string why;     ///< abort
+  planning::server_mask absent = 0;  ///< prepare: servers that are no members, as this one knows.
+  std::string why;                   ///< abort
   caf::strong_actor_ptr admin;
 };
 

@@ -89,6 +89,17 @@ void peer_book::use(std::shared_ptr<const tls_identity> identity) {
   connections_->post([this, identity = std::move(identity)] { adopt(identity); });
 }
 
+void peer_book::admit(peer_id node, bool member, std::optional<address> at) {
+  connections_->post([this, node, member, at = std::move(at)] {
+    if (ending_ || node >= members_.size()) return;
+    const auto& whom = members_[node];
+    if (at) whom->spec.at = at;
+    whom->dials = dials(whom->spec);
+    for (auto& state : whom->dialled) state.next_ns = 0;
+    if (std::exchange(whom->spec.absent, !member) != !member && !member) dismiss(whom);
+  });
+}
+
 void peer_book::leave(peer_id client, std::string_view why) {
   connections_->post([this, client, why = std::string(why)] {
     if (const auto found = find(client)) give_up(found, why);
@@ -126,11 +137,14 @@ void peer_book::add_member(std::size_t i) {
   auto made = std::make_shared<peer>();
   made->id = static_cast<peer_id>(i);
   made->spec = options_.peers[i];
-  const auto& self = options_.identity->name().name;
-  made->dials = made->spec.at.has_value() &&
-                (options_.is_client || options_.listen.empty() || self < made->spec.name);
+  made->dials = dials(made->spec);
   if (!made->spec.name.empty()) make_session(*made, made->spec.name, options_.agreed, 0);
   members_.push_back(std::move(made));
+}
+
+bool peer_book::dials(const transport_peer& to) const {
+  const auto& self = options_.identity->name().name;
+  return to.at.has_value() && (options_.is_client || options_.listen.empty() || self < to.name);
 }
 
 void peer_book::make_session(peer& of, const std::string& name, std::vector<agreement> agreed,

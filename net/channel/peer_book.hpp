@@ -29,6 +29,7 @@ class peer_book final : public connections_user {
   void flush();
   void agree(std::string_view what, const std::string& value);
   void use(std::shared_ptr<const tls_identity> identity);
+  void admit(peer_id node, bool member, std::optional<address> at);
   void leave(peer_id client, std::string_view why);
   peer_figures figures(peer_id of) const;
   const std::vector<address>& listens_at() const { return listens_at_; }
@@ -36,6 +37,7 @@ class peer_book final : public connections_user {
  private:
   // ------------------------------------------------------------- peer_book.cpp: peers, sending, telling
   void add_member(std::size_t i);
+  bool dials(const transport_peer& to) const;
   void make_session(peer& of, const std::string& name, std::vector<agreement> agreed,
                     std::uint64_t generation);
   peer_ptr find(peer_id id) const;
@@ -99,6 +101,7 @@ class peer_book final : public connections_user {
     return options_.identity->is_revoked(with.serial());
   }
   void end_revoked(const peer_ptr& of);
+  void dismiss(const peer_ptr& whom);
 
   void dial_where_due();
   void dial(const peer_ptr& to, stream which);

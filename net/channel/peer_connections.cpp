@@ -16,7 +16,8 @@ constexpr std::int64_t tick_ns = 50'000'000;
 constexpr std::int64_t closing_ns = 1'000'000'000;  ///< That last words may wait for room.
 
 bool fits(const peer& expected, const certificate_name& who) {
-  return who.of == role::node && (expected.spec.name.empty() || expected.spec.name == who.name);
+  return !expected.spec.absent && who.of == role::node &&
+         (expected.spec.name.empty() || expected.spec.name == who.name);
 }
 
 }  // namespace
@@ -131,10 +132,11 @@ void peer_book::attach(const connection_ptr& with) {
   const auto expected = expected_of(with);
   const auto owner = expected ? expected : owner_of(who, which);
   if (!owner || (expected && !fits(*expected, who)))
-    return turn_away(
-        with, {errc::mismatch, fmt::format("{} {}, expected {}", with->proof(), uri_of(who),
-                                           expected ? fmt::format("node {}", expected->spec.name)
-                                                    : "a node of the member list")});
+    return turn_away(with,
+                     {errc::mismatch, fmt::format("{} {}, expected {}", with->proof(), uri_of(who),
+                                                  expected && !expected->spec.absent
+                                                      ? fmt::format("node {}", expected->spec.name)
+                                                      : "a node of the member list")});
   if (is_revoked(*with))
     return turn_away(with,
                      {errc::mismatch, fmt::format("{} {}, which is revoked (serial {}); "
@@ -166,7 +168,7 @@ peer_ptr peer_book::owner_of(const certificate_name& who, stream which) {
   if (who.of == role::node) {
     const auto found = std::ranges::find_if(
         members_, [&](const peer_ptr& each) { return each->spec.name == who.name; });
-    return found == members_.end() ? nullptr : *found;
+    return found == members_.end() || (*found)->spec.absent ? nullptr : *found;
   }
   if (!options_.takes_clients || which != stream::fast) return nullptr;
   auto made = std::make_shared<peer>();
@@ -255,11 +257,22 @@ void peer_book::end_revoked(const peer_ptr& of) {
   for (const auto& each : revoked) finish(each, why);
 }
 
+void peer_book::dismiss(const peer_ptr& whom) {
+  give_up(whom, "it is no member of the cluster any more");
+  std::vector<connection_ptr> open;
+  {
+    const auto lock = hold(*whom);
+    open = whom->connections;
+  }
+  for (const auto& each : open)
+    if (!each->closing) finish(each, "it is no member any more");
+}
+
 // --------------------------------------------------------------------------------------------- dialling
 
 void peer_book::dial_where_due() {
   for (const auto& each : members_) {
-    if (!each->dials) continue;
+    if (!each->dials || each->spec.absent) continue;
     bool up = false;
     std::array<bool, n_streams> there{};
     {

@@ -35,6 +35,9 @@ void transport::agree(std::string_view what, const std::string& value) {
 void transport::use(std::shared_ptr<const tls_identity> identity) {
   book_->use(std::move(identity));
 }
+void transport::admit(peer_id node, bool member, std::optional<address> at) {
+  book_->admit(node, member, std::move(at));
+}
 void transport::leave(peer_id client, std::string_view why) {
   book_->leave(client, why);
 }

@@ -27,6 +27,7 @@ namespace ordermoe::net {
 struct transport_peer {
   std::string name;           ///< Empty: any node of the cluster that answers there.
   std::optional<address> at;  ///< None: it dials.
+  bool absent = false;        ///< No member for now: neither dialled nor let in, until admit().
 };
 
 struct transport_options {
@@ -96,6 +97,9 @@ class transport {
   /// certificate is revoked by it: these are closed, told to the user once, and let in again only with another. A node's
   /// session is over when it has found none for as long as one may be silent, a client's at once. From any thread.
   void use(std::shared_ptr<const tls_identity> identity);
+  /// Whether a node of the list is a member from now on; `at`: where it is dialled, none: as before. One that is none any
+  /// more hears so, and its session ends. From any thread.
+  void admit(peer_id node, bool member, std::optional<address> at);
   /// Ends a client's session.
   void leave(peer_id client, std::string_view why);
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace ordermoe::serving {
@@ -50,14 +52,20 @@ result<std::vector<change_action>> plan_changes::begin(change_id change, std::st
                                            leading_   ? self_
                                            : waiting_ ? waiting_->first
                                                       : leader_)};
-  if (!lost_.empty())
-    return error{errc::failed,
-                 fmt::format("server {} is not connected, and every server has to take part",
-                             *lost_.begin())};
+  if (const auto missing = missing_member())
+    return error{
+        errc::failed,
+        fmt::format("server {} is not connected, and every server has to take part", *missing)};
   leading_ = lead{change, change_step::prepare, {}, std::move(plan), holds};
   actions todo;
   begin_step(todo, change_step::prepare);
   return todo;
+}
+
+std::optional<std::uint32_t> plan_changes::missing_member() const {
+  const auto found = std::ranges::find_if(
+      lost_, [this](std::uint32_t server) { return !absent_.contains(server); });
+  return found == lost_.end() ? std::nullopt : std::optional(*found);
 }
 
 void plan_changes::begin_step(actions& todo, change_step step) {
@@ -167,6 +175,11 @@ void plan_changes::prepare(actions& todo, std::uint32_t from, const change_messa
                 {message.change, message_kind::failed,
                  fmt::format("a change that server {} leads is under way",
                              waiting_ ? waiting_->first : leader_)});
+  // Of what it has under the plan before it could not tell that one.
+  if (const auto missing = missing_member())
+    return tell(todo, from,
+                {message.change, message_kind::failed,
+                 fmt::format("server {} is not connected to it", *missing)});
   phase_ = change_phase::preparing;
   change_ = message.change;
   leader_ = from;
@@ -299,6 +312,24 @@ std::vector<change_action> plan_changes::lost(std::uint32_t server) {
   }
   retire_if_all_ended(todo);
   answer_inquirers(todo);
+  return todo;
+}
+
+std::vector<change_action> plan_changes::found(std::uint32_t server) {
+  actions todo;
+  // Of one that is none any more there may be word on its way.
+  if (absent_.contains(server) || lost_.erase(server) == 0) return todo;
+  end_lead(todo, fmt::format("server {} has come meanwhile", server));
+  return todo;
+}
+
+std::vector<change_action> plan_changes::set_member(std::uint32_t server, bool member) {
+  actions todo;
+  if (server >= n_servers_ || server == self_) return todo;
+  if (member ? absent_.erase(server) == 0 : !absent_.insert(server).second) return todo;
+  end_lead(todo, fmt::format("server {} {} meanwhile", server,
+                             member ? "became a member" : "was removed"));
+  if (!member) std::ranges::move(lost(server), std::back_inserter(todo));
   return todo;
 }
 

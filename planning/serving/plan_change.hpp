@@ -40,6 +40,14 @@
 /// the plan before, and lets go of that plan (`retire`) once everybody has, or is lost: nothing under it can come then but what
 /// nobody waits for. No leader is needed for it. A prepare that comes before waits for it, so that no third plan is ever there.
 ///
+/// Who prepares is connected to every member, so that all hear from all when requests under the plan before have ended.
+///
+/// Servers that are no members of the cluster are lost for as long as they are none, whether they can be reached or not: a
+/// change goes on without them. While one is under way at a server, nobody makes another a member or none through that server
+/// (the admin's rule). So whoever is asked to has not been told to prepare, and the leader, which hears of it before it hears
+/// that this server is prepared, gives the change up: all that take part know of the same members, and one that joins does not
+/// come between the plans.
+///
 /// What this cannot do: a server that dies with the only commit among the living comes back with the new plan, and is
 /// refused by those with the old one (and the other way round) until an operator gives both the same plan.
 namespace ordermoe::serving {
@@ -110,7 +118,7 @@ class plan_changes {
   plan_changes(std::uint32_t self, std::uint32_t n_servers) : self_(self), n_servers_(n_servers) {}
 
   /// Leads a change; where requests still end under the plan before the last, it waits for them. `holds`: no request begins
-  /// from when all have prepared until the commit. Error: failed, where a change is under way here or a server is lost;
+  /// from when all have prepared until the commit. Error: failed, where a change is under way here or a member is lost;
   /// names it.
   result<std::vector<change_action>> begin(change_id change, std::string plan, bool holds);
   /// From another server.
@@ -121,7 +129,9 @@ class plan_changes {
   std::vector<change_action> ended(change_id change);
   /// Nothing that was sent to it or by it is on its way any more.
   std::vector<change_action> lost(std::uint32_t server);
-  void found(std::uint32_t server) { lost_.erase(server); }
+  std::vector<change_action> found(std::uint32_t server);
+  /// Whether it is a member from now on; all are at first. One that becomes one is lost until it is found.
+  std::vector<change_action> set_member(std::uint32_t server, bool member);
   /// The operator's, or time: gives up what this server leads and is not committed. False where there is nothing to.
   bool give_up(const std::string& why, std::vector<change_action>& actions);
 
@@ -154,6 +164,7 @@ class plan_changes {
   void prepare(actions& todo, std::uint32_t from, const change_message& message);
   void count(actions& todo, std::uint32_t from, const change_message& message);
   void next_step(actions& todo);
+  std::optional<std::uint32_t> missing_member() const;
   void begin_step(actions& todo, change_step step);
   void end_lead(actions& todo, const std::string& why);
   void take_verdict(actions& todo, std::uint32_t from, const change_message& message);
@@ -178,6 +189,7 @@ class plan_changes {
   std::uint32_t leader_ = 0;
   std::optional<lead> leading_;
   std::set<std::uint32_t> lost_;
+  std::set<std::uint32_t> absent_;  ///< No members; they are among the lost.
   bool asks_ = false;               ///< inquiring: this one asks.
   std::set<std::uint32_t> unsure_;  ///< Of those asked: who has not answered.
   /// Who asked and has no answer yet, and of which change.

@@ -12,6 +12,7 @@
 #include "planning/cost_model.hpp"
 #include "planning/placement.hpp"
 #include "planning/search/search.hpp"
+#include "planning/strategies/left_out.hpp"
 
 namespace ordermoe::planning {
 
@@ -352,15 +353,52 @@ cluster planned_servers(const strategy_record& record, const cluster& servers,
 }
 
 result<void> override_residency(plan& placed, const std::string& residency, std::size_t n_servers,
-                                std::size_t n_layers) {
+                                std::size_t n_layers, server_mask left_out) {
   if (residency == "access")
     placed.residence = access_residency(n_servers, n_layers);
   else if (residency == "roaming")
-    placed.residence = roaming_residency(n_servers, n_layers);
+    placed.residence = among_others(roaming_residency(n_servers, n_layers), left_out);
   else
     return error{errc::usage,
                  fmt::format("residency '{}' is not known; expected access or roaming", residency)};
   return {};
+}
+
+/// As among those that stay, in order.
+strategy_options narrowed(const strategy_options& options, std::size_t n_servers) {
+  auto narrow = options;
+  narrow.without = 0;
+  narrow.expert_precision.clear();
+  if (options.expert_precision.size() == n_servers)
+    for (const auto m : staying(n_servers, options.without))
+      narrow.expert_precision.push_back(options.expert_precision[m]);
+  return narrow;
+}
+
+/// What narrowed() was for those that stay, for all: the others keep experts as they do in the cluster.
+strategy_options widened(strategy_options narrow, const planning_task& task) {
+  const auto left_out = task.options.without;
+  narrow.without = left_out;
+  if (narrow.plan) narrow.plan = widened(*narrow.plan, task.servers, task.costs, left_out);
+  if (narrow.expert_precision.empty()) return narrow;
+  std::vector<precision> wide;
+  for (const auto& server : task.servers.servers) wide.push_back(server.expert_precision);
+  const auto stay = staying(task.servers.size(), left_out);
+  for (std::size_t i = 0; i < stay.size(); ++i) wide[stay[i]] = narrow.expert_precision[i];
+  narrow.expert_precision = std::move(wide);
+  return narrow;
+}
+
+result<plan> place(const strategy_record& record, const planning_task& task) {
+  const auto left_out = task.options.without;
+  if (left_out == 0) return record.place(task);
+  const auto narrow = without(task.servers, left_out);
+  if (narrow.size() == 0)
+    return error{errc::infeasible, "no server is left to host experts; leave out fewer"};
+  const auto options = narrowed(task.options, task.servers.size());
+  auto made = record.place({task.profile, narrow, task.costs, options});
+  if (!made) return made;
+  return widened(*made, task.servers, task.costs, left_out);
 }
 
 }  // namespace
@@ -397,13 +435,13 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
   made.tunes_price = record->tunes_price;
   made.has_budget = record->has_budget;
   auto placed = options.plan ? result<plan>(*options.plan)
-                             : record->place({profile, servers, costs, options});
+                             : place(*record, {profile, servers, costs, options});
   if (!placed) return placed.error();
   made.plan = std::move(*placed);
   if (options.horizon) made.policy.horizon = *options.horizon;
   if (options.residency)
-    if (auto done =
-            override_residency(made.plan, *options.residency, servers.size(), profile.n_layers);
+    if (auto done = override_residency(made.plan, *options.residency, servers.size(),
+                                       profile.n_layers, options.without);
         !done)
       return done.error();
   if (!options.plan) note_precisions(made.plan, servers);
@@ -414,10 +452,20 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options) {
-  std::vector<strategy_options> variants{options};
   const auto* record = find_strategy(name);
-  if (!options.plan && record != nullptr && record->add_variants != nullptr)
-    record->add_variants({profile, servers, costs, options}, variants);
+  if (options.plan || record == nullptr || record->add_variants == nullptr) return {options};
+  const planning_task task{profile, servers, costs, options};
+  if (options.without == 0) {
+    std::vector<strategy_options> variants{options};
+    record->add_variants(task, variants);
+    return variants;
+  }
+  const auto narrow = without(servers, options.without);
+  if (narrow.size() == 0) return {options};  // Which says why there is no plan.
+  const auto inner = narrowed(options, servers.size());
+  std::vector<strategy_options> variants{inner};
+  record->add_variants({profile, narrow, costs, inner}, variants);
+  for (auto& each : variants) each = widened(std::move(each), task);
   return variants;
 }
 

@@ -29,6 +29,8 @@ struct strategy_options {
   std::optional<planning::plan> plan;
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
+  /// Servers that host nothing, as those that leave or are not there yet; some must be left (left_out.hpp).
+  server_mask without = 0;
   /// Whether plan_variants also tries coarser copies, where the profile has them, and
   /// preparation the whole model in each precision of service_options::coarser.
   bool choose_precision = false;

@@ -378,6 +378,10 @@ BOOST_AUTO_TEST_CASE(a_client_that_is_revoked_is_gone_at_once) {
   test::a_client_that_is_revoked_is_gone_at_once(*this);
 }
 
+BOOST_AUTO_TEST_CASE(who_is_no_member_is_kept_out_until_it_is_one) {
+  test::who_is_no_member_is_kept_out_until_it_is_one(*this);
+}
+
 BOOST_AUTO_TEST_CASE(it_stops_while_frames_fly) {
   test::it_stops_while_frames_fly(*this);
 }

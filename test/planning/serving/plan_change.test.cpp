@@ -35,14 +35,33 @@ struct answer {
   std::uint64_t request = 0;
 };
 struct owner_lost {};
-using parcel = std::variant<change_message, visit, answer, owner_lost>;
+/// The last word on whether a server is a member: the higher one holds.
+struct member_word {
+  std::uint64_t number = 0;
+  std::uint32_t by = 0;
+  bool member = true;
+  auto operator<=>(const member_word&) const = default;
+};
+using member_words = std::map<std::uint32_t, member_word>;
+using parcel = std::variant<change_message, visit, answer, owner_lost, member_words>;
 
 /// Servers whose messages take their time, one after the other between two, and requests that begin, visit other servers and
-/// end meanwhile. What a server that dies had sent comes before its death is known, as much of it as the seed wants.
+/// end meanwhile. What a server that dies had sent comes before its death is known, as much of it as the seed wants. Servers
+/// join and leave: who is told that one is a member connects with it where both have the same plan, who is told that it is
+/// none lets go of it.
 class world {
  public:
-  world(std::uint32_t n, std::uint64_t seed) : draws_(seed, 0x706c616e) {
+  /// The last `spares` are no members at first.
+  world(std::uint32_t n, std::uint64_t seed, std::uint32_t spares = 0) : draws_(seed, 0x706c616e) {
     for (std::uint32_t i = 0; i < n; ++i) servers_.emplace_back(i, n);
+    for (std::uint32_t i = 0; i < n; ++i)
+      for (std::uint32_t spare = n - spares; spare < n; ++spare) {
+        servers_[spare].alive = false;
+        learn(i, {{spare, {1, 0, false}}});
+      }
+    for (std::uint32_t i = 0; i < n - spares; ++i)
+      for (std::uint32_t other = 0; other < n - spares; ++other)
+        if (i != other) connected_.insert({i, other});
   }
 
   struct server {
@@ -52,7 +71,7 @@ class world {
     std::uint64_t plan = 0,
                   prepared = 0;       ///< By change: that requests begin under, and what is ready.
     std::set<std::uint64_t> live{0};  ///< Plans that are here.
-    bool holds = false;
+    bool holds = false, drained = false;
     /// Steps that are being done here.
     std::deque<std::pair<change_step, change_id>> doing;
     std::map<change_id, std::string> outcomes;  ///< Of what it led.
@@ -60,7 +79,54 @@ class world {
         requests;  ///< Of its users, in flight: the plan of each.
     change_id said_ended = 0;
     std::size_t served_two = 0, begun_early = 0;
+    member_words words;
+    bool is_absent(std::uint32_t other) const {
+      const auto found = words.find(other);
+      return found != words.end() && !found->second.member;
+    }
   };
+
+  /// By order of an operator at another server. False where that refuses it, as the admin does.
+  bool set_member(std::uint32_t asked, std::uint32_t id, bool member) {
+    const auto& at = servers_[asked];
+    if (!at.alive || asked == id || at.is_absent(asked) || at.is_absent(id) != member ||
+        at.rules.phase() != change_phase::none)
+      return false;
+    if (member ? is_known(id) : !servers_[id].requests.empty()) return false;
+    servers_[id].drained = !member;
+    // With the plan in force.
+    if (member) begin_anew(id, at.plan);
+    const auto known = at.words.find(id);
+    const auto number = known == at.words.end() ? 1 : known->second.number + 1;
+    learn(asked, {{id, {number, asked, member}}});
+    return true;
+  }
+  /// Of the living who is a member by the last words: those that hear of each other, the most of them.
+  std::vector<std::uint32_t> members() const {
+    member_words last;
+    for (const auto& each : servers_)
+      if (each.alive)
+        for (const auto& [server, word] : each.words) last[server] = std::max(last[server], word);
+    std::vector<std::uint32_t> most;
+    for (std::uint32_t first = 0; first < servers_.size(); ++first) {
+      std::vector<std::uint32_t> group;
+      const auto add = [&](std::uint32_t id) {
+        const bool is_in = std::ranges::find(group, id) != group.end();
+        const auto word = last.find(id);
+        if (!is_in && servers_[id].alive && (word == last.end() || word->second.member))
+          group.push_back(id);
+      };
+      add(first);
+      for (std::size_t i = 0; i < group.size(); ++i)
+        for (std::uint32_t other = 0; other < servers_.size(); ++other)
+          if (are_connected(group[i], other)) add(other);
+      if (group.size() > most.size()) most = std::move(group);
+    }
+    return most;
+  }
+  bool are_connected(std::uint32_t one, std::uint32_t other) const {
+    return connected_.contains({one, other}) && connected_.contains({other, one});
+  }
 
   bool begin(std::uint32_t leader, change_id change, bool holds = false) {
     auto todo = servers_[leader].rules.begin(change, "plan", holds);
@@ -81,8 +147,7 @@ class world {
     for (std::uint32_t other = 0; other < servers_.size(); ++other) {
       if (other == id) continue;
       wires_[{id, other}].emplace_back(owner_lost{});
-      for (auto& each : wires_[{other, id}])
-        if (const auto* work = std::get_if<visit>(&each)) end_visit(other, *work);
+      end_visits(other, id);
     }
   }
 
@@ -92,21 +157,12 @@ class world {
     const auto n = static_cast<std::uint32_t>(servers_.size());
     const auto plan = servers_[id].plan;
     for (const auto& each : servers_)
-      if (each.alive && (each.plan != plan || each.rules.phase() != change_phase::none))
+      if (each.alive &&
+          (each.is_absent(id) || each.plan != plan || each.rules.phase() != change_phase::none))
         return false;
-    for (std::uint32_t other = 0; other < n; ++other) wires_[{other, id}].clear();
-    auto outcomes = servers_[id].outcomes;
-    servers_[id] = server(id, n);
-    servers_[id].outcomes = std::move(outcomes);
-    servers_[id].plan = plan;
-    servers_[id].live = {plan};
-    for (std::uint32_t other = 0; other < n; ++other) {
-      if (other == id) continue;
-      if (servers_[other].alive)
-        servers_[other].rules.found(id);
-      else
-        act(id, servers_[id].rules.lost(other));
-    }
+    begin_anew(id, plan);
+    for (std::uint32_t other = 0; other < n; ++other)
+      if (other != id && servers_[other].alive && !servers_[id].is_absent(other)) meet(other, id);
     return true;
   }
 
@@ -116,12 +172,17 @@ class world {
     for (auto& [pair, queue] : wires_)
       if (!queue.empty() && servers_[pair.second].alive)
         ways.emplace_back([this, from = pair.first, to = pair.second] { deliver(from, to); });
+    for (const auto& [one, other] : meeting_)
+      if (servers_[one].alive && servers_[other].alive &&
+          servers_[one].plan == servers_[other].plan && !servers_[other].is_absent(one))
+        ways.emplace_back([this, one = one, other = other] { meet(one, other); });
     for (std::uint32_t id = 0; id < servers_.size(); ++id) {
       auto& self = servers_[id];
       if (!self.alive) continue;
       if (!self.doing.empty())
         ways.emplace_back([this, id, failures] { work(id, draws_.unit() < failures); });
-      if (!self.holds && may_begin_ > 0) ways.emplace_back([this, id] { begin_request(id); });
+      if (!self.holds && !self.drained && may_begin_ > 0)
+        ways.emplace_back([this, id] { begin_request(id); });
       const auto change = self.rules.change();
       if (self.plan == change && change != 0 && self.said_ended != change && !has_earlier(self))
         ways.emplace_back([this, id, change] {
@@ -155,9 +216,87 @@ class world {
     send(id, other_than(id), first);
   }
 
+  bool is_known(std::uint32_t id) const {
+    for (std::uint32_t other = 0; other < servers_.size(); ++other)
+      if (servers_[other].alive && connected_.contains({other, id})) return true;
+    return false;
+  }
+
+  /// What it kept is its plan, and who belongs to the cluster.
+  void begin_anew(std::uint32_t id, std::uint64_t plan) {
+    const auto n = static_cast<std::uint32_t>(servers_.size());
+    auto before = std::move(servers_[id]);
+    servers_[id] = server(id, n);
+    servers_[id].outcomes = std::move(before.outcomes);
+    servers_[id].plan = plan;
+    servers_[id].live = {plan};
+    for (std::uint32_t other = 0; other < n; ++other) {
+      wires_[{other, id}].clear();
+      wires_[{id, other}].clear();
+      connected_.erase({id, other});
+      connected_.erase({other, id});
+      if (other != id) act(id, servers_[id].rules.lost(other));
+    }
+    learn(id, before.words);
+  }
+
+  void meet(std::uint32_t one, std::uint32_t other) {
+    for (const auto& [at, whom] : {std::pair(one, other), std::pair(other, one)}) {
+      meeting_.erase({at, whom});
+      // What was said before is of a session that is over.
+      wires_[{at, whom}].clear();
+      connected_.insert({at, whom});
+    }
+    for (const auto& [at, whom] : {std::pair(one, other), std::pair(other, one)}) {
+      wires_[{at, whom}].emplace_back(servers_[at].words);
+      act(at, servers_[at].rules.found(whom));
+    }
+  }
+
+  /// The words that are news, and on to the others.
+  void learn(std::uint32_t at, const member_words& words, std::optional<std::uint32_t> from = {}) {
+    auto& self = servers_[at];
+    bool any = false;
+    for (const auto& [server, word] : words) {
+      auto& known = self.words[server];
+      if (!(known < word)) continue;
+      const bool differs = known.member != word.member;
+      known = word;
+      any = true;
+      if (server == at || !differs) continue;
+      if (word.member) {
+        meeting_.insert({at, server});
+      } else {
+        meeting_.erase({at, server});
+        let_go(at, server);
+      }
+      act(at, self.rules.set_member(server, word.member));
+    }
+    if (!any) return;
+    for (std::uint32_t other = 0; other < servers_.size(); ++other)
+      if (other != at && other != from && servers_[other].alive && connected_.contains({at, other}))
+        wires_[{at, other}].emplace_back(self.words);
+  }
+
+  /// It ends the session; the other end hears so.
+  void let_go(std::uint32_t at, std::uint32_t server) {
+    end_visits(at, server);
+    wires_[{server, at}].clear();
+    wires_[{at, server}].clear();
+    connected_.erase({at, server});
+    lose(at, server);
+    if (connected_.erase({server, at}) > 0 && servers_[server].alive)
+      wires_[{at, server}].emplace_back(owner_lost{});
+  }
+
+  void end_visits(std::uint32_t at, std::uint32_t on_way_to) {
+    for (auto& each : wires_[{at, on_way_to}])
+      if (const auto* work = std::get_if<visit>(&each)) end_visit(at, *work);
+  }
+
   /// Whoever cannot reach the next server says so to the owner.
   void send(std::uint32_t from, std::uint32_t to, const visit& what) {
-    if (servers_[to].alive)
+    if (servers_[to].alive && connected_.contains({from, to}))
       wires_[{from, to}].emplace_back(what);
     else
       end_visit(from, what);
@@ -165,8 +304,11 @@ class world {
   void end_visit(std::uint32_t at, const visit& what) {
     if (at == what.owner)
       servers_[at].requests.erase(what.request);
-    else if (servers_[at].alive)
+    else if (servers_[at].alive && connected_.contains({at, what.owner}))
       wires_[{at, what.owner}].emplace_back(answer{what.request});
+    else if (servers_[at].alive)
+      // Of a session that is over; and no plan has anything of others' at a server that leaves.
+      servers_[what.owner].requests.erase(what.request);
   }
   std::uint32_t other_than(std::uint32_t id) {
     const auto other = static_cast<std::uint32_t>(draws_.below(servers_.size() - 1));
@@ -190,6 +332,7 @@ class world {
     for (const auto& each : todo) switch (each.kind) {
         case change_action::what::tell:
           BOOST_REQUIRE(each.server != id);
+          if (!connected_.contains({id, each.server})) break;
           wires_[{id, each.server}].emplace_back(each.message);
           break;
         case change_action::what::step:
@@ -213,6 +356,8 @@ class world {
       serve(to, *work);
     else if (const auto* done = std::get_if<answer>(&content))
       self.requests.erase(done->request);
+    else if (const auto* words = std::get_if<member_words>(&content))
+      learn(to, *words, from);
     else
       lose(to, from);
   }
@@ -273,13 +418,15 @@ class world {
   std::uint64_t n_requests_ = 0;
   /// By sender and receiver.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<parcel>> wires_;
+  std::set<std::pair<std::uint32_t, std::uint32_t>> connected_;  ///< From one to another.
+  std::set<std::pair<std::uint32_t, std::uint32_t>> meeting_;    ///< The first lets the other in.
 };
 
 void check_agreement(world& of, std::uint64_t seed) {
   std::optional<std::uint64_t> plan;
-  for (std::uint32_t id = 0; id < of.servers().size(); ++id) {
+  const auto members = of.members();
+  for (const auto id : members) {
     const auto& each = of.servers()[id];
-    if (!each.alive) continue;
     BOOST_TEST_CONTEXT("seed " << seed << ", server " << id) {
       BOOST_TEST((each.rules.phase() == change_phase::none));
       BOOST_TEST(!each.rules.leads());
@@ -289,6 +436,8 @@ void check_agreement(world& of, std::uint64_t seed) {
       if (!plan) plan = each.plan;
       BOOST_TEST(each.plan == *plan);
       BOOST_TEST((each.live == std::set<std::uint64_t>{*plan}));
+      for (const auto other : members)
+        if (other != id) BOOST_TEST(of.are_connected(id, other));
     }
   }
 }
@@ -296,12 +445,10 @@ void check_agreement(world& of, std::uint64_t seed) {
 /// What the leader was told is what came of it.
 void check_outcomes(world& of, std::uint64_t seed) {
   std::set<change_id> committed;
-  for (const auto& each : of.servers())
-    if (each.alive) committed.insert(each.plan);
-  for (const auto& each : of.servers())
-    if (each.alive)
-      for (const auto& [change, why] : each.outcomes)
-        if (!why.empty()) BOOST_TEST(!committed.contains(change), "seed " << seed);
+  for (const auto id : of.members()) committed.insert(of.servers()[id].plan);
+  for (const auto id : of.members())
+    for (const auto& [change, why] : of.servers()[id].outcomes)
+      if (!why.empty()) BOOST_TEST(!committed.contains(change), "seed " << seed);
 }
 
 /// Until nothing happens any more.
@@ -313,6 +460,59 @@ void run(world& of, double failures = 0) {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(plan_change)
+
+BOOST_AUTO_TEST_CASE(who_is_no_member_is_not_waited_for_and_a_member_has_to_be_there) {
+  plan_changes rules(0, 3);
+  rules.lost(1);
+  rules.lost(2);
+  rules.set_member(2, false);
+  const auto refused = rules.begin(1, "plan", false);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("server 1 is not connected") != std::string::npos);
+  rules.found(1);
+  // Late word of a session that is over.
+  BOOST_TEST(rules.found(2).empty());
+  const auto todo = rules.begin(1, "plan", false);
+  BOOST_REQUIRE(todo.has_value());
+  std::set<std::uint32_t> told;
+  for (const auto& each : *todo)
+    if (each.kind == change_action::what::tell) told.insert(each.server);
+  BOOST_TEST(told == std::set<std::uint32_t>{1}, boost::test_tools::per_element());
+  plan_changes later(0, 3);
+  later.lost(2);
+  later.set_member(2, false);
+  later.set_member(2, true);
+  BOOST_TEST(!later.begin(1, "plan", false).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_change_is_given_up_where_members_join_or_leave_meanwhile) {
+  const auto outcome = [](const std::vector<change_action>& todo) {
+    const auto said = std::ranges::find(todo, change_action::what::finished, &change_action::kind);
+    return said == todo.end() ? std::string("none") : said->text;
+  };
+  for (const bool joins : {true, false}) {
+    plan_changes rules(0, 3);
+    if (joins) rules.set_member(2, false);
+    BOOST_REQUIRE(rules.begin(1, "plan", false).has_value());
+    BOOST_TEST(outcome(rules.set_member(2, joins)) ==
+               (joins ? "server 2 became a member meanwhile" : "server 2 was removed meanwhile"));
+    // And it is over.
+    BOOST_TEST(outcome(rules.set_member(2, !joins)) == "none");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(who_is_not_connected_to_a_member_does_not_prepare) {
+  plan_changes rules(1, 3);
+  rules.lost(2);
+  const auto refused = rules.hear(0, {1, change_message::what::prepare, "plan"});
+  BOOST_REQUIRE_EQUAL(refused.size(), 1u);
+  BOOST_TEST((refused[0].message.kind == change_message::what::failed));
+  BOOST_TEST(refused[0].message.text == "server 2 is not connected to it");
+  rules.set_member(2, false);
+  const auto todo = rules.hear(0, {2, change_message::what::prepare, "plan"});
+  BOOST_REQUIRE_EQUAL(todo.size(), 1u);
+  BOOST_TEST((todo[0].step == change_step::prepare));
+}
 
 BOOST_AUTO_TEST_CASE(all_go_by_the_new_plan_where_nothing_happens) {
   for (const bool holds : {false, true}) {
@@ -480,12 +680,13 @@ BOOST_AUTO_TEST_CASE(names_of_messages_are_read_back) {
 
 BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
   std::size_t committed = 0, given_up = 0, deaths = 0, restarts = 0, served_two = 0, early = 0,
-              waited = 0;
+              waited = 0, joined = 0, left = 0, took_part = 0;
   const auto range = test::seeds(2000);
   for (auto seed = range.first; seed <= range.last; ++seed) {
     random_stream draws(seed, 1);
     const auto n = static_cast<std::uint32_t>(2 + draws.below(4));
-    world cluster(n, seed);
+    const auto spares = draws.below(3) == 0 ? static_cast<std::uint32_t>(draws.below(n - 1)) : 0;
+    world cluster(n, seed, spares);
     const double failures = draws.below(3) == 0 ? 0.1 : 0;
     change_id next = 0;
     for (int round = 0; round < 3; ++round) {
@@ -495,13 +696,20 @@ BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
         const auto leader = static_cast<std::uint32_t>(draws.below(n));
         if (cluster.servers()[leader].alive) cluster.begin(leader, ++next, draws.below(4) == 0);
       }
-      const auto dies_at = draws.below(120), follows_at = draws.below(120);
+      const auto dies_at = draws.below(120), follows_at = draws.below(120),
+                 turns_at = draws.below(60);
       for (std::uint64_t i = 0; cluster.step(failures); ++i) {
         if (i == follows_at) {
           const auto leader = static_cast<std::uint32_t>(draws.below(n));
           const auto& self = cluster.servers()[leader];
           if (self.alive && cluster.begin(leader, ++next, draws.below(4) == 0))
             waited += self.rules.waits();
+        }
+        if (i >= turns_at && i < turns_at + 4 && seed % 2 == 0) {
+          const auto asked = static_cast<std::uint32_t>(draws.below(n)),
+                     whom = static_cast<std::uint32_t>(draws.below(n));
+          const bool joins = draws.below(3) > 0;
+          if (cluster.set_member(asked, whom, joins)) ++(joins ? joined : left);
         }
         if (i != dies_at && i != dies_at + 5) continue;
         std::size_t alive = 0;
@@ -519,6 +727,7 @@ BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
     }
     for (const auto& each : cluster.servers()) {
       for (const auto& [change, why] : each.outcomes) ++(why.empty() ? committed : given_up);
+      took_part += each.words.contains(&each - cluster.servers().data()) && each.plan != 0;
       served_two += each.served_two;
       early += each.begun_early;
     }
@@ -528,6 +737,10 @@ BOOST_AUTO_TEST_CASE(the_living_agree_whoever_dies_whenever) {
   BOOST_TEST(deaths > 0u);
   BOOST_TEST(restarts > 0u);
   BOOST_TEST(waited > 0u);
+  BOOST_TEST(joined > 0u);
+  BOOST_TEST(left > 0u);
+  // Of those that joined.
+  BOOST_TEST(took_part > 0u);
   // Requests began while there were two plans, and some under a plan that others had not been told to go by.
   BOOST_TEST(served_two > 0u);
   BOOST_TEST(early > 0u);
