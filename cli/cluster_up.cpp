@@ -16,6 +16,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "actors/cluster/client.hpp"
@@ -218,6 +219,24 @@ void judge_by_others(std::vector<node_state>& states) {
     each.problem =
         fmt::format("it listens nowhere; {} of {} others are connected", n, others.size());
   }
+}
+
+/// Who is no member, as those know that serve; they are connected to all members. Where none does: as this machine knows.
+result<void> leave_out_absent(const std::vector<node_file>& files,
+                              std::vector<node_state>& states) {
+  std::set<std::string> absent;
+  const bool any = std::ranges::any_of(states, &node_state::serves);
+  for (const auto& each : states)
+    if (each.serves)
+      for (const auto& peer : each.status.at("peers"))
+        if (!peer.value("member", true)) absent.insert(peer.value("name", ""));
+  if (!any) {
+    auto known = setup::absent_members(files);
+    if (!known) return known.error();
+    absent = std::move(*known);
+  }
+  std::erase_if(states, [&](const node_state& each) { return absent.contains(each.name); });
+  return {};
 }
 
 void print_rehearsal(const std::vector<node_state>& states) {
@@ -592,7 +611,7 @@ result<void> down(const std::string& path) {
 }
 
 result<void> status(const std::string& path, bool json) {
-  const auto files = members_of({path});
+  const auto files = setup::read_cluster_folder({path});
   if (!files) return files.error();
   const auto identity = setup::console_identity({path});
   if (!identity) return identity.error();
@@ -601,6 +620,7 @@ result<void> status(const std::string& path, bool json) {
     asked.push_back(std::async(std::launch::async, [&] { return ask(file, *identity); }));
   std::vector<node_state> states;
   for (auto& each : asked) states.push_back(each.get());
+  if (auto done = leave_out_absent(*files, states); !done) return done;
   judge_by_others(states);
   print_states(states, json);
   const auto n = std::ranges::count(states, true, &node_state::serves);

@@ -103,7 +103,7 @@ inline constexpr std::array log_events{
     log_event_facts{log_event::token_refused, "token.refused", log_level::warning, "client why"},
     log_event_facts{log_event::tokens_not_kept, "tokens.not_kept", log_level::error, "why"},
     log_event_facts{log_event::members_changed, "members.changed", log_level::info,
-                    "number by absent"},
+                    "server member number by"},
     log_event_facts{log_event::members_not_kept, "members.not_kept", log_level::error, "why"},
     log_event_facts{log_event::identity_changed, "identity.changed", log_level::info,
                     "certificate revocations not_kept"},

@@ -12,7 +12,6 @@ namespace ordermoe {
 namespace {
 
 namespace fs = std::filesystem;
-using actors::member_roll;
 using actors::member_word;
 using actors::member_words;
 
@@ -22,12 +21,14 @@ struct kept_roll {
   kept_roll() { fs::remove_all(folder); }
   ~kept_roll() { fs::remove_all(folder); }
 
-  std::shared_ptr<member_roll> open(const std::set<std::string>& spare = {}) const {
-    auto roll = member_roll::open(file, spare);
+  std::shared_ptr<actors::member_roll> open(const std::set<std::string>& spare = {}) const {
+    auto roll = actors::member_roll::open(file, spare);
     BOOST_REQUIRE(roll.has_value());
     return *roll;
   }
-  static std::shared_ptr<member_roll> in_memory() { return *member_roll::open({}, {}); }
+  static std::shared_ptr<actors::member_roll> in_memory() {
+    return *actors::member_roll::open({}, {});
+  }
   static member_words word(const char* name, std::uint64_t number, const char* by, bool member,
                            const char* address = "") {
     return {{name, {number, by, member, address}}};
@@ -36,7 +37,7 @@ struct kept_roll {
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(members, kept_roll)
+BOOST_FIXTURE_TEST_SUITE(member_roll, kept_roll)
 
 BOOST_AUTO_TEST_CASE(all_are_members_but_spares_until_something_else_is_heard) {
   const auto roll = open({"d"});
@@ -90,7 +91,7 @@ BOOST_AUTO_TEST_CASE(it_is_kept_over_the_end_of_a_process_and_told_once) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_kept_holds_all_the_same) {
   fs::create_directories(folder);
-  const auto nowhere = member_roll::open(folder / "missing" / "state", {});
+  const auto nowhere = actors::member_roll::open(folder / "missing" / "state", {});
   BOOST_REQUIRE(nowhere.has_value());
   fs::create_directories(folder / "missing" / "state");
   const auto taken = (*nowhere)->take(word("b", 1, "a", false));
@@ -129,7 +130,7 @@ BOOST_AUTO_TEST_CASE(a_kept_file_that_is_broken_is_not_done_without) {
   fs::create_directories(file.parent_path());
   for (const char* broken : {"", "half", R"({"version": 2, "servers": []})"}) {
     BOOST_REQUIRE(write_file(file, broken).has_value());
-    const auto roll = member_roll::open(file, {});
+    const auto roll = actors::member_roll::open(file, {});
     BOOST_REQUIRE(!roll.has_value());
     BOOST_TEST(roll.error().message.find("members.json") != std::string::npos);
     BOOST_TEST(roll.error().message.find("from another node") != std::string::npos);

@@ -263,12 +263,12 @@ class world {
       const bool differs = known.member != word.member;
       known = word;
       any = true;
-      if (server == at || !differs) continue;
-      if (word.member) {
-        meeting_.insert({at, server});
-      } else {
+      if (server == at) continue;
+      if (!word.member) {
         meeting_.erase({at, server});
-        let_go(at, server);
+        if (differs) let_go(at, server);
+      } else if (!connected_.contains({at, server})) {
+        meeting_.insert({at, server});
       }
       act(at, self.rules.set_member(server, word.member));
     }
