@@ -671,9 +671,11 @@ class verbs {
         .add_option("--ttl", wanted->holds_for,
                     "How long it holds: 90d, 12h, 30m, 45s; 0: for ever")
         ->capture_default_str();
-    command.add_option("--out", wanted->out,
-                       "Write the secret to this new file, which its owner alone may read, and do "
-                       "not print it");
+    command
+        .add_option("--out", wanted->out,
+                    "Write the secret to this new file, which its owner alone may read, and do "
+                    "not print it")
+        ->type_name(file_value);
     bind_(command, [session = session_, wanted]() -> result<void> {
       const auto seconds = seconds_of(wanted->holds_for);
       if (!seconds) return seconds.error();
@@ -1105,11 +1107,14 @@ void add_admin(CLI::App& app) {
   auto& command = *app.add_subcommand("admin", "Look at a running cluster and change it");
   auto flags = std::make_shared<admin_flags>();
   command.add_option("--dir", flags->folder, "Folder of the cluster, with its certificates")
+      ->type_name(folder_value)
       ->capture_default_str();
   command.add_option("--node", flags->node, "Node to ask; default: the first that answers");
-  command.add_option("--token-file", flags->token_file,
-                     "File with a token of `token create`, whose role is had where it is more than "
-                     "the certificate's");
+  command
+      .add_option("--token-file", flags->token_file,
+                  "File with a token of `token create`, whose role is had where it is more than "
+                  "the certificate's")
+      ->type_name(file_value);
   command.add_flag("--json", flags->json, "Print JSON on standard output");
   command.add_flag("--dry-run", flags->dry_run, "Say what would be done, and do nothing");
   command.fallthrough();

@@ -128,11 +128,14 @@ void add_calibrate(CLI::App& app) {
   auto& command =
       *app.add_subcommand("calibrate", "Measure how a model's experts behave; writes profile.json");
   auto options = std::make_shared<calibrate_options>();
-  command.add_option("--model", options->model,
-                     "Model folder; with --connect by default that of the nodes");
+  command
+      .add_option("--model", options->model,
+                  "Model folder; with --connect by default that of the nodes")
+      ->type_name(folder_value);
   options->connection.add(
       command, "Address of a node: experts run on the cluster, and this process loads none");
-  command.add_option("--text", options->text, "Calibration text; default: the bundled one");
+  command.add_option("--text", options->text, "Calibration text; default: the bundled one")
+      ->type_name(file_value);
   command.add_option("--tokens", options->tokens, "Calibration tokens at most")
       ->check(whole_from(64, 100'000'000))
       ->capture_default_str();
@@ -143,7 +146,8 @@ void add_calibrate(CLI::App& app) {
       ->check(CLI::IsMember({"int8", "int4", "none"}))
       ->delimiter(',')
       ->capture_default_str();
-  command.add_option("--out", options->out, "Profile to write; default: MODEL/profile.json");
+  command.add_option("--out", options->out, "Profile to write; default: MODEL/profile.json")
+      ->type_name(file_value);
   add_seed(command, options->seed, "Seed of the damage measurement");
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(

@@ -188,7 +188,9 @@ result<void> list_all(const cert_options& options) {
 }
 
 void add_folder(CLI::App& command, cert_options& options) {
-  command.add_option("--dir", options.folder, "Folder of the cluster's certificates")->required();
+  command.add_option("--dir", options.folder, "Folder of the cluster's certificates")
+      ->type_name(folder_value)
+      ->required();
   command.add_flag("--json", options.json, "Print JSON on standard output");
 }
 
@@ -272,7 +274,7 @@ void add_cert(CLI::App& app) {
   auto& third = *parent.add_subcommand(
       "show", "What a certificate says, and whether it is revoked by ca.crl beside it");
   options = std::make_shared<cert_options>();
-  third.add_option("file", options->file, "In PEM; or ca.crl")->required();
+  third.add_option("file", options->file, "In PEM; or ca.crl")->type_name(file_value)->required();
   third.add_flag("--json", options->json, "Print JSON on standard output");
   third.footer("Example:\n  ordermoe cert show certificates/berlin.crt");
   set_body(third, [options] { return show(options->file, options->json); });

@@ -290,8 +290,10 @@ void add_chat(CLI::App& app) {
   command.add_option("--max-tokens", options->max_tokens, "Of an answer; 0: the server's choice")
       ->check(whole_from(0, 1 << 20))
       ->capture_default_str();
-  command.add_option("--ca", options->authority,
-                     "PEM: who signed the server's certificate; none: whom this system trusts");
+  command
+      .add_option("--ca", options->authority,
+                  "PEM: who signed the server's certificate; none: whom this system trusts")
+      ->type_name(file_value);
   const auto* json = command.add_flag("--json", options->json, "With --once: print JSON");
   command.footer(
       "A key is read from ORDERMOE_API_KEY, or else from OPENAI_API_KEY.\n"

@@ -79,7 +79,8 @@ void add_cluster(CLI::App& app) {
   command.add_option("--experts", options->draw.n_experts, "Experts of each layer")
       ->check(whole_from(1, 1000))
       ->capture_default_str();
-  command.add_option("--out", options->out, "File to write; default: standard output");
+  command.add_option("--out", options->out, "File to write; default: standard output")
+      ->type_name(file_value);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer("Example:\n  ordermoe cluster draw --servers 8 --seed 1 --out edge8.toml");
   set_body(command, [options] { return draw(*options); });

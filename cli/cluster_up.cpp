@@ -756,8 +756,10 @@ void add_preparation(CLI::App& command, up_command& options) {
   options.world.add_choose_precision(command);
   options.planning.add(command);
   command.add_option("--dir", options.folder, "Folder for configuration, certificates and logs")
+      ->type_name(folder_value)
       ->required();
-  command.add_option("--plan", options.plan, "Use this plan.json instead of making one");
+  command.add_option("--plan", options.plan, "Use this plan.json instead of making one")
+      ->type_name(file_value);
   command.add_option("--spare", options.spares,
                      "A server of the cluster file that is no member yet: the plan places nothing "
                      "there until `ordermoe admin members add`");
@@ -827,8 +829,10 @@ void add_prepare(CLI::App& parent) {
       .add_option("--address", options->addresses,
                   "NAME=HOST:PORT where each server listens; NAME=- for one that nobody can dial")
       ->required();
-  command.add_option("--host-model", options->host_model,
-                     "Where the model's folder is on the hosts; default: as here");
+  command
+      .add_option("--host-model", options->host_model,
+                  "Where the model's folder is on the hosts; default: as here")
+      ->type_name(folder_value);
   command.footer(
       "docs/OPERATING.md says what goes to which host.\n"
       "Example:\n  ordermoe cluster draw --servers 2 --out two.toml\n"
@@ -842,9 +846,10 @@ void add_check(CLI::App& parent) {
       "check",
       "What is wrong with node files, certificates, plan and model, before anything starts");
   auto options = std::make_shared<check_command>();
-  command.add_option("--config", options->config, "node.toml of one node");
-  command.add_option("--dir", options->folder,
-                     "Folder that `cluster up` or `prepare` made: all nodes");
+  command.add_option("--config", options->config, "node.toml of one node")->type_name(file_value);
+  command
+      .add_option("--dir", options->folder, "Folder that `cluster up` or `prepare` made: all nodes")
+      ->type_name(folder_value);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer("Example:\n  ordermoe cluster check --dir edge");
   set_body(command, [options] { return check(*options); });
@@ -860,7 +865,9 @@ void add_cluster_processes(CLI::App& parent) {
   auto json = std::make_shared<bool>(false);
   const auto add = [&](const char* name, const char* what) -> CLI::App& {
     auto& command = *parent.add_subcommand(name, what);
-    command.add_option("--dir", *path, "Folder that `cluster up` made")->required();
+    command.add_option("--dir", *path, "Folder that `cluster up` made")
+        ->type_name(folder_value)
+        ->required();
     command.add_flag("--json", *json, "Print JSON on standard output");
     command.footer(fmt::format("Example:\n  ordermoe cluster {} --dir edge", name));
     return command;

@@ -182,9 +182,12 @@ CLI::Option* add_strategy(CLI::App& command, std::string& strategy, const std::s
 
 void world_flags::add(CLI::App& command, bool needs_cluster) {
   command.add_option("--model", model, "Folder with config.json, safetensors and tokenizer.model")
+      ->type_name(folder_value)
       ->required();
   if (needs_cluster)
-    command.add_option("--cluster", cluster, "Cluster file (TOML); see `cluster draw`")->required();
+    command.add_option("--cluster", cluster, "Cluster file (TOML); see `cluster draw`")
+        ->type_name(file_value)
+        ->required();
   auto known = cost_profile_names();
   known.emplace_back("measured");
   command
@@ -198,9 +201,11 @@ void world_flags::add(CLI::App& command, bool needs_cluster) {
                   "How keys and values are kept: bf16, or fp32 in twice the memory")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
-  command.add_option("--profile", profile,
-                     "Calibration profile; default: MODEL/profile.json, else one is made; none: "
-                     "nothing is assumed of the model, which only exact and layer-shards accept");
+  command
+      .add_option("--profile", profile,
+                  "Calibration profile; default: MODEL/profile.json, else one is made; none: "
+                  "nothing is assumed of the model, which only exact and layer-shards accept")
+      ->type_name(file_value);
   add_seed(command, seed, "Seed of everything random");
   command.add_flag("--json", json, "Print JSON on standard output");
 }

@@ -61,6 +61,10 @@ int run_chosen();
 /// Parses the command line, with a suggestion for names that are misspelt, and runs what it names.
 int run_command_line(CLI::App& app, int argc, char** argv);
 
+/// What an option's value is called where it names a file or a folder: shells complete by it.
+inline constexpr const char* file_value = "FILE";
+inline constexpr const char* folder_value = "FOLDER";
+
 /// A finite number from low to high; NaN and what only begins with a number are refused.
 CLI::Validator number_from(double low, double high);
 /// A whole number from low to high, without sign.

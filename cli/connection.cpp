@@ -17,6 +17,7 @@ namespace ordermoe::cli {
 void connection_flags::add(CLI::App& command, const std::string& what) {
   auto* connect = command.add_option("--connect", address, what);
   command.add_option("--dir", folder, "Folder of the cluster, with its certificates")
+      ->type_name(folder_value)
       ->needs(connect);
   connect->needs(command.get_option("--dir"));
 }

@@ -116,10 +116,12 @@ void add_demo(CLI::App& app) {
       "demo", "Answer prompts on eight emulated servers and compare strategies");
   auto options = std::make_shared<demo_options>();
   command.add_option("--model", options->model, "Bundled model: lineage or upcycled")
+      ->type_name(folder_value)
       ->check(CLI::IsMember({"lineage", "upcycled"}))
       ->capture_default_str();
-  command.add_option("--cluster", options->cluster,
-                     "Cluster file; default: the bundled edge8.toml");
+  command
+      .add_option("--cluster", options->cluster, "Cluster file; default: the bundled edge8.toml")
+      ->type_name(file_value);
   options->load.scored_tokens = 2048;
   options->load.problems = 24;
   options->load.add(command);

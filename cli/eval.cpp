@@ -320,32 +320,43 @@ void add_eval(CLI::App& app) {
       .add_option("--quality-budget", options->quality,
                   "Perplexity increase allowed, in per cent, or unbounded")
       ->capture_default_str();
-  command.add_option("--plan", options->plan,
-                     "Run this plan.json, by its strategy and budget, instead of making one");
-  command.add_option("--losses", options->losses,
-                     "File for the loss of each scored token, in nats (a JSON array)");
-  command.add_option("--text", options->text, "Text to score; default: the bundled held-out text");
+  command
+      .add_option("--plan", options->plan,
+                  "Run this plan.json, by its strategy and budget, instead of making one")
+      ->type_name(file_value);
+  command
+      .add_option("--losses", options->losses,
+                  "File for the loss of each scored token, in nats (a JSON array)")
+      ->type_name(file_value);
+  command.add_option("--text", options->text, "Text to score; default: the bundled held-out text")
+      ->type_name(file_value);
   command.add_option("--tokens", options->tokens, "Tokens of it at most")
       ->check(whole_from(2, 100'000'000))
       ->capture_default_str();
-  auto* wikitext = command.add_option("--wikitext", options->wikitext,
-                                      "A raw WikiText file: sliding-window perplexity instead");
+  auto* wikitext = command
+                       .add_option("--wikitext", options->wikitext,
+                                   "A raw WikiText file: sliding-window perplexity instead")
+                       ->type_name(file_value);
   command
       .add_option("--stride", options->stride,
                   "Tokens from one window to the next; default: half of the context")
       ->check(whole_from(1, 1'000'000))
       ->needs(wikitext);
-  auto* squad = command.add_option("--squad", options->squad,
-                                   "A SQuAD 1.1 or 2.0 file: exact match and F1 instead");
+  auto* squad = command
+                    .add_option("--squad", options->squad,
+                                "A SQuAD 1.1 or 2.0 file: exact match and F1 instead")
+                    ->type_name(file_value);
   command.add_option("--gsm8k", options->gsm8k, "A GSM8K file: share of right numbers instead")
+      ->type_name(file_value)
       ->excludes(squad);
   command.add_option("--limit", options->limit, "Only the first questions; 0: all")
       ->check(whole_from(0, 1'000'000'000))
       ->capture_default_str();
   command.add_flag("--skip-long", options->skip_long,
                    "Leave out questions that the model's context cannot hold");
-  command.add_option("--problems", options->problems,
-                     "Problems file, {\"prompt\", \"answer\"} a line");
+  command
+      .add_option("--problems", options->problems, "Problems file, {\"prompt\", \"answer\"} a line")
+      ->type_name(file_value);
   command
       .add_option("--n-problems", options->n_problems,
                   "Score this many problems (of the bundled file unless --problems)")

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "cli/common.hpp"
+
 namespace ordermoe::cli {
 
 namespace {
@@ -86,8 +88,10 @@ void add_log_flags(CLI::App& command, log_choice& flags, bool with_file) {
                   "How: text, or json (an object a line); else ORDERMOE_LOG_FORMAT, [log], text")
       ->check(CLI::IsMember({"text", "json"}));
   if (with_file)
-    command.add_option("--log-file", flags.file,
-                       "Where, appended to; else ORDERMOE_LOG_FILE, [log], standard error");
+    command
+        .add_option("--log-file", flags.file,
+                    "Where, appended to; else ORDERMOE_LOG_FILE, [log], standard error")
+        ->type_name(file_value);
 }
 
 }  // namespace ordermoe::cli

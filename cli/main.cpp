@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "cli/common.hpp"
+#include "cli/shell.hpp"
 #include "model/kernels/kernels.hpp"
 #include "ordermoe_version.hpp"
 
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   cli::add_testbed(app);
   cli::add_trace(app);
   cli::add_model(app);
+  if (const auto code = cli::answer_shell(app, argc, argv)) return *code;
   if (auto good = model::check_kernels(); !good) return cli::report(good.error());
   return cli::run_command_line(app, argc, argv);
 }

@@ -60,9 +60,12 @@ void add_train(CLI::App& parent) {
       *parent.add_subcommand("train", "Train a small Mixture-of-Experts model on a text");
   auto options = std::make_shared<training::train_options>();
   auto json = std::make_shared<bool>(false);
-  command.add_option("--text", options->text,
-                     "Plain text to learn; default: the project's synthetic corpus");
+  command
+      .add_option("--text", options->text,
+                  "Plain text to learn; default: the project's synthetic corpus")
+      ->type_name(file_value);
   command.add_option("--out", options->out, "Folder of the finished model; absent or empty before")
+      ->type_name(folder_value)
       ->required();
   command
       .add_option("--recipe", options->recipe,
@@ -181,9 +184,13 @@ void add_inspect(CLI::App& parent) {
       "inspect",
       "Show a model's shape, its sizes at each precision, and what a cluster could hold");
   auto options = std::make_shared<content>();
-  command.add_option("--model", options->folder, "Model folder")->required();
-  command.add_option("--cluster", options->cluster,
-                     "Cluster file (TOML): how many experts each server could hold");
+  command.add_option("--model", options->folder, "Model folder")
+      ->type_name(folder_value)
+      ->required();
+  command
+      .add_option("--cluster", options->cluster,
+                  "Cluster file (TOML): how many experts each server could hold")
+      ->type_name(file_value);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Reads headers, no weights; `ordermoe model verify` reads all. A server's memory is counted "
@@ -295,7 +302,9 @@ void add_verify(CLI::App& parent) {
   auto& command =
       *parent.add_subcommand("verify", "Check every part of a model's folder against every other");
   auto options = std::make_shared<content>();
-  command.add_option("--model", options->folder, "Model folder")->required();
+  command.add_option("--model", options->folder, "Model folder")
+      ->type_name(folder_value)
+      ->required();
   auto* checksums = command.add_flag(
       "--checksums", options->checksums,
       fmt::format("Compare the files with the folder's {} as well", model::checksums_name));
@@ -405,12 +414,16 @@ void add_logits(CLI::App& parent) {
   auto& command = *parent.add_subcommand(
       "logits", "Write the reference's logits for token ids as a NumPy file");
   auto options = std::make_shared<content>();
-  command.add_option("--model", options->model, "Model folder")->required();
+  command.add_option("--model", options->model, "Model folder")
+      ->type_name(folder_value)
+      ->required();
   command.add_option("--ids", options->ids, "Token ids separated by commas")->required();
   command.add_option("--decoder-ids", options->decoder_ids,
                      "What the decoder of an encoder-decoder reads, --ids being its encoder's; "
                      "default: its start token, then --ids but for the last");
-  command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")->required();
+  command.add_option("--out", options->out, "File to write: fp32 [tokens, vocabulary]")
+      ->type_name(file_value)
+      ->required();
   add_precisions(command, options->expert_precision, options->dense_precision);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
@@ -474,7 +487,9 @@ void add_make_random(CLI::App& parent) {
       ->check(CLI::Range(1, 1024))
       ->excludes(small);
   command.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
-  command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
+  command.add_option("--out", options->out, "Folder to write; absent or empty before")
+      ->type_name(folder_value)
+      ->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Full width: Mixtral-8x7B, Qwen1.5-MoE-A2.7B, Qwen3-30B-A3B, OLMoE-1B-7B,\n"
@@ -532,7 +547,9 @@ void add_convert(CLI::App& parent) {
   auto& command = *parent.add_subcommand(
       "convert", "Write a model again in another precision, or ready to be mapped");
   auto options = std::make_shared<content>();
-  command.add_option("--model", options->folder, "Model folder")->required();
+  command.add_option("--model", options->folder, "Model folder")
+      ->type_name(folder_value)
+      ->required();
   auto* precision =
       command
           .add_option("--precision", options->precision,
@@ -546,7 +563,9 @@ void add_convert(CLI::App& parent) {
   add_precisions(command, options->expert_precision, options->dense_precision);
   for (const char* name : {"--expert-precision", "--dense-precision"})
     command.get_option(name)->needs(packed);
-  command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
+  command.add_option("--out", options->out, "Folder to write; absent or empty before")
+      ->type_name(folder_value)
+      ->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "A folder in int8 or int4, or packed, gives the bits of loading the original with the same\n"

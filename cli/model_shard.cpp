@@ -78,10 +78,16 @@ void add_shard(CLI::App& parent) {
       "shard",
       "Write what one server of a plan needs of a model: its experts and what is no expert");
   auto options = std::make_shared<shard_command>();
-  command.add_option("--model", options->model, "Folder of the whole model")->required();
-  command.add_option("--plan", options->plan, "plan.json that says which experts")->required();
+  command.add_option("--model", options->model, "Folder of the whole model")
+      ->type_name(folder_value)
+      ->required();
+  command.add_option("--plan", options->plan, "plan.json that says which experts")
+      ->type_name(file_value)
+      ->required();
   command.add_option("--server", options->server, "Name of the server")->required();
-  command.add_option("--out", options->out, "Folder to write; absent or empty before")->required();
+  command.add_option("--out", options->out, "Folder to write; absent or empty before")
+      ->type_name(folder_value)
+      ->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "A node starts on such a folder as on the whole model's: name it as `model` in node.toml.\n"

@@ -1,16 +1,12 @@
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/common.hpp"
 #include "cli/log_writer.hpp"
+#include "cli/service_manager.hpp"
 #include "config/log_events.hpp"
 #include "setup/node_setup.hpp"
 
@@ -23,32 +19,6 @@ struct node_command {
   log_choice log;
   bool json = false;
 };
-
-/// Tells a service manager, where one asked for it by NOTIFY_SOCKET (sd_notify(3)).
-void notify(const char* text) {
-  const char* path = std::getenv("NOTIFY_SOCKET");
-  if (path == nullptr || *path == '\0') return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const auto size = std::strlen(path);
-  if (size >= sizeof(address.sun_path)) return;
-  std::memcpy(address.sun_path, path, size);
-  // A name that begins with @ is in the abstract name space.
-  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
-  const int with = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (with < 0) return;
-  ::sendto(with, text, std::strlen(text), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address),
-           static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + size));
-  ::close(with);
-}
-
-/// How often a service manager wants to hear that all is well: half of what it allows.
-std::chrono::milliseconds watchdog_period() {
-  const char* text = std::getenv("WATCHDOG_USEC");
-  const auto allowed_us = text == nullptr ? 0 : std::strtoll(text, nullptr, 10);
-  return std::chrono::milliseconds(allowed_us > 0 ? std::max<std::int64_t>(1, allowed_us / 2000)
-                                                  : 0);
-}
 
 std::string address_of(const actors::node& running) {
   return net::to_string(running.listens_at().empty() ? net::address{"nowhere", 0}
@@ -108,6 +78,7 @@ void add_node(CLI::App& app) {
   auto& command = *app.add_subcommand("node", "Run one server of a cluster");
   auto options = std::make_shared<node_command>();
   command.add_option("--config", options->config, "node.toml (config/README.md has the schema)")
+      ->type_name(file_value)
       ->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   add_log_flags(command, options->log);

@@ -95,7 +95,8 @@ void add_plan(CLI::App& app) {
   options->connection.add(command,
                           "Address of a node of a cluster that serves the model: trials run its "
                           "experts there, and this process loads none");
-  command.add_option("--out", options->out, "Plan to write; default: standard output");
+  command.add_option("--out", options->out, "Plan to write; default: standard output")
+      ->type_name(file_value);
   command.footer(
       "Example:\n  ordermoe plan --model data/models/lineage --cluster data/clusters/edge8.toml "
       "--quality-budget 1 --out plan.json");

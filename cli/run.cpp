@@ -417,6 +417,7 @@ void add_requests(CLI::App& command, run_options& options) {
   command
       .add_option("--prompts", options.prompts,
                   "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
+      ->type_name(file_value)
       ->required();
   command.add_flag("--chat", options.chat,
                    "Each prompt is a user's message to an instruct variant, written by its chat "
@@ -432,8 +433,10 @@ void add_requests(CLI::App& command, run_options& options) {
 }
 
 void add_mode(CLI::App& command, run_options& options) {
-  command.add_option("--cluster", options.world.cluster,
-                     "Cluster file (TOML); none for --mode reference");
+  command
+      .add_option("--cluster", options.world.cluster,
+                  "Cluster file (TOML); none for --mode reference")
+      ->type_name(file_value);
   command
       .add_option("--mode", options.mode,
                   "emulated (virtual time), local (wall clock) or reference (one process, no "
@@ -479,8 +482,10 @@ void add_run(CLI::App& app) {
   add_mode(command, *options);
   command.add_option("--connect", options->connect,
                      "Ask a node of a cluster that runs, at HOST:PORT, instead of a model here");
-  command.add_option("--dir", options->folder,
-                     "With --connect: the cluster's folder, whose certificates are shown");
+  command
+      .add_option("--dir", options->folder,
+                  "With --connect: the cluster's folder, whose certificates are shown")
+      ->type_name(folder_value);
   command
       .add_option("--at-once", options->at_once,
                   "With --connect: requests in flight at most; 0: all")
@@ -488,12 +493,17 @@ void add_run(CLI::App& app) {
       ->capture_default_str();
   add_requests(command, *options);
   options->planning.add(command);
-  command.add_option("--plan", options->plan,
-                     "Use this plan.json, made by `plan` or --save-plan for this model, cluster "
-                     "and strategy");
-  command.add_option("--save-plan", options->save_plan, "Write the plan that is used");
-  command.add_option("--trace", options->trace,
-                     "Write every decision, transfer and batch to this file");
+  command
+      .add_option("--plan", options->plan,
+                  "Use this plan.json, made by `plan` or --save-plan for this model, cluster "
+                  "and strategy")
+      ->type_name(file_value);
+  command.add_option("--save-plan", options->save_plan, "Write the plan that is used")
+      ->type_name(file_value);
+  command
+      .add_option("--trace", options->trace,
+                  "Write every decision, transfer and batch to this file")
+      ->type_name(file_value);
   add_changes(command, *options);
   command.footer(
       "Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"

@@ -8,6 +8,7 @@
 
 #include "cli/common.hpp"
 #include "cli/log_writer.hpp"
+#include "cli/service_manager.hpp"
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "setup/cluster_folder.hpp"
@@ -205,6 +206,7 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
         url);
   }
   std::fflush(stdout);
+  notify("READY=1");
 }
 
 result<void> serve(const serve_options& options, const CLI::App& command) {
@@ -222,22 +224,32 @@ result<void> serve(const serve_options& options, const CLI::App& command) {
   if (!running) return running.error();
   say_ready(options, **running, model);
   while (!stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  notify("STOPPING=1");
   (*running)->stop();
   return {};
 }
 
 void add_what(CLI::App& command, serve_options& options) {
-  command.add_option("--model", options.model, "Folder of the model; none: the bundled `lineage`");
-  command.add_option("--cluster", options.cluster,
-                     "Cluster file (TOML) of the servers in this process; none: the bundled edge8");
-  command.add_option("--dir", options.folder,
-                     "Answer from the running cluster of this folder (`ordermoe cluster up`)");
-  command.add_option("--node", options.node,
-                     "Run this node of a cluster (node.toml), and answer from it");
+  command.add_option("--model", options.model, "Folder of the model; none: the bundled `lineage`")
+      ->type_name(folder_value);
+  command
+      .add_option("--cluster", options.cluster,
+                  "Cluster file (TOML) of the servers in this process; none: the bundled edge8")
+      ->type_name(file_value);
+  command
+      .add_option("--dir", options.folder,
+                  "Answer from the running cluster of this folder (`ordermoe cluster up`)")
+      ->type_name(folder_value);
+  command
+      .add_option("--node", options.node,
+                  "Run this node of a cluster (node.toml), and answer from it")
+      ->type_name(file_value);
   add_log_flags(command, options.log);
-  command.add_option("--plan", options.plan,
-                     "plan.json, as `ordermoe plan` writes it; none: one is made, which takes a "
-                     "while, but for the bundled model");
+  command
+      .add_option("--plan", options.plan,
+                  "plan.json, as `ordermoe plan` writes it; none: one is made, which takes a "
+                  "while, but for the bundled model")
+      ->type_name(file_value);
   add_strategy(command, options.strategy, "How to plan; none: ordermoe, or that of --plan");
   command
       .add_option("--quality-budget", options.quality,
@@ -257,9 +269,11 @@ void add_who(CLI::App& command, serve_options& options) {
       .add_option("--listen", options.listen,
                   "HOST:PORT, port 0 for any; other hosts only with keys and TLS")
       ->capture_default_str();
-  command.add_option("--api-keys", options.keys, "File with a key a line; clients show one");
-  command.add_option("--tls-certificate", options.certificate, "PEM, its chain behind it");
-  command.add_option("--tls-key", options.key, "PEM");
+  command.add_option("--api-keys", options.keys, "File with a key a line; clients show one")
+      ->type_name(file_value);
+  command.add_option("--tls-certificate", options.certificate, "PEM, its chain behind it")
+      ->type_name(file_value);
+  command.add_option("--tls-key", options.key, "PEM")->type_name(file_value);
 }
 
 void add_limits(CLI::App& command, serve_options& options) {

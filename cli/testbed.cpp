@@ -346,8 +346,10 @@ void add_testbed(CLI::App& app) {
                   "Only these rows besides exact: strategies (paper) or rows of the table "
                   "(\"ordermoe 1 %\")")
       ->delimiter(',');
-  auto* out = command.add_option(
-      "--out", options->out, "Write every measurement as JSON to this file, after each cluster");
+  auto* out = command
+                  .add_option("--out", options->out,
+                              "Write every measurement as JSON to this file, after each cluster")
+                  ->type_name(file_value);
   command
       .add_flag("--continue", options->goes_on,
                 "Keep what the file of --out holds, and measure only the clusters that it lacks")

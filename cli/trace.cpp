@@ -41,8 +41,10 @@ void add_merge(CLI::App& parent) {
   auto& command = *parent.add_subcommand(
       "merge", "Put the traces of a cluster's nodes together, so that they can be verified");
   auto options = std::make_shared<merge_command>();
-  command.add_option("files", options->parts, "trace.jsonl of every node")->required();
-  command.add_option("--out", options->out, "File to write")->required();
+  command.add_option("files", options->parts, "trace.jsonl of every node")
+      ->type_name(file_value)
+      ->required();
+  command.add_option("--out", options->out, "File to write")->type_name(file_value)->required();
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example, after a cluster with --trace has ended:\n"
@@ -60,7 +62,9 @@ void add_trace(CLI::App& app) {
       *parent.add_subcommand("verify", "Check every constraint and every decision of a trace");
   auto file = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
-  command.add_option("file", *file, "trace.jsonl written by `ordermoe run --trace`")->required();
+  command.add_option("file", *file, "trace.jsonl written by `ordermoe run --trace`")
+      ->type_name(file_value)
+      ->required();
   command.add_flag("--json", *json, "Print JSON on standard output");
   command.footer("Example:\n  ordermoe trace verify trace.jsonl");
   set_body(command, [file, json]() -> result<void> {

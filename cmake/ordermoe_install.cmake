@@ -3,7 +3,8 @@
 # else's.
 
 #
-# Component `command` is the program, the unit of a node and the bundled data, which the program finds beside itself.
+# Component `command` is the program with its manual pages, units and completion, and the bundled data, which the program finds beside
+# itself; `torch` the module for training and LibTorch's devices; `embedding` what other programs are built with.
 
 include(CMakePackageConfigHelpers)
 
@@ -29,6 +30,41 @@ install(FILES "${PROJECT_BINARY_DIR}/OrderMoEConfig.cmake" "${PROJECT_BINARY_DIR
   "${PROJECT_SOURCE_DIR}/cmake/FindCAF.cmake" DESTINATION "${ORDERMOE_PACKAGE_DIR}" COMPONENT embedding)
 
 install(TARGETS ordermoe RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT command)
-install(FILES "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-node@.service" DESTINATION lib/systemd/system COMPONENT command)
+install(FILES "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-node@.service" "${PROJECT_SOURCE_DIR}/config/systemd/ordermoe-serve.service"
+  DESTINATION lib/systemd/system COMPONENT command)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/data/" DESTINATION "${CMAKE_INSTALL_DATADIR}/ordermoe" COMPONENT command
   PATTERN "*.md" EXCLUDE)
+# Documents under the names that help texts call them by.
+file(GLOB_RECURSE _documents CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+  "${PROJECT_SOURCE_DIR}/docs/*.md" "${PROJECT_SOURCE_DIR}/data/*.md")
+foreach(_document README.md config/README.md ${_documents})
+  get_filename_component(_place "${_document}" DIRECTORY)
+  install(FILES "${PROJECT_SOURCE_DIR}/${_document}" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${_place}" COMPONENT command)
+endforeach()
+
+# Completion, where the shells look for it; Debian's zsh has another place for packages.
+set(_completion "${PROJECT_SOURCE_DIR}/cli/completion")
+install(FILES "${_completion}/ordermoe.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" RENAME ordermoe
+  COMPONENT command)
+install(FILES "${_completion}/ordermoe.fish" DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d" COMPONENT command)
+install(CODE "
+  set(place site-functions)
+  if(CMAKE_INSTALL_PREFIX STREQUAL /usr)
+    set(place vendor-completions)
+  endif()
+  file(INSTALL \"${_completion}/_ordermoe\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/zsh/\${place}\")"
+  COMPONENT command)
+
+# The program writes its manual pages; so they fit it whatever was built before.
+install(CODE "
+  set(pages \"${PROJECT_BINARY_DIR}/manual\")
+  file(REMOVE_RECURSE \"\${pages}\")
+  execute_process(COMMAND \"$<TARGET_FILE:ordermoe>\" __manual \"\${pages}\" COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB written \"\${pages}/*.1\")
+  execute_process(COMMAND gzip -9n \${written} COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB written \"\${pages}/*.1.gz\")
+  file(INSTALL \${written} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1\")"
+  COMPONENT command)
+
+# What LibTorch is needed for (model/torch_module.hpp has where the program looks).
+install(TARGETS ordermoe_torch LIBRARY DESTINATION lib/ordermoe COMPONENT torch)
