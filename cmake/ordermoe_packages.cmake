@@ -81,7 +81,7 @@ endforeach()
 
 include(CPack)
 add_custom_target(packages
-  COMMAND "${CMAKE_CPACK_COMMAND}" --config "${PROJECT_BINARY_DIR}/CPackConfig.cmake" -D "CPACK_COMPONENTS_ALL=command\;torch\;embedding"
+  COMMAND "${CMAKE_CPACK_COMMAND}" --config "${PROJECT_BINARY_DIR}/CPackConfig.cmake" -D "CPACK_COMPONENTS_ALL=command$<SEMICOLON>torch$<SEMICOLON>embedding"
   DEPENDS ordermoe ordermoe_torch ordermoe_node ordermoe_host
   WORKING_DIRECTORY "${PROJECT_BINARY_DIR}" VERBATIM
   COMMENT "Debian packages")
