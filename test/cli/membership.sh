@@ -29,6 +29,9 @@ start() {
   echo $! >"edge/nodes/$1/pid"
 }
 
+# Until requests under the plan before have ended, and it is gone: members do not change before.
+settles() { "${admin[@]}" members | grep -q '^change: none'; }
+
 expect "status leaves the spare out" 0 '^s3 .* 3/3 ' "$ordermoe" cluster status --dir edge
 expect "it is no member" 0 '^-- +s4' "${admin[@]}" members
 expect "nor in the line for each node" 0 '^-- +s4' "${admin[@]}" status
@@ -75,6 +78,7 @@ cmp -s few.txt joined.txt || fail "answers of who joined: $(head -n 2 errors.s4.
 
 # ------------------------------------------------------------------------------------------------ leaving
 
+eventually settles || fail "the change to a plan with s4 does not end"
 expect "who hosts experts stays" 1 's2 hosts experts, .*; take that from it with' "${admin[@]}" members remove s2
 expect "who is connected is not lost" 2 '.*lost: s2 is connected' "${admin[@]}" members remove s2 --lost
 expect "what would move" 0 'loses \(layer.expert\)' "${admin[@]}" --dry-run decommission s2
@@ -114,6 +118,7 @@ kill -9 "$(cat edge/nodes/s3/pid)"
 rm edge/nodes/s3/pid
 is_down() { "${admin[@]}" members | grep -qE '^DN +s3'; }
 eventually is_down || fail "who died is not missed"
+eventually settles || fail "the change before its death does not end"
 expect "who is dead is not decommissioned" 1 's3 is not connected to s[0-9]; start it, or give it up' "${admin[@]}" decommission s3
 expect "nor removed like that" 1 's3 hosts experts, .* give it up with --lost' "${admin[@]}" members remove s3
 expect "it is given up" 0 '^member: no' "${admin[@]}" members remove s3 --lost
