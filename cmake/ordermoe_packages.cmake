@@ -11,6 +11,7 @@ set(CPACK_PACKAGE_CONTACT "${ORDERMOE_MAINTAINER}")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")  # Each package has its own.
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_COMPONENTS_ALL command torch)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
@@ -25,15 +26,16 @@ set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME ordermoe)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_DEPENDS adduser)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SUGGESTS ordermoe-torch)
+# CPack indents what follows the first line, and marks empty lines.
 set(CPACK_DEBIAN_COMMAND_DESCRIPTION "Mixture-of-Experts language models over uneven servers
- OrderMoE serves a Mixture-of-Experts language model from several uneven
- servers that only ordinary networks connect, and answers over HTTP as
- OpenAI's interface does. It decides where experts are placed, where a
- token goes next, and, where a stated budget of quality allows it, which
- nearby expert may stand in for a distant one.
- .
- This package has the program, two small models to try it with, units for
- systemd, of which none is enabled, manual pages and shell completion.")
+OrderMoE serves a Mixture-of-Experts language model from several uneven
+servers that only ordinary networks connect, and answers over HTTP as
+OpenAI's interface does. It decides where experts are placed, where a
+token goes next, and, where a stated budget of quality allows it, which
+nearby expert may stand in for a distant one.
+
+This package has the program, two small models to try it with, units for
+systemd, of which none is enabled, manual pages and shell completion.")
 set(CPACK_DEBIAN_COMMAND_PACKAGE_CONTROL_EXTRA "${_packaging}/postinst" "${_packaging}/prerm" "${_packaging}/postrm")
 set(CPACK_DEBIAN_COMMAND_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
@@ -41,8 +43,8 @@ set(CPACK_DEBIAN_TORCH_PACKAGE_NAME ordermoe-torch)
 set(CPACK_DEBIAN_TORCH_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_TORCH_PACKAGE_DEPENDS "ordermoe (= ${PROJECT_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE})")
 set(CPACK_DEBIAN_TORCH_DESCRIPTION "Training and LibTorch's devices for OrderMoE
- The module that `ordermoe` loads where it trains a model or computes with
- LibTorch. Serving and planning do without it.")
+The module that `ordermoe` loads where it trains a model or computes with
+LibTorch. Serving and planning do without it.")
 
 set(CPACK_DEBIAN_EMBEDDING_PACKAGE_NAME libordermoe-dev)
 set(CPACK_DEBIAN_EMBEDDING_PACKAGE_SECTION libdevel)
@@ -51,8 +53,8 @@ set(CPACK_DEBIAN_EMBEDDING_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_EMBEDDING_PACKAGE_DEPENDS
   "libcaf-dev, libfmt-dev, nlohmann-json3-dev, libtomlplusplus-dev, libssl-dev, libboost-dev, libicu-dev, libpcre2-dev, pkg-config | pkgconf")
 set(CPACK_DEBIAN_EMBEDDING_DESCRIPTION "OrderMoE inside other programs
- Static libraries, headers and a CMake package by which other C++ programs
- run servers of a cluster, or ask one.")
+Static libraries, headers and a CMake package by which other C++ programs
+run servers of a cluster, or ask one.")
 
 # Every package says whose it is and what changed.
 foreach(_each command:ordermoe torch:ordermoe-torch embedding:libordermoe-dev)
