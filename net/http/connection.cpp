@@ -38,6 +38,8 @@ const char* reason_of(int status) {
       return "Request Header Fields Too Large";
     case 500:
       return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
     case 502:
       return "Bad Gateway";
     case 503:
@@ -61,6 +63,7 @@ namespace {
 constexpr std::size_t read_bytes = 16u << 10;
 /// That wait for the request before to be answered; more are not read.
 constexpr std::size_t most_ahead = 64u << 10;
+constexpr std::size_t most_shown = 40;
 constexpr std::chrono::milliseconds linger_time(2'000);
 
 std::string lower(std::string_view text) {
@@ -145,11 +148,11 @@ void connection::close() {
 
 void connection::begin_request() {
   state_ = state::head;
-  told_to_continue_ = false;
+  told_to_continue_ = has_head_ = false;
+  request_ = {};
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(side_.options.limits.header_bytes));
   parser_->body_limit(side_.options.limits.body_bytes);
-  parser_->eager(true);
   // Whoever connects has something to say.
   const bool may_idle = number_ > 0 && in_.size() == 0;
   set_timer(may_idle ? side_.options.limits.idle_time : side_.options.limits.header_time);
@@ -205,15 +208,16 @@ bool connection::parse() {
     const auto used = parser_->put(in_.data(), problem);
     in_.consume(used);
     if (problem == http::error::need_more) {
-      // What the parser wants to see at once.
-      if (!parser_->is_header_done() && in_.size() > side_.options.limits.header_bytes)
-        problem = http::error::header_limit;
-      else
-        return true;
+      // What the parser wants to see at once: the fields, a line before a chunk, the fields behind the last one. No limit of
+      // its own holds for the last two.
+      if (in_.size() <= side_.options.limits.header_bytes) return true;
+      problem = http::error::header_limit;
     }
     if (problem == http::error::header_limit) {
-      refuse(431, fmt::format("the fields of the request have more than {} bytes; send fewer",
-                              side_.options.limits.header_bytes));
+      refuse(431,
+             fmt::format("the fields of the request, or a line before a chunk of its body, have "
+                         "more than {} bytes; send fewer",
+                         side_.options.limits.header_bytes));
       return false;
     }
     if (problem == http::error::body_limit) {
@@ -225,22 +229,50 @@ bool connection::parse() {
       refuse(400, fmt::format("the request is no HTTP/1.1: {}", problem.message()));
       return false;
     }
+    if (!has_head_ && parser_->is_header_done() && !take_head()) return false;
     if (used == 0) break;
   }
   return true;
 }
 
+/// Refuses what somebody who reads along may understand otherwise: where the body ends, and whom the request is for and from. What
+/// comes behind a body adds nothing to its fields.
+bool connection::take_head() {
+  const auto& head = parser_->get();
+  for (const auto name : {http::field::host, http::field::authorization})
+    if (head.count(name) > 1) {
+      refuse(400, fmt::format("the request has the field {} more than once; send one",
+                              std::string(http::to_string(name))));
+      return false;
+    }
+  if (head.count(http::field::transfer_encoding) > 0) {
+    const auto coding = std::string(head[http::field::transfer_encoding]);
+    if (!boost::beast::iequals(coding, "chunked")) {
+      refuse(501, fmt::format("the transfer coding '{}' is not known, expected chunked",
+                              coding.substr(0, most_shown)));
+      return false;
+    }
+    if (head.version() < 11) {
+      refuse(400, "a transfer coding in a request of HTTP/1.0; send a Content-Length");
+      return false;
+    }
+  }
+  for (const auto& each : head)
+    request_.fields[lower({each.name_string().data(), each.name_string().size()})] =
+        std::string(each.value());
+  has_head_ = true;
+  parser_->eager(true);
+  return true;
+}
+
 void connection::dispatch() {
   auto message = parser_->release();
-  http_request request;
+  auto request = std::move(request_);
   request.method = std::string(message.method_string());
   const std::string_view target(message.target().data(), message.target().size());
   const auto mark = target.find('?');
   request.path = target.substr(0, mark);
   if (mark != std::string_view::npos) request.query = target.substr(mark + 1);
-  for (const auto& each : message)
-    request.fields[lower({each.name_string().data(), each.name_string().size()})] =
-        std::string(each.value());
   request.body = std::move(message.body());
   request.peer = peer_;
   state_ = state::answering;

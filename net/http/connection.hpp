@@ -44,6 +44,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   void take(const boost::system::error_code& problem, std::size_t n);
   void advance();
   bool parse();
+  bool take_head();
   void dispatch();
   void set_timer(std::chrono::milliseconds time);
   void late();
@@ -69,7 +70,8 @@ class connection final : public std::enable_shared_from_this<connection> {
   bool reading_ = false;
   boost::beast::flat_buffer in_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
-  bool told_to_continue_ = false;
+  http_request request_;  ///< Its fields, once they are here.
+  bool has_head_ = false, told_to_continue_ = false;
   // Of the answer:
   std::uint64_t number_ = 0;
   bool keeps_alive_ = false, is_old_ = false, is_chunked_ = false, has_no_body_ = false;

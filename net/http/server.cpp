@@ -57,7 +57,37 @@ result<tcp::endpoint> endpoint_of(asio::io_context& io, const address& at) {
   return found.begin()->endpoint();
 }
 
+/// Where others may reach it only if they are meant to.
+result<tcp::endpoint> allowed_endpoint(asio::io_context& io, const http_server_options& options) {
+  const auto at = endpoint_of(io, options.listen);
+  if (!at || at->address().is_loopback() || options.allows_remote) return at;
+  return error{errc::usage,
+               fmt::format("{}: other hosts may reach it; expected a loopback address such as "
+                           "127.0.0.1:{}",
+                           to_string(options.listen), options.listen.port)};
+}
+
+result<void> listen_at(tcp::acceptor& acceptor, const tcp::endpoint& at, const address& name) {
+  error_code problem;
+  acceptor.open(at.protocol(), problem);
+  if (!problem) acceptor.set_option(tcp::acceptor::reuse_address(true), problem);
+  if (!problem) acceptor.bind(at, problem);
+  if (!problem) acceptor.listen(asio::socket_base::max_listen_connections, problem);
+  if (problem) return cannot_listen(name, problem.message());
+  return {};
+}
+
 }  // namespace
+
+result<void> check_listen(const http_server_options& options) {
+  if (options.tls)
+    if (auto made = context_of(*options.tls); !made) return made.error();
+  asio::io_context io;
+  const auto at = allowed_endpoint(io, options);
+  if (!at) return at.error();
+  tcp::acceptor acceptor(io);
+  return listen_at(acceptor, *at, options.listen);
+}
 
 class http_server::content {
  public:
@@ -74,19 +104,10 @@ class http_server::content {
       if (!made) return made.error();
       tls_ = std::move(*made);
     }
-    const auto at = endpoint_of(io_, options_.listen);
+    const auto at = allowed_endpoint(io_, options_);
     if (!at) return at.error();
-    if (!at->address().is_loopback() && !options_.allows_remote)
-      return error{errc::usage,
-                   fmt::format("{}: other hosts may reach it; expected a loopback address such as "
-                               "127.0.0.1:{}",
-                               to_string(options_.listen), options_.listen.port)};
+    if (auto listens = listen_at(acceptor_, *at, options_.listen); !listens) return listens.error();
     error_code problem;
-    acceptor_.open(at->protocol(), problem);
-    if (!problem) acceptor_.set_option(tcp::acceptor::reuse_address(true), problem);
-    if (!problem) acceptor_.bind(*at, problem);
-    if (!problem) acceptor_.listen(asio::socket_base::max_listen_connections, problem);
-    if (problem) return cannot_listen(options_.listen, problem.message());
     listens_at_ = {options_.listen.host, acceptor_.local_endpoint(problem).port()};
     accept();
     thread_ = std::thread([this] { io_.run(); });
@@ -103,15 +124,6 @@ class http_server::content {
   void post(std::function<void()> what) {
     asio::post(io_, [this, what = std::move(what)] {
       if (!stops_) what();
-    });
-  }
-
-  void post_after(std::chrono::milliseconds time, std::function<void()> what) {
-    post([this, time, what = std::move(what)] {
-      auto timer = std::make_shared<asio::steady_timer>(io_, time);
-      timer->async_wait([this, timer, what](const error_code& problem) {
-        if (!problem && !stops_) what();
-      });
     });
   }
 
@@ -197,9 +209,6 @@ address http_server::listens_at() const {
 }
 void http_server::post(std::function<void()> what) {
   content_->post(std::move(what));
-}
-void http_server::post_after(std::chrono::milliseconds time, std::function<void()> what) {
-  content_->post_after(time, std::move(what));
 }
 http_figures http_server::figures() const {
   return content_->figures();

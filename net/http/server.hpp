@@ -19,7 +19,8 @@ namespace ordermoe::net {
 struct http_limits {
   std::size_t header_bytes = 16u << 10;
   std::size_t body_bytes = 4u << 20;
-  std::chrono::milliseconds header_time{10'000};  ///< From the first byte of a request; of the first one, from the connection.
+  std::chrono::milliseconds header_time{
+      10'000};  ///< From the first byte of a request; of the first one, from the connection.
   std::chrono::milliseconds body_time{60'000};
   std::chrono::milliseconds idle_time{75'000};  ///< Between requests.
   std::chrono::milliseconds write_time{
@@ -38,7 +39,7 @@ struct http_server_options {
   bool allows_remote = false;
   std::optional<http_tls_files> tls;
   http_limits limits;
-  /// The body of an answer that the server gives by itself (400, 408, 413, 431, 503), and its type.
+  /// The body of an answer that the server gives by itself (400, 408, 413, 431, 501, 503), and its type.
   std::function<std::string(int status, std::string_view what)> problem_body;
   std::string problem_type = "text/plain";
 };
@@ -66,6 +67,10 @@ struct http_figures {
   std::uint64_t accepted = 0, requests = 0, refused = 0;  ///< Refused: by the server itself.
 };
 
+/// What http_server::start() would refuse, for whoever has other work to do before: TLS's files, and the address, which is
+/// listened on for a moment. Errors: those of http_server::start().
+result<void> check_listen(const http_server_options& options);
+
 class http_server {
  public:
   /// Errors: io where it cannot listen there, usage where others could reach it and may not, malformed for files of TLS.
@@ -76,8 +81,6 @@ class http_server {
   address listens_at() const;
   /// Does something on the server's thread, from any thread, in the order of the calls; nothing after stop().
   void post(std::function<void()> what);
-  /// Likewise, after that time.
-  void post_after(std::chrono::milliseconds time, std::function<void()> what);
   http_figures figures() const;  ///< Of the server's thread.
   /// Cuts all connections, whose exchanges are told that their peers are gone. Not on its own thread.
   void stop();

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "net/http/client.hpp"
@@ -134,6 +135,8 @@ BOOST_AUTO_TEST_CASE(old_clients_are_closed_and_heads_have_no_body) {
 
 BOOST_AUTO_TEST_CASE(what_is_too_large_too_slow_or_no_request_is_refused) {
   const echo running(limited());
+  const std::string post = "POST / HTTP/1.1\r\n";
+  const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
   struct {
     std::string sent;
     const char* status;
@@ -148,6 +151,44 @@ BOOST_AUTO_TEST_CASE(what_is_too_large_too_slow_or_no_request_is_refused) {
       {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
        "400"},
       {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
+      {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(2000, 'x'), "431"},
+      {"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + std::string(2000, 'x'),
+       "431"},
+      // What another reader may understand otherwise: where a body ends, and whom it is for.
+      {post + "Content-Length: 3\r\nContent-Length: 5\r\n\r\nabcGET /b HTTP/1.1\r\n\r\n", "400"},
+      {post + "Content-Length: +3\r\n\r\nabc", "400"},
+      {post + "Content-Length: 0x3\r\n\r\nabc", "400"},
+      {post + "Content-Length: \r\n\r\nabc", "400"},
+      {post + "Content-Length : 3\r\n\r\nabc", "400"},
+      {post + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+      {post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", "501"},
+      {post + "Transfer-Encoding: identity\r\n\r\nGET /b HTTP/1.1\r\n\r\n", "501"},
+      {post + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n", "501"},
+      {post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", "501"},
+      {post + "Transfer-Encoding: \r\n\r\nGET /b HTTP/1.1\r\n\r\n", "501"},
+      {post + "Transfer-Encoding: \x0b"
+              "chunked\r\n\r\n0\r\n\r\n",
+       "400"},
+      {post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "400"},
+      {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
+      {chunked + "ffffffffffffffffff\r\nabc", "400"},
+      {chunked + "-1\r\nabc", "400"},
+      {chunked + "0x3\r\nabc\r\n0\r\n\r\n", "400"},
+      {chunked + "2\r\nabcdef\r\n0\r\n\r\n", "400"},
+      {chunked + "3\nabc\n0\n\n", "408"},
+      {"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\n X: a\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\nX: a\rY: b\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\nX: a\n\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\nX: a" + std::string(1, '\0') + "b\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\nX\r\n\r\n", "400"},
+      {"GET / HTTP/1.1\r\n: x\r\n\r\n", "400"},
+      {"G(T / HTTP/1.1\r\n\r\n", "400"},
+      {"GET  / HTTP/1.1\r\n\r\n", "400"},
+      {"GET /a b HTTP/1.1\r\n\r\n", "400"},
+      {"GET /\r\n\r\n", "400"},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"},
       {"\x16\x03\x01 a handshake\r\n\r\n", "400"},
       {"GET / HTTP/9.9\r\n\r\n", "400"},
       {"GET / HTTP/1.1\r\nX: a", "408"},
@@ -162,6 +203,21 @@ BOOST_AUTO_TEST_CASE(what_is_too_large_too_slow_or_no_request_is_refused) {
     BOOST_TEST(text.find(std::string("refused ") + status) != std::string::npos);
   }
   BOOST_TEST(raw_client(running.at).all().empty(), "an idle connection is closed without a word");
+}
+
+BOOST_AUTO_TEST_CASE(whoever_says_a_little_now_and_then_is_not_waited_for) {
+  const echo running(limited());
+  for (const char* begin : {"GET / HTTP/1.1\r\n", "POST / HTTP/1.1\r\nContent-Length: 2000\r\n\r\n",
+                            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n"}) {
+    raw_client client(running.at);
+    client.send(begin);
+    // Three times as long as it may take in all.
+    for (int i = 0; i < 30; ++i) {
+      std::this_thread::sleep_for(20ms);
+      client.send(i % 2 == 0 ? "X:" : "\r\n");
+    }
+    BOOST_TEST(client.all().starts_with("HTTP/1.1 408"), begin);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_crowd_is_turned_away) {
