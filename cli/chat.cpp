@@ -53,12 +53,27 @@ class event_reader {
   std::string line_;
 };
 
+/// Of a server that may be anybody's: a member of an object, or null.
+ordered_json member_of(const ordered_json& of, const char* name) {
+  const auto found = of.is_object() ? of.find(name) : of.end();
+  return found != of.end() ? *found : ordered_json();
+}
+
+/// Likewise the first of an array.
+ordered_json first_of(const ordered_json& list) {
+  return list.is_array() && !list.empty() ? list.front() : ordered_json();
+}
+
+/// Empty where the member is no text.
+std::string text_in(const ordered_json& of, const char* name) {
+  const auto member = member_of(of, name);
+  return member.is_string() ? member.get<std::string>() : std::string();
+}
+
 /// What a server says went wrong; empty where that is not to be found.
 std::string problem_in(const ordered_json& reply) {
-  if (!reply.is_object() || !reply.contains("error")) return {};
-  const auto& problem = reply["error"];
-  if (problem.is_string()) return problem.get<std::string>();
-  return problem.is_object() ? problem.value("message", std::string()) : std::string();
+  const auto said = text_in(reply, "error");
+  return said.empty() ? text_in(member_of(reply, "error"), "message") : said;
 }
 
 class conversation {
@@ -83,13 +98,11 @@ class conversation {
     if (!reply) return reply.error();
     const auto read = ordered_json::parse(reply->body, nullptr, false);
     if (reply->status != 200) return problem_of(reply->status, read);
-    if (!read.is_object() || !read.contains("data") || !read["data"].is_array() ||
-        read["data"].empty() || !read["data"][0].is_object())
-      return error{errc::malformed,
-                   fmt::format("{}: its list of models makes no sense; name one with --model",
-                               options_.connect)};
-    model_ = read["data"][0].value("id", std::string());
-    return {};
+    model_ = text_in(first_of(member_of(read, "data")), "id");
+    if (!model_.empty()) return {};
+    return error{errc::malformed,
+                 fmt::format("{}: its list of models makes no sense; name one with --model",
+                             options_.connect)};
   }
   const std::string& model() const { return model_; }
 
@@ -154,19 +167,11 @@ class conversation {
   }
 
   static std::string piece_of(const ordered_json& event) {
-    if (!event.is_object() || !event.contains("choices") || !event["choices"].is_array() ||
-        event["choices"].empty())
-      return {};
-    const auto& choice = event["choices"][0];
-    if (!choice.is_object() || !choice.contains("delta") || !choice["delta"].is_object()) return {};
-    const auto content = choice["delta"].find("content");
-    return content != choice["delta"].end() && content->is_string() ? content->get<std::string>()
-                                                                    : std::string();
+    return text_in(member_of(first_of(member_of(event, "choices")), "delta"), "content");
   }
 
   void take_usage(const ordered_json& event) {
-    if (event.is_object() && event.contains("usage") && event["usage"].is_object())
-      usage_ = event["usage"];
+    if (auto told = member_of(event, "usage"); told.is_object()) usage_ = std::move(told);
   }
 
   error problem_of(int status, const ordered_json& reply) const {

@@ -94,15 +94,12 @@ struct behind_it {
 result<behind_it> start_here(const serve_options& options) {
   const auto wanted = cluster_of(options);
   if (!wanted) return wanted.error();
-  behind_it made;
-  {
-    const progress_display shown;
-    auto running = gateway::start_cluster(*wanted, work());
-    if (!running) return running.error();
-    made.backend = std::move(*running);
-  }
-  auto model = gateway::describe_model(wanted->model);
+  // Planning takes long, and what is wrong with the words of a model need not wait for it.
+  const auto folder = existing_folder(wanted->model, "--model");
+  if (!folder) return folder.error();
+  auto model = gateway::describe_model(*folder);
   if (!model) return model.error();
+  behind_it made;
   made.model = std::move(*model);
   if (wanted->quality_percent) {
     made.model.quality_percent = *wanted->quality_percent;
@@ -111,6 +108,10 @@ result<behind_it> start_here(const serve_options& options) {
     if (!quality) return quality.error();
     made.model.quality_percent = *quality;
   }
+  const progress_display shown;
+  auto running = gateway::start_cluster(*wanted, work());
+  if (!running) return running.error();
+  made.backend = std::move(*running);
   return made;
 }
 
@@ -211,8 +212,10 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
 
 result<void> serve(const serve_options& options, const CLI::App& command) {
   if (auto good = check_options(options, command); !good) return good;
-  // What is wrong with an address or a file of keys is said before anything takes long.
-  if (auto good = gateway_of(options, {}); !good) return good.error();
+  // What is wrong with an address, keys or TLS is said before anything takes long.
+  const auto alone = gateway_of(options, {});
+  if (!alone) return alone.error();
+  if (auto good = gateway::check_gateway(*alone); !good) return good;
   auto behind = !options.folder.empty() ? connect(options)
                 : !options.node.empty() ? start_node(options)
                                         : start_here(options);

@@ -1,6 +1,7 @@
 #include "config/sha256.hpp"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include "config/error.hpp"
@@ -35,6 +36,10 @@ std::string sha256::finish() {
   text.reserve(2 * n);
   for (unsigned int i = 0; i < n; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;
+}
+
+bool same_digest(std::string_view left, std::string_view right) {
+  return left.size() == right.size() && CRYPTO_memcmp(left.data(), right.data(), left.size()) == 0;
 }
 
 }  // namespace ordermoe

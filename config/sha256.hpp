@@ -23,4 +23,7 @@ class sha256 {
   std::unique_ptr<state> state_;
 };
 
+/// Whether two digests, or other texts of a known length, are the same, in a time that says nothing of what is in them.
+bool same_digest(std::string_view left, std::string_view right);
+
 }  // namespace ordermoe

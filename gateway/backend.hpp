@@ -22,9 +22,11 @@ class backend {
   /// The number of the request. The sink may be called before it returns; on_end comes once, whatever happens, but for stop().
   virtual std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) = 0;
   virtual void cancel(std::uint64_t request) = 0;
-  /// Whether a plan is in force and somebody answers.
+  /// Whether there is somebody to ask: servers in this process, which have a plan once they are started, or a session with a node
+  /// of the cluster.
   virtual bool is_ready() const = 0;
-  /// A JSON array of servers, each an object as a server tells of itself. Waits.
+  /// A JSON array of servers, each an object as a server tells of itself; of one that does not answer, its name and why, as
+  /// "error". Waits.
   virtual result<std::string> servers() = 0;
   /// No sink is called when it returns.
   virtual void stop() = 0;
@@ -39,7 +41,7 @@ result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& optio
 result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work);
 
 /// A running cluster: sessions with all of its nodes that can be reached, those that break made again. A request goes to
-/// the node with the fewest that this gateway asked. `folder`: with the nodes' files and certificates
+/// the node with the fewest of this gateway's that are unanswered. `folder`: with the nodes' files and certificates
 /// (setup/cluster_folder.hpp). Errors: not_found where it is none; that of the last node tried where none can be reached.
 result<std::unique_ptr<backend>> connect_cluster(const std::string& folder);
 

@@ -14,6 +14,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "gateway/backend.hpp"
+#include "gateway/openai/json_text.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
 
@@ -104,14 +105,19 @@ class cluster_backend final : public backend {
   result<std::string> servers() override {
     auto list = ordered_json::array();
     for (const auto& [name, client] : clients()) {
-      auto told = client ? client->status(status_time) : result<std::string>(error{errc::io, ""});
+      if (!client) {
+        list.push_back({{"name", name}, {"error", "not connected"}});
+        continue;
+      }
+      const auto told = client->status(status_time);
       auto read = told ? ordered_json::parse(*told, nullptr, false) : ordered_json();
       if (read.is_object())
         list.push_back(std::move(read));
       else
-        list.push_back({{"name", name}, {"up", false}});
+        list.push_back(
+            {{"name", name}, {"error", told ? "its status makes no sense" : told.error().message}});
     }
-    return list.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return json_text(list);
   }
 
   void stop() override {

@@ -1,7 +1,6 @@
 #include "gateway/desk.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,7 @@
 
 #include "gateway/job.hpp"
 #include "gateway/metrics.hpp"
+#include "gateway/openai/json_text.hpp"
 #include "gateway/openai/reply.hpp"
 #include "gateway/static_files.hpp"
 
@@ -20,11 +20,8 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* json_type = "application/json";
-constexpr std::size_t most_metrics_paths = 64;
-
-std::string text_of(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
+/// That wait to hear how the servers are.
+constexpr std::size_t most_lookers = 256;
 
 api_problem no_such_model(const std::string& name) {
   return {.status = 404,
@@ -78,30 +75,27 @@ desk::desk(const gateway_options& options, backend& behind)
   asker_ = std::thread([this] {
     std::unique_lock lock(mutex_);
     for (;;) {
-      asked_.wait(lock, [this] { return ends_ || !asks_.empty(); });
+      changed_.wait(lock, [this] { return ends_ || is_wanted_; });
       if (ends_) return;
-      const auto next = std::move(asks_.front());
-      asks_.pop_front();
+      is_wanted_ = false;
       lock.unlock();
-      next();
+      server_->post([this, servers = behind_.servers()] { take_servers(servers); });
       lock.lock();
     }
   });
 }
 
 desk::~desk() {
+  stop();
+}
+
+void desk::stop() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
-    asked_.notify_all();
+    changed_.notify_all();
   }
-  asker_.join();
-}
-
-void desk::beside(std::function<void()> what) {
-  const std::lock_guard lock(mutex_);
-  asks_.push_back(std::move(what));
-  asked_.notify_all();
+  if (asker_.joinable()) asker_.join();
 }
 
 // ------------------------------------------------------------------------------------------ routes
@@ -187,7 +181,7 @@ void desk::live(const exchange& from) {
 void desk::ready(const exchange& from) {
   if (behind_.is_ready()) return reply(*from, R"({"status":"ready"})");
   refuse(*from, {.status = 503,
-                 .message = "no plan is in force, or nobody answers",
+                 .message = "no node of the cluster is connected",
                  .type = "server_error",
                  .code = "not_ready",
                  .retry_after_s = 1});
@@ -252,7 +246,7 @@ void desk::completions(const exchange& from) {
   auto asked = parse_completion(from->request().body, limits());
   if (asked.problem) return refuse(*from, *asked.problem);
   if (!knows(*from, asked.content.model)) return;
-  job::asked made;
+  job::order made;
   made.kind = reply_kind::completion;
   made.how = std::move(asked.content.how);
   if (const auto why = beyond_us(made.how, options_.model)) return refuse(*from, *why);
@@ -280,7 +274,7 @@ void desk::chat(const exchange& from) {
                                                  served.id, served.no_chat),
                           .param = "messages",
                           .code = "unsupported_endpoint"});
-  job::asked made;
+  job::order made;
   made.kind = reply_kind::chat;
   made.how = std::move(asked.content.how);
   if (const auto why = beyond_us(made.how, served)) return refuse(*from, *why);
@@ -309,9 +303,9 @@ void desk::admit(std::shared_ptr<job> asked) {
   if (!has_turn && n_waiting_ + n > options_.most_waiting) {
     ++figures_.turned_away;
     return asked->turn_away({.status = 429,
-                             .message = fmt::format("{} answers are being made and {} wait; try "
-                                                    "again later",
-                                                    n_running_, n_waiting_),
+                             .message = fmt::format("{} answers are being made and {} wait, of {} "
+                                                    "that may (--most-waiting); try again later",
+                                                    n_running_, n_waiting_, options_.most_waiting),
                              .type = "rate_limit_error",
                              .code = "rate_limit_exceeded",
                              .retry_after_s = retry_after_s()});
@@ -319,10 +313,10 @@ void desk::admit(std::shared_ptr<job> asked) {
   asked->watch_peer();
   n_waiting_ += n;
   waiting_.push_back(std::move(asked));
-  let_in();
+  start_waiting();
 }
 
-void desk::let_in() {
+void desk::start_waiting() {
   while (!waiting_.empty()) {
     const auto next = waiting_.front();
     const auto n = next->answers();
@@ -338,7 +332,7 @@ void desk::let_in() {
 
 void desk::ended(std::size_t answers) {
   n_running_ -= answers;
-  let_in();
+  start_waiting();
 }
 
 void desk::forget(const job* waiting) {
@@ -346,7 +340,7 @@ void desk::forget(const job* waiting) {
   if (found == waiting_.end()) return;
   n_waiting_ -= (*found)->answers();
   waiting_.erase(found);
-  let_in();
+  start_waiting();
 }
 
 /// Until those that wait now will have had their turn, as long as recent answers took.
@@ -382,23 +376,48 @@ void desk::tokenize(const exchange& from) {
     told["token_strs"] = ordered_json::array();
     for (const auto id : ids) told["token_strs"].push_back(piece_of(*served.tokens, id));
   }
-  reply(*from, text_of(told));
+  reply(*from, json_text(told));
 }
 
 void desk::detokenize(const exchange& from) {
   const auto asked = parse_detokenize(from->request().body, limits());
   if (asked.problem) return refuse(*from, *asked.problem);
   if (!knows(*from, asked.content.model)) return;
-  reply(*from, text_of({{"prompt", options_.model.tokens->decode(asked.content.ids)}}));
+  reply(*from,
+        json_text(ordered_json{{"prompt", options_.model.tokens->decode(asked.content.ids)}}));
+}
+
+void desk::with_servers(const exchange& from, servers_function told) {
+  if (answered_next_.size() + answered_later_.size() >= most_lookers)
+    return refuse(*from, {.status = 503,
+                          .message = fmt::format("{} requests wait to hear of the servers already; "
+                                                 "try again later",
+                                                 most_lookers),
+                          .type = "server_error",
+                          .code = "overloaded",
+                          .retry_after_s = 1});
+  answered_later_.push_back(std::move(told));
+  if (answered_next_.empty()) ask_servers();
+}
+
+void desk::ask_servers() {
+  answered_next_.swap(answered_later_);
+  const std::lock_guard lock(mutex_);
+  is_wanted_ = true;
+  changed_.notify_all();
+}
+
+void desk::take_servers(const result<std::string>& servers) {
+  for (const auto& told : std::exchange(answered_next_, {})) told(servers);
+  // An answer may have let somebody ask who waited behind it.
+  if (answered_next_.empty() && !answered_later_.empty()) ask_servers();
 }
 
 void desk::status(const exchange& from) {
-  beside([this, from] {
-    auto told = behind_.servers();
-    server_->post([this, from, told = std::move(told)] {
-      if (!told) return refuse(*from, problem_of(told.error()));
-      const auto& served = options_.model;
-      reply(*from, text_of({{"model", served.id},
+  with_servers(from, [this, from](const result<std::string>& servers) {
+    if (!servers) return refuse(*from, problem_of(servers.error()));
+    const auto& served = options_.model;
+    const ordered_json told{{"model", served.id},
                             {"quality_budget_percent", served.quality_percent},
                             {"ready", behind_.is_ready()},
                             {"running", n_running_},
@@ -407,19 +426,16 @@ void desk::status(const exchange& from) {
                             {"generation_tokens", figures_.generation_tokens},
                             {"budget_nats", figures_.budget_nats},
                             {"spent_nats", figures_.spent_nats},
-                            {"servers", ordered_json::parse(*told)}}));
-    });
+                            {"servers", ordered_json::parse(*servers)}};
+    reply(*from, json_text(told));
   });
 }
 
 void desk::metrics(const exchange& from) {
-  beside([this, from] {
-    auto told = behind_.servers();
-    server_->post([this, from, told = std::move(told)] {
-      from->respond(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                    metrics_text(figures_, options_.model, server_->figures(),
-                                 told ? *told : std::string("[]")));
-    });
+  with_servers(from, [this, from](const result<std::string>& servers) {
+    from->respond(200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+                  metrics_text(figures_, options_.model, server_->figures(),
+                               servers ? *servers : std::string("[]")));
   });
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include "gateway/figures.hpp"
 #include "gateway/gateway.hpp"
@@ -26,15 +27,19 @@ class job;
 void refuse(net::http_exchange& to, const api_problem& what);
 void reply(net::http_exchange& to, std::string_view json);
 
-/// A token's text inside others, with the space that it may begin with; U+FFFD where it is a part of a character.
+/// A token's text inside others, with the space that it may begin with; U+FFFD where it is a part of a character, whose bytes are
+/// not known then.
 std::string piece_of(const model::tokenizer& tokens, std::int32_t id);
 
 class desk {
  public:
   /// `server` is there before the first request, and outlives what was posted to it.
   desk(const gateway_options& options, backend& behind);
-  /// What waits for a status is left.
+  /// stop().
   ~desk();
+  /// The backend is not asked from here any more when it returns; what waits for a status is left. Once the server has
+  /// stopped, and before the backend does. Not on the server's thread.
+  void stop();
   void use(net::http_server& server) { server_ = &server; }
 
   void take(std::shared_ptr<net::http_exchange> from);
@@ -78,10 +83,16 @@ class desk {
   void page(const exchange& from);
 
   void admit(std::shared_ptr<job> asked);
-  void let_in();
+  /// Starts those that wait, as far as there is room.
+  void start_waiting();
   int retry_after_s() const;
-  /// Does something on a thread beside, which may wait.
-  void beside(std::function<void()> what);
+
+  using servers_function = std::function<void(const result<std::string>& servers)>;
+  /// Asks the backend, which may take long, on a thread beside. One question at a time: its answer is for all who waited when
+  /// it was asked. Where too many wait, `from` is told to come later.
+  void with_servers(const exchange& from, servers_function told);
+  void ask_servers();
+  void take_servers(const result<std::string>& servers);
 
   const gateway_options& options_;
   backend& behind_;
@@ -90,11 +101,12 @@ class desk {
   std::mt19937_64 random_;
   std::deque<std::shared_ptr<job>> waiting_;
   std::size_t n_waiting_ = 0, n_running_ = 0;  ///< Answers.
+  std::vector<servers_function> answered_next_,
+      answered_later_;  ///< By the question that is asked, and by another.
 
   std::mutex mutex_;  ///< Of what follows.
-  std::condition_variable asked_;
-  std::deque<std::function<void()>> asks_;
-  bool ends_ = false;
+  std::condition_variable changed_;
+  bool is_wanted_ = false, ends_ = false;
   std::thread asker_;
 };
 

@@ -4,9 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
-
-#include "gateway/openai/reply.hpp"
 
 /// What a gateway counts.
 namespace ordermoe::gateway {
@@ -34,13 +31,11 @@ class time_histogram {
 
 struct gateway_figures {
   std::uint64_t prompt_tokens = 0, generation_tokens = 0;
-  std::map<std::string, std::uint64_t> finished;                  ///< By reason.
-  std::map<std::pair<std::string, int>, std::uint64_t> requests;  ///< By path and status.
-  std::uint64_t turned_away = 0;                                  ///< For want of room.
+  std::map<std::string, std::uint64_t> finished;  ///< Answers, by reason.
+  std::uint64_t turned_away = 0;                  ///< For want of room.
   std::size_t running = 0, waiting = 0;
   time_histogram first_token, per_token, whole;
   double budget_nats = 0, spent_nats = 0;
-  executions ran;
   double recent_answer_s = 1;  ///< Of the last few.
 };
 

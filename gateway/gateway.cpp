@@ -1,7 +1,5 @@
 #include "gateway/gateway.hpp"
 
-#include <fmt/format.h>
-
 #include <atomic>
 #include <ctime>
 #include <utility>
@@ -32,9 +30,37 @@ result<served_model> describe_model(const std::filesystem::path& folder) {
     return chat.error();
   made.vocabulary = shape->vocab_size;
   made.context = shape->max_context;
-  made.is_encoder_decoder = shape->encoder_decoder.has_value();
   made.created_s = static_cast<std::int64_t>(std::time(nullptr));
   return made;
+}
+
+namespace {
+
+net::http_server_options http_of(const gateway_options& options) {
+  net::http_server_options made;
+  made.listen = options.listen;
+  made.limits = options.limits;
+  made.tls = options.tls;
+  made.allows_remote = options.tls && !options.keys.empty();
+  made.problem_type = "application/json";
+  made.problem_body = [](int status, std::string_view what) {
+    return problem_json(problem_of_status(status, what));
+  };
+  return made;
+}
+
+/// Of an address, with what a gateway's user can do about it.
+error explained(error why) {
+  if (why.code == errc::usage)
+    why.message += ". An address for others needs --api-keys and --tls-certificate with --tls-key";
+  return why;
+}
+
+}  // namespace
+
+result<void> check_gateway(const gateway_options& options) {
+  if (auto good = net::check_listen(http_of(options)); !good) return explained(good.error());
+  return {};
 }
 
 class gateway::content {
@@ -45,26 +71,13 @@ class gateway::content {
   ~content() { stop(); }
 
   result<void> begin() {
-    net::http_server_options http;
-    http.listen = options_.listen;
-    http.limits = options_.limits;
-    http.tls = options_.tls;
-    http.allows_remote = options_.tls && !options_.keys.empty();
-    http.problem_type = "application/json";
-    http.problem_body = [](int status, std::string_view what) {
-      return problem_json(problem_of_status(status, what));
-    };
-    auto made = net::http_server::start(http, [this](std::shared_ptr<net::http_exchange> from) {
-      // Somebody may come before there is a server to post to.
-      has_server_.wait(false);
-      desk_.take(std::move(from));
-    });
-    if (!made && made.error().code == errc::usage)
-      return error{errc::usage,
-                   fmt::format("{}. An address for others needs --api-keys and --tls-certificate "
-                               "with --tls-key",
-                               made.error().message)};
-    if (!made) return made.error();
+    auto made = net::http_server::start(http_of(options_),
+                                        [this](std::shared_ptr<net::http_exchange> from) {
+                                          // Somebody may come before there is a server to post to.
+                                          has_server_.wait(false);
+                                          desk_.take(std::move(from));
+                                        });
+    if (!made) return explained(made.error());
     server_ = std::move(*made);
     desk_.use(*server_);
     has_server_ = true;
@@ -77,6 +90,7 @@ class gateway::content {
   void stop() {
     if (std::exchange(is_stopped_, true)) return;
     if (server_) server_->stop();
+    desk_.stop();
     behind_->stop();
   }
 

@@ -28,7 +28,6 @@ struct served_model {
   std::size_t context = 0;     ///< Positions of a request, prompt and answer.
   std::int64_t created_s = 0;  ///< Since 1970.
   double quality_percent = 0;  ///< Perplexity that answers may lose; negative: without limit.
-  bool is_encoder_decoder = false;
 };
 
 /// Reads what a model's folder says. Errors name the file.
@@ -47,6 +46,10 @@ struct gateway_options {
   std::chrono::milliseconds longest_answer{120'000};
   std::filesystem::path pages;  ///< Folder of a dashboard; empty, or not there: none.
 };
+
+/// What gateway::start() would refuse of the address, the keys and the files of TLS, for whoever has a backend to start
+/// before. Errors: those of gateway::start().
+result<void> check_gateway(const gateway_options& options);
 
 class gateway {
  public:

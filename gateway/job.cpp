@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planning/serving/ledgers.hpp"
+
 namespace ordermoe::gateway {
 
 namespace {
@@ -24,8 +26,11 @@ double nats(loss_units units) {
   return static_cast<double>(units) / units_per_loss;
 }
 
-executions executions_of(const actors::told_executions& told) {
-  return {told[0], told[1], told[2], told[3]};
+named_counts named(const actors::told_executions& told) {
+  named_counts made;
+  for (std::size_t i = 0; i < told.size(); ++i)
+    made.emplace_back(serving::to_string(static_cast<serving::execution_kind>(i)), told[i]);
+  return made;
 }
 
 double seconds(std::int64_t ns) {
@@ -34,18 +39,18 @@ double seconds(std::int64_t ns) {
 
 }  // namespace
 
-job::job(desk& at, std::shared_ptr<net::http_exchange> from, asked what)
-    : desk_(at), from_(std::move(from)), asked_(std::move(what)) {
+job::job(desk& at, std::shared_ptr<net::http_exchange> from, order what)
+    : desk_(at), from_(std::move(from)), order_(std::move(what)) {
   const auto& served = at.options().model;
-  head_.kind = asked_.kind;
-  head_.id = at.new_id(asked_.kind == reply_kind::chat ? "chatcmpl" : "cmpl");
+  head_.kind = order_.kind;
+  head_.id = at.new_id(order_.kind == reply_kind::chat ? "chatcmpl" : "cmpl");
   head_.model = served.id;
   // It says that the same seed gives the same answer, which it need not where experts may be replaced.
   if (served.quality_percent == 0) head_.fingerprint = "fp_" + served.digest.substr(0, 12);
   head_.created_s = now_s();
-  seed_ = asked_.how.seed ? *asked_.how.seed : at.random();
-  choices_.resize(asked_.prompts.size() * asked_.how.n);
-  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].prompt = i / asked_.how.n;
+  seed_ = order_.how.seed ? *order_.how.seed : at.random();
+  choices_.resize(order_.prompts.size() * order_.how.n);
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].prompt = i / order_.how.n;
 }
 
 void job::watch_peer() {
@@ -64,13 +69,13 @@ void job::start() {
 actors::remote_request job::request_of(std::size_t i) {
   actors::remote_request made;
   auto& spec = made.spec;
-  spec.prompt = asked_.prompts[choices_[i].prompt];
-  spec.max_new_tokens = asked_.max_tokens;
-  spec.temperature = asked_.how.temperature;
+  spec.prompt = order_.prompts[choices_[i].prompt];
+  spec.max_new_tokens = order_.max_tokens;
+  spec.temperature = order_.how.temperature;
   spec.sampling_seed = seed_;
   // Of its place in the request, not of the request: the same seed draws the same wherever it is asked.
   spec.sampling_stream = i;
-  const auto& how = asked_.how;
+  const auto& how = order_.how;
   auto& choice = spec.choice;
   choice.top_p = how.top_p;
   choice.top_k = how.top_k;
@@ -80,8 +85,8 @@ actors::remote_request job::request_of(std::size_t i) {
   for (const auto& [id, bias] : how.logit_bias)
     choice.bias.emplace_back(id, static_cast<float>(bias));
   spec.tells_executions = true;
-  spec.stop_strings = asked_.how.stop;
-  spec.ignore_end_of_text = asked_.how.ignore_eos;
+  spec.stop_strings = order_.how.stop;
+  spec.ignore_end_of_text = order_.how.ignore_eos;
   spec.deadline_ns = std::chrono::nanoseconds(desk_.options().longest_answer).count();
   return made;
 }
@@ -89,7 +94,7 @@ actors::remote_request job::request_of(std::size_t i) {
 actors::answer_sink job::sink_of(std::size_t i) {
   auto& server = desk_.server();
   actors::answer_sink made;
-  if (asked_.how.stream || asked_.how.logprobs)
+  if (order_.how.stream || order_.how.logprobs)
     made.on_token = [self = shared_from_this(), &server, i](const actors::answer_token& told) {
       server.post([self, i, told] { self->take(i, told); });
     };
@@ -117,21 +122,21 @@ token_report job::report_of(const actors::answer_token& told) const {
 /// The space that stands between a prompt and its answer is no part of a message.
 std::string job::text_of(choice& of, std::string text) const {
   if (text.empty() || std::exchange(of.has_text, true)) return text;
-  if (asked_.kind == reply_kind::chat && text.starts_with(' ')) text.erase(0, 1);
+  if (order_.kind == reply_kind::chat && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 
 void job::begin_stream() {
   if (writer_) return;
-  writer_.emplace(head_, asked_.how.include_usage);
+  writer_.emplace(head_, order_.how.include_usage);
   from_->begin_stream(200, {{"Content-Type", "text/event-stream; charset=utf-8"},
                             {"Cache-Control", "no-cache"},
                             {"X-Accel-Buffering", "no"}});
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     chunk_content first;
     first.begins = true;
-    if (!asked_.echoed.empty()) first.text = asked_.echoed[choices_[i].prompt];
-    if (asked_.kind == reply_kind::chat || !first.text.empty()) put(i, first);
+    if (!order_.echoed.empty()) first.text = order_.echoed[choices_[i].prompt];
+    if (order_.kind == reply_kind::chat || !first.text.empty()) put(i, first);
   }
 }
 
@@ -145,18 +150,18 @@ void job::put(std::size_t i, chunk_content content) {
 void job::take(std::size_t i, const actors::answer_token& told) {
   if (is_over_) return;
   auto& of = choices_[i];
-  if (asked_.how.logprobs) of.reports.push_back(report_of(told));
-  if (!asked_.how.stream) return;
+  if (order_.how.logprobs) of.reports.push_back(report_of(told));
+  if (!order_.how.stream) return;
   begin_stream();
   const auto text = text_of(of, told.text);
   chunk_content content;
   content.text = text;
-  if (asked_.how.trace) {
+  if (order_.how.trace) {
     content.traced_id = told.id;
-    if (told.executions) content.ran = executions_of(*told.executions);
+    if (told.executions) content.ran = named(*told.executions);
   }
   if (text.empty() && !content.traced_id && of.reports.empty()) return;
-  if (asked_.how.logprobs) content.logprobs = &of.reports;
+  if (order_.how.logprobs) content.logprobs = &of.reports;
   put(i, content);
   of.reports.clear();
 }
@@ -176,7 +181,7 @@ void job::end(std::size_t i, actors::request_outcome told) {
                                   .type = "server_error",
                                   .code = "cancelled"});
   count(of);
-  if (asked_.how.stream) {
+  if (order_.how.stream) {
     begin_stream();
     const auto tail = text_of(of, of.outcome.text_tail);
     chunk_content last;
@@ -193,8 +198,8 @@ void job::end(std::size_t i, actors::request_outcome told) {
 
 void job::finish() {
   is_over_ = true;
-  if (asked_.how.stream) {
-    if (asked_.how.include_usage) from_->write(writer_->usage(usage()));
+  if (order_.how.stream) {
+    if (order_.how.include_usage) from_->write(writer_->usage(usage()));
     from_->write(last_event);
     return from_->end();
   }
@@ -203,10 +208,10 @@ void job::finish() {
     auto& of = choices_[i];
     reply_choice made;
     made.index = static_cast<std::uint32_t>(i);
-    if (!asked_.echoed.empty()) made.text = asked_.echoed[of.prompt];
+    if (!order_.echoed.empty()) made.text = order_.echoed[of.prompt];
     made.text += text_of(of, of.outcome.text);
     made.finish = finish_of(of.outcome.finish);
-    if (asked_.how.logprobs) made.logprobs = std::move(of.reports);
+    if (order_.how.logprobs) made.logprobs = std::move(of.reports);
     list.push_back(std::move(made));
   }
   reply(*from_, reply_json(head_, list, usage()));
@@ -214,31 +219,33 @@ void job::finish() {
 
 reply_usage job::usage() const {
   reply_usage made;
-  for (const auto& prompt : asked_.prompts) made.prompt_tokens += prompt.size();
+  for (const auto& prompt : order_.prompts) made.prompt_tokens += prompt.size();
   made.is_reproducible = desk_.options().model.quality_percent == 0;
+  std::optional<actors::told_executions> ran;
   for (const auto& each : choices_) {
     made.completion_tokens += each.outcome.token_ids.size();
     made.attempts = std::max(made.attempts, each.outcome.attempts);
     made.budget_nats += nats(each.outcome.budget);
     made.spent_nats += nats(each.outcome.spent);
     if (each.outcome.executions) {
-      if (!made.ran) made.ran.emplace();
-      *made.ran += executions_of(*each.outcome.executions);
+      if (!ran) ran.emplace();
+      for (std::size_t i = 0; i < ran->size(); ++i) (*ran)[i] += (*each.outcome.executions)[i];
     }
   }
+  if (ran) made.ran = named(*ran);
   return made;
 }
 
-void job::count(const choice& of) {
+void job::count(choice& of) {
+  of.is_counted = true;
   auto& figures = desk_.figures();
   const auto& outcome = of.outcome;
   const auto n = outcome.token_ids.size();
   ++figures.finished[finish_of(outcome.finish)];
-  figures.prompt_tokens += asked_.prompts[of.prompt].size();
+  figures.prompt_tokens += order_.prompts[of.prompt].size();
   figures.generation_tokens += n;
   figures.budget_nats += nats(outcome.budget);
   figures.spent_nats += nats(outcome.spent);
-  if (outcome.executions) figures.ran += executions_of(*outcome.executions);
   const auto whole = seconds(outcome.done_ns - outcome.arrival_ns);
   figures.whole.add(whole);
   constexpr double share_of_new = 0.1;
@@ -254,7 +261,7 @@ void job::count(const choice& of) {
 
 void job::fail(const api_problem& why) {
   is_over_ = true;
-  ++desk_.figures().finished["error"];
+  count_the_rest("error");
   cancel_the_rest();
   if (!writer_) return refuse(*from_, why);
   from_->write(problem_event(problem_json(why)));
@@ -269,8 +276,14 @@ void job::turn_away(const api_problem& why) {
 
 void job::gone() {
   if (std::exchange(is_over_, true)) return;
-  ++desk_.figures().finished["abort"];
+  count_the_rest("abort");
   has_started_ ? cancel_the_rest() : desk_.forget(this);
+}
+
+/// Choices whose end was not counted: the one that failed among them.
+void job::count_the_rest(const char* reason) {
+  desk_.figures().finished[reason] += static_cast<std::uint64_t>(
+      std::ranges::count_if(choices_, [](const choice& each) { return !each.is_counted; }));
 }
 
 void job::cancel_the_rest() {

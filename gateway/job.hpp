@@ -15,14 +15,15 @@ namespace ordermoe::gateway {
 /// One request for answers: README.md has its states. On the server's thread.
 class job final : public std::enable_shared_from_this<job> {
  public:
-  struct asked {
+  /// What is asked for.
+  struct order {
     reply_kind kind = reply_kind::chat;
     std::vector<std::vector<std::int32_t>> prompts;
     std::vector<std::string> echoed;  ///< What each answer begins with; empty: nothing.
     generation how;
     std::uint32_t max_tokens = 0;
   };
-  job(desk& at, std::shared_ptr<net::http_exchange> from, asked what);
+  job(desk& at, std::shared_ptr<net::http_exchange> from, order what);
 
   std::size_t answers() const { return choices_.size(); }
   /// Before it is started or waits.
@@ -34,7 +35,7 @@ class job final : public std::enable_shared_from_this<job> {
   struct choice {
     std::size_t prompt = 0;
     std::uint64_t request = 0;
-    bool has_ended = false, has_text = false;
+    bool has_ended = false, is_counted = false, has_text = false;
     std::size_t bytes = 0;  ///< Of its text, that were told.
     actors::request_outcome outcome;
     std::vector<token_report> reports;  ///< That were not told yet.
@@ -53,11 +54,12 @@ class job final : public std::enable_shared_from_this<job> {
   void put(std::size_t i, chunk_content content);
   token_report report_of(const actors::answer_token& told) const;
   reply_usage usage() const;
-  void count(const choice& of);
+  void count(choice& of);
+  void count_the_rest(const char* reason);
 
   desk& desk_;
   std::shared_ptr<net::http_exchange> from_;
-  asked asked_;
+  order order_;
   reply_head head_;
   std::vector<choice> choices_;
   std::optional<chunk_writer> writer_;  ///< Once a stream has begun.

@@ -1,13 +1,13 @@
 #include "gateway/keys.hpp"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <cctype>
 #include <sstream>
 
 #include "config/files.hpp"
 #include "config/sha256.hpp"
+#include "net/identity/certificates.hpp"
 
 namespace ordermoe::gateway {
 
@@ -15,21 +15,6 @@ namespace {
 
 constexpr std::size_t shortest_key = 16;
 constexpr std::size_t most_file_bytes = 1u << 20;
-
-std::string digest_of(std::string_view text) {
-  sha256 digest;
-  digest.update(text);
-  return digest.finish();
-}
-
-/// Of equally long texts, without a branch that depends on them.
-bool are_same(const std::string& left, const std::string& right) {
-  unsigned differing = 0;
-  for (std::size_t i = 0; i < left.size(); ++i)
-    differing |= static_cast<unsigned>(static_cast<unsigned char>(left[i]) ^
-                                       static_cast<unsigned char>(right[i]));
-  return differing == 0;
-}
 
 bool is_bearer(std::string_view text) {
   constexpr std::string_view word = "bearer ";
@@ -42,16 +27,13 @@ bool is_bearer(std::string_view text) {
 }  // namespace
 
 api_keys::api_keys(const std::vector<std::string>& keys) {
-  for (const auto& key : keys) digests_.push_back(digest_of(key));
+  for (const auto& key : keys) digests_.push_back(sha256_hex(key));
 }
 
 result<api_keys> api_keys::read(const std::filesystem::path& file) {
   const auto text = read_file(file, most_file_bytes);
   if (!text) return text.error();
-  struct stat facts {};
-  if (::stat(file.c_str(), &facts) == 0 && (facts.st_mode & 077) != 0)
-    return error{errc::usage, fmt::format("{}: others can read the keys in it; `chmod 600 {}`",
-                                          file.string(), file.string())};
+  if (auto good = net::check_owner_alone(file); !good) return good.error();
   std::vector<std::string> keys;
   std::istringstream lines(*text);
   std::size_t number = 0;
@@ -79,9 +61,9 @@ bool api_keys::allow(std::string_view authorization) const {
   if (digests_.empty()) return true;
   if (!is_bearer(authorization)) return false;
   authorization.remove_prefix(authorization.find(' ') + 1);
-  const auto digest = digest_of(authorization);
+  const auto digest = sha256_hex(authorization);
   bool found = false;
-  for (const auto& each : digests_) found |= are_same(each, digest);
+  for (const auto& each : digests_) found |= same_digest(each, digest);
   return found;
 }
 

@@ -15,8 +15,8 @@ class api_keys {
   /// No keys: everybody may ask.
   api_keys() = default;
   explicit api_keys(const std::vector<std::string>& keys);
-  /// A key a line; empty lines and those that begin with # are none. Errors: those of read_file; usage where others can read
-  /// the file, where it has no key, or one of fewer than 16 characters.
+  /// A key a line; empty lines and those that begin with # are none. Errors: those of read_file and net::check_owner_alone;
+  /// usage where it has no key, or one of fewer than 16 characters.
   static result<api_keys> read(const std::filesystem::path& file);
 
   bool empty() const { return digests_.empty(); }

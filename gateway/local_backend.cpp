@@ -10,6 +10,7 @@
 #include "config/job.hpp"
 #include "embedding/configuration.hpp"
 #include "gateway/backend.hpp"
+#include "gateway/openai/json_text.hpp"
 #include "planning/plan.hpp"
 
 namespace ordermoe::gateway {
@@ -49,7 +50,7 @@ class local_backend final : public backend {
     for (const auto& link : now->links)
       if (link.ledger.from < list.size())
         list[link.ledger.from]["links"].push_back(actors::link_json(link.ledger));
-    return list.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    return json_text(list);
   }
 
   void stop() override { running_->stop(); }

@@ -3,10 +3,16 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <fmt/format.h>
+
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
+
+#include "planning/serving/ledgers.hpp"
 
 namespace ordermoe::gateway {
 
@@ -56,9 +62,17 @@ class families {
   std::vector<MetricFamily> all_;
 };
 
-double number(const json& of, const char* member) {
+/// Nothing where it is not told.
+std::optional<double> number(const json& of, const char* member) {
   const auto found = of.find(member);
-  return found != of.end() && found->is_number() ? found->get<double>() : 0;
+  if (found == of.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+/// An empty array where there is none.
+json array(const json& of, const char* member) {
+  const auto found = of.find(member);
+  return found != of.end() && found->is_array() ? *found : json::array();
 }
 
 void add_requests(families& to, const gateway_figures& figures) {
@@ -121,35 +135,52 @@ constexpr server_family server_families[] = {
      "refused_frames"}};
 
 std::string name_of(const json& server) {
-  return server.value("name", std::string("?"));
+  const auto found = server.find("name");
+  return found != server.end() && found->is_string() ? found->get<std::string>() : "?";
+}
+
+using names = std::map<double, std::string>;
+
+/// Names of servers by the index that others know them by: as they say themselves, and as those say that are connected with
+/// them.
+names names_of(const json& servers) {
+  names made;
+  for (const auto& server : servers) {
+    if (const auto index = number(server, "server")) made[*index] = name_of(server);
+    for (const auto& peer : array(server, "peers"))
+      if (const auto index = number(peer, "server")) made.emplace(*index, name_of(peer));
+  }
+  return made;
 }
 
 void add_executions(families& to, const json& servers) {
-  constexpr const char* kinds[] = {"local_exact", "local_substitute", "remote_exact",
-                                   "remote_substitute"};
   to.begin("ordermoe_executions_total", "Expert slots, by where and what ran.",
            MetricType::Counter);
   for (const auto& server : servers) {
-    const auto found = server.find("executions");
-    if (found == server.end() || !found->is_array() || found->size() != std::size(kinds)) continue;
-    for (std::size_t i = 0; i < std::size(kinds); ++i)
-      to.add((*found)[i].get<double>(), {{"server", name_of(server)}, {"kind", kinds[i]}});
+    const auto told = array(server, "executions");
+    if (told.size() != serving::n_execution_kinds) continue;
+    for (std::size_t i = 0; i < told.size(); ++i)
+      if (told[i].is_number())
+        to.add(told[i].get<double>(),
+               {{"server", name_of(server)},
+                {"kind", serving::to_string(static_cast<serving::execution_kind>(i))}});
   }
 }
 
 void add_links(families& to, const json& servers) {
   to.begin("ordermoe_link_bytes_total", "Charged bytes between servers, by kind of frame.",
            MetricType::Counter);
+  const auto known = names_of(servers);
   for (const auto& server : servers)
-    for (const auto& link : server.value("links", json::array())) {
-      const auto other = link.value("to", std::size_t{0});
-      const auto charged = link.value("charged_bytes", json::object());
-      for (const auto& [kind, bytes] : charged.items())
+    for (const auto& link : array(server, "links")) {
+      const auto index = number(link, "to");
+      const auto charged = link.find("charged_bytes");
+      if (!index || charged == link.end() || !charged->is_object()) continue;
+      const auto found = known.find(*index);
+      const auto other = found == known.end() ? fmt::format("{}", *index) : found->second;
+      for (const auto& [kind, bytes] : charged->items())
         if (bytes.is_number() && bytes.get<double>() > 0)
-          to.add(bytes.get<double>(),
-                 {{"from", name_of(server)},
-                  {"to", other < servers.size() ? name_of(servers[other]) : std::to_string(other)},
-                  {"kind", kind}});
+          to.add(bytes.get<double>(), {{"from", name_of(server)}, {"to", other}, {"kind", kind}});
     }
 }
 
@@ -165,7 +196,8 @@ std::string metrics_text(const gateway_figures& figures, const served_model& ser
     for (const auto& [name, help, type, member] : server_families) {
       made.begin(name, help, type);
       for (const auto& server : read)
-        made.add(number(server, member), {{"server", name_of(server)}});
+        if (const auto value = number(server, member))
+          made.add(*value, {{"server", name_of(server)}});
     }
     add_executions(made, read);
     add_links(made, read);

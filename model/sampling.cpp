@@ -30,21 +30,35 @@ float largest_of(std::span<const float> numbers) {
   return *std::ranges::max_element(lanes);
 }
 
-/// Places of the n largest, largest first, of equal ones the lower.
+/// Places of numbers, largest first, of equal ones the lower; ordered only as far as somebody asks.
 template <class Number>
-std::vector<std::int32_t> largest_places(std::span<const Number> numbers, std::size_t n) {
-  std::vector<std::int32_t> places(numbers.size());
-  std::iota(places.begin(), places.end(), 0);
-  n = std::min(n, places.size());
-  std::ranges::partial_sort(places, places.begin() + static_cast<std::ptrdiff_t>(n),
-                            [&](std::int32_t left, std::int32_t right) {
-                              const auto a = numbers[static_cast<std::size_t>(left)];
-                              const auto b = numbers[static_cast<std::size_t>(right)];
-                              return a > b || (a == b && left < right);
-                            });
-  places.resize(n);
-  return places;
-}
+class ranking {
+ public:
+  explicit ranking(std::span<const Number> numbers) : numbers_(numbers), places_(numbers.size()) {
+    std::iota(places_.begin(), places_.end(), 0);
+  }
+  /// The first n, or all.
+  std::span<const std::int32_t> first(std::size_t n) {
+    n = std::min(n, places_.size());
+    if (n > n_ordered_) {
+      const auto begin = places_.begin();
+      std::partial_sort(begin + static_cast<std::ptrdiff_t>(n_ordered_),
+                        begin + static_cast<std::ptrdiff_t>(n), places_.end(),
+                        [&](std::int32_t left, std::int32_t right) {
+                          const auto a = numbers_[static_cast<std::size_t>(left)];
+                          const auto b = numbers_[static_cast<std::size_t>(right)];
+                          return a > b || (a == b && left < right);
+                        });
+      n_ordered_ = n;
+    }
+    return std::span(places_).first(n);
+  }
+
+ private:
+  std::span<const Number> numbers_;
+  std::vector<std::int32_t> places_;
+  std::size_t n_ordered_ = 0;
+};
 
 std::vector<double> changed_logits(std::span<const float> logits, const sampling_options& options,
                                    std::span<const std::int32_t> answered) {
@@ -64,20 +78,54 @@ std::vector<double> changed_logits(std::span<const float> logits, const sampling
   return scores;
 }
 
+/// How many of the ids, likeliest first, reach `share` in sum, one at least; all where they do not.
+std::size_t few_with(std::span<const double> weights, std::span<const std::int32_t> ids,
+                     double share) {
+  double so_far = 0;
+  std::size_t few = 0;
+  while (few < ids.size() && (few == 0 || so_far < share))
+    so_far += weights[static_cast<std::size_t>(ids[few++])];
+  return few;
+}
+
+/// How many of the first n have the share top_p of what these have together. What n is all of is not ordered to the end for
+/// that, as few are enough most often: then the sum of all is taken in another order, whose rounding may differ, and where
+/// that might change who stays, they are ordered after all.
+std::size_t few_of(ranking<double>& ranked, std::span<const double> weights, std::size_t n,
+                   double top_p) {
+  if (n == weights.size()) {
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    // Of a sum in any order, twice.
+    const double margin =
+        2 * static_cast<double>(n) * std::numeric_limits<double>::epsilon() * total;
+    constexpr std::size_t first_try = 64, growth = 8;
+    for (std::size_t tried = first_try; tried < n; tried *= growth) {
+      const auto ids = ranked.first(tried);
+      const auto low = few_with(weights, ids, top_p * total - margin);
+      if (low == tried) continue;
+      if (few_with(weights, ids, top_p * total + margin) == low) return low;
+      break;
+    }
+  }
+  const auto ids = ranked.first(n);
+  double total = 0;
+  for (const auto id : ids) total += weights[static_cast<std::size_t>(id)];
+  return few_with(weights, ids, top_p * total);
+}
+
 /// Ids that stay in the draw, ascending; `weights` are those of all.
 std::vector<std::int32_t> kept_ids(std::span<const double> weights,
                                    const sampling_options& options) {
   const auto n = options.top_k == 0 ? weights.size() : std::min(options.top_k, weights.size());
-  auto kept = largest_places(weights, n);
-  if (options.top_p < 1) {
-    double total = 0;
-    for (const auto id : kept) total += weights[static_cast<std::size_t>(id)];
-    double so_far = 0;
-    std::size_t few = 0;
-    while (few < kept.size() && (few == 0 || so_far < options.top_p * total))
-      so_far += weights[static_cast<std::size_t>(kept[few++])];
-    kept.resize(few);
+  if (n == weights.size() && options.top_p >= 1) {
+    std::vector<std::int32_t> all(n);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
   }
+  ranking<double> ranked(weights);
+  const auto few = options.top_p < 1 ? few_of(ranked, weights, n, options.top_p) : n;
+  const auto first = ranked.first(few);
+  std::vector<std::int32_t> kept(first.begin(), first.end());
   std::ranges::sort(kept);
   return kept;
 }
@@ -138,7 +186,8 @@ std::vector<token_chance> chances(std::span<const float> logits, std::int32_t ch
     return token_chance{id, static_cast<double>(logits[static_cast<std::size_t>(id)]) - offset};
   };
   std::vector<token_chance> made{chance_of(chosen)};
-  for (const auto id : largest_places(logits, n)) made.push_back(chance_of(id));
+  ranking<float> ranked(logits);
+  for (const auto id : ranked.first(n)) made.push_back(chance_of(id));
   return made;
 }
 

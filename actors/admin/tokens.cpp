@@ -1,7 +1,6 @@
 #include "actors/admin/tokens.hpp"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 
@@ -13,6 +12,7 @@
 
 #include "config/files.hpp"
 #include "config/json.hpp"
+#include "config/sha256.hpp"
 
 namespace ordermoe::actors {
 
@@ -48,10 +48,6 @@ std::string hashed(const std::string& secret, const std::string& salt) {
                                    cost, block, lanes, most_bytes, out.data(), out.size()) == 1;
   ORDERMOE_CHECK(done, "scrypt has its memory");
   return hex(out.data(), out.size());
-}
-
-bool same(const std::string& a, const std::string& b) {
-  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 bool is_hex(const std::string& text, std::size_t digits) {
@@ -131,10 +127,10 @@ result<access_token> token_book::check(const std::string& secret, std::int64_t n
   const auto rest = secret.substr(begin.size() + id_digits + 1);
   const auto digest = sha256_hex(secret);
   if (const auto before = recognised_.find(id); before != recognised_.end())
-    if (same(before->second, digest)) return known;
+    if (same_digest(before->second, digest)) return known;
   if (const auto failed = failed_s_.find(id); failed != failed_s_.end() && failed->second == now_s)
     return error{errc::usage, "the token was tried with a wrong secret; try again in a second"};
-  if (!same(known.hash, hashed(rest, known.salt))) {
+  if (!same_digest(known.hash, hashed(rest, known.salt))) {
     failed_s_[id] = now_s;
     return does_not_hold();
   }

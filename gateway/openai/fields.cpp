@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "gateway/openai/json_text.hpp"
+
 namespace ordermoe::gateway {
 
 using nlohmann::json;
@@ -24,7 +26,7 @@ struct refused_text {
 
 std::string shown(const json& value) {
   constexpr std::size_t longest = 40;
-  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  auto text = json_text(value);
   if (text.size() > longest) text = text.substr(0, longest) + "...";
   return text;
 }
@@ -111,9 +113,11 @@ void fields::wrong_type(const char* name, const json& found, const char* expecte
          "invalid_type");
 }
 
-void fields::only(std::initializer_list<std::string_view> names) const {
+void fields::only(std::initializer_list<std::string_view> names,
+                  std::span<const std::string_view> more) const {
   for (const auto& [name, value] : object_->items())
-    if (std::ranges::find(names, name) == names.end())
+    if (std::ranges::find(names, name) == names.end() &&
+        std::ranges::find(more, name) == more.end())
       return refuse(name, fmt::format("Unrecognized request argument supplied: {}", path_of(name)),
                     "unknown_parameter");
 }

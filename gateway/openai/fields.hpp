@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,8 @@ class fields {
   /// The member as it is; null where there is none.
   const nlohmann::json* find(const char* name) const;
   /// Members that are not among these are refused.
-  void only(std::initializer_list<std::string_view> names) const;
+  void only(std::initializer_list<std::string_view> names,
+            std::span<const std::string_view> more = {}) const;
 
   bool boolean(const char* name, bool otherwise) const;
   double number(const char* name, double low, double high, double otherwise) const;

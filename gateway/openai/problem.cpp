@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gateway/openai/json_text.hpp"
+
 namespace ordermoe::gateway {
 
 using nlohmann::ordered_json;
@@ -15,12 +17,11 @@ ordered_json or_null(const std::string& text) {
 }  // namespace
 
 std::string problem_json(const api_problem& what) {
-  return ordered_json{{"error",
-                       {{"message", what.message},
-                        {"type", what.type},
-                        {"param", or_null(what.param)},
-                        {"code", or_null(what.code)}}}}
-      .dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return json_text(ordered_json{{"error",
+                                 {{"message", what.message},
+                                  {"type", what.type},
+                                  {"param", or_null(what.param)},
+                                  {"code", or_null(what.code)}}}});
 }
 
 api_problem problem_of_status(int status, std::string_view what) {

@@ -4,22 +4,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gateway/openai/json_text.hpp"
+
 namespace ordermoe::gateway {
 
 using nlohmann::ordered_json;
 
 namespace {
 
-std::string text_of(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 const char* object_of(reply_kind kind, bool in_chunks) {
   if (kind == reply_kind::completion) return "text_completion";
   return in_chunks ? "chat.completion.chunk" : "chat.completion";
 }
 
+/// Null where they are not known: what is told of a part of a character is U+FFFD.
 ordered_json bytes_of(const std::string& text) {
+  if (text.find("\xef\xbf\xbd") != std::string::npos) return nullptr;
   auto bytes = ordered_json::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
@@ -63,11 +63,10 @@ ordered_json logprobs_of(reply_kind kind, const std::vector<token_report>* token
   return kind == reply_kind::chat ? chat_logprobs(*tokens) : completion_logprobs(*tokens, offset);
 }
 
-ordered_json json_of(const executions& ran) {
-  return {{"local_exact", ran.local_exact},
-          {"local_substitute", ran.local_substitute},
-          {"remote_exact", ran.remote_exact},
-          {"remote_substitute", ran.remote_substitute}};
+ordered_json json_of(const named_counts& counts) {
+  auto made = ordered_json::object();
+  for (const auto& [name, n] : counts) made[name] = n;
+  return made;
 }
 
 ordered_json json_of(const reply_usage& usage) {
@@ -75,7 +74,7 @@ ordered_json json_of(const reply_usage& usage) {
                     {"attempts", usage.attempts},
                     {"budget_nats", usage.budget_nats},
                     {"spent_nats", usage.spent_nats}};
-  if (usage.ran) ours["executions"] = json_of(*usage.ran);
+  if (!usage.ran.empty()) ours["executions"] = json_of(usage.ran);
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
@@ -101,21 +100,21 @@ std::string reply_json(const reply_head& head, const std::vector<reply_choice>& 
     one["finish_reason"] = each.finish;
     list.push_back(std::move(one));
   }
-  return text_of({{"id", head.id},
-                  {"object", object_of(head.kind, false)},
-                  {"created", head.created_s},
-                  {"model", head.model},
-                  {"system_fingerprint", fingerprint_of(head)},
-                  {"choices", std::move(list)},
-                  {"usage", json_of(usage)}});
+  return json_text(ordered_json{{"id", head.id},
+                                {"object", object_of(head.kind, false)},
+                                {"created", head.created_s},
+                                {"model", head.model},
+                                {"system_fingerprint", fingerprint_of(head)},
+                                {"choices", std::move(list)},
+                                {"usage", json_of(usage)}});
 }
 
 chunk_writer::chunk_writer(const reply_head& head, bool says_usage)
     : is_chat_(head.kind == reply_kind::chat) {
   begin_ = fmt::format(
       R"(data: {{"id":{},"object":"{}","created":{},"model":{},"system_fingerprint":{},)",
-      text_of(head.id), object_of(head.kind, true), head.created_s, text_of(head.model),
-      text_of(fingerprint_of(head)));
+      json_text(ordered_json(head.id)), object_of(head.kind, true), head.created_s,
+      json_text(ordered_json(head.model)), json_text(fingerprint_of(head)));
   end_ = says_usage ? ",\"usage\":null}\n\n" : "}\n\n";
 }
 
@@ -123,23 +122,23 @@ std::string chunk_writer::chunk(const chunk_content& content) const {
   const ordered_json text(content.text);
   std::string said;
   if (!is_chat_)
-    said = fmt::format(R"("text":{})", text_of(text));
+    said = fmt::format(R"("text":{})", json_text(text));
   else if (content.begins)
-    said = fmt::format(R"("delta":{{"role":"assistant","content":{}}})", text_of(text));
+    said = fmt::format(R"("delta":{{"role":"assistant","content":{}}})", json_text(text));
   else if (content.text.empty() && !content.finish.empty())
     said = R"("delta":{})";
   else
-    said = fmt::format(R"("delta":{{"content":{}}})", text_of(text));
+    said = fmt::format(R"("delta":{{"content":{}}})", json_text(text));
   const auto logprobs =
       content.logprobs == nullptr
           ? std::string("null")
-          : text_of(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
-                                content.logprobs, content.text_offset));
+          : json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
+                                  content.logprobs, content.text_offset));
   std::string ours;
   if (content.traced_id) {
     ordered_json trace{{"id", *content.traced_id}};
-    if (content.ran) trace["executions"] = json_of(*content.ran);
-    ours = fmt::format(R"(,"ordermoe":{})", text_of(trace));
+    if (!content.ran.empty()) trace["executions"] = json_of(content.ran);
+    ours = fmt::format(R"(,"ordermoe":{})", json_text(trace));
   }
   const auto finish =
       content.finish.empty() ? std::string("null") : fmt::format("\"{}\"", content.finish);
@@ -148,7 +147,7 @@ std::string chunk_writer::chunk(const chunk_content& content) const {
 }
 
 std::string chunk_writer::usage(const reply_usage& usage) const {
-  return fmt::format("{}\"choices\":[],\"usage\":{}}}\n\n", begin_, text_of(json_of(usage)));
+  return fmt::format("{}\"choices\":[],\"usage\":{}}}\n\n", begin_, json_text(json_of(usage)));
 }
 
 std::string problem_event(std::string_view problem_json) {
@@ -156,11 +155,11 @@ std::string problem_event(std::string_view problem_json) {
 }
 
 std::string model_json(const std::string& id, std::int64_t created_s, std::size_t context) {
-  return text_of({{"id", id},
-                  {"object", "model"},
-                  {"created", created_s},
-                  {"owned_by", "ordermoe"},
-                  {"max_model_len", context}});
+  return json_text(ordered_json{{"id", id},
+                                {"object", "model"},
+                                {"created", created_s},
+                                {"owned_by", "ordermoe"},
+                                {"max_model_len", context}});
 }
 
 std::string models_json(const std::string& model) {

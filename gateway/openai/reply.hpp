@@ -22,7 +22,7 @@ struct reply_head {
 /// One token of those that might have come.
 struct token_choice {
   std::int32_t id = 0;
-  std::string text;  ///< May be half a character.
+  std::string text;  ///< U+FFFD where it is a part of a character; its bytes are not told then.
   double logprob = 0;
 };
 
@@ -32,18 +32,7 @@ struct token_report {
   std::vector<token_choice> top;
 };
 
-/// Expert slots of tokens, by where and what ran.
-struct executions {
-  std::uint64_t local_exact = 0, local_substitute = 0, remote_exact = 0, remote_substitute = 0;
-  executions& operator+=(const executions& more) {
-    local_exact += more.local_exact;
-    local_substitute += more.local_substitute;
-    remote_exact += more.remote_exact;
-    remote_substitute += more.remote_substitute;
-    return *this;
-  }
-  friend bool operator==(const executions&, const executions&) = default;
-};
+using named_counts = std::vector<std::pair<std::string, std::uint64_t>>;
 
 struct reply_choice {
   std::uint32_t index = 0;
@@ -58,7 +47,7 @@ struct reply_usage {
   std::uint32_t attempts = 1;  ///< The most of any choice.
   bool is_reproducible = true;
   double budget_nats = 0, spent_nats = 0;
-  std::optional<executions> ran;
+  named_counts ran;  ///< Expert slots, by where and what ran; empty: not known.
 };
 
 std::string reply_json(const reply_head& head, const std::vector<reply_choice>& choices,
@@ -73,7 +62,7 @@ struct chunk_content {
   const std::vector<token_report>* logprobs = nullptr;
   std::size_t text_offset = 0;            ///< Of a completion's logprobs: bytes before this chunk.
   std::optional<std::int32_t> traced_id;  ///< Of the token, where "trace" asks for it.
-  std::optional<executions> ran;
+  named_counts ran;                       ///< As in reply_usage, of this token.
 };
 
 /// Server-sent events, line ends and all.

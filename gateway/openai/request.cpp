@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 
 #include "gateway/openai/fields.hpp"
 
@@ -82,8 +81,9 @@ void read_bias(const fields& of, const request_limits& limits, generation& how) 
   for (const auto& [name, bias] : value->items()) {
     std::uint32_t id = 0;
     const auto read = std::from_chars(name.data(), name.data() + name.size(), id);
-    const bool is_named =
-        read.ec == std::errc() && read.ptr == name.data() + name.size() && id < limits.vocabulary;
+    // Not also "07", which would be another name of 7.
+    const bool is_named = read.ec == std::errc() && read.ptr == name.data() + name.size() &&
+                          id < limits.vocabulary && (name.size() == 1 || name.front() != '0');
     if (!is_named) return refuse(fmt::format("the name '{}'", name));
     if (!bias.is_number() || !(bias.get<double>() >= -100 && bias.get<double>() <= 100))
       return refuse(bias.is_number() ? bias.dump() : kind_of(bias));
@@ -100,10 +100,25 @@ void read_ours(const fields& of, generation& how) {
     how.quality_percent = ours.number("quality_budget_percent", 0, 1e6, 0);
 }
 
+/// Members that read_generation reads.
+constexpr std::string_view generation_names[] = {"temperature",
+                                                 "top_p",
+                                                 "top_k",
+                                                 "presence_penalty",
+                                                 "frequency_penalty",
+                                                 "seed",
+                                                 "n",
+                                                 "ignore_eos",
+                                                 "stream",
+                                                 "stream_options",
+                                                 "stop",
+                                                 "logit_bias",
+                                                 "ordermoe",
+                                                 "user"};
+
 /// What both kinds have. Their names for the number of tokens and for logprobs differ.
 generation read_generation(const fields& of, const request_limits& limits) {
   generation how;
-  const double most = std::numeric_limits<double>::max();
   how.temperature = of.number("temperature", 0, 2, 1);
   how.top_p = of.number("top_p", 0, 1, 1);
   if (of.has("top_p") && how.top_p == 0)
@@ -131,7 +146,6 @@ generation read_generation(const fields& of, const request_limits& limits) {
   read_ours(of, how);
   // What is fine as long as it asks for nothing.
   static_cast<void>(of.string("user", {}));
-  static_cast<void>(of.number("timeout", 0, most, 0));
   return how;
 }
 
@@ -267,44 +281,31 @@ void refuse_unsupported(const fields& of,
 
 void check_choices(const fields& of, std::size_t prompts, const generation& how,
                    const request_limits& limits) {
-  if (prompts * how.n > limits.choices)
-    of.refuse(
-        "n",
-        fmt::format("Invalid value for 'n': {} prompts with {} answers each are more than {}; "
-                    "ask for fewer.",
-                    prompts, how.n, limits.choices),
-        "invalid_value");
+  if (prompts * how.n <= limits.choices) return;
+  const char* const name = how.n == 1 ? "prompt" : "n";
+  of.refuse(name,
+            fmt::format("Invalid value for '{}': {} prompts with {} answers each are more than {}; "
+                        "ask for fewer.",
+                        name, prompts, how.n, limits.choices),
+            "invalid_value");
 }
 
-}  // namespace
-
-parsed<completion_request> parse_completion(std::string_view body, const request_limits& limits) {
-  parsed<completion_request> made;
+/// A body whose members are among `own` and `shared`, and what `read(of, content, problem)` makes of them.
+template <class Content, class Read>
+parsed<Content> read_body(std::string_view body, std::initializer_list<std::string_view> own,
+                          std::span<const std::string_view> shared, const Read& read) {
+  parsed<Content> made;
   const auto tree = parse_body(body, made.problem);
   const fields of(tree, {}, made.problem);
-  of.only({"model",
-           "prompt",
-           "max_tokens",
-           "temperature",
-           "top_p",
-           "top_k",
-           "n",
-           "stream",
-           "stream_options",
-           "logprobs",
-           "echo",
-           "stop",
-           "presence_penalty",
-           "frequency_penalty",
-           "best_of",
-           "logit_bias",
-           "user",
-           "seed",
-           "suffix",
-           "ignore_eos",
-           "ordermoe"});
-  auto& request = made.content;
-  request.model = of.string("model", {});
+  of.only(own, shared);
+  made.content.model = of.string("model", {});
+  read(of, made.content, made.problem);
+  return made;
+}
+
+using problem_place = std::optional<api_problem>;
+
+void read_completion(const fields& of, completion_request& request, const request_limits& limits) {
   request.prompts = read_prompts(of, limits);
   request.echo = of.boolean("echo", false);
   request.how = read_generation(of, limits);
@@ -318,52 +319,11 @@ parsed<completion_request> parse_completion(std::string_view body, const request
               "unsupported_parameter");
   refuse_unsupported(of, {{"best_of", json(request.how.n)}, {"suffix", json()}});
   check_choices(of, request.prompts.size(), request.how, limits);
-  return made;
 }
 
-parsed<chat_request> parse_chat(std::string_view body, const request_limits& limits) {
-  parsed<chat_request> made;
-  const auto tree = parse_body(body, made.problem);
-  const fields of(tree, {}, made.problem);
-  of.only({"model",
-           "messages",
-           "max_tokens",
-           "max_completion_tokens",
-           "temperature",
-           "top_p",
-           "top_k",
-           "n",
-           "stream",
-           "stream_options",
-           "logprobs",
-           "top_logprobs",
-           "stop",
-           "presence_penalty",
-           "frequency_penalty",
-           "logit_bias",
-           "user",
-           "seed",
-           "ignore_eos",
-           "store",
-           "metadata",
-           "service_tier",
-           "response_format",
-           "tools",
-           "tool_choice",
-           "parallel_tool_calls",
-           "functions",
-           "function_call",
-           "modalities",
-           "audio",
-           "prediction",
-           "reasoning_effort",
-           "safety_identifier",
-           "prompt_cache_key",
-           "verbosity",
-           "ordermoe"});
-  auto& request = made.content;
-  request.model = of.string("model", {});
-  request.messages = read_messages(of, made.problem);
+void read_chat(const fields& of, chat_request& request, problem_place& problem,
+               const request_limits& limits) {
+  request.messages = read_messages(of, problem);
   request.how = read_generation(of, limits);
   request.how.max_tokens = read_max(of, "max_completion_tokens", limits);
   if (!request.how.max_tokens) request.how.max_tokens = read_max(of, "max_tokens", limits);
@@ -381,44 +341,80 @@ parsed<chat_request> parse_chat(std::string_view body, const request_limits& lim
                           {"modalities", json::array({"text"})},
                           {"audio", json()},
                           {"prediction", json()},
-                          {"reasoning_effort", json()}});
+                          {"reasoning_effort", json()},
+                          {"verbosity", json()}});
   check_choices(of, 1, request.how, limits);
-  return made;
 }
 
-parsed<tokenize_request> parse_tokenize(std::string_view body, const request_limits& limits) {
-  parsed<tokenize_request> made;
-  const auto tree = parse_body(body, made.problem);
-  const fields of(tree, {}, made.problem);
-  of.only({"model", "prompt", "messages", "add_special_tokens", "return_token_strs"});
-  auto& request = made.content;
-  request.model = of.string("model", {});
-  if (of.has("messages") == of.has("prompt"))
-    of.refuse("prompt", "Expected either 'prompt' or 'messages'.", "missing_required_parameter");
-  if (of.has("messages"))
-    request.messages = read_messages(of, made.problem);
-  else
-    request.text = of.string("prompt", {});
-  request.add_special_tokens = of.boolean("add_special_tokens", true);
-  request.return_pieces = of.boolean("return_token_strs", false);
-  return made;
+}  // namespace
+
+parsed<completion_request> parse_completion(std::string_view body, const request_limits& limits) {
+  return read_body<completion_request>(
+      body, {"model", "prompt", "max_tokens", "logprobs", "echo", "best_of", "suffix"},
+      generation_names, [&](const fields& of, completion_request& request, problem_place&) {
+        read_completion(of, request, limits);
+      });
+}
+
+parsed<chat_request> parse_chat(std::string_view body, const request_limits& limits) {
+  return read_body<chat_request>(
+      body,
+      {"model",
+       "messages",
+       "max_tokens",
+       "max_completion_tokens",
+       "logprobs",
+       "top_logprobs",
+       "store",
+       "metadata",
+       "service_tier",
+       "response_format",
+       "tools",
+       "tool_choice",
+       "parallel_tool_calls",
+       "functions",
+       "function_call",
+       "modalities",
+       "audio",
+       "prediction",
+       "reasoning_effort",
+       "safety_identifier",
+       "prompt_cache_key",
+       "verbosity"},
+      generation_names, [&](const fields& of, chat_request& request, problem_place& problem) {
+        read_chat(of, request, problem, limits);
+      });
+}
+
+parsed<tokenize_request> parse_tokenize(std::string_view body, const request_limits&) {
+  return read_body<tokenize_request>(
+      body, {"model", "prompt", "messages", "add_special_tokens", "return_token_strs"}, {},
+      [](const fields& of, tokenize_request& request, problem_place& problem) {
+        if (of.has("messages") == of.has("prompt"))
+          of.refuse("prompt", "Expected either 'prompt' or 'messages'.",
+                    "missing_required_parameter");
+        if (of.has("messages"))
+          request.messages = read_messages(of, problem);
+        else
+          request.text = of.string("prompt", {});
+        request.add_special_tokens = of.boolean("add_special_tokens", true);
+        request.return_pieces = of.boolean("return_token_strs", false);
+      });
 }
 
 parsed<detokenize_request> parse_detokenize(std::string_view body, const request_limits& limits) {
-  parsed<detokenize_request> made;
-  const auto tree = parse_body(body, made.problem);
-  const fields of(tree, {}, made.problem);
-  of.only({"model", "tokens"});
-  made.content.model = of.string("model", {});
-  const auto* tokens = of.find("tokens");
-  if (tokens == nullptr || !tokens->is_array())
-    of.refuse("tokens",
+  return read_body<detokenize_request>(
+      body, {"model", "tokens"}, {},
+      [&](const fields& of, detokenize_request& request, problem_place&) {
+        const auto* tokens = of.find("tokens");
+        if (tokens == nullptr || !tokens->is_array())
+          return of.refuse(
+              "tokens",
               fmt::format("Invalid type for 'tokens': expected an array of token ids, found {}.",
                           tokens == nullptr ? "nothing" : kind_of(*tokens)),
               tokens == nullptr ? "missing_required_parameter" : "invalid_type");
-  else
-    made.content.ids = ids_of(of, "tokens", *tokens, limits.vocabulary);
-  return made;
+        request.ids = ids_of(of, "tokens", *tokens, limits.vocabulary);
+      });
 }
 
 }  // namespace ordermoe::gateway

@@ -214,6 +214,8 @@ result<certificate_facts> facts_of(X509* certificate) {
   return facts;
 }
 
+}  // namespace
+
 result<void> check_owner_alone(const fs::path& key) {
   struct stat found {};
   if (::stat(key.c_str(), &found) != 0)
@@ -226,8 +228,6 @@ result<void> check_owner_alone(const fs::path& key) {
                   "600",
                   key.string(), found.st_mode & 0777)};
 }
-
-}  // namespace
 
 // -------------------------------------------------------------------------------------------- names
 

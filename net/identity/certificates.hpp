@@ -75,6 +75,9 @@ result<certificate_facts> renew(const std::filesystem::path& folder, const std::
 /// Of a file in PEM. Error: io, malformed.
 result<certificate_facts> read_certificate(const std::filesystem::path& file);
 
+/// That nobody but its owner can read a file of keys. Errors: io where that cannot be told, mismatch where others can.
+result<void> check_owner_alone(const std::filesystem::path& key);
+
 /// That the certificate is signed by the authority and in force at this time, that the key is its own and readable by
 /// its owner alone, and what name it gives. Error: io, malformed, mismatch; the message says which file and what to do.
 result<certificate_name> check_identity(const std::filesystem::path& authority,

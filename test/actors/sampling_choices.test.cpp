@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <string>
 
 #include "test/actors/living.hpp"
 
@@ -150,25 +151,31 @@ BOOST_AUTO_TEST_CASE(what_is_not_asked_for_is_not_told) {
 }
 
 BOOST_AUTO_TEST_CASE(choices_out_of_range_are_refused) {
-  const auto refused = [](const std::function<void(sampling_choice&)>& change) {
+  const auto refused = [](const std::string& why,
+                          const std::function<void(sampling_choice&)>& change) {
     test::world world("exact");
     world.add_requests(2, 4, 0);
     change(world.setup.requests[1].choice);
     const auto run = actors::run_requests(world.setup);
     BOOST_REQUIRE(!run.has_value());
     BOOST_TEST((run.error().code == errc::out_of_range), run.error().message);
+    BOOST_TEST(run.error().message.find(why) != std::string::npos,
+               run.error().message << " does not say " << why);
   };
-  refused([](auto& choice) { choice.top_p = 0; });
-  refused([](auto& choice) { choice.top_p = 1.5; });
-  refused([](auto& choice) { choice.top_p = std::nan(""); });
-  refused([](auto& choice) { choice.presence_penalty = std::nan(""); });
-  refused([](auto& choice) { choice.frequency_penalty = 1e9; });
-  refused([](auto& choice) { choice.logprobs = 33; });
-  refused([](auto& choice) { choice.bias = {{-1, 0.0f}}; });
-  refused([](auto& choice) { choice.bias = {{1'000'000, 0.0f}}; });
-  refused([](auto& choice) { choice.bias = {{2, 0.0f}, {1, 0.0f}}; });
-  refused([](auto& choice) { choice.bias = {{1, 1e9f}}; });
-  refused([](auto& choice) { choice.bias.assign(2000, {1, 0.0f}); });
+  refused("top_p 0,", [](auto& choice) { choice.top_p = 0; });
+  refused("top_p 1.5,", [](auto& choice) { choice.top_p = 1.5; });
+  refused("top_p nan,", [](auto& choice) { choice.top_p = std::nan(""); });
+  refused("a penalty of nan", [](auto& choice) { choice.presence_penalty = std::nan(""); });
+  refused("a penalty of 1000000000", [](auto& choice) { choice.frequency_penalty = 1e9; });
+  refused("logprobs of 33 tokens", [](auto& choice) { choice.logprobs = 33; });
+  refused("for token id -1,", [](auto& choice) { choice.bias = {{-1, 0.0f}}; });
+  refused("for token id 1000000,", [](auto& choice) { choice.bias = {{1'000'000, 0.0f}}; });
+  refused("for token id 1,", [](auto& choice) { choice.bias = {{2, 0.0f}, {1, 0.0f}}; });
+  refused("a bias of 1", [](auto& choice) { choice.bias = {{1, 1e9f}}; });
+  // Each of them would do by itself.
+  refused("2000 biases, expected 1024 at most", [](auto& choice) {
+    for (std::int32_t id = 0; id < 2000; ++id) choice.bias.emplace_back(id, 0.0f);
+  });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -8,9 +8,10 @@ ordermoe=$1
 data=$2
 work=$(mktemp -d)
 servers=()
+strange=
 nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
 # Whatever went wrong, nothing outlives this.
-trap 'for pid in "${servers[@]}" $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
+trap 'for pid in "${servers[@]}" $strange $(nodes); do kill -9 "$pid" 2>/dev/null; done; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ORDERMOE_DATA=$data OPENBLAS_NUM_THREADS=1
 model=$data/models/lineage
@@ -37,6 +38,10 @@ member() { python3 -c 'import json, sys; j = json.load(sys.stdin); print(eval(sy
 # --------------------------------------------------------------------------------------- what is refused
 
 expect "others may not be answered without keys and TLS" 2 '--api-keys and --tls-certificate' "$ordermoe" serve --listen 0.0.0.0:0
+expect "who may ask is checked before anything is read" 2 '--api-keys and --tls-certificate' "$ordermoe" serve --listen 0.0.0.0:0 --cluster nowhere.toml
+expect "a certificate is read before anything else" 2 'nowhere.crt: no certificate' "$ordermoe" serve --tls-certificate nowhere.crt --tls-key nowhere.key --cluster nowhere.toml
+mkdir wordless && cp "$model/config.json" wordless
+expect "a model's words are read before a cluster is" 2 'wordless.*tokenizer' "$ordermoe" serve --model wordless --cluster nowhere.toml
 expect "an address is checked" 2 '--listen: .*here' "$ordermoe" serve --listen here
 expect "a certificate needs its key" 2 'belong together' "$ordermoe" serve --tls-certificate a.crt
 expect "keys that are not there" 2 'nowhere' "$ordermoe" serve --api-keys nowhere
@@ -139,10 +144,39 @@ expect "as JSON" 0 '"completion_tokens": [1-9]' "$ordermoe" chat --connect "$url
 [[ $(printf '75 * 5\n/new\n22 * 3\n\n' | "$ordermoe" chat --connect "$url" | grep -c 'answer') == 2 ]] || fail "lines are answered one by one"
 expect "what the server refuses is told" 1 "does not exist" "$ordermoe" chat --connect "$url" --model gpt-4 --once hello
 
-# Whoever leaves in the middle of a long answer frees what it had.
+expect "an address that is taken is told before anything is read" 1 "${url#http://}" "$ordermoe" serve --listen "${url#http://}" --cluster nowhere.toml
+
+# What others say that is no text where one is expected.
+cat >strange.py <<'END'
+import http.server
+class Strange(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+    def do_GET(self): self.answer(200, b'{"data": [{"id": 7}]}')
+    def do_POST(self): self.answer(400, b'{"error": {"message": null}}')
+    def log_message(self, *of): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Strange)
+print(server.server_port, flush=True)
+server.serve_forever()
+END
+python3 strange.py >strange.out &
+strange=$!
+eventually grep -q . strange.out || fail "the strange server does not start"
+expect "a model without a name is none" 2 'makes no sense' "$ordermoe" chat --connect "http://127.0.0.1:$(<strange.out)" --once hello
+expect "a problem without words is one" 1 ': 400 Bad Request' "$ordermoe" chat --connect "http://127.0.0.1:$(<strange.out)" --model m --once hello
+kill "$strange"
+
+# Whoever leaves in the middle of a long answer frees what it had, and it is not made to its end: 8 answers of 500 tokens of 12
+# executions each.
+executions() { curl -sS "$url/metrics" | awk '/^ordermoe_executions_total/ { sum += $NF } END { printf "%d", sum }'; }
+before=$(executions)
 running() { curl -sS "$url/metrics" | sed -n 's/^vllm:num_requests_running{.*} //p'; }
 post /v1/completions '{"prompt": "In early spring", "max_tokens": 500, "ignore_eos": true, "n": 8, "stream": true}' --max-time 0.3 >/dev/null 2>&1
 eventually eval '[[ $(running) == 0 ]]' || fail "what was left is still made: $(running)"
+(($(executions) - before < 24000)) || fail "of what was left $(($(executions) - before)) executions were made"
 curl -sS "$url/metrics" | grep >/dev/null '^ordermoe_executions_total{server="s0",kind="local_exact"} [1-9]' || fail "no executions are told"
 curl -sS "$url/ordermoe/status" | member 'len(j["servers"])' | grep -x 8 >/dev/null || fail "eight servers are told"
 
@@ -182,6 +216,10 @@ python3 choose.py "$url" || fail "a cluster chooses tokens as a request says"
 eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 3 ]]' || fail "all nodes are reached"
 kill -9 "$(cat edge/nodes/s0/pid)"
 eventually eval '[[ $(curl -sS "$url/ordermoe/status" | member "sum(\"epoch\" in each for each in j[\"servers\"])") == 2 ]]' || fail "a node that is gone is missed"
+[[ $(curl -sS "$url/ordermoe/status" | member '[sorted(s) for s in j["servers"] if "epoch" not in s]') == "[['error', 'name']]" ]] || fail "of a node that is gone, its name and why are told"
+curl -sS "$url/metrics" >away.metrics
+grep '^ordermoe_plan_epoch{server="s1"}' away.metrics >/dev/null || fail "what is left has figures: $(cat away.metrics)"
+grep 'server="s0"' away.metrics >/dev/null && fail "a node that is gone has figures: $(grep 'server="s0"' away.metrics)"
 [[ $(curl -sS -o /dev/null -w '%{http_code}' "$url/health/ready") == 200 ]] || fail "the others answer"
 front=$url
 # The node comes back with a gateway in its own process.

@@ -22,4 +22,18 @@ BOOST_AUTO_TEST_CASE(what_is_fed_in_parts_counts_as_one) {
   BOOST_TEST(digest.finish() == sha256_hex("abc"));
 }
 
+BOOST_AUTO_TEST_CASE(digests_are_the_same_where_all_of_them_is) {
+  const auto one = sha256_hex("a");
+  BOOST_TEST(same_digest(one, sha256_hex("a")));
+  BOOST_TEST(same_digest("", ""));
+  BOOST_TEST(!same_digest(one, sha256_hex("b")));
+  BOOST_TEST(!same_digest(one, one.substr(1)));
+  BOOST_TEST(!same_digest(one, ""));
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    auto other = one;
+    other[i] = static_cast<char>(other[i] ^ 1);
+    BOOST_TEST(!same_digest(one, other));
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -30,11 +30,13 @@ token_report report_of(std::int32_t id, std::string text, double logprob) {
 BOOST_AUTO_TEST_SUITE(reply)
 
 BOOST_AUTO_TEST_CASE(a_chat_is_answered_as_openai_does) {
-  reply_choice choice{1, "two\nlines", "stop", std::vector{report_of(5, "\xc3", -0.5)}};
+  reply_choice choice{
+      1, "two\nlines", "stop",
+      std::vector{report_of(5, "\xc3\xbc", -0.5), report_of(7, "\xef\xbf\xbd", -0.5)}};
   reply_usage usage;
   usage.prompt_tokens = 3;
   usage.completion_tokens = 4;
-  usage.ran = executions{1, 2, 3, 4};
+  usage.ran = {{"local_exact", 1}, {"remote_substitute", 4}};
   usage.is_reproducible = false;
   const auto read = json::parse(reply_json(chat_head, {choice}, usage));
   BOOST_TEST(read["object"] == "chat.completion");
@@ -46,9 +48,13 @@ BOOST_AUTO_TEST_CASE(a_chat_is_answered_as_openai_does) {
   BOOST_TEST(one["message"]["content"] == "two\nlines");
   BOOST_TEST(one["finish_reason"] == "stop");
   const auto& token = one["logprobs"]["content"][0];
-  BOOST_TEST(token["bytes"] == json::array({0xc3}));
+  BOOST_TEST(token["bytes"] == json::array({0xc3, 0xbc}));
   BOOST_TEST(token["top_logprobs"].size() == 2u);
   BOOST_TEST(token["top_logprobs"][1]["logprob"] == -1.5);
+  const auto& part = one["logprobs"]["content"][1];
+  BOOST_TEST(part["token"] == "\xef\xbf\xbd");
+  BOOST_TEST(part["bytes"].is_null(), "the bytes of a part of a character are not known");
+  BOOST_TEST(part["top_logprobs"][1]["bytes"].size() == 5u);
   BOOST_TEST(read["usage"]["total_tokens"] == 7);
   BOOST_TEST(read["usage"]["ordermoe"]["reproducible"] == false);
   BOOST_TEST(read["usage"]["ordermoe"]["executions"]["remote_substitute"] == 4);
@@ -82,7 +88,7 @@ BOOST_AUTO_TEST_CASE(chunks_are_events_of_one_line) {
   content.index = 3;
   content.text = "a \"quoted\"\nline\x01";
   content.traced_id = 17;
-  content.ran = executions{1, 0, 0, 0};
+  content.ran = {{"local_exact", 1}, {"remote_exact", 0}};
   read = event(writer.chunk(content));
   BOOST_TEST(read["choices"][0]["index"] == 3);
   BOOST_TEST(read["choices"][0]["delta"] == (json{{"content", "a \"quoted\"\nline\x01"}}));

@@ -44,13 +44,30 @@ BOOST_AUTO_TEST_CASE(what_is_no_json_object_is_refused) {
     deep += "[";
     deep_end += "]";
   }
-  for (const auto& body :
-       {std::string(), std::string("{"), std::string("[]"), std::string("7"), std::string("null"),
-        std::string("{\"a\":1}x"), std::string("{\"messages\":\"\xff\xfe\"}"),
-        std::string("{\"messages\":\"\xc3\"}"), std::string("{\"temperature\":1e999}"),
-        std::string("{\"n\":01}"), std::string("{\"n\":NaN}"),
-        "{\"messages\":" + deep + deep_end + "}", "{\"messages\":" + deep,
-        std::string("{\"n\":1,\"n\":2}"), std::string("\0", 1)}) {
+  for (const auto& body : {std::string(),
+                           std::string("{"),
+                           std::string("[]"),
+                           std::string("7"),
+                           std::string("null"),
+                           std::string("{\"a\":1}x"),
+                           std::string("{\"messages\":\"\xff\xfe\"}"),
+                           std::string("{\"messages\":\"\xc3\"}"),
+                           std::string("{\"temperature\":1e999}"),
+                           std::string("{\"n\":01}"),
+                           std::string("{\"n\":NaN}"),
+                           "{\"messages\":" + deep + deep_end + "}",
+                           "{\"messages\":" + deep,
+                           std::string("{\"n\":1,\"n\":2}"),
+                           std::string("\0", 1),
+                           std::string("{\"n\":1,}"),
+                           std::string("{/**/\"n\":1}"),
+                           std::string("{'n':1}"),
+                           std::string("{\"n\":1}{\"n\":1}"),
+                           std::string("{\"user\":\"\\ud800\"}"),
+                           std::string("{\"user\":\"\xc0\x80\"}"),
+                           std::string("{\"user\":\"\xed\xa0\x80\"}"),
+                           std::string("{\"user\":\"\xf5\x80\x80\x80\"}"),
+                           std::string("\xff\xfe{\0}\0", 6)}) {
     check(parse_chat(body, limits).problem, {body, "", ""});
     check(parse_completion(body, limits).problem, {body, "", ""});
     check(parse_tokenize(body, limits).problem, {body, "", ""});
@@ -59,6 +76,10 @@ BOOST_AUTO_TEST_CASE(what_is_no_json_object_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(what_both_kinds_of_request_refuse) {
+  std::string many_biases = R"("logit_bias":{"0":1)", many_members = R"("k0":1)";
+  for (int i = 1; i <= 1024; ++i) many_biases += ",\"" + std::to_string(i) + "\":1";
+  many_biases += "}";
+  for (int i = 1; i < 100'000; ++i) many_members += ",\"k" + std::to_string(i) + "\":1";
   const bad_case cases[] = {
       {R"("temperature":-0.1)", "temperature", "invalid_value"},
       {R"("temperature":2.1)", "temperature", "invalid_value"},
@@ -84,6 +105,9 @@ BOOST_AUTO_TEST_CASE(what_both_kinds_of_request_refuse) {
       {R"("max_tokens":-5)", "max_tokens", "invalid_value"},
       {R"("max_tokens":1001)", "max_tokens", "invalid_value"},
       {R"("max_tokens":"many")", "max_tokens", "invalid_type"},
+      {R"("max_tokens":99999999999999999999)", "max_tokens", "invalid_type"},
+      {R"("max_tokens":4294967297)", "max_tokens", "invalid_value"},
+      {R"("seed":99999999999999999999)", "seed", "invalid_type"},
       {R"("seed":1.5)", "seed", "invalid_type"},
       {R"("seed":"1")", "seed", "invalid_type"},
       {R"("stream":1)", "stream", "invalid_type"},
@@ -98,12 +122,19 @@ BOOST_AUTO_TEST_CASE(what_both_kinds_of_request_refuse) {
       {R"("stop":"")", "stop", "invalid_value"},
       {R"("stop":["a",""])", "stop", "invalid_value"},
       {R"("stop":["a",null])", "stop", "invalid_value"},
+      {R"("stop":")" + std::string(1025, 'x') + "\"", "stop", "invalid_value"},
       {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])",
        "stop", "invalid_value"},
       {R"("logit_bias":[])", "logit_bias", "invalid_value"},
       {R"("logit_bias":{"x":1})", "logit_bias", "invalid_value"},
       {R"("logit_bias":{"-1":1})", "logit_bias", "invalid_value"},
       {R"("logit_bias":{"100":1})", "logit_bias", "invalid_value"},
+      {R"("logit_bias":{"7":1,"07":2})", "logit_bias", "invalid_value"},
+      {R"("logit_bias":{" 7":1})", "logit_bias", "invalid_value"},
+      {R"("logit_bias":{"+7":1})", "logit_bias", "invalid_value"},
+      {R"("logit_bias":{"18446744073709551623":1})", "logit_bias", "invalid_value"},
+      {R"("logit_bias":{"7":1e300})", "logit_bias", "invalid_value"},
+      {many_biases, "logit_bias", "invalid_value"},
       {R"("logit_bias":{"1":101})", "logit_bias", "invalid_value"},
       {R"("logit_bias":{"1":"a"})", "logit_bias", "invalid_value"},
       {R"("user":7)", "user", "invalid_type"},
@@ -113,7 +144,12 @@ BOOST_AUTO_TEST_CASE(what_both_kinds_of_request_refuse) {
       {R"("ordermoe":{"tracing":true})", "ordermoe.tracing", "unknown_parameter"},
       {R"("ordermoe":{"quality_budget_percent":-1})", "ordermoe.quality_budget_percent",
        "invalid_value"},
+      {R"("ordermoe":{"quality_budget_percent":"1"})", "ordermoe.quality_budget_percent",
+       "invalid_type"},
+      {R"("ordermoe":{"trace":[]})", "ordermoe.trace", "invalid_type"},
       {R"("temprature":1)", "temprature", "unknown_parameter"},
+      {R"("__proto__":{})", "__proto__", "unknown_parameter"},
+      {many_members, "k0", "unknown_parameter"},
   };
   for (const auto& each : cases) {
     check(parse_chat(chat(each.body), limits).problem, each);
@@ -133,6 +169,8 @@ BOOST_AUTO_TEST_CASE(what_a_chat_refuses) {
       {R"({"messages":[{"role":"tool","content":"x"}]})", "messages[0].role", "invalid_value"},
       {R"({"messages":[{"role":7,"content":"x"}]})", "messages[0].role", "invalid_type"},
       {R"({"messages":[{"content":"x"}]})", "messages[0].role", "invalid_value"},
+      {R"({"messages":[{"role":"user","content":null}]})", "messages[0].content",
+       "missing_required_parameter"},
       {R"({"messages":[{"role":"user","content":"x","tools":[]}]})", "messages[0].tools",
        "unknown_parameter"},
       {R"({"messages":[{"role":"user","content":[7]}]})", "messages[0].content", "invalid_type"},
@@ -145,6 +183,8 @@ BOOST_AUTO_TEST_CASE(what_a_chat_refuses) {
       {chat(R"("tools":[{"type":"function"}])"), "tools", "unsupported_parameter"},
       {chat(R"("response_format":{"type":"json_object"})"), "response_format",
        "unsupported_parameter"},
+      {chat(R"("reasoning_effort":"low")"), "reasoning_effort", "unsupported_parameter"},
+      {chat(R"("verbosity":"low")"), "verbosity", "unsupported_parameter"},
       {chat(R"("echo":true)"), "echo", "unknown_parameter"},
   };
   for (const auto& each : cases) check(parse_chat(each.body, limits).problem, each);
@@ -164,8 +204,12 @@ BOOST_AUTO_TEST_CASE(what_a_completion_refuses) {
       {R"({"prompt":[18446744073709551616]})", "prompt", "invalid_value"},
       {R"({"prompt":[[1],[1.5]]})", "prompt", "invalid_value"},
       {R"({"prompt":["a","b","c"],"n":3})", "n", "invalid_value"},
+      {R"({"prompt":["a","b","c","d","e","f","g","h","i"]})", "prompt", "invalid_value"},
       {completion(R"("logprobs":6)"), "logprobs", "invalid_value"},
       {completion(R"("logprobs":true)"), "logprobs", "invalid_type"},
+      {completion(R"("logprobs":-1)"), "logprobs", "invalid_value"},
+      {completion(R"("logprobs":4294967296)"), "logprobs", "invalid_value"},
+      {completion(R"("echo":true,"logprobs":1)"), "echo", "unsupported_parameter"},
       {completion(R"("best_of":2)"), "best_of", "unsupported_parameter"},
       {completion(R"("suffix":"x")"), "suffix", "unsupported_parameter"},
       {completion(R"("messages":[])"), "messages", "unknown_parameter"},

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
+#include <vector>
 
 #include "net/http/client.hpp"
 #include "test/net/http/raw_client.hpp"
@@ -31,6 +33,12 @@ class scripted_backend final : public backend {
     std::map<std::uint64_t, request> requests;
     std::uint64_t next = 0;
     bool is_ready = true;
+    // How the servers are:
+    std::string servers = R"([{"name":"s0","server":0,"epoch":3,"executions":[5,6,7,8],"links":[
+        {"to":0,"charged_bytes":{"token":9}}]}])";
+    bool holds_servers = false;  ///< Whoever asks waits.
+    bool is_asked = false, was_stopped = false, stopped_while_asked = false;
+    std::size_t n_asked = 0;
   };
   explicit scripted_backend(std::shared_ptr<state> of) : state_(std::move(of)) {}
 
@@ -47,10 +55,19 @@ class scripted_backend final : public backend {
   }
   bool is_ready() const override { return state_->is_ready; }
   result<std::string> servers() override {
-    return std::string(R"([{"name":"s0","epoch":3,"executions":[5,6,7,8],"links":[
-        {"to":0,"charged_bytes":{"token":9}}]}])");
+    std::unique_lock lock(state_->mutex);
+    ++state_->n_asked;
+    state_->is_asked = true;
+    state_->changed.notify_all();
+    state_->changed.wait_for(lock, 20s, [&] { return !state_->holds_servers; });
+    state_->is_asked = false;
+    return state_->servers;
   }
-  void stop() override {}
+  void stop() override {
+    const std::lock_guard lock(state_->mutex);
+    state_->was_stopped = true;
+    state_->stopped_while_asked = state_->is_asked;
+  }
 
  private:
   std::shared_ptr<state> state_;
@@ -93,6 +110,15 @@ struct scene {
     return client;
   }
 
+  /// Asks for the model, and then how the servers are.
+  std::unique_ptr<net::raw_client> begin_look() const {
+    auto client = std::make_unique<net::raw_client>(at);
+    client->send(
+        "GET /v1/models/lineage HTTP/1.1\r\n\r\n"
+        "GET /ordermoe/status HTTP/1.1\r\nConnection: close\r\n\r\n");
+    return client;
+  }
+
   scripted_backend::request& wait_for(std::uint64_t number) {
     std::unique_lock lock(script->mutex);
     BOOST_TEST_REQUIRE(
@@ -103,6 +129,20 @@ struct scene {
     std::unique_lock lock(script->mutex);
     BOOST_TEST_REQUIRE(
         script->changed.wait_for(lock, 20s, [&] { return script->requests[number].is_cancelled; }));
+  }
+
+  void hold_servers() {
+    const std::lock_guard lock(script->mutex);
+    script->holds_servers = true;
+  }
+  void wait_until_asked() {
+    std::unique_lock lock(script->mutex);
+    BOOST_TEST_REQUIRE(script->changed.wait_for(lock, 20s, [&] { return script->is_asked; }));
+  }
+  void let_servers_answer() {
+    const std::lock_guard lock(script->mutex);
+    script->holds_servers = false;
+    script->changed.notify_all();
   }
 
   void say(std::uint64_t number, std::uint32_t index, const std::string& text) {
@@ -268,6 +308,8 @@ BOOST_AUTO_TEST_CASE(what_fails_is_told_before_and_in_a_stream) {
   reply = client->all();
   BOOST_TEST(reply.starts_with("HTTP/1.1 200"));
   BOOST_TEST(events_of(reply).back()["error"]["message"] == "s1 went away");
+  const auto metrics = at.fetch("GET", "/metrics").body;
+  BOOST_TEST(metrics.find("finished_reason=\"error\"} 3") != std::string::npos, metrics);
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_refused_as_openai_does) {
@@ -280,6 +322,12 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_refused_as_openai_does) {
       {"GET", "/nowhere", "", 404, nullptr, nullptr},
       {"GET", "/v1/chat/completions", "", 405, nullptr, "method_not_supported"},
       {"DELETE", "/v1/models", "", 405, nullptr, "method_not_supported"},
+      {"POST", "/health", "{}", 405, nullptr, "method_not_supported"},
+      {"PUT", "/tokenize", "{}", 405, nullptr, "method_not_supported"},
+      {"get", "/v1/models", "", 405, nullptr, "method_not_supported"},
+      {"GET", "/v1/models/%00%ff", "", 404, "model", "model_not_found"},
+      {"GET", "/dashboard/%2e%2e/%2e%2e/etc/passwd", "", 404, nullptr, nullptr},
+      {"GET", "/dashboard/../../etc/passwd", "", 404, nullptr, nullptr},
       {"POST", "/v1/chat/completions", "{", 400, nullptr, nullptr},
       {"POST", "/v1/chat/completions", question + R"(,"n":5})", 400, "n", "invalid_value"},
       {"POST", "/v1/chat/completions", question + R"(,"model":"gpt-4"})", 404, "model",
@@ -322,6 +370,12 @@ BOOST_AUTO_TEST_CASE(keys_are_asked_for_but_by_health) {
   BOOST_TEST(json::parse(reply.body)["data"][0]["id"] == "lineage");
   for (const char* path : {"/metrics", "/ordermoe/status"})
     BOOST_TEST(at.fetch("GET", path).status == 401);
+  // What comes behind a body is no field of its request.
+  net::raw_client late(at.at);
+  late.send(
+      "POST /tokenize HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "0\r\nAuthorization: Bearer 0123456789abcdef\r\n\r\n");
+  BOOST_TEST(late.all().starts_with("HTTP/1.1 401"));
   for (const char* path : {"/health", "/health/live", "/health/ready"})
     BOOST_TEST(at.fetch("GET", path).status == 200);
   at.script->is_ready = false;
@@ -379,6 +433,65 @@ BOOST_AUTO_TEST_CASE(status_and_figures_are_told) {
     BOOST_TEST(metrics.find(line) != std::string::npos, line << " is not in " << metrics);
 }
 
+BOOST_AUTO_TEST_CASE(what_a_server_does_not_tell_is_not_told_of_it) {
+  scene at;
+  at.script->servers = R"([{"name":"s1","server":1,"epoch":3,"late_frames":0,"links":[
+      {"to":0,"charged_bytes":{"token":9}},{"to":2,"charged_bytes":{"token":8}},
+      {"to":7,"charged_bytes":{"token":7}}],"peers":[{"name":"s0","server":0,"up":false}]},
+      {"name":"s2","server":2,"epoch":"x","executions":[1,2,3,"4"],"links":{"to":1}},
+      {"name":"s0","error":"not connected"},{"name":5,"kv_bytes":1,"server":null}])";
+  const auto metrics = at.fetch("GET", "/metrics").body;
+  BOOST_TEST(metrics.find("server=\"s0\"") == std::string::npos, metrics);
+  for (const char* line :
+       {"ordermoe_plan_epoch{server=\"s1\"} 3", "ordermoe_late_frames_total{server=\"s1\"} 0",
+        "ordermoe_kv_bytes{server=\"?\"} 1",
+        "ordermoe_executions_total{server=\"s2\",kind=\"remote_exact\"} 3",
+        "ordermoe_link_bytes_total{from=\"s1\",to=\"s0\",kind=\"token\"} 9",
+        "ordermoe_link_bytes_total{from=\"s1\",to=\"s2\",kind=\"token\"} 8",
+        "ordermoe_link_bytes_total{from=\"s1\",to=\"7\",kind=\"token\"} 7"})
+    BOOST_TEST(metrics.find(line) != std::string::npos, line << " is not in " << metrics);
+  for (const char* none : {"ordermoe_plan_epoch{server=\"s2\"", "kind=\"remote_substitute\""})
+    BOOST_TEST(metrics.find(none) == std::string::npos, none << " is in " << metrics);
+}
+
+BOOST_AUTO_TEST_CASE(a_gateway_that_stops_waits_for_what_its_servers_are_asked) {
+  scene at;
+  at.hold_servers();
+  const auto client = at.begin_look();
+  at.wait_until_asked();
+  // Time enough to stop in, for what does not wait.
+  std::thread later([&] {
+    std::this_thread::sleep_for(200ms);
+    at.let_servers_answer();
+  });
+  at.running->stop();
+  later.join();
+  BOOST_TEST(at.script->was_stopped);
+  BOOST_TEST(!at.script->stopped_while_asked);
+  BOOST_TEST(at.script->n_asked == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(servers_are_asked_once_for_all_who_wait_and_a_crowd_is_turned_away) {
+  scene at;
+  at.hold_servers();
+  std::vector<std::unique_ptr<net::raw_client>> clients;
+  constexpr std::size_t most_lookers = 256;
+  for (std::size_t i = 0; i < most_lookers; ++i) {
+    clients.push_back(at.begin_look());
+    // What it asks next was read when this is answered.
+    clients.back()->until("ordermoe\"}");
+  }
+  at.wait_until_asked();
+  const auto refused = at.fetch("GET", "/metrics");
+  BOOST_TEST(refused.status == 503);
+  BOOST_TEST(json::parse(refused.body)["error"]["code"] == "overloaded");
+  at.let_servers_answer();
+  for (const auto& client : clients)
+    BOOST_TEST(client->all().find("\"epoch\":3") != std::string::npos);
+  BOOST_TEST(at.script->n_asked == 2u, "once for the first, and once for all the others");
+  BOOST_TEST(at.fetch("GET", "/metrics").status == 200);
+}
+
 BOOST_AUTO_TEST_CASE(nobody_listens_for_others_without_keys_and_tls) {
   gateway_options options;
   options.listen = {"0.0.0.0", 0};
@@ -387,6 +500,24 @@ BOOST_AUTO_TEST_CASE(nobody_listens_for_others_without_keys_and_tls) {
       options, std::make_unique<scripted_backend>(std::make_shared<scripted_backend::state>()));
   BOOST_TEST_REQUIRE(!refused.has_value());
   BOOST_TEST(refused.error().message.find("--tls-certificate") != std::string::npos);
+  const auto before = check_gateway(options);
+  BOOST_TEST_REQUIRE(!before.has_value());
+  BOOST_TEST(before.error().message == refused.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_gateway_cannot_listen_with_is_told_before) {
+  const scene at;
+  gateway_options options;
+  options.listen = at.at;
+  auto refused = check_gateway(options);
+  BOOST_TEST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::io));
+  options.listen.port = 0;
+  BOOST_TEST(check_gateway(options).has_value());
+  options.tls = {"/nowhere/tls.crt", "/nowhere/tls.key"};
+  refused = check_gateway(options);
+  BOOST_TEST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("/nowhere/tls.crt") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,7 +1,11 @@
 #include "model/sampling.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "config/exact_exp.hpp"
+#include "config/random.hpp"
 #include "model/architecture/routing.hpp"
 #include "test/model/fixture.hpp"
 
@@ -9,6 +13,35 @@ namespace {
 
 namespace om = ordermoe::model;
 using ordermoe::expert_id;
+
+/// What top_p leaves, by a sort of everything, and what is drawn of it.
+std::int32_t drawn_by_full_sort(const std::vector<float>& logits,
+                                const om::sampling_options& options, std::uint64_t request,
+                                std::uint64_t position) {
+  const double largest = *std::ranges::max_element(logits);
+  std::vector<std::pair<double, std::int32_t>> ranked;
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    ranked.emplace_back(
+        -ordermoe::exact_exp((static_cast<double>(logits[i]) - largest) / options.temperature),
+        static_cast<std::int32_t>(i));
+  std::ranges::sort(ranked);
+  if (options.top_k > 0 && options.top_k < ranked.size()) ranked.resize(options.top_k);
+  double total = 0, so_far = 0;
+  for (const auto& [weight, id] : ranked) total -= weight;
+  std::map<std::int32_t, double> kept;
+  for (const auto& [weight, id] : ranked) {
+    if (!kept.empty() && so_far >= options.top_p * total) break;
+    so_far -= weight;
+    kept[id] = -weight;
+  }
+  total = 0;
+  for (const auto& [id, weight] : kept) total += weight;
+  const double mark = ordermoe::random_unit(options.seed, request, position) * total;
+  so_far = 0;
+  for (const auto& [id, weight] : kept)
+    if (mark < (so_far += weight)) return id;
+  return ranked.front().second;
+}
 
 }  // namespace
 
@@ -78,6 +111,29 @@ BOOST_AUTO_TEST_CASE(top_k_and_top_p_keep_the_likeliest_and_their_proportions) {
   check({.top_p = 0.95}, {0.2, 0.1, 0.5, 0.2});
   check({.top_k = 2, .top_p = 0.5}, {0, 0, 1, 0});  // A share of what top_k left.
   check({.bias = {{2, -100.0f}}}, {0.4, 0.2, 0, 0.4});
+}
+
+BOOST_AUTO_TEST_CASE(top_p_draws_what_a_sort_of_everything_draws) {
+  // Flat ones, of which nearly all stay, steep ones, and some with many equals.
+  for (const std::size_t n : {1, 63, 64, 65, 500, 5000})
+    for (const double scale : {0.01, 1.0, 6.0})
+      for (const bool has_equals : {false, true}) {
+        auto logits = fixture::numbers(n, n, scale);
+        if (has_equals)
+          for (auto& each : logits) each = std::round(each);
+        unsigned place = 0;
+        for (const double top_p :
+             {1e-9, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999999, 1 - 1e-15})
+          for (const std::size_t top_k : {0, 70})
+            for (int i = 0; i < 3; ++i, ++place) {
+              const om::sampling_options options{
+                  .temperature = 0.8, .seed = 9, .top_k = top_k, .top_p = top_p};
+              BOOST_TEST(
+                  om::sample(logits, options, 2, place) ==
+                      drawn_by_full_sort(logits, options, 2, place),
+                  n << " logits, scale " << scale << ", top_p " << top_p << ", top_k " << top_k);
+            }
+      }
 }
 
 BOOST_AUTO_TEST_CASE(penalties_count_what_was_answered) {
