@@ -143,8 +143,7 @@ class processes {
     std::exit(1);
   }
 
- private:
-  /// proc(5): utime and stime, the 12th and 13th words after the name.
+  /// Of a process so far; proc(5): utime and stime, the 12th and 13th words after the name.
   static double processor_seconds(int pid) {
     std::ifstream file(fmt::format("/proc/{}/stat", pid));
     const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -153,6 +152,8 @@ class processes {
     return (std::stod(all.at(11)) + std::stod(all.at(12))) /
            static_cast<double>(::sysconf(_SC_CLK_TCK));
   }
+
+ private:
   static double resident_mib(int pid) {
     std::ifstream file(fmt::format("/proc/{}/statm", pid));
     double size = 0, resident = 0;
