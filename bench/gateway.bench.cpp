@@ -136,8 +136,9 @@ std::pair<double, double> run_connected(const processes& cluster, std::size_t re
                   out.string()));
   const auto used = children_s() - before;
   std::ifstream file(out);
+  const auto report = nlohmann::json::parse(file);
   double told = 0;
-  for (const auto& answer : nlohmann::json::parse(file).at("answers"))
+  for (const auto& answer : report.at("answers"))
     told += static_cast<double>(answer.at("token_ids").size());
   return {used, told};
 }

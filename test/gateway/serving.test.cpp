@@ -479,7 +479,7 @@ BOOST_AUTO_TEST_CASE(servers_are_asked_once_for_all_who_wait_and_a_crowd_is_turn
   for (std::size_t i = 0; i < most_lookers; ++i) {
     clients.push_back(at.begin_look());
     // What it asks next was read when this is answered.
-    clients.back()->until("ordermoe\"}");
+    clients.back()->until("\"max_model_len\":512}");
   }
   at.wait_until_asked();
   const auto refused = at.fetch("GET", "/metrics");
