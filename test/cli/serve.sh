@@ -148,12 +148,13 @@ expect "an address that is taken is told before anything is read" 1 "${url#http:
 
 # What others say that is no text where one is expected.
 cat >strange.py <<'END'
-import http.server
+import http.server, time
 class Strange(http.server.BaseHTTPRequestHandler):
     def answer(self, status, text):
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
+        time.sleep(0.1)  # The body comes by itself.
         self.wfile.write(text)
     def do_GET(self): self.answer(200, b'{"data": [{"id": 7}]}')
     def do_POST(self): self.answer(400, b'{"error": {"message": null}}')
