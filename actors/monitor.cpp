@@ -124,7 +124,7 @@ struct monitor_state {
     if (activation.rows_seen() < next_check_rows) return;
     next_check_rows = activation.rows_seen() + options.least_rows;
     auto measured = std::make_shared<const planning::profile>(
-        planning::with_measured_activation(*placed->profile, activation));
+        planning::with_measured_activation(*placed->profile, activation.now()));
     proposed_cost_ns = cost_ns(*measured);
     const auto ratio = proposed_cost_ns / profile_cost_ns;
     if (std::abs(ratio - 1) <= options.drift_margin) return;
@@ -180,8 +180,7 @@ struct monitor_state {
       told.link_use.push_back(link.use / weight);
       told.link_wait_ns.push_back(link.mean_wait_ns / weight);
     }
-    for (std::size_t l = 0; l < activation.n_layers(); ++l)
-      told.activation.push_back(activation.shares(l));
+    told.activation = activation.now();
     if (told.requests > 0) {
       told.budget_use /= static_cast<double>(told.requests);
       told.normalised_delay /= static_cast<double>(told.requests);
@@ -195,7 +194,8 @@ struct monitor_state {
 monitor_actor spawn_monitor(caf::actor_system& system,
                             std::shared_ptr<const service_context> context,
                             const monitor_options& options) {
-  const bool wall = context->clock == clock_kind::wall;
+  // A node's judges no drift: the admins do so for all nodes.
+  const bool judges = context->clock == clock_kind::wall && !context->seat;
   auto behavior = [context = std::move(context),
                    options](monitor_actor::stateful_pointer<monitor_state> self) mutable
       -> monitor_actor::behavior_type {
@@ -215,8 +215,8 @@ monitor_actor spawn_monitor(caf::actor_system& system,
     };
   };
   // Judging drift takes long: on the wall clock it has a thread of its own.
-  return wall ? system.spawn<caf::detached>(std::move(behavior))
-              : system.spawn(std::move(behavior));
+  return judges ? system.spawn<caf::detached>(std::move(behavior))
+                : system.spawn(std::move(behavior));
 }
 
 }  // namespace ordermoe::actors

@@ -185,8 +185,8 @@ struct planner_state {
     policy = work.chosen.policy;
     auto placed = work.chosen.plan;
     placed.epoch = first_epoch(placed, *context);
-    auto content =
-        make(std::make_shared<const planning::profile>(work.profile), std::move(placed), policy);
+    const auto measured = context->seat ? context->seat->measured : nullptr;
+    auto content = make(by(measured), std::move(placed), policy);
     if (!content) return report(content.error());
     current = std::move(*content);
     announce(true);
@@ -649,6 +649,7 @@ struct planner_state {
   /// Tables, and the model with what both plans place here: everything that can fail while requests begin.
   result<void> make_ready(const plan_step& step) {
     const auto& placed = *step.plan;
+    auto profile = by(step.measured);
     if (placed.epoch != current->plan.epoch + 1)
       return error{errc::mismatch,
                    fmt::format("it follows the plan of epoch {}, in force is that of epoch {}",
@@ -656,8 +657,8 @@ struct planner_state {
     if (auto valid = planning::validate(placed, context->servers, context->costs); !valid)
       return valid.error();
     if (auto among = check_members(placed, step.absent); !among) return among;
-    if (auto taken = weigh(placed, *current->profile, 0, next.change); !taken) return taken.error();
-    auto content = make(current->profile, placed, policy);
+    if (auto taken = weigh(placed, *profile, 0, next.change); !taken) return taken.error();
+    auto content = make(std::move(profile), placed, policy);
     if (!content) return content.error();
     next.content = std::move(*content);
     if (step.holds) return {};
@@ -722,20 +723,40 @@ struct planner_state {
     if (can_be) give_up_change(std::move(why));
   }
 
-  plan_proposal propose_only(const replan_order& order) const {
+  /// Always from the profile of the start: what was measured before leaves nothing.
+  std::shared_ptr<const planning::profile> by(
+      const std::shared_ptr<const planning::measured_activation>& measured) const {
+    if (!measured)
+      return current ? current->profile : std::make_shared<const planning::profile>(work.profile);
+    return std::make_shared<const planning::profile>(
+        planning::with_measured_activation(work.profile, *measured));
+  }
+
+  drift_report drift(const drift_query& query) const {
+    if (!current) return {};
+    const auto cost_ns = [&](const planning::profile& profile) {
+      return planning::placement_cost_ns(profile, current->plan, known, context->costs);
+    };
+    return {current->plan.epoch, cost_ns(*current->profile), cost_ns(*by(query.measured)),
+            planning::moved_shares(*current->profile, *query.measured)};
+  }
+
+  plan_proposal propose_only(const plan_query& query) const {
+    const auto& order = *query.order;
     plan_proposal made;
     if (!current) {
       made.refused = "no plan is in force yet";
       return made;
     }
     made.strategy = order.strategy.empty() ? work.chosen.name : order.strategy;
-    auto strategy = place(made.strategy, order.planning, *current->profile);
+    const auto profile = by(query.measured);
+    auto strategy = place(made.strategy, order.planning, *profile);
     if (!strategy) {
       made.refused = strategy.error().message;
       return made;
     }
     plan_change told;
-    const auto taken = weigh(strategy->plan, *current->profile, 0, told);
+    const auto taken = weigh(strategy->plan, *profile, 0, told);
     made.cost_before_ns = told.cost_before_ns;
     made.cost_after_ns = told.cost_after_ns;
     if (!taken) {
@@ -808,7 +829,8 @@ planner_actor spawn_planner(caf::actor_system& system,
         [&state](const weights_moved& message) { state.end_moving(message); },
         [&state](const change_overdue& message) { state.overdue(message); },
         [&state](plan_step& step) { state.take(step); },
-        [&state](const plan_query& query) { return state.propose_only(*query.order); },
+        [&state](const plan_query& query) { return state.propose_only(query); },
+        [&state](const drift_query& query) { return state.drift(query); },
         [&state](in_force_query) {
           return in_force{state.current, state.policy};
         },

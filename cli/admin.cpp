@@ -263,6 +263,14 @@ void print_experts(const ordered_json& result) {
   print_rows(rows, {"layer", "server", "experts"});
 }
 
+void print_drift(const ordered_json& result) {
+  print_members(result);
+  const auto planned = result.at("cost_planned_ms").get<double>();
+  const auto measured = result.at("cost_measured_ms").get<double>();
+  fmt::print("off by: {:+.1f} %\n", 100 * (measured / planned - 1));
+  print_rows(result.at("layers"), {"layer", "rows", "moved_percent"});
+}
+
 std::string date_text(const ordered_json& seconds) {
   const auto at = static_cast<std::time_t>(seconds.get<std::int64_t>());
   if (at == 0) return "never";
@@ -399,6 +407,9 @@ class verbs {
     simple(parent_, "topology", "Servers, and links as stated and as measured", "topology",
            print_topology);
     add_experts();
+    simple(parent_, "drift",
+           "What routers chose lately at all nodes, beside what the plan in force was made for",
+           "drift", print_drift);
     add_plan();
     add_policy();
     add_drain("drain", "A node takes no requests of its users until `resume`; its experts go on");
@@ -420,7 +431,7 @@ class verbs {
         {" requests", " list"},
         {" requests cancel", " 72057598332895235"},
         {" plan", " show"},
-        {" plan propose", " --strategy layer-shards"},
+        {" plan propose", " --measured"},
         {" plan diff", " 1"},
         {" plan apply", " --drain-s 10"},
         {" policy", " get"},
@@ -747,6 +758,7 @@ class verbs {
       std::string strategy;
       std::size_t steps = 10'000;
       std::uint64_t seed = 1;
+      bool measured = false;
     };
     auto wanted = std::make_shared<wish>();
     auto& command =
@@ -757,9 +769,13 @@ class verbs {
         ->check(whole_from(1, 1'000'000'000))
         ->capture_default_str();
     add_seed(command, wanted->seed, "Seed of the search");
+    command.add_flag(
+        "--measured", wanted->measured,
+        "By what routers chose lately at all nodes (see `drift`), and not by the profile");
     bind_(command, [session = session_, wanted] {
       ordered_json arguments{{"steps", wanted->steps}, {"seed", wanted->seed}};
       if (!wanted->strategy.empty()) arguments["strategy"] = wanted->strategy;
+      if (wanted->measured) arguments["measured"] = true;
       return ask(session(), {}, "plan.propose", arguments, std::chrono::seconds(600),
                  print_summary);
     });
@@ -1008,38 +1024,18 @@ class line_reader {
 
   /// The rest of the only verb that begins so.
   static unsigned char complete(EditLine* edit, int) {
-    static const std::vector<std::string> lines{"status",
-                                                "members",
-                                                "peers",
-                                                "topology",
-                                                "experts",
-                                                "requests list",
-                                                "requests show ",
-                                                "requests cancel ",
-                                                "log level get",
-                                                "log level set ",
-                                                "token list",
-                                                "token create ",
-                                                "token revoke ",
-                                                "plan show",
-                                                "plan propose",
-                                                "plan diff",
-                                                "plan apply",
-                                                "plan abort",
-                                                "plan history",
-                                                "policy get",
-                                                "policy set ",
-                                                "drain ",
-                                                "resume ",
-                                                "cert show",
-                                                "cert reload",
-                                                "members add ",
-                                                "members remove ",
-                                                "decommission ",
-                                                "events",
-                                                "audit",
-                                                "help",
-                                                "quit"};
+    static const std::vector<std::string> lines{
+        "status",        "members",        "peers",
+        "topology",      "experts",        "drift",
+        "requests list", "requests show ", "requests cancel ",
+        "log level get", "log level set ", "token list",
+        "token create ", "token revoke ",  "plan show",
+        "plan propose",  "plan diff",      "plan apply",
+        "plan abort",    "plan history",   "policy get",
+        "policy set ",   "drain ",         "resume ",
+        "cert show",     "cert reload",    "events",
+        "audit",         "members add ",   "members remove ",
+        "decommission ", "help",           "quit"};
     const auto* info = el_line(edit);
     const std::string typed(info->buffer, info->cursor);
     std::string common;

@@ -22,7 +22,8 @@ class node_reader {
              {"version",      "name",         "cluster", "model",          "plan",
               "profile",      "state",        "trace",   "listen",         "costs",
               "kv_precision", "channel",      "threads", "most_positions", "load_period_ms",
-              "links",        "certificates", "member",  "rehearsal",      "log"}),
+              "links",        "certificates", "member",  "rehearsal",      "drift",
+              "log"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -49,6 +50,7 @@ class node_reader {
     read_certificates();
     if (top_.find("member") != nullptr) read_members();
     if (top_.find("rehearsal") != nullptr) read_rehearsal();
+    if (top_.find("drift") != nullptr) read_drift();
     if (top_.find("log") != nullptr) read_log();
     return std::move(content_);
   }
@@ -119,6 +121,16 @@ class node_reader {
     if (from.find("stretch") != nullptr)
       made.stretch = static_cast<std::uint32_t>(from.integer("stretch", 1, most_stretch));
     content_.rehearsed = made;
+  }
+
+  void read_drift() {
+    const section from(top_.table("drift"), "drift", {"margin_percent", "period_s", "least_rows"});
+    auto& made = content_.drift;
+    if (from.find("margin_percent") != nullptr)
+      made.margin_percent = from.number("margin_percent", {0, 1000});
+    if (from.find("period_s") != nullptr) made.period_s = from.number("period_s", {0.1, 86'400});
+    if (from.find("least_rows") != nullptr)
+      made.least_rows = from.integer("least_rows", 1, 1'000'000'000);
   }
 
   void read_log() {
@@ -210,6 +222,10 @@ std::string node_toml(const node_file& content) {
   if (content.rehearsed)
     text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,
                         content.rehearsed->stretch);
+  if (content.drift != drift_choice{})
+    text +=
+        fmt::format("\n[drift]\nmargin_percent = {}\nperiod_s = {}\nleast_rows = {}\n",
+                    content.drift.margin_percent, content.drift.period_s, content.drift.least_rows);
   const auto& log = content.log;
   if (log.level || log.format || log.file) text += "\n[log]\n";
   if (log.level) add("level", *log.level);

@@ -19,6 +19,14 @@ struct node_member {
   bool spare = false;   ///< No member until an operator adds it.
 };
 
+/// When another plan is proposed because routers choose other experts than the plan in force was made for.
+struct drift_choice {
+  double margin_percent = 10;  ///< Of the plan's expected cost; 0: nobody looks.
+  double period_s = 60;
+  std::int64_t least_rows = 10'000;  ///< Of each layer, at all nodes together.
+  friend bool operator==(const drift_choice&, const drift_choice&) = default;
+};
+
 struct node_file {
   std::string name;  ///< Of its server in the cluster file, and in its certificate.
   // Paths, as they are meant from the working directory:
@@ -38,6 +46,7 @@ struct node_file {
   std::vector<node_member> members;  ///< The other nodes.
   double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
   std::optional<rehearsal> rehearsed;
+  drift_choice drift;
   log_choice log;  ///< `file` as it is meant from the working directory.
 };
 

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "actors/admin/member_roll.hpp"
 #include "config/files.hpp"
+#include "config/json.hpp"
 #include "config/threads.hpp"
 #include "model/architecture/model_config.hpp"
 #include "model/checkpoint/inspect.hpp"
@@ -106,6 +108,43 @@ result<void> write_kept(const fs::path& path, const std::string& text) {
   // Nobody is to find an empty one.
   if (!written && made >= 0) ::unlink(path.c_str());
   return written;
+}
+
+/// What routers were measured to choose when the plan in force was made, kept beside the digest of the profile that it stands in
+/// for: null where nothing was kept, or beside another profile.
+result<std::shared_ptr<const planning::measured_activation>> read_kept_activation(
+    const fs::path& path, const std::string& profile_digest, const model::model_config& shape) {
+  constexpr std::size_t most_bytes = 1 << 26;
+  std::shared_ptr<const planning::measured_activation> none;
+  std::error_code failed;
+  if (!fs::exists(path, failed)) return none;
+  const auto text = read_file(path, most_bytes);
+  if (!text) return text.error();
+  const auto read = [&]() -> result<std::shared_ptr<const planning::measured_activation>> {
+    auto document = json_document::parse(*text, path.string());
+    if (!document) return document.error();
+    const auto root = (*document)->root();
+    root.only({"profile", "activation"});
+    const auto digest = root.at("profile").string();
+    const auto activation = root.at("activation").string();
+    if (auto whole = (*document)->finish(0); !whole) return whole.error();
+    if (digest != profile_digest) return none;
+    auto made = planning::parse_activation(activation, path.string() + ": activation",
+                                           shape.n_layers, shape.n_experts);
+    if (!made) return made.error();
+    return std::make_shared<const planning::measured_activation>(std::move(*made));
+  };
+  auto made = read();
+  if (!made)
+    return error{made.error().code,
+                 made.error().message +
+                     "; mend the file, or remove it to go by the profile as it was calibrated"};
+  return made;
+}
+
+std::string kept_activation(const std::string& profile_digest, const std::string& activation) {
+  return nlohmann::ordered_json{{"profile", profile_digest}, {"activation", activation}}.dump() +
+         "\n";
 }
 
 result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {
@@ -439,8 +478,21 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
     service.sink = std::move(*opened);
   }
   if (auto read = read_kept(file.state, options.kept); !read) return read.error();
-  options.keep = [state = file.state](const std::string& name, const std::string& text) {
-    return write_kept(state / name, text);
+  const auto profile_text = read_file(file.profile);
+  if (!profile_text) return profile_text.error();
+  const auto profile_digest = sha256_hex(*profile_text);
+  auto measured = read_kept_activation(file.state / actors::kept_activation_name, profile_digest,
+                                       (*share)->config());
+  if (!measured) return measured.error();
+  options.measured = std::move(*measured);
+  options.drift = {file.drift.margin_percent / 100,
+                   static_cast<std::int64_t>(file.drift.period_s * 1e9),
+                   static_cast<double>(file.drift.least_rows)};
+  options.keep = [state = file.state, profile_digest](const std::string& name,
+                                                      const std::string& text) {
+    return write_kept(state / name, name == actors::kept_activation_name
+                                        ? kept_activation(profile_digest, text)
+                                        : text);
   };
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();

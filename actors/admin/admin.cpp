@@ -26,6 +26,7 @@ void admin_state::start() {
     act(rules->set_member(server, is_member(server)));
   }
   read_kept();
+  if (context().seat->drift.margin > 0) look_for_drift_soon();
 }
 
 void admin_state::read_kept() {
@@ -146,8 +147,8 @@ std::string admin_state::server_name(std::uint32_t server) const {
   return server < context().n_servers() ? name_of(server) : std::string();
 }
 
-const std::array<admin_state::verb, 29>& admin_state::verbs() {
-  static const std::array<verb, 29> all{{
+const std::array<admin_state::verb, 30>& admin_state::verbs() {
+  static const std::array<verb, 30> all{{
       {"status", rank::viewer, false, &admin_state::tell_status},
       {"peers", rank::viewer, false, &admin_state::tell_peers},
       {"topology", rank::viewer, false, &admin_state::tell_topology},
@@ -173,6 +174,7 @@ const std::array<admin_state::verb, 29>& admin_state::verbs() {
       {"requests.cancel", rank::operator_, true, &admin_state::cancel},
       {"drain", rank::operator_, true, &admin_state::drain},
       {"resume", rank::operator_, true, &admin_state::resume},
+      {"drift", rank::viewer, false, &admin_state::tell_drift},
       {"plan.propose", rank::operator_, true, &admin_state::propose},
       {"plan.apply", rank::admin, true, &admin_state::apply},
       {"plan.abort", rank::admin, true, &admin_state::abort},
@@ -197,6 +199,7 @@ admin_actor spawn_admin(caf::actor_system& system, admin_work work) {
           state.act(state.rules->ended(message.change));
         },
         [&state](const timer_tick&) { state.tick(); },
+        [&state](look_for_drift) { state.look_for_drift(); },
     };
   });
 }

@@ -37,8 +37,11 @@
 ///   members.add      admin     name, address                  a server of the cluster file is a member from now on
 ///   members.remove   admin     name, lost                     one that hosts nothing is none any more (member_roll.hpp); lost: one
 ///                                                             that does not come back, whatever it hosts
-///   plan.propose     operator  strategy, steps, seed,         a plan by what is known now; nothing changes. It places nothing
-///                              without                        on servers of these names, or that are no members
+///   drift            viewer                                   what routers choose, at all nodes, beside what the plan was
+///                                                             made for
+///   plan.propose     operator  strategy, steps, seed,         a plan by what is known now, with measured by what routers
+///                              without, measured              chose lately; nothing changes. It places nothing on servers of
+///                                                             the names in without, or that are no members
 ///   plan.apply       admin     proposal, drain_s              all servers go over to it, or none
 ///   plan.abort       admin                                    ends a change that is not committed
 ///   policy.set       admin     policy (members to change)     on all servers
@@ -46,8 +49,8 @@
 /// `token`, where it is there, is the secret of a token (tokens.hpp), by whose role the order counts where that is more than
 /// the certificate's.
 ///
-/// Admins say to each other: parts of a change of plan; {"ask"}, answered by {"told", "report"}, for what is asked of the
-/// whole cluster; and {"policy"} and {"tokens"} when one changes and when a server is connected again.
+/// Admins say to each other: parts of a change of plan; {"ask", "of"}, answered by {"told", "report"}, for what is asked of the
+/// whole cluster (how each does, or what its routers chose); and {"policy"} and {"tokens"} when one changes and when a server is connected again.
 ///
 /// A change of plan is made by the rules of planning/serving/plan_change.hpp: weights are loaded while requests are
 /// answered; then new ones begin under the new plan, and those before end under theirs, at most drain_s seconds later by
@@ -59,6 +62,7 @@ struct admin_work {
   planner_actor planner;
   edge_server_actor server;
   recorder_actor recorder;
+  monitor_actor monitor;
 };
 
 admin_actor spawn_admin(caf::actor_system& system, admin_work work);

@@ -34,6 +34,10 @@ using serving::change_step;
 inline constexpr std::size_t most_proposals = 8;
 inline constexpr std::int64_t longest_drain_s = 3600;
 
+/// What all nodes are asked for.
+enum class subject : std::uint8_t { status, activation };
+const char* to_string(subject of);
+
 /// A change of plan that this server leads.
 struct led_change {
   order_ptr order;
@@ -41,6 +45,7 @@ struct led_change {
   std::uint64_t epoch = 0;           ///< That it leads to itself.
   std::int64_t drain_s = 0;
   std::string admission;
+  std::shared_ptr<const planning::measured_activation> measured;  ///< By which it goes.
 };
 
 /// What an order wants of a server.
@@ -57,7 +62,9 @@ struct admin_state {
   std::uint64_t n_changes = 0, n_operations = 0, n_proposals = 0;
   std::deque<proposal> proposals;
   std::map<serving::change_id, led_change> led;
-  std::shared_ptr<const planning::plan> prepared;  ///< Of the change under way.
+  std::shared_ptr<const planning::plan> prepared;                    ///< Of the change under way.
+  std::shared_ptr<const planning::measured_activation> prepared_by;  ///< Likewise.
+  drift_report told_drift;  ///< The latest that was an event.
   std::optional<order_book> book;
   std::set<std::uint32_t> away;
   gathering_book gatherings;
@@ -77,7 +84,7 @@ struct admin_state {
     bool changes;
     handler run;
   };
-  static const std::array<verb, 29>& verbs();
+  static const std::array<verb, 30>& verbs();
 
   /// use(what is in force), where there is a plan.
   template <class Use>
@@ -142,7 +149,12 @@ struct admin_state {
   /// Answers with what `report` makes of what all nodes say of themselves, who does not in time left out.
   void gather(const order_ptr& order,
               const std::function<ordered_json(const told_reports&)>& report);
-  void tell_report(std::uint32_t to, std::uint64_t question);
+  error asked_too_much() const;
+  /// done(what each node says), who does not in time left out. Not where gatherings are full.
+  void ask_all(subject of, const gathering_book::finish& done);
+  /// use(what this node says).
+  void tell_own(subject of, const std::function<void(ordered_json)>& use);
+  void tell_report(std::uint32_t to, std::uint64_t question, subject of);
   void get_log_level(const order_ptr& order, const json_value&);
   void list_tokens(const order_ptr& order, const json_value&);
   void show_plan(const order_ptr& order, const json_value&);
@@ -201,6 +213,10 @@ struct admin_state {
 
   // plan_orders.cpp: plans, and changes of plan that this node leads
   void propose(const order_ptr& order, const json_value& arguments);
+  void propose(const order_ptr& order, const std::shared_ptr<const replan_order>& wanted,
+               const std::shared_ptr<const planning::measured_activation>& measured);
+  const proposal& keep(const plan_proposal& made, const planning::plan& before,
+                       const std::shared_ptr<const planning::measured_activation>& measured);
   std::vector<planning::plan> way_to(const planning::plan& before,
                                      const planning::plan& after) const;
   /// Who is no member, and whom the order names.
@@ -214,11 +230,23 @@ struct admin_state {
   result<void> lead_next(led_change next, bool holds);
   void abort(const order_ptr& order, const json_value&);
 
+  // drift.cpp: what routers choose, beside what the plan in force was made for
+  using activation_ptr = std::shared_ptr<const planning::measured_activation>;
+  /// use(what was measured at these nodes together), where gatherings are not full.
+  void with_activation(
+      const std::function<void(const activation_ptr&, const std::set<std::uint32_t>& nodes)>& use);
+  void tell_drift(const order_ptr& order, const json_value&);
+  /// Of the first node that is there, every so often.
+  void look_for_drift();
+  void look_for_drift_soon();
+  void judge(const activation_ptr& measured, const drift_report& found);
+  void propose_by_itself(const activation_ptr& measured);
+
   // change_steps.cpp: this node's part in changes of plan
   void act(const std::vector<change_action>& todo);
   void take_step(const change_action& what);
   /// The text of a prepare, into the step that is made of it.
-  static result<void> read_plan(const std::string& text, plan_step& step);
+  result<void> read_plan(const std::string& text, plan_step& step) const;
   void take(const plan_step_done& message);
   void keep_plan();
   void finish(serving::change_id change, const std::string& why);

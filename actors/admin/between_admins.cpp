@@ -79,9 +79,13 @@ void admin_state::take_own(const std::string& text) {
 
 void admin_state::take_talk(std::uint32_t from, json_document& document) {
   const auto root = document.root();
-  root.only({"ask", "told", "report", "policy", "tokens"});
+  root.only({"ask", "of", "told", "report", "policy", "tokens"});
   const auto ask = root.find("ask"), told = root.find("told"), set = root.find("policy"),
              shared = root.find("tokens");
+  const auto what = root.find("of");
+  const auto of = what ? static_cast<subject>(what->one_of(
+                             {to_string(subject::status), to_string(subject::activation)}))
+                       : subject::status;
   const auto question = ask    ? ask->unsigned_integer()
                         : told ? told->unsigned_integer()
                                : std::uint64_t{0};
@@ -90,7 +94,7 @@ void admin_state::take_talk(std::uint32_t from, json_document& document) {
                     : shared ? shared->string()
                              : std::string();
   if (auto read = document.finish(0); !read) return ignore(from, read.error());
-  if (ask) return tell_report(from, question);
+  if (ask) return tell_report(from, question, of);
   if (told) {
     auto report = ordered_json::parse(text, nullptr, false);
     if (!report.is_object()) return ignore(from, {errc::malformed, "found a report that is none"});

@@ -33,6 +33,7 @@ void admin_state::take_step(const change_action& what) {
       if (auto read = read_plan(what.text, step); !read)
         return act(rules->step_done(what.change, read.error().message));
       prepared = step.plan;
+      prepared_by = step.measured;
       step.absent = absent_mask();
       break;
     }
@@ -51,15 +52,24 @@ void admin_state::take_step(const change_action& what) {
   self->send(work.planner, std::move(step));
 }
 
-result<void> admin_state::read_plan(const std::string& text, plan_step& step) {
+result<void> admin_state::read_plan(const std::string& text, plan_step& step) const {
   auto document = json_document::parse(text, "plan change");
   if (!document) return document.error();
   const auto root = (*document)->root();
-  root.only({"plan", "drain_ns", "holds"});
+  root.only({"plan", "drain_ns", "holds", "activation"});
   const auto plan_text = root.at("plan").string();
   const auto longest = root.at("drain_ns").integer(0, longest_drain_s * 1'000'000'000);
   const auto no_request_begins = root.at("holds").boolean();
+  const auto by = root.find("activation");
+  const auto activation = by ? by->string() : std::string();
   if (auto read = (*document)->finish(0); !read) return read.error();
+  if (by) {
+    auto measured =
+        planning::parse_activation(activation, "plan change: activation",
+                                   context().shape().n_layers, context().shape().n_experts);
+    if (!measured) return measured.error();
+    step.measured = std::make_shared<const planning::measured_activation>(std::move(*measured));
+  }
   auto plan = planning::parse_plan(plan_text, "plan change");
   if (!plan) return plan.error();
   step.plan = std::make_shared<const planning::plan>(std::move(*plan));
@@ -78,6 +88,8 @@ void admin_state::take(const plan_step_done& message) {
 }
 
 void admin_state::keep_plan() {
+  if (prepared_by)
+    keep(kept_activation_name, planning::activation_json(*prepared_by), log_event::plan_not_kept);
   if (!context().seat->adopt) return;
   if (auto kept = context().seat->adopt(*prepared); !kept)
     book->note(log_event::plan_not_kept, {{"why", kept.error().message}});

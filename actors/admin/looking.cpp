@@ -83,26 +83,40 @@ void admin_state::tell_topology(const order_ptr& order, const json_value&) {
 
 void admin_state::gather(const order_ptr& order,
                          const std::function<ordered_json(const told_reports&)>& report) {
+  if (gatherings.full()) return book->refuse(order, asked_too_much());
+  ask_all(subject::status,
+          [this, order, report](const told_reports& told) { book->tell(order, report(told)); });
+}
+
+error admin_state::asked_too_much() const {
+  return {errc::failed, "too many questions to the whole cluster at once; ask again"};
+}
+
+void admin_state::ask_all(subject of, const gathering_book::finish& done) {
   constexpr std::int64_t longest_ns = 1'000'000'000;
-  if (gatherings.full())
-    return book->refuse(
-        order, {errc::failed, "too many questions to the whole cluster at once; ask again"});
-  with_status([this, order, report](const server_status& status) {
+  tell_own(of, [this, of, done](ordered_json own) {
     const auto others = present();
-    const auto question = gatherings.begin(
-        others, {{id(), node_report(context(), status, figures(), away)}},
-        now_ns(self) + longest_ns,
-        [this, order, report](const told_reports& told) { book->tell(order, report(told)); });
+    const auto question =
+        gatherings.begin(others, {{id(), std::move(own)}}, now_ns(self) + longest_ns, done);
     if (question == 0) return;
-    for (const auto server : others) say(server, {{"ask", question}});
+    for (const auto server : others) say(server, {{"ask", question}, {"of", to_string(of)}});
     tick_soon();
   });
 }
 
-void admin_state::tell_report(std::uint32_t to, std::uint64_t question) {
-  with_status([this, to, question](const server_status& status) {
-    say(to,
-        {{"told", question}, {"report", node_report(context(), status, figures(), away).dump()}});
+void admin_state::tell_own(subject of, const std::function<void(ordered_json)>& use) {
+  if (of == subject::status)
+    return with_status([this, use](const server_status& status) {
+      use(node_report(context(), status, figures(), away));
+    });
+  self->request(work.monitor, caf::infinite, status_query{}).then([use](const observations& seen) {
+    use(ordered_json::parse(planning::activation_json(seen.activation)));
+  });
+}
+
+void admin_state::tell_report(std::uint32_t to, std::uint64_t question, subject of) {
+  tell_own(of, [this, to, question](const ordered_json& own) {
+    say(to, {{"told", question}, {"report", own.dump()}});
   });
 }
 

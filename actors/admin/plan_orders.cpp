@@ -12,7 +12,7 @@
 namespace ordermoe::actors {
 
 void admin_state::propose(const order_ptr& order, const json_value& arguments) {
-  arguments.only({"strategy", "steps", "seed", "without"});
+  arguments.only({"strategy", "steps", "seed", "without", "measured"});
   auto wanted = std::make_shared<replan_order>();
   const auto strategy = arguments.find("strategy");
   if (strategy) wanted->strategy = strategy->string();
@@ -23,16 +23,29 @@ void admin_state::propose(const order_ptr& order, const json_value& arguments) {
   const auto left_out = left_out_of(arguments);
   if (!left_out) return book->refuse(order, left_out.error());
   wanted->planning.without = *left_out;
-  with_plan(order, [this, order, wanted](const in_force& now) {
+  const auto by_measure = arguments.find("measured");
+  if (!by_measure || !by_measure->boolean()) return propose(order, wanted, nullptr);
+  if (gatherings.full()) return book->refuse(order, asked_too_much());
+  with_activation([this, order, wanted](const auto& measured, const auto&) {
+    if (measured->least_rows() > 0) return propose(order, wanted, measured);
+    book->refuse(order,
+                 {errc::failed,
+                  "routers have chosen nothing yet at some layer; propose without --measured, "
+                  "or once requests were answered"});
+  });
+}
+
+void admin_state::propose(const order_ptr& order, const std::shared_ptr<const replan_order>& wanted,
+                          const activation_ptr& measured) {
+  with_plan(order, [this, order, wanted, measured](const in_force& now) {
     const auto epoch = now.content->plan.epoch;
-    self->request(work.planner, caf::infinite, plan_query{wanted})
-        .then([this, order, epoch, before = now.content](const plan_proposal& made) {
+    self->request(work.planner, caf::infinite, plan_query{wanted, measured})
+        .then([this, order, epoch, measured, before = now.content](const plan_proposal& made) {
           if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
-          if (proposals.size() == most_proposals) proposals.pop_front();
-          proposals.push_back({++n_proposals, made, way_to(before->plan, *made.plan)});
+          const auto& kept = keep(made, before->plan, measured);
           book->note(log_event::plan_proposed,
-                     {{"proposal", n_proposals}, {"operation", order->operation}});
-          book->done(order, epoch, proposal_report(context(), proposals.back()));
+                     {{"proposal", kept.number}, {"operation", order->operation}});
+          book->done(order, epoch, proposal_report(context(), kept));
         });
   });
 }
@@ -47,6 +60,13 @@ result<planning::server_mask> admin_state::left_out_of(const json_value& argumen
     mask |= planning::server_bit(*server);
   }
   return mask;
+}
+
+const proposal& admin_state::keep(const plan_proposal& made, const planning::plan& before,
+                                  const activation_ptr& measured) {
+  if (proposals.size() == most_proposals) proposals.pop_front();
+  proposals.push_back({++n_proposals, made, way_to(before, *made.plan), measured});
+  return proposals.back();
 }
 
 std::vector<planning::plan> admin_state::way_to(const planning::plan& before,
@@ -130,7 +150,8 @@ void admin_state::tell_dry_run(const order_ptr& order, const proposal& of, std::
 }
 
 void admin_state::lead(const order_ptr& order, const proposal& of, std::int64_t drain_s) {
-  led_change first{order, {of.plans.begin(), of.plans.end()}, 0, drain_s, admission_during(of)};
+  led_change first{order,      {of.plans.begin(), of.plans.end()}, 0, drain_s, admission_during(of),
+                   of.measured};
   const bool holds = of.plans.empty();
   if (holds) first.plans.push_back(*of.content.plan);
   if (const auto begun = lead_next(std::move(first), holds); !begun)
@@ -143,9 +164,10 @@ result<void> admin_state::lead_next(led_change next, bool holds) {
   const auto plan = std::move(next.plans.front());
   next.plans.pop_front();
   next.epoch = plan.epoch;
-  const ordered_json text{{"plan", planning::plan_json(plan)},
-                          {"drain_ns", next.drain_s * 1'000'000'000},
-                          {"holds", holds}};
+  ordered_json text{{"plan", planning::plan_json(plan)},
+                    {"drain_ns", next.drain_s * 1'000'000'000},
+                    {"holds", holds}};
+  if (next.measured) text["activation"] = planning::activation_json(*next.measured);
   auto todo = rules->begin(change, text.dump(), holds);
   if (!todo) return todo.error();
   led[change] = std::move(next);

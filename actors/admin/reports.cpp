@@ -105,13 +105,15 @@ ordered_json proposal_report(const service_context& context, const proposal& of)
   for (std::uint32_t server = 0; server < context.n_servers(); ++server)
     servers.push_back({{"name", context.servers.servers[server].name},
                        {"bytes_to_load", of.content.bytes_to[server]}});
-  return {{"proposal", of.number},
-          {"strategy", of.content.strategy},
-          {"epoch", last_epoch(of)},
-          {"cost_before_ms", of.content.cost_before_ns * 1e-6},
-          {"cost_after_ms", of.content.cost_after_ns * 1e-6},
-          {"admission", admission_during(of)},
-          {"servers", std::move(servers)}};
+  ordered_json told{{"proposal", of.number},
+                    {"strategy", of.content.strategy},
+                    {"epoch", last_epoch(of)},
+                    {"cost_before_ms", of.content.cost_before_ns * 1e-6},
+                    {"cost_after_ms", of.content.cost_after_ns * 1e-6},
+                    {"admission", admission_during(of)}};
+  if (of.measured) told["measured_rows"] = of.measured->least_rows();
+  told["servers"] = std::move(servers);
+  return told;
 }
 
 ordered_json difference_report(const service_context& context,

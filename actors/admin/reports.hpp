@@ -15,6 +15,8 @@ struct proposal {
   plan_proposal content;
   /// Plans that lead to it one after the other, it the last, so that requests begin all the while; empty: they wait.
   std::vector<planning::plan> plans = {};
+  /// What it goes by; null: the activation in force.
+  std::shared_ptr<const planning::measured_activation> measured = nullptr;
 };
 /// What becomes of requests that come meanwhile.
 std::string admission_during(const proposal& of);

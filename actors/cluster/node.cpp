@@ -264,6 +264,8 @@ class node::content final : public net::transport_user {
     seat.identity = identity_;
     seat.kept = options_.kept;
     seat.keep = options_.keep;
+    seat.measured = options_.measured;
+    seat.drift = options_.drift;
     seat.figures = [this] { return figures_json(); };
     seat.members = options_.members;
     options_.service.seat = std::move(seat);

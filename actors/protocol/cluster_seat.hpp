@@ -12,6 +12,7 @@
 #include "model/transformer.hpp"
 #include "net/wire/messages.hpp"
 #include "planning/plan.hpp"
+#include "planning/strategies/adaptation.hpp"
 
 namespace ordermoe::net {
 class identity_keeper;
@@ -33,6 +34,16 @@ class frame_outlet {
 /// Of cluster_seat::kept: what the admin keeps.
 inline constexpr const char* kept_policy_name = "policy.json";
 inline constexpr const char* kept_tokens_name = "tokens.json";
+inline constexpr const char* kept_activation_name = "activation.json";
+
+/// When the admins of a cluster propose another plan because routers choose other experts than it was made for.
+struct drift_watch {
+  double margin =
+      0.1;  ///< Share by which the plan's expected cost must be off, and another plan's lower; 0: nobody looks.
+  std::int64_t period_ns = 60'000'000'000;
+  double least_rows = 10'000;  ///< Of each layer, at all nodes together.
+  friend bool operator==(const drift_watch&, const drift_watch&) = default;
+};
 
 struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.
@@ -53,6 +64,9 @@ struct cluster_seat {
   /// Small texts that outlive the process, by name: as they were at its start, and how one is replaced. Empty: none do.
   std::map<std::string, std::string> kept;
   std::function<result<void>(const std::string& name, const std::string& text)> keep;
+  /// What routers were measured to choose, if the plan in force goes by that.
+  std::shared_ptr<const planning::measured_activation> measured;
+  drift_watch drift;
   log_outlet log;
   /// By which this node is known, and what it does not believe; null: none that changes.
   std::shared_ptr<net::identity_keeper> identity;

@@ -142,6 +142,8 @@ struct plan_step {
   /// prepare: requests under the plan before end by name so long after no other begins under it.
   std::int64_t drain_ns = 0;
   bool holds = false;  ///< prepare: both plans do not fit into memory together, somewhere.
+  /// prepare: by which decisions under the plan go from then on; null: the activation in force stays.
+  std::shared_ptr<const planning::measured_activation> measured;
   planning::server_mask absent = 0;  ///< prepare: servers that are no members, as this one knows.
   std::string why;                   ///< abort
   caf::strong_actor_ptr admin;
@@ -150,6 +152,8 @@ struct plan_step {
 /// From the admin: what this strategy would place where, without consequences. Answered by plan_proposal.
 struct plan_query {
   std::shared_ptr<const replan_order> order;
+  std::shared_ptr<const planning::measured_activation> measured =
+      nullptr;  ///< Null: that in force.
 };
 struct plan_proposal {
   std::string strategy;                        ///< That of the start, where none was asked for.
@@ -159,6 +163,17 @@ struct plan_proposal {
   std::vector<std::int64_t> bytes_to;            ///< [n_servers] that each server lacks.
   /// Why no request begins while the last end; empty: both plans fit everywhere.
   std::string why_held;
+};
+
+/// From the admin: how far what routers choose is from what the plan in force goes by. Answered by drift_report.
+struct drift_query {
+  std::shared_ptr<const planning::measured_activation> measured;
+};
+struct drift_report {
+  std::uint64_t epoch = 0;  ///< Of the plan in force; 0: none is yet.
+  /// planning::placement_cost_ns of that plan, by the activation in force and by the measured one.
+  double cost_planned_ns = 0, cost_measured_ns = 0;
+  std::vector<double> moved;  ///< As planning::moved_shares has them.
 };
 
 /// From the admin: the plan and policy in force.
@@ -175,6 +190,7 @@ using planner_actor = caf::typed_actor<
     caf::reacts_to<requests_ended>, caf::reacts_to<server_replaced>, caf::reacts_to<weights_moved>,
     caf::reacts_to<change_overdue>, caf::reacts_to<plan_step>,
     caf::replies_to<plan_query>::with<plan_proposal>,
+    caf::replies_to<drift_query>::with<drift_report>,
     caf::replies_to<in_force_query>::with<in_force>,
     caf::replies_to<status_query>::with<planner_status>>;
 
@@ -560,9 +576,13 @@ struct plan_before_ended {
   std::uint64_t change = 0;
 };
 
+/// From itself: whether routers still choose what the plan was made for.
+struct look_for_drift {};
+
 using admin_actor = caf::typed_actor<caf::reacts_to<admin_order>, caf::reacts_to<peer_said>,
                                      caf::reacts_to<peer_changed>, caf::reacts_to<plan_step_done>,
-                                     caf::reacts_to<plan_before_ended>, caf::reacts_to<timer_tick>>;
+                                     caf::reacts_to<plan_before_ended>, caf::reacts_to<timer_tick>,
+                                     caf::reacts_to<look_for_drift>>;
 
 }  // namespace ordermoe::actors
 
@@ -572,6 +592,8 @@ ORDERMOE_LOCAL_MESSAGE(actors::activation_report)
 ORDERMOE_LOCAL_MESSAGE(actors::admin_order)
 ORDERMOE_LOCAL_MESSAGE(actors::admission_held)
 ORDERMOE_LOCAL_MESSAGE(actors::drain_server)
+ORDERMOE_LOCAL_MESSAGE(actors::drift_query)
+ORDERMOE_LOCAL_MESSAGE(actors::drift_report)
 ORDERMOE_LOCAL_MESSAGE(actors::end_requests)
 ORDERMOE_LOCAL_MESSAGE(actors::in_force)
 ORDERMOE_LOCAL_MESSAGE(actors::in_force_query)
@@ -607,6 +629,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::link_load)
 ORDERMOE_LOCAL_MESSAGE(actors::link_status)
 ORDERMOE_LOCAL_MESSAGE(actors::links_told)
 ORDERMOE_LOCAL_MESSAGE(actors::load_tick)
+ORDERMOE_LOCAL_MESSAGE(actors::look_for_drift)
 ORDERMOE_LOCAL_MESSAGE(actors::observations)
 ORDERMOE_LOCAL_MESSAGE(actors::open_sequence)
 ORDERMOE_LOCAL_MESSAGE(actors::peer_event)

@@ -7,6 +7,7 @@
 
 #include "actors/protocol/changes.hpp"
 #include "planning/serving/ledgers.hpp"
+#include "planning/strategies/adaptation.hpp"
 
 /// What a service says of itself when asked. Each part is true at one moment of its actor. No CAF type in
 /// this header.
@@ -119,8 +120,8 @@ struct planner_status {
 
 /// What the monitor measured; recent values count more.
 struct observations {
-  std::vector<std::vector<double>> activation;  ///< [n_layers, n_experts]; empty: no rows seen
-  std::vector<double> wait_ns;                  ///< [n_servers] of work that arrives
+  planning::measured_activation activation;
+  std::vector<double> wait_ns;       ///< [n_servers] of work that arrives
   std::vector<double> link_use;      ///< [from, to] share of the time that the link is busy
   std::vector<double> link_wait_ns;  ///< [from, to]
   double budget_use = 0;             ///< Mean over requests with a budget.

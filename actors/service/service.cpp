@@ -102,10 +102,11 @@ result<void> check_seat(const service_options& options, const service_context& c
         fmt::format("a seat as server {} with ways to {} servers, expected one of {} and as "
                     "many",
                     options.seat->server, options.seat->outlets.size(), n)};
-  if (options.mode != run_mode::local || options.server_models.empty() || options.monitor.on)
-    return error{errc::unsupported,
-                 "one server of a cluster runs on the wall clock, on its own weights and without a "
-                 "monitor"};
+  if (options.mode != run_mode::local || options.server_models.empty() || options.monitor.kappa > 0)
+    return error{
+        errc::unsupported,
+        "one server of a cluster runs on the wall clock, on its own weights, and changes no "
+        "weights of selection by itself"};
   return {};
 }
 
@@ -196,6 +197,8 @@ trace::trace_header header_of(const service_options& options, const service_cont
   header.costs = options.costs;
   header.policy = options.chosen.policy;
   header.profile = options.profile;
+  if (options.seat && options.seat->measured)
+    header.profile = planning::with_measured_activation(options.profile, *options.seat->measured);
   header.plan = options.chosen.plan;
   header.plan.epoch = first_epoch(options.chosen.plan, context);
   return header;
@@ -227,7 +230,9 @@ class service::actors {
   result<void> begin() {
     if (context_->trace) context_->trace->line(trace::header_line(header_of(options_, *context_)));
     recorder_ = spawn_recorder(system_);
-    if (options_.monitor.on) monitor_ = spawn_monitor(system_, context_, options_.monitor);
+    // A node's admin asks it.
+    if (options_.monitor.on || context_->seat)
+      monitor_ = spawn_monitor(system_, context_, options_.monitor);
     answers_ = std::make_shared<answer_book>(options_.seat ? options_.seat->first_request : 0);
     client_ = spawn_client_bridge(system_, answers_);
     console_ = spawn_console(system_);
@@ -239,7 +244,8 @@ class service::actors {
     if (context_->seat) forget_models();
     spawn_planner_of();
     if (context_->seat)
-      admin_ = spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_});
+      admin_ =
+          spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_, monitor_});
     count(admin_);
     caf::anon_send(planner_, push_plan{});
     return await_first_plan();

@@ -1,11 +1,15 @@
 #include "planning/strategies/adaptation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "config/error.hpp"
+#include "config/json.hpp"
 #include "planning/search/search.hpp"
 
 namespace ordermoe::planning {
@@ -80,6 +84,80 @@ std::vector<double> activation_statistics::shares(std::size_t layer) const {
   return shares;
 }
 
+measured_activation activation_statistics::now() const {
+  measured_activation told{rows_, {}};
+  for (std::size_t l = 0; l < rows_.size(); ++l) told.shares.push_back(shares(l));
+  return told;
+}
+
+double measured_activation::least_rows() const {
+  return rows.empty() ? 0 : *std::min_element(rows.begin(), rows.end());
+}
+
+measured_activation sum_of(std::span<const measured_activation> parts, std::size_t n_layers,
+                           std::size_t n_experts) {
+  measured_activation all{std::vector<double>(n_layers), {}};
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    std::vector<double> counts(n_experts);
+    for (const auto& part : parts) {
+      if (part.shares[l].empty()) continue;
+      all.rows[l] += part.rows[l];
+      for (std::size_t e = 0; e < n_experts; ++e) counts[e] += part.rows[l] * part.shares[l][e];
+    }
+    if (all.rows[l] > 0)
+      for (auto& count : counts) count /= all.rows[l];
+    else
+      counts.clear();
+    all.shares.push_back(std::move(counts));
+  }
+  return all;
+}
+
+std::string activation_json(const measured_activation& measured) {
+  return nlohmann::ordered_json{{"rows", measured.rows}, {"shares", measured.shares}}.dump();
+}
+
+result<measured_activation> parse_activation(const std::string& text, const std::string& place,
+                                             std::size_t n_layers, std::size_t n_experts) {
+  constexpr double most_rows = 1e18, rounding = 1e-6;
+  auto document = json_document::parse(text, place);
+  if (!document) return document.error();
+  const auto root = (*document)->root();
+  root.only({"rows", "shares"});
+  measured_activation made;
+  for (const auto& rows : root.at("rows").items()) made.rows.push_back(rows.number(0, most_rows));
+  bool sums = true;
+  for (const auto& layer : root.at("shares").items()) {
+    auto& shares = made.shares.emplace_back();
+    for (const auto& share : layer.items()) shares.push_back(share.number(0, 1));
+    const auto sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    sums = sums && (shares.empty() || std::abs(sum - 1) <= rounding);
+  }
+  if (auto read = (*document)->finish(0); !read) return read.error();
+  const auto fits = [&](const std::vector<double>& shares) {
+    return shares.empty() || shares.size() == n_experts;
+  };
+  if (made.rows.size() != n_layers || made.shares.size() != n_layers ||
+      !std::ranges::all_of(made.shares, fits))
+    return error{
+        errc::mismatch,
+        fmt::format("{}: found another shape, expected rows of {} layers and for each of them "
+                    "shares of no expert or of {}",
+                    place, n_layers, n_experts)};
+  if (!sums)
+    return error{errc::malformed,
+                 place + ": found shares of a layer that do not sum to 1; measure anew"};
+  return made;
+}
+
+std::vector<double> moved_shares(const profile& profile, const measured_activation& measured) {
+  std::vector<double> moved(profile.n_layers);
+  for (std::size_t l = 0; l < profile.n_layers; ++l)
+    for (std::size_t e = 0; e < measured.shares[l].size(); ++e)
+      moved[l] += std::abs(measured.shares[l][e] - profile.layers[l].activation[e]) / 2;
+  return moved;
+}
+
 namespace {
 
 /// Scales the sets' probabilities towards `shares`, expert by expert; each set has top_k experts,
@@ -104,15 +182,15 @@ void fit_sets(layer_profile& layer, std::span<const double> shares, std::size_t 
 
 }  // namespace
 
-profile with_measured_activation(const profile& profile, const activation_statistics& measured) {
+profile with_measured_activation(const profile& profile, const measured_activation& measured) {
   auto made = profile;
   // A row of the old profile keeps every expert and set above zero.
   constexpr double prior_rows = 1;
   for (std::size_t l = 0; l < made.n_layers; ++l) {
-    auto shares = measured.shares(l);
+    auto shares = measured.shares[l];
     if (shares.empty()) continue;
     auto& layer = made.layers[l];
-    const auto weight = measured.rows(l) / (measured.rows(l) + prior_rows);
+    const auto weight = measured.rows[l] / (measured.rows[l] + prior_rows);
     for (std::size_t e = 0; e < shares.size(); ++e)
       shares[e] = weight * shares[e] + (1 - weight) * layer.activation[e];
     layer.activation = shares;

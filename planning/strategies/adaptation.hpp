@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "config/cluster.hpp"
@@ -50,6 +51,26 @@ std::vector<double> exact_position_ns(const profile& profile, const plan& placed
 selection_weights adapt_to_window(double omega_quality, double kappa,
                                   std::span<const observed_request> window);
 
+/// What routers chose: of each layer how many rows count (faded ones less), and the shares of its experts as eq. (5) defines them;
+/// no shares where no row was seen. Values that servers tell each other.
+struct measured_activation {
+  std::vector<double> rows;                 ///< [n_layers]
+  std::vector<std::vector<double>> shares;  ///< [n_layers, n_experts], each layer's sum to 1
+
+  /// Of the layer that has the fewest.
+  double least_rows() const;
+  friend bool operator==(const measured_activation&, const measured_activation&) = default;
+};
+/// Of rows at different servers; each of this shape. Layers count as many rows as all of them together.
+measured_activation sum_of(std::span<const measured_activation> parts, std::size_t n_layers,
+                           std::size_t n_experts);
+std::string activation_json(const measured_activation& measured);
+/// Errors name `place`: malformed, and mismatch where the shape is another.
+result<measured_activation> parse_activation(const std::string& text, const std::string& place,
+                                             std::size_t n_layers, std::size_t n_experts);
+/// [n_layers] by how much the shares differ from the profile's, 0 to 1 (total variation); 0 where nothing was measured.
+std::vector<double> moved_shares(const profile& profile, const measured_activation& measured);
+
 /// How often the router chose each expert, old counts fading: a row loses half of its weight with
 /// every `half_life_rows` rows of its layer that come after it.
 class activation_statistics {
@@ -67,6 +88,7 @@ class activation_statistics {
   /// [n_experts] shares that sum to 1, as eq. (5) defines them; empty where nothing came in.
   std::vector<double> shares(std::size_t layer) const;
   std::size_t n_layers() const { return rows_.size(); }
+  measured_activation now() const;
 
  private:
   std::size_t n_experts_ = 0;
@@ -80,7 +102,7 @@ class activation_statistics {
 /// expert in turn, until their experts are as frequent as measured (where the known sets allow it);
 /// similarity, gates, damage and transition rows stay. Valid where `experts` is. Layers without a
 /// measurement stay as they are.
-profile with_measured_activation(const profile& profile, const activation_statistics& measured);
+profile with_measured_activation(const profile& profile, const measured_activation& measured);
 
 /// What the planner and the monitor compare placements by: estimate_plan without a
 /// quality budget and without queues.

@@ -180,7 +180,7 @@ BOOST_AUTO_TEST_CASE(the_monitor_measures_loads_activation_and_requests) {
   BOOST_TEST(*std::max_element(seen.link_use.begin(), seen.link_use.end()) > 0);
   BOOST_TEST(*std::max_element(seen.link_use.begin(), seen.link_use.end()) <= 1);
   BOOST_TEST(*std::max_element(seen.wait_ns.begin(), seen.wait_ns.end()) > 0);
-  for (const auto& layer : seen.activation) {
+  for (const auto& layer : seen.activation.shares) {
     BOOST_REQUIRE_EQUAL(layer.size(), world.setup.profile.n_experts);
     BOOST_TEST(std::accumulate(layer.begin(), layer.end(), 0.0) == 1,
                boost::test_tools::tolerance(1e-12));
@@ -492,7 +492,7 @@ BOOST_AUTO_TEST_CASE(a_profile_takes_on_measured_activation_and_stays_valid) {
       }
       planning::activation_statistics seen(n_layers, n_experts, 1e12);
       seen.add(counts, rows);
-      const auto made = planning::with_measured_activation(profile, seen);
+      const auto made = planning::with_measured_activation(profile, seen.now());
       const auto valid = planning::validate(made);
       BOOST_REQUIRE_MESSAGE(valid.has_value(), (valid ? "" : valid.error().message));
       for (std::size_t l = 0; l < n_layers; ++l) {
@@ -521,6 +521,54 @@ BOOST_AUTO_TEST_CASE(a_profile_takes_on_measured_activation_and_stays_valid) {
       }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(what_routers_choose_at_several_servers_is_their_sum) {
+  planning::activation_statistics one(2, 3, 1e12), other(2, 3, 1e12);
+  one.add(std::vector<std::uint32_t>{2, 0, 2, 0, 0, 0}, std::vector<std::uint32_t>{2, 0});
+  other.add(std::vector<std::uint32_t>{0, 12, 0, 0, 0, 0}, std::vector<std::uint32_t>{6, 0});
+  const std::vector<planning::measured_activation> parts{one.now(), other.now()};
+  const auto all = planning::sum_of(parts, 2, 3);
+  BOOST_TEST(all.rows == (std::vector<double>{8, 0}), boost::test_tools::per_element());
+  BOOST_TEST(all.shares[0] == (std::vector<double>{0.125, 0.75, 0.125}),
+             boost::test_tools::per_element());
+  BOOST_TEST(all.shares[1].empty());
+  BOOST_TEST(all.least_rows() == 0);
+  BOOST_TEST(planning::sum_of({}, 2, 3).rows.size() == 2u);
+
+  planning::profile profile;
+  profile.n_layers = 2;
+  profile.layers.resize(2);
+  for (auto& layer : profile.layers) layer.activation = {0.5, 0.25, 0.25};
+  BOOST_TEST(planning::moved_shares(profile, all) == (std::vector<double>{0.5, 0}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(measured_activation_is_read_as_it_was_written_and_whatever_else_is_refused) {
+  planning::activation_statistics seen(2, 3, 7);
+  seen.add(std::vector<std::uint32_t>{1, 2, 4, 0, 0, 0}, std::vector<std::uint32_t>{5, 0});
+  seen.add(std::vector<std::uint32_t>{3, 2, 1, 0, 0, 0}, std::vector<std::uint32_t>{3, 0});
+  const auto text = planning::activation_json(seen.now());
+  const auto read = planning::parse_activation(text, "here", 2, 3);
+  BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
+  BOOST_TEST((*read == seen.now()));
+  const auto refused = [](const std::string& bad, const std::string& why) {
+    const auto made = planning::parse_activation(bad, "here", 2, 3);
+    BOOST_REQUIRE_MESSAGE(!made.has_value(), bad);
+    BOOST_TEST(made.error().message.find(why) != std::string::npos, made.error().message);
+    BOOST_TEST(made.error().message.starts_with("here"), made.error().message);
+  };
+  refused("nonsense", "here");
+  refused(R"({"rows":[1,1]})", "shares");
+  refused(R"({"rows":[1],"shares":[[],[]]})", "another shape");
+  refused(R"({"rows":[1,1],"shares":[[]]})", "another shape");
+  refused(R"({"rows":[1,1],"shares":[[0.5,0.5],[]]})", "another shape");
+  refused(R"({"rows":[1,1],"shares":[[0.5,0.5,0.5],[]]})", "do not sum to 1");
+  refused(R"({"rows":[-1,1],"shares":[[],[]]})", "rows");
+  refused(R"({"rows":[1e300,1],"shares":[[],[]]})", "rows");
+  refused(R"({"rows":[1,1],"shares":[[1,-1,1],[]]})", "shares");
+  refused(R"({"rows":[1,1],"shares":[["1",0,0],[]]})", "shares");
+  refused(R"({"rows":[1,1],"shares":[[1,0,0],[]],"more":1})", "more");
 }
 
 BOOST_AUTO_TEST_CASE(a_window_moves_the_weights_by_equation_45) {

@@ -105,10 +105,10 @@ BOOST_AUTO_TEST_CASE(a_link_is_busy_until_what_waits_at_it_is_sent) {
 BOOST_AUTO_TEST_CASE(activation_is_told_as_shares_by_layer) {
   one_monitor world;
   world.spawn();
-  BOOST_TEST(world.seen().activation.at(0).empty());
+  BOOST_TEST(world.seen().activation.shares.at(0).empty());
   world.activate(10, 1, 3);
   const std::vector<double> expected{0, 0.5, 0, 0.5, 0, 0};
-  BOOST_TEST(world.seen().activation.at(2) == expected, boost::test_tools::per_element());
+  BOOST_TEST(world.seen().activation.shares.at(2) == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(drift_is_proposed_once_it_is_seen_enough_and_not_again_before_the_answer) {

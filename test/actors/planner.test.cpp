@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include "planning/strategies/adaptation.hpp"
 #include "test/actors/probe_server.hpp"
 
 namespace ordermoe {
@@ -239,6 +240,74 @@ BOOST_AUTO_TEST_CASE(a_plan_comes_into_force_step_by_step_as_the_admin_says) {
   BOOST_TEST((world.phase() == planner_phase::steady));
   // No request waited for any of it.
   BOOST_TEST(world.servers[0].count<actors::hold_admission>() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_may_go_by_what_routers_chose_and_later_ones_do_so_too) {
+  using serving::change_step;
+  joint_planner world;
+  // All rows choose the experts that the plan of the start has far away from most.
+  planning::measured_activation measured;
+  measured.rows.assign(world.n_layers, 1e6);
+  std::vector<double> shares(world.n_experts, 0);
+  shares.front() = shares.back() = 0.5;
+  measured.shares.assign(world.n_layers, shares);
+  const auto seen = std::make_shared<const planning::measured_activation>(measured);
+  const auto expected = planning::with_measured_activation(world.profile(), measured);
+  const auto cost_ns = [&](const planning::profile& by, const planning::plan& of) {
+    return planning::placement_cost_ns(by, of, world.context->servers, world.context->costs);
+  };
+
+  const auto drift = world.ask<actors::drift_report>(world.planning, actors::drift_query{seen});
+  BOOST_TEST(drift.epoch == 1u);
+  BOOST_TEST(drift.cost_planned_ns == cost_ns(world.profile(), test::probe_server::plan()));
+  BOOST_TEST(drift.cost_measured_ns == cost_ns(expected, test::probe_server::plan()));
+  BOOST_TEST(drift.cost_measured_ns != drift.cost_planned_ns);
+  BOOST_TEST(drift.moved.size() == world.n_layers);
+  BOOST_TEST(drift.moved[0] > 0.1);
+
+  auto wanted = std::make_shared<actors::replan_order>();
+  wanted->strategy = "exact";
+  const auto made =
+      world.ask<actors::plan_proposal>(world.planning, actors::plan_query{wanted, seen});
+  BOOST_REQUIRE_MESSAGE(made.plan, made.refused);
+  BOOST_TEST(made.cost_before_ns == drift.cost_measured_ns);
+  BOOST_TEST(made.cost_after_ns == cost_ns(expected, *made.plan));
+
+  const auto change_to = [&](const std::shared_ptr<const planning::plan>& plan,
+                             const std::shared_ptr<const planning::measured_activation>& by) {
+    actors::plan_step step;
+    step.change = 6 + plan->epoch;
+    step.plan = plan;
+    step.measured = by;
+    step.drain_ns = 1'000'000'000;
+    step.admin = caf::actor_cast<caf::strong_actor_ptr>(world.admin.as<actors::admin_actor>());
+    world.tell(world.planning, step);
+    BOOST_TEST(world.admin.all<actors::plan_step_done>().back().why == "");
+    world.step(change_step::install, step.change);
+    world.installed_here();
+    world.step(change_step::commit, step.change);
+    world.installed_here();
+    world.tell(world.planning, actors::requests_ended{plan->epoch, 0});
+    world.step(change_step::retire, step.change);
+    world.installed_here();
+    BOOST_TEST((world.phase() == planner_phase::steady));
+    return world.told().plans.back()->profile;
+  };
+  const auto profile = change_to(made.plan, seen);
+  BOOST_TEST(profile->layers[0].activation == expected.layers[0].activation,
+             boost::test_tools::per_element());
+  // Under which what is measured is what was planned for.
+  const auto after = world.ask<actors::drift_report>(world.planning, actors::drift_query{seen});
+  BOOST_TEST(after.cost_planned_ns == after.cost_measured_ns);
+  // A later plan by nothing new stays with it.
+  auto other = std::make_shared<actors::replan_order>();
+  other->strategy = "layer-shards";
+  const auto back =
+      world.ask<actors::plan_proposal>(world.planning, actors::plan_query{other, nullptr});
+  BOOST_REQUIRE_MESSAGE(back.plan, back.refused);
+  const auto later = change_to(back.plan, nullptr);
+  BOOST_TEST(later->layers[0].activation == expected.layers[0].activation,
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(where_both_do_not_fit_requests_wait_and_weights_come_in_steps) {

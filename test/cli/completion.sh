@@ -32,7 +32,7 @@ offers "a folder behind =" "folders" run --model=x
 offers "nothing for what only its user knows" "nothing" run --max-new-tokens ""
 offers "behind a flag another option" "nothing --config" node --json --conf
 offers "options of the command above, where a verb takes them" "nothing --token-file" admin plan apply --tok
-offers "verbs behind options of the command above" "nothing drain" admin --dir edge dr
+offers "verbs behind options of the command above" "nothing drain" admin --dir edge dra
 offers "a file that stands for itself" "files" cert show ""
 offers "and another" "files" trace merge a.jsonl ""
 offers "no second where there is one" "nothing" cert show a.crt x

@@ -235,6 +235,31 @@ BOOST_AUTO_TEST_CASE(a_rehearsal_is_read_and_written_and_held_to_its_bounds) {
                 {"found the unknown key 'speed' in rehearsal"});
 }
 
+BOOST_AUTO_TEST_CASE(when_drift_is_told_is_read_and_written_and_held_to_its_bounds) {
+  const folder place;
+  const auto usual = place.read(berlin);
+  BOOST_REQUIRE(usual.has_value());
+  BOOST_TEST((usual->drift == drift_choice{}));
+  BOOST_TEST(node_toml(*usual).find("[drift]") == std::string::npos);
+  const auto told =
+      place.read(berlin + "\n[drift]\nmargin_percent = 2.5\nperiod_s = 5\nleast_rows = 300\n");
+  BOOST_REQUIRE_MESSAGE(told, (told ? "" : told.error().message));
+  BOOST_TEST((told->drift == drift_choice{2.5, 5, 300}));
+  const auto again = place.read(node_toml(*told));
+  BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().message));
+  BOOST_TEST((again->drift == told->drift));
+  const auto end = "name = \"rome\"\n";
+  const auto with = [&](const char* line) {
+    return std::string(end) + "\n[drift]\n" + line + "\n";
+  };
+  const auto out_of_range = errc::out_of_range;
+  check_refused(end, with("margin_percent = -1"), out_of_range, "28:18", {"correct it"});
+  check_refused(end, with("period_s = 0"), out_of_range, "28:12", {"correct it"});
+  check_refused(end, with("least_rows = 0"), out_of_range, "28:14", {"correct it"});
+  check_refused(end, with("speed = 2"), errc::malformed, "28:1",
+                {"found the unknown key 'speed' in drift"});
+}
+
 BOOST_AUTO_TEST_CASE(a_file_that_is_not_there_is_named) {
   const folder place;
   const auto read = read_node_file(place.path / "nowhere.toml");

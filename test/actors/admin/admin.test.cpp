@@ -27,8 +27,10 @@ std::shared_ptr<const model::expert_reader> tiny_reader() {
 struct steered : nodes {
   std::vector<std::unique_ptr<actors::cluster_client>> admins;
 
-  explicit steered(const std::string& strategy = "exact", double memory_ratio = 2.5)
+  explicit steered(const std::string& strategy = "exact", double memory_ratio = 2.5,
+                   const actors::drift_watch& watch = {})
       : nodes(strategy, memory_ratio) {
+    drift = watch;
     reader = tiny_reader();
     start_all();
     for (std::uint32_t m = 0; m < n; ++m) admins.push_back(client(m, "ada", net::role::admin));
@@ -426,6 +428,55 @@ BOOST_AUTO_TEST_CASE(one_request_is_shown_with_its_memory) {
   }));
   asked.await_all();
   BOOST_TEST(says(cluster.refused(1, "requests.show", {{"request", 77}}), "request 77"));
+}
+
+BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made_by_it) {
+  steered cluster("exact", test::world::roomy);
+  const auto none = cluster.order(1, "drift")["result"];
+  BOOST_TEST(none["rows"] == 0);
+  BOOST_TEST(none["cost_measured_ms"] == none["cost_planned_ms"]);
+  BOOST_TEST(says(cluster.refused(1, "plan.propose", {{"measured", true}}), "chosen nothing yet"));
+  std::deque<asked_requests> asked;
+  std::vector<std::unique_ptr<actors::cluster_client>> users;
+  for (std::uint32_t m = 0; m < nodes::n; ++m) {
+    users.push_back(cluster.client(m, "bob"));
+    auto& of_node = asked.emplace_back(*users.back());
+    for (std::uint32_t i = 0; i < 4; ++i) of_node.ask(request_of(100 * m + i));
+  }
+  for (auto& each : asked) each.await_all();
+  // The profile is random: what the model's routers really choose is far from it.
+  ordered_json drift;
+  BOOST_TEST(eventually([&] {
+    drift = cluster.order(1, "drift")["result"];
+    return drift["rows"].get<double>() > 30;
+  }));
+  BOOST_TEST(drift["nodes"] == ordered_json::array({"s0", "s1", "s2"}));
+  BOOST_TEST(drift["layers"][0]["moved_percent"].get<double>() > 1);
+  const auto proposed =
+      cluster.order(2, "plan.propose", {{"strategy", "layer-shards"}, {"measured", true}});
+  BOOST_TEST(proposed["result"]["cost_before_ms"] == drift["cost_measured_ms"]);
+  BOOST_TEST(proposed["result"]["measured_rows"].get<double>() > 30);
+  cluster.order(2, "plan.apply", {{"drain_s", 30}});
+  cluster.await_epochs(2);
+  const auto is_as_planned = [&](std::uint32_t m) {
+    const auto now = cluster.order(m, "drift")["result"];
+    return std::abs(now["cost_measured_ms"].get<double>() / now["cost_planned_ms"].get<double>() -
+                    1) < 1e-3;
+  };
+  for (std::uint32_t m = 0; m < nodes::n; ++m) BOOST_TEST(is_as_planned(m), m);
+  for (const auto& each : asked) check_answers(cluster, each);
+}
+
+BOOST_AUTO_TEST_CASE(where_routers_choose_other_experts_the_first_node_proposes_a_plan) {
+  steered cluster("exact", 1.2, {0.001, 50'000'000, 20});
+  const auto user = cluster.client(1, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 12; ++i) asked.ask(request_of(i));
+  asked.await_all();
+  BOOST_TEST(eventually([&] { return cluster.log_of(0).has("plan.drifted"); }),
+             cluster.order(0, "drift").dump());
+  BOOST_TEST(!cluster.log_of(1).has("plan.drifted"));
+  BOOST_TEST(cluster.epoch(0) == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(a_log_level_is_one_nodes_and_changes_at_once) {

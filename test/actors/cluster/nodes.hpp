@@ -241,6 +241,14 @@ class nodes {
       const std::lock_guard lock(keeping_);
       made.kept = kept_[m];
     }
+    made.drift = drift;
+    if (const auto kept = made.kept.find(actors::kept_activation_name); kept != made.kept.end()) {
+      const auto& shape = world_.setup.model->config();
+      auto measured =
+          planning::parse_activation(kept->second, "kept", shape.n_layers, shape.n_experts);
+      BOOST_REQUIRE(measured.has_value());
+      made.measured = std::make_shared<const planning::measured_activation>(std::move(*measured));
+    }
     made.keep = [this, m](const std::string& name, const std::string& text) -> result<void> {
       const std::lock_guard lock(keeping_);
       kept_[m][name] = text;
@@ -340,6 +348,7 @@ class nodes {
   scratch_authority authority;
   net::session_limits limits;
   std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
+  actors::drift_watch drift;
   /// Of the plan that a node kept last; 0: none.
   mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
