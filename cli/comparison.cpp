@@ -20,7 +20,6 @@ void comparison_options::add(CLI::App& command) {
       ->check(whole_from(16, 10'000'000))
       ->capture_default_str();
   command.add_option("--problems", problems, "Arithmetic problems for exact match")
-      ->type_name(file_value)
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
   command

@@ -20,12 +20,6 @@ struct place {
   bool only_words = false;            ///< Behind `--`.
 };
 
-const CLI::Option* find_option(const CLI::App& command, const std::string& name) {
-  for (const auto* option : options_in_reach(command))
-    if (option->check_name(name)) return option;
-  return nullptr;
-}
-
 const CLI::App* find_subcommand(const CLI::App& command, const std::string& name) {
   for (const auto* below : subcommands_of(command))
     if (below->get_name() == name) return below;

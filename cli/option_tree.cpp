@@ -19,6 +19,12 @@ std::vector<const CLI::Option*> options_in_reach(const CLI::App& app) {
   return all;
 }
 
+const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
+  for (const auto* option : options_in_reach(app))
+    if (option->check_name(name)) return option;
+  return nullptr;
+}
+
 std::vector<const CLI::Option*> positionals_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* option) { return option->get_positional(); });
 }

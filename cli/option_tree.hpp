@@ -14,6 +14,8 @@ std::vector<const CLI::App*> subcommands_of(const CLI::App& app);
 std::vector<const CLI::Option*> options_of(const CLI::App& app);
 /// Also those of the commands above whose options `app` takes.
 std::vector<const CLI::Option*> options_in_reach(const CLI::App& app);
+/// By a name as it is typed, "--model" or "-h", of those in reach; nullptr where there is none.
+const CLI::Option* find_option(const CLI::App& app, const std::string& name);
 std::vector<const CLI::Option*> positionals_of(const CLI::App& app);
 
 /// "--model", or "-h" where an option has no long name.

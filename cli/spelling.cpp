@@ -6,21 +6,22 @@
 #include <algorithm>
 #include <cctype>
 
+#include "cli/option_tree.hpp"
+
 namespace ordermoe::cli {
 
 namespace {
 
-std::vector<std::string> options_of(const CLI::App& app) {
+std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const auto* option : app.get_options())
+  for (const auto* option : options_in_reach(app))
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
   return names;
 }
 
-std::vector<std::string> subcommands_of(const CLI::App& app) {
+std::vector<std::string> subcommand_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(command->get_name());
+  for (const auto* command : subcommands_of(app)) names.push_back(command->get_name());
   return names;
 }
 
@@ -43,21 +44,9 @@ error unknown(const CLI::App& app, const std::string& found, const char* kind,
                                    kind, found, remedy)};
 }
 
-/// How many of the following arguments an option takes at most.
-std::size_t values_of(const CLI::Option& option) {
-  return option.get_items_expected_max() <= 0
-             ? 0
-             : static_cast<std::size_t>(option.get_items_expected_max());
-}
-
 bool is_option(const std::string& argument) {
   return argument.size() > 1 && argument[0] == '-' &&
          (argument[1] == '-' || std::isalpha(static_cast<unsigned char>(argument[1])) != 0);
-}
-
-bool takes_words(const CLI::App& app) {
-  return std::ranges::any_of(app.get_options(),
-                             [](const CLI::Option* option) { return option->get_positional(); });
 }
 
 }  // namespace
@@ -88,16 +77,16 @@ std::optional<error> check_spelling(const CLI::App& app,
     if (is_option(argument)) {
       const auto equals = argument.find('=');
       const auto name = argument.substr(0, equals);
-      const auto* option = command->get_option_no_throw(name);
-      if (option == nullptr) return unknown(*command, name, "option", options_of(*command));
-      values_left = equals == std::string::npos ? values_of(*option) : 0;
+      const auto* option = find_option(*command, name);
+      if (option == nullptr) return unknown(*command, name, "option", option_names(*command));
+      values_left = equals == std::string::npos ? most_values_of(*option) : 0;
     } else if (values_left > 0) {
       --values_left;
-    } else if (const auto names = subcommands_of(*command); !names.empty()) {
+    } else if (const auto names = subcommand_names(*command); !names.empty()) {
       if (std::ranges::find(names, argument) == names.end())
         return unknown(*command, argument, "subcommand", names);
       command = command->get_subcommand(argument);
-    } else if (!takes_words(*command)) {
+    } else if (positionals_of(*command).empty()) {
       return error{errc::usage,
                    fmt::format("{}: found '{}' where an option was expected; give it to the option "
                                "that it belongs to, or remove it",

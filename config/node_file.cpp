@@ -222,7 +222,7 @@ std::string node_toml(const node_file& content) {
   if (content.rehearsed)
     text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,
                         content.rehearsed->stretch);
-  if (content.drift != drift_choice{})
+  if (content.drift != drift_watch{})
     text +=
         fmt::format("\n[drift]\nmargin_percent = {}\nperiod_s = {}\nleast_rows = {}\n",
                     content.drift.margin_percent, content.drift.period_s, content.drift.least_rows);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "config/drift_watch.hpp"
 #include "config/error.hpp"
 #include "config/log_settings.hpp"
 #include "config/rehearsal.hpp"
@@ -17,14 +18,6 @@ struct node_member {
   std::string name;
   std::string address;  ///< HOST:PORT; empty: it dials, nobody dials it.
   bool spare = false;   ///< No member until an operator adds it.
-};
-
-/// When another plan is proposed because routers choose other experts than the plan in force was made for.
-struct drift_choice {
-  double margin_percent = 10;  ///< Of the plan's expected cost; 0: nobody looks.
-  double period_s = 60;
-  std::int64_t least_rows = 10'000;  ///< Of each layer, at all nodes together.
-  friend bool operator==(const drift_choice&, const drift_choice&) = default;
 };
 
 struct node_file {
@@ -46,7 +39,7 @@ struct node_file {
   std::vector<node_member> members;  ///< The other nodes.
   double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
   std::optional<rehearsal> rehearsed;
-  drift_choice drift;
+  drift_watch drift;
   log_choice log;  ///< `file` as it is meant from the working directory.
 };
 

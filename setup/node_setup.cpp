@@ -485,9 +485,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
                                        (*share)->config());
   if (!measured) return measured.error();
   options.measured = std::move(*measured);
-  options.drift = {file.drift.margin_percent / 100,
-                   static_cast<std::int64_t>(file.drift.period_s * 1e9),
-                   static_cast<double>(file.drift.least_rows)};
+  options.drift = file.drift;
   options.keep = [state = file.state, profile_digest](const std::string& name,
                                                       const std::string& text) {
     return write_kept(state / name, name == actors::kept_activation_name

@@ -26,7 +26,7 @@ void admin_state::start() {
     act(rules->set_member(server, is_member(server)));
   }
   read_kept();
-  if (context().seat->drift.margin > 0) look_for_drift_soon();
+  if (context().seat->drift.margin_percent > 0) look_for_drift_soon();
 }
 
 void admin_state::read_kept() {

@@ -56,7 +56,8 @@ void admin_state::tell_drift(const order_ptr& order, const json_value&) {
 }
 
 void admin_state::look_for_drift_soon() {
-  send_later(self, caf::actor_cast<admin_actor>(self), context().seat->drift.period_ns,
+  send_later(self, caf::actor_cast<admin_actor>(self),
+             static_cast<std::int64_t>(context().seat->drift.period_s * 1e9),
              actors::look_for_drift{}, later::timer);
 }
 
@@ -66,7 +67,7 @@ void admin_state::look_for_drift() {
   const bool is_first = others.empty() || id() < *others.begin();
   if (!is_first || rules->phase() != serving::change_phase::none || gatherings.full()) return;
   with_activation([this](const auto& measured, const auto&) {
-    if (measured->least_rows() < context().seat->drift.least_rows) return;
+    if (measured->least_rows() < static_cast<double>(context().seat->drift.least_rows)) return;
     self->request(work.planner, caf::infinite, drift_query{measured})
         .then([this, measured](const drift_report& found) { judge(measured, found); });
   });
@@ -74,7 +75,7 @@ void admin_state::look_for_drift() {
 
 void admin_state::judge(const activation_ptr& measured, const drift_report& found) {
   if (found.epoch == 0) return;
-  const auto margin = context().seat->drift.margin;
+  const auto margin = context().seat->drift.margin();
   const auto is_off = [margin](double from, double to) { return std::abs(to / from - 1) > margin; };
   if (!is_off(found.cost_planned_ns, found.cost_measured_ns)) return;
   // Told once, until it drifts further.
@@ -95,7 +96,7 @@ void admin_state::propose_by_itself(const activation_ptr& measured) {
       .then([this, wanted, measured](const in_force& now) {
         self->request(work.planner, caf::infinite, plan_query{wanted, measured})
             .then([this, measured, before = now.content](const plan_proposal& made) {
-              const auto margin = context().seat->drift.margin;
+              const auto margin = context().seat->drift.margin();
               if (!made.plan || made.cost_after_ns > (1 - margin) * made.cost_before_ns) return;
               const auto& kept = keep(made, before->plan, measured);
               book->note(log_event::plan_proposed, {{"proposal", kept.number}});

@@ -76,9 +76,7 @@ void admin_state::change_member(const order_ptr& order, const member_wish& wish)
 void admin_state::ask_before_removing(const order_ptr& order, std::uint32_t server,
                                       const member_wish& wish) {
   constexpr std::int64_t longest_ns = 2'000'000'000;
-  if (gatherings.full())
-    return book->refuse(
-        order, {errc::failed, "too many questions to the whole cluster at once; ask again"});
+  if (gatherings.full()) return book->refuse(order, asked_too_much());
   const auto question = gatherings.begin(
       {server}, {}, now_ns(self) + longest_ns,
       [this, order, server, wish](const told_reports& told) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/service/service.hpp"
+#include "config/drift_watch.hpp"
 #include "net/channel/transport.hpp"
 
 /// One server of a cluster as a process of its own: a service with a seat, sessions with the other servers, and the

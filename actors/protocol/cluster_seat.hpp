@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/drift_watch.hpp"
 #include "config/error.hpp"
 #include "config/log.hpp"
 #include "model/transformer.hpp"
@@ -35,15 +36,6 @@ class frame_outlet {
 inline constexpr const char* kept_policy_name = "policy.json";
 inline constexpr const char* kept_tokens_name = "tokens.json";
 inline constexpr const char* kept_activation_name = "activation.json";
-
-/// When the admins of a cluster propose another plan because routers choose other experts than it was made for.
-struct drift_watch {
-  double margin =
-      0.1;  ///< Share by which the plan's expected cost must be off, and another plan's lower; 0: nobody looks.
-  std::int64_t period_ns = 60'000'000'000;
-  double least_rows = 10'000;  ///< Of each layer, at all nodes together.
-  friend bool operator==(const drift_watch&, const drift_watch&) = default;
-};
 
 struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.

@@ -35,6 +35,63 @@ expect "the policy" 0 '"omega_time"' "${admin[@]}" policy get
 expect "no requests" 0 '^request +phase' "${admin[@]}" requests list
 expect "a verb that is none" 2 "nonsense" "${admin[@]}" nonsense
 expect "help has an example" 0 'ordermoe admin --dir edge plan apply' "$ordermoe" admin --help
+expect "options of all verbs behind one" 0 '^UN +s1 +1 +yes' "$ordermoe" admin members --node s1 --dir edge
+expect "and before it" 0 '^UN +s1 +1 +yes' "$ordermoe" admin --node s1 members --dir edge
+expect "an option that is misspelt" 2 "admin members: unknown option '--nod'; did you mean --node\?" "$ordermoe" admin members --nod s1 --dir edge
+expect "an option of another verb" 2 "unknown option '--drain-s'" "${admin[@]}" members --drain-s 3
+# The example at the end of each verb's help is one that runs: what it names may not be there, which the node says.
+n_examples=0
+while IFS= read -r words; do
+  read -ra verb <<<"$words"
+  example=$("$ordermoe" admin "${verb[@]}" --help | sed -n 's/^  ordermoe //p' | tail -n 1)
+  [[ $example == "admin $words"* ]] || fail "the help of '$words' ends with '$example'"
+  read -ra example <<<"${example/ --follow/}"
+  said=$("$ordermoe" "${example[@]}" --dry-run 2>&1 </dev/null)
+  (($? != 2)) || [[ $said == *"ordermoe: s"[0-2]:* || $said == *"expected one of s0, s1, s2"* ]] || fail "the example of '$words' is refused: $said"
+  n_examples=$((n_examples + 1))
+done < <(sed 's/#.*//' <<'VERBS'
+status
+members
+members add
+members remove
+decommission
+requests list
+requests show
+requests cancel
+peers
+topology
+experts
+drift
+plan show
+plan propose
+plan diff
+plan apply
+plan abort
+plan history
+policy get
+policy set
+drain
+resume
+cert show
+cert reload
+events
+audit
+log level get
+log level set
+token list
+token create
+token revoke
+VERBS
+)
+((n_examples == 31)) || fail "$n_examples examples of 31 were run"
+
+# On a terminal: the tab key ends a verb, an option or a value that nothing else begins like, and lists what there is else.
+keys=("$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/typed_in_console.py" "$ordermoe" edge)
+expect "a verb is completed" 0 '' "${keys[@]}" 'mem\t\n' '^UN +s2 '
+expect "a verb of a group" 0 '' "${keys[@]}" 'plan h\t\n' '^epoch +reason'
+expect "an option behind a verb" 0 '' "${keys[@]}" 'resume s1 --dr\t\n' 'nothing was done; would be operation'
+expect "verbs that begin alike" 0 '' "${keys[@]}" 'p\t' '^ +peers ' '^ +plan ' '^ +policy '
+expect "a line that ends none" 0 '' "${keys[@]}" 'nonsense\t\nquit later\n'
 
 # ---------------------------------------------------------------------------------------- another plan
 

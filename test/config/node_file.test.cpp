@@ -239,12 +239,12 @@ BOOST_AUTO_TEST_CASE(when_drift_is_told_is_read_and_written_and_held_to_its_boun
   const folder place;
   const auto usual = place.read(berlin);
   BOOST_REQUIRE(usual.has_value());
-  BOOST_TEST((usual->drift == drift_choice{}));
+  BOOST_TEST((usual->drift == drift_watch{}));
   BOOST_TEST(node_toml(*usual).find("[drift]") == std::string::npos);
   const auto told =
       place.read(berlin + "\n[drift]\nmargin_percent = 2.5\nperiod_s = 5\nleast_rows = 300\n");
   BOOST_REQUIRE_MESSAGE(told, (told ? "" : told.error().message));
-  BOOST_TEST((told->drift == drift_choice{2.5, 5, 300}));
+  BOOST_TEST((told->drift == drift_watch{2.5, 5, 300}));
   const auto again = place.read(node_toml(*told));
   BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().message));
   BOOST_TEST((again->drift == told->drift));

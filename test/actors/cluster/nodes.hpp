@@ -348,7 +348,7 @@ class nodes {
   scratch_authority authority;
   net::session_limits limits;
   std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
-  actors::drift_watch drift;
+  drift_watch drift;
   /// Of the plan that a node kept last; 0: none.
   mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
