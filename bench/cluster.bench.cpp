@@ -3,15 +3,20 @@
 // bench_cluster MODEL CLUSTER STRATEGY [rounds [requests [new tokens [costs]]]]: `ordermoe cluster up` starts a process for each server; in each
 // round the requests (16 of 128 new tokens, given as ids to the servers that local mode would give them to) are answered
 // by the processes and by local mode, in turn, all at once; then one alone. Answers must be equal.
+// The same is asked with every token told as it comes, where the processes send them one by one.
 // Prints tokens/s, their ratio, the frames a token that the plan sends, for one stream the time a token beside the
-// round trips of its frames, and what nodes take afterwards, when nobody asks, for ten seconds.
+// round trips of its frames, for both ways what a token takes of processors, threads, devices and connections, and what
+// nodes take afterwards, when nobody asks, for ten seconds.
 
 #include <fmt/format.h>
 
+#include <unistd.h>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -69,24 +74,73 @@ class local_mode {
  public:
   explicit local_mode(actors::service_options options)
       : service_(take(actors::service::start(std::move(options)))) {}
-  bench::answers ask(const std::vector<actors::request_spec>& requests) {
+  bench::answers ask(const std::vector<actors::request_spec>& requests, bool as_they_come = false) {
     bench::answers made;
     made.ids.resize(requests.size());
+    std::atomic<std::size_t> told = 0;
+    actors::answer_sink listening;
+    if (as_they_come) listening.on_token = [&told](const auto&) { ++told; };
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       auto spec = requests[i];
       spec.sampling_stream = i;
-      service_->submit(std::move(spec),
-                       {{}, [&made, i](const auto& outcome) { made.ids[i] = outcome.token_ids; }});
+      auto sink = listening;
+      sink.on_end = [&made, i](const auto& outcome) { made.ids[i] = outcome.token_ids; };
+      service_->submit(std::move(spec), std::move(sink));
     }
     service_->run_until([&] { return service_->outstanding() == 0; });
     made.seconds = bench::seconds_since(begin);
     for (const auto& each : made.ids) made.tokens += each.size();
+    made.told = told;
     return made;
+  }
+
+  bench::work_counts work() {
+    bench::work_counts all;
+    for (const auto& server : take(service_->status()).servers) {
+      all.batches += static_cast<double>(server.ledger.batches);
+      all.rows += static_cast<double>(server.ledger.rows);
+    }
+    return all;
   }
 
  private:
   std::unique_ptr<actors::service> service_;
+};
+
+/// What answers take, by token.
+class meter {
+ public:
+  using threads = std::function<bench::thread_counts()>;
+  using work = std::function<bench::work_counts()>;
+  meter(threads of_threads, work of_work) : threads_(of_threads), work_(of_work) {}
+
+  bench::answers measure(const std::function<bench::answers()>& ask, bool counts) {
+    const auto work = work_();
+    const auto own = bench::threads_of(::getpid());
+    const auto threads = threads_();
+    auto made = ask();
+    const auto threads_after = threads_();
+    const auto own_after = bench::threads_of(::getpid());
+    last_ = work_() - work;
+    const auto n = static_cast<double>(made.tokens);
+    if (!counts) return made;
+    costs_.add(threads_after - threads, last_, n);
+    asking_us_.push_back((own_after - own).processor_us / n);
+    frames_.push_back(last_.frames / n);
+    return made;
+  }
+  const bench::costs_of_tokens& costs() const { return costs_; }
+  /// Of this process.
+  const std::vector<double>& asking_us() const { return asking_us_; }
+  const std::vector<double>& frames() const { return frames_; }
+
+ private:
+  threads threads_;
+  work work_;
+  bench::work_counts last_;
+  bench::costs_of_tokens costs_;
+  std::vector<double> asking_us_, frames_;
 };
 
 /// When nobody asks: processor time, and memory besides weights.
@@ -125,29 +179,35 @@ int main(int argc, char** argv) {
                                     static_cast<std::uint32_t>(number(6, 128)));
   const std::vector<actors::request_spec> alone(requests.begin(), requests.begin() + 1);
   local_mode local(setup);
-  std::vector<double> by_cluster, by_local, ratio, frames, one_cluster, one_local, one_frames,
-      round_trip;
+  std::vector<double> by_cluster, by_local, ratio, by_cluster_streamed, by_local_streamed,
+      ratio_streamed, one_cluster, one_local, round_trip;
+  const auto of_nodes = [&] { return cluster.threads(); };
+  const auto of_this = [] { return bench::threads_of(::getpid()); };
+  const auto work_of_nodes = [&] { return cluster.work(); };
+  const auto work_here = [&] { return local.work(); };
+  meter many(of_nodes, work_of_nodes), many_here(of_this, work_here);
+  meter single(of_nodes, work_of_nodes), single_here(of_this, work_here);
   for (int round = 0; round <= rounds; ++round) {
-    const auto before = cluster.frames();
-    const auto theirs = cluster.ask(requests);
-    const auto between = cluster.frames();
-    const auto ours = local.ask(requests);
-    const auto first = cluster.frames();
-    const auto one = cluster.ask(alone);
-    const auto last = cluster.frames();
-    const auto one_here = local.ask(alone);
-    if (theirs.ids != ours.ids || one.ids != one_here.ids) {
+    const bool counts = round > 0;
+    const auto theirs = many.measure([&] { return cluster.ask(requests); }, counts);
+    const auto ours = many_here.measure([&] { return local.ask(requests); }, counts);
+    const auto streamed = cluster.ask(requests, true), streamed_here = local.ask(requests, true);
+    const auto one = single.measure([&] { return cluster.ask(alone); }, counts);
+    const auto one_here = single_here.measure([&] { return local.ask(alone); }, counts);
+    if (theirs.ids != ours.ids || one.ids != one_here.ids || streamed.ids != ours.ids ||
+        streamed.told != streamed.tokens || streamed_here.told != streamed_here.tokens) {
       fmt::print(stderr, "bench_cluster: answers differ\n");
       return 1;
     }
-    if (round == 0) continue;
+    if (!counts) continue;
     by_cluster.push_back(static_cast<double>(theirs.tokens) / theirs.seconds);
     by_local.push_back(static_cast<double>(ours.tokens) / ours.seconds);
     ratio.push_back(by_cluster.back() / by_local.back());
-    frames.push_back(static_cast<double>(between - before) / static_cast<double>(theirs.tokens));
+    by_cluster_streamed.push_back(static_cast<double>(streamed.tokens) / streamed.seconds);
+    by_local_streamed.push_back(static_cast<double>(streamed_here.tokens) / streamed_here.seconds);
+    ratio_streamed.push_back(by_cluster_streamed.back() / by_local_streamed.back());
     one_cluster.push_back(1e6 * one.seconds / static_cast<double>(one.tokens));
     one_local.push_back(1e6 * one_here.seconds / static_cast<double>(one_here.tokens));
-    one_frames.push_back(static_cast<double>(last - first) / static_cast<double>(one.tokens));
     round_trip.push_back(cluster.mean_round_trip_us());
   }
   fmt::print("{} on {} servers, {} requests at once, {} rounds: medians (quartiles)\n", argv[3],
@@ -155,10 +215,18 @@ int main(int argc, char** argv) {
   bench::print("processes", by_cluster, "tokens/s");
   bench::print("local mode", by_local, "tokens/s");
   bench::print("ratio", ratio, "");
-  bench::print("frames a token", frames, "");
+  bench::print("processes, each token told", by_cluster_streamed, "tokens/s");
+  bench::print("local mode, each token told", by_local_streamed, "tokens/s");
+  bench::print("ratio, each token told", ratio_streamed, "");
+  bench::print("frames a token", many.frames(), "");
   bench::print("one stream, processes", one_cluster, "us a token");
   bench::print("one stream, local mode", one_local, "us a token");
-  bench::print("one stream, frames a token", one_frames, "");
+  bench::print("one stream, frames a token", single.frames(), "");
   bench::print("round trip of a pulse", round_trip, "us");
+  many.costs().print("nodes");
+  bench::print("who asks them, processor time", many.asking_us(), "us a token");
+  many_here.costs().print("local mode");
+  single.costs().print("one stream, nodes");
+  single_here.costs().print("one stream, local mode");
   print_idle(cluster);
 }

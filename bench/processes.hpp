@@ -17,6 +17,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "bench/spread.hpp"
+#include "bench/work_counts.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/node_setup.hpp"
 
@@ -37,6 +38,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point begin) {
 struct answers {
   double seconds = 0;
   std::size_t tokens = 0;
+  std::size_t told = 0;                        ///< Of them as they came.
   std::vector<std::vector<std::int32_t>> ids;  ///< By request.
 };
 
@@ -85,32 +87,47 @@ class processes {
   const std::vector<std::unique_ptr<actors::cluster_client>>& clients() const { return clients_; }
   std::filesystem::path plan() const { return setup::cluster_folder{folder_}.plan(); }
 
-  /// All at once, each of the server that it names.
-  answers ask(const std::vector<actors::request_spec>& requests) {
+  /// All at once, each of the server that it names; whole, or also token by token as they come.
+  answers ask(const std::vector<actors::request_spec>& requests, bool as_they_come = false) {
     answers made;
     made.ids.resize(requests.size());
+    std::atomic<std::size_t> told = 0;
+    actors::answer_sink listening;
+    if (as_they_come) listening.on_token = [&told](const auto&) { ++told; };
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       actors::remote_request wanted;
       wanted.spec = requests[i];
       wanted.spec.sampling_stream = i;
-      clients_[requests[i].access]->submit(std::move(wanted), {{}, [&made, i](const auto& outcome) {
-                                                                 made.ids[i] = outcome.token_ids;
-                                                               }});
+      auto sink = listening;
+      sink.on_end = [&made, i](const auto& outcome) { made.ids[i] = outcome.token_ids; };
+      clients_[requests[i].access]->submit(std::move(wanted), std::move(sink));
     }
     for (const auto& client : clients_) client->wait([&] { return client->outstanding() == 0; });
     made.seconds = seconds_since(begin);
     for (const auto& each : made.ids) made.tokens += each.size();
+    made.told = told;
     return made;
   }
 
-  /// Frames that all nodes have sent so far.
-  std::int64_t frames() {
-    std::int64_t all = 0;
+  /// Of all nodes so far.
+  work_counts work() {
+    work_counts all;
     for (const auto& client : clients_) {
       const auto status = status_of(*client);
-      for (const auto& link : status.at("links")) all += link.at("frames").get<std::int64_t>();
+      all.batches += status.at("batches").get<double>();
+      all.rows += status.at("rows").get<double>();
+      for (const auto& link : status.at("links")) all.frames += link.at("frames").get<double>();
+      for (const auto& peer : status.at("peers")) {
+        all.writes += peer.at("writes").get<double>();
+        all.reads += peer.at("reads").get<double>();
+      }
     }
+    return all;
+  }
+  thread_counts threads() const {
+    thread_counts all;
+    for (const auto pid : pids_) all += threads_of(pid);
     return all;
   }
   std::vector<usage> usages() const {

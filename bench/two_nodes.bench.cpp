@@ -100,11 +100,19 @@ int main(int argc, char** argv) {
   nodes one(argv[1], equal_servers(1, n_layers, world), 7900);
   nodes two(argv[1], equal_servers(2, (n_layers + 1) / 2, world), 7910);
   std::vector<double> by_one, by_two, ratio, frames;
+  bench::costs_of_tokens costs_of_one, costs_of_two;
   for (int round = 0; round <= rounds; ++round) {
+    const auto tokens = static_cast<double>(requests[0].max_new_tokens);
+    const auto threads_of_one = one.running->threads();
+    const auto work_of_one = one.running->work();
     const auto alone = one.running->ask(requests);
-    const auto before = two.running->frames();
+    const auto one_threads = one.running->threads() - threads_of_one;
+    const auto one_work = one.running->work() - work_of_one;
+    const auto threads_of_two = two.running->threads();
+    const auto work_of_two = two.running->work();
     const auto together = two.running->ask(requests);
-    const auto after = two.running->frames();
+    const auto two_threads = two.running->threads() - threads_of_two;
+    const auto two_work = two.running->work() - work_of_two;
     if (alone.ids != together.ids || alone.tokens == 0) {
       fmt::print(stderr, "bench_two_nodes: answers differ\n");
       return 1;
@@ -113,7 +121,9 @@ int main(int argc, char** argv) {
     by_one.push_back(1e6 * alone.seconds / static_cast<double>(alone.tokens));
     by_two.push_back(1e6 * together.seconds / static_cast<double>(together.tokens));
     ratio.push_back(by_two.back() / by_one.back());
-    frames.push_back(static_cast<double>(after - before) / static_cast<double>(together.tokens));
+    frames.push_back(two_work.frames / tokens);
+    costs_of_one.add(one_threads, one_work, tokens);
+    costs_of_two.add(two_threads, two_work, tokens);
   }
   fmt::print("{}: {} layers, one request of {} tokens, {} rounds: medians (quartiles)\n", argv[1],
              n_layers, requests[0].max_new_tokens, rounds);
@@ -121,4 +131,6 @@ int main(int argc, char** argv) {
   bench::print("two nodes of one thread each", by_two, "us a token");
   bench::print("ratio", ratio, "");
   bench::print("two nodes, frames a token", frames, "");
+  costs_of_one.print("one node");
+  costs_of_two.print("two nodes");
 }

@@ -372,6 +372,8 @@ class node::content final : public net::transport_user {
                        {"resent_frames", figures.resent_frames},
                        {"written_bytes", figures.written_bytes},
                        {"read_bytes", figures.read_bytes},
+                       {"writes", figures.writes},
+                       {"reads", figures.reads},
                        {"lanes", lanes_json(figures)}});
     }
     return peers;

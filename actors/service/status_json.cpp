@@ -19,7 +19,9 @@ nlohmann::ordered_json server_json(const server_status& server) {
                            {"late_frames", server.late_frames},
                            {"refused_frames", server.refused_frames},
                            {"sequences", server.sequences.size()},
-                           {"executions", server.executions}};
+                           {"executions", server.executions},
+                           {"batches", server.ledger.batches},
+                           {"rows", server.ledger.rows}};
   j["requests"] = nlohmann::ordered_json::array();
   for (const auto& each : server.requests)
     j["requests"].push_back({{"request", each.request},

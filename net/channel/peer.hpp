@@ -77,6 +77,7 @@ struct peer {
   bool dispatches = false;   ///< Soon, on the connections' thread.
   bool awaits_pace = false;  ///< Bulk is written then, on the connections' thread.
   std::uint64_t written_bytes = 0, read_bytes = 0, n_connections = 0;
+  std::uint64_t writes = 0, reads = 0;
 
   dialling& dialled_of(stream which) { return dialled[static_cast<std::size_t>(which)]; }
 };

@@ -113,6 +113,8 @@ peer_figures peer_book::figures(peer_id of) const {
   const auto lock = hold(*found);
   told.written_bytes = found->written_bytes;
   told.read_bytes = found->read_bytes;
+  told.writes = found->writes;
+  told.reads = found->reads;
   told.connections = found->n_connections;
   told.name = found->spec.name;
   if (!found->connections.empty()) told.serial = found->connections.back()->serial();
@@ -330,6 +332,7 @@ void peer_book::write(peer& to, const connection_ptr& with) {
 
 bool peer_book::put_out(peer& to, connection& with) {
   const bool all = with.write();
+  if (with.written_bytes > 0) ++to.writes;
   to.written_bytes += std::exchange(with.written_bytes, 0);
   return all;
 }

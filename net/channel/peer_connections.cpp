@@ -32,6 +32,7 @@ void peer_book::came(const connection_ptr& with, std::string_view wire, bool dra
   {
     const auto lock = hold(*owner);
     owner->read_bytes += wire.size();
+    ++owner->reads;
     plain_.clear();
     auto taken = with->take(wire, plain_);
     owner->link->receive(with->id, plain_, steady_ns(), drained);

@@ -72,6 +72,7 @@ struct peer_figures {
   std::array<lane_figures, n_lanes> lanes{};
   std::uint64_t resent_frames = 0;
   std::uint64_t written_bytes = 0, read_bytes = 0;  ///< On the wire, TLS included.
+  std::uint64_t writes = 0, reads = 0;              ///< In how many parts.
   std::uint64_t connections = 0;                    ///< So far.
 };
 
