@@ -66,6 +66,22 @@ class session_outlet final : public frame_outlet {
   std::int64_t stretch_ = 0;  ///< 0: nothing is rehearsed.
 };
 
+/// Turns of the transport, once there is one.
+class session_turns final : public frame_turns {
+ public:
+  explicit session_turns(std::shared_ptr<std::atomic<net::transport*>> through)
+      : through_(std::move(through)) {}
+  void begin() override {
+    if (auto* through = through_->load()) through->begin_turn();
+  }
+  void write(std::int64_t held_ns) override {
+    if (auto* through = through_->load()) through->flush(held_ns);
+  }
+
+ private:
+  std::shared_ptr<std::atomic<net::transport*>> through_;
+};
+
 ordered_json lanes_json(const net::peer_figures& figures) {
   ordered_json lanes;
   for (std::size_t i = 0; i < net::n_lanes; ++i) {
@@ -219,6 +235,8 @@ class node::content final : public net::transport_user {
                                            : take_from_client(from, std::move(events));
   }
 
+  void rest() override { service_->run_delivered(); }
+
   void client_came(peer_id id, const net::certificate_name& who) override {
     log(log_event::client_came, {{"client", who.name}, {"role", net::to_string(who.of)}});
     const std::lock_guard lock(clients_mutex_);
@@ -249,6 +267,7 @@ class node::content final : public net::transport_user {
     for (peer_id peer = 0; peer + 1 < n; ++peer)
       seat.outlets[server_of(peer)] =
           std::make_shared<session_outlet>(through_, peer, options_.service);
+    seat.turns = std::make_shared<session_turns>(through_);
     // Stamped: what a change of plan makes a server write comes after what led to it.
     seat.tell_admin = [through = through_, self = options_.server, trace = options_.service.sink](
                           std::uint32_t server, std::string text) {
@@ -408,10 +427,7 @@ class node::content final : public net::transport_user {
                                }))
         for_server.push_back(std::move(*made));
     }
-    if (!for_server.empty())
-      service_->deliver(std::move(for_server), [this] {
-        if (auto* through = through_->load()) through->flush();
-      });
+    if (!for_server.empty()) service_->deliver(std::move(for_server));
   }
 
   void log_session(peer_id from, const session_event& event) const {

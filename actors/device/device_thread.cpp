@@ -13,12 +13,14 @@ namespace ordermoe::actors {
 
 device_thread::device_thread(caf::actor_system& system,
                              std::shared_ptr<const model::transformer> model, std::size_t n_threads,
-                             charge_function charge, std::optional<rehearsal> rehearsed)
+                             charge_function charge, std::optional<rehearsal> rehearsed,
+                             std::shared_ptr<frame_turns> turns)
     : caf::execution_unit(&system),
       tensors_(model),
       n_threads_(n_threads),
       charge_(std::move(charge)),
       rehearsed_(rehearsed),
+      turns_(std::move(turns)),
       waiting_(model->config()),
       thread_([this] { run(); }) {}
 
@@ -74,6 +76,11 @@ void device_thread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (waiting_.empty()) free_since_ns_ = -1;
+    if (!has_work() || claimed_) {
+      lock.unlock();
+      write(0);
+      lock.lock();
+    }
     asleep_ = true;
     while (!has_work() || claimed_) {
       woken_ = false;
@@ -104,6 +111,13 @@ void device_thread::run() {
 void device_thread::begin_helping() {
   const std::lock_guard lock(mutex_);
   helper_ = std::this_thread::get_id();
+}
+
+std::int64_t device_thread::may_hold_ns() {
+  constexpr std::int64_t most_ns = 50'000;
+  const std::lock_guard lock(mutex_);
+  const bool more_soon = !rehearsed_ && jobs_.empty() && !waiting_.empty() && recent_ns_ < most_ns;
+  return more_soon ? most_ns : 0;
 }
 
 bool device_thread::may_help() const {
@@ -185,10 +199,12 @@ void device_thread::lend() {
   // While a batch waits. Waking another thread for the rest would take as long, and keep this one.
   constexpr std::int64_t most_ns = 20'000;
   std::int64_t work_since_ns = 0;
+  if (turns_) turns_->begin();
   while (!ready_.empty()) {
     auto* job = ready_.front();
     ready_.pop_front();
     if (resume(job, this, most_messages)) ready_.push_back(job);
+    write(may_hold_ns());
     if (ready_.empty()) break;
     const std::lock_guard lock(mutex_);
     if (!has_work()) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/device/device.hpp"
+#include "actors/protocol/cluster_seat.hpp"
 #include "actors/protocol/status.hpp"
 #include "actors/scheduling/caf.hpp"
 #include "config/rehearsal.hpp"
@@ -48,7 +49,8 @@ class device_thread final : public caf::execution_unit {
   using charge_function = std::function<std::int64_t(batch&)>;
   device_thread(caf::actor_system& system, std::shared_ptr<const model::transformer> model,
                 std::size_t n_threads, charge_function charge,
-                std::optional<rehearsal> rehearsed = std::nullopt);
+                std::optional<rehearsal> rehearsed = std::nullopt,
+                std::shared_ptr<frame_turns> turns = nullptr);
   /// Ends after the batch that is running; what waits is dropped.
   ~device_thread() override;
 
@@ -73,6 +75,9 @@ class device_thread final : public caf::execution_unit {
   /// Runs the first batch that waits, if all that wait are short, as the device's thread would; what its result makes
   /// ready goes to `unit`. False where there is none, or it is left to the device's thread.
   bool help(caf::execution_unit* unit);
+  /// How long frames to other servers may wait to go out with those that the next batches lead to: not at all where none
+  /// waits here, or it takes longer than writing a frame. From any thread.
+  std::int64_t may_hold_ns();
   /// job(device) before any batch that begins later, from any thread.
   void post(std::function<void(device&)> job);
   /// Time until work that arrives now could start: the rest of the running batch and what waits
@@ -103,11 +108,16 @@ class device_thread final : public caf::execution_unit {
   /// The first batch that waits; its result goes to the owner, which runs on `unit`. The device is claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
   void lend();
+  /// Frames that this thread has sent go out.
+  void write(std::int64_t held_ns) {
+    if (turns_) turns_->write(held_ns);
+  }
 
   device tensors_;
   std::size_t n_threads_;
   charge_function charge_;
   std::optional<rehearsal> rehearsed_;
+  std::shared_ptr<frame_turns> turns_;  ///< Null: frames go out as they are sent.
   caf::weak_actor_ptr owner_;
   std::deque<caf::resumable*> ready_;  ///< Actors to run here; of this thread alone.
   /// Done; told with the next one that matters. Of whoever claimed the device.

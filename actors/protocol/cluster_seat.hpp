@@ -32,6 +32,16 @@ class frame_outlet {
   virtual bool send(wire::frame content) = 0;
 };
 
+/// What a thread sends within a turn of it goes out together, so that what follows from one batch is one write to each server.
+class frame_turns {
+ public:
+  virtual ~frame_turns() = default;
+  /// What the calling thread sends from now on waits.
+  virtual void begin() = 0;
+  /// Sends what has waited for so long; 0: everything.
+  virtual void write(std::int64_t held_ns) = 0;
+};
+
 /// Of cluster_seat::kept: what the admin keeps.
 inline constexpr const char* kept_policy_name = "policy.json";
 inline constexpr const char* kept_tokens_name = "tokens.json";
@@ -40,6 +50,7 @@ inline constexpr const char* kept_activation_name = "activation.json";
 struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.
   std::vector<std::shared_ptr<frame_outlet>> outlets;  ///< [n_servers]; the own entry is empty.
+  std::shared_ptr<frame_turns> turns;  ///< Of all outlets; null: each frame goes out at once.
   /// Counts the starts of this server, from 1: what it says of its load is newer than what it said before.
   std::uint32_t boot = 1;
   std::uint64_t first_request = 0;  ///< Requests are numbered from here.

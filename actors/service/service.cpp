@@ -307,15 +307,23 @@ class service::actors {
                          std::move(answer->policy_changes)};
   }
 
-  void deliver(std::vector<peer_event> events, const std::function<void()>& between) {
+  void deliver(std::vector<peer_event> events) {
     const auto& server = views_.front()->server;
     for (auto& event : events)
       caf::actor_cast<caf::strong_actor_ptr>(server)->enqueue(
           caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(event)),
           &lending_);
-    if (!std::exchange(helping_, true)) devices_.front()->begin_helping();
-    do lending_.lend(between);
-    while (devices_.front()->help(&lending_));
+  }
+
+  void run_delivered() {
+    auto& device = *devices_.front();
+    const auto& turns = context_->seat->turns;
+    if (!std::exchange(helping_, true)) device.begin_helping();
+    do
+      lending_.lend([&] {
+        if (turns) turns->write(device.may_hold_ns());
+      });
+    while (device.help(&lending_));
   }
 
   void measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link) {
@@ -455,7 +463,7 @@ class service::actors {
       devices_.push_back(std::make_shared<device_thread>(
           system_, context_->models[id], options_.threads_per_server,
           [context = context_, id](batch& content) { return charge(*context, id, content); },
-          options_.rehearsed));
+          options_.rehearsed, context_->seat ? context_->seat->turns : nullptr));
     view->compute =
         spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
     view->selector = spawn_selector(system_, id);
@@ -565,7 +573,7 @@ class service::actors {
   service_options options_;
   std::unique_ptr<own_system> own_;  ///< Null in somebody else's.
   caf::actor_system& system_;
-  lending_unit lending_;                                   ///< Of the thread that calls deliver().
+  lending_unit lending_;                                   ///< Of the thread that delivers.
   caf::scheduler::test_coordinator* scheduler_ = nullptr;  ///< Emulated mode.
   std::optional<virtual_time_worker> worker_;              ///< Emulated mode.
   std::shared_ptr<service_context> context_;
@@ -579,7 +587,7 @@ class service::actors {
   client_bridge_actor client_;
   console_actor console_;
   std::shared_ptr<answer_book> answers_;
-  bool helping_ = false;  ///< The thread that calls deliver().
+  bool helping_ = false;  ///< The thread that delivers.
   bool stopped_ = false;
 };
 
@@ -623,8 +631,11 @@ result<service::told> service::history() {
 void service::measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link) {
   content_->measured(from, to, link);
 }
-void service::deliver(std::vector<peer_event> events, const std::function<void()>& between) {
-  content_->deliver(std::move(events), between);
+void service::deliver(std::vector<peer_event> events) {
+  content_->deliver(std::move(events));
+}
+void service::run_delivered() {
+  content_->run_delivered();
 }
 std::size_t service::outstanding() const {
   return content_->outstanding();

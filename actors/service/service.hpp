@@ -121,9 +121,11 @@ class service {
   /// Tokens of answers so far.
   std::uint64_t tokens_told() const;
 
-  /// With a seat: what came from other servers, in order. The calling thread, one and the same each time, runs the
-  /// actors that this makes ready, and calls between() now and then.
-  void deliver(std::vector<peer_event> events, const std::function<void()>& between);
+  /// With a seat: what came from other servers, in order; run_delivered() follows, on the same thread, which is one and
+  /// the same each time.
+  void deliver(std::vector<peer_event> events);
+  /// Runs the actors that this made ready, and the short batches that they lead to.
+  void run_delivered();
   /// The link from a server that is here to another is so, as traffic shows: what is decided from now on goes by it. From
   /// any thread on the wall clock.
   void measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link);

@@ -17,6 +17,14 @@ constexpr std::int64_t dial_ns = 5'000'000'000;    ///< That an attempt to conne
 constexpr std::int64_t quiet_ns = 60'000'000'000;  ///< That the same problem is not told again.
 constexpr std::size_t most_told = 64;              ///< Problems that are told in this time.
 
+/// What the calling thread has sent and not written yet.
+struct sending_turn {
+  const peer_book* of = nullptr;  ///< Null: it writes at once.
+  std::vector<peer_ptr> unwritten;
+  std::int64_t since_ns = 0;  ///< Of the first of them.
+};
+thread_local sending_turn turn;
+
 }  // namespace
 
 std::uint64_t peer_book::random_life() {
@@ -70,12 +78,19 @@ void peer_book::used(peer_id from, lane of, std::uint64_t bytes) {
   push(found);
 }
 
-void peer_book::flush() {
-  for (const auto& each : std::exchange(dirty_, {})) {
+void peer_book::begin_turn() {
+  turn.of = this;
+}
+
+void peer_book::flush(std::int64_t held_ns) {
+  if (turn.of != this || turn.unwritten.empty()) return;
+  if (held_ns > 0 && steady_ns() - turn.since_ns < held_ns) return;
+  for (const auto& each : turn.unwritten) {
     const auto lock = hold(*each);
     write_all(each);
     dispatch_later(each);
   }
+  turn.unwritten.clear();
 }
 
 void peer_book::agree(std::string_view what, const std::string& value) {
@@ -185,11 +200,26 @@ std::unique_lock<reader_first> peer_book::hold(peer& which) const {
 // ---------------------------------------------------------------------------------------- dispatch
 
 void peer_book::push(const peer_ptr& to) {
-  if (connections_->on_own_thread() && in_user_) {
-    if (std::ranges::find(dirty_, to) == dirty_.end()) dirty_.push_back(to);
-    return;
-  }
-  write_all(to);
+  if (turn.of != this) return write_all(to);
+  auto& unwritten = turn.unwritten;
+  if (unwritten.empty()) turn.since_ns = steady_ns();
+  if (std::ranges::find(unwritten, to) == unwritten.end()) unwritten.push_back(to);
+}
+
+void peer_book::end_turn() {
+  flush();
+  turn.of = nullptr;
+}
+
+void peer_book::tell_user(const peer& of, std::vector<session_event> events) {
+  call_user([&] { user_.take(of.id, std::move(events)); });
+  if (std::exchange(rest_is_due_, true)) return;
+  // Behind whatever else can be read now.
+  connections_->post([this] { rest(); });
+}
+
+void peer_book::rest() {
+  if (std::exchange(rest_is_due_, false)) call_user([this] { user_.rest(); });
 }
 
 namespace {
@@ -228,10 +258,7 @@ void peer_book::dispatch(const peer_ptr& of) {
   }
   std::erase_if(events, [&](const session_event& each) { return is_stale(*of, each); });
   if (events.empty()) return;
-  in_user_ = true;
-  user_.take(of->id, std::move(events));
-  in_user_ = false;
-  flush();
+  tell_user(*of, std::move(events));
   // Nothing of a client outlives its connection.
   if (of->is_client && cut && !down) return give_up(of, "its connection is closed");
   if (of->is_client && down) forget(of);
@@ -263,10 +290,7 @@ void peer_book::forget(const peer_ptr& client) {
 }
 
 void peer_book::tell(const std::string& who, const error& why) {
-  in_user_ = true;
-  user_.problem(who, why);
-  in_user_ = false;
-  flush();
+  call_user([&] { user_.problem(who, why); });
 }
 
 void peer_book::tell_once(const std::string& who, const error& why) {

@@ -26,7 +26,8 @@ class peer_book final : public connections_user {
   bool send(peer_id to, lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
             std::uint32_t epoch, std::string payload, std::uint64_t stamp, std::size_t padding);
   void used(peer_id from, lane of, std::uint64_t bytes);
-  void flush();
+  void begin_turn();
+  void flush(std::int64_t held_ns = 0);
   void agree(std::string_view what, const std::string& value);
   void use(std::shared_ptr<const tls_identity> identity);
   void admit(peer_id node, bool member, std::optional<address> at);
@@ -45,8 +46,18 @@ class peer_book final : public connections_user {
   std::vector<peer_ptr> everybody() const;
   std::unique_lock<reader_first> hold(peer& which) const;
 
-  /// Lock held. Writes now, or from within the user when it returns.
+  /// Lock held. Writes now, or within a turn when that is flushed.
   void push(const peer_ptr& to);
+  /// Calls the user, on the connections' thread and as a turn of it.
+  template <class Call>
+  void call_user(Call call) {
+    begin_turn();
+    call();
+    end_turn();
+  }
+  void end_turn();
+  void tell_user(const peer& of, std::vector<session_event> events);
+  void rest();
   /// What the session has to tell, with its lock not held.
   void dispatch(const peer_ptr& of);
   /// Lock held. Once, however much is sent until then.
@@ -135,10 +146,10 @@ class peer_book final : public connections_user {
   std::uint32_t n_clients_ = 0;
   session::connection_id next_connection_ = 1;
   std::vector<greeting> greeting_;  ///< The oldest first.
-  std::vector<peer_ptr> dirty_;
   std::string plain_;
   std::map<std::string, std::int64_t> told_;  ///< By tell_once, and when.
-  bool in_user_ = false, ending_ = false;
+  bool ending_ = false;
+  bool rest_is_due_ = false;  ///< The user is called again once what has come is told.
   random_stream jitter_{static_cast<std::uint64_t>(steady_ns())};
 };
 

@@ -181,9 +181,7 @@ peer_ptr peer_book::owner_of(const certificate_name& who, stream which) {
     clients_[made->id] = made;
   }
   make_session(*made, who.name, {}, made->id);
-  in_user_ = true;
-  user_.client_came(made->id, who);
-  in_user_ = false;
+  call_user([&] { user_.client_came(made->id, who); });
   return made;
 }
 
@@ -221,10 +219,7 @@ void peer_book::forget_unborn(const peer_ptr& client, std::string_view why) {
     const std::lock_guard lock(clients_mutex_);
     clients_.erase(client->id);
   }
-  in_user_ = true;
-  user_.take(client->id, {{session_event::what::down, {}, std::string(why)}});
-  in_user_ = false;
-  flush();
+  tell_user(*client, {{session_event::what::down, {}, std::string(why)}});
 }
 
 // --------------------------------------------------------------------------------- another certificate
@@ -346,6 +341,8 @@ void peer_book::tick() {
 }
 
 void peer_book::end() {
+  // What the user has taken and not worked on yet would stay so.
+  rest();
   ending_ = true;
   connections_->stop_listening();
   std::vector<connection_ptr> open;

@@ -26,8 +26,11 @@ bool transport::send(peer_id to, lane of, std::uint8_t kind, std::uint64_t reque
 void transport::used(peer_id from, lane of, std::uint64_t bytes) {
   book_->used(from, of, bytes);
 }
-void transport::flush() {
-  book_->flush();
+void transport::begin_turn() {
+  book_->begin_turn();
+}
+void transport::flush(std::int64_t held_ns) {
+  book_->flush(held_ns);
 }
 void transport::agree(std::string_view what, const std::string& value) {
   book_->agree(what, value);

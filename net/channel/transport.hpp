@@ -52,6 +52,9 @@ class transport_user {
   virtual ~transport_user() = default;
   /// Of one peer, in order. A client's session ends with `down`, and its number with it.
   virtual void take(peer_id from, std::vector<session_event> events) = 0;
+  /// Some time after take(), once for all of them that followed each other: what else had come was told as well. Work
+  /// that may take longer belongs here, where it is done for all of it together.
+  virtual void rest() {}
   /// A client came; its events follow.
   virtual void client_came(peer_id id, const certificate_name& who) = 0;
   /// Somebody was turned away, or cannot be reached: who, and why.
@@ -90,8 +93,11 @@ class transport {
             std::size_t padding = 0);
   /// Its user is done with so many bytes of frames (session::used). From any thread.
   void used(peer_id from, lane of, std::uint64_t bytes);
-  /// Writes what was sent from within the user since; does so by itself when the user returns.
-  void flush();
+  /// What the calling thread sends from now on waits for flush(), so that what belongs together is written together; other
+  /// threads write what waits for the same peer along with theirs. Within the user it is so by itself, until it returns.
+  void begin_turn();
+  /// Writes what the calling thread has sent in its turn, if the first of it has waited for so long.
+  void flush(std::int64_t held_ns = 0);
   /// From now on nodes that connect are to agree in this; what is connected stays. From any thread.
   void agree(std::string_view what, const std::string& value);
   /// Connections from now on are by this identity, of the same name. Those that there are stay, but for peers whose

@@ -50,6 +50,14 @@ BOOST_FIXTURE_TEST_SUITE(caf_connections, nodes_over_caf)
 BOOST_AUTO_TEST_CASE(frames_of_all_lanes_from_many_threads_come_once_and_in_order) {
   test::frames_of_all_lanes_from_many_threads_come_once_and_in_order(*this);
 }
+BOOST_AUTO_TEST_CASE(what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together) {
+  test::what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(*this);
+}
+
+BOOST_AUTO_TEST_CASE(whoever_took_something_hears_when_there_is_no_more_for_now) {
+  test::whoever_took_something_hears_when_there_is_no_more_for_now(*this);
+}
+
 BOOST_AUTO_TEST_CASE(a_node_without_an_address_dials_whoever_has_one) {
   test::a_node_without_an_address_dials_whoever_has_one(*this);
 }

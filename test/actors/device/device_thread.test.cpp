@@ -17,20 +17,46 @@ using namespace std::chrono_literals;
 using actors::batch_queue;
 using actors::work_kind;
 
+/// Counts what is kept and what goes out.
+class counted_turns final : public actors::frame_turns {
+ public:
+  void begin() override { holder_ = std::this_thread::get_id(); }
+  void write(std::int64_t held_ns) override {
+    if (held_ns > 0 || kept_ == 0) return;
+    written += std::exchange(kept_, 0);
+    ++writes;
+  }
+  void send() {
+    if (holder_ == std::this_thread::get_id())
+      ++kept_;
+    else
+      ++written;
+  }
+  std::atomic<int> written{0}, writes{0};
+
+ private:
+  std::atomic<std::thread::id> holder_;
+  int kept_ = 0;  ///< Of that thread.
+};
+
 /// A device's thread, and an actor that hears of its batches.
 struct threaded_device {
   caf::actor_system_config config;
   caf::actor_system system{config};
   std::atomic<int> done{0}, done_by_helper{0};
   std::thread::id helper;
+  bool sends = false;  ///< A frame for each message of batches.
   caf::actor owner;
-  actors::device_thread thread{system, test::tiny_model(), 1, [](actors::batch&) { return 1; }};
+  std::shared_ptr<counted_turns> turns = std::make_shared<counted_turns>();
+  actors::device_thread thread{
+      system, test::tiny_model(), 1, [](actors::batch&) { return 1; }, std::nullopt, turns};
 
   threaded_device() {
     owner = system.spawn([this](caf::event_based_actor*) -> caf::behavior {
       return {[this](actors::batch_done& told) {
         const auto n = 1 + static_cast<int>(told.earlier.size());
         if (std::this_thread::get_id() == helper) done_by_helper += n;
+        if (sends) turns->send();
         done += n;
       }};
     });
@@ -86,6 +112,22 @@ BOOST_AUTO_TEST_CASE(
   }
   BOOST_TEST(world.done_by_helper >= 20);
   BOOST_TEST(world.thread.n_waiting() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(frames_wait_for_what_short_batches_lead_to_and_none_stays_behind) {
+  threaded_device world;
+  world.sends = true;
+  constexpr int rounds = 300, n = 2;
+  for (int round = 1; round <= rounds; ++round) {
+    world.add(n);
+    BOOST_REQUIRE(world.wait_for(round * n));
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    while (world.turns->written < world.done && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(100us);
+    BOOST_REQUIRE(world.turns->written == world.done);
+  }
+  // Those of the first of two batches went out with those of the second.
+  BOOST_TEST(world.turns->writes < rounds * n * 3 / 4);
 }
 
 BOOST_AUTO_TEST_CASE(no_batch_is_left_behind_however_threads_queue_and_help) {

@@ -114,6 +114,14 @@ BOOST_AUTO_TEST_CASE(frames_of_all_lanes_from_many_threads_come_once_and_in_orde
   test::frames_of_all_lanes_from_many_threads_come_once_and_in_order(*this);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together) {
+  test::what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(*this);
+}
+
+BOOST_AUTO_TEST_CASE(whoever_took_something_hears_when_there_is_no_more_for_now) {
+  test::whoever_took_something_hears_when_there_is_no_more_for_now(*this);
+}
+
 BOOST_AUTO_TEST_CASE(of_two_with_addresses_the_lower_name_dials_alone) {
   transport_end b;
   forwarder to_a, to_b;

@@ -165,6 +165,51 @@ inline void frames_of_all_lanes_from_many_threads_come_once_and_in_order(const s
   BOOST_TEST(!ends.a.send(1, lane::token, 1, 0));
 }
 
+/// Heartbeats and what the peer says write what waits along with theirs, so that a few turns may be cut short.
+inline void what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(const some_nodes& with) {
+  constexpr std::uint32_t turns = 50, n_each = 20;
+  two_ends ends(with);
+  ends.up();
+  auto& net = ends.a.net();
+  std::uint32_t waited = 0, written_at_once = 0;
+  for (std::uint32_t turn = 0; turn < turns; ++turn) {
+    net.begin_turn();
+    const auto writes = net.figures(0).writes;
+    for (std::uint32_t i = 0; i < n_each; ++i)
+      BOOST_REQUIRE(ends.a.send(0, lane::token, 1, turn * n_each + i));
+    constexpr std::int64_t not_yet = 3'600'000 * ms;
+    net.flush(not_yet);
+    const auto held = net.figures(0);
+    waited += held.lanes[static_cast<std::size_t>(lane::token)].waiting_bytes >=
+              n_each * net::header_bytes;
+    net.flush();
+    const auto sent = net.figures(0);
+    BOOST_TEST(sent.lanes[static_cast<std::size_t>(lane::token)].waiting_bytes == 0u);
+    written_at_once += sent.writes == writes + 1;
+    const auto so_far = (turn + 1) * n_each;
+    BOOST_REQUIRE(ends.b.wait([&](const state& now) { return now.frames(0) >= so_far; }));
+  }
+  BOOST_TEST(waited > turns / 2);
+  BOOST_TEST(written_at_once > turns / 2);
+  // Of another thread nothing waits.
+  std::thread([&] { BOOST_TEST(ends.a.send(0, lane::token, 2, 0)); }).join();
+  BOOST_TEST(net.figures(0).lanes[static_cast<std::size_t>(lane::token)].waiting_bytes == 0u);
+  BOOST_TEST(ends.b.wait([](const state& now) { return now.frames(0) >= turns * n_each + 1; }));
+  BOOST_TEST(ends.b.now().broken.empty(), ends.b.now().broken);
+}
+
+inline void whoever_took_something_hears_when_there_is_no_more_for_now(const some_nodes& with) {
+  two_ends ends(with);
+  ends.up();
+  std::uint64_t sent = 0;
+  for (const std::uint32_t n : {1u, 30u}) {
+    for (std::uint32_t i = 0; i < n; ++i)
+      BOOST_REQUIRE(ends.a.send(0, lane::token, 1, static_cast<std::uint32_t>(sent++)));
+    BOOST_TEST(ends.b.wait(
+        [&](const state& now) { return now.frames(0) == sent && now.frames_at_rest == sent; }));
+  }
+}
+
 inline void a_node_without_an_address_dials_whoever_has_one(const some_nodes& with) {
   transport_end a, b;
   a.start(with.node("a", {{"b", std::nullopt}}));

@@ -64,6 +64,8 @@ class transport_end final : public net::transport_user {
     std::vector<std::pair<std::string, error>> problems;
     std::vector<std::pair<net::peer_id, net::certificate_name>> clients;
     std::map<net::peer_id, std::array<std::uint64_t, net::n_lanes>> n_frames;
+    std::uint64_t frames_at_rest =
+        0;               ///< That had come when it last heard that there is no more for now.
     std::string broken;  ///< What does not hold; empty: all does.
 
     std::size_t count(what kind, std::optional<net::peer_id> from = {}) const {
@@ -143,6 +145,13 @@ class transport_end final : public net::transport_user {
       if (uses) transport_->used(from, event.header.of, net::session::frame_bytes(event.header));
       if (on_frame) on_frame(from, event.header);
     }
+    changed_.notify_all();
+  }
+  void rest() override {
+    const std::lock_guard lock(mutex_);
+    state_.frames_at_rest = 0;
+    for (const auto& [from, lanes] : state_.n_frames)
+      for (const auto each : lanes) state_.frames_at_rest += each;
     changed_.notify_all();
   }
   /// Each frame of a sender once, in the order of its lane.
