@@ -121,11 +121,14 @@ std::int64_t device_thread::may_hold_ns() {
 }
 
 bool device_thread::may_help() const {
+  return asleep_ && !claimed_ && !stopping_ && jobs_.empty() && !waiting_.empty() && all_is_short();
+}
+
+bool device_thread::all_is_short() const {
   // A network that is not read for longer is a slow one.
   constexpr std::int64_t most_ns = 100'000;
   const auto n = static_cast<std::int64_t>(waiting_.waiting().size());
-  return !rehearsed_ && asleep_ && !claimed_ && !stopping_ && jobs_.empty() && n > 0 &&
-         n * recent_ns_ <= most_ns;
+  return !rehearsed_ && n * recent_ns_ <= most_ns;
 }
 
 bool device_thread::help(caf::execution_unit* unit) {
@@ -194,10 +197,15 @@ void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content) 
   if (!waiting_.empty()) free_since_ns_ = due;
 }
 
+/// While a batch waits. Waking another thread for the rest would take as long as the least of these, and keep this one; and
+/// where what waits is short, frames that actors send from here go out together.
+std::int64_t device_thread::most_lent_ns() const {
+  constexpr std::int64_t least_ns = 20'000, most_ns = 100'000;
+  return turns_ && all_is_short() ? most_ns : least_ns;
+}
+
 void device_thread::lend() {
   constexpr std::size_t most_messages = 64;
-  // While a batch waits. Waking another thread for the rest would take as long, and keep this one.
-  constexpr std::int64_t most_ns = 20'000;
   std::int64_t work_since_ns = 0;
   if (turns_) turns_->begin();
   while (!ready_.empty()) {
@@ -213,7 +221,7 @@ void device_thread::lend() {
     }
     const auto now = clock_ns();
     if (work_since_ns == 0) work_since_ns = now;
-    if (now - work_since_ns < most_ns) continue;
+    if (now - work_since_ns < most_lent_ns()) continue;
     for (auto* other : ready_) system().scheduler().enqueue(other);
     ready_.clear();
   }

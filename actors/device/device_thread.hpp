@@ -95,6 +95,10 @@ class device_thread final : public caf::execution_unit {
   void run();
   bool has_work() const { return stopping_ || !jobs_.empty() || !waiting_.empty(); }
   bool may_help() const;
+  /// Lock held. Whether what waits takes no longer than the network may go unread.
+  bool all_is_short() const;
+  /// Lock held. How long actors are run while a batch waits.
+  std::int64_t most_lent_ns() const;
   /// Lock held. Whether the device's thread sleeps and was not woken yet; whoever asks wakes it.
   bool must_wake() { return asleep_ && !std::exchange(woken_, true); }
   /// On the clock, of what is charged.
