@@ -62,6 +62,7 @@ class cluster_client::content final : public net::transport_user {
   std::uint64_t submit(remote_request wanted, answer_sink sink) {
     std::unique_lock lock(mutex_);
     const auto ref = wanted.ref = next_++;
+    wanted.tells_tokens = static_cast<bool>(sink.on_token);
     sinks_[ref].sink = std::move(sink);
     lock.unlock();
     if (!say(control_kind::submit, submit_text(wanted)))

@@ -86,6 +86,7 @@ std::string submit_text(const remote_request& content) {
   if (spec.sampling_stream) j["stream"] = *spec.sampling_stream;
   if (spec.choice != sampling_choice()) j["choice"] = choice_json(spec.choice);
   if (spec.tells_executions) j["executions"] = true;
+  if (!content.tells_tokens) j["tokens"] = false;
   j["stop"] = spec.stop_strings;
   j["ignore_end_of_text"] = spec.ignore_end_of_text;
   j["score"] = spec.score;
@@ -96,7 +97,7 @@ std::string submit_text(const remote_request& content) {
 result<remote_request> parse_submit(std::string_view text) {
   return parsed<remote_request>(text, "submit", [](const json_value& root) {
     root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "choice",
-               "executions", "stop", "ignore_end_of_text", "score", "deadline_ns"});
+               "executions", "tokens", "stop", "ignore_end_of_text", "score", "deadline_ns"});
     remote_request content;
     content.ref = root.at("ref").unsigned_integer();
     auto& spec = content.spec;
@@ -112,6 +113,7 @@ result<remote_request> parse_submit(std::string_view text) {
     if (const auto choice = root.find("choice")) spec.choice = choice_of(*choice);
     if (const auto executions = root.find("executions"))
       spec.tells_executions = executions->boolean();
+    if (const auto tokens = root.find("tokens")) content.tells_tokens = tokens->boolean();
     spec.stop_strings = root.at("stop").strings();
     spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
     spec.score = root.at("score").boolean();

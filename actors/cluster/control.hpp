@@ -12,7 +12,7 @@
 ///
 ///   client            node
 ///   submit  ------->          `ref` is the client's own number of the request
-///           <-------  token   once for each, in order
+///           <-------  token   once for each, in order, where somebody wants them as they come
 ///           <-------  ended   exactly once, whatever happens, while the session lasts
 ///   cancel  ------->          the answer ends at once
 ///   ask     ------->
@@ -46,6 +46,7 @@ struct remote_request {
   std::string text;
   request_spec
       spec;  ///< Of it prompt (where there is no text), lengths, sampling, stop strings, deadline.
+  bool tells_tokens = true;  ///< As they come; otherwise the whole answer alone is sent.
 };
 
 std::string submit_text(const remote_request& content);

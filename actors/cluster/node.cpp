@@ -581,7 +581,9 @@ class node::content final : public net::transport_user {
         return refuse({errc::unsupported, "this node has no tokenizer; send ids"});
       spec.prompt = options_.service.tokens->encode(wanted.text);
     }
-    found->second.requests[ref] = service_->submit(std::move(spec), sink_of(from, ref));
+    auto sink = sink_of(from, ref);
+    if (!wanted.tells_tokens) sink.on_token = {};
+    found->second.requests[ref] = service_->submit(std::move(spec), std::move(sink));
   }
 
   answer_sink sink_of(peer_id from, std::uint64_t ref) {

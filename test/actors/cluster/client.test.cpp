@@ -79,6 +79,7 @@ BOOST_AUTO_TEST_CASE(what_it_asks_is_sent_and_what_is_answered_goes_to_whoever_a
     const auto wanted = actors::parse_submit(frames[i].text);
     BOOST_REQUIRE(wanted.has_value());
     BOOST_TEST(wanted->spec.prompt == request_of(i).prompt, boost::test_tools::per_element());
+    BOOST_TEST(wanted->tells_tokens);
     refs.push_back(wanted->ref);
   }
   world.answer(control_kind::token, token_text(token_of(refs[1], 0, 50)));
@@ -103,6 +104,15 @@ BOOST_AUTO_TEST_CASE(what_it_asks_is_sent_and_what_is_answered_goes_to_whoever_a
   world.answer(control_kind::ended, ended_text(outcome));
   asked.await_all();
   BOOST_TEST(asked.all()[0].ended->finish == "cancelled");
+}
+
+BOOST_AUTO_TEST_CASE(tokens_that_nobody_waits_for_are_not_asked_for) {
+  one_client world;
+  world.client->submit({0, {}, request_of(0)}, {});
+  world.await_frames(1);
+  const auto wanted = actors::parse_submit(world.node.frames()[0].text);
+  BOOST_REQUIRE(wanted.has_value());
+  BOOST_TEST(!wanted->tells_tokens);
 }
 
 BOOST_AUTO_TEST_CASE(a_node_that_makes_no_sense_ends_every_answer_with_what_it_said) {

@@ -28,6 +28,7 @@ remote_request some_request() {
   made.spec.sampling_stream = 0;
   made.spec.choice = {0.25, 40, -2, 0.5, {{0, -100.0f}, {319, 0.5f}}, 5};
   made.spec.tells_executions = true;
+  made.tells_tokens = false;
   made.spec.stop_strings = {"\n", "\"end\" \u00fc"};
   made.spec.ignore_end_of_text = true;
   made.spec.score = true;
@@ -90,6 +91,7 @@ void check_same(const remote_request& a, const remote_request& b) {
   BOOST_TEST((a.spec.sampling_stream == b.spec.sampling_stream));
   BOOST_TEST((a.spec.choice == b.spec.choice));
   BOOST_TEST(a.spec.tells_executions == b.spec.tells_executions);
+  BOOST_TEST(a.tells_tokens == b.tells_tokens);
   BOOST_TEST(a.spec.stop_strings == b.spec.stop_strings, boost::test_tools::per_element());
   BOOST_TEST(a.spec.ignore_end_of_text == b.spec.ignore_end_of_text);
   BOOST_TEST(a.spec.score == b.spec.score);
@@ -138,7 +140,7 @@ std::vector<kind_of_message> every_kind() {
   return {{"submit",
            submit_text(some_request()),
            [](std::string_view text) { return verdict_on(actors::parse_submit(text)); },
-           {"stream", "choice", "executions"},
+           {"stream", "choice", "executions", "tokens"},
            true},
           {"cancel",
            actors::cancel_text(7),

@@ -438,6 +438,30 @@ BOOST_AUTO_TEST_CASE(two_answers_of_one_client_have_two_numbers) {
   BOOST_TEST(client.frames().size() == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(tokens_are_told_as_they_come_where_a_client_wants_them) {
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.start(1);
+  for (const bool wants : {true, false}) {
+    bare_end client;
+    client.start(cluster.dialling(1));
+    BOOST_REQUIRE(eventually([&] { return client.is_up(); }));
+    actors::remote_request wanted;
+    wanted.spec = request_of(0);
+    wanted.tells_tokens = wants;
+    client.say(actors::control_kind::submit, actors::submit_text(wanted));
+    const auto is_last = [&](const session_event& each) {
+      return each.header.kind == static_cast<std::uint8_t>(actors::control_kind::ended);
+    };
+    BOOST_REQUIRE(eventually([&] { return std::ranges::any_of(client.frames(), is_last); }));
+    const auto frames = client.frames();
+    const auto ended = actors::parse_ended(frames.back().text);
+    BOOST_REQUIRE(ended.has_value());
+    BOOST_TEST(!ended->token_ids.empty());
+    BOOST_TEST(frames.size() == 1 + (wants ? ended->token_ids.size() : 0));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_client_that_does_not_read_is_ended) {
   nodes cluster;
   cluster.place_by_hand();
