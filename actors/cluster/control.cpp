@@ -1,6 +1,12 @@
 #include "actors/cluster/control.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "config/json.hpp"
@@ -12,6 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::uint32_t most_ids = 0x7fffffffu;
+constexpr std::uint64_t most_executions = std::uint64_t{1} << 53;
 constexpr auto last_code = static_cast<std::int64_t>(errc::failed);
 constexpr std::int64_t longest_ns = std::int64_t{365} * 24 * 3600 * 1'000'000'000;
 
@@ -58,8 +65,74 @@ told_executions executions_of(const json_value& from) {
   told_executions told{};
   const auto numbers = from.items(told.size());
   for (std::size_t i = 0; i < numbers.size(); ++i)
-    told[i] = numbers[i].unsigned_integer(0, std::uint64_t{1} << 53);
+    told[i] = numbers[i].unsigned_integer(0, most_executions);
   return told;
+}
+
+/// Whether it stands in JSON as it is.
+bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text,
+                             [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+}
+
+/// Takes a text apart from its front, for as long as it is what is expected.
+class expected_text {
+ public:
+  explicit expected_text(std::string_view text) : rest_(text) {}
+
+  expected_text& words(std::string_view expected) {
+    good_ = good_ && rest_.starts_with(expected);
+    if (good_) rest_.remove_prefix(expected.size());
+    return *this;
+  }
+  template <class Number>
+  expected_text& number(std::uint64_t most, Number& into) {
+    std::uint64_t value = 0;
+    const auto* begin = rest_.data();
+    const auto [end, problem] = std::from_chars(begin, begin + rest_.size(), value);
+    const auto size = static_cast<std::size_t>(end - begin);
+    good_ = good_ && problem == std::errc() && value <= most && (size == 1 || rest_[0] != '0');
+    if (good_) rest_.remove_prefix(size);
+    into = static_cast<Number>(value);
+    return *this;
+  }
+  expected_text& plain(std::string& into) {
+    const auto size = std::min(rest_.find('"'), rest_.size());
+    good_ = good_ && is_plain(rest_.substr(0, size));
+    if (good_) into = rest_.substr(0, size);
+    if (good_) rest_.remove_prefix(size);
+    return *this;
+  }
+  bool stands_before(std::string_view expected) const { return rest_.starts_with(expected); }
+  bool ended() const { return good_ && rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+/// Most tokens are a number and a few letters, told by the thousand a second: these need no tree. Of any other text, right
+/// or wrong, nothing.
+std::optional<answer_token> parse_plain_token(std::string_view text) {
+  answer_token token;
+  expected_text read(text);
+  read.words(R"({"ref":)")
+      .number(std::numeric_limits<std::uint64_t>::max(), token.request)
+      .words(R"(,"index":)")
+      .number(most_ids, token.index)
+      .words(R"(,"id":)")
+      .number(most_ids, token.id)
+      .words(R"(,"text":")")
+      .plain(token.text)
+      .words(R"(","time_ns":)")
+      .number(std::numeric_limits<std::int64_t>::max(), token.time_ns);
+  if (!read.stands_before("}")) {
+    read.words(R"(,"executions":)");
+    for (auto& each : token.executions.emplace())
+      read.words(&each == token.executions->data() ? "[" : ",").number(most_executions, each);
+    read.words("]");
+  }
+  return read.words("}").ended() ? std::optional(std::move(token)) : std::nullopt;
 }
 
 /// read(root), with the first problem that it met.
@@ -134,6 +207,12 @@ result<std::uint64_t> parse_cancel(std::string_view text) {
 }
 
 std::string token_text(const answer_token& token) {
+  if (!token.loss && token.logprobs.empty() && is_plain(token.text))
+    return fmt::format(R"({{"ref":{},"index":{},"id":{},"text":"{}","time_ns":{}{}}})",
+                       token.request, token.index, token.id, token.text, token.time_ns,
+                       token.executions
+                           ? fmt::format(R"(,"executions":[{}])", fmt::join(*token.executions, ","))
+                           : std::string());
   ordered_json j{{"ref", token.request},
                  {"index", token.index},
                  {"id", token.id},
@@ -146,6 +225,7 @@ std::string token_text(const answer_token& token) {
 }
 
 result<answer_token> parse_token(std::string_view text) {
+  if (auto plain = parse_plain_token(text)) return std::move(*plain);
   return parsed<answer_token>(text, "token", [](const json_value& root) {
     answer_token token;
     token.request = root.at("ref").unsigned_integer();

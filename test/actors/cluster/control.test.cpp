@@ -204,6 +204,31 @@ BOOST_AUTO_TEST_CASE(a_request_of_ids_needs_no_text) {
   BOOST_TEST(came->text == "");
 }
 
+/// With a space before it a text is read as any JSON.
+BOOST_AUTO_TEST_CASE(plain_tokens_are_read_as_any_json_is) {
+  random_stream draws(7);
+  answer_token plain;
+  for (int round = 0; round < 20'000; ++round) {
+    plain.request = round % 3 == 0 ? largest : draws.below(1000);
+    plain.index = static_cast<std::uint32_t>(draws.below(200));
+    plain.id = round % 5 == 0 ? 0x7fffffff : static_cast<std::int32_t>(draws.below(400));
+    plain.text = std::string(draws.below(4), static_cast<char>(0x20 + draws.below(0x60)));
+    plain.time_ns = static_cast<std::int64_t>(draws.below(1'000'000'000));
+    plain.executions.reset();
+    if (round % 2 == 0)
+      plain.executions = actors::told_executions{draws.below(9), 0, std::uint64_t{1} << 53, 7};
+    auto text = token_text(plain);
+    BOOST_TEST((*actors::parse_token(text) == plain));
+    BOOST_TEST(json::parse(text).at("text") == plain.text);
+    const auto n_changes = draws.below(3);
+    for (std::size_t i = 0; i < n_changes; ++i)
+      text[draws.below(text.size())] = "0123456789\"\\,:{} -.eE[]"[draws.below(23)];
+    const auto fast = actors::parse_token(text), slow = actors::parse_token(" " + text);
+    BOOST_REQUIRE_MESSAGE(fast.has_value() == slow.has_value(), text);
+    if (fast) BOOST_REQUIRE_MESSAGE((*fast == *slow), text);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_cancellation_comes_as_it_was_sent) {
   for (const auto ref : {std::uint64_t{0}, largest}) {
     const auto came = actors::parse_cancel(actors::cancel_text(ref));
