@@ -137,7 +137,7 @@ void connection::open() {
 
 void connection::close() {
   if (std::exchange(state_, state::closed) == state::closed) return;
-  ++timer_number_;
+  due_.reset();
   timer_.cancel();
   stream_->close();
   const auto gone = std::exchange(gone_, {});
@@ -276,7 +276,7 @@ void connection::dispatch() {
   request.body = std::move(message.body());
   request.peer = peer_;
   state_ = state::answering;
-  ++timer_number_;
+  due_.reset();
   keeps_alive_ = message.keep_alive();
   is_old_ = message.version() < 11;
   has_no_body_ = request.method == "HEAD";
@@ -344,7 +344,7 @@ void connection::written(const error_code& problem) {
   if (problem) return close();
   if (!out_.empty()) return flush();
   if (state_ == state::answering) {
-    ++timer_number_;
+    due_.reset();
     if (!is_complete_) return;
     if (!keeps_alive_) return linger();
     begin_request();
@@ -376,12 +376,26 @@ void connection::linger() {
 
 // --------------------------------------------------------------------------------------- time
 
+/// A stream is given time for each of its parts: a timer that rings too early looks when it is due now.
 void connection::set_timer(std::chrono::milliseconds time) {
-  const auto number = ++timer_number_;
-  timer_.expires_after(time);
-  timer_.async_wait([self = shared_from_this(), number](const error_code& problem) {
-    if (!problem && number == self->timer_number_) self->late();
+  due_ = clock::now() + time;
+  if (!rings_at_ || *rings_at_ > *due_) ring_at(*due_);
+}
+
+void connection::ring_at(clock::time_point at) {
+  rings_at_ = at;
+  timer_.expires_at(at);
+  timer_.async_wait([self = shared_from_this()](const error_code& problem) {
+    if (!problem) self->ring();
   });
+}
+
+void connection::ring() {
+  rings_at_.reset();
+  if (!due_) return;
+  if (clock::now() < *due_) return ring_at(*due_);
+  due_.reset();
+  late();
 }
 
 void connection::late() {

@@ -46,7 +46,10 @@ class connection final : public std::enable_shared_from_this<connection> {
   bool parse();
   bool take_head();
   void dispatch();
+  using clock = std::chrono::steady_clock;
   void set_timer(std::chrono::milliseconds time);
+  void ring_at(clock::time_point at);
+  void ring();
   void late();
   void begin_request();
   void linger();
@@ -66,7 +69,8 @@ class connection final : public std::enable_shared_from_this<connection> {
   std::string peer_;
   state state_ = state::opening;
   boost::asio::steady_timer timer_;
-  std::uint64_t timer_number_ = 0;
+  std::optional<clock::time_point> due_;       ///< When it is too late; none: never.
+  std::optional<clock::time_point> rings_at_;  ///< The timer, and not after it is due.
   bool reading_ = false;
   boost::beast::flat_buffer in_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
