@@ -54,38 +54,71 @@ void project_self(const model_config& config, const self_attention& weights,
   }
 }
 
+/// Whether the attention kernel may take them together.
+bool read_alike(const attention_view& a, const attention_view& b) {
+  return a.pages == b.pages && a.first == b.first && a.offset == b.offset &&
+         a.row_size == b.row_size && a.page_shift == b.page_shift && a.precision == b.precision &&
+         a.bias_size == b.bias_size;
+}
+
+/// Query rows that are given to the attention kernel in one call, at most.
+constexpr std::size_t most_queries = 8;
+
+/// Where runs of rows begin that may be taken together, and where the last one ends.
+void find_runs(std::span<const attention_query> rows, std::vector<std::size_t>& starts) {
+  starts.assign(1, 0);
+  for (std::size_t i = 1; i < rows.size(); ++i)
+    if (i - starts.back() == most_queries || !read_alike(rows[i - 1].view, rows[i].view))
+      starts.push_back(i);
+  starts.push_back(rows.size());
+}
+
+/// The attention of all rows, shared out by runs of rows and, within them, by heads that share keys.
+void attend_rows(const attention_shape& heads, std::span<const attention_query> rows) {
+  thread_local std::vector<std::size_t> start_room;
+  find_runs(rows, start_room);
+  const std::span<const std::size_t> starts = start_room;
+  const std::size_t width = heads.n_heads * heads.head_dim;
+  const std::size_t kv_width = 2 * heads.n_kv_heads * heads.head_dim;
+  // A core multiplies four times while it reads a byte.
+  const double row_work =
+      std::max(static_cast<double>(kv_width * sizeof(float)), static_cast<double>(2 * width) / 4);
+  double work = 0;
+  for (const auto& row : rows) work += row_work * static_cast<double>(row.view.n_rows);
+  const auto attend = [&](std::size_t first, std::size_t last) {
+    thread_local scratch_buffer score_room;
+    while (first < last) {
+      const std::size_t run = first / heads.n_kv_heads;
+      const std::size_t begin = run * heads.n_kv_heads;
+      const std::size_t end = std::min(last, begin + heads.n_kv_heads);
+      const auto taken = rows.subspan(starts[run], starts[run + 1] - starts[run]);
+      std::size_t longest = 0;
+      for (const auto& row : taken) longest = std::max(longest, row.view.n_rows);
+      kernels().attention(heads, first - begin, end - begin, taken,
+                          score_room.room(attention_scratch(longest)));
+      first = end;
+    }
+  };
+  share_out((starts.size() - 1) * heads.n_kv_heads, work, attend);
+}
+
 /// hidden += output(attention of each row): row i's query is at queries + i * stride, what it
 /// attends to is view_of(i).
 template <class ViewOf>
 void add_attention(const model_config& config, const float* queries, std::size_t stride,
                    const projection& output, std::span<float> hidden, const ViewOf& view_of) {
-  const attention_shape heads = attention_heads(config);
   const std::size_t width = config.n_heads * config.head_dim;
   const std::size_t n = hidden.size() / config.hidden_size;
-  // A core multiplies four times while it reads a byte.
-  const double row_work = std::max(static_cast<double>(2 * config.kv_width() * sizeof(float)),
-                                   static_cast<double>(2 * width) / 4);
   thread_local scratch_buffer mixed_room;
+  thread_local std::vector<attention_query> rows;
   for (std::size_t start = 0; start < n; start += most_rows) {
     const std::size_t count = std::min(most_rows, n - start);
     float* mixed = mixed_room.room(count * (width + config.hidden_size));
     float* update = mixed + count * width;
-    // By rows and, within them, by heads that share keys.
-    double work = 0;
+    rows.clear();
     for (std::size_t i = 0; i < count; ++i)
-      work += row_work * static_cast<double>(view_of(start + i).n_rows);
-    share_out(count * heads.n_kv_heads, work, [&](std::size_t first, std::size_t last) {
-      thread_local scratch_buffer score_room;
-      while (first < last) {
-        const std::size_t i = first / heads.n_kv_heads;
-        const std::size_t end = std::min(last, (i + 1) * heads.n_kv_heads);
-        const attention_view view = view_of(start + i);
-        kernels().attention(heads, first - i * heads.n_kv_heads, end - i * heads.n_kv_heads,
-                            queries + (start + i) * stride, view,
-                            score_room.room(attention_scratch(view.n_rows)), mixed + i * width);
-        first = end;
-      }
-    });
+      rows.push_back({queries + (start + i) * stride, mixed + i * width, view_of(start + i)});
+    attend_rows(attention_heads(config), rows);
     output.apply(mixed, update, count);
     float* target = hidden.data() + start * config.hidden_size;
     for (std::size_t i = 0; i < count * config.hidden_size; ++i) target[i] += update[i];

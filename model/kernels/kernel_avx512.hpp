@@ -23,10 +23,15 @@ struct avx512 {
   // Of quantised numbers integers and sums are in registers; with few rows memory is what limits.
   template <int Rows>
   static constexpr int quantised_panels = Rows == 6 ? 2 : 4;
+  static constexpr int most_heads = 8;
   template <int Heads>
-  static constexpr int score_keys = Heads == 4 ? 4 : 8;
+  static constexpr int score_keys = Heads == 8   ? 2
+                                    : Heads == 4 ? 4
+                                                 : 8;
   template <int Heads>
-  static constexpr int value_panels = Heads == 4 ? 4 : 8;
+  static constexpr int value_panels = Heads == 8   ? 2
+                                      : Heads == 4 ? 4
+                                                   : 8;
 
   static vec zero() { return _mm512_setzero_ps(); }
   static vec set1(float x) { return _mm512_set1_ps(x); }

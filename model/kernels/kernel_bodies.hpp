@@ -5,14 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 
 #include "model/kernels/kernels.hpp"
 
 /// The kernels' bodies, included once by the source of each instruction set after its target
 /// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma,
-/// mul and load_weights (fp32 or bf16), score_keys and value_panels (how many keys, and how many 16
-/// numbers of a value, fit its registers with so many heads), and `ints`, 16 int32 lanes, with what
+/// mul and load_weights (fp32 or bf16), most_heads (4 or 8), score_keys and value_panels (how many keys,
+/// and how many 16 numbers of a value, fit its registers with so many heads), and `ints`, 16 int32 lanes, with what
 /// linear products of quantised numbers take (kernel_linear.hpp).
 ///
 /// Bodies are templates over a type of the including source, so that no two sources share an
@@ -135,20 +136,42 @@ inline __attribute__((always_inline)) void fetch_row(const Number* row, std::siz
   for (std::size_t i = 0; i < n; i += 64 / sizeof(Number)) __builtin_prefetch(row + i, 0, 3);
 }
 
-/// scores[h][t] = scale * (query h . key t) for Heads heads that share their keys, also for the
-/// padding up to a multiple of 16, whose scores mean nothing; largest[h] is that of the first
-/// n_rows.
+/// Heads of one query row or of several that share their keys and values.
+template <int Heads>
+struct query_heads {
+  const float* query[Heads];
+  float* output[Heads];
+  const float* bias[Heads];  ///< null: none
+  std::size_t n_rows[Heads];
+  std::size_t fewest = SIZE_MAX, most = 0;  ///< Of n_rows.
+
+  void set(int h, const attention_query& row, std::size_t head, std::size_t dim) {
+    query[h] = row.query + head * dim;
+    output[h] = row.output + head * dim;
+    bias[h] = row.view.bias == nullptr ? nullptr : row.view.bias + head * row.view.bias_size;
+    n_rows[h] = row.view.n_rows;
+    fewest = n_rows[h] < fewest ? n_rows[h] : fewest;
+    most = n_rows[h] > most ? n_rows[h] : most;
+  }
+};
+
+inline __attribute__((always_inline)) float larger(float a, float b) {
+  return b > a ? b : a;
+}
+
+/// scores[h][t] = scale * (query h . key t) of the heads' own rows, and further ones, which mean
+/// nothing, as far as `padded`; largest[h] is that of the own rows.
 template <class Isa, class Number, int Heads>
-inline void attention_scores(const float* query, const row_reader<Number>& keys, std::size_t dim,
-                             float scale, std::size_t n_rows, std::size_t padded, float* scores,
+inline void attention_scores(const query_heads<Heads>& of, const row_reader<Number>& keys,
+                             std::size_t dim, float scale, std::size_t padded, float* scores,
                              float (&largest)[Heads]) {
   for (float& x : largest) x = -INFINITY;
   if (dim % lane != 0) {
     for (int h = 0; h < Heads; ++h)
-      for (std::size_t t = 0; t < n_rows; ++t) {
-        const float score = dot<Isa>(query + h * dim, keys.at(t), dim) * scale;
+      for (std::size_t t = 0; t < of.n_rows[h]; ++t) {
+        const float score = dot<Isa>(of.query[h], keys.at(t), dim) * scale;
         scores[h * padded + t] = score;
-        largest[h] = score > largest[h] ? score : largest[h];
+        largest[h] = larger(largest[h], score);
       }
     return;
   }
@@ -156,12 +179,11 @@ inline void attention_scores(const float* query, const row_reader<Number>& keys,
   const auto scales = Isa::set1(scale);
   typename Isa::vec most[Heads];
   for (auto& x : most) x = Isa::set1(-INFINITY);
-  for (std::size_t t = 0; t < n_rows; t += lane) {
+  for (std::size_t t = 0; t < of.most; t += lane) {
     const Number* rows[lane];
     for (std::size_t r = 0; r < lane; ++r) {
-      // Padding repeats the last key, which changes no maximum.
-      rows[r] = t + r < n_rows ? keys.at(t + r) : rows[r - 1];
-      if (t + r + rows_ahead < n_rows) fetch_row(keys.at(t + r + rows_ahead), dim);
+      rows[r] = t + r < of.most ? keys.at(t + r) : rows[r - 1];
+      if (t + r + rows_ahead < of.most) fetch_row(keys.at(t + r + rows_ahead), dim);
     }
     typename Isa::vec sums[Heads][lane];
     for (std::size_t r = 0; r < lane; r += keys_at_once) {
@@ -172,7 +194,7 @@ inline void attention_scores(const float* query, const row_reader<Number>& keys,
         typename Isa::vec key[keys_at_once];
         for (std::size_t k = 0; k < keys_at_once; ++k) key[k] = Isa::load_weights(rows[r + k] + i);
         for (int h = 0; h < Heads; ++h) {
-          const auto part = Isa::load(query + h * dim + i);
+          const auto part = Isa::load(of.query[h] + i);
           for (std::size_t k = 0; k < keys_at_once; ++k)
             tile[h][k] = Isa::fma(part, key[k], tile[h][k]);
         }
@@ -183,28 +205,32 @@ inline void attention_scores(const float* query, const row_reader<Number>& keys,
     for (int h = 0; h < Heads; ++h) {
       const auto block = Isa::mul(Isa::lane_sums(sums[h]), scales);
       Isa::store(scores + h * padded + t, block);
-      most[h] = Isa::max(most[h], block);
+      if (t + lane <= of.fewest) {
+        most[h] = Isa::max(most[h], block);
+        continue;
+      }
+      for (std::size_t own = t; own < t + lane && own < of.n_rows[h]; ++own)
+        largest[h] = larger(largest[h], scores[h * padded + own]);
     }
   }
   for (int h = 0; h < Heads; ++h) {
     alignas(64) float lanes[lane];
     Isa::store(lanes, most[h]);
-    for (const float x : lanes) largest[h] = x > largest[h] ? x : largest[h];
+    for (const float x : lanes) largest[h] = larger(largest[h], x);
   }
 }
 
-/// out[h] = sum over rows t, in order, of weights[h][t] * value t, for Heads heads that share their
-/// values; numbers [d, d + 16 * Panels) of each value.
+/// output[h] = sum over the head's rows t, in order, of weights[h][t] * value t; numbers
+/// [d, d + 16 * Panels) of each value.
 template <class Isa, class Number, int Heads, int Panels>
-inline void weighted_values(const float* weights, std::size_t padded,
-                            const row_reader<Number>& values, std::size_t d, std::size_t n_rows,
-                            float* out, std::size_t dim) {
+inline void weighted_values(const query_heads<Heads>& of, const float* weights, std::size_t padded,
+                            const row_reader<Number>& values, std::size_t d) {
   typename Isa::vec sums[Heads][Panels];
   for (int h = 0; h < Heads; ++h)
     for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::zero();
-  for (std::size_t t = 0; t < n_rows; ++t) {
+  for (std::size_t t = 0; t < of.fewest; ++t) {
     const Number* row = values.at(t) + d;
-    if (t + rows_ahead < n_rows) fetch_row(values.at(t + rows_ahead) + d, Panels * lane);
+    if (t + rows_ahead < of.most) fetch_row(values.at(t + rows_ahead) + d, Panels * lane);
     typename Isa::vec value[Panels];
     for (int p = 0; p < Panels; ++p) value[p] = Isa::load_weights(row + p * lane);
     for (int h = 0; h < Heads; ++h) {
@@ -212,8 +238,14 @@ inline void weighted_values(const float* weights, std::size_t padded,
       for (int p = 0; p < Panels; ++p) sums[h][p] = Isa::fma(weight, value[p], sums[h][p]);
     }
   }
-  for (int h = 0; h < Heads; ++h)
-    for (int p = 0; p < Panels; ++p) Isa::store(out + h * dim + d + p * lane, sums[h][p]);
+  for (int h = 0; h < Heads; ++h) {
+    for (std::size_t t = of.fewest; t < of.n_rows[h]; ++t) {
+      const auto weight = Isa::set1(weights[h * padded + t]);
+      for (int p = 0; p < Panels; ++p)
+        sums[h][p] = Isa::fma(weight, Isa::load_weights(values.at(t) + d + p * lane), sums[h][p]);
+    }
+    for (int p = 0; p < Panels; ++p) Isa::store(of.output[h] + d + p * lane, sums[h][p]);
+  }
 }
 
 /// Adds a number of its own to every score; returns the largest sum.
@@ -222,75 +254,80 @@ inline __attribute__((always_inline)) float add_bias(const float* bias, std::siz
   float largest = -INFINITY;
   for (std::size_t t = 0; t < n_rows; ++t) {
     scores[t] += bias[t];
-    largest = scores[t] > largest ? scores[t] : largest;
+    largest = larger(largest, scores[t]);
   }
   return largest;
 }
 
-/// Heads heads that share one key and value head. bias: of the first of them, or null.
-template <class Isa, class Number, int Heads>
-inline void attend_heads(const float* query, const row_reader<Number>& keys,
-                         const row_reader<Number>& values, std::size_t dim, float scale,
-                         const float* bias, std::size_t bias_size, std::size_t n_rows,
-                         float* scratch, float* output) {
+/// Scores become weights, e^(score - largest); returns their sum.
+inline __attribute__((always_inline)) float exponentials(float* scores, std::size_t n_rows,
+                                                         float largest) {
   const std::size_t padded = (n_rows + lane - 1) / lane * lane;
-  float totals[Heads], all_largest[Heads];
-  attention_scores<Isa, Number, Heads>(query, keys, dim, scale, n_rows, padded, scratch,
-                                       all_largest);
+  // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
+  for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
+  for (std::size_t t = 0; t < padded; ++t) scores[t] = exponential(scores[t] - largest);
+  for (std::size_t t = n_rows; t < padded; ++t) scores[t] = 0.0f;
+  alignas(64) float lanes[lane] = {};
+  for (std::size_t t = 0; t < padded; t += lane)
+    for (std::size_t j = 0; j < lane; ++j) lanes[j] += scores[t + j];
+  return lane_sum(lanes);
+}
+
+template <class Isa, class Number, int Heads>
+inline void attend_heads(const query_heads<Heads>& of, const row_reader<Number>& keys,
+                         const row_reader<Number>& values, std::size_t dim, float scale,
+                         float* scratch) {
+  const std::size_t padded = (of.most + lane - 1) / lane * lane;
+  float totals[Heads], largest[Heads];
+  attention_scores<Isa, Number, Heads>(of, keys, dim, scale, padded, scratch, largest);
   for (int h = 0; h < Heads; ++h) {
     float* scores = scratch + h * padded;
-    float largest = all_largest[h];
-    if (bias != nullptr) largest = add_bias(bias + h * bias_size, n_rows, scores);
-    // Padding positions weigh exactly nothing: their lanes are set to +0 after the exponential.
-    for (std::size_t t = n_rows; t < padded; ++t) scores[t] = largest;
-    for (std::size_t t = 0; t < padded; ++t) scores[t] = exponential(scores[t] - largest);
-    for (std::size_t t = n_rows; t < padded; ++t) scores[t] = 0.0f;
-    alignas(64) float lanes[lane] = {};
-    for (std::size_t t = 0; t < padded; t += lane)
-      for (std::size_t j = 0; j < lane; ++j) lanes[j] += scores[t + j];
-    totals[h] = lane_sum(lanes);
+    if (of.bias[h] != nullptr) largest[h] = add_bias(of.bias[h], of.n_rows[h], scores);
+    totals[h] = exponentials(scores, of.n_rows[h], largest[h]);
   }
   std::size_t d = 0;
   constexpr int wide = Isa::template value_panels<Heads>;
-  if constexpr (wide > 2) {
-    for (; d + wide * lane <= dim; d += wide * lane)
-      weighted_values<Isa, Number, Heads, wide>(scratch, padded, values, d, n_rows, output, dim);
-  }
-  for (; d + 2 * lane <= dim; d += 2 * lane)
-    weighted_values<Isa, Number, Heads, 2>(scratch, padded, values, d, n_rows, output, dim);
+  for (; d + wide * lane <= dim; d += wide * lane)
+    weighted_values<Isa, Number, Heads, wide>(of, scratch, padded, values, d);
+  if constexpr (wide > 2)
+    for (; d + 2 * lane <= dim; d += 2 * lane)
+      weighted_values<Isa, Number, Heads, 2>(of, scratch, padded, values, d);
   for (; d + lane <= dim; d += lane)
-    weighted_values<Isa, Number, Heads, 1>(scratch, padded, values, d, n_rows, output, dim);
+    weighted_values<Isa, Number, Heads, 1>(of, scratch, padded, values, d);
   for (; d < dim; ++d)
     for (int h = 0; h < Heads; ++h) {
       float sum = 0;
-      for (std::size_t t = 0; t < n_rows; ++t)
+      for (std::size_t t = 0; t < of.n_rows[h]; ++t)
         sum = std::fma(scratch[h * padded + t], widen(values.at(t)[d]), sum);
-      output[h * dim + d] = sum;
+      of.output[h][d] = sum;
     }
   for (int h = 0; h < Heads; ++h)
-    for (std::size_t i = 0; i < dim; ++i) output[h * dim + i] /= totals[h];
+    for (std::size_t i = 0; i < dim; ++i) of.output[h][i] /= totals[h];
 }
 
+/// Those of a key and value head, row by row, as many at once as there are registers for.
 template <class Isa, class Number>
-void attention_over(const attention_shape& shape, std::size_t first, std::size_t last,
-                    const float* query, const attention_view& view, float* scratch, float* output) {
+void attend_shared(const attention_shape& shape, std::size_t kv_head,
+                   std::span<const attention_query> rows, float* scratch) {
   const std::size_t dim = shape.head_dim;
-  const std::size_t width = shape.n_kv_heads * dim;
-  const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
-  for (std::size_t h = first * group; h < last * group;) {
-    const std::size_t left = group - h % group;
-    const row_reader<Number> keys(view, h / group * dim);
-    const row_reader<Number> values(view, h / group * dim + width);
-    const float* bias = view.bias == nullptr ? nullptr : view.bias + h * view.bias_size;
+  const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
+  const row_reader<Number> keys(rows.front().view, kv_head * dim);
+  const row_reader<Number> values(rows.front().view, (shape.n_kv_heads + kv_head) * dim);
+  const std::size_t n = rows.size() * group;
+  for (std::size_t next = 0; next < n;) {
     const auto attend = [&]<int Heads>(std::integral_constant<int, Heads>) {
-      attend_heads<Isa, Number, Heads>(query + h * dim, keys, values, dim, scale, bias,
-                                       view.bias_size, view.n_rows, scratch, output + h * dim);
-      h += Heads;
+      query_heads<Heads> of;
+      for (int h = 0; h < Heads; ++h, ++next)
+        of.set(h, rows[next / group], kv_head * group + next % group, dim);
+      attend_heads<Isa, Number, Heads>(of, keys, values, dim, scale, scratch);
     };
-    if (left >= 4)
+    constexpr int most = Isa::most_heads;
+    if (n - next >= most)
+      attend(std::integral_constant<int, most>{});
+    else if (n - next >= 4)
       attend(std::integral_constant<int, 4>{});
-    else if (left >= 2)
+    else if (n - next >= 2)
       attend(std::integral_constant<int, 2>{});
     else
       attend(std::integral_constant<int, 1>{});
@@ -299,11 +336,13 @@ void attention_over(const attention_shape& shape, std::size_t first, std::size_t
 
 template <class Isa>
 void attention(const attention_shape& shape, std::size_t first, std::size_t last,
-               const float* query, const attention_view& view, float* scratch, float* output) {
-  if (view.precision == kv_precision::bf16)
-    attention_over<Isa, std::uint16_t>(shape, first, last, query, view, scratch, output);
-  else
-    attention_over<Isa, float>(shape, first, last, query, view, scratch, output);
+               std::span<const attention_query> rows, float* scratch) {
+  const bool halved = rows.front().view.precision == kv_precision::bf16;
+  for (std::size_t h = first; h < last; ++h)
+    if (halved)
+      attend_shared<Isa, std::uint16_t>(shape, h, rows, scratch);
+    else
+      attend_shared<Isa, float>(shape, h, rows, scratch);
 }
 
 }  // namespace ordermoe::model::bodies

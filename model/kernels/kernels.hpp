@@ -145,6 +145,13 @@ struct attention_view {
   std::size_t bias_size = 0;
 };
 
+/// A query row, where its outcome goes, and what it attends to.
+struct attention_query {
+  const float* query = nullptr;  ///< [n_heads, head_dim]
+  float* output = nullptr;       ///< Likewise.
+  attention_view view;
+};
+
 struct attention_shape {
   std::size_t n_heads = 0;
   std::size_t n_kv_heads = 0;
@@ -152,10 +159,12 @@ struct attention_shape {
   float scale = 0;  ///< Of the scores; 0: 1 / sqrt(head_dim).
 };
 
-/// fp32 numbers that the attention kernel needs beside its output.
+/// Heads of query rows that read their keys and values together, at most.
+constexpr std::size_t most_heads_at_once = 8;
+
+/// fp32 numbers that the attention kernel needs beside its output; `n_rows` as the longest view has.
 constexpr std::size_t attention_scratch(std::size_t n_rows) {
-  constexpr std::size_t heads_at_once = 4;
-  return heads_at_once *
+  return most_heads_at_once *
          ((n_rows + packed_layout::lane - 1) / packed_layout::lane * packed_layout::lane);
 }
 
@@ -186,10 +195,12 @@ struct kernel_set {
   /// output = input / sqrt(mean(input^2) + epsilon) * weight, one row of n numbers.
   void (*rms_norm)(const float* input, const float* weight, float epsilon, float* output,
                    std::size_t n);
-  /// Softmax attention of one query row [n_heads, head_dim] over the rows of its view, for the
-  /// heads of key and value heads [first, last). `scratch` has attention_scratch(n_rows) numbers.
+  /// Softmax attention of each query row over the rows of its view, for the heads of key and value
+  /// heads [first, last), with the bits that each query row has alone. The views differ in `n_rows`
+  /// and `bias` alone: then a key or value that several attend to is read once for all of them.
+  /// `scratch` has attention_scratch(n_rows) numbers.
   void (*attention)(const attention_shape& shape, std::size_t first, std::size_t last,
-                    const float* query, const attention_view& view, float* scratch, float* output);
+                    std::span<const attention_query> rows, float* scratch);
   /// output[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, float* output, std::size_t n);
   /// Rotates the pairs (i, i + half) of each head by the angles whose cosines and sines [half] are

@@ -39,12 +39,13 @@ struct avx2 {
                                                   : 1;
   template <int Rows>
   static constexpr int quantised_panels = block_panels<Rows>;
+  static constexpr int most_heads = 4;
   template <int Heads>
   static constexpr int score_keys = Heads == 1   ? 4
                                     : Heads == 2 ? 2
                                                  : 1;
   template <int Heads>
-  static constexpr int value_panels = 2;
+  static constexpr int value_panels = Heads == 4 ? 1 : 2;
 
   static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static vec set1(float x) {

@@ -24,6 +24,7 @@ struct portable {
   static constexpr int block_panels = 2;
   template <int Rows>
   static constexpr int quantised_panels = block_panels<Rows>;
+  static constexpr int most_heads = 4;
   template <int Heads>
   static constexpr int score_keys = Heads == 1   ? 4
                                     : Heads == 2 ? 2

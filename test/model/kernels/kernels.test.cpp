@@ -65,6 +65,15 @@ om::attention_view single_page(const std::vector<Number>& rows, std::size_t n_ro
   return view;
 }
 
+/// The outcome of one query row, for all heads.
+void attend(const om::kernel_set& set, const om::attention_shape& shape,
+            const std::vector<float>& query, const om::attention_view& view,
+            std::vector<float>& output) {
+  std::vector<float> scratch(om::attention_scratch(view.n_rows));
+  const om::attention_query row{query.data(), output.data(), view};
+  set.attention(shape, 0, shape.n_kv_heads, {&row, 1}, scratch.data());
+}
+
 std::vector<std::uint16_t> halved(const std::vector<float>& numbers) {
   std::vector<std::uint16_t> upper;
   for (const float x : numbers)
@@ -129,14 +138,11 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
           for (const std::size_t n_rows : {1, 2, 15, 16, 17, 50}) {
             const auto rows = numbers(n_rows * 4 * dim, 9, 3.0);
             const auto query = numbers(n_heads * dim, 10, 3.0);
-            std::vector<float> scratch(om::attention_scratch(n_rows));
             const auto page = halved(rows);
             for (const auto& view :
                  {single_page(rows, n_rows, 4 * dim), single_page(page, n_rows, 4 * dim)}) {
-              portable.attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(),
-                                 expected.data());
-              set->attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(),
-                             output.data());
+              attend(portable, shape, query, view, expected);
+              attend(*set, shape, query, view, output);
               BOOST_TEST(same_bits(expected.data(), output.data(), output.size()));
             }
           }
@@ -179,9 +185,8 @@ BOOST_AUTO_TEST_CASE(attention_is_the_softmax_weighted_mean_of_the_values) {
   const std::size_t n_rows = 37;
   const auto rows = numbers(n_rows * 80, 15, 2.0);
   const auto query = numbers(80, 16, 2.0);
-  std::vector<float> scratch(om::attention_scratch(n_rows)), output(80);
-  om::kernels().attention(shape, 0, shape.n_kv_heads, query.data(), single_page(rows, n_rows, 80),
-                          scratch.data(), output.data());
+  std::vector<float> output(80);
+  attend(om::kernels(), shape, query, single_page(rows, n_rows, 80), output);
   for (std::size_t h = 0; h < 4; ++h) {
     std::vector<double> weight(n_rows);
     double total = 0;
@@ -206,7 +211,7 @@ BOOST_AUTO_TEST_CASE(pages_and_precision_of_rows_change_no_bit_of_attention_over
                         row_size = 2 * 2 * dim + 3;
   const om::attention_shape shape{4, 2, dim};
   const auto query = numbers(4 * dim, 30);
-  std::vector<float> scratch(om::attention_scratch(most)), expected(4 * dim), output(4 * dim);
+  std::vector<float> expected(4 * dim), output(4 * dim);
   for (const auto precision : {om::kv_precision::fp32, om::kv_precision::bf16}) {
     om::kv_cache cache(most, row_size, precision);
     for (std::size_t p = 0; p < most; ++p) cache.put(p, numbers(row_size, 100 + p, 2.0));
@@ -220,15 +225,52 @@ BOOST_AUTO_TEST_CASE(pages_and_precision_of_rows_change_no_bit_of_attention_over
         auto plain = single_page(rows, n, row_size);
         plain.offset = 3;
         for (const auto* set : om::available_kernels()) {
-          set->attention(shape, 0, shape.n_kv_heads, query.data(), plain, scratch.data(),
-                         expected.data());
-          set->attention(shape, 0, shape.n_kv_heads, query.data(), cache.rows(first, n, 3),
-                         scratch.data(), output.data());
+          attend(*set, shape, query, plain, expected);
+          attend(*set, shape, query, cache.rows(first, n, 3), output);
           BOOST_TEST_REQUIRE(same_bits(expected.data(), output.data(), output.size()),
                              set->name << ": rows " << first << " to " << first + n);
         }
       }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_query_row_has_the_same_bits_alone_and_beside_others_of_its_sequence) {
+  constexpr std::size_t most = 2 * om::kv_cache::page_rows + 9;
+  for (const std::size_t dim : {10u, 16u, 24u, 80u, 128u})
+    for (const std::size_t n_heads : {2u, 6u, 8u, 14u})
+      for (const auto precision : {om::kv_precision::fp32, om::kv_precision::bf16}) {
+        const om::attention_shape shape{n_heads, 2, dim};
+        const std::size_t width = n_heads * dim, bias_size = most;
+        om::kv_cache cache(most, 4 * dim, precision);
+        for (std::size_t p = 0; p < most; ++p) cache.put(p, numbers(4 * dim, 500 + p, 2.0));
+        const auto bias = numbers(n_heads * bias_size, 41, 3.0);
+        for (const std::size_t n_queries : {1u, 2u, 3u, 5u, 8u, 11u})
+          for (const std::size_t fewest : {1u, 7u, 16u, 31u, 50u})
+            for (const bool biased : {false, true}) {
+              const auto queries = numbers(n_queries * width, 42, 2.0);
+              std::vector<float> together(n_queries * width), alone(n_queries * width);
+              std::vector<om::attention_query> rows;
+              for (std::size_t i = 0; i < n_queries; ++i) {
+                // The last ones attend to fewer rows than those before them: order is not needed.
+                auto view = cache.rows(0, fewest + (i < 6 ? i : 11 - i), 0);
+                if (biased) view.bias = bias.data(), view.bias_size = bias_size;
+                rows.push_back({queries.data() + i * width, together.data() + i * width, view});
+              }
+              std::vector<float> scratch(om::attention_scratch(most));
+              for (const auto* set : om::available_kernels()) {
+                for (std::size_t i = 0; i < n_queries; ++i) {
+                  auto row = rows[i];
+                  row.output = alone.data() + i * width;
+                  set->attention(shape, 0, 2, {&row, 1}, scratch.data());
+                }
+                std::ranges::fill(scratch, std::nanf(""));
+                set->attention(shape, 0, 1, rows, scratch.data());
+                set->attention(shape, 1, 2, rows, scratch.data());
+                BOOST_TEST_REQUIRE(same_bits(alone.data(), together.data(), together.size()),
+                                   set->name << ": " << n_queries << " rows from " << fewest);
+              }
+            }
+      }
 }
 
 BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
@@ -239,11 +281,11 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       const auto rows = numbers(n_rows * row_size, 19);
       const auto query = numbers(3 * dim, 20, 1.0 / std::sqrt(static_cast<double>(dim)));
       const auto bias = numbers(3 * bias_size, 21, 3.0);
-      std::vector<float> scratch(om::attention_scratch(n_rows)), output(3 * dim);
+      std::vector<float> output(3 * dim);
       auto view = single_page(rows, n_rows, row_size);
       view.bias = bias.data();
       view.bias_size = bias_size;
-      set->attention(shape, 0, shape.n_kv_heads, query.data(), view, scratch.data(), output.data());
+      attend(*set, shape, query, view, output);
       for (std::size_t h = 0; h < 3; ++h) {
         std::vector<double> weight(n_rows);
         double total = 0;
@@ -263,8 +305,7 @@ BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
       }
       // The same bits from every set.
       std::vector<float> portable(3 * dim);
-      om::available_kernels().front()->attention(shape, 0, shape.n_kv_heads, query.data(), view,
-                                                 scratch.data(), portable.data());
+      attend(*om::available_kernels().front(), shape, query, view, portable);
       BOOST_TEST(same_bits(portable.data(), output.data(), output.size()));
     }
 }
