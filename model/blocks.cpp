@@ -57,8 +57,8 @@ void project_self(const model_config& config, const self_attention& weights,
 /// Whether the attention kernel may take them together.
 bool read_alike(const attention_view& a, const attention_view& b) {
   return a.pages == b.pages && a.first == b.first && a.offset == b.offset &&
-         a.row_size == b.row_size && a.page_shift == b.page_shift && a.precision == b.precision &&
-         a.bias_size == b.bias_size;
+         a.row_size == b.row_size && a.head_stride == b.head_stride &&
+         a.page_shift == b.page_shift && a.precision == b.precision && a.bias_size == b.bias_size;
 }
 
 /// Query rows that are given to the attention kernel in one call, at most.

@@ -28,8 +28,27 @@ float from_bf16(std::uint16_t x) {
 
 }  // namespace
 
-kv_cache::kv_cache(std::size_t capacity_rows, std::size_t row_size, kv_precision precision)
-    : capacity_(capacity_rows), row_size_(row_size), precision_(precision) {}
+kv_cache::kv_cache(std::size_t capacity_rows, std::size_t row_size, kv_precision precision,
+                   std::size_t head_dim)
+    : capacity_(capacity_rows),
+      row_size_(row_size),
+      precision_(precision),
+      together_(head_dim == 0 ? row_size : std::min(head_dim, row_size)) {}
+
+template <class Body>
+void kv_cache::each_run(std::size_t position, std::size_t first, std::size_t n,
+                        const Body& body) const {
+  std::byte* page = pages_[position / page_rows].get();
+  for (const std::size_t end = first + n; first < end;) {
+    const std::size_t begin = first / together_ * together_;
+    // The last numbers of a row may be fewer.
+    const std::size_t width = std::min(together_, row_size_ - begin);
+    const std::size_t count = std::min(end, begin + width) - first;
+    const std::size_t at = begin * page_rows + position % page_rows * width + first - begin;
+    body(page + at * bytes_per_number(precision_), count);
+    first += count;
+  }
+}
 
 void kv_cache::put(std::size_t position, std::span<const float> row) {
   ORDERMOE_CHECK(row.size() == row_size_,
@@ -42,11 +61,14 @@ void kv_cache::put(std::size_t position, std::size_t first, std::span<const floa
       first + part.size() <= row_size_,
       fmt::format("{} numbers from {} on in a row of {}", part.size(), first, row_size_));
   make_page_of(position);
-  const auto [page, start] = find(position);
-  if (precision_ == kv_precision::fp32)
-    std::ranges::copy(part, reinterpret_cast<float*>(page) + start + first);
-  else
-    std::ranges::transform(part, reinterpret_cast<std::uint16_t*>(page) + start + first, to_bf16);
+  const float* from = part.data();
+  each_run(position, first, part.size(), [&](std::byte* to, std::size_t n) {
+    if (precision_ == kv_precision::fp32)
+      std::copy_n(from, n, reinterpret_cast<float*>(to));
+    else
+      std::transform(from, from + n, reinterpret_cast<std::uint16_t*>(to), to_bf16);
+    from += n;
+  });
   note(position);
 }
 
@@ -54,8 +76,11 @@ void kv_cache::put_bytes(std::size_t position, std::span<const std::uint8_t> row
   ORDERMOE_CHECK(row.size() == row_bytes(),
                  fmt::format("a row of {} bytes, expected {}", row.size(), row_bytes()));
   make_page_of(position);
-  const auto [page, start] = find(position);
-  std::memcpy(page + start * bytes_per_number(precision_), row.data(), row.size());
+  const std::uint8_t* from = row.data();
+  each_run(position, 0, row_size_, [&](std::byte* to, std::size_t n) {
+    std::memcpy(to, from, n * bytes_per_number(precision_));
+    from += n * bytes_per_number(precision_);
+  });
   note(position);
 }
 
@@ -63,8 +88,11 @@ void kv_cache::read_bytes(std::size_t position, std::span<std::uint8_t> row) con
   ORDERMOE_CHECK(has(position), fmt::format("row {} is not in the cache", position));
   ORDERMOE_CHECK(row.size() == row_bytes(),
                  fmt::format("room for {} bytes, a row has {}", row.size(), row_bytes()));
-  const auto [page, start] = find(position);
-  std::memcpy(row.data(), page + start * bytes_per_number(precision_), row.size());
+  std::uint8_t* to = row.data();
+  each_run(position, 0, row_size_, [&](const std::byte* from, std::size_t n) {
+    std::memcpy(to, from, n * bytes_per_number(precision_));
+    to += n * bytes_per_number(precision_);
+  });
 }
 
 void kv_cache::make_page_of(std::size_t position) {
@@ -87,21 +115,23 @@ void kv_cache::note(std::size_t position) {
   }
 }
 
-void kv_cache::copy(location from, std::span<float> target) const {
-  if (precision_ == kv_precision::fp32)
-    std::copy_n(reinterpret_cast<const float*>(from.page) + from.number, target.size(),
-                target.begin());
-  else
-    std::transform(reinterpret_cast<const std::uint16_t*>(from.page) + from.number,
-                   reinterpret_cast<const std::uint16_t*>(from.page) + from.number + target.size(),
-                   target.begin(), from_bf16);
+void kv_cache::copy(std::size_t position, std::size_t first, std::span<float> target) const {
+  float* to = target.data();
+  each_run(position, first, target.size(), [&](const std::byte* from, std::size_t n) {
+    if (precision_ == kv_precision::fp32)
+      std::copy_n(reinterpret_cast<const float*>(from), n, to);
+    else
+      std::transform(reinterpret_cast<const std::uint16_t*>(from),
+                     reinterpret_cast<const std::uint16_t*>(from) + n, to, from_bf16);
+    to += n;
+  });
 }
 
 void kv_cache::read(std::size_t position, std::span<float> row) const {
   ORDERMOE_CHECK(has(position), fmt::format("row {} is not in the cache", position));
   ORDERMOE_CHECK(row.size() == row_size_,
                  fmt::format("room for {} numbers, a row has {}", row.size(), row_size_));
-  copy(find(position), row);
+  copy(position, 0, row);
 }
 
 std::vector<float> kv_cache::row(std::size_t position) const {
@@ -113,10 +143,8 @@ std::vector<float> kv_cache::row(std::size_t position) const {
 float kv_cache::number(std::size_t position, std::size_t index) const {
   ORDERMOE_CHECK(has(position) && index < row_size_,
                  fmt::format("number {} of row {} is not in the cache", index, position));
-  auto from = find(position);
-  from.number += index;
   float found = 0;
-  copy(from, {&found, 1});
+  copy(position, index, {&found, 1});
   return found;
 }
 
@@ -129,8 +157,13 @@ attention_view kv_cache::rows(std::size_t first, std::size_t n, std::size_t offs
   view.precision = precision_;
   view.first = first;
   view.n_rows = n;
-  view.row_size = row_size_;
-  view.offset = offset;
+  view.row_size = together_;
+  if (together_ < row_size_) {
+    ORDERMOE_CHECK(offset % together_ == 0,
+                   fmt::format("keys from number {} on, where {} lie together", offset, together_));
+    view.head_stride = together_ * page_rows;
+  }
+  view.offset = offset == 0 ? 0 : offset / together_ * together_ * page_rows + offset % together_;
   return view;
 }
 

@@ -17,12 +17,15 @@ namespace ordermoe::model {
 /// A row is kv_row_size(layer) numbers or more, of which the rest is unused: for each block of the
 /// layer the key [n_kv_heads, head_dim], rotated where the family rotates, then the value
 /// (model_config.hpp says what else). They are rounded to the cache's precision when they are
-/// stored, so a row that was read from one cache is stored in another without a change.
+/// stored, so a row that was read from one cache is stored in another without a change. Within a
+/// page a head's keys of all rows lie one after the other, and so do its values: that is how
+/// attention reads them.
 /// Owner: the server's KV store. Not thread-safe: one thread at a time.
 class kv_cache {
  public:
+  /// Numbers of a row that lie together are `head_dim`, from number 0 on; 0: all of them.
   kv_cache(std::size_t capacity_rows, std::size_t row_size,
-           kv_precision precision = kv_precision::fp32);
+           kv_precision precision = kv_precision::fp32, std::size_t head_dim = 0);
 
   std::size_t capacity() const { return capacity_; }
   std::size_t row_size() const { return row_size_; }
@@ -56,21 +59,18 @@ class kv_cache {
   static constexpr std::size_t page_rows = 32;
 
  private:
-  struct location {
-    std::byte* page;
-    std::size_t number;  ///< In the page.
-  };
-  location find(std::size_t position) const {
-    return {pages_[position / page_rows].get(), position % page_rows * row_size_};
-  }
+  /// body(address in the page, how many) for each run of numbers [first, first + n) of a row.
+  template <class Body>
+  void each_run(std::size_t position, std::size_t first, std::size_t n, const Body& body) const;
   std::size_t page_bytes() const { return page_rows * row_size_ * bytes_per_number(precision_); }
-  void copy(location from, std::span<float> target) const;
+  void copy(std::size_t position, std::size_t first, std::span<float> target) const;
   void make_page_of(std::size_t position);
   void note(std::size_t position);
 
   std::size_t capacity_;
   std::size_t row_size_;
   kv_precision precision_;
+  std::size_t together_;  ///< Numbers of a row that lie one after the other.
   std::size_t contiguous_ = 0;
   std::vector<std::unique_ptr<std::byte[]>> pages_;  ///< Up to the last row stored.
   std::vector<const void*> addresses_;               ///< Of the pages.

@@ -72,7 +72,7 @@ class transformer {
   kv_precision kv() const;
   /// A cache without rows for one sequence at a layer.
   kv_cache make_cache(layer_id layer, std::size_t capacity_rows) const {
-    return {capacity_rows, config().kv_row_size(layer), kv()};
+    return {capacity_rows, config().kv_row_size(layer), kv(), config().head_dim};
   }
   /// Whether load() read this expert.
   bool hosts(layer_id layer, expert_id expert) const;

@@ -177,7 +177,7 @@ model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::
   const auto& shape = model_->config();
   // Rows of all layers have one size, as they have on the wire.
   const auto make = [&](std::size_t rows) {
-    return model::kv_cache(rows, shape.kv_row_size(), model_->kv());
+    return model::kv_cache(rows, shape.kv_row_size(), model_->kv(), shape.head_dim);
   };
   if (layers.empty()) {
     layers.reserve(shape.n_layers);

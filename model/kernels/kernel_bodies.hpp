@@ -312,8 +312,10 @@ void attend_shared(const attention_shape& shape, std::size_t kv_head,
   const std::size_t dim = shape.head_dim;
   const std::size_t group = shape.n_heads / shape.n_kv_heads;
   const float scale = shape.scale == 0.0f ? 1.0f / std::sqrt(static_cast<float>(dim)) : shape.scale;
-  const row_reader<Number> keys(rows.front().view, kv_head * dim);
-  const row_reader<Number> values(rows.front().view, (shape.n_kv_heads + kv_head) * dim);
+  const attention_view& view = rows.front().view;
+  const std::size_t stride = view.head_stride == 0 ? dim : view.head_stride;
+  const row_reader<Number> keys(view, kv_head * stride);
+  const row_reader<Number> values(view, (shape.n_kv_heads + kv_head) * stride);
   const std::size_t n = rows.size() * group;
   for (std::size_t next = 0; next < n;) {
     const auto attend = [&]<int Heads>(std::integral_constant<int, Heads>) {

@@ -138,7 +138,9 @@ struct attention_view {
   std::size_t first = 0;
   std::size_t n_rows = 0;
   std::size_t row_size = 0;  ///< Numbers from one row of a page to the next.
-  std::size_t offset = 0;    ///< Number of a row with which its key begins.
+  std::size_t offset = 0;    ///< Number of a page with which the key of its first row begins.
+  std::size_t head_stride =
+      0;  ///< Numbers from one head to the next; 0: head_dim. Values follow keys.
   /// Added to the scores where there is one: bias[h * bias_size + t] to the score of head h for
   /// row t.
   const float* bias = nullptr;

@@ -96,6 +96,35 @@ BOOST_AUTO_TEST_CASE(a_row_goes_to_another_cache_as_it_is_kept) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_the_same_whatever_lies_together_in_a_page) {
+  constexpr std::size_t n = 2 * om::kv_cache::page_rows + 3, size = 14;
+  for (const auto kept : {om::kv_precision::fp32, om::kv_precision::bf16})
+    for (const std::size_t together : {1u, 3u, 4u, 7u, 13u, 14u, 20u}) {
+      om::kv_cache whole(n, size, kept), parted(n, size, kept, together), taken(n, size, kept, 4);
+      for (std::size_t p = 0; p < n; ++p) {
+        std::vector<float> row;
+        for (std::size_t i = 0; i < size; ++i) row.push_back(static_cast<float>(100 * p + i) / 7);
+        whole.put(p, row);
+        // In three parts that end anywhere.
+        const std::span all(row);
+        parted.put(p, 0, all.first(5));
+        parted.put(p, 5, all.subspan(5, 6));
+        parted.put(p, 11, all.last(3));
+      }
+      BOOST_TEST(parted.resident_bytes() == whole.resident_bytes());
+      std::vector<std::uint8_t> bytes(whole.row_bytes()), others(whole.row_bytes());
+      for (std::size_t p = 0; p < n; ++p) {
+        BOOST_TEST_REQUIRE(parted.row(p) == whole.row(p), boost::test_tools::per_element());
+        BOOST_TEST_REQUIRE(parted.number(p, 12) == whole.number(p, 12));
+        whole.read_bytes(p, bytes);
+        parted.read_bytes(p, others);
+        BOOST_TEST_REQUIRE(bytes == others, boost::test_tools::per_element());
+        taken.put_bytes(p, others);
+        BOOST_TEST_REQUIRE(taken.row(p) == whole.row(p), boost::test_tools::per_element());
+      }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(storing_a_row_again_changes_nothing) {
   om::kv_cache cache(8, 3);
   for (const std::size_t position : {0u, 1u, 3u}) cache.put(position, row_at(position));

@@ -74,6 +74,32 @@ void attend(const om::kernel_set& set, const om::attention_shape& shape,
   set.attention(shape, 0, shape.n_kv_heads, {&row, 1}, scratch.data());
 }
 
+/// Query rows of one sequence.
+struct some_queries {
+  om::attention_shape shape;
+  std::vector<float> queries, bias;
+  std::size_t bias_size;
+
+  /// Of the first n, in one call or in one for each: the last ones attend to fewer rows than those before them.
+  std::vector<float> attend(const om::kernel_set& set, const om::kv_cache& cache, std::size_t n,
+                            std::size_t fewest, bool biased, bool together) const {
+    const std::size_t width = shape.n_heads * shape.head_dim;
+    std::vector<float> output(n * width), scratch(om::attention_scratch(bias_size), NAN);
+    std::vector<om::attention_query> rows;
+    for (std::size_t i = 0; i < n; ++i) {
+      auto view = cache.rows(0, fewest + (i < 6 ? i : 11 - i), 0);
+      view.bias = biased ? bias.data() : nullptr;
+      view.bias_size = biased ? bias_size : 0;
+      rows.push_back({queries.data() + i * width, output.data() + i * width, view});
+    }
+    for (std::size_t i = 0; i < n; i += together ? n : 1)
+      for (std::size_t h = 0; h < shape.n_kv_heads; ++h)
+        set.attention(shape, h, h + 1, std::span(rows).subspan(i, together ? n : 1),
+                      scratch.data());
+    return output;
+  }
+};
+
 std::vector<std::uint16_t> halved(const std::vector<float>& numbers) {
   std::vector<std::uint16_t> upper;
   for (const float x : numbers)
@@ -239,37 +265,24 @@ BOOST_AUTO_TEST_CASE(a_query_row_has_the_same_bits_alone_and_beside_others_of_it
   for (const std::size_t dim : {10u, 16u, 24u, 80u, 128u})
     for (const std::size_t n_heads : {2u, 6u, 8u, 14u})
       for (const auto precision : {om::kv_precision::fp32, om::kv_precision::bf16}) {
-        const om::attention_shape shape{n_heads, 2, dim};
-        const std::size_t width = n_heads * dim, bias_size = most;
-        om::kv_cache cache(most, 4 * dim, precision);
-        for (std::size_t p = 0; p < most; ++p) cache.put(p, numbers(4 * dim, 500 + p, 2.0));
-        const auto bias = numbers(n_heads * bias_size, 41, 3.0);
-        for (const std::size_t n_queries : {1u, 2u, 3u, 5u, 8u, 11u})
-          for (const std::size_t fewest : {1u, 7u, 16u, 31u, 50u})
-            for (const bool biased : {false, true}) {
-              const auto queries = numbers(n_queries * width, 42, 2.0);
-              std::vector<float> together(n_queries * width), alone(n_queries * width);
-              std::vector<om::attention_query> rows;
-              for (std::size_t i = 0; i < n_queries; ++i) {
-                // The last ones attend to fewer rows than those before them: order is not needed.
-                auto view = cache.rows(0, fewest + (i < 6 ? i : 11 - i), 0);
-                if (biased) view.bias = bias.data(), view.bias_size = bias_size;
-                rows.push_back({queries.data() + i * width, together.data() + i * width, view});
-              }
-              std::vector<float> scratch(om::attention_scratch(most));
-              for (const auto* set : om::available_kernels()) {
-                for (std::size_t i = 0; i < n_queries; ++i) {
-                  auto row = rows[i];
-                  row.output = alone.data() + i * width;
-                  set->attention(shape, 0, 2, {&row, 1}, scratch.data());
+        const some_queries of{{n_heads, 2, dim},
+                              numbers(11 * n_heads * dim, 42, 2.0),
+                              numbers(n_heads * most, 41, 3.0),
+                              most};
+        om::kv_cache by_row(most, 4 * dim, precision), by_head(most, 4 * dim, precision, dim);
+        for (std::size_t p = 0; p < most; ++p)
+          for (auto* each : {&by_row, &by_head}) each->put(p, numbers(4 * dim, 500 + p, 2.0));
+        for (const auto* set : om::available_kernels())
+          for (const std::size_t n : {1u, 2u, 3u, 5u, 8u, 11u})
+            for (const std::size_t fewest : {1u, 7u, 16u, 31u, 50u})
+              for (const bool biased : {false, true}) {
+                const auto alone = of.attend(*set, by_row, n, fewest, biased, false);
+                for (const auto* cache : {&by_row, &by_head}) {
+                  const auto together = of.attend(*set, *cache, n, fewest, biased, true);
+                  BOOST_TEST_REQUIRE(same_bits(alone.data(), together.data(), alone.size()),
+                                     set->name << ": " << n << " rows from " << fewest);
                 }
-                std::ranges::fill(scratch, std::nanf(""));
-                set->attention(shape, 0, 1, rows, scratch.data());
-                set->attention(shape, 1, 2, rows, scratch.data());
-                BOOST_TEST_REQUIRE(same_bits(alone.data(), together.data(), together.size()),
-                                   set->name << ": " << n_queries << " rows from " << fewest);
               }
-            }
       }
 }
 
