@@ -24,6 +24,12 @@ inline loss_units to_loss_units(double loss) {
   return whole + (static_cast<double>(whole) < units ? 1 : 0);
 }
 
+/// Likewise of what is not the target itself: a unit at least, so that nothing else runs where nothing may be lost.
+inline loss_units to_substitute_units(double loss) {
+  const auto units = to_loss_units(loss);
+  return units > 0 ? units : 1;
+}
+
 /// A budget without limit. A few of them can be added without overflow.
 inline constexpr loss_units unbounded_budget = std::numeric_limits<loss_units>::max() / 8;
 

@@ -193,7 +193,7 @@ class selection_tables {
       look_ahead_keys keys = look_ahead_keys::automatic);
   virtual ~selection_tables() = default;
 
-  /// The predicted loss of every expert for one slot: fills losses [E], 0 for the target,
+  /// The predicted loss of every expert for one slot: fills losses [E], 0 for the target, a unit at least for others,
   /// `forbidden` outside the candidate rule. probabilities [E]: the router's softmax for this token
   /// (used by token_gate).
   virtual void slot_losses(std::size_t layer, std::uint32_t target, float gate,

@@ -15,11 +15,12 @@ void tables::slot_losses(std::size_t layer, std::uint32_t target, float gate,
     for (std::size_t k = 0; k < n_experts_; ++k)
       losses[k] =
           allowed[k]
-              ? to_loss_units((routed - static_cast<double>(probabilities[k])) * facts.damage)
+              ? to_substitute_units((routed - static_cast<double>(probabilities[k])) * facts.damage)
               : forbidden;
   } else {
     for (std::size_t k = 0; k < n_experts_; ++k)
-      losses[k] = allowed[k] ? to_loss_units(predicted_loss(facts, target, k, gate)) : forbidden;
+      losses[k] =
+          allowed[k] ? to_substitute_units(predicted_loss(facts, target, k, gate)) : forbidden;
   }
   losses[target] = 0;
 }

@@ -161,7 +161,9 @@ class tables final : public selection_tables {
   /// What running an expert at one of the precisions in use loses besides.
   loss_units copy_units(const layer_facts& facts, std::size_t kept, std::size_t expert,
                         double gate) const {
-    return kept == 0 ? 0 : to_loss_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
+    return kept == 0
+               ? 0
+               : to_substitute_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
   }
 
   bool is_local_rule() const {

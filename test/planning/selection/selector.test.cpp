@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -403,6 +404,54 @@ BOOST_AUTO_TEST_CASE(without_a_budget_nothing_is_substituted_and_without_a_limit
   BOOST_TEST(free_choice.cost == 0.5);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_not_the_target_itself_is_never_free) {
+  std::size_t n_free = 0, n_decisions = 0;
+  for (std::uint64_t seed = 1; n_decisions < 300; ++seed) {
+    random_stream random(seed, 43);
+    const auto of = draw_shape_for(seed, random);
+    auto w = draw_world(random, of);
+    auto policy = draw_policy(random, of);
+    if (policy.candidates == candidate_rule::router_restricted) continue;
+    if (seed % 2 == 0) draw_copies(random, w);
+    // Nothing is predicted to be lost by anything.
+    for (auto& layer : w.experts.layers) {
+      for (std::size_t i = 0; i < of.n_experts; ++i)
+        for (std::size_t j = 0; j < of.n_experts; ++j) layer.router_logit(i, j) = 1;
+      for (auto& copy : layer.copies) copy.distance.assign(of.n_experts, 0);
+    }
+    const auto made = selection_tables::build(w.experts, w.placed, w.costs, policy, 1000);
+    if (!made) continue;
+    const std::vector<float> even(of.n_experts, 1.0f / static_cast<float>(of.n_experts));
+    std::vector<std::vector<loss_units>> losses(of.top_k, std::vector<loss_units>(of.n_experts));
+    std::vector<slot_query> slots;
+    for (std::uint32_t j = 0; j < of.top_k; ++j) {
+      (*made)->slot_losses(0, j, 0.5f, even, losses[j]);
+      for (std::uint32_t e = 0; e < of.n_experts; ++e)
+        BOOST_TEST_REQUIRE((e == j ? losses[j][e] == 0 : losses[j][e] >= 1), "seed " << seed);
+      slots.push_back({j, 0.5f, losses[j]});
+    }
+    decision_query query;
+    query.server = static_cast<std::size_t>(std::countr_zero(w.placed.residence[0].layers[0]));
+    query.slots = slots;
+    query.probabilities = even;
+    for (const loss_units left : {0, 1000}) {
+      query.budget_left = left;
+      const auto choice = (*made)->select(query);
+      for (std::uint32_t j = 0; j < of.top_k; ++j) {
+        const auto& slot = choice.slots[j];
+        const bool is_target =
+            slot.expert == j && (w.costs.expert_precision.empty() ||
+                                 w.costs.expert_precision[slot.server] == precision::stored ||
+                                 !(policy.candidates == candidate_rule::any && policy.calibrated));
+        if (left == 0) BOOST_TEST_REQUIRE(is_target, "seed " << seed);
+        n_free += is_target ? 0 : 1;
+      }
+    }
+    ++n_decisions;
+  }
+  BOOST_TEST(n_free > 0u);  // With a budget.
+}
+
 BOOST_AUTO_TEST_CASE(experts_that_share_a_server_run_one_after_the_other) {
   auto w = row_world(1, 2);
   const auto policy = plain_policy(candidate_rule::exact, 1);
@@ -591,7 +640,8 @@ BOOST_AUTO_TEST_CASE(losses_are_rounded_up_and_scaled_by_the_measured_damage) {
   BOOST_TEST(losses(loss_metric::router_logit, false, 0.5f, {}) == 125'000'000);  // g (1 - Sim) / 2
   BOOST_TEST(losses(loss_metric::router_logit, true, 0.5f, {}) == 62'500'000);
   BOOST_TEST(losses(loss_metric::token_gate, false, 0.5f, {0.75f, 0.25f}) == 500'000'000);
-  BOOST_TEST(losses(loss_metric::token_gate, false, 0.5f, {0.25f, 0.75f}) == 0);
+  // Better than the target, and yet not the target.
+  BOOST_TEST(losses(loss_metric::token_gate, false, 0.5f, {0.25f, 0.75f}) == 1);
   // A damage of 0 was measured: 1e-6 is charged all the same.
   BOOST_TEST(losses(loss_metric::token_gate, true, 0.5f, {0.75f, 0.25f}) == 500);
   w.experts.layers[0].router_logit(0, 1) = 1 - 0x1p-40;

@@ -58,11 +58,12 @@ class selection_oracle {
                        const std::vector<float>& probabilities) const {
     if (expert == target) return 0;
     if (!is_candidate(layer, target, expert)) return forbidden;
+    // What is not the target itself loses a unit at least.
     if (policy_.metric == loss_metric::token_gate)
-      return units(
-          static_cast<double>(probabilities[target]) - static_cast<double>(probabilities[expert]),
-          layer);
-    return mean_loss(layer, target, expert, gate);
+      return std::max<loss_units>(1, units(static_cast<double>(probabilities[target]) -
+                                               static_cast<double>(probabilities[expert]),
+                                           layer));
+    return std::max<loss_units>(1, mean_loss(layer, target, expert, gate));
   }
 
   decision decide(const decision_query& query) {
@@ -191,8 +192,9 @@ class selection_oracle {
     for (const auto& copy : profile_.layers[layer].copies)
       if (copy.kept == kept_at(m)) {
         const double d = copy.distance[expert];
-        return static_cast<loss_units>(
-            std::ceil(std::max(1e-6, copy.damage) * d * d * gate * gate * units_per_loss));
+        return std::max<loss_units>(
+            1, static_cast<loss_units>(
+                   std::ceil(std::max(1e-6, copy.damage) * d * d * gate * gate * units_per_loss)));
       }
     return forbidden;
   }
