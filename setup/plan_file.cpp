@@ -35,7 +35,7 @@ ordered_json origin_json(const world& content, const preparation_request& reques
                    {"damage", ready.found.damage}};
   if (chosen.whole_model != precision::stored)
     j["whole_model"] = {{"expert_precision", to_string(chosen.whole_model)},
-                        {"nats", chosen.whole_model_nats}};
+                        {"nats", chosen.quality.taken_nats}};
   return j;
 }
 

@@ -202,6 +202,14 @@ double left_of(double quality_percent, double taken_nats) {
   return planning::percent_of_nats(planning::nats_of_percent(quality_percent) - taken_nats);
 }
 
+/// `quality_percent`: the whole budget, of which the model's precision took so much.
+void note_whole_model(planning::strategy& chosen, precision kept, double taken_nats,
+                      double quality_percent) {
+  chosen.whole_model = kept;
+  chosen.quality.taken_nats = taken_nats;
+  chosen.quality.percent = quality_percent;
+}
+
 /// Prepared on the model in this precision, with what its damage, measured on the texts at 95 %
 /// confidence, leaves of the budget; nothing where that is nothing or does not fit.
 result<std::optional<prepared>> prepare_coarser(const task& about, precision kept,
@@ -219,8 +227,7 @@ result<std::optional<prepared>> prepare_coarser(const task& about, precision kep
   auto ready = prepare_one(coarse, work);
   if (!ready && ready.error().code == errc::infeasible) return std::optional<prepared>();
   if (!ready) return ready.error();
-  ready->service.chosen.whole_model = kept;
-  ready->service.chosen.whole_model_nats = taken;
+  note_whole_model(ready->service.chosen, kept, taken, about.options.quality_percent);
   return std::optional(std::move(*ready));
 }
 
@@ -254,8 +261,9 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
   if (!made) return made.error();
   prepared ready{std::move(*made), request.known_tuning.value_or(tuning{}),
                  request.known_tuning.has_value(), std::nullopt};
-  ready.service.chosen.whole_model = request.whole_model;
-  ready.service.chosen.whole_model_nats = request.whole_model_nats;
+  if (request.whole_model != precision::stored)
+    note_whole_model(ready.service.chosen, request.whole_model, request.whole_model_nats,
+                     request.options.quality_percent);
   if (ready.was_tuned) ready.service = tuned(std::move(ready.service), ready.found);
   return ready;
 }

@@ -7,6 +7,7 @@
 #include "net/wire/messages.hpp"
 #include "planning/cost_model.hpp"
 #include "planning/plan.hpp"
+#include "planning/strategies/quality_terms.hpp"
 
 /// How tokens follow each other: which rows a chunk has, what a token may spend, where the next
 /// position starts. Shared with the trace checker.
@@ -27,6 +28,7 @@ struct decoding_policy {
   loss_units token_budget = 0;    ///< Average units per token; unbounded_budget: no limit.
   double allowance_factor = 1;    ///< A token may spend this many even shares of what is left.
   bool continue_in_place = true;  ///< The next position starts where the last one ended.
+  planning::quality_terms quality = {};  ///< Of the plan, of which a request may have less.
 };
 
 /// Budget of a request of so many positions. Saturates at unbounded_budget.

@@ -36,14 +36,6 @@ double paper_units_of_nats(const profile& profile, double nats) {
 
 }  // namespace
 
-double nats_of_percent(double percent) {
-  return percent < 0 ? std::numeric_limits<double>::infinity() : std::log1p(percent / 100.0);
-}
-
-double percent_of_nats(double nats) {
-  return 100 * std::expm1(nats);
-}
-
 double expected_dispatch_ns(const profile& profile, const plan& placed, const cluster& servers,
                             const cost_profile& costs) {
   const auto prices = make_cost_model(servers, costs);
@@ -317,7 +309,8 @@ constexpr strategy_record records[] = {
          },
      .place = place_expert_parallel,
      .add_variants = nullptr,
-     .token_budget = no_limit},
+     .token_budget = no_limit,
+     .keeps_budgets = false},
     {.name = "paper",
      .sentence = "the published algorithms: similarity placement and look-ahead selection",
      .policy = paper_policy,
@@ -418,6 +411,11 @@ std::vector<std::string> strategy_names() {
   return names;
 }
 
+quality_terms terms_of(const strategy_record& record, double percent) {
+  if (!record.keeps_budgets) return {.percent = -1, .is_kept = false};
+  return {.percent = record.has_budget ? percent : 0};
+}
+
 result<strategy> make_strategy(std::string_view name, const profile& profile,
                                const cluster& cluster_servers, const cost_profile& costs,
                                const strategy_options& options) {
@@ -430,6 +428,9 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
   made.name = std::string(name);
   made.policy = record->policy(profile.top_k);
   made.token_budget = record->token_budget(profile, nats_of_percent(options.quality_percent));
+  made.quality = terms_of(*record, options.quality_percent);
+  if (record->has_budget)
+    made.quality.units_per_nat = static_cast<double>(record->token_budget(profile, 1));
   made.continue_in_place = record->continue_in_place;
   made.allowance_factor = record->allowance_factor;
   made.tunes_price = record->tunes_price;

@@ -11,6 +11,7 @@
 #include "planning/plan.hpp"
 #include "planning/profile.hpp"
 #include "planning/selection/selector.hpp"
+#include "planning/strategies/quality_terms.hpp"
 
 /// The strategies that a run can select: a placement, a selection policy, and what a budget means
 /// to it. All price links, KV and memory by the same estimates and run on the same actors.
@@ -49,16 +50,11 @@ struct strategy {
   bool tunes_price = false;  ///< Its budget is met by a tuned price of loss (setup/tuning.hpp).
   bool has_budget = false;   ///< Whether a quality budget changes what it does.
   /// How preparation has the whole model keep its experts: what counts as exact then. Other
-  /// than as stored, that takes `whole_model_nats` a token of the budget beforehand, and
+  /// than as stored, that takes `quality.taken_nats` a token of the budget beforehand, and
   /// token_budget is the rest.
   precision whole_model = precision::stored;
-  double whole_model_nats = 0;
+  quality_terms quality;  ///< Of which requests may have less.
 };
-
-/// Nats a token of a perplexity increase; infinite where it is negative, which means unbounded.
-double nats_of_percent(double percent);
-/// The increase in per cent.
-double percent_of_nats(double nats);
 
 /// What a plan is made of and for.
 struct planning_task {
@@ -79,7 +75,8 @@ struct strategy_record {
   void (*add_variants)(const planning_task&, std::vector<strategy_options>&);
   /// Average units per token for an allowed loss in nats, infinity included.
   loss_units (*token_budget)(const profile&, double nats);
-  bool has_budget = false;  ///< The others' token_budget does not depend on the nats.
+  bool has_budget = false;    ///< The others' token_budget does not depend on the nats.
+  bool keeps_budgets = true;  ///< False: it substitutes whatever that costs.
   bool continue_in_place = true;
   double allowance_factor = 1;
   bool tunes_price = false;
@@ -91,6 +88,9 @@ std::span<const strategy_record> strategy_records();
 /// Null where there is none of this name.
 const strategy_record* find_strategy(std::string_view name);
 std::vector<std::string> strategy_names();
+
+/// Of a plan by this strategy for a budget in per cent, without units.
+quality_terms terms_of(const strategy_record& record, double percent);
 
 /// Errors: usage for an unknown name; infeasible where the experts do not fit; mismatch for a plan
 /// of other shape.

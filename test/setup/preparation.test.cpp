@@ -95,9 +95,9 @@ BOOST_AUTO_TEST_CASE(its_measured_damage_is_taken_of_the_budget_and_the_rest_kee
   BOOST_TEST(ready->service.coarser.empty());
   BOOST_TEST(ready->service.costs.expert_bytes < world.costs.expert_bytes);
   BOOST_TEST(ready->service.quality_percent == much);
-  BOOST_TEST(chosen.whole_model_nats >= 0);
+  BOOST_TEST(chosen.quality.taken_nats >= 0);
   BOOST_TEST(static_cast<double>(chosen.token_budget) / planning::units_per_loss +
-                 chosen.whole_model_nats <=
+                 chosen.quality.taken_nats <=
              nats_of_much + 1e-9);
   BOOST_TEST(chosen.token_budget > 0);
 
