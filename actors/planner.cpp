@@ -108,7 +108,7 @@ struct planner_state {
     if (!tables) return tables.error();
     const planning::placement_index index(placed);
     const decoding_policy decoding{work.chosen.token_budget, work.chosen.allowance_factor,
-                                   work.chosen.continue_in_place};
+                                   work.chosen.continue_in_place, work.chosen.quality};
     return std::make_shared<const plan_in_force>(
         plan_in_force{std::move(placed), index, std::move(*tables), policy_version,
                       std::move(profile), decoding, priced_links});

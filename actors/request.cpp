@@ -60,6 +60,7 @@ struct request_data {
   std::int64_t deadline_ns = 0;
   bool admitted = false;
   std::int64_t admitted_ns = 0;
+  decoding_policy decoding;  ///< Of the plan, with this request's own budget.
   std::uint32_t attempt = 0;
   std::vector<member> members;  ///< By server, ascending.
   std::size_t waiting_for = 0;  ///< While queueing: index into members.
@@ -95,7 +96,7 @@ struct request_data {
     t.sampling_stream = spec->sampling_stream.value_or(outcome.request);
     t.sampling_seed = spec->sampling_seed;
     t.temperature = spec->temperature;
-    t.continue_in_place = view->placed->decoding.continue_in_place && spec->stop_strings.empty();
+    t.continue_in_place = decoding.continue_in_place && spec->stop_strings.empty();
     t.score = spec->score;
     t.ignore_end_of_text = spec->ignore_end_of_text || spec->score;
     return t;
@@ -118,15 +119,10 @@ struct request_data {
   void resume(std::shared_ptr<const server_view> current) {
     if (!phase.is(request_phase::held)) return;
     view = std::move(current);
+    if (auto stated = take_budget(); !stated) return fail(stated.error());
     admitted = true;
     admitted_ns = now();
-    outcome.budget = request_budget(view->placed->decoding.token_budget, positions());
-    pool_left = request_budget(view->placed->decoding.token_budget, n_new());
-    if (view->tracing())
-      view->trace(
-          trace::request_line({outcome.request, view->id, n_prompt(), n_new(), spec->score,
-                               spec->stop_strings.size(), outcome.budget, view->placed->plan.epoch},
-                              admitted_ns));
+    if (view->tracing()) view->trace(trace::request_line(begun(), admitted_ns));
     const auto need = kv_need(view->placed->plan.residence[view->id], context().n_servers(),
                               positions(), context().costs.kv_row_bytes);
     for (std::uint32_t m = 0; m < need.size(); ++m) {
@@ -144,6 +140,28 @@ struct request_data {
     move(request_phase::reserving);
     ++asks;
     for (auto& each : members) ask(each, reserve_step::attempt);
+  }
+
+  /// For all attempts.
+  result<void> take_budget() {
+    decoding = view->placed->decoding;
+    const auto granted =
+        planning::grant_quality(decoding.quality, decoding.token_budget, spec->quality_percent);
+    if (!granted) return granted.error();
+    decoding.token_budget = granted->token_budget;
+    outcome.quality_percent = granted->percent;
+    outcome.budget = request_budget(decoding.token_budget, positions());
+    pool_left = request_budget(decoding.token_budget, n_new());
+    return {};
+  }
+
+  trace::begun_request begun() const {
+    trace::begun_request line{outcome.request, view->id,
+                              n_prompt(),      n_new(),
+                              spec->score,     spec->stop_strings.size(),
+                              outcome.budget,  view->placed->plan.epoch};
+    if (spec->quality_percent) line.token_budget = decoding.token_budget;
+    return line;
   }
 
   /// A new ask of the number `asks`, or a release of all before it.
@@ -293,7 +311,7 @@ struct request_data {
     if (last) state.forced = following;
     chunk_budget budget;
     if (attempt == 0)
-      budget = first_chunk_budget(view->placed->decoding, rows, n_new(), last);
+      budget = first_chunk_budget(decoding, rows, n_new(), last);
     else if (last)
       budget.pool = pool_left;
     state.pool = budget.pool;
@@ -338,6 +356,8 @@ struct request_data {
     outcome.losses.insert(outcome.losses.end(), report.losses.begin(), report.losses.end());
     outcome.final_hidden = std::move(report.hidden);
     chain_spent = report.spent;
+    // What is left of a budget never grows, whoever says so.
+    report.pool = std::min(report.pool, std::max<loss_units>(0, outcome.budget - report.spent));
     pool_left = report.pool;
     if (context().shape().ends_text(report.id) && terms().ignore_end_of_text == 0)
       return finish("end_of_text");
@@ -349,7 +369,7 @@ struct request_data {
       return finish(outcome.token_ids.size() >= spec->max_new_tokens ? "length" : "context");
     if (terms().continue_in_place) return;
     auto next = successor(terms(), report.id, report.position, report.pool, report.spent,
-                          view->placed->decoding.allowance_factor, context().decoding);
+                          decoding.allowance_factor, context().decoding);
     if (spec->score) {
       const auto known = report.position + 1 - context().decoding.start_rows;
       next.forced.assign(spec->prompt.begin() + known, spec->prompt.end());
@@ -566,6 +586,10 @@ result<void> check_prompt(const request_spec& spec, const service_context& conte
         prompt_tokens(spec), max_new_tokens(spec), context.most_positions));
   if (!(spec.temperature >= 0 && spec.temperature <= 1e6))
     return refuse(fmt::format("temperature {}, expected 0 to 1e6", spec.temperature));
+  if (spec.quality_percent &&
+      !(*spec.quality_percent >= 0 && *spec.quality_percent <= planning::most_stated_percent))
+    return refuse(fmt::format("a quality budget of {} %, expected 0 to {:g}", *spec.quality_percent,
+                              planning::most_stated_percent));
   if (auto good = check_choice(spec.choice, shape.vocab_size); !good) return good;
   for (const auto id : spec.prompt)
     if (id < 0 || static_cast<std::size_t>(id) >= shape.vocab_size)

@@ -82,6 +82,7 @@ struct attended_row {
 struct request_state {
   request_terms terms;
   std::shared_ptr<const plan_in_force> placed;  ///< With the plan that it goes by.
+  decoding_policy decoding;  ///< Of the run, with the request's own budget where it states one.
   loss_units budget = 0;
   std::int64_t admitted_ns = 0;
   bool has_stop_strings = false;

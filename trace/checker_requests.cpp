@@ -16,6 +16,10 @@ bool verifier::on_request(std::string_view text) {
   const bool score = fields.boolean("score");
   request.has_stop_strings = fields.integer<std::uint32_t>("stop_strings") != 0;
   request.budget = fields.integer<loss_units>("budget", 0);
+  request.decoding = {header_.token_budget, header_.allowance_factor, header_.continue_in_place};
+  if (fields.has("token_budget"))
+    request.decoding.token_budget =
+        fields.integer<loss_units>("token_budget", 0, header_.token_budget);
   const auto epoch = fields.integer<std::uint64_t>("epoch");
   const auto time = fields.amount("time_ns");
   if (!fields.end()) return malformed(fields);
@@ -33,7 +37,7 @@ bool verifier::on_request(std::string_view text) {
 
   terms.given_tokens = terms.prompt_tokens;
   const auto positions = std::uint64_t{terms.prompt_tokens} + terms.max_new_tokens;
-  if (!same("budget", request.budget, request_budget(header_.token_budget, positions)))
+  if (!same("budget", request.budget, request_budget(request.decoding.token_budget, positions)))
     return false;
   request.kv_need = kv_need(request.placed->plan.residence[terms.access], n(),
                             static_cast<std::size_t>(positions), header_.costs.kv_row_bytes);
@@ -75,7 +79,7 @@ void verifier::begin_prompt(request_state& request) const {
     chunk.server = start;
     const bool last = first + chunk.rows == terms.prompt_tokens;
     const auto budget =
-        first_chunk_budget(request.placed->decoding, chunk.rows, terms.max_new_tokens, last);
+        first_chunk_budget(request.decoding, chunk.rows, terms.max_new_tokens, last);
     chunk.pool = budget.pool;
     chunk.allowance.assign(chunk.rows, budget.allowance);
     chunk.time_ns = request.admitted_ns;

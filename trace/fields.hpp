@@ -133,6 +133,13 @@ class line_fields {
     if (!failed() && !take("]")) refuse(name, fmt::format("{} whole numbers", count));
   }
 
+  /// Whether this field comes next.
+  bool has(std::string_view name) const {
+    const auto rest = text_.substr(std::min(at_, text_.size()));
+    return !failed() && rest.starts_with(",\"") && rest.substr(2).starts_with(name) &&
+           rest.substr(2 + name.size()).starts_with("\":");
+  }
+
   /// True where every field was read and nothing follows.
   bool end() {
     if (!failed() && (!take("}") || at_ != text_.size()))

@@ -103,9 +103,12 @@ std::string policy_line(const tables_id& tables, const planning::selection_polic
 
 std::string request_line(const begun_request& request, std::int64_t time_ns) {
   return fmt::format(
-      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},"epoch":{},"time_ns":{}}})",
+      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},{}"epoch":{},"time_ns":{}}})",
       request.request, request.access, request.prompt_tokens, request.max_new_tokens, request.score,
-      request.stop_strings, request.budget, request.epoch, time_ns);
+      request.stop_strings, request.budget,
+      request.token_budget ? fmt::format(R"("token_budget":{},)", *request.token_budget)
+                           : std::string(),
+      request.epoch, time_ns);
 }
 
 std::string token_line(const wire::progress_report& report, std::uint32_t server,

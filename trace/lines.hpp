@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,6 +67,8 @@ struct begun_request {
   std::size_t stop_strings = 0;
   loss_units budget = 0;
   std::uint64_t epoch = 0;  ///< Of the plan that it goes by.
+  /// Average units a position, where the request states its own.
+  std::optional<loss_units> token_budget = {};
 };
 std::string request_line(const begun_request& request, std::int64_t time_ns);
 std::string token_line(const wire::progress_report& report, std::uint32_t server,

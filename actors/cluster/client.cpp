@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "planning/strategies/quality_terms.hpp"
+
 namespace ordermoe::actors {
 
 namespace {
@@ -65,7 +67,13 @@ class cluster_client::content final : public net::transport_user {
     wanted.tells_tokens = static_cast<bool>(sink.on_token);
     sinks_[ref].sink = std::move(sink);
     lock.unlock();
-    if (!say(control_kind::submit, submit_text(wanted)))
+    // The node would take it for a message that makes no sense, and the whole connection with it.
+    if (const auto& stated = wanted.spec.quality_percent;
+        stated && !(*stated >= 0 && *stated <= planning::most_stated_percent))
+      end(ref, failed(ref, {errc::out_of_range,
+                            fmt::format("a quality budget of {} %, expected 0 to {:g}", *stated,
+                                        planning::most_stated_percent)}));
+    else if (!say(control_kind::submit, submit_text(wanted)))
       end(ref, failed(ref, {errc::io, gone_text()}));
     return ref;
   }

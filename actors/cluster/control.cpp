@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/json.hpp"
+#include "planning/strategies/quality_terms.hpp"
 
 namespace ordermoe::actors {
 
@@ -163,6 +164,7 @@ std::string submit_text(const remote_request& content) {
   j["stop"] = spec.stop_strings;
   j["ignore_end_of_text"] = spec.ignore_end_of_text;
   j["score"] = spec.score;
+  if (spec.quality_percent) j["quality_percent"] = *spec.quality_percent;
   j["deadline_ns"] = spec.deadline_ns;
   return text_of(j);
 }
@@ -170,7 +172,8 @@ std::string submit_text(const remote_request& content) {
 result<remote_request> parse_submit(std::string_view text) {
   return parsed<remote_request>(text, "submit", [](const json_value& root) {
     root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "choice",
-               "executions", "tokens", "stop", "ignore_end_of_text", "score", "deadline_ns"});
+               "executions", "tokens", "stop", "ignore_end_of_text", "score", "quality_percent",
+               "deadline_ns"});
     remote_request content;
     content.ref = root.at("ref").unsigned_integer();
     auto& spec = content.spec;
@@ -190,6 +193,8 @@ result<remote_request> parse_submit(std::string_view text) {
     spec.stop_strings = root.at("stop").strings();
     spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
     spec.score = root.at("score").boolean();
+    if (const auto quality = root.find("quality_percent"))
+      spec.quality_percent = quality->number(0, planning::most_stated_percent);
     spec.deadline_ns = root.at("deadline_ns").integer(0, longest_ns);
     return content;
   });
@@ -260,6 +265,7 @@ std::string ended_text(const request_outcome& outcome) {
                  {"budget", outcome.budget},
                  {"spent", outcome.spent},
                  {"losses", outcome.losses}};
+  if (outcome.quality_percent) j["quality_percent"] = *outcome.quality_percent;
   if (outcome.executions) j["executions"] = *outcome.executions;
   if (outcome.problem)
     j["problem"] = {{"code", static_cast<int>(outcome.problem->code)},
@@ -284,6 +290,8 @@ result<request_outcome> parse_ended(std::string_view text) {
     outcome.budget = root.at("budget").integer();
     outcome.spent = root.at("spent").integer();
     outcome.losses = root.at("losses").numbers();
+    if (const auto quality = root.find("quality_percent"))
+      outcome.quality_percent = quality->number();
     if (const auto told = root.find("executions")) outcome.executions = executions_of(*told);
     if (const auto problem = root.find("problem"))
       outcome.problem = error{static_cast<errc>(problem->at("code").integer(0, last_code)),

@@ -53,6 +53,9 @@ struct request_spec {
   /// Teacher-forced: decodes `prompt` from its first token on, one position after the other, with
   /// the next id given instead of sampled, and reports each one's loss.
   bool score = false;
+  /// Perplexity that the answer may lose, in per cent, 0 to 100: 0 is exact. What is above the plan's budget counts as
+  /// that; none: the plan's.
+  std::optional<double> quality_percent;
   /// From arrival to the end of the answer at most; 0: what the service allows.
   std::int64_t deadline_ns = 0;
 };
@@ -84,6 +87,8 @@ struct request_outcome {
   std::int64_t arrival_ns = 0;
   std::int64_t first_token_ns = 0;  ///< When the first new token was at the access server.
   std::int64_t done_ns = 0;
+  /// What was in force: as it was stated, or the plan's where that is less; negative: without limit. None: it never began.
+  std::optional<double> quality_percent;
   loss_units budget = 0;  ///< Whole request.
   loss_units spent = 0;
   std::optional<told_executions> executions;  ///< Where asked for: of all that was computed for it.

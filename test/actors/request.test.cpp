@@ -490,6 +490,83 @@ BOOST_AUTO_TEST_CASE(a_restart_fences_every_member_and_begins_on_what_is_known) 
   BOOST_TEST(world.outcome().spent == 19);
 }
 
+BOOST_AUTO_TEST_CASE(its_own_budget_is_what_it_spends_and_outlasts_a_restart) {
+  one_request world;
+  auto plan = world.plan_of_epoch(1);
+  plan->decoding.token_budget = 1'000'000'000;
+  plan->decoding.quality = {.percent = 200, .units_per_nat = 1e9};
+  world.view->placed = plan;
+  world.spec->quality_percent = 1;
+  const auto own = static_cast<loss_units>(planning::nats_of_percent(1) * 1e9);
+  world.run();
+  auto chunks = world.server.all<actors::start_token>();
+  BOOST_REQUIRE_EQUAL(chunks.size(), 2u);
+  BOOST_TEST(chunks[0].state.pool == 4 * own);
+  BOOST_TEST(chunks[1].state.pool == 4 * own);
+  // It begins again before anything is answered: what new tokens may spend is there as it was.
+  world.server.forget();
+  world.tell(world.request, actors::restart_request{number});
+  for (const std::uint32_t m : {0u, 1u, 2u}) world.answer(m, 2, reserve_step::fenced, 1);
+  chunks = world.server.all<actors::start_token>();
+  BOOST_REQUIRE_EQUAL(chunks.size(), 2u);
+  BOOST_TEST(chunks[0].state.pool == 0);
+  BOOST_TEST(chunks[1].state.pool == 3 * own);
+  BOOST_TEST(chunks[1].state.allowance == std::vector<loss_units>{0},
+             boost::test_tools::per_element());
+  world.tell(world.request, actors::cancel_request{number});
+  BOOST_TEST(world.outcome().budget == 8 * own);
+  BOOST_TEST(world.outcome().quality_percent.value() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_report_of_more_than_is_left_gives_it_no_more) {
+  for (const loss_units said : {loss_units{70}, loss_units{73}, unbounded_budget}) {
+    one_request world;
+    auto plan = world.plan_of_epoch(1);
+    plan->decoding.token_budget = 10;
+    world.view->placed = plan;
+    world.run();
+    wire::progress_report made;
+    made.request = number;
+    made.access = world.id;
+    made.position = 5;
+    made.id = 30;
+    made.spent = 10;
+    made.pool = said;
+    world.tell(world.request, made);
+    world.server.forget();
+    world.tell(world.request, actors::restart_request{number});
+    for (const std::uint32_t m : {0u, 1u, 2u}) world.answer(m, 2, reserve_step::fenced, 1);
+    const auto chunks = world.server.all<actors::start_token>();
+    BOOST_REQUIRE_EQUAL(chunks.size(), 2u);
+    // 80 in all, of which 10 are spent.
+    BOOST_TEST(chunks[1].state.pool == 70);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_above_the_plans_counts_as_that_and_one_that_cannot_be_kept_fails_it) {
+  one_request capped;
+  auto plan = capped.plan_of_epoch(1);
+  plan->decoding.token_budget = 10;
+  plan->decoding.quality = {.percent = 2, .units_per_nat = 1e9};
+  capped.view->placed = plan;
+  capped.spec->quality_percent = 50;
+  capped.run();
+  BOOST_TEST(capped.server.all<actors::start_token>()[0].state.pool == 40);
+  capped.tell(capped.request, actors::cancel_request{number});
+  BOOST_TEST(capped.outcome().quality_percent.value() == 2);
+
+  one_request refused;
+  plan = refused.plan_of_epoch(1);
+  plan->decoding.quality.is_kept = false;
+  refused.view->placed = plan;
+  refused.spec->quality_percent = 0;
+  refused.spawn();
+  refused.resume();
+  BOOST_TEST(failed_with(refused.outcome(), errc::unsupported));
+  BOOST_TEST(!refused.outcome().quality_percent.has_value());
+  BOOST_TEST(refused.asks().empty());
+}
+
 BOOST_AUTO_TEST_CASE(a_restart_where_a_member_keeps_nothing_any_more_fails) {
   one_request world;
   world.run();
@@ -537,7 +614,14 @@ BOOST_AUTO_TEST_CASE(prompts_that_cannot_be_answered_are_refused_by_what_is_wron
     spec.max_new_tokens = 5;
     spec.prompt[2] = 320;
   });
+  for (const double percent : {-0.5, 100.5, 1e308, std::numeric_limits<double>::infinity(),
+                               std::numeric_limits<double>::quiet_NaN()})
+    says("quality budget", [&](auto& spec) {
+      spec.max_new_tokens = 5;
+      spec.quality_percent = percent;
+    });
   actors::request_spec good;
+  good.quality_percent = 100;
   good.prompt = {5, 6, 7};
   good.max_new_tokens = 37;
   BOOST_TEST(actors::check_prompt(good, *world.context).has_value());

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "test/actors/fixture.hpp"
@@ -123,6 +124,7 @@ const lines& small_trace() {
     world.setup.load_period_ns = 400'000;
     world.add_requests(3, 3, 0.8);
     world.setup.requests[1].score = true;
+    world.setup.requests[2].quality_percent = 2;
     return split(record(world));
   }();
   return recorded;
@@ -240,6 +242,24 @@ BOOST_AUTO_TEST_CASE(emulated_traces_hold_on_other_clusters_and_residencies) {
         check_holds(record(world), world);
       }
     }
+}
+
+BOOST_AUTO_TEST_CASE(traces_of_requests_with_budgets_of_their_own_hold) {
+  const std::optional<double> stated[] = {4.0, {}, 0.0, 100.0, 1.0};
+  for (const std::string strategy : {"exact", "layer-shards", "local-only", "paper", "ordermoe"})
+    for (const double percent : {5.0, -1.0})
+      for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
+        BOOST_TEST_CONTEXT(strategy << " at " << percent << " per cent") {
+          test::world world(strategy, percent);
+          world.setup.mode = mode;
+          add_mixed_requests(world, 5);
+          for (std::size_t i = 0; i < world.setup.requests.size(); ++i)
+            world.setup.requests[i].quality_percent = stated[i % std::size(stated)];
+          const auto text = record(world);
+          check_holds(text, world);
+          BOOST_TEST(type_count(split(text), "request") == 5u);
+        }
+      }
 }
 
 BOOST_AUTO_TEST_CASE(a_trace_of_one_server_holds) {
@@ -521,6 +541,41 @@ BOOST_AUTO_TEST_CASE(kv_memory_beyond_the_server_is_refused) {
 
 BOOST_AUTO_TEST_CASE(a_larger_budget_is_refused) {
   check_refused("budget: found", [](lines& content) { add(content[0], "token_budget", 1); });
+}
+
+/// The line of the request that states a budget of its own.
+std::size_t stating(const lines& content) {
+  return find(content, "request",
+              [](const auto& line) { return line.find("token_budget") != std::string::npos; });
+}
+
+BOOST_AUTO_TEST_CASE(a_request_is_held_to_its_own_budget_and_not_to_the_plans) {
+  const auto plans = number(small_trace()[0], "token_budget");
+  const auto at = stating(small_trace());
+  const auto own = number(small_trace()[at], "token_budget");
+  const auto positions = number(small_trace()[at], "budget") / own;
+  BOOST_TEST(own > 0);
+  BOOST_TEST(own < plans / 2);
+  // Its chunks and tokens had allowances of its own budget, which another does not explain.
+  check_refused("found", [&](lines& content) {
+    set(content[at], "token_budget", plans);
+    set(content[at], "budget", plans * positions);
+  });
+  check_refused("found", [&](lines& content) {
+    auto& line = content[at];
+    const auto from = line.find("\"token_budget\"");
+    line.erase(from, line.find(',', from) + 1 - from);
+    set(line, "budget", plans * positions);
+  });
+  check_refused("budget: found", [&](lines& content) { add(content[at], "token_budget", -1); });
+  check_refused("budget: found", [&](lines& content) { add(content[at], "budget", 1); });
+  // More than the plan's is nobody's.
+  check_refused("field token_budget", [&](lines& content) {
+    set(content[at], "token_budget", plans + 1);
+    set(content[at], "budget", (plans + 1) * positions);
+  });
+  check_refused("field token_budget",
+                [&](lines& content) { set(content[at], "token_budget", -1); });
 }
 
 BOOST_AUTO_TEST_CASE(a_lowered_sum_of_losses_is_refused) {

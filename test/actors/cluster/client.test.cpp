@@ -134,6 +134,28 @@ BOOST_AUTO_TEST_CASE(a_node_that_makes_no_sense_ends_every_answer_with_what_it_s
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_budget_that_is_no_percentage_fails_its_request_alone_and_is_not_sent) {
+  one_client world;
+  asked_requests asked(*world.client);
+  asked.ask(request_of(0));
+  for (const double percent : {std::numeric_limits<double>::quiet_NaN(), -1.0, 1e308}) {
+    auto wanted = request_of(1);
+    wanted.quality_percent = percent;
+    asked.ask(wanted);
+  }
+  auto last = request_of(2);
+  last.quality_percent = 0.25;
+  asked.ask(last);
+  world.await_frames(2);
+  for (const std::size_t i : {1u, 2u, 3u}) {
+    BOOST_REQUIRE(asked.all()[i].ended && asked.all()[i].ended->problem);
+    BOOST_TEST((asked.all()[i].ended->problem->code == errc::out_of_range));
+  }
+  BOOST_TEST(world.client->outstanding() == 2u);
+  BOOST_TEST(actors::parse_submit(world.node.frames()[1].text)->spec.quality_percent.value() ==
+             0.25);
+}
+
 BOOST_AUTO_TEST_CASE(words_that_a_later_node_may_know_are_passed_over) {
   one_client world;
   asked_requests asked(*world.client);

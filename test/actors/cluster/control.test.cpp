@@ -32,6 +32,7 @@ remote_request some_request() {
   made.spec.stop_strings = {"\n", "\"end\" \u00fc"};
   made.spec.ignore_end_of_text = true;
   made.spec.score = true;
+  made.spec.quality_percent = 12.5;
   made.spec.deadline_ns = 365 * std::int64_t{86'400} * 1'000'000'000;
   return made;
 }
@@ -62,6 +63,7 @@ request_outcome some_outcome() {
   made.arrival_ns = 1;
   made.first_token_ns = 2;
   made.done_ns = std::numeric_limits<std::int64_t>::max();
+  made.quality_percent = -1;
   made.budget = 400;
   made.spent = -3;
   made.losses = {0.1, 1e-300, 2};
@@ -95,6 +97,7 @@ void check_same(const remote_request& a, const remote_request& b) {
   BOOST_TEST(a.spec.stop_strings == b.spec.stop_strings, boost::test_tools::per_element());
   BOOST_TEST(a.spec.ignore_end_of_text == b.spec.ignore_end_of_text);
   BOOST_TEST(a.spec.score == b.spec.score);
+  BOOST_TEST((a.spec.quality_percent == b.spec.quality_percent));
   BOOST_TEST(a.spec.deadline_ns == b.spec.deadline_ns);
 }
 
@@ -112,6 +115,7 @@ void check_same(const request_outcome& a, const request_outcome& b) {
   BOOST_TEST(a.arrival_ns == b.arrival_ns);
   BOOST_TEST(a.first_token_ns == b.first_token_ns);
   BOOST_TEST(a.done_ns == b.done_ns);
+  BOOST_TEST((a.quality_percent == b.quality_percent));
   BOOST_TEST(a.budget == b.budget);
   BOOST_TEST(a.spent == b.spent);
   BOOST_TEST(a.losses == b.losses, boost::test_tools::per_element());
@@ -140,7 +144,7 @@ std::vector<kind_of_message> every_kind() {
   return {{"submit",
            submit_text(some_request()),
            [](std::string_view text) { return verdict_on(actors::parse_submit(text)); },
-           {"stream", "choice", "executions", "tokens"},
+           {"stream", "choice", "executions", "tokens", "quality_percent"},
            true},
           {"cancel",
            actors::cancel_text(7),
@@ -154,7 +158,7 @@ std::vector<kind_of_message> every_kind() {
           {"ended",
            ended_text(some_outcome()),
            [](std::string_view text) { return verdict_on(actors::parse_ended(text)); },
-           {"problem", "executions"}}};
+           {"problem", "executions", "quality_percent"}}};
 }
 
 const kind_of_message& kind(const std::string& name) {
@@ -301,6 +305,9 @@ BOOST_AUTO_TEST_CASE(values_out_of_range_are_named_with_what_is_allowed) {
   check_refused("submit", "/max_new_tokens", (1u << 20) + 1, range, {"max_new_tokens", "1048577"});
   check_refused("submit", "/temperature", -0.5, range, {"temperature", "-0.5"});
   check_refused("submit", "/temperature", 1e7, range, {"temperature"});
+  check_refused("submit", "/quality_percent", -0.5, range, {"quality_percent", "-0.5", "100"});
+  check_refused("submit", "/quality_percent", 100.5, range, {"quality_percent", "100.5"});
+  check_refused("submit", "/quality_percent", 1e308, range, {"quality_percent"});
   check_refused("submit", "/prompt/1", -1, range, {"prompt[1]", "-1"});
   check_refused("submit", "/prompt/1", 0x7fffffff, range, {"prompt[1]", "2147483647"});
   check_refused("submit", "/deadline_ns", -1, range, {"deadline_ns", "-1"});
@@ -322,6 +329,11 @@ BOOST_AUTO_TEST_CASE(values_of_another_type_are_named_with_what_is_expected) {
   check_refused("submit", "/prompt", "ids", malformed, {"prompt"});
   check_refused("submit", "/prompt/0", 1.5, errc::out_of_range, {"prompt[0]"});
   check_refused("submit", "/temperature", nullptr, malformed, {"temperature"});
+  // As a number that is none would come.
+  check_refused("submit", "/quality_percent", nullptr, malformed, {"quality_percent"});
+  check_refused("submit", "/quality_percent", "5", malformed, {"quality_percent"});
+  check_refused("submit", "/quality_percent", json::array({5}), malformed, {"quality_percent"});
+  check_refused("ended", "/quality_percent", "5", malformed, {"quality_percent"});
   check_refused("submit", "/stop", "end", malformed, {"stop"});
   check_refused("submit", "/stop/0", 1, malformed, {"stop[0]"});
   check_refused("submit", "/score", 1, malformed, {"score"});
