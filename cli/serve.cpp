@@ -79,11 +79,20 @@ result<api::cluster_options> cluster_of(const serve_options& options) {
   return made;
 }
 
+/// What a plan by this strategy, where it is known, lets answers lose.
+planning::quality_terms quality_of(std::string_view strategy, double percent) {
+  const auto* record = planning::find_strategy(strategy);
+  return record == nullptr ? planning::quality_terms{.percent = percent}
+                           : planning::terms_of(*record, percent);
+}
+
 /// What a cluster that runs was planned with.
-result<double> quality_of(const std::filesystem::path& plan) {
+result<planning::quality_terms> quality_of(const std::filesystem::path& plan) {
   const auto read = setup::read_plan_file(plan);
   if (!read) return read.error();
-  return read->origin.quality_percent;
+  auto terms = quality_of(read->origin.strategy, read->origin.quality_percent);
+  terms.taken_nats = read->origin.whole_model_nats;
+  return terms;
 }
 
 struct behind_it {
@@ -102,11 +111,13 @@ result<behind_it> start_here(const serve_options& options) {
   behind_it made;
   made.model = std::move(*model);
   if (wanted->quality_percent) {
-    made.model.quality_percent = *wanted->quality_percent;
+    made.model.quality =
+        quality_of(wanted->strategy.empty() ? std::string_view("ordermoe") : wanted->strategy,
+                   *wanted->quality_percent);
   } else {
-    const auto quality = quality_of(wanted->plan);
+    const auto quality = quality_of(std::filesystem::path(wanted->plan));
     if (!quality) return quality.error();
-    made.model.quality_percent = *quality;
+    made.model.quality = *quality;
   }
   const progress_display shown;
   auto running = gateway::start_cluster(*wanted, work());
@@ -124,7 +135,7 @@ result<behind_it> start_node(const serve_options& options) {
   if (!quality) return quality.error();
   behind_it made;
   made.model = std::move(*model);
-  made.model.quality_percent = *quality;
+  made.model.quality = *quality;
   if (file->most_positions > 0)
     made.model.context = std::min<std::size_t>(made.model.context, file->most_positions);
   const auto log = open_log_as_told(options.log, file->log, file->name);
@@ -148,7 +159,7 @@ result<behind_it> connect(const serve_options& options) {
   if (!quality) return quality.error();
   behind_it made;
   made.model = std::move(*model);
-  made.model.quality_percent = *quality;
+  made.model.quality = *quality;
   if (const auto most = files->front().most_positions; most > 0)
     made.model.context = std::min<std::size_t>(made.model.context, most);
   auto behind = gateway::connect_cluster(options.folder);

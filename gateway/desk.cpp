@@ -224,20 +224,14 @@ std::variant<std::uint32_t, api_problem> room_for(std::size_t prompt_tokens,
       std::min<std::size_t>(context - prompt_tokens, options.default_tokens));
 }
 
-/// What is asked for and cannot be done here.
+/// A budget that the plan cannot keep. One above the plan's is none: what is in force is told with the answer.
 std::optional<api_problem> beyond_us(const generation& how, const served_model& served) {
-  const auto unsupported = [](const char* param, std::string why) {
-    return api_problem{.message = fmt::format("Unsupported parameter: '{}' {}", param, why),
-                       .param = param,
-                       .code = "unsupported_parameter"};
-  };
-  if (how.quality_percent && *how.quality_percent != served.quality_percent)
-    return unsupported(
-        "ordermoe.quality_budget_percent",
-        fmt::format("is {:g} for every request of this cluster, as its plan was made for that; "
-                    "leave it out, or start one with another --quality-budget",
-                    served.quality_percent));
-  return std::nullopt;
+  const auto granted =
+      planning::grant_quality(served.quality, unbounded_budget, how.quality_percent);
+  if (granted) return std::nullopt;
+  return api_problem{.message = granted.error().message,
+                     .param = "ordermoe.quality_budget_percent",
+                     .code = "unsupported_parameter"};
 }
 
 }  // namespace
@@ -418,7 +412,7 @@ void desk::status(const exchange& from) {
     if (!servers) return refuse(*from, problem_of(servers.error()));
     const auto& served = options_.model;
     const ordered_json told{{"model", served.id},
-                            {"quality_budget_percent", served.quality_percent},
+                            {"quality_budget_percent", served.quality.percent},
                             {"ready", behind_.is_ready()},
                             {"running", n_running_},
                             {"waiting", n_waiting_},

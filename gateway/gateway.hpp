@@ -14,6 +14,7 @@
 #include "model/text/chat_template.hpp"
 #include "model/text/tokenizer.hpp"
 #include "net/http/server.hpp"
+#include "planning/strategies/quality_terms.hpp"
 
 /// An HTTP server that answers as OpenAI's does, from the servers of a cluster.
 namespace ordermoe::gateway {
@@ -25,9 +26,9 @@ struct served_model {
   std::optional<model::chat_template> chat;
   std::string no_chat;  ///< Why there is no chat template.
   std::size_t vocabulary = 0;
-  std::size_t context = 0;     ///< Positions of a request, prompt and answer.
-  std::int64_t created_s = 0;  ///< Since 1970.
-  double quality_percent = 0;  ///< Perplexity that answers may lose; negative: without limit.
+  std::size_t context = 0;          ///< Positions of a request, prompt and answer.
+  std::int64_t created_s = 0;       ///< Since 1970.
+  planning::quality_terms quality;  ///< Of its plan; of which it needs no units.
 };
 
 /// Reads what a model's folder says. Errors name the file.

@@ -26,6 +26,16 @@ double nats(loss_units units) {
   return static_cast<double>(units) / units_per_loss;
 }
 
+/// Of two budgets in per cent, of which a negative one is without limit.
+std::optional<double> larger(std::optional<double> a, std::optional<double> b) {
+  if (!a || !b) return a ? a : b;
+  return *a < 0 || *b < 0 ? -1 : std::max(*a, *b);
+}
+
+reply_quality quality_of(const actors::request_outcome& outcome) {
+  return {outcome.quality_percent, nats(outcome.budget), nats(outcome.spent)};
+}
+
 named_counts named(const actors::told_executions& told) {
   named_counts made;
   for (std::size_t i = 0; i < told.size(); ++i)
@@ -46,7 +56,8 @@ job::job(desk& at, std::shared_ptr<net::http_exchange> from, order what)
   head_.id = at.new_id(order_.kind == reply_kind::chat ? "chatcmpl" : "cmpl");
   head_.model = served.id;
   // It says that the same seed gives the same answer, which it need not where experts may be replaced.
-  if (served.quality_percent == 0) head_.fingerprint = "fp_" + served.digest.substr(0, 12);
+  if (served.quality.percent == 0 || order_.how.quality_percent == 0.0)
+    head_.fingerprint = "fp_" + served.digest.substr(0, 12);
   head_.created_s = now_s();
   seed_ = order_.how.seed ? *order_.how.seed : at.random();
   choices_.resize(order_.prompts.size() * order_.how.n);
@@ -84,6 +95,7 @@ actors::remote_request job::request_of(std::size_t i) {
   choice.logprobs = how.logprobs;
   for (const auto& [id, bias] : how.logit_bias)
     choice.bias.emplace_back(id, static_cast<float>(bias));
+  spec.quality_percent = how.quality_percent;
   spec.tells_executions = true;
   spec.stop_strings = order_.how.stop;
   spec.ignore_end_of_text = order_.how.ignore_eos;
@@ -191,6 +203,8 @@ void job::end(std::size_t i, actors::request_outcome told) {
     }
     last.text = {};
     last.finish = finish;
+    // Whoever states a budget learns which one was in force, with or without the usage of all.
+    if (order_.how.quality_percent) last.quality = quality_of(of.outcome);
     put(i, last);
   }
   if (std::ranges::all_of(choices_, &choice::has_ended)) this->finish();
@@ -220,13 +234,15 @@ void job::finish() {
 reply_usage job::usage() const {
   reply_usage made;
   for (const auto& prompt : order_.prompts) made.prompt_tokens += prompt.size();
-  made.is_reproducible = desk_.options().model.quality_percent == 0;
   std::optional<actors::told_executions> ran;
   for (const auto& each : choices_) {
     made.completion_tokens += each.outcome.token_ids.size();
     made.attempts = std::max(made.attempts, each.outcome.attempts);
-    made.budget_nats += nats(each.outcome.budget);
-    made.spent_nats += nats(each.outcome.spent);
+    made.is_reproducible = made.is_reproducible && each.outcome.budget == 0;
+    const auto quality = quality_of(each.outcome);
+    made.quality.percent = larger(made.quality.percent, quality.percent);
+    made.quality.budget_nats += quality.budget_nats;
+    made.quality.spent_nats += quality.spent_nats;
     if (each.outcome.executions) {
       if (!ran) ran.emplace();
       for (std::size_t i = 0; i < ran->size(); ++i) (*ran)[i] += (*each.outcome.executions)[i];

@@ -69,11 +69,16 @@ ordered_json json_of(const named_counts& counts) {
   return made;
 }
 
+ordered_json json_of(const reply_quality& quality) {
+  return {
+      {"quality_budget_percent", quality.percent ? ordered_json(*quality.percent) : ordered_json()},
+      {"budget_nats", quality.budget_nats},
+      {"spent_nats", quality.spent_nats}};
+}
+
 ordered_json json_of(const reply_usage& usage) {
-  ordered_json ours{{"reproducible", usage.is_reproducible},
-                    {"attempts", usage.attempts},
-                    {"budget_nats", usage.budget_nats},
-                    {"spent_nats", usage.spent_nats}};
+  ordered_json ours{{"reproducible", usage.is_reproducible}, {"attempts", usage.attempts}};
+  ours.update(json_of(usage.quality));
   if (!usage.ran.empty()) ours["executions"] = json_of(usage.ran);
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},
@@ -134,12 +139,14 @@ std::string chunk_writer::chunk(const chunk_content& content) const {
           ? std::string("null")
           : json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
                                   content.logprobs, content.text_offset));
-  std::string ours;
+  ordered_json told;
   if (content.traced_id) {
-    ordered_json trace{{"id", *content.traced_id}};
-    if (!content.ran.empty()) trace["executions"] = json_of(content.ran);
-    ours = fmt::format(R"(,"ordermoe":{})", json_text(trace));
+    told["id"] = *content.traced_id;
+    if (!content.ran.empty()) told["executions"] = json_of(content.ran);
   }
+  if (content.quality) told.update(json_of(*content.quality));
+  const auto ours =
+      told.is_null() ? std::string() : fmt::format(R"(,"ordermoe":{})", json_text(told));
   const auto finish =
       content.finish.empty() ? std::string("null") : fmt::format("\"{}\"", content.finish);
   return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}{}}}]{})",

@@ -41,13 +41,21 @@ struct reply_choice {
   std::optional<std::vector<token_report>> logprobs;
 };
 
+/// What answers were let lose of quality, and did.
+struct reply_quality {
+  /// Perplexity of each, in per cent: as the request stated it, or the plan's where that is less; negative: without limit.
+  /// None: not known.
+  std::optional<double> percent;
+  double budget_nats = 0, spent_nats = 0;
+};
+
 /// Besides OpenAI's three counts, what of it is ours.
 struct reply_usage {
   std::uint64_t prompt_tokens = 0, completion_tokens = 0;
   std::uint32_t attempts = 1;  ///< The most of any choice.
   bool is_reproducible = true;
-  double budget_nats = 0, spent_nats = 0;
-  named_counts ran;  ///< Expert slots, by where and what ran; empty: not known.
+  reply_quality quality;  ///< Of all choices together.
+  named_counts ran;       ///< Expert slots, by where and what ran; empty: not known.
 };
 
 std::string reply_json(const reply_head& head, const std::vector<reply_choice>& choices,
@@ -63,6 +71,8 @@ struct chunk_content {
   std::size_t text_offset = 0;            ///< Of a completion's logprobs: bytes before this chunk.
   std::optional<std::int32_t> traced_id;  ///< Of the token, where "trace" asks for it.
   named_counts ran;                       ///< As in reply_usage, of this token.
+  std::optional<reply_quality>
+      quality;  ///< Of the whole choice, at its end, where the request states a budget.
 };
 
 /// Server-sent events, line ends and all.

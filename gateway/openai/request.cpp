@@ -18,6 +18,7 @@ constexpr std::size_t longest_stop_string = 1024;
 constexpr std::int64_t most_chat_logprobs = 20, most_completion_logprobs = 5;
 constexpr std::size_t most_biases = 1024;
 constexpr std::uint32_t default_completion_tokens = 16;
+constexpr double most_quality_percent = 100;
 
 bool is_id(const json& value, std::size_t vocabulary) {
   return value.is_number_unsigned() && value.get<std::uint64_t>() < vocabulary;
@@ -97,7 +98,7 @@ void read_ours(const fields& of, generation& how) {
   ours.only({"trace", "quality_budget_percent"});
   how.trace = ours.boolean("trace", false);
   if (ours.has("quality_budget_percent"))
-    how.quality_percent = ours.number("quality_budget_percent", 0, 1e6, 0);
+    how.quality_percent = ours.number("quality_budget_percent", 0, most_quality_percent, 0);
 }
 
 /// Members that read_generation reads.

@@ -37,8 +37,8 @@ struct generation {
   bool ignore_eos = false;
   bool stream = false, include_usage = false;
   // Ours, of the member "ordermoe":
-  bool trace = false;  ///< Chunks say how their token's experts ran.
-  std::optional<double> quality_percent;
+  bool trace = false;                     ///< Chunks say how their token's experts ran.
+  std::optional<double> quality_percent;  ///< Perplexity that each answer may lose; 0: exact.
 };
 
 /// A text or ids.

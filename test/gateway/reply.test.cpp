@@ -38,6 +38,7 @@ BOOST_AUTO_TEST_CASE(a_chat_is_answered_as_openai_does) {
   usage.completion_tokens = 4;
   usage.ran = {{"local_exact", 1}, {"remote_substitute", 4}};
   usage.is_reproducible = false;
+  usage.quality = {2.5, 0.5, 0.25};
   const auto read = json::parse(reply_json(chat_head, {choice}, usage));
   BOOST_TEST(read["object"] == "chat.completion");
   BOOST_TEST(read["model"] == "mo\"del");
@@ -58,6 +59,9 @@ BOOST_AUTO_TEST_CASE(a_chat_is_answered_as_openai_does) {
   BOOST_TEST(read["usage"]["total_tokens"] == 7);
   BOOST_TEST(read["usage"]["ordermoe"]["reproducible"] == false);
   BOOST_TEST(read["usage"]["ordermoe"]["executions"]["remote_substitute"] == 4);
+  BOOST_TEST(read["usage"]["ordermoe"]["quality_budget_percent"] == 2.5);
+  BOOST_TEST(read["usage"]["ordermoe"]["budget_nats"] == 0.5);
+  BOOST_TEST(read["usage"]["ordermoe"]["spent_nats"] == 0.25);
 }
 
 BOOST_AUTO_TEST_CASE(a_completion_has_lists_of_logprobs) {
@@ -99,6 +103,11 @@ BOOST_AUTO_TEST_CASE(chunks_are_events_of_one_line) {
   read = event(writer.chunk(content));
   BOOST_TEST(read["choices"][0]["delta"] == json::object());
   BOOST_TEST(read["choices"][0]["finish_reason"] == "length");
+  BOOST_TEST(!read["choices"][0].contains("ordermoe"));
+  content.quality = {1, 0.5, 0.25};
+  read = event(writer.chunk(content));
+  BOOST_TEST(read["choices"][0]["ordermoe"] ==
+             (json{{"quality_budget_percent", 1}, {"budget_nats", 0.5}, {"spent_nats", 0.25}}));
   reply_usage usage;
   usage.completion_tokens = 2;
   read = event(writer.usage(usage));

@@ -153,6 +153,18 @@ struct scene {
     token.text = text;
     wait_for(number).sink.on_token(token);
   }
+  /// With a budget, in units and as it was in force.
+  void end_with(std::uint64_t number, double percent, loss_units budget, loss_units spent) {
+    actors::request_outcome outcome;
+    outcome.request = number;
+    outcome.text = "b";
+    outcome.token_ids = {1, 2};
+    outcome.finish = "length";
+    outcome.quality_percent = percent;
+    outcome.budget = budget;
+    outcome.spent = spent;
+    wait_for(number).sink.on_end(outcome);
+  }
   void end(std::uint64_t number, const std::string& text, const std::string& finish,
            std::optional<error> problem = {}, const std::string& tail = {}) {
     actors::request_outcome outcome;
@@ -246,6 +258,83 @@ BOOST_AUTO_TEST_CASE(a_stream_has_every_choice_its_end_and_what_it_used) {
   BOOST_TEST(ends[0] == "length");
   BOOST_TEST(ends[1] == "stop");
   BOOST_TEST(usage["completion_tokens"] == 4);
+}
+
+BOOST_AUTO_TEST_CASE(a_request_states_its_budget_and_is_told_what_was_in_force) {
+  scene at([](gateway_options& options) { options.model.quality.percent = 2; });
+  const auto asked = [](const char* percent, const char* more = "") {
+    return std::string(R"({"prompt":"a","ordermoe":{"quality_budget_percent":)") + percent + "}" +
+           more + "}";
+  };
+  // Above the plan's.
+  auto client = at.begin("/v1/completions", asked("7", R"(,"n":2)"));
+  BOOST_TEST(at.wait_for(0).wanted.spec.quality_percent.value() == 7);
+  at.end_with(0, 2, 4'000'000'000, 1'000'000'000);
+  BOOST_TEST(at.wait_for(1).wanted.spec.quality_percent.value() == 7);
+  at.end_with(1, 2, 4'000'000'000, 500'000'000);
+  auto body = body_of(client->all());
+  auto ours = body["usage"]["ordermoe"];
+  BOOST_TEST(ours["quality_budget_percent"] == 2);
+  BOOST_TEST(ours["budget_nats"] == 8);
+  BOOST_TEST(ours["spent_nats"] == 1.5);
+  BOOST_TEST(ours["reproducible"] == false);
+  BOOST_TEST(body["system_fingerprint"].is_null());
+  // None at all.
+  client = at.begin("/v1/completions", asked("0"));
+  BOOST_TEST(at.wait_for(2).wanted.spec.quality_percent.value() == 0);
+  at.end_with(2, 0, 0, 0);
+  body = body_of(client->all());
+  ours = body["usage"]["ordermoe"];
+  BOOST_TEST(ours["quality_budget_percent"] == 0);
+  BOOST_TEST(ours["reproducible"] == true);
+  BOOST_TEST(body["system_fingerprint"].is_string());
+  // Unstated: the plan's, which is told too.
+  client = at.begin("/v1/completions", R"({"prompt":"a"})");
+  BOOST_TEST(!at.wait_for(3).wanted.spec.quality_percent.has_value());
+  at.end_with(3, 2, 4'000'000'000, 0);
+  BOOST_TEST(body_of(client->all())["usage"]["ordermoe"]["quality_budget_percent"] == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_tells_the_budget_in_force_with_each_end_and_with_the_usage) {
+  for (const bool states : {true, false}) {
+    scene at;
+    const auto client = at.begin(
+        "/v1/completions",
+        std::string(R"({"prompt":"a","stream":true,"stream_options":{"include_usage":true})") +
+            (states ? R"(,"ordermoe":{"quality_budget_percent":1}})" : "}"));
+    at.say(0, 0, "b");
+    at.end_with(0, 0.5, 4'000'000'000, 1'000'000'000);
+    json end, usage;
+    for (const auto& event : events_of(client->all())) {
+      if (event["choices"].empty()) usage = event["usage"]["ordermoe"];
+      for (const auto& choice : event["choices"])
+        if (!choice["finish_reason"].is_null()) end = choice;
+    }
+    BOOST_TEST(usage["quality_budget_percent"] == 0.5);
+    BOOST_TEST(usage["spent_nats"] == 1);
+    BOOST_TEST(end.contains("ordermoe") == states);
+    if (states)
+      BOOST_TEST(end["ordermoe"] ==
+                 (json{{"quality_budget_percent", 0.5}, {"budget_nats", 4}, {"spent_nats", 1}}));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_that_the_plan_cannot_keep_is_refused_by_its_name) {
+  const std::string body = R"({"prompt":"a","ordermoe":{"quality_budget_percent":1}})";
+  for (const bool coarser : {true, false}) {
+    scene at([&](gateway_options& options) {
+      if (coarser)
+        options.model.quality = {.percent = 5, .taken_nats = planning::nats_of_percent(2)};
+      else
+        options.model.quality = {.percent = -1, .is_kept = false};
+    });
+    const auto reply = at.fetch("POST", "/v1/completions", body);
+    BOOST_TEST(reply.status == 400);
+    const auto told = json::parse(reply.body)["error"];
+    BOOST_TEST(told["param"] == "ordermoe.quality_budget_percent");
+    BOOST_TEST(told["type"] == "invalid_request_error");
+    BOOST_TEST(at.script->next == 0u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(completions_answer_every_prompt_and_echo_it) {
@@ -342,8 +431,12 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_refused_as_openai_does) {
        "messages", "context_length_exceeded"},
       {"POST", "/v1/chat/completions", R"({"messages":[{"role":"assistant","content":"a"}]})", 400,
        "messages", "invalid_value"},
-      {"POST", "/v1/chat/completions", question + R"(,"ordermoe":{"quality_budget_percent":7}})",
-       400, "ordermoe.quality_budget_percent", "unsupported_parameter"},
+      {"POST", "/v1/chat/completions", question + R"(,"ordermoe":{"quality_budget_percent":101}})",
+       400, "ordermoe.quality_budget_percent", "invalid_value"},
+      {"POST", "/v1/completions", R"({"prompt":"a","ordermoe":{"quality_budget_percent":"1"}})",
+       400, "ordermoe.quality_budget_percent", "invalid_type"},
+      {"POST", "/v1/completions", R"({"prompt":"a","ordermoe":{"budget":1}})", 400,
+       "ordermoe.budget", "unknown_parameter"},
   };
   for (const auto& [method, path, body, status, param, code] : cases) {
     const auto reply = at.fetch(method, path, body);
