@@ -27,6 +27,22 @@ actors::answer_sink answer_printer::sink() {
           }};
 }
 
+void tell_of_smaller_budgets(const std::vector<stated_budget>& budgets) {
+  std::size_t n = 0;
+  double in_force = 0;
+  for (const auto& each : budgets) {
+    if (!each.stated || !each.in_force || *each.in_force < 0 || *each.in_force >= *each.stated)
+      continue;
+    ++n;
+    in_force = *each.in_force;
+  }
+  if (n > 0)
+    fmt::print(stderr,
+               "ordermoe: {} of {} prompts stated a larger quality budget than the plan's; {:g} % "
+               "was in force for them\n",
+               n, budgets.size(), in_force);
+}
+
 void answer_printer::show(std::size_t request, const std::string& text) {
   take(request, text, true);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,5 +38,12 @@ class answer_printer {
   std::vector<answer> answers_;
   std::size_t shown_ = 0;  ///< Answers that are complete on the output.
 };
+
+/// What a prompt stated and what was in force for its answer, in per cent.
+struct stated_budget {
+  std::optional<double> stated, in_force;
+};
+/// Says on stderr how many had less than they stated: nobody takes an answer for one that had more than the plan allows.
+void tell_of_smaller_budgets(const std::vector<stated_budget>& budgets);
 
 }  // namespace ordermoe::cli

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "cli/common.hpp"
@@ -26,6 +27,8 @@ struct chat_options {
   double temperature = 0;
   std::uint64_t seed = 0;
   std::uint32_t max_tokens = 0;
+  std::string quality;  ///< Empty: the server's choice.
+  std::optional<double> quality_percent;
   bool has_once = false, has_seed = false, json = false;
 };
 
@@ -135,12 +138,28 @@ class conversation {
     if (reply->status != 200)
       return problem_of(reply->status, ordered_json::parse(reply->body, nullptr, false));
     if (!problem.empty()) return error{errc::failed, problem};
+    tell_of_less();
     return answer;
   }
 
   const ordered_json& usage() const { return usage_; }
 
  private:
+  /// Once: nobody takes an answer for one that had more than the plan allows, or a budget that the server does not know.
+  void tell_of_less() {
+    if (!options_.quality_percent || told_of_less_) return;
+    const auto in_force = member_of(member_of(usage_, "ordermoe"), "quality_budget_percent");
+    const bool is_told = in_force.is_number();
+    if (is_told &&
+        (in_force.get<double>() < 0 || in_force.get<double>() >= *options_.quality_percent))
+      return;
+    told_of_less_ = true;
+    fmt::print(stderr, "ordermoe: --quality-budget {:g}: {}\n", *options_.quality_percent,
+               is_told
+                   ? fmt::format("the plan's is less, {:g} % is in force", in_force.get<double>())
+                   : std::string("the server does not say which budget was in force"));
+  }
+
   net::http_ask ask(std::string method, std::string path) const {
     net::http_ask made;
     made.to = to_;
@@ -163,6 +182,8 @@ class conversation {
                       {"temperature", options_.temperature}};
     if (options_.has_seed) made["seed"] = options_.seed;
     if (options_.max_tokens > 0) made["max_tokens"] = options_.max_tokens;
+    if (options_.quality_percent)
+      made["ordermoe"] = {{"quality_budget_percent", *options_.quality_percent}};
     return made;
   }
 
@@ -185,6 +206,7 @@ class conversation {
   net::http_url to_;
   std::string model_;
   ordered_json messages_, usage_;
+  bool told_of_less_ = false;
 };
 
 result<void> say_once(const chat_options& options, conversation& with) {
@@ -295,6 +317,10 @@ void add_chat(CLI::App& app) {
   command.add_option("--max-tokens", options->max_tokens, "Of an answer; 0: the server's choice")
       ->check(whole_from(0, 1 << 20))
       ->capture_default_str();
+  command.add_option(
+      "--quality-budget", options->quality,
+      "Perplexity that an answer may lose, in per cent, 0 to 100, of a server of OrderMoE; 0: "
+      "exact; none: the server's choice");
   command
       .add_option("--ca", options->authority,
                   "PEM: who signed the server's certificate; none: whom this system trusts")
@@ -311,6 +337,11 @@ void add_chat(CLI::App& app) {
     if (json->count() > 0 && !options->has_once)
       return error{errc::usage,
                    "--json: a conversation is for people; give --once, or leave it out"};
+    if (!options->quality.empty()) {
+      const auto percent = parse_stated_quality(options->quality);
+      if (!percent) return percent.error();
+      options->quality_percent = *percent;
+    }
     return chat(*options);
   });
 }

@@ -334,4 +334,14 @@ result<double> parse_quality(const std::string& text) {
   return percent;
 }
 
+result<double> parse_stated_quality(const std::string& text) {
+  const auto percent = parse_quality(text);
+  if (percent && *percent >= 0 && *percent <= planning::most_stated_percent) return percent;
+  return error{
+      errc::usage,
+      fmt::format("--quality-budget '{}': expected a perplexity increase in per cent from 0 "
+                  "to {:g}, of each answer; leave it out for the plan's",
+                  text, planning::most_stated_percent)};
+}
+
 }  // namespace ordermoe::cli

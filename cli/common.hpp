@@ -116,6 +116,8 @@ result<void> check_output(const std::string& flag, const std::filesystem::path& 
 
 /// Parses "0", "1.5", "unbounded" (negative).
 result<double> parse_quality(const std::string& text);
+/// That of one request. Error: usage.
+result<double> parse_stated_quality(const std::string& text);
 
 // One for each subcommand.
 void add_demo(CLI::App& app);

@@ -62,8 +62,9 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
   if (!options.connect.empty()) {
     for (const auto* option : command.get_options()) {
       const auto& name = option->get_name();
-      const auto& taken = {"--connect", "--dir",         "--prompts", "--max-new-tokens", "--json",
-                           "--seed",    "--temperature", "--stop",    "--at-once"};
+      const auto& taken = {"--connect", "--dir",           "--prompts", "--max-new-tokens",
+                           "--json",    "--seed",          "--stop",    "--temperature",
+                           "--at-once", "--quality-budget"};
       if (option->count() > 0 && std::ranges::find(taken, name) == taken.end())
         return refuse(name.c_str(), "the cluster of --connect has it from its own configuration");
     }
@@ -239,9 +240,10 @@ struct ready_run {
 
 std::vector<actors::request_spec> requests_of(const run_options& options, const questions& asked) {
   std::vector<actors::request_spec> requests;
-  for (const auto& ids : asked.encoded) {
+  for (std::size_t i = 0; i < asked.encoded.size(); ++i) {
     actors::request_spec spec;
-    spec.prompt = ids;
+    spec.prompt = asked.encoded[i];
+    spec.quality_percent = asked.prompts[i].quality_percent;
     spec.max_new_tokens = options.max_new_tokens;
     spec.temperature = options.temperature;
     spec.sampling_seed = options.world.seed;
@@ -374,6 +376,11 @@ result<void> run_on_servers(const run_options& options) {
   if (streams) ready->load.watcher = printer.sink();
   const auto measured = answer(*ready, !streams);
   if (!measured) return measured.error();
+  std::vector<stated_budget> budgets;
+  for (const auto& each : measured->outcomes)
+    budgets.push_back({asked->prompts[static_cast<std::size_t>(each.request)].quality_percent,
+                       each.quality_percent});
+  tell_of_smaller_budgets(budgets);
   const auto& service = ready->service;
   const experiments::report_header header{ready->model_name, service.servers.name, ready->costs,
                                           options.is_local() ? "wall" : "virtual",
@@ -400,6 +407,11 @@ result<void> run_at_cluster(const run_options& options) {
   wanted.temperature = options.temperature;
   wanted.seed = options.world.seed;
   wanted.stop = options.stop;
+  if (!options.planning.quality.empty()) {
+    const auto percent = parse_stated_quality(options.planning.quality);
+    if (!percent) return percent.error();
+    wanted.quality_percent = *percent;
+  }
   wanted.concurrency = options.at_once;
   wanted.json = options.world.json;
   return run_connected(wanted);
@@ -416,7 +428,9 @@ result<void> run(const run_options& options, const CLI::App& command) {
 void add_requests(CLI::App& command, run_options& options) {
   command
       .add_option("--prompts", options.prompts,
-                  "A prompt a line, plain or {\"prompt\": ...}; - for standard input")
+                  "A prompt a line, plain or {\"prompt\": ..., \"quality_budget_percent\": ...}, "
+                  "the budget of its "
+                  "answer, where it is to have less than others; - for standard input")
       ->type_name(file_value)
       ->required();
   command.add_flag("--chat", options.chat,
@@ -493,6 +507,11 @@ void add_run(CLI::App& app) {
       ->capture_default_str();
   add_requests(command, *options);
   options->planning.add(command);
+  command.get_option("--quality-budget")
+      ->description(
+          "Perplexity increase allowed, in per cent, or unbounded; default: 0, or that of --plan. "
+          "With "
+          "--connect: of each answer, 0 to 100, the plan's at most; default: the plan's");
   command
       .add_option("--plan", options->plan,
                   "Use this plan.json, made by `plan` or --save-plan for this model, cluster "

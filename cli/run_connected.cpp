@@ -24,6 +24,10 @@ struct seen_answer {
   actors::request_outcome outcome;
 };
 
+nlohmann::ordered_json percent_or_null(const std::optional<double>& percent) {
+  return percent ? nlohmann::ordered_json(*percent) : nlohmann::ordered_json();
+}
+
 double ms(clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
@@ -65,6 +69,7 @@ class asker {
                          {"token_ids", each.outcome.token_ids},
                          {"finish", each.outcome.finish},
                          {"attempts", each.outcome.attempts},
+                         {"quality_budget_percent", percent_or_null(each.outcome.quality_percent)},
                          {"budget", each.outcome.budget},
                          {"spent", each.outcome.spent},
                          {"ttft_ms", ms(each.first_token - each.asked)},
@@ -80,11 +85,24 @@ class asker {
                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 
+  void tell_of_smaller_budgets() const {
+    std::vector<stated_budget> budgets;
+    for (std::size_t i = 0; i < answers_.size(); ++i)
+      budgets.push_back({stated(i), answers_[i].outcome.quality_percent});
+    cli::tell_of_smaller_budgets(budgets);
+  }
+
  private:
+  std::optional<double> stated(std::size_t i) const {
+    const auto& own = options_.prompts[i].quality_percent;
+    return own ? own : options_.quality_percent;
+  }
+
   void ask(std::size_t i) {
     actors::remote_request wanted;
     wanted.text = options_.prompts[i].text;
     auto& spec = wanted.spec;
+    spec.quality_percent = stated(i);
     spec.max_new_tokens = options_.max_new_tokens;
     spec.temperature = options_.temperature;
     spec.sampling_seed = options_.seed;
@@ -141,6 +159,7 @@ result<void> run_connected(const connected_run& options) {
   asker asking(options, **client);
   if (auto done = asking.ask_all(); !done) return done;
   const auto seconds = std::chrono::duration<double>(clock::now() - begin).count();
+  asking.tell_of_smaller_budgets();
   const auto rehearsal = rehearsal_of(**client);
   if (options.json)
     asking.print_json((*client)->node_name(), seconds, rehearsal);

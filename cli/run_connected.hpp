@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct connected_run {
   double temperature = 0;
   std::uint64_t seed = 1;
   std::string stop;
-  std::size_t concurrency = 0;  ///< Requests at once at most; 0: all.
+  std::optional<double> quality_percent;  ///< Of prompts that state none; none: the plan's.
+  std::size_t concurrency = 0;            ///< Requests at once at most; 0: all.
   bool json = false;
 };
 

@@ -33,6 +33,7 @@ actors::remote_request request_of(const prompt& wanted) {
   spec.sampling_seed = wanted.seed;
   spec.sampling_stream = wanted.stream;
   spec.stop_strings = wanted.stop;
+  spec.quality_percent = wanted.quality_percent;
   spec.deadline_ns = std::chrono::nanoseconds(wanted.deadline).count();
   return made;
 }
@@ -48,6 +49,7 @@ answer answer_of(const actors::request_outcome& outcome) {
   if (outcome.first_token_ns > 0)
     made.first_token = std::chrono::nanoseconds(outcome.first_token_ns - outcome.arrival_ns);
   made.duration = std::chrono::nanoseconds(outcome.done_ns - outcome.arrival_ns);
+  made.quality_percent = outcome.quality_percent;
   made.budget_nats = static_cast<double>(outcome.budget) / units_per_loss;
   made.spent_nats = static_cast<double>(outcome.spent) / units_per_loss;
   return made;

@@ -10,6 +10,7 @@
 
 #include "config/files.hpp"
 #include "config/json.hpp"
+#include "planning/strategies/quality_terms.hpp"
 
 namespace ordermoe::setup {
 
@@ -72,7 +73,8 @@ result<prompt> read_prompt(const std::string& line, std::string place) {
   auto document = json_document::parse(line, place);
   if (!document) return document.error();
   const auto root = (*document)->root();
-  root.only({"prompt", "messages", "answer", "id"});  // Of data sets: what was expected, and names.
+  // Of data sets: what was expected, and names.
+  root.only({"prompt", "messages", "quality_budget_percent", "answer", "id"});
   prompt read;
   read.place = std::move(place);
   if (const auto messages = root.find("messages")) {
@@ -81,6 +83,8 @@ result<prompt> read_prompt(const std::string& line, std::string place) {
   } else {
     read.text = root.at("prompt").string();
   }
+  if (const auto quality = root.find("quality_budget_percent"))
+    read.quality_percent = quality->number(0, planning::most_stated_percent);
   if (const auto outcome = (*document)->outcome(); !outcome) return outcome.error();
   if (read.text.empty())
     return error{errc::out_of_range,
@@ -124,7 +128,7 @@ result<token_documents> encode_prompts(const std::vector<prompt>& prompts,
                                        const model::tokenizer& tokens,
                                        const std::optional<model::chat_template>& chat) {
   token_documents encoded;
-  for (const auto& [text, messages, place] : prompts) {
+  for (const auto& [text, messages, place, quality] : prompts) {
     if (chat) {
       const model::chat_message alone[] = {{model::chat_role::user, text}};
       auto ids = messages.empty() ? chat->encode(tokens, alone) : chat->encode(tokens, messages);

@@ -30,10 +30,12 @@ struct prompt {
   std::string text;  ///< Where there are messages, the last of them.
   std::vector<model::chat_message> messages;
   std::string place;  ///< "prompts.jsonl:3"
+  /// Perplexity that its answer may lose, in per cent, where the line says it.
+  std::optional<double> quality_percent = {};
 };
 
-/// Prompts: a JSON object with `prompt` or with `messages` (role and content) on each line, or
-/// plain lines; "-" reads standard input. Errors name file and line.
+/// Prompts: a JSON object with `prompt` or with `messages` (role and content) on each line, and with
+/// `quality_budget_percent` where its answer may lose less than others; or plain lines; "-" reads standard input. Errors name file and line.
 result<std::vector<prompt>> read_prompts(const std::string& path);
 
 /// The ids of every prompt: its text as it is, or a conversation as the template writes it. Errors

@@ -97,6 +97,9 @@ void add_answers(const strategy_report& s, json& j) {
                             {"text", answer.text},
                             {"token_ids", answer.token_ids},
                             {"finish", answer.finish},
+                            {"quality_budget_percent", or_null(answer.quality_percent)},
+                            {"budget", answer.budget},
+                            {"spent", answer.spent},
                             {"latency_ms", milliseconds(answer.done_ns - answer.arrival_ns)},
                             {"ttft_ms", milliseconds(answer.first_token_ns - answer.arrival_ns)}});
 }

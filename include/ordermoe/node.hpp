@@ -34,7 +34,7 @@ struct cluster_options {
       {};  ///< File; empty: that of the model's folder, or made on the bundled text.
   std::string strategy = {};  ///< Empty: that of `plan`, or ordermoe.
   /// Perplexity that answers may lose, in per cent; negative: without limit. None: that of `plan`, or 0. It holds for every
-  /// request: one request cannot have another.
+  /// request that does not state less (prompt::quality_percent).
   std::optional<double> quality_percent = {};
   std::string costs = "mixtral-8x7b";  ///< What the planner charges a token's work, or `measured`.
   std::size_t search_steps = 10000;    ///< Of the planner's search.
@@ -96,6 +96,9 @@ struct prompt {
   /// Requests with the same seed and stream draw the same; none: the request's number.
   std::optional<std::uint64_t> stream = {};
   std::vector<std::string> stop = {};  ///< The answer ends before any of these.
+  /// Perplexity that this answer may lose, in per cent, 0 to 100; 0: none, and the ids are the model's own. What is above the
+  /// plan's budget counts as that: answer::quality_percent says what was in force. None: the plan's.
+  std::optional<double> quality_percent = {};
   std::uint32_t server = 0;  ///< Where its user is, for cluster_options; others ignore it.
   std::chrono::milliseconds deadline{0};  ///< Of the whole answer; 0: two minutes.
 };
@@ -120,7 +123,9 @@ struct answer {
   std::vector<std::int32_t> ids;
   std::uint32_t attempts = 1;
   std::chrono::nanoseconds first_token{0}, duration{0};  ///< Since it was asked, as servers saw it.
-  double budget_nats = 0, spent_nats = 0;                ///< Of quality, for the whole answer.
+  /// What was in force of quality_percent; negative: without limit. None: it never began.
+  std::optional<double> quality_percent;
+  double budget_nats = 0, spent_nats = 0;  ///< Of quality, for the whole answer.
 };
 
 /// Where an answer goes. Both are called on threads that serve, one at a time for each node, tokens in order and once each,

@@ -1,7 +1,9 @@
 #include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <functional>
 #include <future>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -118,7 +120,32 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_cannot_be_answered_is_told_why_and_others_go_
   refused({.ids = {-1}}, "vocabulary");
   refused({.text = "Q", .temperature = -1}, "temperature");
   refused({.text = "Q", .server = 99}, "99");
+  for (const double percent : {-1.0, 100.5, std::nan(""), std::numeric_limits<double>::infinity()})
+    refused({.text = "Q", .quality_percent = percent}, "a quality budget of");
   BOOST_TEST(bool(node.ask({.text = question, .max_tokens = 2})));
+}
+
+BOOST_AUTO_TEST_CASE(an_answer_says_which_budget_was_in_force) {
+  const test::scratch_folder scratch;
+  auto options = test::options_in(scratch);
+  options.strategy = "local-only";
+  options.quality_percent = 20;
+  auto node = test::started(options);
+  const auto ask = [&](std::optional<double> percent) {
+    auto told = node.ask({.text = question, .max_tokens = 16, .quality_percent = percent});
+    BOOST_REQUIRE_MESSAGE(bool(told), (told ? "" : told.problem().message));
+    BOOST_TEST(told->spent_nats <= told->budget_nats);
+    return *told;
+  };
+  BOOST_TEST(ask({}).quality_percent.value() == 20);
+  BOOST_TEST(ask({}).spent_nats > 0);
+  BOOST_TEST(ask(50).quality_percent.value() == 20);
+  BOOST_TEST(ask(2).quality_percent.value() == 2);
+  BOOST_TEST(ask(2).budget_nats < ask({}).budget_nats / 5);
+  const auto exact = ask(0);
+  BOOST_TEST(exact.quality_percent.value() == 0);
+  BOOST_TEST(exact.budget_nats == 0);
+  BOOST_TEST(exact.ids == test::reference_ids(question, 16), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_can_be_cancelled_at_any_time) {
