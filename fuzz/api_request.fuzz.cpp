@@ -26,6 +26,8 @@ void check_generation(const gw::generation& how, std::size_t prompts) {
                  "too many tokens");
   for (const auto& [id, bias] : how.logit_bias)
     ORDERMOE_CHECK(id >= 0 && id < 100 && bias >= -100 && bias <= 100, "a bias out of range");
+  ORDERMOE_CHECK(!how.quality_percent || (*how.quality_percent >= 0 && *how.quality_percent <= 100),
+                 "a quality budget out of range");
   for (const auto& stop : how.stop) ORDERMOE_CHECK(!stop.empty(), "an empty stop string");
 }
 
