@@ -28,6 +28,7 @@ class peer_book final : public connections_user {
   void used(peer_id from, lane of, std::uint64_t bytes);
   void begin_turn();
   void flush(std::int64_t held_ns = 0);
+  void end_turn();
   void agree(std::string_view what, const std::string& value);
   void use(std::shared_ptr<const tls_identity> identity);
   void admit(peer_id node, bool member, std::optional<address> at);
@@ -55,7 +56,6 @@ class peer_book final : public connections_user {
     call();
     end_turn();
   }
-  void end_turn();
   void tell_user(const peer& of, std::vector<session_event> events);
   void rest();
   /// What the session has to tell, with its lock not held.

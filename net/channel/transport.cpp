@@ -32,6 +32,9 @@ void transport::begin_turn() {
 void transport::flush(std::int64_t held_ns) {
   book_->flush(held_ns);
 }
+void transport::end_turn() {
+  book_->end_turn();
+}
 void transport::agree(std::string_view what, const std::string& value) {
   book_->agree(what, value);
 }

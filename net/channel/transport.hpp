@@ -95,9 +95,12 @@ class transport {
   void used(peer_id from, lane of, std::uint64_t bytes);
   /// What the calling thread sends from now on waits for flush(), so that what belongs together is written together; other
   /// threads write what waits for the same peer along with theirs. Within the user it is so by itself, until it returns.
+  /// Of another thread the turn ends before the transport, or with the thread.
   void begin_turn();
   /// Writes what the calling thread has sent in its turn, if the first of it has waited for so long.
   void flush(std::int64_t held_ns = 0);
+  /// That too, and what it sends from now on is written at once.
+  void end_turn();
   /// From now on nodes that connect are to agree in this; what is connected stays. From any thread.
   void agree(std::string_view what, const std::string& value);
   /// Connections from now on are by this identity, of the same name. Those that there are stay, but for peers whose
