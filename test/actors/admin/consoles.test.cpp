@@ -172,7 +172,7 @@ class busy_user {
 
 BOOST_AUTO_TEST_SUITE(consoles)
 
-/// `scripts/campaign consoles` has a thousand.
+/// `scripts/campaign consoles-in-process` has a thousand, and `scripts/campaign consoles` a thousand against processes.
 BOOST_AUTO_TEST_CASE(whatever_consoles_do_no_request_fails) {
   nodes cluster;
   auto opened = model::expert_reader::open(ORDERMOE_TEST_DATA "/mixtral-tiny");
