@@ -585,7 +585,7 @@ struct planner_state {
       return error{errc::infeasible,
                    fmt::format("experts of {} bytes would be kept on server {}, which keeps {}",
                                bytes, server, most)};
-    return work.load(hosts);
+    return work.load(joint->id, hosts);
   }
 
   // ------------------------------------------------------------------------- steps that all servers take

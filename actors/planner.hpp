@@ -25,7 +25,7 @@ struct planner_work {
   /// In a node of a cluster, the model with these experts, which from then on are those that it has; empty: plans change
   /// none.
   std::function<result<std::shared_ptr<const model::transformer>>(
-      const std::function<bool(layer_id layer, expert_id expert)>& hosts)>
+      std::uint64_t change, const std::function<bool(layer_id layer, expert_id expert)>& hosts)>
       load;
 };
 

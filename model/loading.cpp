@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "model/architecture/tensor_plan.hpp"
+#include "model/checkpoint/expert_shelf.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
@@ -344,8 +345,8 @@ class weight_loader {
     return {
         errc::mismatch,
         fmt::format("{}: expert {} of layer {} is not in this part of the model, which is that "
-                    "of server {}; write it again with `ordermoe model shard` and the plan that "
-                    "is in force",
+                    "of server {}, nor did it come from another host; write the part again with "
+                    "`ordermoe model shard` and the plan that is in force",
                     reader_.place(), expert.index(), layer.index(), part_->server)};
   }
 
@@ -588,12 +589,14 @@ struct expert_reader::content {
   model_tensors tensors;
   std::shared_ptr<const checkpoint> source;
   std::optional<model_part> part;
+  std::shared_ptr<const expert_shelf> came;
 };
 
 expert_reader::expert_reader(std::unique_ptr<content> made) : content_(std::move(made)) {}
 expert_reader::~expert_reader() = default;
 
-result<std::unique_ptr<expert_reader>> expert_reader::open(const std::filesystem::path& folder) {
+result<std::unique_ptr<expert_reader>> expert_reader::open(
+    const std::filesystem::path& folder, std::shared_ptr<const expert_shelf> came) {
   auto config = read_model_config(folder);
   if (!config) return config.error();
   auto source = checkpoint::open_folder(folder);
@@ -601,14 +604,23 @@ result<std::unique_ptr<expert_reader>> expert_reader::open(const std::filesystem
   auto part = read_part(folder);
   if (!part) return part.error();
   auto tensors = tensors_by_use(*config);
-  return std::unique_ptr<expert_reader>(new expert_reader(std::make_unique<content>(content{
-      folder, std::move(*config), std::move(tensors), std::move(*source), std::move(*part)})));
+  return std::unique_ptr<expert_reader>(new expert_reader(
+      std::make_unique<content>(content{folder, std::move(*config), std::move(tensors),
+                                        std::move(*source), std::move(*part), std::move(came)})));
 }
 
 result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, precision kept) const {
   const load_options options;
-  weight_reader reader(content_->source);
-  weight_loader loader(reader, content_->config, options, {}, content_->part);
+  auto source = content_->source;
+  auto part = content_->part;
+  if (content_->came && part && !part->has(layer, expert) && content_->came->has(layer, expert)) {
+    auto opened = content_->came->open_came(layer, expert);
+    if (!opened) return opened.error();
+    source = std::move(*opened);
+    part.reset();
+  }
+  weight_reader reader(std::move(source));
+  weight_loader loader(reader, content_->config, options, {}, std::move(part));
   expert_weights read;
   loader.one_expert(read, layer, expert, content_->tensors, kept);
   reader.run(1, {}, [&](const auto& body) { return guarded(content_->folder, body); });

@@ -48,6 +48,7 @@ struct load_options {
 std::size_t expert_bytes(const model_config& config, precision kept);
 
 class expert_reader;
+class expert_shelf;
 
 class transformer {
  public:
@@ -125,8 +126,10 @@ class transformer {
 /// Reads single experts of a model's folder, one at a time.
 class expert_reader {
  public:
-  /// Errors: those of transformer::load() before it reads a weight.
-  static result<std::unique_ptr<expert_reader>> open(const std::filesystem::path& folder);
+  /// `came`, where it is there: has experts that came from other hosts, which a part of a model lacks. Errors: those of
+  /// transformer::load() before it reads a weight.
+  static result<std::unique_ptr<expert_reader>> open(
+      const std::filesystem::path& folder, std::shared_ptr<const expert_shelf> came = nullptr);
   ~expert_reader();
   /// The weights that transformer::load() would keep with this expert_precision. Errors: likewise.
   result<expert_weights> read(layer_id layer, expert_id expert, precision kept) const;

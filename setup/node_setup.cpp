@@ -17,6 +17,7 @@
 #include "config/json.hpp"
 #include "config/threads.hpp"
 #include "model/architecture/model_config.hpp"
+#include "model/checkpoint/expert_shelf.hpp"
 #include "model/checkpoint/inspect.hpp"
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
@@ -229,40 +230,72 @@ result<world> world_of(const node_file& file, job& work) {
   return content;
 }
 
-/// Whether a folder that is a part of the model has what the plan places on server m.
-result<void> check_part(const world& content, const plan_file& plan, std::uint32_t m) {
+/// What came from other nodes.
+constexpr const char* experts_folder = "experts";
+
+/// Whether a folder that is a part of the model has what the plan places on server m, but for what came from other nodes.
+result<void> check_part(const world& content, const plan_file& plan, std::uint32_t m,
+                        const fs::path& state) {
   const auto part = model::read_part(content.folder);
   if (!part) return part.error();
   if (!*part) return {};
+  const auto shelf = model::expert_shelf::open(content.folder, state / experts_folder);
+  if (!shelf) return shelf.error();
   for (const auto& each : plan.plan.experts)
-    if (each.server.index() == m && !(*part)->has(each.layer, each.expert))
+    if (each.server.index() == m && !(*shelf)->has(each.layer, each.expert))
       return error{
           errc::mismatch,
           fmt::format(
               "{}: expert {} of layer {}, which {} places on this node, is not in this part "
-              "of the model, which is that of server {}; write it again with `ordermoe model "
-              "shard`",
+              "of the model, which is that of server {}, and did not come from another node; write "
+              "it again with `ordermoe model shard`",
               content.folder.string(), each.expert.index(), each.layer.index(), plan.path.string(),
               (*part)->server)};
   return {};
 }
 
+/// What of the model is on this host's disk.
+struct disk_contents {
+  std::shared_ptr<model::expert_shelf> shelf;
+  std::shared_ptr<const model::expert_reader> reader;
+};
+result<disk_contents> open_disk(const fs::path& folder, const fs::path& state) {
+  disk_contents made;
+  auto shelf = model::expert_shelf::open(folder, state / experts_folder);
+  if (!shelf) return shelf.error();
+  made.shelf = std::move(*shelf);
+  auto reader = model::expert_reader::open(folder, made.shelf);
+  if (!reader) return reader.error();
+  made.reader = std::move(*reader);
+  return made;
+}
+
 /// The model with the experts that the plan places on server m.
 result<std::shared_ptr<const model::transformer>> load_share(const world& content,
                                                              const plan_file& plan, std::uint32_t m,
-                                                             job& work) {
+                                                             const disk_contents& disk, job& work) {
   const planning::placement_index index(plan.plan);
   auto loading = content.loading;
   if (plan.origin.whole_model != precision::stored)
     loading.expert_precision = plan.origin.whole_model;
   if (plan.plan.precision_at(m) != precision::stored)
     loading.expert_precision = plan.plan.precision_at(m);
-  loading.hosts = [&](layer_id layer, expert_id expert) {
+  const auto hosts = [&](layer_id layer, expert_id expert) {
     return index.hosts(m, layer.index(), expert.index());
+  };
+  // What came from other nodes is read beside what the folder has; what is in neither is an error of the folder's.
+  bool any_came = false;
+  loading.hosts = [&](layer_id layer, expert_id expert) {
+    if (!hosts(layer, expert)) return false;
+    const bool came = !disk.shelf->is_in_model(layer, expert) && disk.shelf->has(layer, expert);
+    any_came |= came;
+    return !came;
   };
   work.begin("loading this node's experts");
   loading.watch = {work.advancing(), work.stopping()};
-  return model::transformer::load(content.folder, loading);
+  auto loaded = model::transformer::load(content.folder, loading);
+  if (!loaded || !any_came) return loaded;
+  return (*loaded)->with_experts(*disk.reader, hosts, loading.expert_precision);
 }
 
 /// What is rehearsed, where the frames of this model fit into padding: no row of it may be larger than it is charged.
@@ -366,7 +399,7 @@ result<node_outlook> check_node(const node_file& file, job& work) {
       plan->plan.experts, [&](const auto& each) { return each.server.index() == *place; }));
   auto kept = plan->origin.whole_model;
   if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
-  if (auto there = check_part(*content, *plan, *place); !there) return there.error();
+  if (auto there = check_part(*content, *plan, *place, file.state); !there) return there.error();
   const auto sizes = model::sizes_of(*shape);
   const auto found = std::ranges::find(sizes.storages, kept_as(kept), &model::storage_sizes::kept);
   const auto whole =
@@ -420,7 +453,9 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   if (!transport) return transport.error();
   const auto plan = read_plan_file(file.plan);
   if (!plan) return plan.error();
-  auto share = load_share(*content, *plan, *place, work);
+  auto disk = open_disk(content->folder, file.state);
+  if (!disk) return disk.error();
+  auto share = load_share(*content, *plan, *place, *disk, work);
   if (!share) return share.error();
   content->model = *share;
   auto costs = load_costs(file.costs, content->model->config());
@@ -450,9 +485,8 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   service.rehearsed = *rehearsed;
   auto agreed = agreements(file, *content, service);
   if (!agreed) return agreed.error();
-  auto coarser = model::expert_reader::open(content->folder);
-  if (!coarser) return coarser.error();
-  options.coarser = std::move(*coarser);
+  options.coarser = std::move(disk->reader);
+  options.experts = std::move(disk->shelf);
   auto plan_text = read_file(file.plan);
   if (!plan_text) return plan_text.error();
   options.keep_plan = [path = file.plan, before = std::move(*plan_text)](

@@ -47,6 +47,8 @@ void admin_state::take_step(const change_action& what) {
     case change_step::abort:
       step.why = what.text;
       book->note(log_event::plan_change_aborted, {{"why", what.text}});
+      // The planner hears of it once it has done with what it is at.
+      if (context().seat->stop_loading) context().seat->stop_loading(what.change);
       break;
   }
   self->send(work.planner, std::move(step));

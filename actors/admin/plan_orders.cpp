@@ -176,7 +176,8 @@ result<void> admin_state::lead_next(led_change next, bool holds) {
 }
 
 void admin_state::abort(const order_ptr& order, const json_value&) {
-  with_plan(order, [this, order](const in_force& now) {
+  // Not of the planner, who may be loading experts for the change.
+  with_epoch(order, [this, order](std::uint64_t epoch) {
     std::vector<change_action> todo;
     const auto why = fmt::format("aborted by {} (operation {})", order->who, order->operation);
     auto tried = *rules;
@@ -185,7 +186,7 @@ void admin_state::abort(const order_ptr& order, const json_value&) {
                                   "no change that this node leads can be aborted: none is under "
                                   "way, or it is committed"});
     if (!order->dry_run) act(todo);
-    book->done(order, now.content->plan.epoch, ordered_json::object());
+    book->done(order, epoch, ordered_json::object());
   });
 }
 

@@ -18,6 +18,7 @@
 #include "actors/admin/member_roll.hpp"
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
+#include "actors/cluster/expert_exchange.hpp"
 #include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
 #include "config/log_events.hpp"
@@ -162,6 +163,7 @@ class node::content final : public net::transport_user {
     if (!service) return service.error();
     service_ = std::move(*service);
     open_desk();
+    open_exchange();
     auto transport = net::transport::start(options_.transport, *this);
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
@@ -185,6 +187,8 @@ class node::content final : public net::transport_user {
     }
     if (asker_.joinable()) asker_.join();
     if (desk_) desk_->stop();
+    // The planner may wait for experts that come.
+    if (exchange_) exchange_->stop();
     if (service_) service_->stop();
   }
 
@@ -277,7 +281,10 @@ class node::content final : public net::transport_user {
                              static_cast<std::uint8_t>(control_kind::admin), 0, 0, 0,
                              std::move(text), trace ? trace->stamp() : 0);
     };
-    seat.load = [this](const auto& hosts) { return load(hosts); };
+    seat.load = [this](std::uint64_t change, const auto& hosts) { return load(change, hosts); };
+    seat.stop_loading = [this](std::uint64_t change) {
+      if (exchange_) exchange_->stop_fetching(change);
+    };
     seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
     seat.log = options_.log;
     seat.identity = identity_;
@@ -320,9 +327,10 @@ class node::content final : public net::transport_user {
 
   /// The model with these experts. On the planner's thread, while the node serves.
   result<std::shared_ptr<const model::transformer>> load(
-      const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
+      std::uint64_t change, const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
     if (!options_.coarser || !options_.keep_plan)
       return error{errc::unsupported, "this node cannot change its plan"};
+    if (auto here = fetch(change, hosts); !here) return here.error();
     const auto kept = expert_precision();
     auto loaded = model_now()->with_experts(*options_.coarser, hosts, kept);
     if (!loaded) return loaded.error();
@@ -330,6 +338,49 @@ class node::content final : public net::transport_user {
     options_.service.server_models[options_.server] = *loaded;
     desk_->use(*loaded);
     return loaded;
+  }
+
+  /// Brings the experts that are not on this disk, from those first that host them.
+  result<void> fetch(std::uint64_t change,
+                     const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
+    return exchange_ ? exchange_->fetch(change, not_here(hosts)) : result<void>{};
+  }
+
+  std::vector<wanted_expert> not_here(
+      const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
+    std::vector<wanted_expert> wanted;
+    const auto& shape = options_.experts->config();
+    const std::lock_guard lock(placing_);
+    for (std::size_t l = 0; l < shape.n_layers; ++l)
+      for (std::size_t e = 0; e < shape.n_experts; ++e) {
+        const layer_id layer{l};
+        const expert_id expert{e};
+        if (!hosts(layer, expert) || options_.experts->has(layer, expert)) continue;
+        auto& each = wanted.emplace_back(wanted_expert{layer, expert, {}});
+        for (peer_id peer = 0; is_server(peer); ++peer)
+          if (placed_->hosts(server_of(peer), l, e)) each.hosts.push_back(peer);
+      }
+    return wanted;
+  }
+
+  void open_exchange() {
+    if (!options_.experts) return;
+    expert_exchange::ways to;
+    for (const auto& peer : options_.transport.peers) to.names.push_back(peer.name);
+    to.send = [this](peer_id peer, net::bulk_frame content) {
+      auto* through = through_->load();
+      return through != nullptr &&
+             through->send(peer, lane::bulk, static_cast<std::uint8_t>(content.kind),
+                           content.request, content.attempt, 0, std::move(content.payload));
+    };
+    to.used = [this](peer_id peer, std::uint64_t bytes) {
+      if (auto* through = through_->load()) through->used(peer, lane::bulk, bytes);
+    };
+    to.waiting_bytes = [this](peer_id peer) {
+      const auto figures = through_->load()->figures(peer);
+      return figures.lanes[static_cast<std::size_t>(lane::bulk)].waiting_bytes;
+    };
+    exchange_ = std::make_unique<expert_exchange>(options_.experts, std::move(to), options_.log);
   }
 
   /// As this server keeps its experts, under any plan that it goes over to.
@@ -347,7 +398,13 @@ class node::content final : public net::transport_user {
   result<void> adopt(const planning::plan& plan) {
     {
       const std::lock_guard lock(placing_);
-      placed_.emplace(plan);
+      const auto before = std::exchange(placed_, planning::placement_index(plan));
+      // Requests under the plan before may go on for long, and this node end meanwhile.
+      if (options_.experts)
+        options_.experts->keep_only([&](layer_id layer, expert_id expert) {
+          return placed_->hosts(options_.server, layer.index(), expert.index()) ||
+                 before->hosts(options_.server, layer.index(), expert.index());
+        });
       options_.service.chosen.plan = plan;
     }
     auto digest = options_.keep_plan(plan);
@@ -404,7 +461,10 @@ class node::content final : public net::transport_user {
     std::vector<peer_event> for_server;
     for (auto& event : events) {
       log_session(from, event);
-      if (event.kind == session_event::what::down) lose_asks(from);
+      if (event.kind == session_event::what::down) {
+        lose_asks(from);
+        if (exchange_) exchange_->lose(from);
+      }
       if (event.kind == session_event::what::up || event.kind == session_event::what::down)
         service_->admin_peer(server_of(from), event.kind == session_event::what::up);
       if (event.kind == session_event::what::frame &&
@@ -416,6 +476,10 @@ class node::content final : public net::transport_user {
       }
       if (event.kind == session_event::what::frame && is_of_experts(event)) {
         take_of_experts(from, event);
+        continue;
+      }
+      if (exchange_ && event.kind == session_event::what::frame && event.header.of == lane::bulk) {
+        exchange_->take(from, event.header, std::move(event.text));
         continue;
       }
       if (event.kind == session_event::what::frame && options_.service.sink)
@@ -876,6 +940,7 @@ class node::content final : public net::transport_user {
   std::mutex
       placing_;  ///< What is placed where, and the model here: of service.chosen and what follows.
   std::unique_ptr<expert_desk> desk_;
+  std::unique_ptr<expert_exchange> exchange_;  ///< Null: experts come from this disk alone.
   std::optional<planning::placement_index> placed_;
   /// An ask for an expert on its way to another server. Of the transport's thread.
   struct passed_on_ask {

@@ -9,6 +9,7 @@
 
 #include "actors/service/service.hpp"
 #include "config/drift_watch.hpp"
+#include "model/checkpoint/expert_shelf.hpp"
 #include "net/channel/transport.hpp"
 
 /// One server of a cluster as a process of its own: a service with a seat, sessions with the other servers, and the
@@ -27,6 +28,9 @@ struct node_options {
   bool believes_measures = true;
   /// Of the model's folder, to run this server's experts coarser for whoever calibrates; null: they run as kept only.
   std::shared_ptr<const model::expert_reader> coarser;
+  /// What of the model is on this host's disk, for other nodes that lack it, and where what is not goes that comes from them;
+  /// null: nothing comes or goes.
+  std::shared_ptr<model::expert_shelf> experts;
   /// Writes another plan to where this node finds it at its next start; gives the digest that the others compare. Empty:
   /// plans do not change.
   std::function<result<std::string>(const planning::plan&)> keep_plan;

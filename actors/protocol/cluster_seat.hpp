@@ -56,10 +56,13 @@ struct cluster_seat {
   std::uint64_t first_request = 0;  ///< Requests are numbered from here.
   /// To the admin of another server, from any thread. False where it is away.
   std::function<bool(std::uint32_t server, std::string text)> tell_admin;
-  /// The model with these experts; from then on they are what this server has.
+  /// The model with these experts, for this change of plan; from then on they are what this server has. May take long, where
+  /// experts come from other servers.
   std::function<result<std::shared_ptr<const model::transformer>>(
-      const std::function<bool(layer_id layer, expert_id expert)>& hosts)>
+      std::uint64_t change, const std::function<bool(layer_id layer, expert_id expert)>& hosts)>
       load;
+  /// This change was given up: nothing comes for it any more. From any thread.
+  std::function<void(std::uint64_t change)> stop_loading;
   /// Requests begin under this plan from now on; to be kept over the end of the process.
   std::function<result<void>(const planning::plan&)> adopt;
   /// Of every other server and this one's users, what sessions and answers count: a JSON object. From any thread.

@@ -250,6 +250,12 @@ model_tensors tensors_by_use(const model_config& config) {
                                 : decoder_maker(config).make();
 }
 
+const std::vector<feed_forward_tensors>& experts_at(const model_config& config,
+                                                    const model_tensors& tensors, layer_id layer) {
+  const auto& stack = config.of_encoder(layer) ? *tensors.encoder : tensors.decoder;
+  return stack.blocks[config.blocks_of(layer).end - 1].sparse->experts;
+}
+
 std::vector<tensor_plan> tensors_of(const model_config& config) {
   const auto list = [](auto maker) {
     static_cast<void>(maker.make());

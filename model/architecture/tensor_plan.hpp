@@ -62,6 +62,9 @@ struct model_tensors {
   std::optional<tensor_spec> head;  ///< None where the embedding is the head.
 };
 model_tensors tensors_by_use(const model_config& config);
+/// Of a sparse layer, by expert. Precondition: `tensors` are this model's.
+const std::vector<feed_forward_tensors>& experts_at(const model_config& config,
+                                                    const model_tensors& tensors, layer_id layer);
 
 /// The name of the embedding.
 std::string embedding_name(const model_config& config);

@@ -136,7 +136,9 @@ class building_folder {
 
 constexpr std::size_t page = 4096;
 
-std::string header_of(std::span<const tensor_entry> tensors, const std::string& format) {
+}  // namespace
+
+std::string safetensors_header(std::span<const tensor_entry> tensors, const std::string& format) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   header["__metadata__"] = {{"format", format}};
   std::uint64_t offset = 0;
@@ -155,8 +157,6 @@ std::string header_of(std::span<const tensor_entry> tensors, const std::string& 
   std::memcpy(length.data(), &size, length.size());
   return length + text;
 }
-
-}  // namespace
 
 std::uint64_t tensor_entry::n_bytes() const {
   std::uint64_t n = bytes_per_number(type);
@@ -224,7 +224,7 @@ struct checkpoint_writer::state {
       if (!file) {
         file.emplace(building.path() / shard_name());
         const auto part = std::span(tensors).subspan(first, n);
-        if (auto written = file->append(header_of(part, format)); !written) return written;
+        if (auto written = file->append(safetensors_header(part, format)); !written) return written;
         for (const auto& each : part) weight_map[each.name] = shard_name();
       }
       while (tensor < first + n && tensor_done == tensors[tensor].n_bytes()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ struct tensor_entry {
   /// Of its numbers. Precondition: the product fits.
   std::uint64_t n_bytes() const;
 };
+
+/// What stands before these tensors in a file of their own: the length, the JSON and blanks up to a whole page.
+std::string safetensors_header(std::span<const tensor_entry> tensors, const std::string& format);
 
 struct written_model {
   std::size_t n_tensors = 0;

@@ -11,6 +11,7 @@
 
 #include "config/files.hpp"
 #include "model/architecture/model_config.hpp"
+#include "model/checkpoint/expert_shelf.hpp"
 #include "model/checkpoint/matrix_source.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
 #include "model/checkpoint/part.hpp"
@@ -74,6 +75,11 @@ class rewriter {
 
   void expect_bytes(const std::vector<const tensor_view*>& views) {
     for (const auto* view : views) all_bytes_ += static_cast<double>(view->bytes.size());
+  }
+
+  void count_half_as_done() {
+    done_bytes_ = all_bytes_;
+    all_bytes_ *= 2;
   }
 
   result<void> advance(const tensor_view& view, std::size_t bytes, bool finite) {
@@ -255,8 +261,13 @@ class parter : rewriter {
   result<written_model> run(const fs::path& folder, const std::string& server,
                             const std::function<bool(layer_id, expert_id)>& hosts) {
     if (auto opened = open_any(folder); !opened) return opened.error();
+    if (auto free = check_free(target_); !free) return free.error();
     auto part = part_of(folder, server, hosts);
     if (!part) return part.error();
+    // Half of the way is to read the whole, as far as anybody is shown.
+    const work_watch reading{[this](double share) { watch_.show(share / 2); }, watch_.should_stop};
+    const auto list = list_experts(*source_, config_, part->of, reading);
+    if (!list) return list.error();
     const auto absent = left_out(config_, *part);
     tensor_map kept;
     for (const auto& [name, view] : source_->tensors())
@@ -271,11 +282,14 @@ class parter : rewriter {
                                           is_packed(kept) ? packed_format() : "pt");
     if (!begun) return begun.error();
     expect_bytes(views);
+    count_half_as_done();
     for (const auto* view : views)
       if (auto written = write_plain(**begun, *view, view->type); !written) return written.error();
     auto copied = copy_side_files(**begun, folder, [](const std::string& text) { return text; });
     if (!copied) return copied.error();
     if (auto written = (*begun)->add_file(part_name, text_of(*part)); !written)
+      return written.error();
+    if (auto written = (*begun)->add_file(expert_list_name, expert_list_text(*list)); !written)
       return written.error();
     return (*begun)->finish();
   }

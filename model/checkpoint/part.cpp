@@ -14,17 +14,6 @@ namespace ordermoe::model {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-/// Of a sparse layer, by expert.
-const std::vector<feed_forward_tensors>& experts_at(const model_config& config,
-                                                    const model_tensors& tensors, layer_id layer) {
-  const auto& stack = config.of_encoder(layer) ? *tensors.encoder : tensors.decoder;
-  return stack.blocks[config.blocks_of(layer).end - 1].sparse->experts;
-}
-
-}  // namespace
-
 bool model_part::has(layer_id layer, expert_id expert) const {
   return layer.index() < experts.size() &&
          std::ranges::binary_search(experts[layer.index()],

@@ -19,7 +19,8 @@
 ///
 /// It has the model's own config.json, tokenizer and tensors, and a part.json that says of which model it is: the
 /// model's digest, so that plans and profiles fit it as they fit the whole, and a digest of the tensors that are here,
-/// which is compared whenever the model's is asked for.
+/// which is compared whenever the model's is asked for. Its experts.json has the size and SHA-256 of every expert of the
+/// whole, by which those that come from other hosts are checked (expert_shelf.hpp).
 namespace ordermoe::model {
 
 inline constexpr const char* part_name = "part.json";
@@ -40,7 +41,7 @@ result<std::optional<model_part>> read_part(const std::filesystem::path& folder)
 std::set<std::string, std::less<>> left_out(const model_config& config, const model_part& part);
 
 /// Writes a part's folder, whose experts hosts() chooses, in one step (checkpoint_writer.hpp); tensors stay as they are
-/// stored. Memory: some MiB. Errors: io; interrupted; unsupported where the folder is a part itself; those of reading.
+/// stored. Reads the whole model once, and what goes into the part again. Memory: some MiB. Errors: io; interrupted; unsupported where the folder is a part itself; those of reading.
 result<written_model> write_part(const std::filesystem::path& folder,
                                  const std::filesystem::path& target, const std::string& server,
                                  const std::function<bool(layer_id, expert_id)>& hosts,

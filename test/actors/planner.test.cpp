@@ -130,7 +130,7 @@ struct joint_planner : one_planner {
 
   explicit joint_planner(bool roomy = true) {
     if (!roomy) leave_little_room();
-    work.load = [this](const std::function<bool(layer_id, expert_id)>& hosts)
+    work.load = [this](std::uint64_t, const std::function<bool(layer_id, expert_id)>& hosts)
         -> result<std::shared_ptr<const model::transformer>> {
       if (!load_fails.message.empty()) return load_fails;
       std::size_t n = 0;
