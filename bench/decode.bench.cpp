@@ -363,161 +363,203 @@ int usage(std::string_view what) {
   return 2;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+struct arguments {
   std::string folder;
   std::vector<precision> experts, dense;
-  auto kv = kv_precision::fp32;
+  kv_precision kv = kv_precision::fp32;
   std::size_t rounds = 9, n_threads = 1;
   bool json = false;
+
+  const char* kv_name() const { return kv == kv_precision::bf16 ? "bf16" : "fp32"; }
+};
+
+/// What is not understood, or nothing.
+std::optional<std::string> read_arguments(int argc, char** argv, arguments& given) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     const bool more = i + 1 < argc;
     if (flag == "--json") {
-      json = true;
+      given.json = true;
     } else if (flag == "--own-time") {
       own_time = true;
     } else if (flag == "--model" && more) {
-      folder = argv[++i];
+      given.folder = argv[++i];
     } else if (flag == "--rounds" && more) {
-      rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+      given.rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
     } else if (flag == "--threads" && more) {
-      n_threads = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
+      given.n_threads = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
     } else if (flag == "--kv" && more) {
       const std::string_view name = argv[++i];
-      if (name != "fp32" && name != "bf16") return usage(name);
-      kv = name == "bf16" ? kv_precision::bf16 : kv_precision::fp32;
+      if (name != "fp32" && name != "bf16") return std::string(name);
+      given.kv = name == "bf16" ? kv_precision::bf16 : kv_precision::fp32;
     } else if ((flag == "--experts" || flag == "--dense") && more) {
-      auto& list = flag == "--experts" ? experts : dense;
+      auto& list = flag == "--experts" ? given.experts : given.dense;
       while (i + 1 < argc && argv[i + 1][0] != '-') {
         const auto kept = parse_precision(argv[++i]);
-        if (!kept) return usage(argv[i]);
+        if (!kept) return argv[i];
         list.push_back(*kept);
       }
     } else {
-      return usage(flag);
+      return std::string(flag);
     }
   }
-  if (folder.empty()) return usage("no --model");
-  if (experts.empty()) experts = {precision::stored, precision::int8, precision::int4};
-  if (dense.empty()) dense = {precision::stored};
+  if (given.folder.empty()) return "no --model";
+  if (given.experts.empty()) given.experts = {precision::stored, precision::int8, precision::int4};
+  if (given.dense.empty()) given.dense = {precision::stored};
+  return std::nullopt;
+}
 
+/// Of one pair of precisions.
+struct measurement {
+  load_options options;
+  token_bytes bytes;
+  found values;
+  marks asked;
+  double decoded_mark = 0;
+  bool through_actors = false, shared_expert = false;
+
+  double mb_per_token() const { return (bytes.layers + bytes.head) * 1e-6; }
+  double most() const { return marked_gb_per_s * 1e9 / (bytes.layers + bytes.head); }
+};
+
+nlohmann::ordered_json json_of(const measurement& m) {
+  const auto& f = m.values;
+  nlohmann::ordered_json made = {
+      {"experts", to_string(m.options.expert_precision)},
+      {"dense", to_string(m.options.dense_precision)},
+      {"read_gb_per_s", json_of(f.gb_per_s)},
+      {"mb_per_token", m.mb_per_token()},
+      {"mb_of_head", m.bytes.head * 1e-6},
+      {"decoded_tokens_per_s", json_of(f.decoded)},
+      {"decoded_at_35_gb_per_s", with_mark(f.decoded_marked, m.decoded_mark)},
+      {"most_at_35_gb_per_s", m.most()},
+      {"layers_alone_at_35_gb_per_s", json_of(f.layers_marked)},
+      {"percent_of_read", json_of(f.percent_of_read)},
+      {"prompt_tokens_per_s", with_mark(f.prompt, m.asked.prompt)},
+      {"layer_at_1000",
+       {{"attention_us", json_of(f.attention_us)},
+        {"router_us", json_of(f.router_us)},
+        {"slots_us", json_of(f.slots_us)},
+        {"experts_us", json_of(f.experts_us)},
+        {"outside_percent", with_mark(f.outside_percent, m.asked.outside_percent)}}}};
+  if (m.through_actors)
+    made["local"] = {{"decoded_tokens_per_s", json_of(f.local_decoded)},
+                     {"decoded_at_35_gb_per_s", with_mark(f.local_marked, m.decoded_mark)},
+                     {"percent_of_read", json_of(f.local_percent)},
+                     {"prompt_tokens_per_s", with_mark(f.local_prompt, m.asked.prompt)}};
+  return made;
+}
+
+void print_decoding(const measurement& m) {
+  const auto& f = m.values;
+  fmt::print(
+      "experts {}, dense {}: {:.0f} MB a token, {:.0f} of them the head; plain read {:.1f} "
+      "GB/s ({:.1f} to {:.1f})\n",
+      to_string(m.options.expert_precision), to_string(m.options.dense_precision), m.mb_per_token(),
+      m.bytes.head * 1e-6, f.gb_per_s.middle, f.gb_per_s.low, f.gb_per_s.high);
+  fmt::print(
+      "  decode {:.1f} tokens/s ({:.1f} to {:.1f}), {:.1f} % of the read; at 35 GB/s "
+      "{:.1f} of {:.1f} that the bytes allow{}; without the head {:.1f}\n",
+      f.decoded.middle, f.decoded.low, f.decoded.high, f.percent_of_read.middle,
+      f.decoded_marked.middle, m.most(), verdict(f.decoded_marked.middle, m.decoded_mark),
+      f.layers_marked.middle);
+  if (m.through_actors)
+    fmt::print(
+        "  local mode: decode {:.1f} tokens/s ({:.1f} to {:.1f}), {:.1f} % of the read; at 35 "
+        "GB/s {:.1f} ({:.1f} to "
+        "{:.1f}){}; prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n",
+        f.local_decoded.middle, f.local_decoded.low, f.local_decoded.high, f.local_percent.middle,
+        f.local_marked.middle, f.local_marked.low, f.local_marked.high,
+        verdict(f.local_marked.middle, m.decoded_mark), prompt_tokens, f.local_prompt.middle,
+        f.local_prompt.low, f.local_prompt.high, verdict(f.local_prompt.middle, m.asked.prompt));
+}
+
+void print(const measurement& m) {
+  const auto& f = m.values;
+  print_decoding(m);
+  fmt::print("  prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n", prompt_tokens,
+             f.prompt.middle, f.prompt.low, f.prompt.high,
+             verdict(f.prompt.middle, m.asked.prompt));
+  fmt::print(
+      "  layer behind {} tokens: attention {:.0f} us, router{} {:.0f} us, slots {:.0f} us, "
+      "experts {:.0f} us: {:.1f} % outside ({:.1f} to {:.1f}){}\n",
+      long_context, f.attention_us.middle, m.shared_expert ? " and shared expert" : "",
+      f.router_us.middle, f.slots_us.middle, f.experts_us.middle, f.outside_percent.middle,
+      f.outside_percent.low, f.outside_percent.high,
+      verdict(f.outside_percent.middle, m.asked.outside_percent, true));
+}
+
+result<measurement> measure_precisions(const arguments& given, std::size_t i, const pool& memory,
+                                       const reading& how,
+                                       const std::optional<planning::profile>& experts_profile) {
+  measurement made;
+  made.options.expert_precision = given.experts[i];
+  made.options.dense_precision = given.dense[std::min(i, given.dense.size() - 1)];
+  made.options.kv = given.kv;
+  const auto loaded = transformer::load(given.folder, made.options);
+  if (!loaded) return loaded.error();
+  const auto& config = (*loaded)->config();
+  if (config.encoder_decoder)
+    return error{errc::unsupported,
+                 given.folder + ": an encoder-decoder; expected a decoder alone"};
+  made.bytes = bytes_of(config, made.options.expert_precision, made.options.dense_precision);
+  std::optional<local_mode> through_actors;
+  if (experts_profile && !own_time)
+    through_actors.emplace(*loaded, *experts_profile, given.n_threads);
+  const auto measured = measure(**loaded, made.bytes, memory, how, given.rounds,
+                                through_actors ? &*through_actors : nullptr);
+  if (!measured) return measured.error();
+  made.values = *measured;
+  made.through_actors = through_actors.has_value();
+  made.shared_expert = config.shared_intermediate_size > 0;
+  made.asked = marks_of(config);
+  made.decoded_mark = given.experts[i] == precision::int4   ? made.asked.decoded_int4
+                      : given.experts[i] == precision::int8 ? 0
+                                                            : made.asked.decoded_bf16;
+  return made;
+}
+
+int fail(const error& what) {
+  fmt::print(stderr, "{}\n", what.message);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  arguments given;
+  if (const auto unknown = read_arguments(argc, argv, given)) return usage(*unknown);
   const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));
   const reading& how =
       fastest_reading([&](const reading& tried) { return seconds_of_reading(memory, tried); });
-  thread_team team(n_threads);
+  thread_team team(given.n_threads);
   const team_scope scope(&team);
   std::optional<planning::profile> experts_profile;
-  if (std::filesystem::exists(folder + "/profile.json")) {
-    auto profile = planning::read_profile(folder + "/profile.json");
-    if (!profile) {
-      fmt::print(stderr, "{}\n", profile.error().message);
-      return 1;
-    }
+  if (std::filesystem::exists(given.folder + "/profile.json")) {
+    auto profile = planning::read_profile(given.folder + "/profile.json");
+    if (!profile) return fail(profile.error());
     experts_profile = std::move(*profile);
   }
-  nlohmann::ordered_json report{{"model", folder},
-                                {"threads", n_threads},
+  nlohmann::ordered_json report{{"model", given.folder},
+                                {"threads", given.n_threads},
                                 {"kernels", kernels().name},
-                                {"rounds", rounds},
+                                {"rounds", given.rounds},
                                 {"clock", own_time ? "thread" : "wall"},
-                                {"kv", kv == kv_precision::bf16 ? "bf16" : "fp32"},
+                                {"kv", given.kv_name()},
                                 {"read", how.name}};
   auto results = nlohmann::ordered_json::array();
-  if (!json)
+  if (!given.json)
     fmt::print(
         "{}: kernels {}, KV {}, threads {}, {} time, plain read on one core by {}; medians of {} "
         "rounds\n",
-        folder, kernels().name, report["kv"].get<std::string>(), n_threads,
-        own_time ? "the thread's" : "wall", how.name, rounds);
-  for (std::size_t i = 0; i < experts.size(); ++i) {
-    load_options options;
-    options.expert_precision = experts[i];
-    options.dense_precision = dense[std::min(i, dense.size() - 1)];
-    options.kv = kv;
-    const auto loaded = transformer::load(folder, options);
-    if (!loaded) {
-      fmt::print(stderr, "{}\n", loaded.error().message);
-      return 1;
-    }
-    const auto& config = (*loaded)->config();
-    if (config.encoder_decoder) {
-      fmt::print(stderr, "{}: an encoder-decoder; expected a decoder alone\n", folder);
-      return 1;
-    }
-    const auto bytes = bytes_of(config, options.expert_precision, options.dense_precision);
-    std::optional<local_mode> through_actors;
-    if (experts_profile && !own_time) through_actors.emplace(*loaded, *experts_profile, n_threads);
-    const auto measured =
-        measure(**loaded, bytes, memory, how, rounds, through_actors ? &*through_actors : nullptr);
-    if (!measured) {
-      fmt::print(stderr, "{}\n", measured.error().message);
-      return 1;
-    }
-    const found& f = *measured;
-    const marks asked = marks_of(config);
-    const double decoded_mark = experts[i] == precision::int4   ? asked.decoded_int4
-                                : experts[i] == precision::int8 ? 0
-                                                                : asked.decoded_bf16;
-    const double most = marked_gb_per_s * 1e9 / (bytes.layers + bytes.head);
-    results.push_back(
-        {{"experts", to_string(options.expert_precision)},
-         {"dense", to_string(options.dense_precision)},
-         {"read_gb_per_s", json_of(f.gb_per_s)},
-         {"mb_per_token", (bytes.layers + bytes.head) * 1e-6},
-         {"mb_of_head", bytes.head * 1e-6},
-         {"decoded_tokens_per_s", json_of(f.decoded)},
-         {"decoded_at_35_gb_per_s", with_mark(f.decoded_marked, decoded_mark)},
-         {"most_at_35_gb_per_s", most},
-         {"layers_alone_at_35_gb_per_s", json_of(f.layers_marked)},
-         {"percent_of_read", json_of(f.percent_of_read)},
-         {"prompt_tokens_per_s", with_mark(f.prompt, asked.prompt)},
-         {"layer_at_1000",
-          {{"attention_us", json_of(f.attention_us)},
-           {"router_us", json_of(f.router_us)},
-           {"slots_us", json_of(f.slots_us)},
-           {"experts_us", json_of(f.experts_us)},
-           {"outside_percent", with_mark(f.outside_percent, asked.outside_percent)}}}});
-    if (through_actors)
-      results.back()["local"] = {
-          {"decoded_tokens_per_s", json_of(f.local_decoded)},
-          {"decoded_at_35_gb_per_s", with_mark(f.local_marked, decoded_mark)},
-          {"percent_of_read", json_of(f.local_percent)},
-          {"prompt_tokens_per_s", with_mark(f.local_prompt, asked.prompt)}};
-    if (json) continue;
-    fmt::print(
-        "experts {}, dense {}: {:.0f} MB a token, {:.0f} of them the head; plain read {:.1f} "
-        "GB/s ({:.1f} to {:.1f})\n",
-        to_string(options.expert_precision), to_string(options.dense_precision),
-        (bytes.layers + bytes.head) * 1e-6, bytes.head * 1e-6, f.gb_per_s.middle, f.gb_per_s.low,
-        f.gb_per_s.high);
-    fmt::print(
-        "  decode {:.1f} tokens/s ({:.1f} to {:.1f}), {:.1f} % of the read; at 35 GB/s "
-        "{:.1f} of {:.1f} that the bytes allow{}; without the head {:.1f}\n",
-        f.decoded.middle, f.decoded.low, f.decoded.high, f.percent_of_read.middle,
-        f.decoded_marked.middle, most, verdict(f.decoded_marked.middle, decoded_mark),
-        f.layers_marked.middle);
-    if (through_actors)
-      fmt::print(
-          "  local mode: decode {:.1f} tokens/s ({:.1f} to {:.1f}), {:.1f} % of the read; at 35 "
-          "GB/s {:.1f} ({:.1f} to "
-          "{:.1f}){}; prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n",
-          f.local_decoded.middle, f.local_decoded.low, f.local_decoded.high, f.local_percent.middle,
-          f.local_marked.middle, f.local_marked.low, f.local_marked.high,
-          verdict(f.local_marked.middle, decoded_mark), prompt_tokens, f.local_prompt.middle,
-          f.local_prompt.low, f.local_prompt.high, verdict(f.local_prompt.middle, asked.prompt));
-    fmt::print("  prompt of {}: {:.0f} tokens/s ({:.0f} to {:.0f}){}\n", prompt_tokens,
-               f.prompt.middle, f.prompt.low, f.prompt.high,
-               verdict(f.prompt.middle, asked.prompt));
-    fmt::print(
-        "  layer behind {} tokens: attention {:.0f} us, router{} {:.0f} us, slots {:.0f} us, "
-        "experts {:.0f} us: {:.1f} % outside ({:.1f} to {:.1f}){}\n",
-        long_context, f.attention_us.middle,
-        config.shared_intermediate_size > 0 ? " and shared expert" : "", f.router_us.middle,
-        f.slots_us.middle, f.experts_us.middle, f.outside_percent.middle, f.outside_percent.low,
-        f.outside_percent.high, verdict(f.outside_percent.middle, asked.outside_percent, true));
+        given.folder, kernels().name, given.kv_name(), given.n_threads,
+        own_time ? "the thread's" : "wall", how.name, given.rounds);
+  for (std::size_t i = 0; i < given.experts.size(); ++i) {
+    const auto measured = measure_precisions(given, i, memory, how, experts_profile);
+    if (!measured) return fail(measured.error());
+    results.push_back(json_of(*measured));
+    if (!given.json) print(*measured);
   }
   report["precisions"] = results;
-  if (json) fmt::print("{}\n", report.dump(2));
+  if (given.json) fmt::print("{}\n", report.dump(2));
 }

@@ -287,26 +287,10 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
   return config;
 }
 
-result<model_config> parse_model_config(std::string_view text, const std::string& place) {
-  // Copying and printing JSON values recurses; this bounds how deep, and finds fields given twice.
-  if (const auto sound = json_document::parse(text, place); !sound) return sound.error();
-  const json content = json::parse(text);
-  if (!content.is_object())
-    return error{
-        errc::malformed,
-        fmt::format("{}: found {}, expected the JSON object of a Hugging Face config.json; "
-                    "copy it from where the model came from",
-                    place, content.type_name())};
+namespace {
 
-  field_reader fields(content, place);
-  model_config config;
-  read_family(fields, config);
-  if (!fields.ok()) return fields.problem();
-  if (config.kind == family::switch_transformers) {
-    read_switch_config(fields, config);
-    if (!fields.ok()) return fields.problem();
-    return config;
-  }
+/// The sizes that every decoder states.
+void read_sizes(field_reader& fields, model_config& config) {
   const bool qwen = is_qwen(config.kind);
   const json* activation = fields.find("hidden_act");
   if (activation != nullptr && *activation != "silu" && *activation != "swish")
@@ -328,9 +312,9 @@ result<model_config> parse_model_config(std::string_view text, const std::string
   fields.natural("max_position_embeddings", 1, 1 << 20, config.max_context);
   fields.positive("rms_norm_eps", 1.0, config.rms_norm_eps, qwen ? 1e-6 : 1e-5);
   fields.flag("tie_word_embeddings", config.tied_embeddings);
-  read_family_fields(fields, config);
-  if (!fields.ok()) return fields.problem();
+}
 
+void read_head_size(field_reader& fields, model_config& config) {
   if (config.hidden_size % config.n_heads != 0 && fields.find("head_dim") == nullptr)
     fields.fail(errc::out_of_range, "hidden_size",
                 fmt::format("{} is no multiple of num_attention_heads {}; state head_dim",
@@ -348,6 +332,9 @@ result<model_config> parse_model_config(std::string_view text, const std::string
   if (config.head_dim % 2 != 0)
     fields.fail(errc::out_of_range, "head_dim",
                 fmt::format("{} is odd, rotary positions need pairs", config.head_dim));
+}
+
+void check_counts(field_reader& fields, const model_config& config) {
   if (config.n_heads % config.n_kv_heads != 0)
     fields.fail(errc::out_of_range, "num_key_value_heads",
                 fmt::format("{} does not divide num_attention_heads {}", config.n_kv_heads,
@@ -361,9 +348,30 @@ result<model_config> parse_model_config(std::string_view text, const std::string
     fields.fail(errc::out_of_range, "vocab_size",
                 fmt::format("{} does not hold bos_token_id {} and eos_token_id {}",
                             config.vocab_size, config.bos_id, config.eos_id));
+}
 
+void read_rope_parameters(field_reader& fields, const json& rope, model_config& config) {
+  const json plain = {{"rope_type", "default"}, {"rope_theta", config.rope_theta}};
+  const bool states_theta_alone = rope.is_object() && fields.find("rope_theta") == nullptr &&
+                                  rope.contains("rope_theta") && rope["rope_theta"].is_number() &&
+                                  rope["rope_theta"].get<double>() > 0;
+  json stated = rope;
+  if (states_theta_alone) {
+    config.rope_theta = rope["rope_theta"].get<double>();
+    stated["rope_theta"] = plain["rope_theta"];
+  }
+  if (stated.is_object() && !stated.contains("rope_type")) stated["rope_type"] = "default";
+  if (stated != plain)
+    fields.fail(errc::unsupported, "rope_parameters",
+                fmt::format("{} would change the computation, supported is rope_type default "
+                            "with rope_theta",
+                            field_reader::shown(rope)));
+}
+
+void read_positions(field_reader& fields, model_config& config) {
   // Qwen states a window and switches it off by use_sliding_window.
-  if (const json* window = fields.find("sliding_window"); window != nullptr && !qwen) {
+  if (const json* window = fields.find("sliding_window");
+      window != nullptr && !is_qwen(config.kind)) {
     if (!window->is_number_unsigned() || window->get<std::uint64_t>() < config.max_context)
       fields.fail(errc::unsupported, "sliding_window",
                   fmt::format("{} would hide earlier tokens, supported is null or at least "
@@ -374,24 +382,12 @@ result<model_config> parse_model_config(std::string_view text, const std::string
     fields.fail(errc::unsupported, "rope_scaling",
                 fmt::format("{} would change the computation, supported is null",
                             field_reader::shown(*rope)));
-  if (const json* rope = fields.find("rope_parameters")) {
-    const json plain = {{"rope_type", "default"}, {"rope_theta", config.rope_theta}};
-    const bool states_theta_alone =
-        rope->is_object() && fields.find("rope_theta") == nullptr && rope->contains("rope_theta") &&
-        (*rope)["rope_theta"].is_number() && (*rope)["rope_theta"].get<double>() > 0;
-    json stated = *rope;
-    if (states_theta_alone) {
-      config.rope_theta = (*rope)["rope_theta"].get<double>();
-      stated["rope_theta"] = plain["rope_theta"];
-    }
-    if (stated.is_object() && !stated.contains("rope_type")) stated["rope_type"] = "default";
-    if (stated != plain)
-      fields.fail(errc::unsupported, "rope_parameters",
-                  fmt::format("{} would change the computation, supported is rope_type default "
-                              "with rope_theta",
-                              field_reader::shown(*rope)));
-  }
-  // What other models add to the computation; found by name rather than ignored.
+  if (const json* rope = fields.find("rope_parameters"))
+    read_rope_parameters(fields, *rope, config);
+}
+
+/// What other models add to the computation; found by name rather than ignored.
+void refuse_additions(field_reader& fields, const model_config& config) {
   for (const char* field : {"mlp_bias", "use_sliding_window", "alibi"})
     fields.neutral(field, false);
   fields.neutral("partial_rotary_factor", 1.0);
@@ -403,7 +399,7 @@ result<model_config> parse_model_config(std::string_view text, const std::string
   fields.neutral("embedding_multiplier", 1.0);
   fields.neutral("logits_scaling", 1.0);
   fields.neutral("scoring_func", "softmax");
-  if (!qwen) {
+  if (!is_qwen(config.kind)) {
     fields.neutral("decoder_sparse_step", 1);
     fields.neutral("mlp_only_layers", json::array());
   }
@@ -415,7 +411,38 @@ result<model_config> parse_model_config(std::string_view text, const std::string
                   fmt::format("{} would change the computation, supported is null (or leaving it "
                               "out)",
                               field_reader::shown(*found)));
-  if (qwen) read_dense_blocks(fields, config);
+}
+
+}  // namespace
+
+result<model_config> parse_model_config(std::string_view text, const std::string& place) {
+  // Copying and printing JSON values recurses; this bounds how deep, and finds fields given twice.
+  if (const auto sound = json_document::parse(text, place); !sound) return sound.error();
+  const json content = json::parse(text);
+  if (!content.is_object())
+    return error{
+        errc::malformed,
+        fmt::format("{}: found {}, expected the JSON object of a Hugging Face config.json; "
+                    "copy it from where the model came from",
+                    place, content.type_name())};
+
+  field_reader fields(content, place);
+  model_config config;
+  read_family(fields, config);
+  if (!fields.ok()) return fields.problem();
+  if (config.kind == family::switch_transformers) {
+    read_switch_config(fields, config);
+    if (!fields.ok()) return fields.problem();
+    return config;
+  }
+  read_sizes(fields, config);
+  read_family_fields(fields, config);
+  if (!fields.ok()) return fields.problem();
+  read_head_size(fields, config);
+  check_counts(fields, config);
+  read_positions(fields, config);
+  refuse_additions(fields, config);
+  if (is_qwen(config.kind)) read_dense_blocks(fields, config);
   if (!fields.ok()) return fields.problem();
   return config;
 }
