@@ -1,7 +1,7 @@
 // A rehearsal against the emulation of the same plan and arrivals: what both say a token takes, and what crossed the links.
 //
 // bench_rehearsal MODEL CLUSTER STRATEGY [--budget PERCENT] [--no-reports] [--dilation X] [--requests N] [--new-tokens N]
-//                 [--in-flight K]... [--costs NAME] [--most-time-percent P] [--most-bytes-percent P]
+//                 [--in-flight K]... [--costs NAME] [--most-time-percent P] [--most-bytes-percent P] [--only-emulated]
 //
 // `ordermoe cluster up --netns --rehearse` starts a process for each server (as root); for each K (1 and 4) the requests
 // are asked in K rows, each request of a row when the one before it has ended, of the nodes and of the emulation alike.
@@ -9,7 +9,8 @@
 // of frame, how far the nodes' are from the emulation's, and by how much the devices' time exceeded what was charged.
 // Nothing of the nodes' is corrected, but that the dilation is taken out of times. With --no-reports nothing that is
 // measured is decided by: no load reports, and links as the cluster file states them, as the emulation has them. Exit code 1 where the time of a token, or
-// the bytes of tokens, calls, outputs or KV rows, are further from the emulation's than given.
+// the bytes of tokens, calls, outputs or KV rows, are further from the emulation's than given. --only-emulated starts nothing and
+// prints what the emulation says, of the plan that `cluster up` would make: anybody may, on any machine.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -54,6 +55,10 @@ bool ordermoe_does(const std::string& command) {
   std::_Exit(1);
 }
 
+void run(const std::string& command) {
+  if (!ordermoe_does(command)) give_up(fmt::format("`ordermoe {}` failed", command));
+}
+
 template <class T>
 T take(result<T> value) {
   if (value) return std::move(*value);
@@ -62,7 +67,7 @@ T take(result<T> value) {
 
 struct options {
   std::string model, cluster, strategy, budget, costs = "mixtral-8x7b";
-  bool reports = true;
+  bool reports = true, only_emulated = false;
   double dilation = 1;
   std::size_t requests = 12;
   std::uint32_t new_tokens = 48;
@@ -217,9 +222,6 @@ class rehearsed_cluster {
     }
     return all;
   }
-  static void run(const std::string& command) {
-    if (!ordermoe_does(command)) give_up(fmt::format("`ordermoe {}` failed", command));
-  }
   fs::path folder_ =
       fs::temp_directory_path() / fmt::format("ordermoe-bench-rehearsal-{}", ::getpid());
   std::vector<std::unique_ptr<actors::cluster_client>> clients_;
@@ -240,6 +242,18 @@ actors::service_options emulated_options(const options& given, const fs::path& p
   auto made = take(setup::prepare(world, request, work)).service;
   made.mode = actors::run_mode::emulated;
   if (!given.reports) made.load_period_ns = 0;
+  return made;
+}
+
+/// By the plan that a cluster would get.
+actors::service_options emulated_alone(const options& given, job& work) {
+  const auto plan =
+      fs::temp_directory_path() / fmt::format("ordermoe-bench-rehearsal-{}.json", ::getpid());
+  run(fmt::format("plan --model {} --cluster {} --strategy {} --costs {}{} --out {} > /dev/null",
+                  given.model, given.cluster, given.strategy, given.costs,
+                  given.budget.empty() ? "" : " --quality-budget " + given.budget, plan.string()));
+  auto made = emulated_options(given, plan, work);
+  fs::remove(plan);
   return made;
 }
 
@@ -307,12 +321,29 @@ std::string difference(double found, double expected) {
   return fmt::format("{:+.2f} %", percent(found, expected));
 }
 
-void print(const options& given, std::size_t in_flight, const outcome& expected,
-           const outcome& found, const nlohmann::json& before, const nlohmann::json& after) {
-  const auto emulated = mean_times(expected, 1), rehearsed = mean_times(found, given.dilation);
+void print_title(const options& given, std::size_t in_flight) {
   fmt::print("{}{}{}, {} in flight, dilation {:g}\n", given.strategy,
              given.budget.empty() ? "" : fmt::format(" {} %", given.budget),
              given.reports ? "" : ", reports off and links as stated", in_flight, given.dilation);
+}
+
+int print_emulated(const options& given) {
+  job work;
+  const auto how = emulated_alone(given, work);
+  for (const auto in_flight : given.in_flight) {
+    const auto mean = mean_times(emulate(how, requests_of(how, given), in_flight), 1);
+    print_title(given, in_flight);
+    fmt::print("  {:<12}{:>14}\n", "", "emulated");
+    fmt::print("  {:<12}{:>14.2f} ms, mean after the first\n", "token", mean.token_ms);
+    fmt::print("  {:<12}{:>14.2f} ms\n\n", "first", mean.first_ms);
+  }
+  return 0;
+}
+
+void print(const options& given, std::size_t in_flight, const outcome& expected,
+           const outcome& found, const nlohmann::json& before, const nlohmann::json& after) {
+  const auto emulated = mean_times(expected, 1), rehearsed = mean_times(found, given.dilation);
+  print_title(given, in_flight);
   fmt::print("  {:<12}{:>14}{:>14}{:>10}\n", "", "emulated", "rehearsed", "");
   const auto row = [](const char* name, double a, double b, const char* unit) {
     fmt::print("  {:<12}{:>14.2f}{:>14.2f}{:>10} {}\n", name, a, b, difference(b, a), unit);
@@ -349,7 +380,7 @@ options read_arguments(int argc, char** argv) {
     fmt::print(stderr,
                "usage: bench_rehearsal MODEL CLUSTER STRATEGY [--budget PERCENT] [--no-reports] "
                "[--dilation X] [--requests N] [--new-tokens N] [--in-flight K]... [--costs NAME] "
-               "[--most-time-percent P] [--most-bytes-percent P]\n");
+               "[--most-time-percent P] [--most-bytes-percent P] [--only-emulated]\n");
     std::exit(2);
   }
   options given;
@@ -358,8 +389,8 @@ options read_arguments(int argc, char** argv) {
   given.strategy = argv[3];
   for (int i = 4; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--no-reports") {
-      given.reports = false;
+    if (name == "--no-reports" || name == "--only-emulated") {
+      (name == "--no-reports" ? given.reports : given.only_emulated) = name != "--no-reports";
       continue;
     }
     if (i + 1 >= argc) give_up(fmt::format("found {} without a value", name));
@@ -392,6 +423,7 @@ options read_arguments(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const auto given = read_arguments(argc, argv);
+  if (given.only_emulated) return print_emulated(given);
   rehearsed_cluster cluster(given);
   job work;
   const auto how = emulated_options(given, cluster.plan(), work);
