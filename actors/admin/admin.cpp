@@ -86,12 +86,13 @@ void admin_state::take(admin_order& order) {
   auto document = json_document::parse(order.text, "order");
   if (!document) return book->refuse(taken, document.error());
   const auto root = (*document)->root();
-  root.only({"ref", "verb", "arguments", "dry_run", "token"});
+  root.only({"ref", "verb", "arguments", "dry_run", "token", "by_token_alone"});
   taken->ref = root.at("ref").unsigned_integer();
   taken->verb = root.at("verb").string();
   if (const auto dry = root.find("dry_run")) taken->dry_run = dry->boolean();
   std::string secret;
   if (const auto token = root.find("token")) secret = token->string();
+  if (const auto alone = root.find("by_token_alone")) taken->by_token_alone = alone->boolean();
   const auto arguments = root.at("arguments");
   const auto found =
       std::ranges::find_if(verbs(), [&](const verb& each) { return taken->verb == each.name; });
@@ -101,16 +102,11 @@ void admin_state::take(admin_order& order) {
                         {errc::usage, fmt::format("found verb '{}', expected one of those of "
                                                   "`ordermoe admin --help`",
                                                   taken->verb)});
-  if (!secret.empty())
-    if (auto raised = raise(*taken, secret); !raised) return book->refuse(taken, raised.error());
+  if (!secret.empty() || taken->by_token_alone)
+    if (auto raised = raise(*taken, secret); !raised)
+      return book->refuse(taken, raised.error(), "token");
   if (rank_of(taken->role) < found->least)
-    return book->refuse(
-        taken,
-        {errc::usage,
-         fmt::format("{} takes a certificate of role {}, this one is of {}; "
-                     "issue one with `ordermoe cert issue NAME --role {}`, or show a "
-                     "token of `token create` by --token-file",
-                     taken->verb, to_string(found->least), taken->role, to_string(found->least))});
+    return book->refuse(taken, lacks_role(*taken, found->least), "role");
   if (found->changes) {
     taken->operation = fmt::format("{}.{}.{}", name_of(id()), context().seat->boot, ++n_operations);
     book->audit(taken, log_event::audit_ordered, without_secret(order.text).substr(0, 500));
@@ -131,10 +127,22 @@ result<void> admin_state::raise(order_in_hand& order, const std::string& secret)
     book->note(log_event::token_refused, {{"client", order.who}, {"why", shown.error().message}});
     return shown.error();
   }
-  if (rank_of(shown->role) <= rank_of(order.role)) return {};
+  if (!order.by_token_alone && rank_of(shown->role) <= rank_of(order.role)) return {};
   order.role = shown->role;
   order.token = shown->name;
   return {};
+}
+
+error admin_state::lacks_role(const order_in_hand& order, rank least) {
+  if (order.by_token_alone)
+    return {errc::usage,
+            fmt::format("{} takes a token of role {}, this one is of {}; make one with "
+                        "`ordermoe admin token create NAME --role {}`",
+                        order.verb, to_string(least), order.role, to_string(least))};
+  return {errc::usage, fmt::format("{} takes a certificate of role {}, this one is of {}; "
+                                   "issue one with `ordermoe cert issue NAME --role {}`, or show a "
+                                   "token of `token create` by --token-file",
+                                   order.verb, to_string(least), order.role, to_string(least))};
 }
 
 ordered_json admin_state::names_of(const std::set<std::uint32_t>& servers) const {

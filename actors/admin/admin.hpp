@@ -7,8 +7,9 @@
 /// What an operator sees of a running cluster and changes in it. Every node has an admin; whoever is connected to a node
 /// asks that one, and it asks the others where that takes all of them.
 ///
-/// An order is a JSON text {"ref", "verb", "arguments", "dry_run", "token"}; its reply {"ref", "result"}, where something changes
-/// with "operation", "epoch_before" and "epoch_after", or {"ref", "problem": {"code", "message"}}.
+/// An order is a JSON text {"ref", "verb", "arguments", "dry_run", "token", "by_token_alone"}; its reply {"ref", "result"}, where
+/// something changes with "operation", "epoch_before" and "epoch_after", or {"ref", "problem": {"code", "message", "lacks"}}, with
+/// "lacks" ("token" or "role") where another bearer might be heard.
 ///
 ///   verb             role      arguments                      what
 ///   status           viewer                                   a line for each node, who is asked all at once
@@ -47,7 +48,8 @@
 ///   policy.set       admin     policy (members to change)     on all servers
 ///
 /// `token`, where it is there, is the secret of a token (tokens.hpp), by whose role the order counts where that is more than
-/// the certificate's.
+/// the certificate's. With `by_token_alone` it counts by the token's role whatever the certificate's, and not without a token:
+/// so orders come that a gateway hands on for others, who have no certificate. Their replies name the token and its role ("bearer").
 ///
 /// Admins say to each other: parts of a change of plan; {"ask", "of"}, answered by {"told", "report"}, for what is asked of the
 /// whole cluster (how each does, or what its routers chose); and {"policy"} and {"tokens"} when one changes and when a server is connected again.

@@ -131,8 +131,9 @@ struct admin_state {
   void tick();
   void take(admin_order& order);
   static std::string without_secret(const std::string& text);
-  /// To the role of a token, where that is more than the certificate's.
+  /// To the role of a token, where that is more than the certificate's, or alone counts.
   result<void> raise(order_in_hand& order, const std::string& secret);
+  static error lacks_role(const order_in_hand& order, rank least);
   ordered_json names_of(const std::set<std::uint32_t>& servers) const;
   std::string server_name(std::uint32_t server) const;
 

@@ -70,14 +70,18 @@ void order_book::answer(const order_ptr& order, const ordered_json& reply) {
   const auto tell = std::exchange(order->reply, nullptr);
   if (!tell) return;
   ordered_json full{{"ref", order->ref}};
+  if (order->by_token_alone && !order->token.empty())
+    full["bearer"] = {{"token", order->token}, {"role", order->role}};
   full.update(reply);
   tell(full.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
 }
 
-void order_book::refuse(const order_ptr& order, const error& why) {
+void order_book::refuse(const order_ptr& order, const error& why, const char* lacks) {
   if (!order->operation.empty() && order->reply)
     audit(order, log_event::audit_refused, why.message);
-  answer(order, {{"problem", {{"code", static_cast<int>(why.code)}, {"message", why.message}}}});
+  ordered_json problem{{"code", static_cast<int>(why.code)}, {"message", why.message}};
+  if (lacks != nullptr) problem["lacks"] = lacks;
+  answer(order, {{"problem", std::move(problem)}});
 }
 
 void order_book::tell(const order_ptr& order, ordered_json content) {

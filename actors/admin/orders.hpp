@@ -26,8 +26,9 @@ struct order_in_hand {
   std::uint64_t ref = 0;
   std::string who, role, verb;
   bool dry_run = false;
-  std::string operation;  ///< Empty where it changes nothing.
-  std::string token;      ///< By whose name it has its role; empty: by the certificate.
+  std::string operation;        ///< Empty where it changes nothing.
+  std::string token;            ///< By whose name it has its role; empty: by the certificate.
+  bool by_token_alone = false;  ///< Its role is the token's, whatever the certificate's.
   std::uint64_t epoch_before = 0;
   std::function<void(std::string)> reply;  ///< Empty once it is answered.
 };
@@ -52,7 +53,8 @@ class order_book {
   /// `what` is one of the audit's events.
   void audit(const order_ptr& order, log_event what, const std::string& text);
 
-  void refuse(const order_ptr& order, const error& why);
+  /// `lacks`: "token" or "role" where another bearer might be heard; null: whoever asks, it is refused.
+  void refuse(const order_ptr& order, const error& why, const char* lacks = nullptr);
   /// Of an order that changes nothing.
   void tell(const order_ptr& order, nlohmann::ordered_json content);
   /// Of one that does, or would. `secret`: members of the reply that are kept nowhere.

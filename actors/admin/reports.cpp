@@ -130,6 +130,7 @@ ordered_json difference_report(const service_context& context,
         if (had && !has) loses.push_back({layer, expert});
       }
     servers.push_back({{"name", context.servers.servers[server].name},
+                       {"bytes_to_load", of.content.bytes_to[server]},
                        {"gains", std::move(gains)},
                        {"loses", std::move(loses)}});
   }

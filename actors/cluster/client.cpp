@@ -134,6 +134,15 @@ class cluster_client::content final : public net::transport_user {
     return error{errc::timed_out, fmt::format("{} did not answer {}", node_name_, verb)};
   }
 
+  void give(const bearer_order& order, order_sink sink) {
+    std::unique_lock lock(mutex_);
+    const auto ref = next_++;
+    given_[ref] = std::move(sink);
+    lock.unlock();
+    if (!say(control_kind::order, order_text(ref, order)))
+      end_order(ref, error{errc::io, gone_text()});
+  }
+
   void run_expert(expert_ask ask, expert_sink sink) {
     std::unique_lock lock(mutex_);
     const auto ref = ask.ref = next_++;
@@ -226,6 +235,15 @@ class cluster_client::content final : public net::transport_user {
     changed_.notify_all();
   }
 
+  /// Once, whoever is the first to say so; false where nobody waits for it.
+  bool end_order(std::uint64_t ref, const result<std::string>& reply) {
+    std::unique_lock lock(mutex_);
+    auto found = given_.extract(ref);
+    lock.unlock();
+    if (!found.empty()) found.mapped()(reply);
+    return !found.empty();
+  }
+
   static expert_answer not_run(std::uint64_t ref, std::string why) {
     expert_answer answer;
     answer.ref = ref;
@@ -243,13 +261,16 @@ class cluster_client::content final : public net::transport_user {
   }
 
   void lose(const std::string& why) {
-    std::vector<std::uint64_t> left, experts;
+    std::vector<std::uint64_t> left, experts, orders;
     set([&] {
       up_ = false;
       problem_ = why;
       for (const auto& [ref, sink] : sinks_) left.push_back(ref);
       for (const auto& [ref, sink] : experts_) experts.push_back(ref);
+      for (const auto& [ref, sink] : given_) orders.push_back(ref);
     });
+    for (const auto ref : orders)
+      end_order(ref, error{errc::io, fmt::format("{} went away: {}", node_name_, why)});
     for (const auto ref : experts)
       end_expert(not_run(ref, fmt::format("{} went away: {}", node_name_, why)));
     for (const auto ref : left)
@@ -294,6 +315,7 @@ class cluster_client::content final : public net::transport_user {
         (!problem->is_object() || !problem->value("code", nlohmann::ordered_json()).is_number() ||
          !problem->value("message", nlohmann::ordered_json()).is_string()))
       return give_up({errc::malformed, "a problem without code and message"});
+    if (end_order(ref, reply.dump())) return;
     set([&] {
       replies_.emplace(
           ref, failed ? result<std::string>(error{static_cast<errc>((*problem)["code"].get<int>()),
@@ -330,6 +352,7 @@ class cluster_client::content final : public net::transport_user {
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, waiting_answer> sinks_;
   std::map<std::uint64_t, expert_sink> experts_;
+  std::map<std::uint64_t, order_sink> given_;
   std::map<std::uint64_t, result<std::string>> replies_;
   std::optional<std::string> status_;
 };
@@ -374,6 +397,9 @@ result<std::string> cluster_client::order(const std::string& verb, const std::st
                                           bool dry_run, std::chrono::milliseconds longest,
                                           const std::string& token) {
   return content_->order(verb, arguments, dry_run, longest, token);
+}
+void cluster_client::give(const bearer_order& order, order_sink sink) {
+  content_->give(order, std::move(sink));
 }
 result<std::string> cluster_client::status(std::chrono::milliseconds longest) {
   return content_->status(longest);

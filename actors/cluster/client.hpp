@@ -44,6 +44,8 @@ class cluster_client {
   /// problem that the node tells; timed_out; io where it went away.
   result<std::string> order(const std::string& verb, const std::string& arguments, bool dry_run,
                             std::chrono::milliseconds longest, const std::string& token = {});
+  /// An order for whoever has a token. The sink is called once, on another thread, also where the node goes away.
+  void give(const bearer_order& order, order_sink sink);
   /// What the node says of itself: JSON. Error: timed_out; io where it went away.
   result<std::string> status(std::chrono::milliseconds longest);
 

@@ -211,6 +211,15 @@ result<std::uint64_t> parse_cancel(std::string_view text) {
   });
 }
 
+std::string order_text(std::uint64_t ref, const bearer_order& content) {
+  return text_of({{"ref", ref},
+                  {"verb", content.verb},
+                  {"arguments", ordered_json::parse(content.arguments)},
+                  {"dry_run", content.dry_run},
+                  {"token", content.token},
+                  {"by_token_alone", true}});
+}
+
 std::string token_text(const answer_token& token) {
   if (!token.loss && token.logprobs.empty() && is_plain(token.text))
     return fmt::format(R"({{"ref":{},"index":{},"id":{},"text":"{}","time_ns":{}{}}})",

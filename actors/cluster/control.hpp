@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,18 @@ struct remote_request {
   bool tells_tokens = true;  ///< As they come; otherwise the whole answer alone is sent.
 };
 
+/// An order for whoever has a token: it counts by the token's role alone, not by that of who hands it on.
+struct bearer_order {
+  std::string verb;
+  std::string arguments = "{}";  ///< JSON: an object.
+  std::string token;             ///< The secret.
+  bool dry_run = false;
+};
+/// The reply's JSON without its ref, as admin.hpp has it: with a result or a problem. Error: io where the node went away.
+using order_sink = std::function<void(const result<std::string>& reply)>;
+
 std::string submit_text(const remote_request& content);
+std::string order_text(std::uint64_t ref, const bearer_order& content);
 std::string cancel_text(std::uint64_t ref);
 /// The tokens' and outcomes' `request` is the client's ref.
 std::string token_text(const answer_token& token);

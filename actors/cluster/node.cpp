@@ -230,6 +230,15 @@ class node::content final : public net::transport_user {
     return j.dump();
   }
 
+  void give(const bearer_order& order, order_sink sink) {
+    service_->administer("gateway", net::to_string(net::role::viewer), order_text(0, order),
+                         [sink = std::move(sink)](const std::string& reply) {
+                           auto told = ordered_json::parse(reply);
+                           told.erase("ref");
+                           sink(told.dump());
+                         });
+  }
+
   // ------------------------------------------------------------------------- of the transport's thread
 
   void take(peer_id from, std::vector<session_event> events) override {
@@ -975,6 +984,9 @@ void node::cancel(std::uint64_t request) {
 }
 result<std::string> node::status_json() {
   return content_->status_json();
+}
+void node::give(const bearer_order& order, order_sink sink) {
+  content_->give(order, std::move(sink));
 }
 std::size_t node::outstanding() const {
   return content_->outstanding();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/cluster/control.hpp"
 #include "actors/service/service.hpp"
 #include "config/drift_watch.hpp"
 #include "model/checkpoint/expert_shelf.hpp"
@@ -57,6 +58,8 @@ class node {
   void cancel(std::uint64_t request);
   /// JSON: who it is, its peers, its requests, what it keeps and counted. Error: timed_out.
   result<std::string> status_json();
+  /// An order of a user of this process who has a token. The sink is called once, on another thread, but for after stop().
+  void give(const bearer_order& order, order_sink sink);
   std::size_t outstanding() const;
   const std::vector<net::address>& listens_at() const;
   /// Lets all that is on its way here arrive, then writes the closing lines of the trace.
