@@ -23,6 +23,7 @@ struct selector_state {
   /// Counts the load reports and tables taken in; names the snapshot with the server.
   std::uint64_t snapshot = 0;
   execution_counts executions{};
+  std::vector<execution_counts> by_layer;  ///< As many as were decided on.
   activation_report seen;  ///< Where a monitor runs.
   std::uint32_t seen_rows = 0;
 
@@ -93,9 +94,7 @@ struct selector_state {
     const auto& members = placed.plan.residence[query.access].layers;
     if (query.layer + 1 < members.size()) input.next_members = members[query.layer + 1];
     auto choice = decide(*placed.tables, input);
-    for (const auto& row : choice.rows)
-      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
-        ++executions[static_cast<std::size_t>(classify(id, row.targets[j], row.choice.slots[j]))];
+    count(query.layer, choice);
     if (view->monitor) observe(query.layer, choice);
     if (view->tracing())
       view->trace(trace::decision_line(
@@ -103,6 +102,16 @@ struct selector_state {
           snapshot, view->time_ns(self), choice));
     self->send(query.token, decided{std::move(choice), std::move(query.hidden),
                                     std::move(query.normed), std::move(query.allowance)});
+  }
+
+  void count(std::uint32_t layer, const chunk_decision& choice) {
+    if (by_layer.size() <= layer) by_layer.resize(layer + 1);
+    for (const auto& row : choice.rows)
+      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
+        const auto kind = classify(id, row.targets[j], row.choice.slots[j]);
+        ++executions[static_cast<std::size_t>(kind)];
+        ++by_layer[layer][static_cast<std::size_t>(kind)];
+      }
   }
 
   /// Targets of the rows decided on, told to the monitor when they are many and with each load
@@ -144,7 +153,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
             [&state](const wire::load_report& report) { state.take_in(report); },
             [&state](decide_by& message) { state.take_in(message); },
             [&state](status_query) {
-              return selector_status{state.executions, state.snapshot};
+              return selector_status{state.executions, state.by_layer, state.snapshot};
             },
         };
       });

@@ -153,17 +153,28 @@ names names_of(const json& servers) {
   return made;
 }
 
+/// [n_execution_kinds]; nothing where it is something else.
+void add_kinds(families& to, const json& told, const labels& of) {
+  if (!told.is_array() || told.size() != serving::n_execution_kinds) return;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    if (!told[i].is_number()) continue;
+    auto with = of;
+    with.push_back({"kind", serving::to_string(static_cast<serving::execution_kind>(i))});
+    to.add(told[i].get<double>(), std::move(with));
+  }
+}
+
 void add_executions(families& to, const json& servers) {
   to.begin("ordermoe_executions_total", "Expert slots, by where and what ran.",
            MetricType::Counter);
+  for (const auto& server : servers)
+    add_kinds(to, array(server, "executions"), {{"server", name_of(server)}});
+  to.begin("ordermoe_layer_executions_total", "The same by layer, as far as any ran.",
+           MetricType::Counter);
   for (const auto& server : servers) {
-    const auto told = array(server, "executions");
-    if (told.size() != serving::n_execution_kinds) continue;
-    for (std::size_t i = 0; i < told.size(); ++i)
-      if (told[i].is_number())
-        to.add(told[i].get<double>(),
-               {{"server", name_of(server)},
-                {"kind", serving::to_string(static_cast<serving::execution_kind>(i))}});
+    const auto layers = array(server, "layer_executions");
+    for (std::size_t layer = 0; layer < layers.size(); ++layer)
+      add_kinds(to, layers[layer], {{"server", name_of(server)}, {"layer", std::to_string(layer)}});
   }
 }
 

@@ -378,6 +378,7 @@ struct decide_by {
 
 struct selector_status {
   execution_counts executions{};
+  std::vector<execution_counts> layer_executions;  ///< Of layer 0 on, as far as any was decided on.
   std::uint64_t snapshot = 0;
 };
 

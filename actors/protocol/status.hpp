@@ -70,6 +70,7 @@ struct server_status {
   std::int64_t wait_ns = 0;
   server_ledger ledger;
   execution_counts executions{};
+  std::vector<execution_counts> layer_executions;  ///< Of layer 0 on, as far as any was decided on.
   std::uint64_t snapshot = 0;
 };
 

@@ -33,6 +33,7 @@ void ask_server(console_self* self, const pending_status& pending, const server_
     into.waiting_batches = parts.waiting_batches;
     into.wait_ns = parts.wait_ns;
     into.executions = parts.executions;
+    into.layer_executions = parts.layer_executions;
     into.snapshot = parts.snapshot;
     const auto peak = into.ledger.kv_peak_bytes;
     into.ledger = parts.ledger;
@@ -50,6 +51,7 @@ void ask_server(console_self* self, const pending_status& pending, const server_
   ask<selector_status>(self, pending, view.selector,
                        [m](service_status& status, const auto& answer) {
                          status.servers[m].executions = answer.executions;
+                         status.servers[m].layer_executions = answer.layer_executions;
                          status.servers[m].snapshot = answer.snapshot;
                        });
 }

@@ -20,6 +20,7 @@ nlohmann::ordered_json server_json(const server_status& server) {
                            {"refused_frames", server.refused_frames},
                            {"sequences", server.sequences.size()},
                            {"executions", server.executions},
+                           {"layer_executions", server.layer_executions},
                            {"batches", server.ledger.batches},
                            {"rows", server.ledger.rows}};
   j["requests"] = nlohmann::ordered_json::array();
