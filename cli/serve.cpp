@@ -11,6 +11,7 @@
 #include "cli/service_manager.hpp"
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
+#include "gateway/starting_backend.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/texts.hpp"
@@ -98,6 +99,13 @@ result<planning::quality_terms> quality_of(const std::filesystem::path& plan) {
 struct behind_it {
   std::unique_ptr<gateway::backend> backend;
   gateway::served_model model;
+  gateway::starting_backend* starting = nullptr;  ///< The same, where it may not have started.
+
+  void start(gateway::starting_backend::start_function how) {
+    auto made = std::make_unique<gateway::starting_backend>(std::move(how));
+    starting = made.get();
+    backend = std::move(made);
+  }
 };
 
 result<behind_it> start_here(const serve_options& options) {
@@ -119,10 +127,7 @@ result<behind_it> start_here(const serve_options& options) {
     if (!quality) return quality.error();
     made.model.quality = *quality;
   }
-  const progress_display shown;
-  auto running = gateway::start_cluster(*wanted, work());
-  if (!running) return running.error();
-  made.backend = std::move(*running);
+  made.start([wanted = *wanted] { return gateway::start_cluster(wanted, work()); });
   return made;
 }
 
@@ -140,9 +145,8 @@ result<behind_it> start_node(const serve_options& options) {
     made.model.context = std::min<std::size_t>(made.model.context, file->most_positions);
   const auto log = open_log_as_told(options.log, file->log, file->name);
   if (!log) return log.error();
-  auto running = gateway::start_node(options.node, *log, work());
-  if (!running) return running.error();
-  made.backend = std::move(*running);
+  made.start(
+      [config = options.node, log = *log] { return gateway::start_node(config, log, work()); });
   return made;
 }
 
@@ -221,6 +225,15 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
   notify("READY=1");
 }
 
+/// Until what is behind the gateway has started. Errors: what it says; interrupted.
+result<void> wait_for(const gateway::starting_backend& starting) {
+  const progress_display shown;
+  for (;;) {
+    if (const auto outcome = starting.outcome()) return *outcome;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 result<void> serve(const serve_options& options, const CLI::App& command) {
   if (auto good = check_options(options, command); !good) return good;
   // What is wrong with an address, keys or TLS is said before anything takes long.
@@ -234,8 +247,11 @@ result<void> serve(const serve_options& options, const CLI::App& command) {
   auto wanted = gateway_of(options, std::move(behind->model));
   if (!wanted) return wanted.error();
   const auto model = wanted->model.id;
+  const auto* starting = behind->starting;
   auto running = gateway::gateway::start(std::move(*wanted), std::move(behind->backend));
   if (!running) return running.error();
+  if (starting != nullptr)
+    if (auto started = wait_for(*starting); !started) return started;
   say_ready(options, **running, model);
   while (!stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   notify("STOPPING=1");

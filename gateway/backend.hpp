@@ -25,9 +25,18 @@ class backend {
   /// Whether there is somebody to ask: servers in this process, which have a plan once they are started, or a session with a node
   /// of the cluster.
   virtual bool is_ready() const = 0;
+  /// Where it is not.
+  virtual std::string why_not_ready() const { return "no node of the cluster is connected"; }
   /// A JSON array of servers, each an object as a server tells of itself; of one that does not answer, its name and why, as
   /// "error". Waits.
   virtual result<std::string> servers() = 0;
+  /// Whether there is anything to administer: servers of one process have no admin.
+  virtual bool takes_orders() const { return false; }
+  /// An order of whoever has its token, to the admin of the node of this name, or to that of whichever node can be asked where it
+  /// is empty. Gives the name of who was asked. The sink is called once, but for stop(), on any thread, maybe before this
+  /// returns. Does not wait.
+  virtual std::string order(const std::string& node, const actors::bearer_order& order,
+                            actors::order_sink sink);
   /// No sink is called when it returns.
   virtual void stop() = 0;
 };

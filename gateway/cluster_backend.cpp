@@ -120,6 +120,33 @@ class cluster_backend final : public backend {
     return json_text(list);
   }
 
+  bool takes_orders() const override { return true; }
+
+  std::string order(const std::string& node, const actors::bearer_order& order,
+                    actors::order_sink sink) override {
+    std::unique_lock lock(mutex_);
+    const auto is_wanted = [&](const node_way& each) {
+      return node.empty() ? each.client != nullptr : each.name == node;
+    };
+    const auto found = std::ranges::find_if(nodes_, is_wanted);
+    if (found != nodes_.end() && found->client) {
+      const auto client = found->client;
+      const auto name = found->name;
+      lock.unlock();
+      client->give(order, std::move(sink));
+      return name;
+    }
+    std::vector<std::string> names;
+    for (const auto& each : nodes_) names.push_back(each.name);
+    lock.unlock();
+    sink(node.empty() ? error{errc::io, "no node of the cluster is connected"}
+         : std::ranges::find(names, node) == names.end()
+             ? error{errc::usage, fmt::format("found node '{}', expected one of {}",
+                                              node.substr(0, 64), fmt::join(names, ", "))}
+             : error{errc::io, fmt::format("{} is not connected", node)});
+    return node;
+  }
+
   void stop() override {
     {
       const std::lock_guard lock(mutex_);

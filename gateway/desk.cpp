@@ -12,6 +12,7 @@
 #include "gateway/openai/json_text.hpp"
 #include "gateway/openai/reply.hpp"
 #include "gateway/static_files.hpp"
+#include "planning/strategies/strategies.hpp"
 
 namespace ordermoe::gateway {
 
@@ -42,13 +43,16 @@ bool is_own_name(std::string_view host) {
          host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
+bool has_strange_origin(const net::http_request& request) {
+  const auto origin = request.field("origin");
+  const auto scheme = origin.find("://");
+  return !origin.empty() &&
+         (scheme == std::string_view::npos || origin.substr(scheme + 3) != request.field("host"));
+}
+
 /// A page of somebody else in a browser of this machine: it needs no answer to do harm.
 bool is_of_strange_page(const net::http_request& request) {
-  const auto host = request.field("host");
-  if (!is_own_name(host_of(host))) return true;
-  auto origin = request.field("origin");
-  const auto scheme = origin.find("://");
-  return !origin.empty() && (scheme == std::string_view::npos || origin.substr(scheme + 3) != host);
+  return !is_own_name(host_of(request.field("host"))) || has_strange_origin(request);
 }
 
 }  // namespace
@@ -71,7 +75,10 @@ std::string piece_of(const model::tokenizer& tokens, std::int32_t id) {
 }
 
 desk::desk(const gateway_options& options, backend& behind)
-    : options_(options), behind_(behind), random_(std::random_device()()) {
+    : options_(options),
+      behind_(behind),
+      orders_(behind, options.orders),
+      random_(std::random_device()()) {
   asker_ = std::thread([this] {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -96,28 +103,32 @@ void desk::stop() {
     changed_.notify_all();
   }
   if (asker_.joinable()) asker_.join();
+  orders_.stop();
 }
 
 // ------------------------------------------------------------------------------------------ routes
 
 const desk::route* desk::find_route(std::string_view path) {
   static constexpr route routes[] = {
-      {"POST", "/v1/chat/completions", &desk::chat, false},
-      {"POST", "/v1/completions", &desk::completions, false},
-      {"GET", "/v1/models", &desk::models, false},
-      {"POST", "/tokenize", &desk::tokenize, false},
-      {"POST", "/detokenize", &desk::detokenize, false},
-      {"GET", "/health", &desk::ready, true},
-      {"GET", "/health/live", &desk::live, true},
-      {"GET", "/health/ready", &desk::ready, true},
-      {"GET", "/metrics", &desk::metrics, false},
-      {"GET", "/ordermoe/status", &desk::status, false},
+      {"POST", "/v1/chat/completions", &desk::chat, guard::key},
+      {"POST", "/v1/completions", &desk::completions, guard::key},
+      {"GET", "/v1/models", &desk::models, guard::key},
+      {"POST", "/tokenize", &desk::tokenize, guard::key},
+      {"POST", "/detokenize", &desk::detokenize, guard::key},
+      {"GET", "/health", &desk::ready, guard::open},
+      {"GET", "/health/live", &desk::live, guard::open},
+      {"GET", "/health/ready", &desk::ready, guard::open},
+      {"GET", "/metrics", &desk::metrics, guard::key},
+      {"GET", "/ordermoe/status", &desk::status, guard::key},
+      {"POST", "/admin/orders", &desk::take_order, guard::token},
   };
-  static constexpr route one_model{"GET", "/v1/models/", &desk::models, false};
-  static constexpr route pages{"GET", "/", &desk::page, true};
+  static constexpr route one_model{"GET", "/v1/models/", &desk::models, guard::key};
+  static constexpr route one_order{"GET", "/admin/orders/", &desk::look_at_order, guard::token};
+  static constexpr route pages{"GET", "/", &desk::page, guard::open};
   for (const auto& each : routes)
     if (each.path == path) return &each;
-  if (path.starts_with(one_model.path)) return &one_model;
+  for (const auto* each : {&one_model, &one_order})
+    if (path.starts_with(each->path)) return each;
   return path == "/" || path.starts_with("/dashboard") ? &pages : nullptr;
 }
 
@@ -140,15 +151,20 @@ void desk::take(std::shared_ptr<net::http_exchange> from) {
 }
 
 bool desk::is_let_in(const route& at, net::http_exchange& from) {
-  if (at.is_open) return true;
+  if (at.by == guard::open) return true;
   const auto& request = from.request();
-  if (options_.keys.empty() && is_of_strange_page(request)) {
-    refuse(from, {.status = 403,
-                  .message = "this gateway has no API keys and answers pages of its own alone, "
-                             "under an address or localhost; start it with keys",
-                  .code = "forbidden"});
+  if (is_strange(at.by, request)) {
+    refuse(from,
+           {.status = 403,
+            .message = options_.keys.empty()
+                           ? "this gateway has no API keys and answers pages of its own alone, "
+                             "under an address or localhost; start it with keys"
+                           : "orders come from pages of this gateway alone; a proxy before it "
+                             "has to hand on the Host that it was asked for",
+            .code = "forbidden"});
     return false;
   }
+  if (at.by == guard::token) return true;
   if (options_.keys.allow(request.field("authorization"))) return true;
   const bool has_some = !request.field("authorization").empty();
   refuse(from, {.status = 401,
@@ -158,6 +174,12 @@ bool desk::is_let_in(const route& at, net::http_exchange& from) {
                                       "Authorization: Bearer YOUR_KEY).",
                 .code = has_some ? "invalid_api_key" : ""});
   return false;
+}
+
+/// A browser sends no token that a page does not know; what comes from another page is refused all the same.
+bool desk::is_strange(guard by, const net::http_request& request) const {
+  if (options_.keys.empty()) return is_of_strange_page(request);
+  return by == guard::token && has_strange_origin(request);
 }
 
 request_limits desk::limits() const {
@@ -181,7 +203,7 @@ void desk::live(const exchange& from) {
 void desk::ready(const exchange& from) {
   if (behind_.is_ready()) return reply(*from, R"({"status":"ready"})");
   refuse(*from, {.status = 503,
-                 .message = "no node of the cluster is connected",
+                 .message = behind_.why_not_ready(),
                  .type = "server_error",
                  .code = "not_ready",
                  .retry_after_s = 1});
@@ -420,6 +442,8 @@ void desk::status(const exchange& from) {
                             {"generation_tokens", figures_.generation_tokens},
                             {"budget_nats", figures_.budget_nats},
                             {"spent_nats", figures_.spent_nats},
+                            {"takes_orders", behind_.takes_orders()},
+                            {"strategies", planning::strategy_names()},
                             {"servers", ordered_json::parse(*servers)}};
     reply(*from, json_text(told));
   });
@@ -443,7 +467,10 @@ void desk::page(const exchange& from) {
       200,
       {{"Content-Type", file->type},
        {"Cache-Control", "no-cache"},
-       {"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'"},
+       {"Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
+        "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+       {"Referrer-Policy", "no-referrer"},
        {"X-Content-Type-Options", "nosniff"}},
       file->bytes);
 }

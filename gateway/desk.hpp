@@ -17,6 +17,7 @@
 #include "gateway/gateway.hpp"
 #include "gateway/openai/problem.hpp"
 #include "gateway/openai/request.hpp"
+#include "gateway/order_desk.hpp"
 
 /// Between the HTTP server and what answers. On the server's thread, but for what is said otherwise.
 namespace ordermoe::gateway {
@@ -40,7 +41,10 @@ class desk {
   /// The backend is not asked from here any more when it returns; what waits for a status is left. Once the server has
   /// stopped, and before the backend does. Not on the server's thread.
   void stop();
-  void use(net::http_server& server) { server_ = &server; }
+  void use(net::http_server& server) {
+    server_ = &server;
+    orders_.use(server);
+  }
 
   void take(std::shared_ptr<net::http_exchange> from);
 
@@ -59,15 +63,18 @@ class desk {
  private:
   using exchange = std::shared_ptr<net::http_exchange>;
   using answer_function = void (desk::*)(const exchange&);
+  /// Who may ask: everybody, who has a key where there are keys, or who has a token of the cluster, which its nodes look at.
+  enum class guard { open, key, token };
 
   struct route {
     std::string_view method;
     std::string_view path;
     answer_function answer;
-    bool is_open;  ///< Without a key.
+    guard by;
   };
   static const route* find_route(std::string_view path);
   bool is_let_in(const route& at, net::http_exchange& from);
+  bool is_strange(guard by, const net::http_request& request) const;
   bool knows(net::http_exchange& from, const std::string& model) const;
   request_limits limits() const;
 
@@ -81,6 +88,8 @@ class desk {
   void status(const exchange& from);
   void metrics(const exchange& from);
   void page(const exchange& from);
+  void take_order(const exchange& from) { orders_.take(from); }
+  void look_at_order(const exchange& from) { orders_.look(from); }
 
   void admit(std::shared_ptr<job> asked);
   /// Starts those that wait, as far as there is room.
@@ -96,6 +105,7 @@ class desk {
 
   const gateway_options& options_;
   backend& behind_;
+  order_desk orders_;
   net::http_server* server_ = nullptr;
   gateway_figures figures_;
   std::mt19937_64 random_;

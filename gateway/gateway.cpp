@@ -63,6 +63,12 @@ result<void> check_gateway(const gateway_options& options) {
   return {};
 }
 
+std::string backend::order(const std::string& node, const actors::bearer_order&,
+                           actors::order_sink sink) {
+  sink(error{errc::unsupported, "there is nothing to administer here"});
+  return node;
+}
+
 class gateway::content {
  public:
   content(gateway_options options, std::unique_ptr<backend> behind)

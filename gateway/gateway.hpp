@@ -34,6 +34,13 @@ struct served_model {
 /// Reads what a model's folder says. Errors name the file.
 result<served_model> describe_model(const std::filesystem::path& folder);
 
+/// Of operators' orders.
+struct order_times {
+  std::chrono::milliseconds hold{2'000};  ///< One that takes longer is answered with 202.
+  std::chrono::milliseconds second{
+      1'000};  ///< In which each verb's limit is counted; less where a test does not wait.
+};
+
 struct gateway_options {
   net::address listen{"127.0.0.1", 8080};
   std::optional<net::http_tls_files> tls;
@@ -45,6 +52,7 @@ struct gateway_options {
   std::size_t most_choices = 16;        ///< Of one request.
   std::uint32_t default_tokens = 1024;  ///< Of a chat that states none, at most.
   std::chrono::milliseconds longest_answer{120'000};
+  order_times orders;
   std::filesystem::path pages;  ///< Folder of a dashboard; empty, or not there: none.
 };
 

@@ -16,15 +16,15 @@ namespace {
 constexpr std::size_t shortest_key = 16;
 constexpr std::size_t most_file_bytes = 1u << 20;
 
-bool is_bearer(std::string_view text) {
-  constexpr std::string_view word = "bearer ";
-  if (text.size() <= word.size()) return false;
-  for (std::size_t i = 0; i < word.size(); ++i)
-    if (std::tolower(static_cast<unsigned char>(text[i])) != word[i]) return false;
-  return true;
-}
-
 }  // namespace
+
+std::string_view bearer_of(std::string_view authorization) {
+  constexpr std::string_view word = "bearer ";
+  if (authorization.size() <= word.size()) return {};
+  for (std::size_t i = 0; i < word.size(); ++i)
+    if (std::tolower(static_cast<unsigned char>(authorization[i])) != word[i]) return {};
+  return authorization.substr(word.size());
+}
 
 api_keys::api_keys(const std::vector<std::string>& keys) {
   for (const auto& key : keys) digests_.push_back(sha256_hex(key));
@@ -59,9 +59,9 @@ result<api_keys> api_keys::read(const std::filesystem::path& file) {
 
 bool api_keys::allow(std::string_view authorization) const {
   if (digests_.empty()) return true;
-  if (!is_bearer(authorization)) return false;
-  authorization.remove_prefix(authorization.find(' ') + 1);
-  const auto digest = sha256_hex(authorization);
+  const auto key = bearer_of(authorization);
+  if (key.empty()) return false;
+  const auto digest = sha256_hex(key);
   bool found = false;
   for (const auto& each : digests_) found |= same_digest(each, digest);
   return found;

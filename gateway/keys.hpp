@@ -10,6 +10,9 @@
 /// Who may ask a gateway.
 namespace ordermoe::gateway {
 
+/// KEY of "Bearer KEY"; empty where it is none.
+std::string_view bearer_of(std::string_view authorization);
+
 class api_keys {
  public:
   /// No keys: everybody may ask.

@@ -1,4 +1,5 @@
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "actors/cluster/node.hpp"
@@ -11,8 +12,9 @@ namespace {
 
 class node_backend final : public backend {
  public:
-  node_backend(std::shared_ptr<trace::sink> trace, std::unique_ptr<actors::node> running)
-      : trace_(std::move(trace)), running_(std::move(running)) {}
+  node_backend(std::string name, std::shared_ptr<trace::sink> trace,
+               std::unique_ptr<actors::node> running)
+      : name_(std::move(name)), trace_(std::move(trace)), running_(std::move(running)) {}
 
   std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
     return running_->submit(std::move(wanted.spec), std::move(sink));
@@ -26,6 +28,19 @@ class node_backend final : public backend {
     return "[" + *told + "]";
   }
 
+  bool takes_orders() const override { return true; }
+
+  std::string order(const std::string& node, const actors::bearer_order& order,
+                    actors::order_sink sink) override {
+    if (node.empty() || node == name_)
+      running_->give(order, std::move(sink));
+    else
+      sink(error{errc::usage, fmt::format("found node '{}', expected {}, which is the one of this "
+                                          "gateway; `ordermoe serve --dir` reaches all of them",
+                                          node.substr(0, 64), name_)});
+    return name_;
+  }
+
   void stop() override {
     // As far as the others let it come to rest: a trace without its last lines says so itself.
     if (trace_) static_cast<void>(running_->close_trace());
@@ -34,6 +49,7 @@ class node_backend final : public backend {
   }
 
  private:
+  const std::string name_;
   std::shared_ptr<trace::sink> trace_;  ///< Null: none is written.
   std::unique_ptr<actors::node> running_;
 };
@@ -47,9 +63,11 @@ result<std::unique_ptr<backend>> start_node(const std::string& config, log_outle
   if (!ready) return ready.error();
   ready->log = std::move(log);
   auto trace = ready->service.sink;
+  auto name = ready->service.servers.servers[ready->server].name;
   auto running = actors::node::start(std::move(*ready));
   if (!running) return running.error();
-  return std::unique_ptr<backend>(new node_backend(std::move(trace), std::move(*running)));
+  return std::unique_ptr<backend>(
+      new node_backend(std::move(name), std::move(trace), std::move(*running)));
 }
 
 }  // namespace ordermoe::gateway

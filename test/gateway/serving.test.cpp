@@ -1,186 +1,17 @@
 #include "gateway/gateway.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 #include <vector>
 
-#include "net/http/client.hpp"
-#include "test/net/http/raw_client.hpp"
+#include "test/gateway/scene.hpp"
 
 namespace ordermoe::gateway {
 
 namespace {
-
-using namespace std::chrono_literals;
-using nlohmann::json;
-
-/// What answers when the test says so.
-class scripted_backend final : public backend {
- public:
-  struct request {
-    actors::remote_request wanted;
-    actors::answer_sink sink;
-    bool is_cancelled = false;
-  };
-  struct state {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::map<std::uint64_t, request> requests;
-    std::uint64_t next = 0;
-    bool is_ready = true;
-    // How the servers are:
-    std::string servers = R"([{"name":"s0","server":0,"epoch":3,"executions":[5,6,7,8],"links":[
-        {"to":0,"charged_bytes":{"token":9}}]}])";
-    bool holds_servers = false;  ///< Whoever asks waits.
-    bool is_asked = false, was_stopped = false, stopped_while_asked = false;
-    std::size_t n_asked = 0;
-  };
-  explicit scripted_backend(std::shared_ptr<state> of) : state_(std::move(of)) {}
-
-  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
-    const std::lock_guard lock(state_->mutex);
-    state_->requests[state_->next] = {std::move(wanted), std::move(sink), false};
-    state_->changed.notify_all();
-    return state_->next++;
-  }
-  void cancel(std::uint64_t number) override {
-    const std::lock_guard lock(state_->mutex);
-    state_->requests[number].is_cancelled = true;
-    state_->changed.notify_all();
-  }
-  bool is_ready() const override { return state_->is_ready; }
-  result<std::string> servers() override {
-    std::unique_lock lock(state_->mutex);
-    ++state_->n_asked;
-    state_->is_asked = true;
-    state_->changed.notify_all();
-    state_->changed.wait_for(lock, 20s, [&] { return !state_->holds_servers; });
-    state_->is_asked = false;
-    return state_->servers;
-  }
-  void stop() override {
-    const std::lock_guard lock(state_->mutex);
-    state_->was_stopped = true;
-    state_->stopped_while_asked = state_->is_asked;
-  }
-
- private:
-  std::shared_ptr<state> state_;
-};
-
-/// A gateway with the bundled model's words, in front of a script.
-struct scene {
-  explicit scene(std::function<void(gateway_options&)> change = {}) {
-    gateway_options options;
-    options.listen.port = 0;
-    auto model = describe_model(ORDERMOE_DATA "/models/lineage");
-    BOOST_TEST_REQUIRE(model.has_value(), (model ? "" : model.error().message));
-    options.model = std::move(*model);
-    if (change) change(options);
-    auto made = gateway::start(std::move(options), std::make_unique<scripted_backend>(script));
-    BOOST_TEST_REQUIRE(made.has_value(), (made ? "" : made.error().message));
-    running = std::move(*made);
-    at = running->listens_at();
-  }
-
-  net::http_reply fetch(const std::string& method, const std::string& path,
-                        const std::string& body = {}, const net::http_fields& fields = {}) const {
-    net::http_ask ask;
-    ask.to = {false, at, ""};
-    ask.method = method;
-    ask.path = path;
-    ask.body = body;
-    ask.fields = fields;
-    auto reply = net::http_fetch(ask);
-    BOOST_TEST_REQUIRE(reply.has_value(), (reply ? "" : reply.error().message));
-    return *reply;
-  }
-
-  /// A request that waits for its answer.
-  std::unique_ptr<net::raw_client> begin(const std::string& path, const std::string& body) const {
-    auto client = std::make_unique<net::raw_client>(at);
-    client->send("POST " + path +
-                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
-                 std::to_string(body.size()) + "\r\n\r\n" + body);
-    return client;
-  }
-
-  /// Asks for the model, and then how the servers are.
-  std::unique_ptr<net::raw_client> begin_look() const {
-    auto client = std::make_unique<net::raw_client>(at);
-    client->send(
-        "GET /v1/models/lineage HTTP/1.1\r\n\r\n"
-        "GET /ordermoe/status HTTP/1.1\r\nConnection: close\r\n\r\n");
-    return client;
-  }
-
-  scripted_backend::request& wait_for(std::uint64_t number) {
-    std::unique_lock lock(script->mutex);
-    BOOST_TEST_REQUIRE(
-        script->changed.wait_for(lock, 20s, [&] { return script->requests.contains(number); }));
-    return script->requests[number];
-  }
-  void wait_for_cancel(std::uint64_t number) {
-    std::unique_lock lock(script->mutex);
-    BOOST_TEST_REQUIRE(
-        script->changed.wait_for(lock, 20s, [&] { return script->requests[number].is_cancelled; }));
-  }
-
-  void hold_servers() {
-    const std::lock_guard lock(script->mutex);
-    script->holds_servers = true;
-  }
-  void wait_until_asked() {
-    std::unique_lock lock(script->mutex);
-    BOOST_TEST_REQUIRE(script->changed.wait_for(lock, 20s, [&] { return script->is_asked; }));
-  }
-  void let_servers_answer() {
-    const std::lock_guard lock(script->mutex);
-    script->holds_servers = false;
-    script->changed.notify_all();
-  }
-
-  void say(std::uint64_t number, std::uint32_t index, const std::string& text) {
-    actors::answer_token token;
-    token.request = number;
-    token.index = index;
-    token.id = static_cast<std::int32_t>(index);
-    token.text = text;
-    wait_for(number).sink.on_token(token);
-  }
-  /// With a budget, in units and as it was in force.
-  void end_with(std::uint64_t number, double percent, loss_units budget, loss_units spent) {
-    actors::request_outcome outcome;
-    outcome.request = number;
-    outcome.text = "b";
-    outcome.token_ids = {1, 2};
-    outcome.finish = "length";
-    outcome.quality_percent = percent;
-    outcome.budget = budget;
-    outcome.spent = spent;
-    wait_for(number).sink.on_end(outcome);
-  }
-  void end(std::uint64_t number, const std::string& text, const std::string& finish,
-           std::optional<error> problem = {}, const std::string& tail = {}) {
-    actors::request_outcome outcome;
-    outcome.request = number;
-    outcome.text = text;
-    outcome.text_tail = tail;
-    outcome.token_ids = {1, 2};
-    outcome.finish = finish;
-    outcome.problem = std::move(problem);
-    wait_for(number).sink.on_end(outcome);
-  }
-
-  std::shared_ptr<scripted_backend::state> script = std::make_shared<scripted_backend::state>();
-  std::unique_ptr<gateway> running;
-  net::address at;
-};
 
 const std::string question = R"({"messages":[{"role":"user","content":"75 * 5"}])";
 
@@ -520,6 +351,7 @@ BOOST_AUTO_TEST_CASE(status_and_figures_are_told) {
        {"vllm:generation_tokens_total{model_name=\"lineage\"} 2",
         "vllm:request_success_total{model_name=\"lineage\",finished_reason=\"length\"} 1",
         "ordermoe_executions_total{server=\"s0\",kind=\"remote_substitute\"} 8",
+        "ordermoe_layer_executions_total{server=\"s0\",layer=\"1\",kind=\"local_substitute\"} 4",
         "ordermoe_link_bytes_total{from=\"s0\",to=\"s0\",kind=\"token\"} 9",
         "ordermoe_plan_epoch{server=\"s0\"} 3",
         "# TYPE vllm:e2e_request_latency_seconds histogram"})
@@ -531,7 +363,8 @@ BOOST_AUTO_TEST_CASE(what_a_server_does_not_tell_is_not_told_of_it) {
   at.script->servers = R"([{"name":"s1","server":1,"epoch":3,"late_frames":0,"links":[
       {"to":0,"charged_bytes":{"token":9}},{"to":2,"charged_bytes":{"token":8}},
       {"to":7,"charged_bytes":{"token":7}}],"peers":[{"name":"s0","server":0,"up":false}]},
-      {"name":"s2","server":2,"epoch":"x","executions":[1,2,3,"4"],"links":{"to":1}},
+      {"name":"s2","server":2,"epoch":"x","executions":[1,2,3,"4"],
+      "layer_executions":[[1],{"a":1},5,[1,2,"3",4]],"links":{"to":1}},
       {"name":"s0","error":"not connected"},{"name":5,"kv_bytes":1,"server":null}])";
   const auto metrics = at.fetch("GET", "/metrics").body;
   BOOST_TEST(metrics.find("server=\"s0\"") == std::string::npos, metrics);
@@ -539,11 +372,14 @@ BOOST_AUTO_TEST_CASE(what_a_server_does_not_tell_is_not_told_of_it) {
        {"ordermoe_plan_epoch{server=\"s1\"} 3", "ordermoe_late_frames_total{server=\"s1\"} 0",
         "ordermoe_kv_bytes{server=\"?\"} 1",
         "ordermoe_executions_total{server=\"s2\",kind=\"remote_exact\"} 3",
+        "ordermoe_layer_executions_total{server=\"s2\",layer=\"3\",kind=\"remote_substitute\"} 4",
         "ordermoe_link_bytes_total{from=\"s1\",to=\"s0\",kind=\"token\"} 9",
         "ordermoe_link_bytes_total{from=\"s1\",to=\"s2\",kind=\"token\"} 8",
         "ordermoe_link_bytes_total{from=\"s1\",to=\"7\",kind=\"token\"} 7"})
     BOOST_TEST(metrics.find(line) != std::string::npos, line << " is not in " << metrics);
-  for (const char* none : {"ordermoe_plan_epoch{server=\"s2\"", "kind=\"remote_substitute\""})
+  for (const char* none :
+       {"ordermoe_plan_epoch{server=\"s2\"",
+        "ordermoe_executions_total{server=\"s2\",kind=\"remote_substitute\"", "layer=\"0\""})
     BOOST_TEST(metrics.find(none) == std::string::npos, none << " is in " << metrics);
 }
 
