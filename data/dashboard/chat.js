@@ -1,6 +1,7 @@
 // A conversation. Each token says how its experts were run; each answer what it cost.
 import { api, events } from "./api.js";
 import { shares } from "./figures.js";
+import { percent } from "./words.js";
 
 function bar({ here, elsewhere }) {
   const first = 100 * here;
@@ -8,7 +9,6 @@ function bar({ here, elsewhere }) {
   return `linear-gradient(to right, var(--here) 0 ${first}%, var(--elsewhere) ${first}% ${second}%, var(--similar) ${second}% 100%)`;
 }
 
-const percent = (share) => `${Math.round(100 * share)} %`;
 const words = (of) => `exact here ${percent(of.here)}, exact elsewhere ${percent(of.elsewhere)}, similar ${percent(of.similar)}`;
 
 export class Chat {
@@ -27,7 +27,7 @@ export class Chat {
     this.clear.addEventListener("click", () => {
       this.running?.abort();
       this.said = [];
-      this.talk.replaceChildren();
+      this.talk.replaceChildren(...this.talk.querySelectorAll(".hint"));
       this.prompt.focus();
     });
   }

@@ -3,27 +3,29 @@ import { Picture } from "./picture.js";
 import { Chat } from "./chat.js";
 import { api, onKeyWanted, useKey } from "./api.js";
 import { differences } from "./figures.js";
+import { Operate } from "./operate.js";
+import { cell, make, percent, put } from "./words.js";
 
 const at = (id) => document.getElementById(id);
+const operate = new Operate();
 const picture = new Picture(at("picture"));
 let before = null;
 
 function say(text) {
-  at("notice").textContent = text;
-  at("notice").hidden = !text;
+  put(at("notice"), { textContent: text, hidden: !text });
 }
 
 function stateOf(server) {
-  if (server.error) return "away";
+  if (server.error) return "down";
   if (server.drained) return "drained";
   return server.admitting ? "serves" : "holds requests";
 }
 
-const percent = (share) => (share === null ? "–" : `${Math.round(100 * share)} %`);
+const columns = ["Requests", "Queue", "KV memory", "Here", "Elsewhere", "Similar", "Frames/s"];
 
 function row(server, change) {
-  const cells = server.error
-    ? ["–", "–", "–", "–", "–", "–", "–"]
+  const texts = server.error
+    ? columns.map(() => "–")
     : [
         server.requests.length,
         `${(server.wait_ns / 1e6).toFixed(1)} ms`,
@@ -34,19 +36,29 @@ function row(server, change) {
         Math.round(change.frames),
       ];
   const line = document.createElement("tr");
-  const name = document.createElement("th");
-  name.scope = "row";
-  name.textContent = server.name;
-  const state = document.createElement("td");
-  state.textContent = stateOf(server);
-  if (stateOf(server) !== "serves") state.className = "bad";
-  line.append(name, state);
-  for (const each of cells) {
-    const cell = document.createElement("td");
-    cell.textContent = each;
-    line.append(cell);
-  }
+  line.setAttribute("role", "row");
+  if (server.error) line.className = "gone";
+  const state = cell("td", "", "State");
+  state.append(make("span", stateOf(server), `state ${stateOf(server).split(" ")[0]}`));
+  line.append(cell("th", server.name), state, ...texts.map((each, i) => cell("td", String(each), columns[i])));
   return line;
+}
+
+/// Since when each server that is down is; and in words how all of them are.
+const downSince = new Map();
+
+function tellServers(servers) {
+  const clock = () => new Date().toLocaleTimeString("en-GB");
+  for (const each of servers)
+    if (!each.error) downSince.delete(each.name);
+    else if (!downSince.has(each.name)) downSince.set(each.name, clock());
+  const down = servers.filter((each) => each.error).map((each) => `${each.name} is down since ${downSince.get(each.name)} (${each.error})`);
+  const drained = servers.filter((each) => !each.error && each.drained).map((each) => `${each.name} is drained`);
+  const serving = servers.length - down.length - drained.length;
+  const all = servers.length === 1 ? "The server serves" : `All ${servers.length} servers serve`;
+  const text = serving === servers.length ? `${all}.` : `${serving} of ${servers.length} servers serve. ${[...down, ...drained].join(". ")}.`;
+  // Written where it changes alone, so that it is read out once.
+  put(at("servers-said"), { textContent: text, className: down.length ? "said alarm" : "said" });
 }
 
 function budgetText(status) {
@@ -64,12 +76,14 @@ function show(status) {
   at("fact-model").textContent = status.model;
   at("fact-state").textContent = status.ready ? "ready" : "not ready";
   at("fact-state").className = status.ready ? "" : "bad";
-  at("fact-plan").textContent = `epoch ${epochs.join(" and ")}`;
+  at("fact-plan").textContent = epochs.length ? `epoch ${epochs.join(" and ")}` : "–";
   at("fact-budget").textContent = budgetText(status);
   at("fact-requests").textContent = `${status.running} running, ${status.waiting} waiting`;
   at("fact-rate").textContent = change.tokens.toFixed(0);
   at("servers").tBodies[0].replaceChildren(...status.servers.map((server, i) => row(server, change.servers[i])));
   picture.show(status.servers, change);
+  tellServers(status.servers);
+  operate.show(status);
 }
 
 async function look() {

@@ -36,7 +36,7 @@ export class Picture {
   }
 
   lay(servers, width) {
-    const height = Math.min(420, Math.max(300, width * 0.6));
+    const height = this.place.clientHeight || 300;
     this.places = new Map();
     this.lines = new Map();
     this.links = element("g", {});
@@ -59,13 +59,18 @@ export class Picture {
     const label = element("text", { class: "small", x, y: y + radius + 17 });
     label.textContent = name;
     const title = element("title", {});
-    const group = element("g", {}, element("circle", { class: "disc", cx: x, cy: y, r: radius + 4 }), ...ring, count, label, title);
-    return { group, ring, count, title, x, y };
+    const d = radius * 0.45;
+    const cross = element("path", { class: "cross", d: `M${x - d} ${y - d}L${x + d} ${y + d}M${x + d} ${y - d}L${x - d} ${y + d}` });
+    const group = element("g", {}, element("circle", { class: "disc", cx: x, cy: y, r: radius + 4 }), ...ring, count, cross, label, title);
+    return { group, ring, count, label, title, x, y };
   }
 
   tell(disc, server, change) {
-    disc.group.setAttribute("class", server.error ? "away" : "");
-    disc.count.textContent = server.error ? "away" : String(server.requests.length);
+    const state = server.error ? "down" : server.drained ? "drained" : "";
+    disc.group.setAttribute("class", state);
+    disc.count.textContent = server.error ? "" : String(server.requests.length);
+    const label = state ? `${server.name} · ${state}` : server.name;
+    if (disc.label.textContent !== label) disc.label.textContent = label;
     disc.title.textContent = server.error ?? `${server.name}: requests of its users; around it, how experts were run`;
     let from = 0;
     ["here", "elsewhere", "similar"].forEach((kind, i) => {
