@@ -75,6 +75,10 @@ class session_turns final : public frame_turns {
   void begin() override {
     if (auto* through = through_->load()) through->begin_turn();
   }
+  bool holds() const override {
+    auto* through = through_->load();
+    return through != nullptr && through->holds();
+  }
   void write(std::int64_t held_ns) override {
     if (auto* through = through_->load()) through->flush(held_ns);
   }

@@ -76,9 +76,9 @@ void device_thread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (waiting_.empty()) free_since_ns_ = -1;
-    if (!has_work() || claimed_) {
+    if (turns_ && (!has_work() || claimed_) && turns_->holds()) {
       lock.unlock();
-      write(0);
+      turns_->write(0);
       lock.lock();
     }
     asleep_ = true;
@@ -212,7 +212,7 @@ void device_thread::lend() {
     auto* job = ready_.front();
     ready_.pop_front();
     if (resume(job, this, most_messages)) ready_.push_back(job);
-    write(may_hold_ns());
+    if (turns_ && turns_->holds()) turns_->write(may_hold_ns());
     if (ready_.empty()) break;
     const std::lock_guard lock(mutex_);
     if (!has_work()) {

@@ -112,10 +112,6 @@ class device_thread final : public caf::execution_unit {
   /// The first batch that waits; its result goes to the owner, which runs on `unit`. The device is claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
   void lend();
-  /// Frames that this thread has sent go out.
-  void write(std::int64_t held_ns) {
-    if (turns_) turns_->write(held_ns);
-  }
 
   device tensors_;
   std::size_t n_threads_;

@@ -38,6 +38,8 @@ class frame_turns {
   virtual ~frame_turns() = default;
   /// What the calling thread sends from now on waits.
   virtual void begin() = 0;
+  /// Whether something does.
+  virtual bool holds() const = 0;
   /// Sends what has waited for so long; 0: everything.
   virtual void write(std::int64_t held_ns) = 0;
 };

@@ -321,7 +321,7 @@ class service::actors {
     if (!std::exchange(helping_, true)) device.begin_helping();
     do
       lending_.lend([&] {
-        if (turns) turns->write(device.may_hold_ns());
+        if (turns && turns->holds()) turns->write(device.may_hold_ns());
       });
     while (device.help(&lending_));
   }

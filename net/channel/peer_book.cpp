@@ -73,9 +73,7 @@ void peer_book::used(peer_id from, lane of, std::uint64_t bytes) {
   const auto found = find(from);
   if (!found) return;
   const auto lock = hold(*found);
-  if (!found->link) return;
-  found->link->used(of, bytes);
-  push(found);
+  if (found->link && found->link->used(of, bytes)) push(found);
 }
 
 void peer_book::begin_turn() {
@@ -204,6 +202,10 @@ void peer_book::push(const peer_ptr& to) {
   auto& unwritten = turn.unwritten;
   if (unwritten.empty()) turn.since_ns = steady_ns();
   if (std::ranges::find(unwritten, to) == unwritten.end()) unwritten.push_back(to);
+}
+
+bool peer_book::holds() const {
+  return turn.of == this && !turn.unwritten.empty();
 }
 
 void peer_book::end_turn() {

@@ -27,6 +27,7 @@ class peer_book final : public connections_user {
             std::uint32_t epoch, std::string payload, std::uint64_t stamp, std::size_t padding);
   void used(peer_id from, lane of, std::uint64_t bytes);
   void begin_turn();
+  bool holds() const;
   void flush(std::int64_t held_ns = 0);
   void end_turn();
   void agree(std::string_view what, const std::string& value);

@@ -29,6 +29,9 @@ void transport::used(peer_id from, lane of, std::uint64_t bytes) {
 void transport::begin_turn() {
   book_->begin_turn();
 }
+bool transport::holds() const {
+  return book_->holds();
+}
 void transport::flush(std::int64_t held_ns) {
   book_->flush(held_ns);
 }

@@ -97,6 +97,8 @@ class transport {
   /// threads write what waits for the same peer along with theirs. Within the user it is so by itself, until it returns.
   /// Of another thread the turn ends before the transport, or with the thread.
   void begin_turn();
+  /// Whether something that the calling thread has sent waits.
+  bool holds() const;
   /// Writes what the calling thread has sent in its turn, if the first of it has waited for so long.
   void flush(std::int64_t held_ns = 0);
   /// That too, and what it sends from now on is written at once.

@@ -645,11 +645,13 @@ void session::note_congestion(lane of) {
   }
 }
 
-void session::used(lane of, std::uint64_t bytes) {
+bool session::used(lane of, std::uint64_t bytes) {
   auto& in = in_[index(of)];
   // Of a session that is over: nobody waits for it.
   in.used_bytes = std::min(in.received_bytes, in.used_bytes + bytes);
-  if (4 * (in.used_bytes - in.told_bytes) >= config_.limits.credit[index(of)]) pulse_is_due_ = true;
+  const bool is_much = 4 * (in.used_bytes - in.told_bytes) >= config_.limits.credit[index(of)];
+  pulse_is_due_ = pulse_is_due_ || is_much;
+  return is_much;
 }
 
 std::uint64_t session::written_bytes(const out_lane& out) {

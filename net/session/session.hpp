@@ -119,8 +119,9 @@ class session {
   bool send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
             std::uint32_t epoch, std::string payload, std::uint64_t stamp = 0,
             std::size_t padding = 0);
-  /// The user is done with so many bytes of frames of this lane, headers included (frame_bytes).
-  void used(lane of, std::uint64_t bytes);
+  /// The user is done with so many bytes of frames of this lane, headers included (frame_bytes). Whether the peer is to be
+  /// told so now.
+  bool used(lane of, std::uint64_t bytes);
   static std::uint64_t frame_bytes(const frame_header& header) {
     return header_bytes + header.length;
   }

@@ -21,6 +21,7 @@ using actors::work_kind;
 class counted_turns final : public actors::frame_turns {
  public:
   void begin() override { holder_ = std::this_thread::get_id(); }
+  bool holds() const override { return holder_ == std::this_thread::get_id() && kept_ > 0; }
   void write(std::int64_t held_ns) override {
     if (held_ns > 0 || kept_ == 0) return;
     written += std::exchange(kept_, 0);

@@ -174,11 +174,13 @@ inline void what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(const
   std::uint32_t waited = 0, written_at_once = 0;
   for (std::uint32_t turn = 0; turn < turns; ++turn) {
     net.begin_turn();
+    BOOST_TEST(!net.holds());
     const auto writes = net.figures(0).writes;
     for (std::uint32_t i = 0; i < n_each; ++i)
       BOOST_REQUIRE(ends.a.send(0, lane::token, 1, turn * n_each + i));
     constexpr std::int64_t not_yet = 3'600'000 * ms;
     net.flush(not_yet);
+    BOOST_TEST(net.holds());
     const auto held = net.figures(0);
     waited += held.lanes[static_cast<std::size_t>(lane::token)].waiting_bytes >=
               n_each * net::header_bytes;
@@ -187,6 +189,7 @@ inline void what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(const
     BOOST_TEST(sent.lanes[static_cast<std::size_t>(lane::token)].waiting_bytes == 0u);
     written_at_once += sent.writes == writes + 1;
     net.end_turn();
+    BOOST_TEST(!net.holds());
     const auto so_far = (turn + 1) * n_each;
     BOOST_REQUIRE(ends.b.wait([&](const state& now) { return now.frames(0) >= so_far; }));
   }
