@@ -529,6 +529,24 @@ BOOST_AUTO_TEST_CASE(a_request_is_refused_with_the_reason_and_counted) {
   BOOST_TEST(world.status().requests.size() == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_drained_server_refuses_its_users_until_it_is_drained_no_more) {
+  one_server world;
+  world.open();
+  world.submit(98);
+  world.tell(world.edge, actors::drain_server{true});
+  BOOST_TEST(world.status().drained);
+  world.submit(99);
+  const auto outcome = world.client.only<actors::answer_end>().outcome;
+  BOOST_TEST(outcome->request == 99u);
+  BOOST_TEST(says(outcome->problem->message, "is drained; ask another node"));
+  // Those that it had go on.
+  BOOST_TEST(world.status().requests.size() == 1u);
+  world.tell(world.edge, actors::drain_server{false});
+  BOOST_TEST(!world.status().drained);
+  world.submit(99);
+  BOOST_TEST(world.status().requests.size() == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(a_request_lives_until_its_answer_ends_and_is_forgotten_then) {
   one_server world;
   world.open();

@@ -926,6 +926,24 @@ BOOST_AUTO_TEST_CASE(another_policy_is_announced_as_a_new_one) {
   BOOST_TEST(change.refused == "");
 }
 
+BOOST_AUTO_TEST_CASE(who_asks_is_told_the_plan_and_the_policy_in_force) {
+  one_planner world;
+  const auto now = [&] {
+    return world.ask<actors::in_force>(world.planning, actors::in_force_query{});
+  };
+  world.planning = world.keep(actors::spawn_planner(world.system(), world.context, world.work));
+  BOOST_TEST(!now().content);
+  world.tell(world.planning, actors::push_plan{});
+  world.installed();
+  BOOST_REQUIRE(now().content);
+  BOOST_TEST(now().content->plan.epoch == 1u);
+  auto by = world.policy();
+  by.horizon = 2;
+  world.order_policy(by);
+  BOOST_TEST(now().policy.horizon == 2u);
+  BOOST_TEST(now().content->plan.epoch == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(a_policy_without_tables_is_refused_and_the_one_in_force_stays) {
   one_planner world;
   world.steady();

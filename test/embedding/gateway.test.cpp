@@ -196,6 +196,33 @@ BOOST_AUTO_TEST_CASE(the_answer_to_a_receiver_that_ends_is_cancelled) {
   BOOST_REQUIRE(status);
 }
 
+BOOST_AUTO_TEST_CASE(of_an_answer_that_has_ended_nothing_is_kept) {
+  const test::scratch_folder scratch;
+  host_program host;
+  auto node = started_in(host, scratch);
+  const auto gateway = gateway_of(host, node);
+  test::heard_answer heard;
+  const auto stays = host.system.spawn([&](caf::event_based_actor*) -> caf::behavior {
+    return {[&](const api::streamed_token& told) { heard.take(told.content); },
+            [&](const api::ended_answer& told) { heard.end(told.content); }};
+  });
+  // The gateway remembers a receiver by its address.
+  const auto remembered = [&] {
+    return caf::actor_cast<caf::strong_actor_ptr>(stays)->weak_refs.load();
+  };
+  const auto before = remembered();
+  caf::anon_send(gateway,
+                 api::submit_prompt{1, {.text = question, .max_tokens = 4}, receiver_of(stays)});
+  BOOST_TEST(heard.wait().ids.size() == 4u);
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (remembered() != before) {
+    BOOST_REQUIRE(std::chrono::steady_clock::now() < limit);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  BOOST_TEST(bool(node.stop()));
+  caf::anon_send_exit(stays, caf::exit_reason::user_shutdown);
+}
+
 BOOST_AUTO_TEST_CASE(a_gateway_that_the_host_ends_cancels_what_it_submitted) {
   const test::scratch_folder scratch;
   host_program host;
