@@ -382,6 +382,7 @@ struct edge_server_state {
       case peer_event::what::down:
         away |= bit;
         congested &= ~bit;
+        if (view->tracing()) view->trace(trace::parted_line(id, peer, now()));
         lose(peer);
         return admit_held();
       case peer_event::what::congested:

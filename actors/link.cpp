@@ -46,7 +46,10 @@ struct link_state {
 
   void send_out(frame& content) {
     const undeliverable lost{content.kind, content.to, content.request, content.attempt};
-    if (!outlet->send(std::move(content))) self->send(near_end, lost);
+    if (outlet->send(std::move(content))) return;
+    if (context->trace)
+      context->trace->line(trace::lost_line(ledger.from, ledger.to, lost.kind, time_ns()));
+    self->send(near_end, lost);
   }
 
   void deliver(frame content, std::int64_t delay_ns) {

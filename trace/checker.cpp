@@ -12,6 +12,8 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "slot") return on_slot(text);
   if (!slots_.empty()) return refuse("found a {} line, expected {}", type, next_slot());
   if (type == "transfer") return on_transfer(text);
+  if (type == "lost") return on_lost(text);
+  if (type == "parted") return on_parted(text);
   if (type == "batch") return on_batch(text);
   if (type == "begin") return on_begin(text);
   if (type == "snapshot") return on_snapshot(text);
@@ -28,8 +30,8 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "link_ledger") return on_link_ledger(text);
   if (type == "server_ledger") return on_server_ledger(text);
   return refuse(
-      "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, kv, "
-      "token, done, install, links, weights, policy, plan, answered, link_ledger or server_ledger",
+      "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, lost, "
+      "parted, kv, token, done, install, links, weights, policy, plan, answered, link_ledger or server_ledger",
       type);
 }
 
@@ -75,6 +77,7 @@ void verifier::make_room() {
   for (auto& server : servers_) {
     server.placed[placed_->plan.epoch] = placed_;
     server.loads = load_board(n());
+    server.reports.resize(n());
     server.loads.price_by(placed_->tables->link_ns());
     server.attend_found.resize(n_layers());
     server.attend_expected.resize(n_layers());

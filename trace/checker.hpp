@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -46,6 +47,8 @@ using planning::server_mask;
 
 /// Larger values on a line are refused, so that sums over a trace stay far from overflow.
 inline constexpr std::uint32_t most_tokens = 1u << 24;
+/// That two servers are silent to each other before their session is over, and a little.
+inline constexpr std::int64_t longest_silence_ns = 3'000'000'000;
 
 inline std::size_t index_of(frame_kind kind) {
   return static_cast<std::size_t>(kind);
@@ -143,6 +146,10 @@ struct link_state {
   std::int64_t sent_ns = 0, free_ns = 0;
   std::array<frame_totals, n_frame_kinds> found, expected;
   std::int64_t kv_blocks = 0;
+  // Between processes, of load reports:
+  std::int64_t lost = 0;          ///< That did not leave.
+  std::int64_t may_be_lost = 0;   ///< That were on their way when a session ended, at most.
+  std::deque<std::int64_t> late;  ///< When the latest were sent, oldest first.
 };
 
 struct server_state {
@@ -151,7 +158,8 @@ struct server_state {
   std::int64_t kv_ns = 0, kv_reserved = 0;
   std::uint64_t snapshot = 0;
   std::int64_t snapshot_ns = 0;
-  std::int64_t installs = 0;  ///< Snapshots that took in other tables.
+  std::int64_t installs = 0;          ///< Snapshots that took in other tables.
+  std::vector<std::int64_t> reports;  ///< [n_servers] load reports that it took in, by reporter.
   std::uint64_t newest_request =
       0;  ///< Epoch of the plan that the latest request of its users goes by.
   /// By epoch: what its selector decides by, for each plan that it was asked about.
@@ -314,6 +322,8 @@ class verifier {
   bool on_install(std::string_view text);
   /// A selector takes in tables for other links.
   bool on_links(std::string_view text);
+  bool on_lost(std::string_view text);
+  bool on_parted(std::string_view text);
   /// Other tables are a snapshot that follows the one before, with the same waits.
   bool may_take_tables(server_state& server, std::string_view what, std::uint64_t snapshot,
                        std::int64_t time);
@@ -351,7 +361,10 @@ class verifier {
 
   // ------------------------------------------------------------------------------------- transfers
 
+  bool read_kind(std::string_view name, frame_kind& kind);
   bool read_transfer(std::string_view text, transfer_record& t);
+  /// A load report between processes.
+  static void note_late(link_state& path, std::int64_t sent_ns);
   bool on_transfer(std::string_view text);
   bool check_times(const transfer_record& t, const link_state& path);
   bool check_sizes(const transfer_record& t);
@@ -374,6 +387,7 @@ class verifier {
 
   /// Every server tells all others at once, and each report is a snapshot where it is taken in.
   bool settle_load();
+  bool settle_reports(std::uint32_t from, std::uint32_t to, std::int64_t taken);
 
   std::string place_;
   std::uint64_t number_ = 1;

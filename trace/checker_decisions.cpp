@@ -388,6 +388,7 @@ bool verifier::on_snapshot(std::string_view text) {
     server.load_arrivals.erase(taken_in);
   }
   server.snapshot = snapshot;
+  ++server.reports[report.server];
   ++summary.snapshots;
   return true;
 }

@@ -132,6 +132,17 @@ bool verifier::change_memory(std::uint64_t number, std::uint32_t id, std::int64_
   return true;
 }
 
+bool verifier::read_kind(std::string_view name, frame_kind& kind) {
+  std::size_t found = 0;
+  while (found < n_frame_kinds && name != to_string(static_cast<frame_kind>(found))) ++found;
+  kind = static_cast<frame_kind>(found);
+  return found < n_frame_kinds ||
+         refuse(
+             "frame: found {}, expected token, call, output, kv, progress, reservation, "
+             "load, failure or links",
+             name);
+}
+
 bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   line_fields fields(text);
   t.from = fields.integer<std::uint32_t>("from", 0, n() - 1);
@@ -147,14 +158,7 @@ bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   t.arrival_ns = fields.amount("arrival_ns");
   if (!fields.end()) return malformed(fields);
   if (t.from == t.to) return refuse("to: found {}, expected another server", t.to);
-  std::size_t kind = 0;
-  while (kind < n_frame_kinds && name != to_string(static_cast<frame_kind>(kind))) ++kind;
-  t.kind = static_cast<frame_kind>(kind);
-  return kind < n_frame_kinds ||
-         refuse(
-             "frame: found {}, expected token, call, output, kv, progress, reservation, "
-             "load, failure or links",
-             name);
+  return read_kind(name, t.kind);
 }
 
 bool verifier::on_transfer(std::string_view text) {
@@ -171,7 +175,10 @@ bool verifier::on_transfer(std::string_view text) {
   found.rows += t.hidden / header_.costs.hidden_bytes + t.kv / header_.costs.kv_row_bytes;
   found.other_bytes += t.other;
   path.ledger.total += {1, t.hidden, t.kv, t.other, t.serialised, t.end_ns - t.start_ns};
-  if (!emulated()) return true;
+  if (!emulated()) {
+    if (t.kind == frame_kind::load) note_late(path, t.sent_ns);
+    return true;
+  }
   auto& receiver = servers_[t.to];
   receiver.arrivals.insert(t.arrival_ns);
   if (t.kind == frame_kind::load) receiver.load_arrivals.insert(t.arrival_ns);
@@ -179,6 +186,49 @@ bool verifier::on_transfer(std::string_view text) {
     auto [place, added] =
         progress_.try_emplace({t.from, t.to, t.sent_ns}, t.arrival_ns, t.arrival_ns);
     if (!added) place->second.second = t.arrival_ns;
+  }
+  return true;
+}
+
+void verifier::note_late(link_state& path, std::int64_t sent_ns) {
+  path.late.push_back(sent_ns);
+  while (path.late.front() < sent_ns - longest_silence_ns) path.late.pop_front();
+}
+
+bool verifier::on_lost(std::string_view text) {
+  line_fields fields(text);
+  const auto from = fields.integer<std::uint32_t>("from", 0, n() - 1);
+  const auto to = fields.integer<std::uint32_t>("to", 0, n() - 1);
+  const auto name = fields.word("frame");
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  auto kind = frame_kind::token;
+  if (!read_kind(name, kind)) return false;
+  if (emulated()) return refuse("found a frame that was lost, expected none where links lose none");
+  auto& path = link(from, to);
+  if (!in_order(time, path.sent_ns)) return false;
+  if (kind != frame_kind::load) return true;
+  if (path.late.empty() || path.found[index_of(kind)].frames == path.lost)
+    return refuse("found a load frame from server {} to {} lost, expected its transfer before",
+                  from, to);
+  ++path.lost;
+  path.late.pop_back();
+  return true;
+}
+
+/// What was sent before the silence after which a session is over came, or never will.
+bool verifier::on_parted(std::string_view text) {
+  line_fields fields(text);
+  const auto server = fields.integer<std::uint32_t>("server", 0, n() - 1);
+  const auto peer = fields.integer<std::uint32_t>("peer", 0, n() - 1);
+  const auto time = fields.amount("time_ns");
+  if (!fields.end()) return malformed(fields);
+  if (emulated() || server == peer)
+    return refuse("found the end of a session of server {} with {}, expected none", server, peer);
+  for (auto* path : {&link(server, peer), &link(peer, server)}) {
+    path->may_be_lost += std::ranges::count_if(
+        path->late, [&](std::int64_t sent) { return sent >= time - longest_silence_ns; });
+    path->late.clear();
   }
   return true;
 }
@@ -379,20 +429,29 @@ bool verifier::settle_load() {
           "found no snapshot of server {} at {} ns, expected one that takes in the load "
           "report that arrived then",
           to, *servers_[to].load_arrivals.begin());
-    std::int64_t reports = count(to, to == 0 ? 1 : 0);
-    for (std::uint32_t from = 0; from < n(); ++from) {
-      if (from == to) continue;
-      if (!same(fmt::format("load frames from server {} to {}", from, to), count(from, to),
-                count(from, from == 0 ? 1 : 0)))
-        return false;
-      reports += count(from, to);
-    }
-    if (!same(fmt::format("snapshots of server {} after the first, less those of tables", to),
-              static_cast<std::int64_t>(servers_[to].snapshot) - 1 - servers_[to].installs,
-              reports))
+    const auto& taken = servers_[to].reports;
+    if (!same(fmt::format("snapshots of server {} by its own load reports", to), taken[to],
+              count(to, to == 0 ? 1 : 0)))
       return false;
+    for (std::uint32_t from = 0; from < n(); ++from)
+      if (from != to && !settle_reports(from, to, taken[from])) return false;
   }
   return true;
+}
+
+bool verifier::settle_reports(std::uint32_t from, std::uint32_t to, std::int64_t taken) {
+  const auto count = [&](std::uint32_t other) {
+    return link(from, other).found[index_of(frame_kind::load)].frames;
+  };
+  if (!same(fmt::format("load frames from server {} to {}", from, to), count(to),
+            count(from == 0 ? 1 : 0)))
+    return false;
+  const auto& path = link(from, to);
+  const auto most = count(to) - path.lost;
+  if (taken <= most && taken >= most - path.may_be_lost) return true;
+  return refuse("snapshots of server {} by load reports of server {}: found {}, expected {}{}", to,
+                from, taken, most,
+                path.may_be_lost == 0 ? "" : fmt::format(" or up to {} fewer", path.may_be_lost));
 }
 
 }  // namespace ordermoe::trace

@@ -148,6 +148,17 @@ std::string transfer_line(const sent_frame& frame) {
       frame.arrival_ns);
 }
 
+std::string lost_line(std::uint32_t from, std::uint32_t to, wire::frame_kind kind,
+                      std::int64_t time_ns) {
+  return fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"{}","time_ns":{}}})", from, to,
+                     to_string(kind), time_ns);
+}
+
+std::string parted_line(std::uint32_t server, std::uint32_t peer, std::int64_t time_ns) {
+  return fmt::format(R"({{"type":"parted","server":{},"peer":{},"time_ns":{}}})", server, peer,
+                     time_ns);
+}
+
 std::string closing_line(std::uint64_t requests) {
   return fmt::format(R"({{"type":"answered","requests":{}}})", requests);
 }

@@ -103,6 +103,11 @@ struct sent_frame {
   std::int64_t sent_ns = 0, start_ns = 0, end_ns = 0, arrival_ns = 0;
 };
 std::string transfer_line(const sent_frame& frame);
+/// Behind the line of a frame that did not leave, since the server at the link's other end is not connected.
+std::string lost_line(std::uint32_t from, std::uint32_t to, wire::frame_kind kind,
+                      std::int64_t time_ns);
+/// A server's session with another is over, and what was on its way between them may be lost.
+std::string parted_line(std::uint32_t server, std::uint32_t peer, std::int64_t time_ns);
 /// Before the ledgers: how many requests were answered.
 std::string closing_line(std::uint64_t requests);
 std::string ledger_line(const serving::link_ledger& ledger);

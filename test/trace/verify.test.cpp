@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -691,6 +692,53 @@ BOOST_AUTO_TEST_CASE(lines_that_the_actors_cannot_have_written_are_refused) {
     line.insert(line.find("\"loss\":") + 7, 1, '0');
   });
   check_refused("field end", [&](lines& content) { slot(content) += ' '; });
+}
+
+/// What two processes may lose is lost between them alone: nothing is where one process has all servers.
+BOOST_AUTO_TEST_CASE(load_reports_may_be_missing_only_where_it_is_said_that_they_were_lost) {
+  const auto is_load = [](const std::string& line) {
+    return is(line, "transfer") && line.find(R"("frame":"load")") != std::string::npos;
+  };
+  const auto number = [](const std::string& line, const char* name) {
+    return std::stoll(line.substr(line.find(fmt::format("\"{}\":", name)) + std::strlen(name) + 3));
+  };
+  test::world world("exact", 0, 3);
+  world.setup.mode = actors::run_mode::local;
+  add_mixed_requests(world, 30);
+  const auto content = split(record(world));
+  const auto last = std::find_if(content.rbegin(), content.rend(), is_load);
+  BOOST_REQUIRE((last != content.rend()));
+  const auto from = number(*last, "from"), to = number(*last, "to"),
+             time = number(*last, "sent_ns");
+  const auto with = [&](const std::vector<std::string>& more) {
+    auto changed = content;
+    const auto place = content.size() - static_cast<std::size_t>(last - content.rbegin());
+    changed.insert(changed.begin() + static_cast<std::ptrdiff_t>(place), more.begin(), more.end());
+    return verify_sealed_anew(changed);
+  };
+  const auto lost = fmt::format(
+      R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})", from, to, time);
+  const auto parted =
+      fmt::format(R"({{"type":"parted","server":{},"peer":{},"time_ns":{}}})", to, from, time);
+  const auto refused = [&](const result<trace::trace_summary>& found, const char* words) {
+    BOOST_REQUIRE(!found.has_value());
+    BOOST_TEST(found.error().message.find(words) != std::string::npos, found.error().message);
+  };
+  BOOST_TEST(with({}).has_value());
+  // It was taken in, so it was not lost.
+  refused(with({lost}), "snapshots of server");
+  refused(with({parted, lost}), "expected its transfer before");
+  refused(with({fmt::format(R"({{"type":"parted","server":{},"peer":{},"time_ns":0}})", to, to)}),
+          "expected none");
+  // Of the end of a session nobody knows what it lost.
+  BOOST_TEST(with({parted}).has_value());
+  check_refused("expected none where links lose none", [&](lines& changed) {
+    const auto load = std::ranges::find_if(changed, is_load);
+    changed.insert(
+        load + 1,
+        fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})",
+                    number(*load, "from"), number(*load, "to"), number(*load, "sent_ns")));
+  });
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_is_no_whole_trace_is_refused) {
