@@ -85,7 +85,8 @@ struct monitor_state {
   void start() {
     const auto& shape = context->shape();
     const auto n = context->servers.size();
-    activation = {shape.n_layers, shape.n_experts, options.half_life_rows};
+    activation = {shape.n_layers, shape.n_experts, shape.top_k, options.half_life_rows};
+    if (context->seat && context->seat->counted) activation.restore(*context->seat->counted);
     next_check_rows = options.least_rows;
     waits.resize(n);
     links.resize(n * n);
@@ -119,7 +120,8 @@ struct monitor_state {
   }
 
   void count(const activation_report& report) {
-    activation.add(report.counts, report.rows);
+    for (std::size_t l = 0; l < report.targets.size(); ++l) activation.add(l, report.targets[l]);
+    for (std::size_t l = 0; l < report.steps.size(); ++l) activation.add_steps(l, report.steps[l]);
     if (options.drift_margin <= 0 || awaits_planner || !placed) return;
     if (activation.rows_seen() < next_check_rows) return;
     next_check_rows = activation.rows_seen() + options.least_rows;

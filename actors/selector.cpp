@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -24,7 +25,7 @@ struct selector_state {
   std::uint64_t snapshot = 0;
   execution_counts executions{};
   std::vector<execution_counts> by_layer;  ///< As many as were decided on.
-  activation_report seen;  ///< Where a monitor runs.
+  activation_report seen;                  ///< Where a monitor runs.
   std::uint32_t seen_rows = 0;
 
   const service_context& context() const { return *view->context; }
@@ -95,7 +96,7 @@ struct selector_state {
     if (query.layer + 1 < members.size()) input.next_members = members[query.layer + 1];
     auto choice = decide(*placed.tables, input);
     count(query.layer, choice);
-    if (view->monitor) observe(query.layer, choice);
+    if (view->monitor && query.decodes) observe(query, choice);
     if (view->tracing())
       view->trace(trace::decision_line(
           {query.key, query.access, query.layer, query.logits, query.allowance, query.pool}, id,
@@ -114,20 +115,31 @@ struct selector_state {
       }
   }
 
-  /// Targets of the rows decided on, told to the monitor when they are many and with each load
-  /// report of this server.
-  void observe(std::uint32_t layer, const chunk_decision& choice) {
-    const auto& shape = context().shape();
-    seen.counts.resize(shape.n_layers * shape.n_experts);
-    seen.rows.resize(shape.n_layers);
-    std::uint32_t rows = 0;
+  /// Targets of decoded rows, told to the monitor when they are many and with each load report of this server.
+  void observe(const select_query& query, const chunk_decision& choice) {
+    seen.targets.resize(context().shape().n_layers);
+    auto& targets = seen.targets[query.layer];
     for (const auto& row : choice.rows) {
-      rows += row.targets.empty() ? 0 : 1;
-      for (const auto target : row.targets) ++seen.counts[layer * shape.n_experts + target];
+      if (row.targets.empty()) continue;
+      const auto first = static_cast<std::ptrdiff_t>(targets.size());
+      targets.insert(targets.end(), row.targets.begin(), row.targets.end());
+      std::sort(targets.begin() + first, targets.end());
+      observe_step(query, std::span(targets).last(row.targets.size()));
+      ++seen_rows;
     }
-    seen.rows[layer] += rows;
-    seen_rows += rows;
     if (seen_rows >= context().activation_report_rows) tell_monitor();
+  }
+
+  /// What came before is told by another server, and may be anything.
+  void observe_step(const select_query& query, std::span<const std::uint32_t> targets) {
+    const auto& before = query.chosen;
+    const auto& shape = context().shape();
+    if (query.layer == 0 || before.size() != targets.size() || before.back() >= shape.n_experts)
+      return;
+    seen.steps.resize(shape.n_layers);
+    auto& steps = seen.steps[query.layer];
+    steps.insert(steps.end(), before.begin(), before.end());
+    steps.insert(steps.end(), targets.begin(), targets.end());
   }
 
   void tell_monitor() {

@@ -85,6 +85,7 @@ struct token_data {
     work.hidden = std::move(state.hidden);
     work.stream = context().stream_kv && (members & (members - 1)) != 0 &&
                   context().shape().kv_row_size(layer_id{state.layer}) > 0;
+    work.chosen = std::move(state.chosen);
     work.allowance = std::move(state.allowance);
     work.pool = state.pool;
     work.tokens_left =
@@ -103,6 +104,7 @@ struct token_data {
     state.pool = choice.pool_left;
     for (std::size_t i = 0; i < n(); ++i) state.allowance[i] -= choice.rows[i].loss;
     if (state.ran) count_slots(choice);
+    note_chosen(choice);
     residence = choice.residence;
     const bool stays = residence == view->id;
     bool any_here_alone = false;
@@ -127,8 +129,24 @@ struct token_data {
     } else if (any_here_alone) {
       collect_here();
     } else {
-      view->send(self, residence, wire::encode(state));
+      go_to_residence();
     }
+  }
+
+  /// For whoever counts what is chosen after it.
+  void note_chosen(const chunk_decision& choice) {
+    state.chosen.clear();
+    const bool decodes = state.terms.score != 0 || state.first >= state.terms.prompt_tokens;
+    if (!view->monitor || !decodes || choice.rows.size() != 1) return;
+    const auto& targets = choice.rows.front().targets;
+    state.chosen.assign(targets.begin(), targets.end());
+    std::ranges::sort(state.chosen);
+  }
+
+  /// In a cluster; a run of one process is timed as if nobody counted.
+  void go_to_residence() {
+    if (!context().seat) state.chosen.clear();
+    view->send(self, residence, wire::encode(state));
   }
 
   void count_slots(const chunk_decision& choice) {
@@ -223,7 +241,7 @@ struct token_data {
     if (!stays) leave();
     ++state.layer;
     if (stays) return go_on();
-    view->send(self, residence, wire::encode(state));
+    go_to_residence();
   }
 
   // ------------------------------------------------------------------------------------ collecting
@@ -260,7 +278,7 @@ struct token_data {
       state.slots_of_row.clear();
       ++state.layer;
     }
-    view->send(self, residence, wire::encode(state));
+    go_to_residence();
   }
 
   // -------------------------------------------------------------------------------------- sampling

@@ -111,8 +111,8 @@ result<void> write_kept(const fs::path& path, const std::string& text) {
   return written;
 }
 
-/// What routers were measured to choose when the plan in force was made, kept beside the digest of the profile that it stands in
-/// for: null where nothing was kept, or beside another profile.
+/// What routers chose, kept beside the digest of the profile that plans go by otherwise: null where nothing was kept, or beside
+/// another profile.
 result<std::shared_ptr<const planning::measured_activation>> read_kept_activation(
     const fs::path& path, const std::string& profile_digest, const model::model_config& shape) {
   constexpr std::size_t most_bytes = 1 << 26;
@@ -131,7 +131,7 @@ result<std::shared_ptr<const planning::measured_activation>> read_kept_activatio
     if (auto whole = (*document)->finish(0); !whole) return whole.error();
     if (digest != profile_digest) return none;
     auto made = planning::parse_activation(activation, path.string() + ": activation",
-                                           shape.n_layers, shape.n_experts);
+                                           shape.n_layers, shape.n_experts, shape.top_k);
     if (!made) return made.error();
     return std::make_shared<const planning::measured_activation>(std::move(*made));
   };
@@ -139,7 +139,7 @@ result<std::shared_ptr<const planning::measured_activation>> read_kept_activatio
   if (!made)
     return error{made.error().code,
                  made.error().message +
-                     "; mend the file, or remove it to go by the profile as it was calibrated"};
+                     "; mend the file, or remove it to do without what it measured"};
   return made;
 }
 
@@ -519,12 +519,16 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
                                        (*share)->config());
   if (!measured) return measured.error();
   options.measured = std::move(*measured);
+  auto counted = read_kept_activation(file.state / actors::kept_counts_name, profile_digest,
+                                      (*share)->config());
+  if (!counted) return counted.error();
+  options.counted = std::move(*counted);
   options.drift = file.drift;
   options.keep = [state = file.state, profile_digest](const std::string& name,
                                                       const std::string& text) {
-    return write_kept(state / name, name == actors::kept_activation_name
-                                        ? kept_activation(profile_digest, text)
-                                        : text);
+    const bool is_activation =
+        name == actors::kept_activation_name || name == actors::kept_counts_name;
+    return write_kept(state / name, is_activation ? kept_activation(profile_digest, text) : text);
   };
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();

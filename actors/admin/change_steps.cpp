@@ -66,9 +66,9 @@ result<void> admin_state::read_plan(const std::string& text, plan_step& step) co
   const auto activation = by ? by->string() : std::string();
   if (auto read = (*document)->finish(0); !read) return read.error();
   if (by) {
-    auto measured =
-        planning::parse_activation(activation, "plan change: activation",
-                                   context().shape().n_layers, context().shape().n_experts);
+    const auto& shape = context().shape();
+    auto measured = planning::parse_activation(activation, "plan change: activation",
+                                               shape.n_layers, shape.n_experts, shape.top_k);
     if (!measured) return measured.error();
     step.measured = std::make_shared<const planning::measured_activation>(std::move(*measured));
   }

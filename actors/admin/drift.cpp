@@ -19,7 +19,7 @@ void admin_state::with_activation(
     std::set<std::uint32_t> nodes;
     for (const auto& [server, report] : told) {
       auto part = planning::parse_activation(report.dump(), name_of(server), shape.n_layers,
-                                             shape.n_experts);
+                                             shape.n_experts, shape.top_k);
       if (!part) {
         ignore(server, part.error());
         continue;

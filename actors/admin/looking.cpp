@@ -109,9 +109,19 @@ void admin_state::tell_own(subject of, const std::function<void(ordered_json)>& 
     return with_status([this, use](const server_status& status) {
       use(node_report(context(), status, figures(), away));
     });
-  self->request(work.monitor, caf::infinite, status_query{}).then([use](const observations& seen) {
-    use(ordered_json::parse(planning::activation_json(seen.activation)));
-  });
+  self->request(work.monitor, caf::infinite, status_query{})
+      .then([this, use](const observations& seen) {
+        const auto text = planning::activation_json(seen.activation);
+        keep_counts(seen.activation, text);
+        use(ordered_json::parse(text));
+      });
+}
+
+void admin_state::keep_counts(const planning::measured_activation& counted,
+                              const std::string& text) {
+  if (counted.rows == kept_rows || !(counted.least_rows() > 0)) return;
+  kept_rows = counted.rows;
+  keep(kept_counts_name, text, log_event::counts_not_kept);
 }
 
 void admin_state::tell_report(std::uint32_t to, std::uint64_t question, subject of) {

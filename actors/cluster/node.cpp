@@ -304,6 +304,7 @@ class node::content final : public net::transport_user {
     seat.kept = options_.kept;
     seat.keep = options_.keep;
     seat.measured = options_.measured;
+    seat.counted = options_.counted;
     seat.drift = options_.drift;
     seat.figures = [this] { return figures_json(); };
     seat.members = options_.members;

@@ -42,7 +42,7 @@ struct node_options {
   /// As cluster_seat has them.
   std::map<std::string, std::string> kept;
   std::function<result<void>(const std::string& name, const std::string& text)> keep;
-  std::shared_ptr<const planning::measured_activation> measured;
+  std::shared_ptr<const planning::measured_activation> measured, counted;
   drift_watch drift;
 };
 

@@ -233,7 +233,9 @@ void device::run_attention(batch& content) {
          slice(logits, shape.n_experts),
          std::move(work.allowance),
          work.pool,
-         work.tokens_left});
+         work.tokens_left,
+         work.terms.score != 0 || work.first >= work.terms.prompt_tokens,
+         std::move(work.chosen)});
     if (work.stream) {
       wire::kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       const auto* cache = rows[row].cache;

@@ -48,6 +48,7 @@ class frame_turns {
 inline constexpr const char* kept_policy_name = "policy.json";
 inline constexpr const char* kept_tokens_name = "tokens.json";
 inline constexpr const char* kept_activation_name = "activation.json";
+inline constexpr const char* kept_counts_name = "counts.json";
 
 struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.
@@ -74,6 +75,8 @@ struct cluster_seat {
   std::function<result<void>(const std::string& name, const std::string& text)> keep;
   /// What routers were measured to choose, if the plan in force goes by that.
   std::shared_ptr<const planning::measured_activation> measured;
+  /// What routers chose here before the process began, where that was kept: counting goes on from it.
+  std::shared_ptr<const planning::measured_activation> counted;
   drift_watch drift;
   log_outlet log;
   /// By which this node is known, and what it does not believe; null: none that changes.

@@ -206,10 +206,12 @@ struct plan_announced {
 /// From the planner: a proposal changed nothing.
 struct plan_kept {};
 
-/// From a selector: how often the router chose each expert since its last report.
+/// From a selector: what routers chose for decoded positions since its last report.
 struct activation_report {
-  std::vector<std::uint32_t> counts;  ///< [n_layers, n_experts]
-  std::vector<std::uint32_t> rows;    ///< [n_layers]
+  /// [n_layers] of [rows, top_k]: experts of each row, ascending; rows in the order in which they were decided on.
+  std::vector<std::vector<std::uint32_t>> targets;
+  /// [n_layers] of [rows, 2, top_k]: what each row chose at the layer before and at this one, where that is known.
+  std::vector<std::vector<std::uint32_t>> steps;
 };
 
 /// From a link whose wait is longer than it said before. To its edge server, which passes it on to the
@@ -278,6 +280,7 @@ struct attend_work {
   std::vector<float> hidden;      ///< [n, hidden_size], or empty
   bool stream = false;  ///< Hand the new KV rows to the edge server for the other members of R_l.
   // For the selector:
+  std::vector<std::uint16_t> chosen;  ///< As token_state, of the layer before; may be empty.
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
   double tokens_left = 1;  ///< As decide_input.
@@ -362,7 +365,9 @@ struct select_query {
   std::vector<float> logits;          ///< [n, n_experts]
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
-  double tokens_left = 1;  ///< As decide_input.
+  double tokens_left = 1;                  ///< As decide_input.
+  bool decodes = false;                    ///< A decoded position, and no chunk of a prompt.
+  std::vector<std::uint16_t> chosen = {};  ///< As attend_work.
 };
 
 /// From compute: everything that one batch attended. Each token gets its own answer.

@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <concepts>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 
 namespace ordermoe::wire {
@@ -165,17 +167,24 @@ class flags_byte {
  public:
   flags_byte(std::uint8_t& flag, bool first, bool second)
       : flag_(flag), bits(static_cast<std::uint8_t>(flag | (first ? 2 : 0) | (second ? 4 : 0))) {}
+  flags_byte(std::uint8_t& flag, bool first, bool second, bool third)
+      : flags_byte(flag, first, second) {
+    known_ = 2 | 4 | 8;
+    if (third) bits = static_cast<std::uint8_t>(bits | 8);
+  }
   bool has_first() const { return (bits & 2) != 0; }
   bool has_second() const { return (bits & 4) != 0; }
+  bool has_third() const { return (bits & known_ & 8) != 0; }
   /// Once it was read; a message that is written stays untouched. Bits that mean nothing stay in the flag, which is then
   /// none.
   void set_flag() {
-    const auto flag = static_cast<std::uint8_t>(bits & ~6);
+    const auto flag = static_cast<std::uint8_t>(bits & ~known_);
     if (flag_ != flag) flag_ = flag;
   }
 
  private:
   std::uint8_t& flag_;
+  int known_ = 2 | 4;
 
  public:
   std::uint8_t bits;
@@ -202,7 +211,8 @@ void fields(Archive& a, executed_slot& x) {
 template <class Archive>
 void fields(Archive& a, token_state& x) {
   auto& of = x.terms;
-  flags_byte flags(of.ignore_end_of_text, x.sampling.has_value(), x.ran.has_value());
+  flags_byte flags(of.ignore_end_of_text, x.sampling.has_value(), x.ran.has_value(),
+                   !x.chosen.empty());
   a(of.request, of.attempt, of.access, of.prompt_tokens, of.max_new_tokens, of.given_tokens,
     of.sampling_stream, of.sampling_seed, of.temperature, of.continue_in_place, of.score,
     flags.bits, x.first, x.layer, x.ids, x.forced, x.pool, x.allowance, x.spent, x.hidden,
@@ -211,6 +221,10 @@ void fields(Archive& a, token_state& x) {
   if (flags.has_first() && !x.sampling) x.sampling.emplace();
   if (flags.has_first()) a(*x.sampling);
   if (flags.has_second()) a(x.ran);
+  if (flags.has_third()) a(x.chosen);
+  // None where some are said to follow: the flag is none then, and the message is refused by it.
+  if (flags.has_third() && x.chosen.empty() && (of.ignore_end_of_text & 8) == 0)
+    of.ignore_end_of_text = static_cast<std::uint8_t>(of.ignore_end_of_text | 8);
 }
 template <class Archive>
 void fields(Archive& a, token_key& x) {
@@ -424,6 +438,9 @@ result<token_state> decode_token(const frame& content, const wire_shape& shape) 
         !std::isfinite(rules.presence_penalty) || !std::isfinite(rules.frequency_penalty))
       return refuse("a rule of sampling that is not finite");
   }
+  if (!state.chosen.empty() && n != 1) return refuse("choices of several rows");
+  if (std::ranges::adjacent_find(state.chosen, std::ranges::greater_equal()) != state.chosen.end())
+    return refuse("choices in another order");
   if (state.slots_of_row.empty()) return message;
   std::uint64_t total = 0;
   for (const auto count : state.slots_of_row) total += count;

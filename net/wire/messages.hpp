@@ -84,6 +84,9 @@ struct token_state {
   std::vector<executed_slot> slots;  ///< Of all rows, row after row.
   std::optional<sampling_rules> sampling = {};
   std::optional<ran_slots> ran = {};  ///< Of these rows, where the request is to be told.
+  /// [top_k] what the router chose at the layer decided on last, ascending, where it is counted what follows what: of one
+  /// decoded position.
+  std::vector<std::uint16_t> chosen = {};
   friend bool operator==(const token_state&, const token_state&) = default;
 };
 

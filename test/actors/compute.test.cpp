@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <map>
 
 #include "test/actors/probe_server.hpp"
 
@@ -97,6 +98,21 @@ BOOST_AUTO_TEST_CASE(attended_rows_go_to_the_selector_when_their_time_has_passed
   BOOST_TEST(query.tokens_left == 2.5);
   BOOST_TEST(world.server.heard() == 0u);
   BOOST_TEST(world.status().waiting_batches == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(decoded_positions_are_told_from_those_of_a_prompt) {
+  one_compute world;
+  world.open();
+  for (std::uint32_t position = 0; position < 6; ++position) world.attend(position);
+  auto scored = world.attention(6, 0, number, 0);
+  scored.terms.score = 1;
+  scored.terms.prompt_tokens = 8;
+  world.tell(world.computing, std::move(scored));
+  world.run_all();
+  std::map<std::uint32_t, bool> decodes;
+  for (const auto& query : world.attended()) decodes[query.key.first] = query.decodes;
+  BOOST_REQUIRE_EQUAL(decodes.size(), 7u);
+  for (const auto& [position, told] : decodes) BOOST_TEST(told == (position >= 4), position);
 }
 
 BOOST_AUTO_TEST_CASE(what_waits_for_the_same_weights_runs_together) {

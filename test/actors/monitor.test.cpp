@@ -37,10 +37,9 @@ struct one_monitor : test::probe_server {
   /// A layer's rows all choose experts `a` and `b`.
   void activate(std::uint32_t rows, std::uint32_t a, std::uint32_t b) {
     actors::activation_report report;
-    report.counts.resize(n_layers * n_experts);
-    report.rows.assign(n_layers, rows);
-    for (std::uint32_t l = 0; l < n_layers; ++l)
-      report.counts[l * n_experts + a] = report.counts[l * n_experts + b] = rows;
+    report.targets.resize(n_layers);
+    for (auto& targets : report.targets)
+      for (std::uint32_t row = 0; row < rows; ++row) targets.insert(targets.end(), {a, b});
     tell(measuring, report);
   }
   void answer(std::uint64_t request, loss_units budget, loss_units spent,
@@ -109,6 +108,8 @@ BOOST_AUTO_TEST_CASE(activation_is_told_as_shares_by_layer) {
   world.activate(10, 1, 3);
   const std::vector<double> expected{0, 0.5, 0, 0.5, 0, 0};
   BOOST_TEST(world.seen().activation.shares.at(2) == expected, boost::test_tools::per_element());
+  const std::vector<planning::measured_set> sets{{{1, 3}, planning::whole_share}};
+  BOOST_TEST((world.seen().activation.sets.at(2) == sets));
 }
 
 BOOST_AUTO_TEST_CASE(drift_is_proposed_once_it_is_seen_enough_and_not_again_before_the_answer) {

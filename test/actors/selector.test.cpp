@@ -48,6 +48,7 @@ struct one_selector : test::probe_server {
     made.normed = {3, 4};
     made.logits = {0, 0, 2, 0, 3, 0};
     made.allowance = {0};
+    made.decodes = true;
     return made;
   }
   decided decide() {
@@ -227,6 +228,25 @@ BOOST_AUTO_TEST_CASE(slots_are_counted_by_how_they_run) {
   BOOST_TEST(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}) == 4);
 }
 
+BOOST_AUTO_TEST_CASE(a_monitor_hears_what_followed_what_where_that_makes_sense) {
+  one_selector world;
+  world.with_monitor();
+  world.context->activation_report_rows = 5;
+  world.attach();
+  const std::vector<std::vector<std::uint16_t>> before{{}, {1, 3}, {1, 6}, {1}, {0, 1, 2}};
+  for (const auto& chosen : before) {
+    auto query = world.query();
+    query.chosen = chosen;
+    world.tell(world.selecting, actors::select_batch{{query}});
+    world.token.take<decided>();
+  }
+  const auto told = world.monitor.take<actors::activation_report>();
+  BOOST_TEST(told.targets[1].size() == 10u);
+  BOOST_REQUIRE_EQUAL(told.steps.size(), world.n_layers);
+  const std::vector<std::uint32_t> step{1, 3, 2, 4};
+  BOOST_TEST(told.steps[1] == step, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_monitor_hears_of_choices_when_they_are_many_and_with_the_own_load) {
   one_selector world;
   world.with_monitor();
@@ -235,18 +255,20 @@ BOOST_AUTO_TEST_CASE(a_monitor_hears_of_choices_when_they_are_many_and_with_the_
   world.decide();
   world.decide();
   world.load(2, 1, 5);
+  auto prompt = world.query();
+  prompt.decodes = false;
+  world.tell(world.selecting, actors::select_batch{{prompt}});
+  world.token.take<decided>();
   BOOST_TEST(world.monitor.heard() == 0u);
   world.decide();
   const auto full = world.monitor.take<actors::activation_report>();
-  BOOST_TEST(full.counts.size() == world.n_layers * world.n_experts);
-  BOOST_TEST(full.counts[world.n_experts + 4] == 3u);
-  BOOST_TEST(full.counts[world.n_experts + 2] == 3u);
-  BOOST_TEST(std::accumulate(full.counts.begin(), full.counts.end(), 0u) == 6u);
-  const std::vector<std::uint32_t> rows{0, 3, 0};
-  BOOST_TEST(full.rows == rows, boost::test_tools::per_element());
+  BOOST_REQUIRE_EQUAL(full.targets.size(), world.n_layers);
+  BOOST_TEST(full.targets[0].empty());
+  const std::vector<std::uint32_t> rows{2, 4, 2, 4, 2, 4};
+  BOOST_TEST(full.targets[1] == rows, boost::test_tools::per_element());
   world.decide();
   world.load(world.id, 1, 5);
-  BOOST_TEST(world.monitor.take<actors::activation_report>().rows[1] == 1u);
+  BOOST_TEST(world.monitor.take<actors::activation_report>().targets[1].size() == 2u);
   world.load(world.id, 2, 6);
   BOOST_TEST(world.monitor.heard() == 0u);
 }

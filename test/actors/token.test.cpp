@@ -22,6 +22,7 @@ constexpr std::uint64_t number = 7;
 struct one_token : test::probe_server {
   wire::token_state state;
   std::vector<actors::arrived_output> early;
+  std::vector<std::uint32_t> targets;  ///< Of every row decided on.
   actors::token_actor token;
 
   one_token() {
@@ -69,6 +70,7 @@ struct one_token : test::probe_server {
     for (const auto& slots : executed) {
       serving::row_decision row;
       row.executed.assign(slots.begin(), slots.end());
+      row.targets.assign(targets.begin(), targets.end());
       row.loss = loss_of_row;
       answer.choice.rows.push_back(row);
     }
@@ -120,6 +122,41 @@ constexpr executed_slot here{1, 4, 0.75f}, there{2, 5, 0.25f};
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(token)
+
+BOOST_AUTO_TEST_CASE(what_a_decoded_row_chose_is_known_at_its_next_layer_where_it_is_counted) {
+  const std::vector<std::uint16_t> chosen{2, 5};
+  const auto begin = [](one_token& world, bool counts, bool in_a_cluster, std::uint32_t first) {
+    if (counts) world.with_monitor();
+    if (in_a_cluster) world.context->seat.emplace().server = world.id;
+    world.state.first = first;
+    world.at_layer(0);
+    world.targets = {5, 2};
+    world.spawn();
+  };
+  one_token stays;
+  begin(stays, true, false, 4);
+  stays.decide(stays.id, {{here}});
+  stays.deliver(0, {{0, wire::whole_row}}, 1, stays.id);
+  BOOST_REQUIRE_EQUAL(stays.compute.count<actors::attend_work>(), 2u);
+  BOOST_TEST(stays.compute.all<actors::attend_work>().back().chosen == chosen,
+             boost::test_tools::per_element());
+  one_token moves;
+  begin(moves, true, true, 4);
+  moves.decide(0, {{there}});
+  BOOST_TEST(moves.travelled(0).chosen == chosen, boost::test_tools::per_element());
+  one_token arrives;
+  arrives.state.chosen = chosen;
+  begin(arrives, true, true, 4);
+  BOOST_TEST(arrives.compute.only<actors::attend_work>().chosen == chosen,
+             boost::test_tools::per_element());
+  // Not of prompts, nor where nobody counts; and within one process frames are as they are without.
+  for (int i = 0; i < 3; ++i) {
+    one_token without;
+    begin(without, i != 0, i != 1, i == 2 ? 3 : 4);
+    without.decide(0, {{there}});
+    BOOST_TEST(without.travelled(0).chosen.empty());
+  }
+}
 
 BOOST_AUTO_TEST_CASE(it_begins_with_the_attention_of_its_layer) {
   one_token world;

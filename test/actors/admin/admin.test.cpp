@@ -475,6 +475,18 @@ BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made
   BOOST_TEST(
       cluster.order(2, "drift")["result"]["cost_planned_ms"].get<double>() == promised,
       boost::test_tools::tolerance(1e-3));
+  // Counting goes on where it was when a node begins again.
+  const auto rows = [&](std::uint32_t m) {
+    return cluster.order(m, "drift")["result"]["rows"].get<double>();
+  };
+  const auto before = rows(0);
+  users.clear();
+  for (std::uint32_t m = 0; m < nodes::n; ++m) cluster.stop(m);
+  for (std::uint32_t m = nodes::n; m-- > 0;) {
+    cluster.start(m);
+    cluster.admins[m] = cluster.client(m, "ada", net::role::admin);
+  }
+  BOOST_TEST(eventually([&] { return std::abs(rows(0) - before) < 1e-3; }));
 }
 
 BOOST_AUTO_TEST_CASE(where_routers_choose_other_experts_the_first_node_proposes_a_plan) {

@@ -242,13 +242,8 @@ class nodes {
       made.kept = kept_[m];
     }
     made.drift = drift;
-    if (const auto kept = made.kept.find(actors::kept_activation_name); kept != made.kept.end()) {
-      const auto& shape = world_.setup.model->config();
-      auto measured =
-          planning::parse_activation(kept->second, "kept", shape.n_layers, shape.n_experts);
-      BOOST_REQUIRE(measured.has_value());
-      made.measured = std::make_shared<const planning::measured_activation>(std::move(*measured));
-    }
+    made.measured = kept_activation(made.kept, actors::kept_activation_name);
+    made.counted = kept_activation(made.kept, actors::kept_counts_name);
     made.keep = [this, m](const std::string& name, const std::string& text) -> result<void> {
       const std::lock_guard lock(keeping_);
       kept_[m][name] = text;
@@ -362,6 +357,17 @@ class nodes {
   }
 
  private:
+  std::shared_ptr<const planning::measured_activation> kept_activation(
+      const std::map<std::string, std::string>& kept, const char* name) const {
+    const auto found = kept.find(name);
+    if (found == kept.end()) return nullptr;
+    const auto& shape = world_.setup.model->config();
+    auto measured = planning::parse_activation(found->second, name, shape.n_layers, shape.n_experts,
+                                               shape.top_k);
+    BOOST_REQUIRE_MESSAGE(measured.has_value(), (measured ? "" : measured.error().message));
+    return std::make_shared<const planning::measured_activation>(std::move(*measured));
+  }
+
   mutable std::array<std::map<std::string, std::string>, n> kept_;
   mutable std::mutex keeping_;
   world world_;

@@ -182,6 +182,30 @@ BOOST_AUTO_TEST_CASE(what_few_requests_ask_for_costs_the_others_no_byte) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_a_row_chose_before_travels_where_it_is_there) {
+  auto state = some_token();
+  state.ids = {11};
+  state.allowance = {5};
+  state.hidden.resize(4);
+  state.slots_of_row = {3};
+  const auto without = encode(state).bytes;
+  for (const bool tells_more : {false, true}) {
+    if (tells_more) state.ran = {1, 2, 3, 4};
+    state.chosen = {0, 7, 65'535};
+    check_round_trip(state, read_token);
+    if (!tells_more) BOOST_TEST(encode(state).bytes.size() == without.size() + 4 + 3 * 2);
+  }
+  const auto refused = [&](const char* words, const std::function<void(token_state&)>& change) {
+    check_refused<token_state>(state, read_token, change, words);
+  };
+  refused("choices in another order", [](token_state& s) { s.chosen = {7, 0}; });
+  refused("choices in another order", [](token_state& s) { s.chosen = {7, 7}; });
+  refused("choices of several rows", [](token_state& s) {
+    s = some_token();
+    s.chosen = {1, 2};
+  });
+}
+
 BOOST_AUTO_TEST_CASE(rules_that_contradict_themselves_are_refused) {
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   const auto refused = [](const char* words, const std::function<void(token_state&)>& change) {
