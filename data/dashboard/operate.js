@@ -1,7 +1,7 @@
 // The operator's part: who is signed in, nodes that are drained, and plans that are proposed, compared and applied. What a token may
 // do the nodes decide; what it surely may not is not offered.
 import { give, isSignedIn, Refused, signIn, signOut } from "./orders.js";
-import { cell, make, percentMore, put, sizeOf } from "./words.js";
+import { cell, make, percentMore, put, readable, sizeOf } from "./words.js";
 
 const ranks = { viewer: 0, operator: 1, admin: 2 };
 const at = (id) => document.getElementById(id);
@@ -244,14 +244,14 @@ export class Operate {
   }
 
   showProposal(node, epoch, of) {
-    this.proposal = { node, number: of.proposal, admission: of.admission, epoch: of.epoch };
+    this.proposal = { node, number: of.proposal, admission: readable(of.admission) };
     at("proposal-title").textContent = `Proposal ${of.proposal} of ${node}: ${of.strategy}`;
     const loads = of.servers.reduce((sum, each) => sum + each.bytes_to_load, 0);
     const facts = {
       "Plan": `epoch ${epoch} → ${of.epoch}`,
       "A token takes, as expected": `${of.cost_before_ms.toFixed(2)} ms → ${of.cost_after_ms.toFixed(2)} ms (${percentMore(of.cost_before_ms, of.cost_after_ms)})`,
       "Servers load": sizeOf(loads),
-      "Admission of requests": of.admission,
+      "Admission of requests": this.proposal.admission,
     };
     if (of.measured_rows !== undefined) facts["By what routers chose"] = `${Math.round(of.measured_rows)} rows of a layer at least`;
     at("proposal-facts").replaceChildren(...Object.entries(facts).map(([name, text]) => {

@@ -52,7 +52,7 @@ function tellServers(servers) {
   for (const each of servers)
     if (!each.error) downSince.delete(each.name);
     else if (!downSince.has(each.name)) downSince.set(each.name, clock());
-  const down = servers.filter((each) => each.error).map((each) => `${each.name} is down since ${downSince.get(each.name)} (${each.error})`);
+  const down = servers.filter((each) => each.error).map((each) => `${each.name} is down since ${downSince.get(each.name)} (${each.error.replace(`${each.name} `, "")})`);
   const drained = servers.filter((each) => !each.error && each.drained).map((each) => `${each.name} is drained`);
   const serving = servers.length - down.length - drained.length;
   const all = servers.length === 1 ? "The server serves" : `All ${servers.length} servers serve`;

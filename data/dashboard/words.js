@@ -27,8 +27,12 @@ export const percent = (share) => (share === null ? "–" : `${Math.round(100 * 
 export function percentMore(before, after) {
   if (!(before > 0)) return "–";
   const more = 100 * (after / before - 1);
-  return `${more > 0 ? "+" : more < 0 ? "−" : ""}${Math.abs(more).toFixed(1)} %`;
+  // With a space at which no line breaks.
+  return `${more > 0 ? "+" : more < 0 ? "−" : ""}${Math.abs(more).toFixed(1)}\u00a0%`;
 }
+
+/// A sentence of the planner's, which names bytes to the last.
+export const readable = (text) => text.replace(/\b(\d{6,})( bytes)?\b/g, (_, bytes) => sizeOf(Number(bytes)));
 
 export function sizeOf(bytes) {
   if (!bytes) return "nothing";
