@@ -91,12 +91,13 @@ class Browser:
 
 class Page:
     def __init__(self, browser, target, session):
-        self.browser, self.target, self.session, self.complaints = browser, target, session, []
+        self.browser, self.target, self.session, self.width, self.complaints = browser, target, session, 0, []
 
     def ask(self, method, **parameters):
         return self.browser.ask(method, self.session, **parameters)
 
     def begin(self, width, height, scheme):
+        self.width = width
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
