@@ -8,6 +8,7 @@
 
 #include "config/files.hpp"
 #include "model/checkpoint/part.hpp"
+#include "model/checkpoint/random_model.hpp"
 #include "test/actors/cluster/nodes.hpp"
 
 namespace ordermoe {
@@ -26,11 +27,6 @@ using test::says;
 constexpr auto patience = std::chrono::seconds(30);
 constexpr std::uint64_t a_change = 7;
 
-const fs::path& tiny() {
-  static const fs::path folder = ORDERMOE_TEST_DATA "/mixtral-tiny";
-  return folder;
-}
-
 struct scratch {
   fs::path path;
   scratch() {
@@ -40,6 +36,23 @@ struct scratch {
   }
   ~scratch() { fs::remove_all(path); }
 };
+
+/// A model whose experts go in some parts each; made once.
+const fs::path& whole_model() {
+  static const scratch place;
+  static const auto folder = [] {
+    const auto tokenizer = read_file(ORDERMOE_TEST_DATA "/mixtral-tiny/tokenizer.model");
+    BOOST_REQUIRE(tokenizer.has_value());
+    model::random_model_options options;
+    options.shape = model::small_shape(model::family::mixtral);
+    options.shape.intermediate_size = 256;
+    options.tokenizer = *tokenizer;
+    auto made = place.path / "model";
+    BOOST_REQUIRE(model::write_random_model(made, options).has_value());
+    return made;
+  }();
+  return folder;
+}
 
 /// Three hosts: the first has a part of the model with no expert; of the others the test says. A frame goes from the thread of
 /// one to the other's, or to the test.
@@ -51,9 +64,9 @@ class three_hosts {
   explicit three_hosts(wire through = {}, std::chrono::milliseconds silent_for = patience)
       : through_(std::move(through)) {
     const auto none = [](layer_id, expert_id) { return false; };
-    BOOST_REQUIRE(model::write_part(tiny(), place_.path / "part", "s0", none).has_value());
+    BOOST_REQUIRE(model::write_part(whole_model(), place_.path / "part", "s0", none).has_value());
     for (std::uint32_t m = 0; m < 3; ++m) {
-      auto opened = model::expert_shelf::open(m == 0 ? place_.path / "part" : tiny(),
+      auto opened = model::expert_shelf::open(m == 0 ? place_.path / "part" : whole_model(),
                                               place_.path / fmt::format("state{}", m));
       BOOST_REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().message));
       shelves_[m] = std::move(*opened);
