@@ -193,8 +193,9 @@ result<remote_request> parse_submit(std::string_view text) {
     spec.stop_strings = root.at("stop").strings();
     spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
     spec.score = root.at("score").boolean();
-    if (const auto quality = root.find("quality_percent"))
-      spec.quality_percent = quality->number(0, planning::most_stated_percent);
+    // A number that is none is written as null, and asks for nothing: not for all that the plan allows.
+    if (std::ranges::count(root.keys(), "quality_percent") > 0)
+      spec.quality_percent = root.at("quality_percent").number(0, planning::most_stated_percent);
     spec.deadline_ns = root.at("deadline_ns").integer(0, longest_ns);
     return content;
   });

@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
+#include "model/torch_module.hpp"
 #include "test/actors/fixture.hpp"
 
 namespace ordermoe {
@@ -65,7 +66,10 @@ BOOST_AUTO_TEST_CASE(servers_on_a_libtorch_device_answer_as_those_on_the_kernels
         BOOST_TEST_MESSAGE("largest difference " << largest << " of logits up to " << size);
         BOOST_TEST(largest <= bound);
         BOOST_TEST(size > 1);
-        BOOST_TEST(!same_bits, "LibTorch has not computed these");
+        // A BLAS for AVX2 adds in the order in which the kernels do.
+        if (__builtin_cpu_supports("avx512f"))
+          BOOST_TEST(!same_bits, "LibTorch has not computed these");
+        BOOST_TEST(model::torch_is_loaded());
       }
 }
 

@@ -117,13 +117,13 @@ BOOST_AUTO_TEST_CASE(drift_is_proposed_once_it_is_seen_enough_and_not_again_befo
   world.options.drift_margin = 0.01;
   world.spawn();
   world.announce();
-  world.activate(99, 1, 4);
+  world.activate(99, 0, 5);
   BOOST_TEST(world.planner.heard() == 0u);
-  world.activate(1, 1, 4);
+  world.activate(1, 0, 5);
   const auto proposal = world.planner.take<actors::propose_replan>();
   BOOST_TEST(std::abs(proposal.cost_ratio - 1) > 0.01);
   BOOST_TEST(proposal.least_gain == 0.01);
-  BOOST_TEST(proposal.profile->layers[0].activation[1] > 0.4);
+  BOOST_TEST(proposal.profile->layers[0].activation[0] > 0.4);
   world.activate(1000, 0, 3);
   BOOST_TEST(world.planner.heard() == 0u);
   BOOST_TEST(world.seen().proposals == 1u);
@@ -148,10 +148,10 @@ BOOST_AUTO_TEST_CASE(a_new_plan_ends_the_silence_and_is_what_is_compared_with) {
   world.options.drift_margin = 0.01;
   world.spawn();
   world.announce();
-  world.activate(100, 1, 4);
+  world.activate(100, 0, 5);
   world.planner.take<actors::propose_replan>();
   world.announce(false);
-  world.activate(100, 1, 4);
+  world.activate(100, 0, 5);
   BOOST_TEST(world.planner.count<actors::propose_replan>() == 1u);
 }
 

@@ -44,12 +44,14 @@ BOOST_AUTO_TEST_CASE(prompts_know_their_line) {
 
 BOOST_AUTO_TEST_CASE(a_line_may_state_the_budget_of_its_answer) {
   const auto prompts = read(
-      "{\"prompt\": \"one\", \"quality_budget_percent\": 0.5}\n{\"prompt\": \"two\"}\nthree\n");
+      "{\"prompt\": \"one\", \"quality_budget_percent\": 0.5}\n{\"prompt\": \"two\"}\nthree\n"
+      "{\"prompt\": \"four\", \"quality_budget_percent\": null}\n");
   BOOST_REQUIRE(prompts.has_value());
   BOOST_TEST(prompts->at(0).quality_percent.value() == 0.5);
   BOOST_TEST(!prompts->at(1).quality_percent.has_value());
   BOOST_TEST(!prompts->at(2).quality_percent.has_value());
-  for (const auto* wrong : {"-1", "100.5", "1e400", "\"1\"", "null", "true", "[1]"}) {
+  BOOST_TEST(!prompts->at(3).quality_percent.has_value());
+  for (const auto* wrong : {"-1", "100.5", "1e400", "\"1\"", "true", "[1]"}) {
     const auto refused =
         read(std::string("{\"prompt\": \"one\", \"quality_budget_percent\": ") + wrong + "}\n");
     BOOST_REQUIRE_MESSAGE(!refused.has_value(), wrong);

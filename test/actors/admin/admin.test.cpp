@@ -457,8 +457,9 @@ BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made
       cluster.order(2, "plan.propose", {{"strategy", "layer-shards"}, {"measured", true}});
   BOOST_TEST(proposed["result"]["cost_before_ms"] == drift["cost_measured_ms"]);
   BOOST_TEST(proposed["result"]["measured_rows"].get<double>() > 30);
-  cluster.order(2, "plan.apply", {{"drain_s", 30}});
-  cluster.await_epochs(2);
+  const auto applied = cluster.order(2, "plan.apply", {{"drain_s", 30}});
+  // Over plans between, where both do not fit.
+  cluster.await_epochs(applied["epoch_after"].get<std::uint64_t>());
   const auto promised = proposed["result"]["cost_after_ms"].get<double>();
   const auto check_costs = [&](std::uint32_t m) {
     const auto now = cluster.order(m, "drift")["result"];
@@ -468,13 +469,6 @@ BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made
   };
   for (std::uint32_t m = 0; m < nodes::n; ++m) check_costs(m);
   for (const auto& each : asked) check_answers(cluster, each);
-  // One that starts again goes by the counts as the others do.
-  cluster.stop(2);
-  cluster.start(2);
-  cluster.admins[2] = cluster.client(2, "ada", net::role::admin);
-  BOOST_TEST(
-      cluster.order(2, "drift")["result"]["cost_planned_ms"].get<double>() == promised,
-      boost::test_tools::tolerance(1e-3));
   // Counting goes on where it was when a node begins again.
   const auto rows = [&](std::uint32_t m) {
     return cluster.order(m, "drift")["result"]["rows"].get<double>();

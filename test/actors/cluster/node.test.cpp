@@ -441,7 +441,7 @@ BOOST_AUTO_TEST_CASE(two_answers_of_one_client_have_two_numbers) {
 BOOST_AUTO_TEST_CASE(tokens_are_told_as_they_come_where_a_client_wants_them) {
   nodes cluster;
   cluster.place_by_hand();
-  cluster.start(1);
+  cluster.start_all();
   for (const bool wants : {true, false}) {
     bare_end client;
     client.start(cluster.dialling(1));
@@ -457,7 +457,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_told_as_they_come_where_a_client_wants_them) {
     const auto frames = client.frames();
     const auto ended = actors::parse_ended(frames.back().text);
     BOOST_REQUIRE(ended.has_value());
-    BOOST_TEST(!ended->token_ids.empty());
+    BOOST_TEST(!ended->token_ids.empty(), (ended->problem ? ended->problem->message : ""));
     BOOST_TEST(frames.size() == 1 + (wants ? ended->token_ids.size() : 0));
   }
 }
