@@ -270,8 +270,11 @@ class verbs {
       const auto made =
           here->order(*other, "plan.propose", how, std::chrono::seconds(wanted.longest_s));
       if (!made) return made.error();
+      if (here->flags().dry_run) {
+        print_reply(here->flags(), *made, print_diff);
+        return {};
+      }
       proposal = {{"proposal", made->at("result").at("proposal")}};
-      if (here->flags().dry_run) return ask(here, *other, "plan.diff", proposal, soon, print_diff);
     }
     const auto drained = here->order(wanted.node, "drain", ordered_json::object(), soon);
     if (!drained) return drained.error();

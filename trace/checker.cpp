@@ -31,7 +31,8 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "server_ledger") return on_server_ledger(text);
   return refuse(
       "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, lost, "
-      "parted, kv, token, done, install, links, weights, policy, plan, answered, link_ledger or server_ledger",
+      "parted, kv, token, done, install, links, weights, policy, plan, answered, link_ledger or "
+      "server_ledger",
       type);
 }
 

@@ -316,6 +316,9 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
   state.allowance.resize(chunk_->rows);
   if (!state.slots.empty()) state.slots_of_row.resize(chunk_->rows);
   state.forced.resize(forced_left());
+  const bool decodes = request_->terms.score != 0 || chunk_->first >= request_->terms.prompt_tokens;
+  if (header_.tells_choices && decodes && chunk_->rows == 1)
+    state.chosen.resize(choice.rows.front().targets.size());
   expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
 }
 

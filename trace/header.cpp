@@ -128,6 +128,8 @@ result<void> check_header(const std::string& text, const std::string& place) {
   root.at("allowance_factor").number(0);
   root.at("continue_in_place").boolean();
   root.at("chunk_rows").integer(1, 1 << 20);
+  // Traces of before it was told have none.
+  if (const auto tells = root.find("tells_choices")) tells->boolean();
   root.at("router_gates").one_of({"renormalised", "probabilities"});
   check_costs(root.at("costs"));
   check_policy(root.at("policy"));
@@ -151,6 +153,7 @@ std::string header_line(const trace_header& header) {
   line["allowance_factor"] = header.allowance_factor;
   line["continue_in_place"] = header.continue_in_place;
   line["chunk_rows"] = header.chunk_rows;
+  line["tells_choices"] = header.tells_choices;
   line["router_gates"] = gate_rule_name(header.router_gates);
   line["cluster_toml"] = cluster_toml(header.servers);
   line["costs"] = costs;
@@ -174,6 +177,7 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
     header.allowance_factor = line.at("allowance_factor");
     header.continue_in_place = line.at("continue_in_place");
     header.chunk_rows = line.at("chunk_rows");
+    header.tells_choices = line.value("tells_choices", false);
     header.router_gates = line.at("router_gates") == gate_rule_name(model::gate_rule::probabilities)
                               ? model::gate_rule::probabilities
                               : model::gate_rule::renormalised;

@@ -26,6 +26,7 @@ struct trace_header {
   double allowance_factor = 1;
   bool continue_in_place = true;
   std::size_t chunk_rows = 64;
+  bool tells_choices = false;  ///< Tokens carry what was chosen for a decoded position: of a node.
   model::gate_rule router_gates = model::gate_rule::renormalised;
   cluster servers;  ///< As they keep their experts.
   cost_profile costs;

@@ -65,7 +65,7 @@ struct admin_state {
   std::shared_ptr<const planning::plan> prepared;                    ///< Of the change under way.
   std::shared_ptr<const planning::measured_activation> prepared_by;  ///< Likewise.
   std::vector<double> kept_rows;  ///< [n_layers] of the counts that were kept last.
-  drift_report told_drift;  ///< The latest that was an event.
+  drift_report told_drift;        ///< The latest that was an event.
   std::optional<order_book> book;
   std::set<std::uint32_t> away;
   gathering_book gatherings;
@@ -218,6 +218,8 @@ struct admin_state {
   void propose(const order_ptr& order, const json_value& arguments);
   void propose(const order_ptr& order, const std::shared_ptr<const replan_order>& wanted,
                const std::shared_ptr<const planning::measured_activation>& measured);
+  void tell_unkept(const order_ptr& order, const plan_proposal& made, const plan_in_force& before,
+                   const std::shared_ptr<const planning::measured_activation>& measured);
   const proposal& keep(const plan_proposal& made, const planning::plan& before,
                        const std::shared_ptr<const planning::measured_activation>& measured);
   std::vector<planning::plan> way_to(const planning::plan& before,

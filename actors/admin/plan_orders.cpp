@@ -42,12 +42,22 @@ void admin_state::propose(const order_ptr& order, const std::shared_ptr<const re
     self->request(work.planner, caf::infinite, plan_query{wanted, measured})
         .then([this, order, epoch, measured, before = now.content](const plan_proposal& made) {
           if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
+          if (order->dry_run) return tell_unkept(order, made, *before, measured);
           const auto& kept = keep(made, before->plan, measured);
           book->note(log_event::plan_proposed,
                      {{"proposal", kept.number}, {"operation", order->operation}});
           book->done(order, epoch, proposal_report(context(), kept));
         });
   });
+}
+
+/// Kept nowhere: `plan apply` would take it for what was proposed last.
+void admin_state::tell_unkept(const order_ptr& order, const plan_proposal& made,
+                              const plan_in_force& before, const activation_ptr& measured) {
+  const proposal would{n_proposals + 1, made, way_to(before.plan, *made.plan), measured};
+  auto told = difference_report(context(), before.index, would);
+  told.erase("proposal");
+  book->done(order, before.plan.epoch, std::move(told));
 }
 
 result<planning::server_mask> admin_state::left_out_of(const json_value& arguments) const {

@@ -192,6 +192,7 @@ trace::trace_header header_of(const service_options& options, const service_cont
   header.allowance_factor = options.chosen.allowance_factor;
   header.continue_in_place = options.chosen.continue_in_place;
   header.chunk_rows = options.chunk_rows;
+  header.tells_choices = context.seat.has_value();
   header.router_gates = context.shape().gates;
   header.servers = context.servers;
   header.costs = options.costs;

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import signal
 import sys
 import time
 
@@ -36,5 +37,6 @@ seen = read_until(terminal, b"", "ordermoe> ")
 os.write(terminal, KEYS.encode().decode("unicode_escape").encode())
 for pattern in PATTERNS:
     seen = read_until(terminal, seen, pattern)
-os.write(terminal, b"quit\n")
+os.write(terminal, b"\x15quit\n")  # What was typed and not entered goes.
+signal.alarm(LONG_S)
 os.waitpid(child, 0)

@@ -335,6 +335,18 @@ BOOST_AUTO_TEST_CASE(a_dry_run_changes_nothing_and_every_change_is_audited) {
   BOOST_TEST(cluster.log_of(0).has("audit.ordered operation=s0.1.2 who=ada role=admin"));
 }
 
+BOOST_AUTO_TEST_CASE(a_dry_run_of_a_proposal_tells_what_it_would_be_and_keeps_none) {
+  steered cluster("exact", test::world::roomy);
+  const auto would = cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}}, true);
+  BOOST_TEST(!would["result"].contains("proposal"));
+  BOOST_TEST(would["result"]["servers"][0].contains("gains"));
+  BOOST_TEST(says(cluster.refused(0, "plan.apply"), "nothing was proposed"));
+  BOOST_TEST(!cluster.log_of(0).has("plan.proposed"));
+  const auto made = cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}})["result"];
+  BOOST_TEST(made["proposal"] == 1);
+  BOOST_TEST(made["cost_after_ms"] == would["result"]["cost_after_ms"]);
+}
+
 BOOST_AUTO_TEST_CASE(any_node_tells_how_all_do_and_names_those_that_are_away) {
   steered cluster;
   const auto user = cluster.client(1, "bob");
