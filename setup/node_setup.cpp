@@ -137,9 +137,9 @@ result<std::shared_ptr<const planning::measured_activation>> read_kept_activatio
   };
   auto made = read();
   if (!made)
-    return error{made.error().code,
-                 made.error().message +
-                     "; mend the file, or remove it to do without what it measured"};
+    return error{
+        made.error().code,
+        made.error().message + "; mend the file, or remove it to do without what it measured"};
   return made;
 }
 

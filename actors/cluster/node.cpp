@@ -391,8 +391,10 @@ class node::content final : public net::transport_user {
       if (auto* through = through_->load()) through->used(peer, lane::bulk, bytes);
     };
     to.waiting_bytes = [this](peer_id peer) {
-      const auto figures = through_->load()->figures(peer);
-      return figures.lanes[static_cast<std::size_t>(lane::bulk)].waiting_bytes;
+      // A frame may come before the transport is known here: nothing is sent until it is.
+      auto* through = through_->load();
+      if (through == nullptr) return UINT64_MAX;
+      return through->figures(peer).lanes[static_cast<std::size_t>(lane::bulk)].waiting_bytes;
     };
     exchange_ = std::make_unique<expert_exchange>(options_.experts, std::move(to), options_.log);
   }

@@ -64,8 +64,8 @@ class transport_end final : public net::transport_user {
     std::vector<std::pair<std::string, error>> problems;
     std::vector<std::pair<net::peer_id, net::certificate_name>> clients;
     std::map<net::peer_id, std::array<std::uint64_t, net::n_lanes>> n_frames;
-    std::uint64_t frames_at_rest =
-        0;               ///< That had come when it last heard that there is no more for now.
+    /// How many had come when it last heard that there is no more for now.
+    std::uint64_t frames_at_rest = 0;
     std::string broken;  ///< What does not hold; empty: all does.
 
     std::size_t count(what kind, std::optional<net::peer_id> from = {}) const {
