@@ -30,10 +30,10 @@ struct link_state {
     ledger.total += charged;
     ledger.charged_by_kind[static_cast<std::size_t>(content.kind)] += charged.charged();
     if (context->trace)
-      context->trace->line(
-          trace::transfer_line({ledger.from, ledger.to, content.kind, charged.hidden_bytes,
-                                charged.kv_bytes, charged.other_bytes, charged.serialised_bytes,
-                                now, sent.start_ns, sent.end_ns, sent.arrival_ns}));
+      context->trace->line(trace::transfer_line(
+          {ledger.from, ledger.to, content.kind, charged.hidden_bytes, charged.kv_bytes,
+           charged.other_bytes, content.uncharged_bytes, charged.serialised_bytes, now,
+           sent.start_ns, sent.end_ns, sent.arrival_ns}));
     content.from = ledger.from;
     content.to = ledger.to;
     if (outlet) return send_out(content);

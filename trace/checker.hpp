@@ -117,7 +117,7 @@ struct batch_record {
 struct transfer_record {
   std::uint32_t from = 0, to = 0;
   frame_kind kind = frame_kind::token;
-  std::int64_t hidden = 0, kv = 0, other = 0, serialised = 0;  ///< Bytes.
+  std::int64_t hidden = 0, kv = 0, other = 0, uncharged = 0, serialised = 0;  ///< Bytes.
   std::int64_t sent_ns = 0, start_ns = 0, end_ns = 0, arrival_ns = 0;
 };
 
@@ -126,6 +126,7 @@ struct frame_totals {
   std::int64_t frames = 0;
   std::int64_t rows = 0;  ///< Hidden states or KV rows.
   std::int64_t other_bytes = 0;
+  std::int64_t uncharged_bytes = 0;
 };
 
 struct work_totals {

@@ -316,10 +316,11 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
   state.allowance.resize(chunk_->rows);
   if (!state.slots.empty()) state.slots_of_row.resize(chunk_->rows);
   state.forced.resize(forced_left());
+  expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
   const bool decodes = request_->terms.score != 0 || chunk_->first >= request_->terms.prompt_tokens;
   if (header_.tells_choices && decodes && chunk_->rows == 1)
-    state.chosen.resize(choice.rows.front().targets.size());
-  expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
+    expected(s.server, residence, frame_kind::token).uncharged_bytes +=
+        wire::choice_bytes(choice.rows.front().targets.size());
 }
 
 void verifier::expect_frame(std::uint32_t from, std::uint32_t to, frame_kind kind, std::size_t rows,

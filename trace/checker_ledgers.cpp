@@ -151,6 +151,7 @@ bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   t.hidden = fields.amount("hidden_bytes");
   t.kv = fields.amount("kv_bytes");
   t.other = fields.amount("other_bytes");
+  if (fields.has("uncharged_bytes")) t.uncharged = fields.amount("uncharged_bytes");
   t.serialised = fields.amount("serialised_bytes");
   t.sent_ns = fields.amount("sent_ns");
   t.start_ns = fields.amount("start_ns");
@@ -174,6 +175,7 @@ bool verifier::on_transfer(std::string_view text) {
   ++found.frames;
   found.rows += t.hidden / header_.costs.hidden_bytes + t.kv / header_.costs.kv_row_bytes;
   found.other_bytes += t.other;
+  found.uncharged_bytes += t.uncharged;
   path.ledger.total += {1, t.hidden, t.kv, t.other, t.serialised, t.end_ns - t.start_ns};
   if (!emulated()) {
     if (t.kind == frame_kind::load) note_late(path, t.sent_ns);
@@ -259,10 +261,15 @@ bool verifier::check_sizes(const transfer_record& t) {
                   carries_kv ? fmt::format("a multiple of {}", costs.kv_row_bytes) : "0");
   const auto rows = carries_kv ? kv / costs.kv_row_bytes : hidden / costs.hidden_bytes;
   auto& width = carries_kv ? kv_width_ : hidden_width_;
-  const auto values = serialised - other;
+  if (t.uncharged > 0 && !(header_.tells_choices && kind == frame_kind::token && rows == 1))
+    return refuse("uncharged_bytes: found {} in a {} frame of {} rows, expected none", t.uncharged,
+                  to_string(kind), rows);
+  const auto values = serialised - other - t.uncharged;
   if (width == 0 && rows > 0 && values > 0 && values % rows == 0) width = values / rows;
   const bool keeps_hidden = kind == frame_kind::progress && values % sizeof(float) == 0;
-  if (!keeps_hidden && !same("serialised_bytes - other_bytes", values, rows * width)) return false;
+  if (!keeps_hidden &&
+      !same("serialised_bytes - other_bytes - uncharged_bytes", values, rows * width))
+    return false;
   if (rows > 0 && values <= 0)
     return refuse("serialised_bytes: found no bytes of {} rows, expected some", rows);
   if (kind == frame_kind::reservation) return same("other_bytes", other, reservation_bytes_);
@@ -394,7 +401,8 @@ bool verifier::settle_link(std::uint32_t from, std::uint32_t to) {
     const auto where = fmt::format("{} frames from server {} to {}", to_string(kind), from, to);
     if (!same(where + ", against those that the decisions imply", found.frames, implied.frames) ||
         !same(where + ", rows", found.rows, implied.rows) ||
-        !same(where + ", other bytes", found.other_bytes, implied.other_bytes))
+        !same(where + ", other bytes", found.other_bytes, implied.other_bytes) ||
+        !same(where + ", uncharged bytes", found.uncharged_bytes, implied.uncharged_bytes))
       return false;
   }
   return true;

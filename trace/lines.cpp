@@ -142,10 +142,12 @@ std::string batch_line(const ended_batch& batch) {
 
 std::string transfer_line(const sent_frame& frame) {
   return fmt::format(
-      R"({{"type":"transfer","from":{},"to":{},"frame":"{}","hidden_bytes":{},"kv_bytes":{},"other_bytes":{},"serialised_bytes":{},"sent_ns":{},"start_ns":{},"end_ns":{},"arrival_ns":{}}})",
+      R"({{"type":"transfer","from":{},"to":{},"frame":"{}","hidden_bytes":{},"kv_bytes":{},"other_bytes":{},{}"serialised_bytes":{},"sent_ns":{},"start_ns":{},"end_ns":{},"arrival_ns":{}}})",
       frame.from, frame.to, to_string(frame.kind), frame.hidden_bytes, frame.kv_bytes,
-      frame.other_bytes, frame.serialised_bytes, frame.sent_ns, frame.start_ns, frame.end_ns,
-      frame.arrival_ns);
+      frame.other_bytes,
+      frame.uncharged_bytes > 0 ? fmt::format(R"("uncharged_bytes":{},)", frame.uncharged_bytes)
+                                : "",
+      frame.serialised_bytes, frame.sent_ns, frame.start_ns, frame.end_ns, frame.arrival_ns);
 }
 
 std::string lost_line(std::uint32_t from, std::uint32_t to, wire::frame_kind kind,

@@ -99,7 +99,9 @@ std::string batch_line(const ended_batch& batch);
 struct sent_frame {
   std::uint32_t from = 0, to = 0;
   wire::frame_kind kind = wire::frame_kind::token;
-  std::int64_t hidden_bytes = 0, kv_bytes = 0, other_bytes = 0, serialised_bytes = 0;
+  std::int64_t hidden_bytes = 0, kv_bytes = 0, other_bytes = 0;
+  std::int64_t uncharged_bytes = 0;  ///< Written where there are any.
+  std::int64_t serialised_bytes = 0;
   std::int64_t sent_ns = 0, start_ns = 0, end_ns = 0, arrival_ns = 0;
 };
 std::string transfer_line(const sent_frame& frame);

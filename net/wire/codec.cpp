@@ -372,7 +372,13 @@ frame encode(const token_state& message) {
   auto content = make_frame(frame_kind::token, message, message.terms);
   if (!message.hidden.empty()) content.hidden_rows = static_cast<std::uint32_t>(message.ids.size());
   content.value_bytes = static_cast<std::int64_t>(message.hidden.size() * sizeof(float));
+  content.uncharged_bytes = choice_bytes(message.chosen.size());
   return content;
+}
+
+std::int64_t choice_bytes(std::size_t n_chosen) {
+  if (n_chosen == 0) return 0;
+  return static_cast<std::int64_t>(sizeof(std::uint32_t) + n_chosen * sizeof(std::uint16_t));
 }
 
 frame encode(const expert_call& message) {

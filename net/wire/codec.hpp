@@ -17,6 +17,8 @@
 namespace ordermoe::wire {
 
 frame encode(const token_state& message);
+/// What token_state::chosen of that many experts adds to a token's frame; 0 for none.
+std::int64_t choice_bytes(std::size_t n_chosen);
 frame encode(const expert_call& message);
 frame encode(const expert_output& message);
 frame encode(const kv_rows& message);

@@ -267,6 +267,8 @@ struct frame {
   std::uint32_t hidden_rows = 0;  ///< Rows of hidden state inside.
   std::uint32_t kv_rows = 0;      ///< KV rows inside.
   std::int64_t value_bytes = 0;   ///< Bytes of those rows as serialised.
+  /// Bytes inside that nodes tell each other and emulation has none of: nobody is charged for them.
+  std::int64_t uncharged_bytes = 0;
   std::string bytes;
 };
 

@@ -7,7 +7,7 @@ traffic charged_traffic(const wire::frame& content, const cost_profile& costs) {
   return {1,
           content.hidden_rows * costs.hidden_bytes,
           content.kv_rows * costs.kv_row_bytes,
-          serialised - content.value_bytes,
+          serialised - content.value_bytes - content.uncharged_bytes,
           serialised,
           0};
 }

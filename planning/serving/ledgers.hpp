@@ -15,7 +15,7 @@ struct traffic {
   std::int64_t messages = 0;
   std::int64_t hidden_bytes = 0;      ///< Charged for hidden states.
   std::int64_t kv_bytes = 0;          ///< Charged for KV rows.
-  std::int64_t other_bytes = 0;       ///< Everything else, as serialised.
+  std::int64_t other_bytes = 0;       ///< Everything else that is charged, as serialised.
   std::int64_t serialised_bytes = 0;  ///< All bytes of the frames.
   std::int64_t busy_ns = 0;
   std::int64_t charged() const { return hidden_bytes + kv_bytes + other_bytes; }

@@ -484,6 +484,16 @@ BOOST_AUTO_TEST_CASE(bytes_off_by_one_are_refused_even_where_the_ledger_agrees) 
   check_refused("other_bytes: found", [&](lines& content) { fake(content, "load"); });
 }
 
+BOOST_AUTO_TEST_CASE(bytes_that_nobody_is_charged_for_are_of_nodes_alone) {
+  check_refused("uncharged_bytes: found 8", [](lines& content) {
+    auto& line = content[find(content, "transfer",
+                              [](const auto& l) { return field(l, "frame") == "\"token\""; })];
+    const std::string before = "\"serialised_bytes\":";
+    line.insert(line.find(before), "\"uncharged_bytes\":8,");
+    add(line, "serialised_bytes", 8);
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_dropped_transfer_is_refused_even_where_the_ledger_agrees) {
   check_refused("frames from server", [](lines& content) {
     std::size_t last = 0;

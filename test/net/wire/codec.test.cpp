@@ -193,6 +193,7 @@ BOOST_AUTO_TEST_CASE(what_a_row_chose_before_travels_where_it_is_there) {
     if (tells_more) state.ran = {1, 2, 3, 4};
     state.chosen = {0, 7, 65'535};
     check_round_trip(state, read_token);
+    BOOST_TEST(encode(state).uncharged_bytes == 4 + 3 * 2);
     if (!tells_more) BOOST_TEST(encode(state).bytes.size() == without.size() + 4 + 3 * 2);
   }
   const auto refused = [&](const char* words, const std::function<void(token_state&)>& change) {

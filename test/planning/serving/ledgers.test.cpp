@@ -26,6 +26,20 @@ BOOST_AUTO_TEST_CASE(traffic_adds_up_field_by_field) {
   BOOST_TEST(sum.charged() == 5430);
 }
 
+BOOST_AUTO_TEST_CASE(what_a_frame_tells_uncharged_is_sent_and_not_charged) {
+  cost_profile costs;
+  costs.hidden_bytes = 8192;
+  wire::frame content;
+  content.hidden_rows = 2;
+  content.value_bytes = 40;
+  content.bytes.assign(100, 'x');
+  BOOST_TEST(charged_traffic(content, costs).charged() == 2 * 8192 + 60);
+  content.bytes.append(8, 'y');
+  content.uncharged_bytes = 8;
+  BOOST_TEST(charged_traffic(content, costs).charged() == 2 * 8192 + 60);
+  BOOST_TEST(charged_traffic(content, costs).serialised_bytes == 108);
+}
+
 BOOST_AUTO_TEST_CASE(
     a_slot_is_local_where_the_token_is_and_exact_where_the_target_runs_for_nothing) {
   const auto is = [](std::uint32_t server, std::uint32_t expert, loss_units loss) {
