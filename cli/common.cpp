@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <system_error>
+#include <utility>
 
 #include "cli/spelling.hpp"
 #include "config/files.hpp"
@@ -59,10 +60,17 @@ progress_display::progress_display() {
     std::mutex mutex;
     std::condition_variable_any wake;
     std::unique_lock lock(mutex);
+    std::string last;
+    auto since = std::chrono::steady_clock::now();
     while (!wake.wait_for(lock, stop, period, [] { return false; }) && !stop.stop_requested()) {
       const auto [phase, share] = work().now();
       if (phase.empty()) continue;
-      std::fputs(fmt::format("\r\033[K{} {:3.0f} %", phase, 100 * share).c_str(), stderr);
+      const auto now = std::chrono::steady_clock::now();
+      if (std::exchange(last, phase) != phase) since = now;
+      std::fputs(fmt::format("\r\033[K{} {:3.0f} % {:4} s", phase, 100 * share,
+                             std::chrono::duration_cast<std::chrono::seconds>(now - since).count())
+                     .c_str(),
+                 stderr);
       std::fflush(stderr);
     }
     std::fputs("\r\033[K", stderr);
@@ -252,14 +260,15 @@ result<setup::world> load_world(const setup::world_options& options) {
         "ordermoe: no profile given and none in the model folder; calibrated on the bundled "
         "text\n",
         stderr);
-  if (loaded && loaded->knows_nothing)
+  if (!loaded || (loaded->knows_nothing && loaded->servers.size() == 1)) return loaded;
+  if (loaded->knows_nothing)
     fmt::print(
         stderr,
         "ordermoe: without a profile of {} every expert is taken to be chosen as often as any "
         "other, and a token's experts not to depend on those of the layer before; `ordermoe "
         "calibrate --connect` measures them on a running cluster\n",
         loaded->model_name);
-  else if (loaded && loaded->unfit)
+  else if (loaded->unfit)
     warn_of(*loaded->unfit);
   return loaded;
 }

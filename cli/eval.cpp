@@ -287,7 +287,7 @@ result<void> evaluate(const eval_options& options) {
   }
   const auto request = request_of(options, given);
   if (!request) return request.error();
-  const auto loaded = load_world(options.world, given);
+  const auto loaded = load_world(options.world, given, *request);
   if (!loaded) return loaded.error();
   const auto measured = measure(options, *loaded, *request);
   if (!measured) return measured.error();

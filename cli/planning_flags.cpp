@@ -77,6 +77,16 @@ result<setup::preparation_request> planning_flags::request(
 
 namespace {
 
+result<setup::world_options> options_for(const world_flags& flags,
+                                         const std::optional<setup::plan_file>& given,
+                                         const setup::preparation_request& request) {
+  auto options = flags.options();
+  if (!options) return options;
+  if (given) options->plan_precisions = given->plan.expert_precision;
+  options->has_budget = request.options.quality_percent != 0;
+  return options;
+}
+
 result<setup::world> load_for(const setup::world_options& options,
                               const std::optional<setup::plan_file>& given) {
   auto loaded = load_world(options);
@@ -89,10 +99,10 @@ result<setup::world> load_for(const setup::world_options& options,
 }  // namespace
 
 result<setup::world> load_world(const world_flags& flags,
-                                const std::optional<setup::plan_file>& given) {
-  auto options = flags.options();
+                                const std::optional<setup::plan_file>& given,
+                                const setup::preparation_request& request) {
+  auto options = options_for(flags, given, request);
   if (!options) return options.error();
-  if (given) options->plan_precisions = given->plan.expert_precision;
   return load_for(*options, given);
 }
 
@@ -100,9 +110,8 @@ result<setup::world> load_world_to_plan(const world_flags& flags,
                                         const std::optional<setup::plan_file>& given,
                                         const setup::preparation_request& request,
                                         std::shared_ptr<const model::expert_source> elsewhere) {
-  auto options = flags.options();
+  auto options = options_for(flags, given, request);
   if (!options) return options.error();
-  if (given) options->plan_precisions = given->plan.expert_precision;
   options->makes_profile = request.strategy != "exact" && request.strategy != "layer-shards";
   options->runs_model = setup::runs_model(request, setup::lacks_profile(*options));
   if (elsewhere && (options->choose_precision || options->expert_precision != precision::stored ||

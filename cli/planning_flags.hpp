@@ -26,7 +26,8 @@ struct planning_flags {
 
 /// The world that is planned for; it must be what a given plan was made for.
 result<setup::world> load_world(const world_flags& flags,
-                                const std::optional<setup::plan_file>& given);
+                                const std::optional<setup::plan_file>& given,
+                                const setup::preparation_request& request);
 
 /// The same for commands that only plan: where the model need not be executed, no expert is loaded, and strategies that
 /// never substitute do without a profile. `elsewhere` runs the experts where it is given.

@@ -319,7 +319,7 @@ result<ready_run> make_ready(const run_options& options, questions& asked) {
   if (auto good = check_adaptation(options, *request); !good) return good.error();
   auto orders = replans_of(options, *request);
   if (!orders) return orders.error();
-  const auto loaded = load_world(options.world, *given);
+  const auto loaded = load_world(options.world, *given, *request);
   if (!loaded) return loaded.error();
   if (auto done = encode(asked, options, *loaded->tokens); !done) return done.error();
   auto load = experiments::answering(requests_of(options, asked), options.planning.rate);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
 #include <system_error>
@@ -25,7 +26,38 @@ struct task {
   std::string_view name;
   strategy_options options;
   const token_documents& texts;
+  bool is_compared = false;  ///< With the whole model in other precisions, by its trial load.
 };
+
+/// Whether every plan is the same to everybody: all experts on the only server, as the model has them, which is never slower
+/// than any other way.
+bool leaves_no_choice(const task& about) {
+  const auto& servers = about.service.servers.servers;
+  const auto& options = about.options;
+  return servers.size() == 1 && servers.front().expert_precision == precision::stored &&
+         options.expert_precision.empty() && !options.choose_precision && !about.is_compared &&
+         (!options.plan || options.plan->precision_at(0) == precision::stored);
+}
+
+/// Whether what follows from two of a strategy's plans is the same, whatever their planners expect of them.
+bool are_alike(const planning::strategy& a, const planning::strategy& b) {
+  const auto placed = [](const planning::plan& content) {
+    std::vector<std::array<std::size_t, 3>> all;
+    for (const auto& each : content.experts)
+      all.push_back({each.server.index(), each.layer.index(), each.expert.index()});
+    std::ranges::sort(all);
+    return all;
+  };
+  const auto reads_groups = [](const planning::strategy& content) {
+    return content.policy.candidates != planning::candidate_rule::exact &&
+           content.policy.candidates != planning::candidate_rule::any &&
+           !content.plan.grouping.empty();
+  };
+  return a.policy == b.policy && !reads_groups(a) && !reads_groups(b) &&
+         std::ranges::equal(a.plan.residence, b.plan.residence, {}, &planning::residency::layers,
+                            &planning::residency::layers) &&
+         a.plan.expert_precision == b.plan.expert_precision && placed(a.plan) == placed(b.plan);
+}
 
 bool is_priced(const planning::strategy& chosen) {
   return chosen.tunes_price && chosen.token_budget > 0 &&
@@ -65,25 +97,20 @@ struct budget_trial {
   planning::profile corrected;
 };
 
-/// Plans one way, with the damage that was measured where there is a budget, tunes it and tries it.
-result<prepared> try_variant(const task& about, const strategy_options& variant,
-                             const budget_trial* budget, const job& work, steps& progress) {
-  auto service = about.service;
-  if (budget != nullptr) service.profile = budget->corrected;
-  const auto with_plan = planned(service, about.name, variant, work);
-  progress.done();
-  if (!with_plan) return with_plan.error();
+/// Tunes a plan where there is a budget, and tries it.
+result<prepared> try_plan(const task& about, const actors::service_options& with_plan,
+                          const budget_trial* budget, const job& work, steps& progress) {
   prepared ready;
-  ready.service = *with_plan;
+  ready.service = with_plan;
   if (budget != nullptr) {
     ready.service.profile = about.service.profile;
-    const auto found = tune(ready.service, budget->rough, budget->texts, {}, work);
+    const auto found =
+        tune(ready.service, budget->rough, budget->texts, {}, work, [&] { progress.done(); });
     if (!found) return found.error();
     ready.found = *found;
     ready.was_tuned = true;
     ready.service = tuned(std::move(ready.service), *found);
   }
-  progress.done();
   const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
   progress.done();
   if (!latency) return latency.error();
@@ -108,33 +135,73 @@ void in_parallel(std::size_t n, const std::function<void(std::size_t)>& body) {
   work();
 }
 
-/// Tries every variant; the fastest one is taken. The result does not depend on the threads. One
-/// variant without a budget needs no trial.
+using planned_services = std::vector<result<actors::service_options>>;
+
+/// Every variant planned, with the damage that was measured where there is a budget.
+planned_services plan_all(const task& about, const std::vector<strategy_options>& variants,
+                          const budget_trial* budget, job& work) {
+  auto service = about.service;
+  if (budget != nullptr) service.profile = budget->corrected;
+  steps progress(work, fmt::format("planning {}", about.name), variants.size());
+  planned_services made(variants.size(), error{errc::failed, "not planned"});
+  in_parallel(variants.size(), [&](std::size_t i) {
+    made[i] = planned(service, about.name, variants[i], work);
+    progress.done();
+  });
+  return made;
+}
+
+/// Places of the plans that are none of those before them again. What is alike answers alike.
+std::vector<std::size_t> different(const planned_services& made) {
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < made.size(); ++i)
+    if (made[i] && std::ranges::none_of(kept, [&](std::size_t before) {
+          return are_alike(made[before]->chosen, made[i]->chosen);
+        }))
+      kept.push_back(i);
+  return kept;
+}
+
+/// Tries every plan that is like none before it; the fastest one is taken. The result does not depend on the threads. One
+/// plan without a budget needs no trial.
 result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
                                 const budget_trial* budget, job& work) {
-  if (variants.size() == 1 && budget == nullptr) {
-    work.begin(fmt::format("planning {}", about.name));
-    auto made = planned(about.service, about.name, variants.front(), work);
-    if (!made) return made.error();
-    return prepared{std::move(*made), {}, false, std::nullopt};
-  }
-  constexpr std::size_t steps_of_variant = 3;
-  steps progress(work, fmt::format("trying {} plans of {}", variants.size(), about.name),
-                 variants.size() * steps_of_variant);
-  std::vector<result<prepared>> tried(variants.size(), error{errc::failed, "not tried"});
-  in_parallel(variants.size(), [&](std::size_t i) {
-    tried[i] = try_variant(about, variants[i], budget, work, progress);
+  const auto made = plan_all(about, variants, budget, work);
+  for (const auto& one : made)
+    if (!one && one.error().code != errc::infeasible) return one.error();
+  const auto kept = different(made);
+  if (kept.empty()) return made.front().error();
+  if (kept.size() == 1 && budget == nullptr)
+    return prepared{*made[kept.front()], {}, false, std::nullopt};
+  const auto steps_of_plan =
+      budget == nullptr ? 1 : 1 + static_cast<std::size_t>(tuning_limits{}.most_trials);
+  steps progress(work, fmt::format("trying {} plans of {}", kept.size(), about.name),
+                 kept.size() * steps_of_plan);
+  std::vector<result<prepared>> tried(kept.size(), error{errc::failed, "not tried"});
+  in_parallel(kept.size(), [&](std::size_t i) {
+    tried[i] = try_plan(about, *made[kept[i]], budget, work, progress);
   });
   const prepared* best = nullptr;
   for (const auto& one : tried) {
-    if (!one) {
-      if (one.error().code == errc::infeasible) continue;
-      return one.error();
-    }
+    if (!one && one.error().code == errc::infeasible) continue;
+    if (!one) return one.error();
     if (best == nullptr || *one->trial_ms < *best->trial_ms) best = &*one;
   }
   if (best == nullptr) return tried.front().error();
   return *best;
+}
+
+/// A plan where there is but one. What substitutes is never faster there, so that no budget is worth a search for its price.
+result<prepared> prepare_only_plan(const task& about, job& work) {
+  work.begin(fmt::format("planning {}", about.name));
+  auto made = planned(about.service, about.name, about.options, work);
+  if (!made) return made.error();
+  prepared ready{std::move(*made), {}, false, std::nullopt};
+  if (!is_priced(ready.service.chosen)) return ready;
+  ready.found = next_to_no_loss();
+  ready.was_tuned = true;
+  ready.service = tuned(std::move(ready.service), ready.found);
+  return ready;
 }
 
 /// What the budget's price is about, from a plan that is made quickly and half of the texts.
@@ -147,25 +214,41 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   if (!texts) return texts.error();
   // Half of them a few times is what is left.
   constexpr double scored_share = 0.4;
-  work.advance(scored_share);
-  const auto found = tune(with_plan, {}, texts->half(), roughly, work);
+  double share = scored_share;
+  work.advance(share);
+  const auto found = tune(with_plan, {}, texts->half(), roughly, work,
+                          [&] { work.advance(share += (1 - scored_share) / roughly.most_trials); });
   if (!found) return found.error();
   return budget_trial{std::move(*texts), *found, tuned(with_plan, *found).profile};
 }
 
-/// Prepares a strategy for the model as it is.
-result<prepared> prepare_one(const task& about, job& work) {
+bool may_be_priced(const task& about) {
+  const auto* record = planning::find_strategy(about.name);
+  return record != nullptr && record->tunes_price && about.options.quality_percent > 0;
+}
+
+/// Nothing where the budget is none after all.
+result<std::optional<budget_trial>> try_budget(const task& about, job& work) {
   auto quickly = about.options;
   constexpr std::size_t quick_steps = 2000;
   quickly.search_steps = std::min(about.options.search_steps, quick_steps);
   work.begin(fmt::format("planning {}", about.name));
   const auto rough_plan = planned(about.service, about.name, quickly, work);
   if (!rough_plan) return rough_plan.error();
+  if (!is_priced(rough_plan->chosen)) return std::optional<budget_trial>();
+  auto tried = tune_roughly(about, *rough_plan, work);
+  if (!tried) return tried.error();
+  return std::optional(std::move(*tried));
+}
+
+/// Prepares a strategy for the model as it is.
+result<prepared> prepare_one(const task& about, job& work) {
+  if (leaves_no_choice(about)) return prepare_only_plan(about, work);
   std::optional<budget_trial> budget;
-  if (is_priced(rough_plan->chosen)) {
-    auto trial = tune_roughly(about, *rough_plan, work);
-    if (!trial) return trial.error();
-    budget = std::move(*trial);
+  if (may_be_priced(about)) {
+    auto tried = try_budget(about, work);
+    if (!tried) return tried.error();
+    budget = std::move(*tried);
   }
   const auto& service = about.service;
   const auto variants =
@@ -270,6 +353,15 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
 
 }  // namespace
 
+namespace {
+
+/// Then nothing is expected of anybody: every expert runs where it is asked for.
+bool is_one_without_budget(const world& content, const preparation_request& request) {
+  return content.servers.size() == 1 && request.options.quality_percent == 0;
+}
+
+}  // namespace
+
 double expected_concurrency(std::size_t n_requests) {
   return std::clamp(static_cast<double>(n_requests), 1.0, 4.0);
 }
@@ -284,7 +376,9 @@ bool runs_model(const preparation_request& request, bool knows_nothing) {
 }
 
 result<prepared> prepare(const world& content, const preparation_request& request, job& work) {
-  if (content.knows_nothing && request.strategy != "exact" && request.strategy != "layer-shards")
+  const bool needs_no_profile = request.strategy == "exact" || request.strategy == "layer-shards" ||
+                                is_one_without_budget(content, request);
+  if (content.knows_nothing && !needs_no_profile)
     return error{
         errc::usage,
         fmt::format("{}: nothing is known of {}, whose experts only exact and layer-shards "
@@ -306,8 +400,9 @@ result<prepared> prepare(const world& content, const preparation_request& reques
   if (request.known_tuning || request.whole_model != precision::stored)
     return prepare_known(std::move(about), request, work);
   try {
-    auto ready = prepare_one(about, work);
     const bool tries_coarser = may_keep_whole_model_coarser(content, request);
+    about.is_compared = tries_coarser;
+    auto ready = prepare_one(about, work);
     // Where the model as stored fits nowhere, a coarser one may.
     if (tries_coarser && (ready || ready.error().code == errc::infeasible))
       return fastest_whole_model(about, std::move(ready), work);

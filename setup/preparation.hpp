@@ -36,8 +36,13 @@ struct prepared {
 /// Requests in flight that are planned for where so many wait at once.
 double expected_concurrency(std::size_t n_requests);
 
-/// Plans a strategy for a world. Where it can be planned in several ways (plan_variants), each
-/// answers the same trial load on the emulation and the one with the lowest mean latency is taken.
+/// Plans a strategy for a world. Where it can be planned in several ways (plan_variants), each that
+/// is like none before it answers the same trial load on the emulation and the one with the lowest
+/// mean latency is taken. Where all are alike, none is tried.
+///
+/// One server that keeps all experts as the model has them leaves nothing to choose: nothing is tried
+/// or tuned, a budget gets the price at which next to nothing is lost, and without a budget the
+/// strategies need no profile.
 ///
 /// `ordermoe` meets a budget by a price of loss, which is calibrated against execution: losses are
 /// predicted layer by layer, which underestimates what substitution in many layers at once costs,

@@ -70,18 +70,29 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   return service;
 }
 
+tuning next_to_no_loss() {
+  return {.price_ns_per_nat = highest_price};
+}
+
 result<tuning> tune(const actors::service_options& service, const tuning& start,
-                    const scored_texts& texts, tuning_limits limits, const job& work) {
+                    const scored_texts& texts, tuning_limits limits, const job& work,
+                    const std::function<void()>& told) {
   const double nats = static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
   price_search search(start.price_ns_per_nat, nats);
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
   std::optional<double> best_price;
   tuning best{highest_price, start.damage};
-  for (int i = 0; i < limits.most_trials; ++i) {
+  int left = limits.most_trials;
+  const auto tell = [&] {
+    --left;
+    if (told) told();
+  };
+  while (left > 0) {
     const tuning here{std::exp(search.price()) / damage, start.damage * damage};
     const auto found = texts.score(tuned(service, here), work);
     if (!found) return found.error();
+    tell();
     const double bound = found->bound();
     if (bound <= nats) {
       if (!best_price || search.price() < *best_price) {
@@ -94,6 +105,7 @@ result<tuning> tune(const actors::service_options& service, const tuning& start,
       damage *= std::clamp(found->increase / found->predicted, 0.25, 4.0);
     search.note(bound);
   }
+  while (left > 0) tell();
   return best;
 }
 

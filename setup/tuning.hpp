@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "actors/service/service.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
@@ -25,13 +27,18 @@ struct tuning_limits {
   double tolerance = 0.1;  ///< Ends when at least 1 - tolerance of the budget is used.
 };
 
+/// The price at which next to nothing is lost, without a correction of the damage.
+tuning next_to_no_loss();
+
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
 /// lowest price of loss at which the texts' increase stays within the budget with 95 % confidence,
 /// and the damage by what was measured over what was predicted, both from `start` on. What
 /// selection does without a ledger depends on price times damage alone, so that both are found in
 /// one search: a secant search for that product on logarithmic scales, since the increase falls
-/// about as a power of it. Errors: those of scored_texts::score.
+/// about as a power of it. `told`: called limits.most_trials times, once for each trial as it ends and, where fewer are
+/// needed, for the others at the end. Errors: those of scored_texts::score.
 result<tuning> tune(const actors::service_options& service, const tuning& start,
-                    const scored_texts& texts, tuning_limits limits, const job& work);
+                    const scored_texts& texts, tuning_limits limits, const job& work,
+                    const std::function<void()>& told = {});
 
 }  // namespace ordermoe::setup

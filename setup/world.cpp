@@ -70,6 +70,13 @@ result<void> load_model(world& content, const world_options& options, job& work)
   return {};
 }
 
+/// Whether nothing hangs on what is known of the model: every plan is the same, and nothing is lost by it.
+bool needs_no_profile(const world& content, const world_options& options) {
+  return content.servers.size() == 1 && !options.has_budget && options.profile.empty() &&
+         !options.choose_precision &&
+         content.servers.servers.front().expert_precision == precision::stored;
+}
+
 /// The profile that was given, or that beside the model.
 result<planning::profile> read_own_profile(const fs::path& path, const world& content) {
   auto read = planning::read_profile(path);
@@ -86,7 +93,8 @@ result<planning::profile> read_own_profile(const fs::path& path, const world& co
 result<void> load_profile(world& content, const world_options& options, job& work) {
   const auto beside = content.folder / "profile.json";
   std::error_code status;
-  if (lacks_profile(options)) {
+  if (lacks_profile(options) ||
+      (needs_no_profile(content, options) && !fs::exists(beside, status))) {
     const auto& shape = content.model->config();
     content.knows_nothing = true;
     content.profile = planning::uniform_profile(fs::canonical(content.folder).filename().string(),
@@ -230,7 +238,8 @@ result<world> load_world(const world_options& options, job& work) {
   if (auto done = load_profile(content, options, work); !done) return done.error();
   if (auto done = load_coarser(content, options); !done) return done.error();
   try {
-    if (auto done = load_tuning_texts(content, options.runs_model); !done) return done.error();
+    const bool may_be_tuned = options.runs_model && !needs_no_profile(content, options);
+    if (auto done = load_tuning_texts(content, may_be_tuned); !done) return done.error();
   } catch (const model::expert_failure& failed) {
     return failed.why;
   }

@@ -32,6 +32,8 @@ struct world_options {
   std::string profile;
   /// Where there is no file, nothing is known either: no profile is made.
   bool makes_profile = true;
+  /// Whether something may be lost. Where nothing may, one server alone is planned for without a profile, and none is made.
+  bool has_budget = true;
   /// Whether the model is executed. Otherwise no expert is in memory, and none may be run.
   bool runs_model = true;
   /// Who runs the experts, which then are not in memory either; null: the model does.

@@ -177,12 +177,14 @@ result<plan> place_by_search(const profile& profile, const cluster& servers,
       place_layer_shards(profile, as_stored, costs, {.objective = shard_objective::throughput})};
 
   random_stream random(options.seed, 0x5ea4c4);
+  // On one server there is nothing to move.
+  const auto n_steps = servers.size() > 1 ? options.n_steps : 0;
   auto alone = options;
   alone.concurrency = 1;
   searcher single(profile, servers, costs, alone);
   const std::size_t n_pipelines = std::max(
-      least_pipelines, options.n_steps / (single.has_many_experts() ? steps_per_pipeline_of_many
-                                                                    : steps_per_pipeline));
+      least_pipelines,
+      n_steps / (single.has_many_experts() ? steps_per_pipeline_of_many : steps_per_pipeline));
   auto starts = rate_starts(single, plans, single.pipelines(n_pipelines), options.min_copies);
   if (starts.empty())
     return error{errc::infeasible,
@@ -190,11 +192,10 @@ result<plan> place_by_search(const profile& profile, const cluster& servers,
                  "each; let more servers do so or give them more memory"};
   const auto best_of = [&](searcher& search, std::vector<rated_layout> from) {
     return search.has_many_experts() && !search.is_loaded()
-               ? coarse_to_fine(search, std::move(from), options.n_steps, random)
-               : anneal_best(
-                     search, std::move(from),
-                     options.n_steps / (search.has_many_experts() ? loaded_part_of_many : 1),
-                     random);
+               ? coarse_to_fine(search, std::move(from), n_steps, random)
+               : anneal_best(search, std::move(from),
+                             n_steps / (search.has_many_experts() ? loaded_part_of_many : 1),
+                             random);
   };
   if (!(options.concurrency > 1)) {
     auto best = best_of(single, std::move(starts));

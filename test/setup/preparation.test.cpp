@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "config/precision.hpp"
+#include "model/reference.hpp"
 #include "setup/preparation.hpp"
 #include "test/actors/fixture.hpp"
 #include "trace/verify.hpp"
@@ -212,6 +213,113 @@ BOOST_AUTO_TEST_CASE(who_waits_sees_what_is_done_and_how_far_it_is) {
   BOOST_TEST(trying >= 3u, "shares seen while plans were tried: " << trying);
   BOOST_TEST(std::ranges::any_of(
       seen, [](const auto& each) { return each.first.find("budget") != std::string::npos; }));
+}
+
+BOOST_AUTO_TEST_CASE(one_server_is_planned_without_executing_the_model) {
+  model::load_options without_experts;
+  without_experts.hosts = [](layer_id, expert_id) { return false; };
+  for (const std::string strategy : {"exact", "layer-shards", "local-only", "paper", "ordermoe"})
+    for (const double quality : {0.0, much}) {
+      if (quality > 0 && (strategy == "exact" || strategy == "layer-shards")) continue;
+      test::world small(strategy, 0, seed, 1, test::random_model(kind));
+      setup::world content = world_with(coarse_model());
+      content.servers = small.setup.servers;
+      content.model = test::random_model(kind, without_experts);
+      auto request = request_of(choosing(quality));
+      request.strategy = strategy;
+      request.options.choose_precision = false;
+      job work;
+      auto ready = setup::prepare(content, request, work);
+      BOOST_REQUIRE_MESSAGE(ready.has_value(), strategy << (ready ? "" : ready.error().message));
+      BOOST_TEST(!ready->trial_ms.has_value());
+      BOOST_TEST(ready->was_tuned == (quality > 0 && strategy == "ordermoe"));
+
+      // With all experts it answers as the model alone, and loses nothing.
+      small.add_requests(4, 6, 0.7);
+      auto run = small.setup;
+      static_cast<actors::service_options&>(run) = std::move(ready->service);
+      run.model = small.setup.model;
+      const auto outcome = actors::run_requests(run);
+      BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+      BOOST_TEST(outcome->outcomes.size() == run.requests.size());
+      for (const auto& answer : outcome->outcomes) {
+        const auto& spec = run.requests[static_cast<std::size_t>(answer.request)];
+        model::generation_options alone;
+        alone.max_new_tokens = spec.max_new_tokens;
+        alone.sampling = {spec.temperature, spec.sampling_seed};
+        alone.request = answer.request;
+        const auto expected = model::generate(*run.model, nullptr, spec.prompt, alone);
+        BOOST_REQUIRE(expected.has_value());
+        BOOST_TEST((answer.token_ids == expected->token_ids), strategy);
+        BOOST_TEST(answer.spent == 0);
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(one_server_needs_trials_where_precisions_may_be_chosen) {
+  test::world small("ordermoe", 0, seed, 1, test::random_model(kind));
+  auto content = world_with(coarse_model());
+  content.servers = small.setup.servers;
+  const auto ready = prepare(content, choosing(much));
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  BOOST_TEST(ready->trial_ms.has_value());
+  BOOST_TEST((ready->service.chosen.whole_model == precision::int4));
+}
+
+BOOST_AUTO_TEST_CASE(plans_that_are_all_alike_need_no_trial) {
+  model::load_options without_experts;
+  without_experts.hosts = [](layer_id, expert_id) { return false; };
+  auto content = world_with(coarse_model());
+  content.model = test::random_model(kind, without_experts);
+  // The first server has room for all experts, the others for none.
+  const auto n = static_cast<std::int64_t>(content.profile.n_layers * content.profile.n_experts);
+  for (std::size_t m = 0; m < content.servers.size(); ++m) {
+    auto& server = content.servers.servers[m];
+    const auto room = expert_memory_bytes(server, content.costs, content.profile.n_layers);
+    server.memory_bytes += (m == 0 ? n * content.costs.expert_bytes : 0) - room;
+  }
+  auto options = choosing(0);
+  options.choose_precision = false;
+  auto request = request_of(options);
+  request.strategy = "exact";
+  job work;
+  const auto ready = setup::prepare(content, request, work);
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  BOOST_TEST(!ready->trial_ms.has_value());
+  BOOST_TEST(ready->service.chosen.plan.experts.size() == static_cast<std::size_t>(n));
+
+  // Where they differ, trials run the model.
+  const auto spread = setup::prepare(
+      [&] {
+        auto other = world_with(coarse_model());
+        other.model = content.model;
+        return other;
+      }(),
+      request, work);
+  BOOST_REQUIRE(!spread.has_value());
+  BOOST_TEST(spread.error().message.find("is not here") != std::string::npos,
+             spread.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(one_server_without_a_budget_needs_no_profile) {
+  auto content = world_with(coarse_model());
+  const test::world small("ordermoe", 0, seed, 1, test::random_model(kind));
+  const auto& shape = content.model->config();
+  content.profile =
+      planning::uniform_profile("small", "digest", shape.n_layers, shape.n_experts, shape.top_k);
+  content.knows_nothing = true;
+  auto options = choosing(0);
+  options.choose_precision = false;
+  const auto several = prepare(content, options);
+  BOOST_REQUIRE(!several.has_value());
+  BOOST_TEST((several.error().code == errc::usage));
+  content.servers = small.setup.servers;
+  const auto alone = prepare(content, options);
+  BOOST_REQUIRE_MESSAGE(alone.has_value(), (alone ? "" : alone.error().message));
+  options.quality_percent = much;
+  const auto budget = prepare(content, options);
+  BOOST_REQUIRE(!budget.has_value());
+  BOOST_TEST((budget.error().code == errc::usage));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
