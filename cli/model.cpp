@@ -150,8 +150,8 @@ void print_room(const cluster& servers, const std::vector<model::cluster_room>& 
                 const model::model_sizes& sizes) {
   fmt::print(
       "\n{}: experts that fit beside all other parts and the KV memory of the file, in the model's "
-      "own\nbytes (`plan` and `run` charge the costs of mixtral-8x7b unless told --costs "
-      "measured)\n",
+      "own\nbytes (so `run --mode local` counts; `plan`, and `run` in virtual time, charge the "
+      "costs of\nmixtral-8x7b unless told --costs measured)\n",
       servers.name.empty() ? std::string("cluster") : servers.name);
   fmt::print("{:<16}{:>12}", "server", "memory");
   for (const auto& room : rooms) fmt::print("{:>10}", model::to_string(room.kept));
@@ -194,9 +194,8 @@ void add_inspect(CLI::App& parent) {
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Reads headers, no weights; `ordermoe model verify` reads all. A server's memory is counted "
-      "in the\nmodel's own bytes, as `plan --costs measured` does; `plan` and `run` charge those "
-      "of "
-      "mixtral-8x7b unless told.\n"
+      "in the\nmodel's own bytes, as `plan --costs measured` and `run --mode local` do; `plan`, "
+      "and `run` in\nvirtual time, charge those of mixtral-8x7b unless told.\n"
       "Example:\n  ordermoe model inspect --model data/models/lineage --cluster "
       "data/clusters/edge8.toml");
   set_body(command, [options]() -> result<void> {

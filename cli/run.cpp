@@ -31,6 +31,7 @@ struct run_options {
   double temperature = 0;
   std::size_t threads = 0;
   bool chat = false;
+  bool names_costs = false;
   std::string connect, folder;
   std::size_t at_once = 0;
   double adapt_weights = 0, drift_percent = 0;
@@ -308,6 +309,23 @@ result<std::optional<setup::plan_file>> read_given_plan(const run_options& optio
   return std::optional(std::move(*read));
 }
 
+/// Charges that nobody named are those of a plan that is given. On the wall clock nothing is charged, and what is planned with
+/// is the model that runs.
+world_flags charged(const run_options& options, const std::optional<setup::plan_file>& given) {
+  auto flags = options.world;
+  if (options.names_costs) return flags;
+  auto known = cost_profile_names();
+  known.emplace_back("measured");
+  // Behind the name stand the precisions that are asked for otherwise.
+  const auto of_plan =
+      given ? given->origin.costs.substr(0, given->origin.costs.find(", ")) : std::string();
+  if (std::ranges::find(known, of_plan) != known.end())
+    flags.costs = of_plan;
+  else if (options.is_local())
+    flags.costs = "measured";
+  return flags;
+}
+
 /// From the options to a service that can start: loads, plans, tunes.
 result<ready_run> make_ready(const run_options& options, questions& asked) {
   const auto given = read_given_plan(options);
@@ -319,7 +337,7 @@ result<ready_run> make_ready(const run_options& options, questions& asked) {
   if (auto good = check_adaptation(options, *request); !good) return good.error();
   auto orders = replans_of(options, *request);
   if (!orders) return orders.error();
-  const auto loaded = load_world(options.world, *given, *request);
+  const auto loaded = load_world(charged(options, *given), *given, *request);
   if (!loaded) return loaded.error();
   if (auto done = encode(asked, options, *loaded->tokens); !done) return done.error();
   auto load = experiments::answering(requests_of(options, asked), options.planning.rate);
@@ -528,7 +546,14 @@ void add_run(CLI::App& app) {
       "Example:\n  ordermoe run --model data/models/lineage --cluster data/clusters/edge8.toml \\\n"
       "    --prompts data/eval/prompts.jsonl --strategy ordermoe --quality-budget 1 --trace "
       "trace.jsonl");
-  set_body(command, [options, &command] { return run(*options, command); });
+  command.get_option("--costs")
+      ->description(command.get_option("--costs")->get_description() +
+                    "; default: those of --plan, else mixtral-8x7b, with --mode local measured")
+      ->default_str("");
+  set_body(command, [options, &command] {
+    options->names_costs = command.count("--costs") > 0;
+    return run(*options, command);
+  });
 }
 
 }  // namespace ordermoe::cli

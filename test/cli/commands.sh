@@ -72,6 +72,27 @@ expect "the trace of a changed plan holds" 0 'valid' "$ordermoe" trace verify ch
 expect "an order to plan anew is checked" 2 "--replan 'soon:exact'" "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --replan soon:exact
 expect "a local run answers" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --max-new-tokens 8
 expect "a local run computes with several threads" 0 'wall clock' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl --strategy exact --mode local --threads 3 --max-new-tokens 8
+# On the wall clock a server needs room for the model that runs, and nothing is tried where there is one server.
+printf '%s\n' 'version = 1' 'name = "one"' '[[servers]]' 'name = "s0"' 'tflops = 0.1' 'memory_bandwidth_gb_per_s = 10' \
+  'memory_gb = 0.2' 'kv_gb = 0.05' 'arrival_share = 1' >one.toml
+mkdir unknown && cp "$model"/*.json "$model"/*.safetensors "$model"/tokenizer.model unknown && rm -f unknown/profile.json unknown/SHA256SUMS
+ids() { python3 -c 'import json, sys
+for each in json.load(sys.stdin)["answers"]: print(each["token_ids"], each["text"])'; }
+here=(--cluster one.toml --prompts prompts.jsonl --max-new-tokens 4)
+expect "a local run is planned for the model that runs" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --mode local
+expect "charges that are named are those" 3 'bytes' "$ordermoe" run --model "$model" "${here[@]}" --mode local --costs mixtral-8x7b
+expect "virtual time charges a large model" 3 'bytes' "$ordermoe" run --model "$model" "${here[@]}"
+expect "virtual time may charge the model itself" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --costs measured --save-plan one.json
+expect "a plan brings its charges" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --plan one.json
+expect "a plan for other charges than those named is refused" 2 'made for the charges measured, not for qwen' \
+  "$ordermoe" run --model "$model" "${here[@]}" --plan one.json --costs qwen1.5-moe-a2.7b
+sed 's/"costs":"measured"/"costs":"nothing"/; s/"costs": "measured"/"costs": "nothing"/' one.json >nothing.json
+expect "a plan for charges that nobody knows is refused" 2 'made for the charges nothing' "$ordermoe" run --model "$model" "${here[@]}" --plan nothing.json
+expect "one server needs no profile" 0 'charged as measured' "$ordermoe" run --model unknown "${here[@]}" --mode local
+"$ordermoe" run --model unknown "${here[@]}" --mode local 2>&1 >/dev/null | grep . && fail "nothing is said of a profile that is not needed"
+"$ordermoe" run --model unknown "${here[@]}" --mode local --json 2>/dev/null | ids >by-one.txt
+"$ordermoe" run --model unknown --prompts prompts.jsonl --max-new-tokens 4 --mode reference --json | ids >by-reference.txt
+[[ -s by-one.txt ]] && cmp by-one.txt by-reference.txt || fail "one server without a profile answers as the reference"
 expect "the reference computes with several threads" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 3 --max-new-tokens 8 --json
 expect "a number of threads is checked" 2 'threads' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 5000
 # A budget is calibrated on the bundled text: on little of it here.
