@@ -12,6 +12,7 @@
 #include "config/error.hpp"
 #include "config/exact_exp.hpp"
 #include "config/random.hpp"
+#include "model/kernels/kernels.hpp"
 
 namespace ordermoe::model {
 
@@ -117,11 +118,6 @@ std::size_t few_of(ranking<double>& ranked, std::span<const double> weights, std
 std::vector<std::int32_t> kept_ids(std::span<const double> weights,
                                    const sampling_options& options) {
   const auto n = options.top_k == 0 ? weights.size() : std::min(options.top_k, weights.size());
-  if (n == weights.size() && options.top_p >= 1) {
-    std::vector<std::int32_t> all(n);
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
   ranking<double> ranked(weights);
   const auto few = options.top_p < 1 ? few_of(ranked, weights, n, options.top_p) : n;
   const auto first = ranked.first(few);
@@ -130,13 +126,55 @@ std::vector<std::int32_t> kept_ids(std::span<const double> weights,
   return kept;
 }
 
+/// The id at a share of the cumulative distribution e^(score / temperature), ids ascending; -1 where rounding puts it behind the
+/// last. Scores are weighed in fp32, block by block, and only the block that the share falls into once more: what is summed
+/// is the same on every processor. `largest` is that of the scores, and finite.
+std::int32_t draw(std::span<const float> scores, float largest, double temperature, double share) {
+  constexpr std::size_t block = 512;
+  alignas(64) float weights[block];
+  const auto scale = static_cast<float>(1 / temperature);
+  const auto weigh = [&](std::size_t start) {
+    const auto part = scores.subspan(start, std::min(block, scores.size() - start));
+    return kernels().softmax_weights(part.data(), part.size(), largest, scale, weights);
+  };
+  thread_local std::vector<double> sums;  // Behind each block.
+  sums.clear();
+  double total = 0;
+  for (std::size_t start = 0; start < scores.size(); start += block)
+    sums.push_back(total += static_cast<double>(weigh(start)));
+  const double mark = share * total;
+  const auto found = static_cast<std::size_t>(std::ranges::upper_bound(sums, mark) - sums.begin());
+  if (found == sums.size()) return -1;
+  const std::size_t start = found * block;
+  weigh(start);
+  double so_far = found == 0 ? 0 : sums[found - 1];
+  std::size_t last =
+      start;  // That weighs anything: one by one they may come to less than in lanes.
+  for (std::size_t i = start; i < std::min(start + block, scores.size()); ++i) {
+    if (!(weights[i - start] > 0)) continue;
+    last = i;
+    so_far += static_cast<double>(weights[i - start]);
+    if (so_far > mark) break;
+  }
+  return static_cast<std::int32_t>(last);
+}
+
+/// Below it a temperature has no reciprocal in fp32 and leaves nothing but the largest anyway.
+constexpr double least_temperature = 1e-30;
+
 std::int32_t sample_by_rules(std::span<const float> logits, const sampling_options& options,
                              std::uint64_t request, std::uint64_t position,
                              std::span<const std::int32_t> answered) {
   const auto scores = changed_logits(logits, options, answered);
   const auto first = std::ranges::max_element(scores);
   const auto best = static_cast<std::int32_t>(first - scores.begin());
-  if (options.temperature <= 0 || !std::isfinite(*first)) return best;
+  if (options.temperature < least_temperature || !std::isfinite(*first)) return best;
+  const double share = random_unit(options.seed, request, position);
+  if (options.leaves_all(scores.size())) {
+    const std::vector<float> rounded(scores.begin(), scores.end());
+    const auto id = draw(rounded, static_cast<float>(*first), options.temperature, share);
+    return id < 0 ? best : id;
+  }
   std::vector<double> weights(scores.size());
   for (std::size_t i = 0; i < scores.size(); ++i)
     weights[i] = exact_exp((scores[i] - *first) / options.temperature);
@@ -145,8 +183,7 @@ std::int32_t sample_by_rules(std::span<const float> logits, const sampling_optio
   double total = 0;
   for (std::size_t i = 0; i < kept.size(); ++i)
     cumulative[i] = total += weights[static_cast<std::size_t>(kept[i])];
-  const double mark = random_unit(options.seed, request, position) * total;
-  const auto chosen = std::ranges::upper_bound(cumulative, mark);
+  const auto chosen = std::ranges::upper_bound(cumulative, share * total);
   if (chosen == cumulative.end()) return best;
   return kept[static_cast<std::size_t>(chosen - cumulative.begin())];
 }
@@ -162,18 +199,11 @@ std::int32_t sample(std::span<const float> logits, const sampling_options& optio
   const auto first = std::ranges::find(logits, largest);
   // None where all are not numbers.
   const auto best = first == logits.end() ? 0 : static_cast<std::int32_t>(first - logits.begin());
-  if (options.temperature <= 0) return best;
-  std::vector<double> cumulative(logits.size());
-  double total = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    total += exact_exp((static_cast<double>(logits[i]) - largest) / options.temperature);
-    cumulative[i] = total;
-  }
-  const double mark = random_unit(options.seed, request, position) * total;
-  const auto chosen = std::ranges::upper_bound(cumulative, mark);
+  if (options.temperature < least_temperature || !std::isfinite(largest)) return best;
+  const auto id =
+      draw(logits, largest, options.temperature, random_unit(options.seed, request, position));
   // Rounding may lift the mark to the total itself; the largest logit is then as good as any.
-  if (chosen == cumulative.end()) return best;
-  return static_cast<std::int32_t>(chosen - cumulative.begin());
+  return id < 0 ? best : id;
 }
 
 std::vector<token_chance> chances(std::span<const float> logits, std::int32_t chosen,

@@ -20,12 +20,15 @@ struct sampling_options {
   double top_p = 1;       ///< As few as have so much of what top_k left together.
 
   bool has_penalty() const { return frequency_penalty != 0 || presence_penalty != 0; }
+  /// Of n tokens.
+  bool leaves_all(std::size_t n) const { return (top_k == 0 || top_k >= n) && top_p >= 1; }
   bool is_plain() const { return bias.empty() && !has_penalty() && top_k == 0 && top_p >= 1; }
 };
 
 /// The next token. Greedy: the largest logit, ties to the lowest id. Otherwise the inverse of the
-/// cumulative distribution, ids ascending, in double precision at random_unit(seed, request,
-/// position). `position` is the index in the sequence that the token will take: prompt length plus
+/// cumulative distribution, ids ascending, at random_unit(seed, request, position): chances are
+/// fp32 numbers, summed in double precision, where all tokens stay, and double ones where top_k or
+/// top_p leave some out. Logits that are no numbers are never drawn. `position` is the index in the sequence that the token will take: prompt length plus
 /// new tokens before it.
 /// `answered`: ids of the answer before, for the penalties. Among those that top_k and top_p leave, ids are ascending too; of
 /// equally likely ones the lower stays.

@@ -273,6 +273,22 @@ inline __attribute__((always_inline)) float exponentials(float* scores, std::siz
   return lane_sum(lanes);
 }
 
+template <class Isa>
+float softmax_weights(const float* numbers, std::size_t n, float largest, float scale,
+                      float* weights) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float x = (numbers[i] - largest) * scale;
+    const float weight = exponential(x);
+    weights[i] = x >= -87.0f ? weight : 0.0f;
+  }
+  alignas(64) float lanes[lane] = {};
+  std::size_t i = 0;
+  for (; i + lane <= n; i += lane)
+    for (std::size_t j = 0; j < lane; ++j) lanes[j] += weights[i + j];
+  for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] += weights[i];
+  return lane_sum(lanes);
+}
+
 template <class Isa, class Number, int Heads>
 inline void attend_heads(const query_heads<Heads>& of, const row_reader<Number>& keys,
                          const row_reader<Number>& values, std::size_t dim, float scale,

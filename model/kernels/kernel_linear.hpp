@@ -508,6 +508,7 @@ constexpr kernel_set make_set(const char* name) {
           &expert_units<Isa>,
           &rms_norm<Isa>,
           &attention<Isa>,
+          &softmax_weights<Isa>,
           &silu_product<Isa>,
           &rotate<Isa>};
 }

@@ -203,6 +203,10 @@ struct kernel_set {
   /// `scratch` has attention_scratch(n_rows) numbers.
   void (*attention)(const attention_shape& shape, std::size_t first, std::size_t last,
                     std::span<const attention_query> rows, float* scratch);
+  /// weights[i] = e^((numbers[i] - largest) * scale) of n numbers; 0 where that is below e^-87 or nothing that can be compared.
+  /// Returns their sum.
+  float (*softmax_weights)(const float* numbers, std::size_t n, float largest, float scale,
+                           float* weights);
   /// output[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, float* output, std::size_t n);
   /// Rotates the pairs (i, i + half) of each head by the angles whose cosines and sines [half] are

@@ -43,9 +43,70 @@ std::int32_t drawn_by_full_sort(const std::vector<float>& logits,
   return ranked.front().second;
 }
 
+/// Where a token's share of the distribution begins and ends, in double precision from one end to the other.
+struct share_of_token {
+  double begin = 0, end = 0;
+};
+std::vector<share_of_token> shares(const std::vector<float>& logits, double temperature) {
+  const double largest = *std::ranges::max_element(logits);
+  std::vector<share_of_token> made(logits.size());
+  double so_far = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    made[i].begin = so_far;
+    so_far += std::exp((static_cast<double>(logits[i]) - largest) / temperature);
+    made[i].end = so_far;
+  }
+  for (auto& each : made) each = {each.begin / so_far, each.end / so_far};
+  return made;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(sampling)
+
+BOOST_AUTO_TEST_CASE(a_draw_is_the_token_in_whose_share_the_number_falls) {
+  for (const std::size_t n : {1, 2, 511, 512, 513, 1024, 32000, 151936})
+    for (const double scale : {0.0, 1.0, 12.0})
+      for (const double temperature : {0.05, 0.7, 1.0, 3.0}) {
+        const auto logits = fixture::numbers(n, n + 1, scale);
+        const auto expected = shares(logits, temperature);
+        const om::sampling_options options{.temperature = temperature, .seed = n};
+        std::size_t n_exact = 0;
+        constexpr unsigned n_draws = 40;
+        for (unsigned i = 0; i < n_draws; ++i) {
+          const double at = ordermoe::random_unit(n, 6, i);
+          const auto id = static_cast<std::size_t>(om::sample(logits, options, 6, i));
+          BOOST_REQUIRE(id < n);
+          // Chances are fp32: a number at the border of two shares may fall to the neighbour.
+          BOOST_TEST(at >= expected[id].begin - 1e-6);
+          BOOST_TEST(at <= expected[id].end + 1e-6);
+          n_exact += at >= expected[id].begin && at < expected[id].end;
+        }
+        // A border is rarely so near, but where nearly all shares are as small as that.
+        BOOST_TEST(n_exact + (n > 32000 ? 4 : 1) >= n_draws);
+      }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_number_or_nothing_is_never_drawn) {
+  auto logits = fixture::numbers(1000, 3);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (i % 3 == 0) logits[i] = NAN;
+    if (i % 3 == 1) logits[i] = -INFINITY;
+  }
+  for (unsigned i = 0; i < 300; ++i)
+    BOOST_TEST(om::sample(logits, {.temperature = 1, .seed = 4}, 0, i) % 3 == 2);
+  const std::vector<float> none(40, NAN);
+  BOOST_TEST(om::sample(none, {.temperature = 1, .seed = 4}, 0, 0) == 0);
+  const std::vector<float> one{0, INFINITY, 3};
+  BOOST_TEST(om::sample(one, {.temperature = 1, .seed = 4}, 0, 0) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_smallest_temperatures_leave_the_largest) {
+  const float logits[] = {1.0f, 1.5f, 1.25f};
+  for (const double temperature : {1e-3, 1e-29, 1e-31, 1e-300, 5e-324})
+    for (unsigned i = 0; i < 20; ++i)
+      BOOST_TEST(om::sample(logits, {.temperature = temperature, .seed = 4}, 0, i) == 1);
+}
 
 BOOST_AUTO_TEST_CASE(greedy_takes_the_largest_logit_and_the_lowest_id_of_equals) {
   const float logits[] = {0.5f, 2.0f, -1.0f, 2.0f};

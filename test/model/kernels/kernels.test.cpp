@@ -150,6 +150,12 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
         portable.silu_product(a.data(), b.data(), expected.data(), n);
         set->silu_product(a.data(), b.data(), output.data(), n);
         BOOST_TEST(same_bits(expected.data(), output.data(), n));
+        auto scores = numbers(n, 9, 60.0);
+        scores[n / 2] = n % 2 == 0 ? NAN : -INFINITY;
+        const float total = portable.softmax_weights(scores.data(), n, 60, 1.3f, expected.data());
+        const float found = set->softmax_weights(scores.data(), n, 60, 1.3f, output.data());
+        BOOST_TEST(same_bits(&total, &found, 1));
+        BOOST_TEST(same_bits(expected.data(), output.data(), n));
       }
       for (const std::size_t dim : {2, 10, 16, 24, 32, 64, 80, 128})
         for (const std::size_t n_heads : {4, 6, 14}) {
@@ -333,6 +339,34 @@ BOOST_AUTO_TEST_CASE(the_gated_product_is_silu_times_the_other) {
         static_cast<double>(gate[i]) / (1 + std::exp(-static_cast<double>(gate[i]))) * up[i];
     // Five roundings and an exponential of two units in the last place; tiny results are absolute.
     BOOST_TEST(std::abs(output[i] - expected) <= 1e-6 * std::abs(expected) + 1e-36);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(weights_of_a_softmax_are_exponentials_and_nothing_where_none_is_left) {
+  for (const std::size_t n : {1, 16, 17, 511, 4096}) {
+    auto scores = numbers(n, n, 40.0);
+    scores[0] = 40.0f;
+    if (n > 16) {
+      scores[3] = -INFINITY;
+      scores[7] = NAN;
+      scores[11] = -1000.0f;
+    }
+    for (const float scale : {0.5f, 1.0f, 2.5f}) {
+      std::vector<float> weights(n, -1.0f);
+      const float total =
+          om::kernels().softmax_weights(scores.data(), n, 40.0f, scale, weights.data());
+      double expected_total = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        const double x = (static_cast<double>(scores[i]) - 40) * static_cast<double>(scale);
+        const double expected = x >= -87 ? std::exp(x) : 0;
+        expected_total += expected;
+        // Two roundings of x, which weigh as much as x is large, and an exponential of two units in the last place.
+        if (std::abs(x + 87) > 1e-3)
+          BOOST_TEST(std::abs(weights[i] - expected) <= (2e-7 + 1.3e-7 * std::abs(x)) * expected);
+      }
+      BOOST_TEST(weights[0] == 1.0f);
+      BOOST_TEST(std::abs(total - expected_total) <= 2e-6 * expected_total);
+    }
   }
 }
 
