@@ -174,7 +174,8 @@ class workload {
     hidden_.resize(ids.size() * config_.hidden_size);
     model_.embed(ids, hidden_);
     for (std::size_t l = 0; l < config_.n_layers; ++l)
-      run_layer(model_, layer_id{l}, caches[l], {first, first + ids.size()}, hidden_);
+      run_layer(model_, layer_id{l}, caches[l], {first, first + ids.size(), ids.size() - 1},
+                hidden_);
   }
   void head() {
     model_.head(std::span<const float>(hidden_).last(config_.hidden_size), scores_);

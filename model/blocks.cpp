@@ -30,17 +30,21 @@ void project_rows(const model_config& config, std::span<const float> norm,
   }
 }
 
-/// Queries, keys and values of all rows, as far as positions have no say:
-/// [n, (n_heads + 2 * n_kv_heads) * head_dim].
+/// Queries, keys and values of all rows, as far as positions have no say, but for the first `skipped` numbers of the queries:
+/// [n, (n_heads + 2 * n_kv_heads) * head_dim - skipped]. What is left of queries then means nothing.
 void project_self(const model_config& config, const self_attention& weights,
-                  std::span<const float> hidden, float* projected) {
-  project_rows(config, weights.norm, weights.query_key_value, hidden, projected);
+                  std::span<const float> hidden, float* projected, std::size_t skipped = 0) {
+  if (skipped == 0)
+    project_rows(config, weights.norm, weights.query_key_value, hidden, projected);
+  else
+    project_rows(config, weights.norm, *weights.query_key_value.without_first(skipped), hidden,
+                 projected);
   const std::size_t n = hidden.size() / config.hidden_size;
-  const std::size_t width = config.n_heads * config.head_dim;
+  const std::size_t width = config.n_heads * config.head_dim - skipped;
   const std::size_t joint = width + 2 * config.kv_width();
   if (!weights.bias.empty())
     for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t k = 0; k < joint; ++k) projected[i * joint + k] += weights.bias[k];
+      for (std::size_t k = 0; k < joint; ++k) projected[i * joint + k] += weights.bias[skipped + k];
   if (weights.query_norm.empty()) return;
   const auto normalise = [&](float* numbers, std::size_t size, std::span<const float> weight) {
     const std::size_t step = config.qk_norm == query_key_norm::per_head ? config.head_dim : size;
@@ -49,7 +53,7 @@ void project_self(const model_config& config, const self_attention& weights,
                          numbers + at, step);
   };
   for (std::size_t i = 0; i < n; ++i) {
-    normalise(projected + i * joint, width, weights.query_norm);
+    if (skipped == 0) normalise(projected + i * joint, width, weights.query_norm);
     normalise(projected + i * joint + width, config.kv_width(), weights.key_norm);
   }
 }
@@ -231,6 +235,27 @@ void attend_backwards(const model_config& config, const self_attention& weights,
     }
     return view;
   });
+}
+
+void keep_for_later(const model_config& config, const self_attention& weights,
+                    const position_rule& positions, std::span<const attention_row> rows,
+                    std::size_t offset, std::span<const float> hidden) {
+  const std::size_t queries = config.n_heads * config.head_dim;
+  const std::size_t whole_blocks = queries / packed_layout::block * packed_layout::block;
+  const bool on_host = weights.query_key_value.without_first(0).has_value();
+  const std::size_t skipped = on_host ? whole_blocks : 0;
+  const std::size_t joint = queries - skipped + 2 * config.kv_width();
+  const std::size_t half = config.head_dim / 2;
+  thread_local scratch_buffer joint_room, angle_room;
+  float* projected = joint_room.room(rows.size() * joint);
+  float* spare_angles = angle_room.room(config.head_dim);
+  project_self(config, weights, hidden, projected, skipped);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    float* key = projected + i * joint + queries - skipped;
+    const float* angles = positions.rotary.at(rows[i].position, spare_angles);
+    kernels().rotate(angles, angles + half, key, config.n_kv_heads, config.head_dim);
+    rows[i].cache->put(rows[i].position, offset, {key, 2 * config.kv_width()});
+  }
 }
 
 void attend_within_prompts(const model_config& config, const self_attention& weights,

@@ -102,6 +102,11 @@ void attend_backwards(const model_config& config, const self_attention& weights,
                       const position_rule& positions, std::span<const attention_row> rows,
                       std::size_t offset, std::span<float> hidden);
 
+/// Writes key and value of rows that attend to nothing themselves, with the bits that attend_backwards() writes.
+void keep_for_later(const model_config& config, const self_attention& weights,
+                    const position_rule& positions, std::span<const attention_row> rows,
+                    std::size_t offset, std::span<const float> hidden);
+
 /// The rows of one or more whole prompts, each prompt's rows one after the other from position 0:
 /// every row attends to all rows of its prompt. No cache is read or written.
 void attend_within_prompts(const model_config& config, const self_attention& weights,

@@ -123,6 +123,16 @@ std::size_t projection::bytes() const {
   return packed_.layout.bytes(packed_.storage);
 }
 
+std::optional<projection> projection::without_first(std::size_t n_outputs) const {
+  if (packed_.data == nullptr) return std::nullopt;
+  constexpr std::size_t block = packed_layout::block;
+  ORDERMOE_CHECK(n_outputs % block == 0 && n_outputs < n_out(),
+                 fmt::format("a matrix of {} outputs without the first {}", n_out(), n_outputs));
+  projection rest = *this;
+  rest.packed_ = blocks_of(packed_, n_outputs / block, packed_.layout.n_blocks());
+  return rest;
+}
+
 void projection::apply(const float* input, float* output, std::size_t n) const {
   if (packed_.data != nullptr && !quantised(packed_.storage))
     return multiply(packed_, input, output, n);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -60,6 +61,9 @@ class projection {
   std::size_t n_in() const { return packed_.layout.n_in; }
   /// Of the weights, on whatever device; 0 where nothing was loaded.
   std::size_t bytes() const;
+
+  /// The same matrix without its first outputs, a multiple of 64 of them; it shares the weights. Nothing on another device.
+  std::optional<projection> without_first(std::size_t n_outputs) const;
 
   /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
   void apply(const float* input, float* output, std::size_t n) const;

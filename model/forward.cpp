@@ -100,7 +100,11 @@ std::vector<attention_row> rows_at(const model_config& config, layer_id layer, k
   if (config.of_encoder(layer)) end = std::max(which.first, std::min(end, which.prompt));
   std::vector<attention_row> rows;
   rows.reserve(end - which.first);
-  for (std::size_t p = which.first; p < end; ++p) rows.push_back({&cache, p, which.prompt});
+  const std::size_t read = layer.index() + 1 < config.n_layers || config.encoder_decoder
+                               ? which.first
+                               : which.first + which.unread;
+  for (std::size_t p = which.first; p < end; ++p)
+    rows.push_back({&cache, p, which.prompt, p < read});
   return rows;
 }
 

@@ -32,6 +32,9 @@ std::vector<kv_cache> make_caches(const transformer& model, std::size_t capacity
 struct sequence_rows {
   std::size_t first = 0;   ///< Position of the first row.
   std::size_t prompt = 0;  ///< Rows of the sequence's prompt; counts in an encoder-decoder only.
+  /// Of so many of the rows, the first ones, nobody reads what the last layer makes of them: there they leave keys and values
+  /// alone. Does not count in an encoder-decoder.
+  std::size_t unread = 0;
 };
 
 /// The rows as they take part in attend() and route() of a layer. Of an encoder-decoder's layers

@@ -86,6 +86,9 @@ struct attention_row {
   /// Rows of the sequence's prompt; counts in an encoder-decoder only, where a row below it is of
   /// the prompt and any other a decoded one.
   std::size_t prompt = 0;
+  /// Nobody reads what becomes of its hidden state from this layer on: it leaves its key and value, and nothing else. Does not
+  /// count in an encoder-decoder.
+  bool unread = false;
 };
 
 }  // namespace ordermoe::model

@@ -66,11 +66,12 @@ result<generation> generate(const transformer& model, const tokenizer* tokens,
   auto caches = make_caches(model, std::max(started, prompt.size() + most_new));
   std::vector<float> hidden(prompt.size() * width);
   std::vector<float> scores(config.vocab_size);
+  // Only the last row is read afterwards.
   const auto compute = [&](std::size_t first, std::span<const std::int32_t> ids) {
     hidden.resize(ids.size() * width);
     model.embed(ids, hidden);
     for (std::size_t l = 0; l < config.n_layers; ++l)
-      run_layer(model, layer_id{l}, caches[l], {first, prompt.size()}, hidden);
+      run_layer(model, layer_id{l}, caches[l], {first, prompt.size(), ids.size() - 1}, hidden);
   };
 
   generation made;

@@ -85,6 +85,40 @@ row_kind kind_of(const attention_row& row) {
   return row.position < row.prompt ? row_kind::prompt : row_kind::decoded;
 }
 
+bool is_unread(const attention_row& row) {
+  return row.unread;
+}
+bool is_read(const attention_row& row) {
+  return !row.unread;
+}
+
+/// run(rows, hidden) with those that belong, side by side; what it makes of their hidden states, [n, width], goes back to where
+/// they were.
+template <class Belongs, class Run>
+void with_those(std::span<const attention_row> rows, std::span<float> hidden, std::size_t width,
+                const Belongs& belongs, const Run& run) {
+  const auto n = static_cast<std::size_t>(std::ranges::count_if(rows, belongs));
+  if (n == rows.size()) return run(rows, hidden);
+  if (n == 0) return;
+  std::vector<attention_row> part;
+  std::vector<float> numbers;
+  part.reserve(n);
+  numbers.reserve(n * width);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!belongs(rows[i])) continue;
+    part.push_back(rows[i]);
+    const auto state = hidden.subspan(i * width, width);
+    numbers.insert(numbers.end(), state.begin(), state.end());
+  }
+  run(std::span<const attention_row>(part), std::span<float>(numbers));
+  const float* from = numbers.data();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!belongs(rows[i])) continue;
+    std::copy_n(from, width, hidden.data() + i * width);
+    from += width;
+  }
+}
+
 std::size_t likeliest(std::span<const float> logits) {
   return static_cast<std::size_t>(std::ranges::max_element(logits) - logits.begin());
 }
@@ -150,11 +184,29 @@ void transformer::weights::attend_whole_prompts(std::span<const block> blocks,
   }
 }
 
+void transformer::weights::attend_unread(const block& last, std::size_t offset,
+                                         std::span<const attention_row> rows,
+                                         std::span<float> hidden) const {
+  with_those(rows, hidden, config.hidden_size, is_unread,
+             [&](std::span<const attention_row> these, std::span<float> states) {
+               keep_for_later(config, last.attention, positions, these, offset, states);
+             });
+  with_those(rows, hidden, config.hidden_size, is_read,
+             [&](std::span<const attention_row> these, std::span<float> states) {
+               attend_backwards(config, last.attention, positions, these, offset, states);
+             });
+}
+
 void transformer::weights::attend_decoder(layer_id layer, std::span<const attention_row> rows,
                                           std::span<float> hidden) const {
   std::size_t offset = 0;
-  for (const block& each : layers[layer.index()].blocks) {
-    attend_backwards(config, each.attention, positions, rows, offset, hidden);
+  const auto& blocks = layers[layer.index()].blocks;
+  const bool has_unread = !config.encoder_decoder && std::ranges::any_of(rows, is_unread);
+  for (const block& each : blocks) {
+    if (has_unread && &each == &blocks.back())
+      attend_unread(each, offset, rows, hidden);
+    else
+      attend_backwards(config, each.attention, positions, rows, offset, hidden);
     if (each.to_prompt) attend_to_prompt(config, *each.to_prompt, rows, offset, hidden);
     if (each.dense.there()) feed_forward(config, each, hidden);
     offset += 2 * config.kv_width();
@@ -175,6 +227,59 @@ void transformer::weights::leave_for_decoder(layer_id layer, std::span<const att
   }
 }
 
+void transformer::weights::route_read(const layer_weights& content, std::span<float> hidden,
+                                      std::span<float> normed, std::span<float> logits) const {
+  norm_rows(config, content.blocks.back().feed_forward_norm, hidden, normed);
+  content.router.apply(normed.data(), logits.data(), hidden.size() / config.hidden_size);
+}
+
+void transformer::weights::run_shared(const layer_weights& content, std::span<const float> normed,
+                                      std::span<float> hidden) const {
+  if (config.shared_intermediate_size == 0) return;
+  const std::size_t width = config.hidden_size;
+  const std::size_t n = hidden.size() / width;
+  thread_local scratch_buffer output_room, weight_room;
+  for (std::size_t start = 0; start < n; start += most_rows) {
+    const std::size_t count = std::min(most_rows, n - start);
+    float* output = output_room.room(count * width);
+    float* weight = weight_room.room(count);
+    content.shared.apply(normed.data() + start * width, output, count);
+    content.shared_gate.apply(normed.data() + start * width, weight, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto gate =
+          static_cast<float>(1.0 / (1.0 + exact_exp(-static_cast<double>(weight[i]))));
+      float* target = hidden.data() + (start + i) * width;
+      for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
+    }
+  }
+}
+
+void transformer::weights::route_apart(const layer_weights& content,
+                                       std::span<const attention_row> rows, std::span<float> hidden,
+                                       std::span<float> normed, std::span<float> logits) const {
+  const std::size_t width = config.hidden_size, n_experts = config.n_experts;
+  ORDERMOE_CHECK(rows.size() * width == hidden.size(), "rows and hidden differ in number");
+  std::vector<float> read_normed, read_logits;
+  with_those(rows, hidden, width, is_read,
+             [&](std::span<const attention_row> these, std::span<float> states) {
+               read_normed.resize(these.size() * width);
+               read_logits.resize(these.size() * n_experts);
+               route_read(content, states, read_normed, read_logits);
+               run_shared(content, read_normed, states);
+             });
+  const float *from = read_normed.data(), *scores = read_logits.data();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].unread) {
+      leave_without_slots(logits.subspan(i * n_experts, n_experts));
+      continue;
+    }
+    std::copy_n(from, width, normed.data() + i * width);
+    std::copy_n(scores, n_experts, logits.data() + i * n_experts);
+    from += width;
+    scores += n_experts;
+  }
+}
+
 void transformer::attend(layer_id layer, std::span<const attention_row> rows,
                          std::span<float> hidden) const {
   const model_config& shape = config();
@@ -190,39 +295,17 @@ void transformer::attend(layer_id layer, std::span<const attention_row> rows,
     ORDERMOE_CHECK(are_whole_prompts(rows), "rows of a part of a prompt in the encoder");
     return weights_->attend_whole_prompts(weights_->layers[layer.index()].blocks, rows, hidden);
   }
-  const bool two_kinds = shape.encoder_decoder.has_value();
-  std::vector<attention_row> part;
-  std::vector<float> numbers;
-  for (const auto kind : {row_kind::prompt, row_kind::decoded}) {
-    const auto belongs = [&](const attention_row& row) {
-      return (two_kinds ? kind_of(row) : row_kind::decoded) == kind;
-    };
-    const auto run = [&](std::span<const attention_row> these, std::span<float> states) {
-      if (kind == row_kind::prompt)
-        weights_->leave_for_decoder(layer, these, states);
-      else
-        weights_->attend_decoder(layer, these, states);
-    };
-    const auto n = static_cast<std::size_t>(std::ranges::count_if(rows, belongs));
-    if (n == rows.size()) return run(rows, hidden);
-    if (n == 0) continue;
-    const std::size_t width = shape.hidden_size;
-    part.clear();
-    numbers.clear();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (!belongs(rows[i])) continue;
-      part.push_back(rows[i]);
-      const auto state = hidden.subspan(i * width, width);
-      numbers.insert(numbers.end(), state.begin(), state.end());
-    }
-    run(part, numbers);
-    const float* from = numbers.data();
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (!belongs(rows[i])) continue;
-      std::copy_n(from, width, hidden.data() + i * width);
-      from += width;
-    }
-  }
+  if (!shape.encoder_decoder) return weights_->attend_decoder(layer, rows, hidden);
+  for (const auto kind : {row_kind::prompt, row_kind::decoded})
+    with_those(
+        rows, hidden, shape.hidden_size,
+        [&](const attention_row& row) { return kind_of(row) == kind; },
+        [&](std::span<const attention_row> these, std::span<float> states) {
+          if (kind == row_kind::prompt)
+            weights_->leave_for_decoder(layer, these, states);
+          else
+            weights_->attend_decoder(layer, these, states);
+        });
 }
 
 void transformer::route(layer_id layer, std::span<float> hidden, std::span<float> normed,
@@ -243,33 +326,16 @@ void transformer::route(layer_id layer, std::span<const attention_row> rows,
   ORDERMOE_CHECK(logits.size() == n * shape.n_experts, "logits are not [n, n_experts]");
   if (n == 0) return;
   const layer_weights& content = weights_->layers[layer.index()];
-  norm_rows(shape, content.blocks.back().feed_forward_norm, hidden, normed);
-  content.router.apply(normed.data(), logits.data(), n);
-  if (shape.encoder_decoder) {
-    ORDERMOE_CHECK(rows.size() == n, "rows and hidden differ in number");
-    const std::size_t capacity = shape.encoder_decoder->expert_capacity;
-    if (shape.of_encoder(layer))
-      drop_overflow(capacity, rows, logits);
-    else
-      drop_decoded_overflow(capacity, shape.kv_row_size(layer) - 2, rows, logits);
-  }
-  if (shape.shared_intermediate_size == 0) return;
-
-  thread_local scratch_buffer output_room, weight_room;
-
-  for (std::size_t start = 0; start < n; start += most_rows) {
-    const std::size_t count = std::min(most_rows, n - start);
-    float* output = output_room.room(count * width);
-    float* weight = weight_room.room(count);
-    content.shared.apply(normed.data() + start * width, output, count);
-    content.shared_gate.apply(normed.data() + start * width, weight, count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto gate =
-          static_cast<float>(1.0 / (1.0 + exact_exp(-static_cast<double>(weight[i]))));
-      float* target = hidden.data() + (start + i) * width;
-      for (std::size_t k = 0; k < width; ++k) target[k] += gate * output[i * width + k];
-    }
-  }
+  if (!shape.encoder_decoder && std::ranges::any_of(rows, is_unread))
+    return weights_->route_apart(content, rows, hidden, normed, logits);
+  weights_->route_read(content, hidden, normed, logits);
+  if (!shape.encoder_decoder) return weights_->run_shared(content, normed, hidden);
+  ORDERMOE_CHECK(rows.size() == n, "rows and hidden differ in number");
+  const std::size_t capacity = shape.encoder_decoder->expert_capacity;
+  if (shape.of_encoder(layer))
+    drop_overflow(capacity, rows, logits);
+  else
+    drop_decoded_overflow(capacity, shape.kv_row_size(layer) - 2, rows, logits);
 }
 
 void transformer::run_expert(layer_id layer, expert_id expert, std::span<const float> normed,

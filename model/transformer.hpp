@@ -88,7 +88,8 @@ class transformer {
   /// to its cache first. In an encoder-decoder (model_config.hpp) rows of a prompt come all in one
   /// call, one after the other, in the encoder's layers and the decoder's first; in the decoder's
   /// they only leave keys and values, and what becomes of their hidden state concerns no one but
-  /// the next layer's attend().
+  /// the next layer's attend(). Unread rows leave their key and value of the last of these blocks and keep what they had before
+  /// it as their hidden state.
   void attend(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden) const;
 
   /// normed = the rows that the experts read, [n, hidden_size]; logits = router scores, [n,
@@ -99,8 +100,8 @@ class transformer {
   ///
   /// `rows` are those of attend(). In an encoder-decoder the chosen expert is written to the caches
   /// of decoded rows, and rows that run no expert (the prompt's in the decoder's layers, and those
-  /// that find their expert full) get logits that say so: has_slots() in routing.hpp. Other
-  /// families do not read `rows`.
+  /// that find their expert full) get logits that say so: has_slots() in routing.hpp. Of other families unread rows get such
+  /// logits, and nothing else is done for them: their normed stays as it is.
   void route(layer_id layer, std::span<const attention_row> rows, std::span<float> hidden,
              std::span<float> normed, std::span<float> logits) const;
   /// For families whose rows all run experts.

@@ -61,6 +61,17 @@ struct transformer::weights {
                             std::span<float> hidden) const;
   void attend_decoder(layer_id layer, std::span<const attention_row> rows,
                       std::span<float> hidden) const;
+  /// One block of it where some rows are unread.
+  void attend_unread(const block& last, std::size_t offset, std::span<const attention_row> rows,
+                     std::span<float> hidden) const;
+  /// The parts of route(): what experts read, and routers' scores; then the shared expert, where there is one.
+  void route_read(const layer_weights& content, std::span<float> hidden, std::span<float> normed,
+                  std::span<float> logits) const;
+  void run_shared(const layer_weights& content, std::span<const float> normed,
+                  std::span<float> hidden) const;
+  /// All of route() of a decoder where some rows are unread.
+  void route_apart(const layer_weights& content, std::span<const attention_row> rows,
+                   std::span<float> hidden, std::span<float> normed, std::span<float> logits) const;
   void leave_for_decoder(layer_id layer, std::span<const attention_row> rows,
                          std::span<float> hidden) const;
 };
