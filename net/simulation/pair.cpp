@@ -23,8 +23,9 @@ std::uint64_t stamp_of(std::uint64_t life, std::uint32_t number, std::string_vie
 }  // namespace
 
 const char* to_string(wire_fault kind) {
-  constexpr const char* names[] = {"cut",  "cut unequally", "stall",       "stall one way",
-                                   "flip", "dial again",    "change rate", "silence"};
+  constexpr const char* names[] = {"cut",           "cut unequally", "stall",
+                                   "stall one way", "stall one",     "flip",
+                                   "dial again",    "change rate",   "silence"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -121,7 +122,8 @@ std::int64_t simulated_pair::next_ns() const {
     for (std::size_t end = 0; end < 2; ++end) {
       const auto& way = each.to[end];
       if (!way.queue.empty())
-        next = std::min(next, std::max(way.queue.front().at_ns, stalled_until_ns_[end]));
+        next = std::min(next, std::max({way.queue.front().at_ns, way.stalled_until_ns,
+                                        stalled_until_ns_[end]}));
       const auto from = 1 - end;
       if (!each.attached[from] || way.in_flight >= options_.buffer_bytes || !sessions_[from])
         continue;
@@ -161,12 +163,15 @@ void simulated_pair::dial_where_due() {
       if (which == stream::bulk && sessions_[end]->now_in() != session::phase::up) continue;
       if (now_ns_ < dials_[end][static_cast<std::size_t>(which)].next_ns) continue;
       // Nobody listens there.
-      sessions_[1 - end] ? dial(end, which) : retry_later(end, which);
+      if (sessions_[1 - end])
+        dial(end, which);
+      else
+        retry_later(end, which);
     }
 }
 
 /// The one who dials knows the other a way sooner than it is known there.
-void simulated_pair::dial(std::size_t from, stream which) {
+simulated_pair::connection& simulated_pair::dial(std::size_t from, stream which) {
   auto& made = connections_.emplace_back();
   made.id = next_id_++;
   made.which = which;
@@ -175,6 +180,15 @@ void simulated_pair::dial(std::size_t from, stream which) {
   made.to[from].queue.push_back({now_ns_ + there + back, what::opened, {}});
   made.to[1 - from].queue.push_back({now_ns_ + 2 * there + back, what::opened, {}});
   ++counts_.connections;
+  return made;
+}
+
+/// A connection that is there already, with what is said over it first.
+void simulated_pair::dial_at_last(std::size_t from) {
+  auto& made = dial(from, stream::fast);
+  made.to[from].queue.clear();
+  attach(made, from);
+  write(made, from);
 }
 
 void simulated_pair::retry_later(std::size_t end, stream which) {
@@ -187,8 +201,8 @@ void simulated_pair::retry_later(std::size_t end, stream which) {
 bool simulated_pair::deliver(connection& over, std::size_t end) {
   auto& way = over.to[end];
   bool moved = false;
-  while (!way.queue.empty() && way.queue.front().at_ns <= now_ns_ &&
-         stalled_until_ns_[end] <= now_ns_) {
+  while (!way.queue.empty() && std::max({way.queue.front().at_ns, way.stalled_until_ns,
+                                         stalled_until_ns_[end]}) <= now_ns_) {
     auto next = std::move(way.queue.front());
     way.queue.pop_front();
     moved = true;
@@ -316,6 +330,9 @@ void simulated_pair::strike_now(wire_fault kind) {
     }
     case wire_fault::stall_one_way:
       return stall(draws_.below(2), below(options_.most_stall_ns));
+    case wire_fault::stall_one:
+      if (auto* which = any_connection()) stall_one(*which, draws_.below(2));
+      return;
     case wire_fault::flip:
       if (!options_.tls)
         flips_next_[draws_.below(2)] = true;
@@ -327,7 +344,7 @@ void simulated_pair::strike_now(wire_fault kind) {
       const auto which = one_in(4) ? stream::bulk : stream::fast;
       if (sessions_[0] && sessions_[1] &&
           (which == stream::fast || sessions_[from]->now_in() == session::phase::up))
-        dial(from, which);
+        if (auto& made = dial(from, which); one_in(2)) stall_one(made, draws_.below(2));
       return;
     }
     case wire_fault::change_rate:
@@ -350,6 +367,11 @@ simulated_pair::connection* simulated_pair::any_connection() {
   for (auto& each : connections_)
     for (int i = each.which == stream::fast ? 4 : 1; i > 0 && !each.cut; --i) some.push_back(&each);
   return some.empty() ? nullptr : some[draws_.below(some.size())];
+}
+
+void simulated_pair::stall_one(connection& which, std::size_t towards) {
+  auto& until = which.to[towards].stalled_until_ns;
+  until = std::max(until, now_ns_ + below(options_.most_stall_ns));
 }
 
 void simulated_pair::cut(connection& which, std::int64_t later_at_one_end_ns) {
@@ -407,11 +429,14 @@ void simulated_pair::flip_a_bit(std::string& frames) {
 
 void simulated_pair::end(std::size_t which, ending how) {
   if (!sessions_[which]) return;
+  if (how == ending::process && sessions_[1 - which] && one_in(2)) dial_at_last(which);
   for (auto& each : connections_) {
     each.to[which] = {};
     if (how == ending::process && !each.cut) {
-      keep_prefix(each.to[1 - which], draws_.below(each.to[1 - which].in_flight + 1));
+      auto& way = each.to[1 - which];
+      if (one_in(2)) keep_prefix(way, draws_.below(way.in_flight + 1));
       put_end(each, 1 - which, 0);
+      if (one_in(2)) stall_one(each, 1 - which);
     } else if (how == ending::machine) {
       each.to[1 - which].queue.clear();
     }

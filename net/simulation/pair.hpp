@@ -23,12 +23,13 @@ enum class wire_fault : std::uint8_t {
   cut_unequally,  ///< And one end hears of it later.
   stall,          ///< Nothing arrives for a while, and then all of it.
   stall_one_way,
+  stall_one,  ///< Of one connection one direction alone; others pass it.
   flip,  ///< A bit is another: TLS breaks the connection there; without it the session reads it.
-  dial_again,   ///< Another connection of a stream that has one.
+  dial_again,  ///< Another connection of a stream that has one; what is said over it may come late.
   change_rate,  ///< Rate and delay are others from now on.
   silence,      ///< A stall of more than dead_ns: the session dies.
 };
-inline constexpr std::size_t n_wire_faults = 8;
+inline constexpr std::size_t n_wire_faults = 9;
 const char* to_string(wire_fault kind);
 
 /// One direction of the wire.
@@ -83,7 +84,8 @@ class simulated_pair {
 
   /// Happens while what is sent now is on its way and, but for silence, is no reason for the session to end.
   void strike(wire_fault kind) { strikes_.push_back({at_next_advance, kind}); }
-  /// An end ends: its process, whose connections close, or its machine, of which nothing is heard any more.
+  /// An end ends: its process, whose connections close, or its machine, of which nothing is heard any more. What a process
+  /// said may come after it has started again, and it may have dialled at last: then a hello of its earlier life does.
   enum class ending : std::uint8_t { process, machine };
   void end(std::size_t which, ending how);
   /// It starts again. A later start has a larger count.
@@ -104,6 +106,7 @@ class simulated_pair {
     std::deque<item> queue;
     std::size_t in_flight = 0;
     std::int64_t free_ns = 0;  ///< When its sender may put something on the wire.
+    std::int64_t stalled_until_ns = 0;
   };
   struct connection {
     session::connection_id id = 0;
@@ -146,7 +149,8 @@ class simulated_pair {
 
   bool has_way(std::size_t end, stream which) const;
   void dial_where_due();
-  void dial(std::size_t from, stream which);
+  connection& dial(std::size_t from, stream which);
+  void dial_at_last(std::size_t from);
   void retry_later(std::size_t end, stream which);
   bool deliver(connection& over, std::size_t end);
   void attach(connection& over, std::size_t end);
@@ -161,6 +165,7 @@ class simulated_pair {
   void strike_what_is_due();
   void strike_now(wire_fault kind);
   connection* any_connection();
+  void stall_one(connection& which, std::size_t towards);
   void cut(connection& which, std::int64_t later_at_one_end_ns);
   void keep_prefix(direction& of, std::size_t bytes);
   void flip(connection& which);

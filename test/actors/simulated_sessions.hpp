@@ -171,7 +171,7 @@ inline void session_run::add_strikes(actors::simulated_sessions& to) {
   for (int i = 0; i < 3; ++i) add(wire_fault::cut, 200);
   for (const auto kind :
        {wire_fault::cut, wire_fault::cut_unequally, wire_fault::stall, wire_fault::stall_one_way,
-        wire_fault::flip, wire_fault::dial_again, wire_fault::change_rate})
+        wire_fault::stall_one, wire_fault::flip, wire_fault::dial_again, wire_fault::change_rate})
     for (auto n = draws_.below(3); n > 0; --n) add(kind, frames);
   if (trouble_ == session_trouble::silence)
     for (auto n = 1 + draws_.below(2); n > 0; --n) add(wire_fault::silence, frames);

@@ -179,6 +179,38 @@ BOOST_AUTO_TEST_CASE(an_end_that_starts_again_begins_anew_also_where_its_count_o
     }
 }
 
+BOOST_AUTO_TEST_CASE(what_an_end_said_before_it_started_again_may_come_late_and_changes_nothing) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) BOOST_TEST_CONTEXT("seed " << seed) {
+      net::wire_options options;
+      options.most_stall_ns = 500 * ms;
+      options.both_dial = seed % 2 == 0;
+      driven_pair two(options, {}, seed);
+      random_stream draws(seed, 9);
+      const auto some_ms = [&](std::uint64_t most) {
+        return static_cast<std::int64_t>(1 + draws.below(most)) * ms;
+      };
+      two.run(100 * ms);
+      for (std::uint64_t boot = 2; boot <= 6; ++boot) {
+        const std::size_t which = draws.below(2);
+        two.send(0, 2000);
+        two.send(1, 2000);
+        two.run(some_ms(40));
+        two.pair.end(which, net::simulated_pair::ending::process);
+        two.run(some_ms(100));
+        two.pair.start(which, boot);
+        two.run(some_ms(1000));
+      }
+      two.run(20'000 * ms);
+      const auto before = two.frames[0].size() + two.frames[1].size();
+      BOOST_TEST(two.send(0, 100));
+      BOOST_TEST(two.send(1, 100));
+      two.run(1000 * ms);
+      BOOST_TEST(two.frames[0].size() + two.frames[1].size() == before + 2);
+      BOOST_TEST(two.pair.at_rest());
+      BOOST_TEST(two.pair.broken() == "");
+    }
+}
+
 BOOST_AUTO_TEST_CASE(
     bits_that_are_others_and_reach_the_session_end_connections_and_not_the_process) {
   std::uint64_t refused = 0;
