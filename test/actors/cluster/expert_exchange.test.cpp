@@ -59,10 +59,13 @@ const fs::path& whole_model() {
 class three_hosts {
  public:
   using wire = std::function<bool(std::uint32_t from, std::uint32_t to, bulk_frame& content)>;
+  using queue = std::function<std::uint64_t(std::uint32_t from)>;
 
-  /// `through`: false: nobody is there. It may change what is sent, and may take it (kind stop, empty).
-  explicit three_hosts(wire through = {}, std::chrono::milliseconds silent_for = patience)
-      : through_(std::move(through)) {
+  /// `through`: false: nobody is there. It may change what is sent, and may take it (kind stop, empty). `waiting`: bytes at
+  /// the sessions of a host.
+  explicit three_hosts(wire through = {}, std::chrono::milliseconds silent_for = patience,
+                       queue waiting = {})
+      : through_(std::move(through)), waiting_(std::move(waiting)) {
     const auto none = [](layer_id, expert_id) { return false; };
     BOOST_REQUIRE(model::write_part(whole_model(), place_.path / "part", "s0", none).has_value());
     for (std::uint32_t m = 0; m < 3; ++m) {
@@ -81,6 +84,12 @@ class three_hosts {
   model::expert_shelf& shelf() { return *shelves_[0]; }
   const kept_lines& log() const { return log_; }
   std::size_t n_asks_of(std::uint32_t m) const { return asks_[m]; }
+  /// Of what came to each, all is told to be done with.
+  bool all_is_used() const {
+    for (std::uint32_t m = 0; m < 3; ++m)
+      if (used_[m] != came_[m]) return false;
+    return came_[0] > 0;
+  }
   void restart_first() {
     first().stop();
     shelves_[0] = *model::expert_shelf::open(place_.path / "part", place_.path / "state0");
@@ -124,12 +133,13 @@ class three_hosts {
       header.request = content.request;
       header.attempt = content.attempt;
       header.length = static_cast<std::uint32_t>(content.payload.size());
+      came_[other] += net::session::frame_bytes(header);
       if (auto* host = hosts_[other].load())
         host->take(peer_of(other, m), header, std::move(content.payload));
       return true;
     };
-    to.used = [](peer_id, std::uint64_t) {};
-    to.waiting_bytes = [](peer_id) { return std::uint64_t{0}; };
+    to.used = [this, m](peer_id, std::uint64_t bytes) { used_[m] += bytes; };
+    to.waiting_bytes = [this, m](peer_id) { return waiting_ ? waiting_(m) : std::uint64_t{0}; };
     made_.push_back(std::make_unique<actors::expert_exchange>(
         shelves_[m], std::move(to),
         m == 0 ? log_outlet([this](const log_record& each) { log_.add(each); }, log_level::debug)
@@ -140,7 +150,9 @@ class three_hosts {
 
   scratch place_;
   wire through_;
+  queue waiting_;
   kept_lines log_;
+  std::array<std::atomic<std::uint64_t>, 3> came_{}, used_{};
   std::array<std::atomic<std::size_t>, 3> asks_{};
   std::array<std::shared_ptr<model::expert_shelf>, 3> shelves_;
   std::vector<std::unique_ptr<actors::expert_exchange>> made_;
@@ -163,6 +175,8 @@ BOOST_AUTO_TEST_CASE(experts_come_from_whom_the_plan_says_and_are_the_models) {
   BOOST_TEST(hosts.n_asks_of(1) == 0u);
   BOOST_TEST(hosts.n_asks_of(2) == hosts.a_layer().size());
   BOOST_TEST(hosts.log().has("experts.fetched"));
+  // Or the other end would send no more one day.
+  BOOST_TEST(eventually([&] { return hosts.all_is_used(); }));
   // What is here is not asked for again.
   BOOST_TEST(hosts.fetch(hosts.a_layer()).has_value());
   BOOST_TEST(hosts.n_asks_of(2) == hosts.a_layer().size());
@@ -192,6 +206,47 @@ BOOST_AUTO_TEST_CASE(a_part_that_is_not_the_next_one_is_not_taken) {
   BOOST_TEST(hosts.fetch(hosts.a_layer()).has_value());
   BOOST_TEST(hosts.has_a_layer());
   BOOST_TEST(hosts.log().has("expert.refused peer=s2"));
+}
+
+BOOST_AUTO_TEST_CASE(a_part_of_somebody_who_was_not_asked_is_not_taken) {
+  std::atomic<bool> said{false};
+  three_hosts* here = nullptr;
+  three_hosts hosts([&](std::uint32_t from, std::uint32_t, bulk_frame& content) {
+    if (!is_part_of(2, from, content) || said.exchange(true)) return true;
+    net::frame_header header;
+    header.kind = static_cast<std::uint8_t>(content.kind);
+    header.of = net::lane::bulk;
+    header.request = content.request;
+    header.attempt = content.attempt;
+    header.length = static_cast<std::uint32_t>(content.payload.size());
+    auto other = content.payload;
+    other.back() ^= 1;
+    here->first().take(three_hosts::peer_of(0, 1), header, std::move(other));
+    return true;
+  });
+  here = &hosts;
+  BOOST_TEST(hosts.fetch(hosts.a_layer()).has_value());
+  BOOST_TEST(hosts.has_a_layer());
+  BOOST_TEST(said);
+  BOOST_TEST(!hosts.log().has("expert.refused"));
+  BOOST_TEST(hosts.n_asks_of(1) == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(while_much_waits_at_a_session_no_part_is_added_to_it) {
+  constexpr int n_looks = 20;
+  std::atomic<int> looks{0}, early{0};
+  three_hosts hosts(
+      [&](std::uint32_t from, std::uint32_t, bulk_frame& content) {
+        if (is_part_of(2, from, content) && looks <= n_looks) ++early;
+        return true;
+      },
+      patience,
+      [&](std::uint32_t from) {
+        return std::uint64_t{from == 2 && ++looks <= n_looks ? 1u << 20 : 0u};
+      });
+  BOOST_TEST(hosts.fetch({hosts.a_layer().front()}).has_value());
+  BOOST_TEST(looks > n_looks);
+  BOOST_TEST(early == 0);
 }
 
 BOOST_AUTO_TEST_CASE(whoever_says_nothing_is_given_up_after_a_while) {

@@ -118,6 +118,14 @@ BOOST_AUTO_TEST_CASE(what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_toget
   test::what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(*this);
 }
 
+BOOST_AUTO_TEST_CASE(a_turn_goes_to_each_peer_and_its_lanes_in_their_order) {
+  test::a_turn_goes_to_each_peer_and_its_lanes_in_their_order(*this);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_written_together_is_cut_anywhere_and_comes_once) {
+  test::what_is_written_together_is_cut_anywhere_and_comes_once(*this);
+}
+
 BOOST_AUTO_TEST_CASE(whoever_took_something_hears_when_there_is_no_more_for_now) {
   test::whoever_took_something_hears_when_there_is_no_more_for_now(*this);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/test/unit_test.hpp>
+#include <mutex>
 #include <set>
 #include <thread>
 
@@ -199,6 +200,79 @@ inline void what_is_sent_in_a_turn_waits_for_its_end_and_goes_out_together(const
   BOOST_TEST(net.figures(0).lanes[static_cast<std::size_t>(lane::token)].waiting_bytes == 0u);
   BOOST_TEST(ends.b.wait([](const state& now) { return now.frames(0) >= turns * n_each + 1; }));
   BOOST_TEST(ends.b.now().broken.empty(), ends.b.now().broken);
+}
+
+/// Sent in the order of the last lane first.
+inline void a_turn_goes_to_each_peer_and_its_lanes_in_their_order(const some_nodes& with) {
+  constexpr std::uint32_t turns = 40;
+  constexpr std::array fast = {lane::control, lane::token, lane::kv, lane::load};
+  std::mutex mutex;
+  std::vector<lane> came;
+  transport_end a, b, c;
+  b.on_frame = [&](net::peer_id, const net::frame_header& header) {
+    const std::lock_guard lock(mutex);
+    came.push_back(header.of);
+  };
+  b.start(with.node("b", {{"a", std::nullopt}}));
+  c.start(with.node("c", {{"a", std::nullopt}}));
+  a.start(with.node("a", {{"b", b.at()}, {"c", c.at()}}));
+  BOOST_REQUIRE(a.wait_for(what::up, 2));
+  for (std::uint32_t turn = 0; turn < turns; ++turn) {
+    a.net().begin_turn();
+    for (auto of = fast.rbegin(); of != fast.rend(); ++of)
+      for (const net::peer_id to : {0u, 1u}) BOOST_REQUIRE(a.send(to, *of, 1, turn));
+    a.net().end_turn();
+    const auto all_came = [&](const state& now) {
+      return now.frames(0) == (turn + 1) * fast.size();
+    };
+    BOOST_REQUIRE(b.wait(all_came));
+    BOOST_REQUIRE(c.wait(all_came));
+  }
+  BOOST_TEST(b.now().broken.empty(), b.now().broken);
+  BOOST_TEST(c.now().broken.empty(), c.now().broken);
+  const auto told = [&] {
+    const std::lock_guard lock(mutex);
+    return came.size() == turns * fast.size();
+  };
+  BOOST_REQUIRE(comes_to_be(told));
+  std::uint32_t in_order = 0;
+  for (std::uint32_t turn = 0; turn < turns; ++turn)
+    in_order += std::equal(fast.begin(), fast.end(), came.begin() + turn * fast.size());
+  // Heartbeats write what waits along with theirs.
+  BOOST_TEST(in_order > turns / 2);
+}
+
+inline void what_is_written_together_is_cut_anywhere_and_comes_once(const some_nodes& with) {
+  constexpr int n_cuts = 15;
+  constexpr std::uint32_t n_each = 20;
+  random_stream lives(22);
+  int so_far = 0;
+  two_ends ends(with, patient(), [&] {
+    if (so_far++ < 2) return std::uint64_t{50'000};
+    constexpr int spare = 5;
+    if (so_far > (n_cuts + spare) * with.connections_of_a_dial) return ~std::uint64_t{0};
+    return 9000 + lives.below(100'000);
+  });
+  // A turn fills most of a record of TLS.
+  ends.a.plan.always = ends.b.plan.always = 500;
+  ends.up();
+  std::uint32_t sent = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (ends.between.n_cut() < n_cuts && std::chrono::steady_clock::now() < until) {
+    ends.a.net().begin_turn();
+    for (std::uint32_t i = 0; i < n_each; ++i)
+      BOOST_TEST_REQUIRE(ends.a.send(0, lane::token, 1, sent++));
+    ends.a.net().end_turn();
+    BOOST_TEST_REQUIRE(
+        ends.b.wait([&](const state& now) { return now.frames(0) + 10 * n_each >= sent; }));
+  }
+  BOOST_TEST(ends.between.n_cut() >= n_cuts);
+  BOOST_TEST(ends.b.wait([&](const state& now) { return now.frames(0) == sent; }));
+  const auto now = ends.b.now();
+  BOOST_TEST(now.broken.empty(), now.broken);
+  BOOST_TEST(now.count(what::down) + ends.a.now().count(what::down) == 0u);
+  BOOST_TEST(ends.a.now().count(what::cut) >= 3u);
+  BOOST_TEST(ends.a.net().figures(0).resent_frames > 0u);
 }
 
 inline void whoever_took_something_hears_when_there_is_no_more_for_now(const some_nodes& with) {
