@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "actors/scheduling/processor_time.hpp"
 #include "model/kernels/thread_team.hpp"
 
 namespace ordermoe::actors {
@@ -153,12 +154,14 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_u
   running_ = true;
   running_until_ns_ = next->start_ns + dilated(charge_(*next));
   lock.unlock();
+  const auto worked_ns = processor_ns();
   tensors_.run(*next);
   next->end_ns = clock_ns();
+  const auto took_ns = processor_ns() - worked_ns;
   lock.lock();
   if (rehearsed_) sit_out(lock, *next);
   running_ = false;
-  recent_ns_ += (next->end_ns - next->start_ns - recent_ns_) / 8;
+  recent_ns_ += (took_ns - recent_ns_) / 8;
   const bool more = has_work();
   lock.unlock();
   if (more && !next->matters()) {
@@ -198,15 +201,15 @@ void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content) 
 }
 
 /// While a batch waits. Waking another thread for the rest would take as long as the least of these, and keep this one; and
-/// where what waits is short, frames that actors send from here go out together.
+/// where what waits is short, frames that actors send from here go out together, and what they lead to joins it.
 std::int64_t device_thread::most_lent_ns() const {
-  constexpr std::int64_t least_ns = 20'000, most_ns = 100'000;
+  constexpr std::int64_t least_ns = 20'000, most_ns = 1'000'000;
   return turns_ && all_is_short() ? most_ns : least_ns;
 }
 
 void device_thread::lend() {
   constexpr std::size_t most_messages = 64;
-  std::int64_t work_since_ns = 0;
+  std::optional<work_limit> while_work_waits;
   if (turns_) turns_->begin();
   while (!ready_.empty()) {
     auto* job = ready_.front();
@@ -216,12 +219,11 @@ void device_thread::lend() {
     if (ready_.empty()) break;
     const std::lock_guard lock(mutex_);
     if (!has_work()) {
-      work_since_ns = 0;
+      while_work_waits.reset();
       continue;
     }
-    const auto now = clock_ns();
-    if (work_since_ns == 0) work_since_ns = now;
-    if (now - work_since_ns < most_lent_ns()) continue;
+    if (!while_work_waits) while_work_waits.emplace();
+    if (!while_work_waits->is_over(most_lent_ns())) continue;
     for (auto* other : ready_) system().scheduler().enqueue(other);
     ready_.clear();
   }

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
-#include <thread>
 #include <utility>
 
 #include "actors/scheduling/caf.hpp"
+#include "actors/scheduling/processor_time.hpp"
 
 namespace ordermoe::actors {
 
@@ -18,19 +18,19 @@ class lending_unit final : public caf::execution_unit {
 
   void exec_later(caf::resumable* job) override { ready_.push_back(job); }
 
-  /// Runs what is ready, and calls between() after each, until nothing is or the time is over: the system's threads run
-  /// the rest.
+  /// Runs what is ready, and calls between() after each, until nothing is or it has worked for long: the system's threads
+  /// run the rest. While others have the processor the limit stands still: more threads would wait for it as well.
   template <class Between>
   void lend(Between between) {
     constexpr std::size_t most_messages = 64;
-    constexpr auto most_time = std::chrono::milliseconds(1);
-    const auto begin = std::chrono::steady_clock::now();
+    constexpr std::int64_t most_work_ns = 1'000'000;
+    const work_limit limit;
     while (!ready_.empty()) {
       auto* job = ready_.front();
       ready_.pop_front();
       if (resume(job, this, most_messages)) ready_.push_back(job);
       between();
-      if (ready_.empty() || std::chrono::steady_clock::now() - begin < most_time) continue;
+      if (ready_.empty() || !limit.is_over(most_work_ns)) continue;
       for (auto* other : std::exchange(ready_, {})) system().scheduler().enqueue(other);
     }
     leave_log();
