@@ -856,8 +856,10 @@ struct edge_server_state {
   void set_tick() {
     if (tick_is_set || !tells_load || context().load_period_ns <= 0) return;
     tick_is_set = true;
-    send_later(self, handle(), context().on_clock(context().load_period_ns), load_tick{},
-               later::timer);
+    const auto delay_ns = context().on_clock(context().load_period_ns);
+    const auto& seat = context().seat;
+    if (seat && seat->look_at_load && seat->look_at_load(delay_ns)) return;
+    send_later(self, handle(), delay_ns, load_tick{}, later::timer);
   }
 
   void tick() {

@@ -285,6 +285,11 @@ class node::content final : public net::transport_user {
       seat.outlets[server_of(peer)] =
           std::make_shared<session_outlet>(through_, peer, options_.service);
     seat.turns = std::make_shared<session_turns>(through_);
+    seat.look_at_load = [this](std::int64_t delay_ns) {
+      auto* transport = through_->load();
+      if (transport != nullptr) transport->after(delay_ns, [this] { service_->look_at_load(); });
+      return transport != nullptr;
+    };
     // Stamped: what a change of plan makes a server write comes after what led to it.
     seat.tell_admin = [through = through_, self = options_.server, trace = options_.service.sink](
                           std::uint32_t server, std::string text) {

@@ -54,6 +54,9 @@ struct cluster_seat {
   std::uint32_t server = 0;                            ///< The one that is here.
   std::vector<std::shared_ptr<frame_outlet>> outlets;  ///< [n_servers]; the own entry is empty.
   std::shared_ptr<frame_turns> turns;  ///< Of all outlets; null: each frame goes out at once.
+  /// Lets the server look at its load (service::look_at_load) so much later, on the thread that reads the network, which no
+  /// other thread is woken for. From any thread. False where there is no such thread yet.
+  std::function<bool(std::int64_t delay_ns)> look_at_load;
   /// Counts the starts of this server, from 1: what it says of its load is newer than what it said before.
   std::uint32_t boot = 1;
   std::uint64_t first_request = 0;  ///< Requests are numbered from here.

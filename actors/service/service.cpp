@@ -309,11 +309,15 @@ class service::actors {
   }
 
   void deliver(std::vector<peer_event> events) {
-    const auto& server = views_.front()->server;
-    for (auto& event : events)
-      caf::actor_cast<caf::strong_actor_ptr>(server)->enqueue(
-          caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(event)),
-          &lending_);
+    for (auto& event : events) deliver_one(std::move(event));
+  }
+
+  template <class Message>
+  void deliver_one(Message message) {
+    caf::actor_cast<caf::strong_actor_ptr>(views_.front()->server)
+        ->enqueue(
+            caf::make_mailbox_element(nullptr, caf::make_message_id(), {}, std::move(message)),
+            &lending_);
   }
 
   void run_delivered() {
@@ -634,6 +638,9 @@ void service::measured(std::uint32_t from, std::uint32_t to, const wire::link_me
 }
 void service::deliver(std::vector<peer_event> events) {
   content_->deliver(std::move(events));
+}
+void service::look_at_load() {
+  content_->deliver_one(load_tick{});
 }
 void service::run_delivered() {
   content_->run_delivered();

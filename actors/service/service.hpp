@@ -124,6 +124,8 @@ class service {
   /// With a seat: what came from other servers, in order; run_delivered() follows, on the same thread, which is one and
   /// the same each time.
   void deliver(std::vector<peer_event> events);
+  /// In the place of deliver(): the server that is here looks at its load.
+  void look_at_load();
   /// Runs the actors that this made ready, and the short batches that they lead to.
   void run_delivered();
   /// The link from a server that is here to another is so, as traffic shows: what is decided from now on goes by it. From

@@ -91,6 +91,17 @@ void peer_book::flush(std::int64_t held_ns) {
   turn.unwritten.clear();
 }
 
+void peer_book::after(std::int64_t ns, std::function<void()> what) {
+  const auto wait = [this, ns, what = std::move(what)] {
+    connections_->after(ns, [this, what] {
+      if (ending_) return;
+      call_user(what);
+      rest_later();
+    });
+  };
+  connections_->on_own_thread() ? wait() : connections_->post(wait);
+}
+
 void peer_book::agree(std::string_view what, const std::string& value) {
   for (const auto& each : members_) {
     const auto lock = hold(*each);
@@ -215,6 +226,10 @@ void peer_book::end_turn() {
 
 void peer_book::tell_user(const peer& of, std::vector<session_event> events) {
   call_user([&] { user_.take(of.id, std::move(events)); });
+  rest_later();
+}
+
+void peer_book::rest_later() {
   if (std::exchange(rest_is_due_, true)) return;
   // Behind whatever else can be read now.
   connections_->post([this] { rest(); });

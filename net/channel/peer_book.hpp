@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -30,6 +31,7 @@ class peer_book final : public connections_user {
   bool holds() const;
   void flush(std::int64_t held_ns = 0);
   void end_turn();
+  void after(std::int64_t ns, std::function<void()> what);
   void agree(std::string_view what, const std::string& value);
   void use(std::shared_ptr<const tls_identity> identity);
   void admit(peer_id node, bool member, std::optional<address> at);
@@ -58,6 +60,7 @@ class peer_book final : public connections_user {
     end_turn();
   }
   void tell_user(const peer& of, std::vector<session_event> events);
+  void rest_later();
   void rest();
   /// What the session has to tell, with its lock not held.
   void dispatch(const peer_ptr& of);

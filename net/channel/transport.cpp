@@ -38,6 +38,9 @@ void transport::flush(std::int64_t held_ns) {
 void transport::end_turn() {
   book_->end_turn();
 }
+void transport::after(std::int64_t ns, std::function<void()> what) {
+  book_->after(ns, std::move(what));
+}
 void transport::agree(std::string_view what, const std::string& value) {
   book_->agree(what, value);
 }

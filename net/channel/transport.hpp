@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -103,6 +104,9 @@ class transport {
   void flush(std::int64_t held_ns = 0);
   /// That too, and what it sends from now on is written at once.
   void end_turn();
+  /// Calls what() so much later on the transport's thread, as if it were the user, and the user's rest() after it. Never
+  /// once stop() has returned. From any thread.
+  void after(std::int64_t ns, std::function<void()> what);
   /// From now on nodes that connect are to agree in this; what is connected stays. From any thread.
   void agree(std::string_view what, const std::string& value);
   /// Connections from now on are by this identity, of the same name. Those that there are stay, but for peers whose

@@ -1343,6 +1343,30 @@ BOOST_AUTO_TEST_CASE(while_it_works_it_asks_for_its_load_every_period) {
   BOOST_TEST(world.compute.count<actors::tell_load>() == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(with_a_seat_it_asks_when_the_thread_that_reads_the_network_says_so) {
+  one_server world;
+  std::vector<std::int64_t> asked;
+  bool can = true;
+  world.context->seat.emplace().look_at_load = [&](std::int64_t delay_ns) {
+    asked.push_back(delay_ns);
+    return can;
+  };
+  world.open();
+  world.reserve();
+  BOOST_TEST((asked == std::vector<std::int64_t>{world.load_period_ns}));
+  // No timer of its own runs beside it.
+  BOOST_TEST(!world.run_next());
+  BOOST_TEST(world.compute.count<actors::tell_load>() == 0u);
+  world.tell(world.edge, actors::load_tick{});
+  BOOST_TEST(world.compute.count<actors::tell_load>() == 1u);
+  can = false;
+  world.tell(world.edge, actors::compute_load{8'000'000});
+  BOOST_TEST(asked.size() == 2u);
+  world.run_next();
+  BOOST_TEST(world.time_ns() == world.load_period_ns);
+  BOOST_TEST(world.compute.count<actors::tell_load>() == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(what_changed_of_its_load_is_told_to_everybody) {
   one_server world;
   world.with_monitor();

@@ -130,6 +130,14 @@ BOOST_AUTO_TEST_CASE(whoever_took_something_hears_when_there_is_no_more_for_now)
   test::whoever_took_something_hears_when_there_is_no_more_for_now(*this);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows) {
+  test::what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows(*this);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_put_off_is_not_done_once_it_has_stopped) {
+  test::what_is_put_off_is_not_done_once_it_has_stopped(*this);
+}
+
 BOOST_AUTO_TEST_CASE(of_two_with_addresses_the_lower_name_dials_alone) {
   transport_end b;
   forwarder to_a, to_b;

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <future>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -285,6 +288,49 @@ inline void whoever_took_something_hears_when_there_is_no_more_for_now(const som
     BOOST_TEST(ends.b.wait(
         [&](const state& now) { return now.frames(0) == sent && now.frames_at_rest == sent; }));
   }
+}
+
+inline void what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows(
+    const some_nodes& with) {
+  two_ends ends(with);
+  ends.up();
+  constexpr auto delay = std::chrono::milliseconds(20);
+  constexpr std::uint32_t n_each = 4;
+  auto& net = ends.a.net();
+  const auto rests = ends.a.now().rests;
+  const auto begun = std::chrono::steady_clock::now();
+  std::promise<std::chrono::nanoseconds> first, second;
+  std::thread::id of_first, of_second;
+  bool held = false;
+  net.after(delay.count() * ms, [&] {
+    of_first = std::this_thread::get_id();
+    for (std::uint32_t i = 0; i < n_each; ++i) ends.a.send(0, lane::token, 1, i);
+    held = net.holds();
+    first.set_value(std::chrono::steady_clock::now() - begun);
+    // From within as well.
+    net.after(delay.count() * ms, [&] {
+      of_second = std::this_thread::get_id();
+      second.set_value(std::chrono::steady_clock::now() - begun);
+    });
+  });
+  BOOST_TEST((first.get_future().get() >= delay));
+  BOOST_TEST((second.get_future().get() >= 2 * delay));
+  BOOST_TEST(held);
+  BOOST_TEST((of_first == of_second && of_first != std::this_thread::get_id()));
+  BOOST_TEST(ends.b.wait([](const state& now) { return now.frames(0) == n_each; }));
+  BOOST_TEST(ends.a.wait([&](const state& now) { return now.rests >= rests + 2; }));
+}
+
+inline void what_is_put_off_is_not_done_once_it_has_stopped(const some_nodes& with) {
+  two_ends ends(with);
+  ends.up();
+  std::atomic<bool> stopped = false, after_all = false;
+  for (int i = 0; i < 50; ++i)
+    ends.a.net().after(i * ms, [&] { after_all = after_all || stopped; });
+  ends.a.stop();
+  stopped = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  BOOST_TEST(!after_all);
 }
 
 inline void a_node_without_an_address_dials_whoever_has_one(const some_nodes& with) {

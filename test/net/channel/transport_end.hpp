@@ -66,6 +66,7 @@ class transport_end final : public net::transport_user {
     std::map<net::peer_id, std::array<std::uint64_t, net::n_lanes>> n_frames;
     /// How many had come when it last heard that there is no more for now.
     std::uint64_t frames_at_rest = 0;
+    std::uint64_t rests = 0;
     std::string broken;  ///< What does not hold; empty: all does.
 
     std::size_t count(what kind, std::optional<net::peer_id> from = {}) const {
@@ -149,6 +150,7 @@ class transport_end final : public net::transport_user {
   }
   void rest() override {
     const std::lock_guard lock(mutex_);
+    ++state_.rests;
     state_.frames_at_rest = 0;
     for (const auto& [from, lanes] : state_.n_frames)
       for (const auto each : lanes) state_.frames_at_rest += each;
