@@ -662,6 +662,7 @@ void print_checked(const std::vector<checked_node>& nodes, const std::string& pr
         j["experts"] = each.outlook->n_experts;
         j["weight_bytes"] = each.outlook->weight_bytes;
         j["certificate_until_s"] = each.outlook->certificate_until_s;
+        j["fetches_plan"] = each.outlook->fetches_plan;
       }
       all.push_back(std::move(j));
     }
@@ -674,7 +675,10 @@ void print_checked(const std::vector<checked_node>& nodes, const std::string& pr
   for (const auto& each : warnings) fmt::print(stderr, "ordermoe: warning: {}\n", each);
   fmt::print("{:<12} {:>8} {:>14}  {}\n", "node", "experts", "weights MB", "problem");
   for (const auto& each : nodes)
-    if (each.outlook)
+    if (each.outlook && each.outlook->fetches_plan)
+      fmt::print("{:<12} {:>8} {:>14}  - (it has no plan, and fetches the one in force)\n",
+                 each.name, "?", "?");
+    else if (each.outlook)
       fmt::print("{:<12} {:>8} {:>14.1f}  -\n", each.name, each.outlook->n_experts,
                  static_cast<double>(each.outlook->weight_bytes) * 1e-6);
     else

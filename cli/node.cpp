@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -8,6 +11,7 @@
 #include "cli/log_writer.hpp"
 #include "cli/service_manager.hpp"
 #include "config/log_events.hpp"
+#include "setup/joining.hpp"
 #include "setup/node_setup.hpp"
 
 namespace ordermoe::cli {
@@ -35,17 +39,120 @@ void say_ready(const node_command& options, const std::string& name, const actor
   notify("READY=1");
 }
 
-/// Alive as long as its actors answer.
-void wait_for_end(actors::node& running) {
-  const auto period = watchdog_period();
-  auto last = std::chrono::steady_clock::now();
-  while (!stop_requested()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    const auto now = std::chrono::steady_clock::now();
-    if (period.count() == 0 || now - last < period) continue;
-    last = now;
-    if (running.status_json()) notify("WATCHDOG=1");
+using seconds_clock = std::chrono::steady_clock;
+
+/// Tells the service manager, as often as it wants to hear it, that all is well.
+class liveness {
+ public:
+  void tell(const std::function<bool()>& is_well) {
+    const auto now = seconds_clock::now();
+    if (period_.count() == 0 || now - last_ < period_) return;
+    last_ = now;
+    if (is_well()) notify("WATCHDOG=1");
   }
+
+ private:
+  std::chrono::milliseconds period_ = watchdog_period();
+  seconds_clock::time_point last_ = seconds_clock::now();
+};
+
+/// A node that the others refuse for its plan asks which is in force, ever less often where there is none to take.
+class plan_watch {
+ public:
+  plan_watch(const node_file& file, log_outlet log) : file_(file), log_(std::move(log)) {}
+
+  /// Whether another plan has come in the place of the one by which the node goes.
+  bool look(const actors::node& running, const std::function<bool()>& pause) {
+    if (!running.is_refused_for_plan()) {
+      wait_ = least_wait;
+      return false;
+    }
+    if (seconds_clock::now() < next_) return false;
+    const auto come = setup::fetch_plan(file_, {true, log_, pause});
+    if (!come && come.error().code != errc::interrupted && told_ != come.error().message) {
+      told_ = come.error().message;
+      log_.tell(log_event::plan_refused, {{"why", told_}});
+    }
+    next_ = seconds_clock::now() + wait_;
+    wait_ = std::min(most_wait, 2 * wait_);
+    return come && *come;
+  }
+
+ private:
+  static constexpr std::chrono::seconds least_wait{1}, most_wait{60};
+  const node_file& file_;
+  log_outlet log_;
+  std::chrono::seconds wait_ = least_wait;
+  seconds_clock::time_point next_;
+  std::string told_;
+};
+
+enum class node_end { asked, another_plan };
+
+/// Alive as long as its actors answer.
+node_end wait_for_end(actors::node& running, const node_file& file, const log_outlet& log) {
+  liveness alive;
+  plan_watch plans(file, log);
+  const auto is_well = [&] { return running.status_json().has_value(); };
+  const auto pause = [&] {
+    alive.tell(is_well);
+    return stop_requested();
+  };
+  while (!pause()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (plans.look(running, pause)) return node_end::another_plan;
+  }
+  return node_end::asked;
+}
+
+/// Until it is asked to end, or other files are there.
+result<node_end> serve(const node_command& options, const node_file& file, const log_outlet& log) {
+  auto ready = setup::prepare_node(file, work());
+  if (!ready) return ready.error();
+  ready->log = log;
+  const auto boot = ready->transport.boot;
+  const auto sink = ready->service.sink;
+  auto running = actors::node::start(std::move(*ready));
+  if (!running) return running.error();
+  say_ready(options, file.name, **running);
+  log.tell(log_event::node_ready, {{"address", address_of(**running)}, {"boot", boot}});
+  const auto end = wait_for_end(**running, file, log);
+  if (end == node_end::asked) {
+    notify("STOPPING=1");
+    log.tell(log_event::node_ends, {});
+  }
+  result<void> closed;
+  if (sink) closed = (*running)->close_trace();
+  (*running)->stop();
+  if (sink && closed) closed = sink->close();
+  if (!closed) return closed.error();
+  return end;
+}
+
+/// A service manager is told that it is ready: there is nothing to wait for but operators. False where it is asked to end.
+result<bool> wait_for_plan(const node_command& options, const node_file& file,
+                           const log_outlet& log) {
+  log.tell(log_event::plan_wanted,
+           {{"why", fmt::format("{} is not there", std::filesystem::exists(file.plan)
+                                                       ? file.profile.string()
+                                                       : file.plan.string())}});
+  if (options.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", file.name}, {"waits_for", "plan"}}.dump());
+  else
+    fmt::print(
+        "{} asks the other members for the plan in force; where it is none yet, `ordermoe "
+        "admin members add {}` lets it in\n",
+        file.name, file.name);
+  std::fflush(stdout);
+  notify("READY=1\nSTATUS=waits for the plan in force, and to be added to the cluster");
+  liveness alive;
+  const auto come = setup::fetch_plan(file, {false, log, [&] {
+                                               alive.tell([] { return true; });
+                                               return stop_requested();
+                                             }});
+  if (come) return true;
+  if (come.error().code == errc::interrupted) return false;
+  return come.error();
 }
 
 result<void> run_node(const node_command& options) {
@@ -53,23 +160,16 @@ result<void> run_node(const node_command& options) {
   if (!file) return file.error();
   const auto log = open_log_as_told(options.log, file->log, file->name);
   if (!log) return log.error();
-  auto ready = setup::prepare_node(*file, work());
-  if (!ready) return ready.error();
-  ready->log = *log;
-  const auto boot = ready->transport.boot;
-  const auto sink = ready->service.sink;
-  auto running = actors::node::start(std::move(*ready));
-  if (!running) return running.error();
-  say_ready(options, file->name, **running);
-  log->tell(log_event::node_ready, {{"address", address_of(**running)}, {"boot", boot}});
-  wait_for_end(**running);
-  notify("STOPPING=1");
-  log->tell(log_event::node_ends, {});
-  result<void> closed;
-  if (sink) closed = (*running)->close_trace();
-  (*running)->stop();
-  if (sink && closed) closed = sink->close();
-  return closed;
+  if (setup::lacks_plan(*file)) {
+    const auto goes_on = wait_for_plan(options, *file, *log);
+    if (!goes_on) return goes_on.error();
+    if (!*goes_on) return {};
+  }
+  for (;;) {
+    const auto ended = serve(options, *file, *log);
+    if (!ended) return ended.error();
+    if (*ended == node_end::asked) return {};
+  }
 }
 
 }  // namespace
@@ -83,7 +183,9 @@ void add_node(CLI::App& app) {
   command.add_flag("--json", options->json, "Print JSON on standard output");
   add_log_flags(command, options->log);
   command.footer(
-      "Runs until it is interrupted.\n"
+      "Runs until it is interrupted. Where plan or profile are missing, it fetches those in force "
+      "from the\n"
+      "other members first, as soon as it is one itself.\n"
       "Example, after `ordermoe cluster up --dir edge`:\n"
       "  ordermoe node --config edge/nodes/s0/node.toml --log-level debug --log-format json");
   set_body(command, [options] { return run_node(*options); });

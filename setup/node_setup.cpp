@@ -25,6 +25,7 @@
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/forward_digest.hpp"
+#include "setup/joining.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
@@ -141,11 +142,6 @@ result<std::shared_ptr<const planning::measured_activation>> read_kept_activatio
         made.error().code,
         made.error().message + "; mend the file, or remove it to do without what it measured"};
   return made;
-}
-
-std::string kept_activation(const std::string& profile_digest, const std::string& activation) {
-  return nlohmann::ordered_json{{"profile", profile_digest}, {"activation", activation}}.dump() +
-         "\n";
 }
 
 result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {
@@ -364,6 +360,28 @@ model::weight_storage kept_as(precision kept) {
 
 }  // namespace
 
+std::string kept_activation_text(const std::string& profile_digest, const std::string& activation) {
+  return nlohmann::ordered_json{{"profile", profile_digest}, {"activation", activation}}.dump() +
+         "\n";
+}
+
+result<node_place> place_node(const node_file& file) {
+  node_place made;
+  auto servers = read_cluster(file.cluster);
+  if (!servers) return servers.error();
+  made.servers = std::move(*servers);
+  const auto place = place_in(made.servers, file);
+  if (!place) return place.error();
+  made.server = *place;
+  auto transport = transport_of(file, made.servers);
+  if (!transport) return transport.error();
+  made.transport = std::move(*transport);
+  auto digest = model::model_digest(file.model);
+  if (!digest) return digest.error();
+  made.model_digest = std::move(*digest);
+  return made;
+}
+
 std::uint32_t least_stretch(const cost_profile& costs, const model::model_config& shape,
                             model::kv_precision kv) {
   const auto ratio = [](std::size_t sent, std::int64_t charged) {
@@ -375,7 +393,27 @@ std::uint32_t least_stretch(const cost_profile& costs, const model::model_config
   return static_cast<std::uint32_t>(std::max({std::int64_t{1}, hidden, rows}));
 }
 
+namespace {
+
+result<node_outlook> check_without_plan(const node_file& file) {
+  const auto place = place_node(file);
+  if (!place) return place.error();
+  const auto facts = net::read_certificate(file.certificate);
+  if (!facts) return facts.error();
+  const auto shape = model::read_model_config(file.model);
+  if (!shape) return shape.error();
+  if (auto costs = load_costs(file.costs, *shape); !costs) return costs.error();
+  node_outlook outlook;
+  outlook.server = place->server;
+  outlook.certificate_until_s = facts->not_after_s;
+  outlook.fetches_plan = true;
+  return outlook;
+}
+
+}  // namespace
+
 result<node_outlook> check_node(const node_file& file, job& work) {
+  if (lacks_plan(file)) return check_without_plan(file);
   auto content = world_of(file, work);
   if (!content) return content.error();
   const auto place = place_in(content->servers, file);
@@ -489,12 +527,15 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   options.experts = std::move(disk->shelf);
   auto plan_text = read_file(file.plan);
   if (!plan_text) return plan_text.error();
-  options.keep_plan = [path = file.plan, before = std::move(*plan_text)](
-                          const planning::plan& next) -> result<std::string> {
+  options.papers = std::make_shared<actors::kept_papers>(
+      content->model_digest, sha256_hex(cluster_toml(content->servers)));
+  options.papers->put_plan(*plan_text, plan->plan.epoch);
+  options.keep_plan = [path = file.plan, before = std::move(*plan_text),
+                       papers = options.papers](const planning::plan& next) -> result<std::string> {
     auto text = with_plan(before, next);
     if (!text) return text.error();
     if (auto written = write_file(path, *text); !written) return written.error();
-    return sha256_hex(*text);
+    return papers->put_plan(std::move(*text), next.epoch);
   };
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
@@ -519,16 +560,21 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
                                        (*share)->config());
   if (!measured) return measured.error();
   options.measured = std::move(*measured);
+  options.papers->put(actors::paper::profile, *profile_text);
+  if (options.measured)
+    options.papers->put(actors::paper::activation, planning::activation_json(*options.measured));
   auto counted = read_kept_activation(file.state / actors::kept_counts_name, profile_digest,
                                       (*share)->config());
   if (!counted) return counted.error();
   options.counted = std::move(*counted);
   options.drift = file.drift;
-  options.keep = [state = file.state, profile_digest](const std::string& name,
-                                                      const std::string& text) {
+  options.keep = [state = file.state, profile_digest, papers = options.papers](
+                     const std::string& name, const std::string& text) {
     const bool is_activation =
         name == actors::kept_activation_name || name == actors::kept_counts_name;
-    return write_kept(state / name, is_activation ? kept_activation(profile_digest, text) : text);
+    if (name == actors::kept_activation_name) papers->put(actors::paper::activation, text);
+    return write_kept(state / name,
+                      is_activation ? kept_activation_text(profile_digest, text) : text);
   };
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "actors/cluster/node.hpp"
+#include "config/cluster.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "config/node_file.hpp"
@@ -17,6 +18,19 @@ namespace ordermoe::setup {
 /// server's memory.
 result<actors::node_options> prepare_node(const node_file& file, job& work);
 
+/// Where a node of this file stands, found out without plan and profile.
+struct node_place {
+  cluster servers;
+  std::uint32_t server = 0;
+  std::string model_digest;
+  net::transport_options transport;  ///< Without its count of starts, and in what all agree.
+};
+/// Errors: those of prepare_node that concern cluster file, members, certificates and the model's folder.
+result<node_place> place_node(const node_file& file);
+
+/// What stands in `state/activation.json` for what routers were measured to choose, beside this profile.
+std::string kept_activation_text(const std::string& profile_digest, const std::string& activation);
+
 /// What a node would do, found out without loading weights, listening or counting a start.
 struct node_outlook {
   std::uint32_t server = 0;
@@ -24,6 +38,7 @@ struct node_outlook {
   std::int64_t weight_bytes =
       0;  ///< Of these and of what every server has, as the kernels keep them.
   std::int64_t certificate_until_s = 0;  ///< Seconds since 1970.
+  bool fetches_plan = false;  ///< It has none: what the plan places there is not known yet.
 };
 /// The errors of prepare_node, but for those of weights.
 result<node_outlook> check_node(const node_file& file, job& work);

@@ -24,8 +24,9 @@ class caf_connection final : public net::connection,
   /// CAF keeps one TCP connection for all between two processes: a token waits behind the bulk that is on its way.
   static constexpr std::uint64_t fast_window_bytes = 1u << 20, bulk_window_bytes = 256u << 10;
 
-  caf_connection(net::stream which, std::uint64_t key, net::connections_user& user)
-      : which_(which), key_(key), user_(user) {}
+  caf_connection(net::stream which, std::uint64_t key, net::connections_user& user,
+                 bool joins = false)
+      : which_(which), joins_(joins), key_(key), user_(user) {}
 
   /// The actor that speaks for it, a caf_speaker.
   void speaks(caf::actor self) { self_ = std::move(self); }
@@ -35,6 +36,7 @@ class caf_connection final : public net::connection,
   bool established() const override { return established_; }
   const net::certificate_name& peer() const override { return peer_; }
   net::stream which() const override { return which_; }
+  bool joins() const override { return joins_; }
   const char* proof() const override { return "it says that it is"; }
   result<void> take(std::string_view wire, std::string& plain) override;
   bool ended() const override { return false; }
@@ -58,6 +60,7 @@ class caf_connection final : public net::connection,
   void say_end();
 
   net::stream which_;
+  bool joins_;
   std::uint64_t key_;
   net::connections_user& user_;
   bool established_ = false;

@@ -200,8 +200,9 @@ class all_caf_connections final : public net::connections {
                                  "the same release at both ends",
                                  from_there.version, caf_channel_version)});
     if (!who) return refuse(who.error());
-    const auto which = from_there.which == 0 ? net::stream::fast : net::stream::bulk;
-    const auto made = std::make_shared<caf_connection>(which, from_there.key, user_);
+    const bool joins = from_there.which == caf_dial_joins;
+    const auto which = joins || from_there.which == 0 ? net::stream::fast : net::stream::bulk;
+    const auto made = std::make_shared<caf_connection>(which, from_there.key, user_, joins);
     made->meet(*who, from_there.from);
     made->remote = fmt::format("{} {} over CAF", net::to_string(who->of), who->name);
     made->speaks(hub_self_->spawn<caf::linked>(caf_speaker, made, from_there.from));
@@ -241,7 +242,10 @@ class all_caf_connections final : public net::connections {
     outcome->failed = [this, now](const error& why) { fail(now, why); };
     made->speaks(hub_self_->spawn<caf::linked>(caf_dialling_speaker, made, outcome));
     caf::anon_send(listener, caf_dial{caf_channel_version, key, own_uri(),
-                                      static_cast<std::uint8_t>(now->which), made->self()});
+                                      options_.dials_for == net::dial_purpose::joining
+                                          ? caf_dial_joins
+                                          : static_cast<std::uint8_t>(now->which),
+                                      made->self()});
   }
 
   void take_welcome(const dial_attempt_ptr& now, const caf_welcome& answer) {

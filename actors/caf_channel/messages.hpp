@@ -23,11 +23,14 @@ namespace ordermoe::actors {
 
 inline constexpr std::uint32_t caf_channel_version = 1;
 
+/// In the place of a stream: dial_purpose::joining.
+inline constexpr std::uint8_t caf_dial_joins = 2;
+
 struct caf_dial {
   std::uint32_t version = caf_channel_version;
   std::uint64_t key = 0;
-  std::string who;  ///< ordermoe://CLUSTER/ROLE/NAME, as the dialler says.
-  std::uint8_t which = 0;
+  std::string who;         ///< ordermoe://CLUSTER/ROLE/NAME, as the dialler says.
+  std::uint8_t which = 0;  ///< A stream, or caf_dial_joins.
   caf::actor from;
 };
 struct caf_welcome {

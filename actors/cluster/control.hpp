@@ -23,7 +23,8 @@
 ///   run_expert ---->          on the lane of tokens, as expert_messages.hpp has it; a node asks another likewise, on
 ///           <--- expert_ran   that of KV rows. Once for each ask, in any order
 ///
-/// Nodes say `admin` to each other: what one admin tells another.
+/// Nodes say `admin` to each other: what one admin tells another. A node that joins says `plan_asked` and what follows from
+/// it, as plan_messages.hpp has it, and nothing else.
 namespace ordermoe::actors {
 
 /// Kinds of frames; below 64 are those between servers.
@@ -38,7 +39,12 @@ enum class control_kind : std::uint8_t {
   expert_ran,
   order,
   reply,
-  admin
+  admin,
+  plan_asked,
+  plan_told,
+  paper_asked,
+  paper_part,
+  paper_refused
 };
 
 /// A request as a client sends it: a text, which the node's tokenizer encodes, or ids.

@@ -154,7 +154,12 @@ class node::content final : public net::transport_user {
   explicit content(node_options options)
       : options_(std::move(options)),
         through_(std::make_shared<std::atomic<net::transport*>>(nullptr)),
-        identity_(std::make_shared<net::identity_keeper>(options_.transport.identity)) {}
+        identity_(std::make_shared<net::identity_keeper>(options_.transport.identity)),
+        plans_(options_.papers, [this](peer_id to, control_kind kind, std::uint64_t request,
+                                       std::uint32_t attempt, std::string payload) {
+          through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,
+                                 attempt, 0, std::move(payload));
+        }) {}
 
   result<void> begin() {
     identity_->tell([through = through_](const auto& next) {
@@ -213,6 +218,7 @@ class node::content final : public net::transport_user {
   }
   void cancel(std::uint64_t request) { service_->cancel(request); }
   std::size_t outstanding() const { return service_->outstanding(); }
+  bool is_refused_for_plan() const { return n_up_ == 0 && refused_for_plan_; }
   const std::vector<net::address>& listens_at() const { return transport_->listens_at(); }
   result<void> close_trace() { return service_->close_trace(); }
 
@@ -256,6 +262,7 @@ class node::content final : public net::transport_user {
 
   void client_came(peer_id id, const net::certificate_name& who) override {
     log(log_event::client_came, {{"client", who.name}, {"role", net::to_string(who.of)}});
+    if (who.of == net::role::node) plans_.came(id);
     const std::lock_guard lock(clients_mutex_);
     clients_[id] = {who, {}};
   }
@@ -482,6 +489,7 @@ class node::content final : public net::transport_user {
     std::vector<peer_event> for_server;
     for (auto& event : events) {
       log_session(from, event);
+      note_plan(event);
       if (event.kind == session_event::what::down) {
         lose_asks(from);
         if (exchange_) exchange_->lose(from);
@@ -513,6 +521,18 @@ class node::content final : public net::transport_user {
         for_server.push_back(std::move(*made));
     }
     if (!for_server.empty()) service_->deliver(std::move(for_server));
+  }
+
+  /// Sessions that are up, and whether the plan keeps others from being.
+  void note_plan(const session_event& event) {
+    if (event.kind == session_event::what::up) {
+      ++n_up_;
+      refused_for_plan_ = false;
+    }
+    if (event.kind == session_event::what::down && n_up_ > 0) --n_up_;
+    if (event.kind == session_event::what::refused &&
+        event.text.find("hello.plan: ") != std::string::npos)
+      refused_for_plan_ = true;
   }
 
   void log_session(peer_id from, const session_event& event) const {
@@ -578,6 +598,10 @@ class node::content final : public net::transport_user {
       through_->load()->leave(from, why.message);
       client_is_refused(from, why.message);
     };
+    if (plans_.is_here(from)) {
+      if (auto taken = plans_.take(from, event.header, event.text); !taken) refused(taken.error());
+      return;
+    }
     switch (static_cast<control_kind>(event.header.kind)) {
       case control_kind::submit:
         if (auto wanted = parse_submit(event.text))
@@ -703,6 +727,7 @@ class node::content final : public net::transport_user {
 
   /// Nobody waits for its answers any more.
   void client_gone(peer_id from) {
+    plans_.left(from);
     std::erase_if(passed_on_, [&](const auto& each) { return each.second.client == from; });
     const std::lock_guard lock(clients_mutex_);
     const auto found = clients_.find(from);
@@ -974,6 +999,9 @@ class node::content final : public net::transport_user {
   std::mutex asks_mutex_;
   std::condition_variable asked_;
   std::vector<peer_id> asks_;
+  plan_desk plans_;  ///< Of the transport's thread.
+  std::atomic<std::size_t> n_up_ = 0;
+  std::atomic<bool> refused_for_plan_ = false;
   bool ending_ = false;
   bool stopped_ = false;
   std::thread asker_;
@@ -1002,6 +1030,9 @@ void node::give(const bearer_order& order, order_sink sink) {
 }
 std::size_t node::outstanding() const {
   return content_->outstanding();
+}
+bool node::is_refused_for_plan() const {
+  return content_->is_refused_for_plan();
 }
 const std::vector<net::address>& node::listens_at() const {
   return content_->listens_at();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/cluster/control.hpp"
+#include "actors/cluster/plan_desk.hpp"
 #include "actors/service/service.hpp"
 #include "config/drift_watch.hpp"
 #include "model/checkpoint/expert_shelf.hpp"
@@ -35,6 +36,8 @@ struct node_options {
   /// Writes another plan to where this node finds it at its next start; gives the digest that the others compare. Empty:
   /// plans do not change.
   std::function<result<std::string>(const planning::plan&)> keep_plan;
+  /// By what it goes, for hosts that join; null: they are told nothing.
+  std::shared_ptr<kept_papers> papers;
   /// Which of the servers are members; null: all, always.
   std::shared_ptr<member_roll> members;
   /// Told of what is refused, lost and found again, on any thread.
@@ -61,6 +64,8 @@ class node {
   /// An order of a user of this process who has a token. The sink is called once, on another thread, but for after stop().
   void give(const bearer_order& order, order_sink sink);
   std::size_t outstanding() const;
+  /// It is connected to nobody, and somebody refused it since it was for the plan by which it goes.
+  bool is_refused_for_plan() const;
   const std::vector<net::address>& listens_at() const;
   /// Lets all that is on its way here arrive, then writes the closing lines of the trace.
   result<void> close_trace();

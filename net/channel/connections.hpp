@@ -30,6 +30,8 @@ class connection {
   virtual bool established() const = 0;
   virtual const certificate_name& peer() const = 0;
   virtual stream which() const = 0;
+  /// Whether its other end dialled to ask for the plan in force (dial_purpose); once established.
+  virtual bool joins() const = 0;
   /// Of its certificate, once established; empty: not known here.
   virtual std::string serial() const { return {}; }
   /// What peer() goes by, for messages: "its certificate is".
@@ -87,6 +89,7 @@ struct connections_options {
   std::shared_ptr<const tls_identity> identity;
   std::int64_t silent_ns = 0;  ///< How long what was written may wait to be taken at the other end.
   std::int64_t dial_ns = 0;    ///< That an attempt to connect may take.
+  dial_purpose dials_for = dial_purpose::session;
 };
 
 class connections {

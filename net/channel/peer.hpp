@@ -66,6 +66,7 @@ struct peer {
   peer_id id = 0;
   transport_peer spec;
   bool is_client = false;
+  bool joins = false;  ///< A client that is a node of the list (dial_purpose).
   bool dials = false;  ///< This end dials.
   std::array<dialling, n_streams> dialled;
   told_reasons told;  ///< Why it was refused; of the connections' thread alone.

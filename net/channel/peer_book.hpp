@@ -105,7 +105,7 @@ class peer_book final : public connections_user {
   void attach(const connection_ptr& with);
   void attach_to(const peer_ptr& owner, const connection_ptr& with);
   /// Of a connection that came in; a new one for a client; none where it may not speak here.
-  peer_ptr owner_of(const certificate_name& who, stream which);
+  peer_ptr owner_of(const connection& with);
   /// It is closed, here or there.
   void finish(const connection_ptr& with, std::string_view why);
   /// A client whose session never began.

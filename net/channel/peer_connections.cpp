@@ -131,7 +131,7 @@ void peer_book::attach(const connection_ptr& with) {
   const auto& who = with->peer();
   const auto which = with->which();
   const auto expected = expected_of(with);
-  const auto owner = expected ? expected : owner_of(who, which);
+  const auto owner = expected ? expected : owner_of(*with);
   if (!owner || (expected && !fits(*expected, who)))
     return turn_away(with,
                      {errc::mismatch, fmt::format("{} {}, expected {}", with->proof(), uri_of(who),
@@ -165,15 +165,19 @@ void peer_book::attach_to(const peer_ptr& owner, const connection_ptr& with) {
   write_all(owner);
 }
 
-peer_ptr peer_book::owner_of(const certificate_name& who, stream which) {
+peer_ptr peer_book::owner_of(const connection& with) {
+  const auto& who = with.peer();
+  if (with.joins() && who.of != role::node) return nullptr;
   if (who.of == role::node) {
     const auto found = std::ranges::find_if(
         members_, [&](const peer_ptr& each) { return each->spec.name == who.name; });
-    return found == members_.end() || (*found)->spec.absent ? nullptr : *found;
+    if (found == members_.end() || (*found)->spec.absent) return nullptr;
+    if (!with.joins()) return *found;
   }
-  if (!options_.takes_clients || which != stream::fast) return nullptr;
+  if (!options_.takes_clients || with.which() != stream::fast) return nullptr;
   auto made = std::make_shared<peer>();
   made->is_client = true;
+  made->joins = with.joins();
   made->spec.name = who.name;
   {
     const std::lock_guard lock(clients_mutex_);
@@ -262,6 +266,9 @@ void peer_book::dismiss(const peer_ptr& whom) {
   }
   for (const auto& each : open)
     if (!each->closing) finish(each, "it is no member any more");
+  for (const auto& each : everybody())
+    if (each->joins && each->spec.name == whom->spec.name)
+      give_up(each, "it is no member of the cluster any more");
 }
 
 // --------------------------------------------------------------------------------------------- dialling

@@ -22,6 +22,12 @@ namespace {
 /// Each with its length before it, as ALPN has them.
 constexpr std::string_view fast_protocol = "\x0fordermoe-fast/1";
 constexpr std::string_view bulk_protocol = "\x0fordermoe-bulk/1";
+constexpr std::string_view join_protocol = "\x0fordermoe-join/1";
+
+std::string_view protocol_of(stream which, dial_purpose what_for) {
+  if (what_for == dial_purpose::joining) return join_protocol;
+  return which == stream::fast ? fast_protocol : bulk_protocol;
+}
 
 std::string reason() {
   std::array<char, 256> text{};
@@ -41,7 +47,7 @@ int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* chosen_si
   for (std::size_t at = 0; at < all.size();) {
     const auto size = static_cast<std::size_t>(static_cast<unsigned char>(all[at])) + 1;
     const auto one = all.substr(at, size);
-    if (one == fast_protocol || one == bulk_protocol) {
+    if (one == fast_protocol || one == bulk_protocol || one == join_protocol) {
       *chosen = offered + at + 1;
       *chosen_size = static_cast<unsigned char>(size - 1);
       return SSL_TLSEXT_ERR_OK;
@@ -188,9 +194,10 @@ result<std::shared_ptr<const tls_identity>> tls_identity::load(const identity_fi
 tls_channel::tls_channel(std::shared_ptr<const tls_identity> self)
     : self_(std::move(self)), ssl_(make(true)) {}
 
-tls_channel::tls_channel(std::shared_ptr<const tls_identity> self, stream which)
+tls_channel::tls_channel(std::shared_ptr<const tls_identity> self, stream which,
+                         dial_purpose what_for)
     : self_(std::move(self)), ssl_(make(false)), which_(which) {
-  const auto protocol = which == stream::fast ? fast_protocol : bulk_protocol;
+  const auto protocol = protocol_of(which, what_for);
   SSL_set_alpn_protos(ssl_, reinterpret_cast<const unsigned char*>(protocol.data()),
                       static_cast<unsigned int>(protocol.size()));
   SSL_do_handshake(ssl_);
@@ -251,12 +258,13 @@ result<void> tls_channel::establish() {
   unsigned int size = 0;
   SSL_get0_alpn_selected(ssl_, &protocol, &size);
   const std::string_view chosen(reinterpret_cast<const char*>(protocol), size);
-  if (chosen != fast_protocol.substr(1) && chosen != bulk_protocol.substr(1))
+  joins_ = chosen == join_protocol.substr(1);
+  if (!joins_ && chosen != fast_protocol.substr(1) && chosen != bulk_protocol.substr(1))
     return error{
         errc::malformed,
         "TLS: the peer speaks no protocol of ours; all nodes and clients of a cluster need "
         "the same channel (asio or caf)"};
-  which_ = chosen == fast_protocol.substr(1) ? stream::fast : stream::bulk;
+  which_ = chosen == bulk_protocol.substr(1) ? stream::bulk : stream::fast;
   auto* certificate = SSL_get1_peer_certificate(ssl_);
   if (certificate == nullptr) return error{errc::malformed, "TLS: the peer has no certificate"};
   auto name = name_in(certificate);

@@ -64,14 +64,22 @@ struct tls_wire {
   std::string out;      ///< For the wire.
 };
 
+/// What somebody dials for.
+enum class dial_purpose {
+  session,  ///< One stream of a session, as node or client.
+  joining,  ///< A node of the list asks another for the plan in force, before it can say by which it goes.
+};
+
 /// One end of one connection. Both ends must show a certificate; which of the two streams of a pair a connection is
-/// stands in its ALPN protocol, "ordermoe-fast/1" or "ordermoe-bulk/1". Not thread-safe.
+/// stands in its ALPN protocol, "ordermoe-fast/1" or "ordermoe-bulk/1"; that of a node that joins is "ordermoe-join/1".
+/// Not thread-safe.
 class tls_channel {
  public:
   /// The end that accepted the connection.
   explicit tls_channel(std::shared_ptr<const tls_identity> self);
   /// The end that dialled it.
-  tls_channel(std::shared_ptr<const tls_identity> self, stream which);
+  tls_channel(std::shared_ptr<const tls_identity> self, stream which,
+              dial_purpose what_for = dial_purpose::session);
   ~tls_channel();
   tls_channel(const tls_channel&) = delete;
   tls_channel& operator=(const tls_channel&) = delete;
@@ -91,6 +99,7 @@ class tls_channel {
   const certificate_name& peer() const { return peer_; }
   const std::string& peer_serial() const { return peer_serial_; }
   stream which() const { return which_; }
+  bool joins() const { return joins_; }
   /// Says that this end says no more.
   void end();
 
@@ -102,7 +111,7 @@ class tls_channel {
   std::shared_ptr<const tls_identity> self_;
   tls_wire wire_;
   ssl_st* ssl_;
-  bool established_ = false, ended_ = false;
+  bool established_ = false, ended_ = false, joins_ = false;
   certificate_name peer_;
   std::string peer_serial_;
   stream which_ = stream::fast;

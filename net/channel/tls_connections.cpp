@@ -46,6 +46,7 @@ class tls_connection final : public connection,
   bool established() const override { return tls_->established(); }
   const certificate_name& peer() const override { return tls_->peer(); }
   stream which() const override { return tls_->which(); }
+  bool joins() const override { return tls_->joins(); }
   std::string serial() const override { return tls_->peer_serial(); }
   const char* proof() const override { return "its certificate is"; }
   bool ended() const override { return tls_->ended(); }
@@ -221,8 +222,9 @@ class all_tls_connections final : public connections, public room_keeper {
               now->socket, found, [this, which, now](error_code why, const tcp::endpoint&) {
                 now->limit.cancel();
                 if (why) return now->fail(why);
-                const auto made = make(std::move(now->socket),
-                                       std::make_unique<tls_channel>(options_.identity, which));
+                const auto made = make(
+                    std::move(now->socket),
+                    std::make_unique<tls_channel>(options_.identity, which, options_.dials_for));
                 now->done(connection_ptr(made));
                 begin(made);
               });

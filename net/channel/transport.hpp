@@ -37,6 +37,8 @@ struct transport_options {
   std::vector<transport_peer> peers;
   bool takes_clients = false;
   bool is_client = false;
+  /// joining: a client with a node's certificate, which the others take for as long as that node is a member.
+  dial_purpose dials_for = dial_purpose::session;
   std::uint64_t boot = 1;         ///< Counts the starts of this end; a later one is larger.
   std::vector<agreement> agreed;  ///< Between nodes.
   session_limits limits;

@@ -18,6 +18,9 @@ expect "a plan that needs the spare" 2 'the plan has experts, .* on s4; leave --
 expect "a cluster comes up without its spare" 0 '^127' "${up[@]}" --spare s4 || exit 1
 [[ -f edge/nodes/s4/pid ]] && fail "the spare runs"
 admin=("$ordermoe" admin --dir edge)
+# From now on a node has plan and profile to itself, as on a host of its own.
+apart() { sed -i 's#"../../\(plan\|profile\).json"#"\1.json"#' "edge/nodes/$1/node.toml"; }
+apart s4
 listen() { sed -n 's/^listen = \["\(.*\)"\]/\1/p' "edge/nodes/$1/node.toml"; }
 boots() { "$ordermoe" cluster status --dir edge --json | python3 -c 'import json, sys
 for each in json.load(sys.stdin)["nodes"]: print(each["name"], each["status"]["boot"])'; }
@@ -54,13 +57,13 @@ done
 
 # ------------------------------------------------------------------------------------------------ joining
 
+expect "a host without a plan is checked" 0 's4 .* it has no plan, and fetches the one in force' "$ordermoe" cluster check --config edge/nodes/s4/node.toml
 start s4
-waits() { grep -q 's4 serves at' edge/nodes/s4/log; }
-eventually waits || fail "the spare does not start: $(tail -n 3 edge/nodes/s4/log)"
+waits() { grep -q 'plan.refused peer=s[0-3] .*expected a node of the member list' edge/nodes/s4/log; }
+eventually waits || fail "the spare does not ask for the plan: $(tail -n 3 edge/nodes/s4/log)"
+expect "it says what it waits for" 0 's4 asks the other members for the plan in force.* members add s4' cat edge/nodes/s4/log
 expect "who is no member is not let in" 0 '^-- +s4' "${admin[@]}" members
-expect "nor has it anybody" 0 '^DN +s0' "${admin[@]}" --node s4 members
-expect "what it is asked ends by name" 1 'is not connected|away' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 4 --connect "$(listen s4)" --dir edge
-expect "it does not say who is a member" 1 's4 is connected to no more than half of the other members' "${admin[@]}" --node s4 members remove s1 --lost
+[[ -e edge/nodes/s4/plan.json ]] && fail "who is no member was told the plan"
 expect "only servers of the cluster" 2 "found 's7', expected one of s0, s1, s2, s3, s4" "${admin[@]}" members add s7
 expect "only where somebody can be dialled" 2 "address: found 'nowhere'" "${admin[@]}" members add s4 --address nowhere
 expect "what would be" 0 'nothing was done' "${admin[@]}" --dry-run members add s4
@@ -69,6 +72,11 @@ is_up() { "${admin[@]}" --node "$1" members | grep -qE '^UN +s4'; }
 for node in s0 s1 s2 s3 s4; do
   eventually is_up $node || fail "who was added does not come to $node: $("${admin[@]}" --node $node members)"
 done
+for each in plan profile; do
+  cmp -s edge/$each.json edge/nodes/s4/$each.json || fail "another $each than that in force came to s4"
+done
+expect "it came from a member" 0 'plan.fetched epoch=1 bytes=[0-9]+ peer=s[0-3]' cat edge/nodes/s4/log
+[[ -e edge/nodes/s4/state/joining ]] && fail "something is left of what came: $(ls edge/nodes/s4/state/joining)"
 expect "not twice" 2 's4 is a member' "${admin[@]}" members add s4
 expect "a plan with it" 0 '^s4 +[1-9]' "${admin[@]}" plan propose
 expect "is applied" 0 'epoch 1 -> [0-9]' "${admin[@]}" plan apply
@@ -94,6 +102,8 @@ eventually removed || fail "it is not removed: $(removed 2>&1)"
 expect "it is no member" 0 '^-- +s2' "${admin[@]}" --node s4 members
 kill -9 "$(cat edge/nodes/s2/pid)"
 rm edge/nodes/s2/pid
+cp edge/plan.json edge/profile.json edge/nodes/s2/
+apart s2
 expect "what was proposed before is not applied" 2 'follows the plan of epoch|is no member any more' "${admin[@]}" --node s3 plan apply
 expect "a plan goes on without it" 0 'epoch [0-9]+ -> [0-9]+' bash -c "$(printf '%q ' "${admin[@]}") plan propose --strategy layer-shards && $(printf '%q ' "${admin[@]}") plan apply"
 rm loading
@@ -137,12 +147,18 @@ expect "without those" 0 '^-- +s3' "${admin[@]}" members
 start s2
 refuses() { grep -q 'expected a node of the member list' edge/nodes/s2/log; }
 eventually refuses || fail "who left is let in again: $(tail -n 3 edge/nodes/s2/log)"
+expect "nor has it anybody" 0 '^DN +s0' "${admin[@]}" --node s2 members
+expect "what it is asked ends by name" 1 'is not connected|away' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 4 --connect "$(listen s2)" --dir edge
+expect "it does not say who is a member" 1 's2 is connected to no more than half of the other members' "${admin[@]}" --node s2 members remove s1 --lost
 ask many.jsonl s1 errors.end.txt >end.txt
 cmp -s reference.txt end.txt || fail "answers at the end: $(head -n 2 errors.end.txt)"
-# With the plan in force it is welcome again.
+# Its plan is that of the day when it left: it fetches the one in force.
+cmp -s edge/plan.json edge/nodes/s2/plan.json && fail "the plan did not change since s2 left"
 expect "it is added again" 0 '^member: yes' "${admin[@]}" members add s2
 is_back() { "${admin[@]}" --node s4 members | grep -qE '^UN +s2'; }
 eventually is_back || fail "who is added again does not come: $(tail -n 3 edge/nodes/s2/log)"
+cmp -s edge/plan.json edge/nodes/s2/plan.json || fail "who came back goes by another plan"
+expect "which came from a member" 0 'plan.fetched epoch=[0-9]+ ' cat edge/nodes/s2/log
 "$ordermoe" cluster down --dir edge >/dev/null
 
 ((failures == 0)) || { echo "$failures checks failed"; exit 1; }

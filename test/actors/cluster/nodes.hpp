@@ -250,6 +250,7 @@ class nodes {
       return {};
     };
     made.coarser = reader;
+    made.papers = papers;
     made.keep_plan = [this, m](const planning::plan& plan) -> result<std::string> {
       kept_epochs[m] = plan.epoch;
       return fmt::format("plan of epoch {}", plan.epoch);
@@ -343,6 +344,7 @@ class nodes {
   scratch_authority authority;
   net::session_limits limits;
   std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
+  std::shared_ptr<actors::kept_papers> papers;         ///< What hosts that join are told.
   drift_watch drift;
   /// Of the plan that a node kept last; 0: none.
   mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
