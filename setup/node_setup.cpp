@@ -172,6 +172,11 @@ result<net::transport_options> transport_of(const node_file& file, const cluster
     return error{errc::mismatch,
                  fmt::format("{}: is revoked; make another with `ordermoe cert renew {}`",
                              file.certificate.string(), file.name)};
+  if (auto can =
+          net::check_can_honour((*identity)->revocations(), revocations_on(file.channel),
+                                fmt::format("node {}: {}", file.name, net::revocations_file));
+      !can)
+    return can.error();
   const auto& who = (*identity)->name();
   if (who.of != net::role::node || who.name != file.name)
     return error{errc::mismatch,
@@ -539,6 +544,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   };
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);
+  options.revocations = revocations_on(file.channel);
   options.believes_measures = file.measures_links;
   std::set<std::string> spares;
   for (const auto& member : file.members)

@@ -108,8 +108,7 @@ class all_caf_connections final : public net::connections {
   result<void> use(std::shared_ptr<const net::tls_identity>) override {
     return error{
         errc::unsupported,
-        "over CAF a new certificate is used, and a list of what is revoked believed, after "
-        "the next start"};
+        "over CAF a new certificate is used after the next start"};
   }
 
   void after(std::int64_t ns, std::function<void()> what) override {

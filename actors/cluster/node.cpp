@@ -154,7 +154,8 @@ class node::content final : public net::transport_user {
   explicit content(node_options options)
       : options_(std::move(options)),
         through_(std::make_shared<std::atomic<net::transport*>>(nullptr)),
-        identity_(std::make_shared<net::identity_keeper>(options_.transport.identity)),
+        identity_(std::make_shared<net::identity_keeper>(options_.transport.identity,
+                                                         options_.revocations)),
         plans_(options_.papers, [this](peer_id to, control_kind kind, std::uint64_t request,
                                        std::uint32_t attempt, std::string payload) {
           through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,

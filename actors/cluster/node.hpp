@@ -12,6 +12,7 @@
 #include "actors/service/service.hpp"
 #include "config/drift_watch.hpp"
 #include "model/checkpoint/expert_shelf.hpp"
+#include "net/channel/identity_keeper.hpp"
 #include "net/channel/transport.hpp"
 
 /// One server of a cluster as a process of its own: a service with a seat, sessions with the other servers, and the
@@ -26,6 +27,8 @@ struct node_options {
   std::uint32_t server = 0;
   /// Peers are the other servers, in order.
   net::transport_options transport;
+  /// By what carries the connections.
+  net::revocation_use revocations = net::revocation_use::honoured;
   /// What is measured of links goes into what is decided; else the cluster file is believed.
   bool believes_measures = true;
   /// Of the model's folder, to run this server's experts coarser for whoever calibrates; null: they run as kept only.

@@ -1,5 +1,6 @@
 #include "net/channel/identity_keeper.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <system_error>
@@ -11,7 +12,21 @@ namespace ordermoe::net {
 
 namespace fs = std::filesystem;
 
-identity_keeper::identity_keeper(identity_ptr first) : now_(std::move(first)) {}
+result<void> check_can_honour(const revocation_list& list, revocation_use use,
+                              std::string_view place) {
+  if (use == revocation_use::honoured || list.revoked.empty()) return {};
+  return error{
+      errc::unsupported,
+      fmt::format(
+          "{}: revokes {} certificates (list {}), and with channel = \"caf\" nobody is told "
+          "whose certificate a peer has, so that their holders would be let in all the "
+          "same; set channel = \"asio\" in all node files, or make another authority and "
+          "certificates with `ordermoe cert init` and `cert issue` and remove the list",
+          place, list.revoked.size(), list.number)};
+}
+
+identity_keeper::identity_keeper(identity_ptr first, revocation_use use)
+    : use_(use), now_(std::move(first)) {}
 
 identity_keeper::identity_ptr identity_keeper::now() const {
   const std::lock_guard lock(mutex_);
@@ -72,6 +87,11 @@ result<std::optional<identity_keeper::change>> identity_keeper::read(bool try_on
   made.certificate = made.next->facts().fingerprint != made.before->facts().fingerprint;
   made.revocations = made.next->revocations().number != made.before->revocations().number;
   if (!made.certificate && !made.revocations) return std::optional<change>();
+  if (made.revocations)
+    if (auto can = check_can_honour(made.next->revocations(), use_,
+                                    made.next->files().revocations.string());
+        !can)
+      return can.error();
   if (try_only) return std::optional(std::move(made));
   adopt(made);
   if (made.revocations) made.unkept = keep();
@@ -86,6 +106,8 @@ result<std::optional<identity_keeper::change>> identity_keeper::take_revocations
   auto list = parse_revocations(pem, files.authority, "the list of what is revoked");
   if (!list) return list.error();
   if (list->number <= made.before->revocations().number) return std::optional<change>();
+  if (auto can = check_can_honour(*list, use_, "the list of what is revoked"); !can)
+    return can.error();
   made.next = made.before->with(std::move(*list));
   if (try_only) return std::optional(std::move(made));
   adopt(made);

@@ -24,10 +24,20 @@
 /// look.
 namespace ordermoe::net {
 
+/// Whether what carries connections tells whose certificate a peer has.
+enum class revocation_use {
+  honoured,
+  impossible,  ///< It does not: a list that revokes anything is refused, so that nobody believes that it holds.
+};
+
+/// Error, where the list revokes something: unsupported, naming `place` and what to do.
+result<void> check_can_honour(const revocation_list& list, revocation_use use,
+                              std::string_view place);
+
 class identity_keeper {
  public:
   using identity_ptr = std::shared_ptr<const tls_identity>;
-  explicit identity_keeper(identity_ptr first);
+  explicit identity_keeper(identity_ptr first, revocation_use use = revocation_use::honoured);
 
   /// What is to be done with every identity that comes, on the thread that brought it; may be called from several, one
   /// at a time. Before anything else.
@@ -47,7 +57,7 @@ class identity_keeper {
   /// Reads the files, whatever was there before. `try_only`: nothing is used.
   result<std::optional<change>> reload(bool try_only);
   /// A list that came from somewhere. Nothing where it is no newer than the one in use; else it is used and kept on the
-  /// disk. `try_only`: neither. Errors: those of parse_revocations.
+  /// disk. `try_only`: neither. Errors: those of parse_revocations and check_can_honour.
   result<std::optional<change>> take_revocations(const std::string& pem, bool try_only = false);
 
  private:
@@ -64,6 +74,7 @@ class identity_keeper {
   std::optional<error> keep();
   void adopt(const change& made);
 
+  const revocation_use use_;
   std::function<void(const identity_ptr&)> user_;
   std::mutex changing_;  ///< One change at a time.
   mutable std::mutex mutex_;

@@ -42,6 +42,16 @@ rm other/certificates/console.* && cp edge/certificates/ca.* other/certificates/
 expect "a viewer gets no answer" 2 "viewer's certificate asks for no answers" "${run[@]}" --connect "${address[0]}" --dir other
 for at in "${address[@]}"; do same_answers "$at" "after others came"; done
 
+# ------------------------------------------------------------------------------ nobody can be refused
+
+"$ordermoe" cert issue thief --dir edge/certificates --role viewer >/dev/null
+"$ordermoe" cert revoke thief --dir edge/certificates >/dev/null || fail "a certificate is revoked"
+expect "a list of what is revoked is not taken" 2 'revokes 1 certificates .* set channel = "asio" in all node files' "$ordermoe" admin --dir edge cert reload
+expect "a check refuses it" 2 's0 .*ca.crl: revokes 1 certificates .* set channel = "asio"' "$ordermoe" cluster check --dir edge
+expect "no node starts with it" 2 'node s0: ca.crl: revokes 1 certificates' "$ordermoe" node --config edge/nodes/s0/node.toml
+rm edge/certificates/ca.crl
+expect "without it they do" 0 '^s0 ' "$ordermoe" cluster check --dir edge
+
 # ------------------------------------------------------------------------------------- one is killed
 
 killed=$(cat edge/nodes/s2/pid)

@@ -160,6 +160,25 @@ BOOST_AUTO_TEST_CASE(of_lists_that_come_from_elsewhere_only_newer_ones_of_the_au
   BOOST_TEST(keeper->now()->revocations().number == 2u);
 }
 
+BOOST_AUTO_TEST_CASE(where_nobody_can_be_refused_no_list_is_taken_and_the_remedy_is_named) {
+  auto first = net::tls_identity::load(files);
+  keeper = std::make_unique<net::identity_keeper>(*first, net::revocation_use::impossible);
+  keeper->tell([this](const auto& next) { used.push_back(next); });
+  BOOST_TEST(look() == "");
+  revoke("b");
+  const auto list = text_of(files.revocations);
+  const auto taken = keeper->take_revocations(list);
+  BOOST_REQUIRE(!taken);
+  BOOST_CHECK(taken.error().code == errc::unsupported);
+  BOOST_TEST(has(taken.error().message, "set channel = \"asio\""), taken.error().message);
+  // Files that change together are read again before anybody hears of them.
+  BOOST_TEST(look() == "");
+  const auto why = look();
+  BOOST_TEST(has(why, "ca.crl: revokes 1 certificates"), why);
+  BOOST_TEST(used.empty());
+  BOOST_TEST(keeper->now()->revocations().number == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(what_would_be_done_changes_nothing) {
   renew("a");
   const auto made = keeper->reload(true);
