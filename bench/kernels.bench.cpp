@@ -157,7 +157,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
       return together(workers, cores, [&](worker& w) { w.read(how); });
     });
     std::vector<double> all_reads;
-    std::vector<std::size_t> row_counts{1, 4, 16, 32};
+    std::vector<std::size_t> row_counts{1, 2, 3, 4, 5, 6, 7, 8, 16, 32};
     if (cores > 1 || quick) row_counts = {1};
     if (cores == 1 && !quick) row_counts.insert(row_counts.end(), {64, 128});
     for (const std::size_t n_rows : row_counts) {
@@ -167,9 +167,9 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
       series found[3], libtorch;
       // About as many bytes for every precision at one row; fewer passes where they are slow.
       const auto times_of = [&](std::size_t bytes) {
-        return std::max<std::size_t>(1, n_rows <= 4 ? each / bytes : each / bytes / n_rows);
+        return std::max<std::size_t>(1, n_rows <= 8 ? each / bytes : each / bytes / n_rows);
       };
-      const std::size_t n_rounds = n_rows <= 4 ? rounds : std::max<std::size_t>(5, rounds / 2);
+      const std::size_t n_rounds = n_rows <= 8 ? rounds : std::max<std::size_t>(5, rounds / 2);
       for (std::size_t round = 0; round <= n_rounds; ++round) {
         const auto bytes = static_cast<double>(cores * each);
         const double read_s = together(workers, cores, [&](worker& w) { w.read(best); });

@@ -17,6 +17,7 @@ struct avx512 {
   using ints = __m512i;
   using bytes = __m512i;
   static constexpr int most_rows = 6;
+  static constexpr bool odd_tiles = false;
   static constexpr bool pairs = true;
   template <int Rows>
   static constexpr int block_panels = 4;

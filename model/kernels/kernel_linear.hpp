@@ -261,6 +261,14 @@ inline void block_tile(const block_place& from, std::size_t n_in, const row_span
     block_panels<Isa, Operand, Rows, 1>(from, p, n_in, rows, output, output_stride, ahead);
 }
 
+/// Rows of the next pass over a block where there are tiles of one to six: none is left with one or two rows, which take the
+/// time of three.
+constexpr std::size_t rows_of_pass(std::size_t n_left) {
+  if (n_left <= 5) return n_left;
+  if (n_left == 7 || n_left == 8) return 4;
+  return n_left == 9 ? 5 : 6;
+}
+
 /// All rows of one block; only the first pass fetches it ahead.
 template <class Isa, class Operand>
 inline void block_rows(const block_place& from, std::size_t n_in, row_span<Operand> rows,
@@ -273,6 +281,30 @@ inline void block_rows(const block_place& from, std::size_t n_in, row_span<Opera
     n_rows -= Rows;
     ahead = 0;
   };
+  if constexpr (Isa::odd_tiles && !Operand::is_quantised) {
+    while (n_rows > 0) {
+      switch (rows_of_pass(n_rows)) {
+        case 6:
+          pass.template operator()<6>();
+          break;
+        case 5:
+          pass.template operator()<5>();
+          break;
+        case 4:
+          pass.template operator()<4>();
+          break;
+        case 3:
+          pass.template operator()<3>();
+          break;
+        case 2:
+          pass.template operator()<2>();
+          break;
+        default:
+          pass.template operator()<1>();
+      }
+    }
+    return;
+  }
   if constexpr (Isa::most_rows >= 6)
     while (n_rows >= 6) pass.template operator()<6>();
   if constexpr (Isa::most_rows >= 4)

@@ -32,6 +32,8 @@ struct avx2 {
   using bytes = ints;
   // Sixteen registers: twelve sums at most, and what the weights and one input take.
   static constexpr int most_rows = 6;
+  /// Tiles of three and five rows of plain numbers, too.
+  static constexpr bool odd_tiles = true;
   static constexpr bool pairs = false;
   template <int Rows>
   static constexpr int block_panels = Rows == 1   ? 4

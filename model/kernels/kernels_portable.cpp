@@ -19,6 +19,7 @@ struct portable {
     std::uint8_t lanes[64];
   };
   static constexpr int most_rows = 2;
+  static constexpr bool odd_tiles = false;
   static constexpr bool pairs = false;
   template <int Rows>
   static constexpr int block_panels = 2;
