@@ -5,7 +5,8 @@
 // [--threads N] [--rounds N] [--own-time] [--json]: for each precision of the experts with the
 // dense precision of the same place in the list (the last one goes on). Every round measures, one
 // after the other, the pieces of the single-process reference (tokens decoded behind a short
-// prompt, a prompt of 128 tokens, and the steps of each layer behind 1,000 tokens); and, where the
+// prompt, a prompt of 128 tokens, of all but whose last row the last layer computes keys and values
+// alone, and the steps of each layer behind 1,000 tokens); and, where the
 // folder has a profile.json, local mode on one server that holds everything: a prompt of 128
 // tokens, and 32 new tokens behind one of 16. Decoding is held against a plain read by one core
 // right before it and one right behind it, their mean. Medians and quartiles over the rounds are
