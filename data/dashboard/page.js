@@ -37,7 +37,6 @@ function row(server, change) {
       ];
   const line = document.createElement("tr");
   line.setAttribute("role", "row");
-  if (server.error) line.className = "gone";
   const state = cell("td", "", "State");
   state.append(make("span", stateOf(server), `state ${stateOf(server).split(" ")[0]}`));
   line.append(cell("th", server.name), state, ...texts.map((each, i) => cell("td", String(each), columns[i])));
