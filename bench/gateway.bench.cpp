@@ -1,14 +1,20 @@
-// What a streamed token costs the gateway.
+// What a gateway costs beside `ordermoe run --connect`.
 //
-// bench_gateway MODEL CLUSTER [rounds]: `ordermoe cluster up` starts a process for each server, and `ordermoe serve` a gateway before
-// them. As many clients as it says ask it at once for a stream each, all of the same length; measured are the processor time of the
-// gateway for each token that came, and tokens/s. In the same rounds `ordermoe run --connect` asks the same cluster the same prompts, as
-// many at once: its processor time a token, less what it takes to ask for a single one.
+// bench_gateway MODEL CLUSTER [rounds] [--speed STREAMS [TOKENS]]: `ordermoe cluster up` starts a process for each server, and
+// `ordermoe serve` a gateway before them. As many clients as it says ask it at once for a stream each, all of the same length; measured
+// are the processor time of the gateway for each token that came, and tokens/s. In the same rounds `ordermoe run --connect` asks the
+// same cluster the same prompts, as many at once: its processor time a token, less what it takes to ask for a single one.
+//
+// With --speed: tokens/s of both and the time to the first token, in turns, for models whose tokens take long: so many streams at once,
+// of 64 tokens if nothing else is said. Connecting to the gateway counts, the connection of `run` to its node does not.
 
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "bench/processes.hpp"
@@ -19,7 +25,7 @@ namespace {
 using namespace ordermoe;
 using namespace ordermoe::bench;
 
-constexpr std::size_t n_tokens = 64;
+constexpr std::size_t n_tokens = 64;  ///< Of a stream.
 /// At once, and in each round, whatever is asked at once.
 constexpr std::size_t most_streams = 256;
 const char* const prompt = "In early spring";
@@ -53,25 +59,32 @@ class gateway_process {
 
   double processor_s() const { return processes::processor_seconds(pid_); }
 
-  /// Tokens that came in one stream; 0 where it did not come to its end.
-  std::size_t stream() const {
+  struct heard {
+    std::size_t tokens = 0;  ///< 0 where the stream did not come to its end.
+    double first_ms = 0;     ///< From before the connection until the first token is here.
+  };
+  heard stream(std::size_t wanted) const {
     net::http_ask ask;
     ask.to = take(net::parse_url(url_));
     ask.method = "POST";
     ask.path = "/v1/completions";
     ask.fields = {{"Content-Type", "application/json"}};
-    ask.body = nlohmann::json{{"prompt", prompt}, {"max_tokens", n_tokens},
+    ask.body = nlohmann::json{{"prompt", prompt}, {"max_tokens", wanted},
                               {"temperature", 0}, {"ignore_eos", true},
                               {"stream", true},   {"ordermoe", {{"trace", true}}}}
                    .dump();
     std::string all;
-    const auto reply = net::http_fetch(ask, [&](std::string_view part) { all += part; });
-    if (!reply || reply->status != 200 || !all.ends_with("data: [DONE]\n\n")) return 0;
-    std::size_t tokens = 0;
+    heard made;
+    const auto begin = std::chrono::steady_clock::now();
+    const auto reply = net::http_fetch(ask, [&](std::string_view part) {
+      if (all.empty()) made.first_ms = 1e3 * seconds_since(begin);
+      all += part;
+    });
+    if (!reply || reply->status != 200 || !all.ends_with("data: [DONE]\n\n")) return made;
     for (auto at = all.find("\"ordermoe\""); at != std::string::npos;
          at = all.find("\"ordermoe\"", at + 1))
-      ++tokens;
-    return tokens;
+      ++made.tokens;
+    return made;
   }
 
  private:
@@ -80,29 +93,31 @@ class gateway_process {
 };
 
 struct cost {
-  double us_a_token = 0, tokens_per_s = 0;
+  double us_a_token = 0, tokens_per_s = 0, first_ms = 0;
 };
 
 /// `streams` at once, each of which must come whole.
-cost ask_gateway(const gateway_process& gateway, std::size_t streams) {
-  std::atomic<std::size_t> tokens = 0, failed = 0;
+cost ask_gateway(const gateway_process& gateway, std::size_t streams, std::size_t wanted) {
+  std::vector<gateway_process::heard> heard(streams);
   const auto before = gateway.processor_s();
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::jthread> clients;
-  for (std::size_t i = 0; i < streams; ++i)
-    clients.emplace_back([&] {
-      const auto n = gateway.stream();
-      tokens += n;
-      failed += n != n_tokens;
-    });
-  clients.clear();
+  {
+    std::vector<std::jthread> clients;
+    for (auto& each : heard) clients.emplace_back([&] { each = gateway.stream(wanted); });
+  }
+  const auto seconds = seconds_since(begin);
+  std::size_t failed = 0;
+  std::vector<double> first_ms;
+  for (const auto& each : heard) {
+    failed += each.tokens != wanted;
+    first_ms.push_back(each.first_ms);
+  }
   if (failed > 0) {
-    fmt::print(stderr, "bench_gateway: {} of {} streams did not come whole\n", failed.load(),
-               streams);
+    fmt::print(stderr, "bench_gateway: {} of {} streams did not come whole\n", failed, streams);
     std::exit(1);
   }
-  const auto n = static_cast<double>(tokens);
-  return {1e6 * (gateway.processor_s() - before) / n, n / seconds_since(begin)};
+  const auto n = static_cast<double>(streams * wanted);
+  return {1e6 * (gateway.processor_s() - before) / n, n / seconds, spread_of(first_ms).middle};
 }
 
 double children_s() {
@@ -119,9 +134,15 @@ std::string address_of(const processes& cluster) {
   return files.front().listen.front();
 }
 
-/// Processor time of `ordermoe run --connect` with so many requests, and the tokens that it was told.
-std::pair<double, double> run_connected(const processes& cluster, std::size_t requests,
-                                        std::size_t streams, std::size_t tokens) {
+struct connected_run {
+  double processor_s = 0, tokens = 0;
+  double seconds = 0;  ///< From the first question to the last answer's end.
+  double first_ms = 0;
+};
+
+/// `ordermoe run --connect` with so many requests, and the tokens that it was told.
+connected_run run_connected(const processes& cluster, std::size_t requests, std::size_t streams,
+                            std::size_t wanted) {
   const auto prompts = cluster.folder() / "prompts.jsonl", out = cluster.folder() / "run.json";
   {
     std::ofstream file(prompts);
@@ -132,53 +153,129 @@ std::pair<double, double> run_connected(const processes& cluster, std::size_t re
   processes::run(
       fmt::format("run --connect {} --dir {} --prompts {} --max-new-tokens {} --at-once "
                   "{} --json > {}",
-                  address_of(cluster), cluster.folder().string(), prompts.string(), tokens, streams,
+                  address_of(cluster), cluster.folder().string(), prompts.string(), wanted, streams,
                   out.string()));
-  const auto used = children_s() - before;
+  connected_run made;
+  made.processor_s = children_s() - before;
   std::ifstream file(out);
   const auto report = nlohmann::json::parse(file);
-  double told = 0;
-  for (const auto& answer : report.at("answers"))
-    told += static_cast<double>(answer.at("token_ids").size());
-  return {used, told};
+  made.seconds = report.at("seconds").get<double>();
+  std::vector<double> first_ms;
+  for (const auto& answer : report.at("answers")) {
+    made.tokens += static_cast<double>(answer.at("token_ids").size());
+    first_ms.push_back(answer.at("ttft_ms").get<double>());
+  }
+  made.first_ms = spread_of(first_ms).middle;
+  return made;
+}
+
+void measure_processor(const processes& cluster, const gateway_process& gateway,
+                       std::size_t streams, int rounds) {
+  const std::size_t times = most_streams / streams;
+  std::vector<double> us, speed, run_us, ratio;
+  ask_gateway(gateway, streams, n_tokens);
+  for (int round = 0; round < rounds; ++round) {
+    cost sum;
+    for (std::size_t i = 0; i < times; ++i) {
+      const auto one = ask_gateway(gateway, streams, n_tokens);
+      sum.us_a_token += one.us_a_token / static_cast<double>(times);
+      sum.tokens_per_s += one.tokens_per_s / static_cast<double>(times);
+    }
+    const auto least = run_connected(cluster, most_streams, streams, 1);
+    const auto all = run_connected(cluster, most_streams, streams, n_tokens);
+    us.push_back(sum.us_a_token);
+    speed.push_back(sum.tokens_per_s);
+    run_us.push_back(1e6 * (all.processor_s - least.processor_s) / (all.tokens - least.tokens));
+    ratio.push_back(us.back() / run_us.back());
+  }
+  fmt::print("{} streams at once\n", streams);
+  print("  a token, processor time of the gateway", us, "us");
+  print("  of `run --connect`", run_us, "us");
+  print("  ratio", ratio, "");
+  print("  tokens/s", speed, "");
+}
+
+/// Whoever goes first in a round goes second in the next.
+void measure_speed(const processes& cluster, const gateway_process& gateway, std::size_t streams,
+                   std::size_t wanted, int rounds) {
+  std::vector<double> speed, run_speed, ratio, first, run_first, later;
+  ask_gateway(gateway, streams, wanted);
+  run_connected(cluster, streams, streams, wanted);
+  for (int round = 0; round < rounds; ++round) {
+    cost one;
+    connected_run other;
+    for (const bool is_gateway : {round % 2 == 0, round % 2 != 0})
+      if (is_gateway)
+        one = ask_gateway(gateway, streams, wanted);
+      else
+        other = run_connected(cluster, streams, streams, wanted);
+    speed.push_back(one.tokens_per_s);
+    run_speed.push_back(other.tokens / other.seconds);
+    ratio.push_back(speed.back() / run_speed.back());
+    first.push_back(one.first_ms);
+    run_first.push_back(other.first_ms);
+    later.push_back(one.first_ms - other.first_ms);
+  }
+  fmt::print("{} streams of {} tokens at once\n", streams, wanted);
+  print("  tokens/s of the gateway", speed, "");
+  print("  of `run --connect`", run_speed, "");
+  print("  ratio", ratio, "");
+  print("  first token of the gateway", first, "ms");
+  print("  of `run --connect`", run_first, "ms");
+  print("  later by", later, "ms");
+}
+
+/// A whole number of at least 1; 0 where it is none.
+std::size_t number(const char* text) {
+  char* end = nullptr;
+  const auto value = std::strtoll(text, &end, 10);
+  return *end == 0 && value >= 1 && value <= 10'000 ? static_cast<std::size_t>(value) : 0;
+}
+
+struct wish {
+  std::size_t rounds = 3;
+  std::size_t streams = 0;  ///< Of --speed; 0: processor time is measured.
+  std::size_t tokens = n_tokens;
+};
+
+/// Of what comes behind the cluster; none where it makes no sense.
+std::optional<wish> read(const std::vector<const char*>& words) {
+  wish made;
+  std::size_t at = 0;
+  if (at < words.size() && std::string_view(words[at]) != "--speed")
+    made.rounds = number(words[at++]);
+  if (at < words.size()) {
+    if (std::string_view(words[at++]) != "--speed" || at == words.size()) return std::nullopt;
+    made.streams = number(words[at++]);
+    if (at < words.size()) made.tokens = number(words[at++]);
+    if (made.streams == 0 || made.streams > most_streams || made.tokens == 0) return std::nullopt;
+  }
+  if (at < words.size() || made.rounds == 0) return std::nullopt;
+  return made;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    fmt::print(stderr, "usage: bench_gateway MODEL CLUSTER [rounds]\n");
+  const auto wanted = argc < 3 ? std::nullopt : read({argv + 3, argv + argc});
+  if (!wanted) {
+    fmt::print(
+        stderr,
+        "usage: bench_gateway MODEL CLUSTER [rounds] [--speed STREAMS [TOKENS]]; numbers are "
+        "whole and at least 1, streams {} at most\n",
+        most_streams);
     return 2;
   }
-  const int rounds = argc > 3 ? std::max(1, std::atoi(argv[3])) : 3;
   const processes cluster({.model = argv[1], .cluster = argv[2], .strategy = "layer-shards"});
   const gateway_process gateway(cluster, most_streams);
-  fmt::print(
-      "a gateway before {} nodes on {} processors, streams of {} tokens, {} rounds: medians "
-      "(quartiles)\n",
-      cluster.clients().size(), std::thread::hardware_concurrency(), n_tokens, rounds);
-  for (const std::size_t streams : {std::size_t{8}, most_streams}) {
-    const std::size_t times = most_streams / streams;
-    std::vector<double> us, speed, run_us, ratio;
-    ask_gateway(gateway, streams);
-    for (int round = 0; round < rounds; ++round) {
-      cost sum;
-      for (std::size_t i = 0; i < times; ++i) {
-        const auto one = ask_gateway(gateway, streams);
-        sum.us_a_token += one.us_a_token / static_cast<double>(times);
-        sum.tokens_per_s += one.tokens_per_s / static_cast<double>(times);
-      }
-      const auto [least, one] = run_connected(cluster, most_streams, streams, 1);
-      const auto [used, all] = run_connected(cluster, most_streams, streams, n_tokens);
-      us.push_back(sum.us_a_token);
-      speed.push_back(sum.tokens_per_s);
-      run_us.push_back(1e6 * (used - least) / (all - one));
-      ratio.push_back(us.back() / run_us.back());
-    }
-    fmt::print("{} streams at once\n", streams);
-    print("  a token, processor time of the gateway", us, "us");
-    print("  of `run --connect`", run_us, "us");
-    print("  ratio", ratio, "");
-    print("  tokens/s", speed, "");
+  const auto rounds = static_cast<int>(wanted->rounds);
+  fmt::print("a gateway before {} nodes on {} processors, {} rounds: medians (quartiles)\n",
+             cluster.clients().size(), std::thread::hardware_concurrency(), rounds);
+  if (wanted->streams > 0) {
+    measure_speed(cluster, gateway, wanted->streams, wanted->tokens, rounds);
+    return 0;
   }
+  fmt::print("streams of {} tokens\n", n_tokens);
+  for (const std::size_t streams : {std::size_t{8}, most_streams})
+    measure_processor(cluster, gateway, streams, rounds);
 }
