@@ -118,18 +118,22 @@ heard run(std::string_view text, const om::http_server_options& options,
   boost::asio::io_context io;
   heard found;
   std::vector<bool> heads;
+  detail::server_side* turns = nullptr;
   const om::http_handler handler = [&](std::shared_ptr<om::http_exchange> from) {
     found.requests.push_back(from->request());
     heads.push_back(from->request().method == "HEAD");
     if (from->request().body.size() % 2 == 0) return from->respond(200, {{"X", "y"}}, "answer");
     from->begin_stream(200, {});
     from->write("part");
-    boost::asio::post(io, [from] {
+    boost::asio::post(io, [from, &turns] {
+      turns->begin_turn();
       from->write("other");
       from->end();
+      turns->end_turn();
     });
   };
   detail::server_side side{io, options, handler, {}, [](const detail::connection*) {}};
+  turns = &side;
   auto of = std::make_shared<scripted_stream::state>();
   std::make_shared<detail::connection>(side, std::make_unique<scripted_stream>(io, of), "peer")
       ->open();

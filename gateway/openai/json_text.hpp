@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace ordermoe::gateway {
 
@@ -8,6 +10,12 @@ namespace ordermoe::gateway {
 template <class Json>
 std::string json_text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Whether JSON says it as it is, between quotation marks.
+inline bool is_plain(std::string_view text) {
+  return std::ranges::all_of(text,
+                             [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
 }
 
 }  // namespace ordermoe::gateway

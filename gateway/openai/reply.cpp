@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <charconv>
+#include <concepts>
 #include <nlohmann/json.hpp>
 
 #include "gateway/openai/json_text.hpp"
@@ -65,7 +68,7 @@ ordered_json logprobs_of(reply_kind kind, const std::vector<token_report>* token
 
 ordered_json json_of(const named_counts& counts) {
   auto made = ordered_json::object();
-  for (const auto& [name, n] : counts) made[name] = n;
+  for (const auto& [name, n] : counts) made[std::string(name)] = n;
   return made;
 }
 
@@ -84,6 +87,62 @@ ordered_json json_of(const reply_usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"ordermoe", std::move(ours)}};
+}
+
+// A chunk is written for each token, so it is put together without values of JSON between.
+
+/// Of what a chunk says besides its text and what is the same in all.
+constexpr std::size_t room_of_chunk = 256;
+
+void append(std::string& to, std::integral auto number) {
+  std::array<char, 24> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  to.append(digits.data(), end);
+}
+
+void append(std::string& to, std::string_view text) {
+  if (!is_plain(text)) {
+    to += json_text(ordered_json(text));
+    return;
+  }
+  to += '"';
+  to += text;
+  to += '"';
+}
+
+void append_said(std::string& to, const chunk_content& content, bool is_chat) {
+  if (!is_chat) {
+    to += R"("text":)";
+    return append(to, content.text);
+  }
+  if (!content.begins && content.text.empty() && !content.finish.empty()) {
+    to += R"("delta":{})";
+    return;
+  }
+  to += content.begins ? R"("delta":{"role":"assistant","content":)" : R"("delta":{"content":)";
+  append(to, content.text);
+  to += '}';
+}
+
+void append_ours(std::string& to, const chunk_content& content) {
+  if (content.quality) {
+    ordered_json told;
+    if (content.traced_id) told["id"] = *content.traced_id;
+    if (content.traced_id && !content.ran.empty()) told["executions"] = json_of(content.ran);
+    told.update(json_of(*content.quality));
+    to += R"(,"ordermoe":)" + json_text(told);
+    return;
+  }
+  if (!content.traced_id) return;
+  to += R"(,"ordermoe":{"id":)";
+  append(to, *content.traced_id);
+  for (std::size_t i = 0; i < content.ran.size(); ++i) {
+    to += i == 0 ? R"(,"executions":{)" : ",";
+    append(to, content.ran[i].first);
+    to += ':';
+    append(to, content.ran[i].second);
+  }
+  to += content.ran.empty() ? "}" : "}}";
 }
 
 ordered_json fingerprint_of(const reply_head& head) {
@@ -124,33 +183,28 @@ chunk_writer::chunk_writer(const reply_head& head, bool says_usage)
 }
 
 std::string chunk_writer::chunk(const chunk_content& content) const {
-  const ordered_json text(content.text);
-  std::string said;
-  if (!is_chat_)
-    said = fmt::format(R"("text":{})", json_text(text));
-  else if (content.begins)
-    said = fmt::format(R"("delta":{{"role":"assistant","content":{}}})", json_text(text));
-  else if (content.text.empty() && !content.finish.empty())
-    said = R"("delta":{})";
+  std::string made;
+  made.reserve(begin_.size() + content.text.size() + room_of_chunk);
+  made += begin_;
+  made += R"("choices":[{"index":)";
+  append(made, content.index);
+  made += ',';
+  append_said(made, content, is_chat_);
+  made += R"(,"logprobs":)";
+  if (content.logprobs == nullptr)
+    made += "null";
   else
-    said = fmt::format(R"("delta":{{"content":{}}})", json_text(text));
-  const auto logprobs =
-      content.logprobs == nullptr
-          ? std::string("null")
-          : json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
+    made += json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
                                   content.logprobs, content.text_offset));
-  ordered_json told;
-  if (content.traced_id) {
-    told["id"] = *content.traced_id;
-    if (!content.ran.empty()) told["executions"] = json_of(content.ran);
-  }
-  if (content.quality) told.update(json_of(*content.quality));
-  const auto ours =
-      told.is_null() ? std::string() : fmt::format(R"(,"ordermoe":{})", json_text(told));
-  const auto finish =
-      content.finish.empty() ? std::string("null") : fmt::format("\"{}\"", content.finish);
-  return fmt::format(R"({}"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}{}}}]{})",
-                     begin_, content.index, said, logprobs, finish, ours, end_);
+  made += R"(,"finish_reason":)";
+  if (content.finish.empty())
+    made += "null";
+  else
+    append(made, content.finish);
+  append_ours(made, content);
+  made += "}]";
+  made += end_;
+  return made;
 }
 
 std::string chunk_writer::usage(const reply_usage& usage) const {

@@ -32,7 +32,8 @@ struct token_report {
   std::vector<token_choice> top;
 };
 
-using named_counts = std::vector<std::pair<std::string, std::uint64_t>>;
+/// Names are of constants.
+using named_counts = std::vector<std::pair<std::string_view, std::uint64_t>>;
 
 struct reply_choice {
   std::uint32_t index = 0;

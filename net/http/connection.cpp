@@ -8,6 +8,7 @@
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cctype>
+#include <charconv>
 #include <utility>
 
 namespace ordermoe::net {
@@ -311,7 +312,10 @@ void connection::put_head(int status, const http_fields& fields,
 void connection::put(std::string_view part) {
   if (part.empty() || has_no_body_) return;
   if (is_chunked_) {
-    fmt::format_to(std::back_inserter(out_), "{:x}\r\n", part.size());
+    std::array<char, 16> digits;
+    const auto end = std::to_chars(digits.begin(), digits.end(), part.size(), 16).ptr;
+    out_.append(digits.data(), end);
+    out_ += "\r\n";
     out_ += part;
     out_ += "\r\n";
   } else {
@@ -329,7 +333,20 @@ void connection::finish() {
   flush();
 }
 
+void server_side::end_turn() {
+  is_turn = false;
+  for (const auto& each : std::exchange(unwritten, {})) {
+    each->awaits_turn_ = false;
+    each->write_out();
+  }
+}
+
 void connection::flush() {
+  if (!side_.is_turn) return write_out();
+  if (!std::exchange(awaits_turn_, true)) side_.unwritten.push_back(shared_from_this());
+}
+
+void connection::write_out() {
   if (!writing_.empty() || out_.empty() || state_ == state::closed) return;
   writing_.swap(out_);
   if (state_ != state::body) set_timer(side_.options.limits.write_time);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "net/http/server.hpp"
 #include "net/http/stream.hpp"
@@ -25,6 +26,12 @@ struct server_side {
   const http_handler& handler;
   http_figures figures;
   std::function<void(const class connection*)> forget;
+  /// Between begin_turn() and end_turn() what is written waits, so that what belongs together is one write.
+  bool is_turn = false;
+  std::vector<std::shared_ptr<class connection>> unwritten{};  ///< Of this turn.
+
+  void begin_turn() { is_turn = true; }
+  void end_turn();
 };
 
 class connection final : public std::enable_shared_from_this<connection> {
@@ -38,6 +45,7 @@ class connection final : public std::enable_shared_from_this<connection> {
 
  private:
   friend class exchange;
+  friend struct server_side;
   enum class state { opening, head, body, answering, lingering, closed };
 
   void read();
@@ -62,6 +70,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   void put(std::string_view part);
   void finish();
   void flush();
+  void write_out();
   void written(const boost::system::error_code& problem);
 
   server_side& side_;
@@ -82,6 +91,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   bool is_complete_ = false;
   std::function<void()> gone_;
   std::string out_, writing_;
+  bool awaits_turn_ = false;  ///< Is among the unwritten.
 };
 
 }  // namespace ordermoe::net::http_detail

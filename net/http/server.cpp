@@ -9,8 +9,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <map>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "net/http/connection.hpp"
 
@@ -122,9 +124,13 @@ class http_server::content {
   }
 
   void post(std::function<void()> what) {
-    asio::post(io_, [this, what = std::move(what)] {
-      if (!stops_) what();
-    });
+    {
+      const std::lock_guard lock(posted_mutex_);
+      posted_.push_back(std::move(what));
+      // The thread is on its way to what was posted before.
+      if (posted_.size() > 1) return;
+    }
+    asio::post(io_, [this] { do_posted(); });
   }
 
   void stop() {
@@ -141,6 +147,18 @@ class http_server::content {
   }
 
  private:
+  void do_posted() {
+    std::vector<std::function<void()>> all;
+    {
+      const std::lock_guard lock(posted_mutex_);
+      all.swap(posted_);
+    }
+    side_.begin_turn();
+    for (const auto& each : all)
+      if (!stops_) each();
+    side_.end_turn();
+  }
+
   void accept() {
     acceptor_.async_accept([this](const error_code& problem, tcp::socket socket) {
       if (problem == asio::error::operation_aborted) return;
@@ -191,6 +209,8 @@ class http_server::content {
   std::map<const connection*, std::shared_ptr<connection>> connections_;
   address listens_at_;
   bool stops_ = false;  ///< Of the thread.
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  ///< Not done yet.
   std::thread thread_;
 };
 

@@ -136,6 +136,37 @@ BOOST_AUTO_TEST_CASE(text_that_is_no_utf8_is_replaced) {
   BOOST_TEST(event(writer.chunk(content))["choices"][0]["delta"]["content"] == "\xef\xbf\xbd");
 }
 
+BOOST_AUTO_TEST_CASE(a_chunk_says_every_text_as_json_does) {
+  const chunk_writer writer(completion_head, false);
+  std::vector<std::string> texts{"", " a plain text", "gr\u00fcn \u4e2d", "\xf0\x9f\x99\x82",
+                                 "\"\\/"};
+  for (int c = 1; c < 128; ++c) texts.push_back("a" + std::string(1, static_cast<char>(c)) + "b");
+  for (const auto& text : texts) {
+    chunk_content content;
+    content.text = text;
+    const auto said = writer.chunk(content);
+    BOOST_TEST_CONTEXT(json(text).dump()) {
+      BOOST_TEST(event(said)["choices"][0]["text"].get<std::string>() == text);
+      BOOST_TEST(said.find("\"text\":" + json(text).dump()) != std::string::npos);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_traced_token_has_its_id_and_what_is_known_of_its_executions) {
+  const chunk_writer writer(completion_head, false);
+  chunk_content content;
+  content.traced_id = -1;
+  BOOST_TEST(event(writer.chunk(content))["choices"][0]["ordermoe"] == (json{{"id", -1}}));
+  content.ran = {{"local_exact", 18446744073709551615u}, {"remote_exact", 2}};
+  const json ran{{"local_exact", 18446744073709551615u}, {"remote_exact", 2}};
+  BOOST_TEST(event(writer.chunk(content))["choices"][0]["ordermoe"] ==
+             (json{{"id", -1}, {"executions", ran}}));
+  content.quality = {0.0, 0, 0};
+  const auto both = event(writer.chunk(content))["choices"][0]["ordermoe"];
+  BOOST_TEST(both["executions"] == ran);
+  BOOST_TEST(both["quality_budget_percent"] == 0);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe::gateway
