@@ -289,6 +289,21 @@ BOOST_AUTO_TEST_CASE(a_completion_has_openais_defaults_and_every_kind_of_prompt)
   BOOST_TEST(several[1].ids.front() == 3);
 }
 
+BOOST_AUTO_TEST_CASE(a_budget_of_null_is_not_stated_and_one_of_0_is) {
+  for (const auto* ours : {"null", "{}", R"({"quality_budget_percent":null})"}) {
+    const auto read = parse_completion(completion(std::string(R"("ordermoe":)") + ours), limits);
+    BOOST_TEST_REQUIRE(!read.problem.has_value(), ours);
+    BOOST_TEST(!read.content.how.quality_percent.has_value(), ours);
+  }
+  for (const auto* zero : {"0", "0.0", "-0.0"}) {
+    const auto read = parse_chat(
+        chat(std::string(R"("ordermoe":{"quality_budget_percent":)") + zero + "}"), limits);
+    BOOST_TEST_REQUIRE(!read.problem.has_value(), zero);
+    BOOST_TEST_REQUIRE(read.content.how.quality_percent.has_value(), zero);
+    BOOST_TEST(*read.content.how.quality_percent == 0);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe::gateway
