@@ -14,6 +14,7 @@
 
 #include "test/actors/fixture.hpp"
 #include "trace/header.hpp"
+#include "trace/lines.hpp"
 #include "trace/sink.hpp"
 #include "trace/verify.hpp"
 
@@ -755,6 +756,72 @@ BOOST_AUTO_TEST_CASE(load_reports_may_be_missing_only_where_it_is_said_that_they
         fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})",
                     number(*load, "from"), number(*load, "to"), number(*load, "sent_ns")));
   });
+}
+
+/// Without the last report of another server that some server took in and did not decide by.
+struct without_a_report {
+  lines content;
+  std::int64_t from = 0, to = 0, sent_ns = 0;
+};
+std::int64_t number_of(const std::string& line, const char* name) {
+  const auto key = fmt::format("\"{}\":", name);
+  return std::stoll(line.substr(line.find(key) + key.size()));
+}
+std::optional<without_a_report> leave_out_a_report(const lines& content, std::int64_t n_servers) {
+  for (std::int64_t to = 0; to < n_servers; ++to) {
+    const auto last = std::find_if(content.rbegin(), content.rend(), [&](const auto& line) {
+      return line.find("\"snapshot\":") != std::string::npos && number_of(line, "server") == to;
+    });
+    if (last == content.rend() || !is(*last, "snapshot") || number_of(*last, "reporter") == to)
+      continue;
+    without_a_report made{content, number_of(*last, "reporter"), to, 0};
+    for (const auto& line : content)
+      if (is(line, "transfer") && line.find(R"("frame":"load")") != std::string::npos &&
+          number_of(line, "from") == made.from && number_of(line, "to") == to)
+        made.sent_ns = number_of(line, "sent_ns");
+    made.content.erase(made.content.end() - 1 - (last - content.rbegin()));
+    return made;
+  }
+  return std::nullopt;
+}
+
+BOOST_AUTO_TEST_CASE(a_report_is_missing_only_where_a_session_ended_while_it_was_on_its_way) {
+  std::optional<without_a_report> found;
+  for (int attempt = 0; attempt < 50 && !found; ++attempt) {
+    test::world world("exact", 0, 3);
+    world.setup.mode = actors::run_mode::local;
+    add_mixed_requests(world, 30);
+    world.add_requests(30, 30, 0.8);
+    world.setup.load_period_ns = 50'000;
+    const auto n = static_cast<std::int64_t>(world.setup.servers.size());
+    BOOST_REQUIRE(n > 2);
+    found = leave_out_a_report(split(record(world)), n);
+  }
+  BOOST_REQUIRE(found.has_value());
+  const auto from = found->from, to = found->to, sent_ns = found->sent_ns;
+  const auto with = [&](std::int64_t server, std::int64_t peer, std::int64_t time_ns) {
+    auto changed = found->content;
+    const auto ends =
+        std::ranges::find_if(changed, [](const auto& line) { return is(line, "answered"); });
+    changed.insert(ends, trace::parted_line(static_cast<std::uint32_t>(server),
+                                            static_cast<std::uint32_t>(peer), time_ns));
+    return verify_sealed_anew(changed);
+  };
+  const auto refused = [](const result<trace::trace_summary>& verified, const char* words) {
+    BOOST_REQUIRE(!verified.has_value());
+    BOOST_TEST(verified.error().message.find(words) != std::string::npos, verified.error().message);
+  };
+  refused(verify_sealed_anew(found->content), "snapshots of server");
+  // Whichever end says so; nobody knows how long it was silent before, but no longer than this.
+  constexpr std::int64_t longest_silence_ns = 3'000'000'000;
+  BOOST_TEST(with(to, from, sent_ns).has_value());
+  BOOST_TEST(with(from, to, sent_ns).has_value());
+  BOOST_TEST(with(from, to, sent_ns + longest_silence_ns).has_value());
+  refused(with(from, to, sent_ns + longest_silence_ns + 1), "snapshots of server");
+  std::int64_t third = 0;
+  while (third == from || third == to) ++third;
+  refused(with(from, third, sent_ns), "snapshots of server");
+  refused(with(third, to, sent_ns), "snapshots of server");
 }
 
 BOOST_AUTO_TEST_CASE(a_file_that_is_no_whole_trace_is_refused) {
