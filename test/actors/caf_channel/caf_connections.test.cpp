@@ -5,6 +5,11 @@
 
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "test/net/channel/transport_cases.hpp"
 
@@ -41,6 +46,59 @@ bool is_turned_away(const net::address& at, std::string_view with) {
   ::close(made);
   return closed;
 }
+
+/// Connections without a book of peers above them.
+struct bare_channel final : net::connections_user {
+  std::promise<void> first_closed;
+  bool was_one_closed = false;
+  std::vector<net::connection_ptr> open;
+  std::unique_ptr<net::connections> all;
+  net::address at{"127.0.0.1", 0};
+
+  bare_channel(const nodes_over_caf& with, const char* name, std::optional<net::address> where) {
+    constexpr std::int64_t silent_ns = 2'500'000'000, dial_ns = 5'000'000'000;
+    auto made = actors::caf_connections({with.issued.identity(name), silent_ns, dial_ns}, *this);
+    BOOST_REQUIRE(made.has_value());
+    all = std::move(*made);
+    if (where) at = take(all->listen(*where));
+    all->start();
+  }
+  ~bare_channel() override {
+    all->post([this] {
+      for (const auto& each : open) {
+        each->close();
+        each->closed = true;
+      }
+      all->halt();
+    });
+    all->join();
+  }
+
+  result<void> dial(const net::address& to) {
+    std::promise<result<void>> told;
+    all->post([&] {
+      all->dial(to, net::stream::fast, [&](result<net::connection_ptr> made) {
+        if (made) open.push_back(*made);
+        told.set_value(made ? result<void>() : result<void>(made.error()));
+      });
+    });
+    return told.get_future().get();
+  }
+
+  void accepted(net::connection_ptr with) override { open.push_back(std::move(with)); }
+  void came(const net::connection_ptr&, std::string_view, bool) override {}
+  void has_room(const net::connection_ptr&) override {}
+  void was_closed(const net::connection_ptr&, std::string_view) override {
+    if (!std::exchange(was_one_closed, true)) first_closed.set_value();
+  }
+  void could_not_accept(const std::string&, const error&) override {}
+
+ private:
+  static net::address take(const result<net::address>& at) {
+    BOOST_REQUIRE(at.has_value());
+    return *at;
+  }
+};
 
 }  // namespace
 
@@ -219,6 +277,20 @@ BOOST_AUTO_TEST_CASE(the_two_kinds_of_connections_do_not_meet_and_say_why) {
     BOOST_TEST(has(told, "channel"), told);
     BOOST_TEST(dials.now().count(what::up) == 0u);
   }
+}
+
+BOOST_AUTO_TEST_CASE(whoever_listens_anew_at_an_address_is_found_by_the_first_attempt) {
+  bare_channel dials(*this, "a", std::nullopt);
+  auto listens = std::make_unique<bare_channel>(*this, "b", net::address{"127.0.0.1", 0});
+  const auto at = listens->at;
+  BOOST_REQUIRE(dials.dial(at).has_value());
+  // Somebody else is there then, although the address is the same.
+  listens = nullptr;
+  BOOST_REQUIRE((dials.first_closed.get_future().wait_for(std::chrono::seconds(soon)) ==
+                 std::future_status::ready));
+  listens = std::make_unique<bare_channel>(*this, "b", at);
+  const auto again = dials.dial(at);
+  BOOST_TEST(again.has_value(), (again ? "" : again.error().message));
 }
 
 BOOST_AUTO_TEST_CASE(files_that_are_taken_away_later_do_no_harm) {
