@@ -154,14 +154,12 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_u
   running_ = true;
   running_until_ns_ = next->start_ns + dilated(charge_(*next));
   lock.unlock();
-  const auto worked_ns = processor_ns();
   tensors_.run(*next);
   next->end_ns = clock_ns();
-  const auto took_ns = processor_ns() - worked_ns;
   lock.lock();
   if (rehearsed_) sit_out(lock, *next);
   running_ = false;
-  recent_ns_ += (took_ns - recent_ns_) / 8;
+  note_time(next->end_ns - next->start_ns);
   const bool more = has_work();
   lock.unlock();
   if (more && !next->matters()) {
@@ -172,6 +170,12 @@ void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_u
                    unit);
   }
   lock.lock();
+}
+
+/// One that was interrupted for long says little of those to come; where all take longer, it shows soon all the same.
+void device_thread::note_time(std::int64_t took_ns) {
+  constexpr std::int64_t least_ns = 10'000;
+  recent_ns_ += (std::min(took_ns, 2 * recent_ns_ + least_ns) - recent_ns_) / 8;
 }
 
 /// Sleeps end late, by much the same each time: they are asked to end so much sooner, and what is left then is short.

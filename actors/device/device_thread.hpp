@@ -111,6 +111,8 @@ class device_thread final : public caf::execution_unit {
   void sit_out(std::unique_lock<std::mutex>& lock, batch& content);
   /// The first batch that waits; its result goes to the owner, which runs on `unit`. The device is claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
+  /// Lock held. Of a batch.
+  void note_time(std::int64_t took_ns);
   void lend();
 
   device tensors_;
@@ -129,7 +131,7 @@ class device_thread final : public caf::execution_unit {
   std::vector<std::function<void(device&)>> jobs_;
   bool claimed_ = false;  ///< One thread at a time uses the tensors.
   std::thread::id helper_;
-  std::int64_t recent_ns_ = 0;  ///< Processor time that batches took lately.
+  std::int64_t recent_ns_ = 0;  ///< What batches took lately.
   rehearsal_figures figures_;
   std::int64_t lead_ns_ = 0;  ///< By which sleeps ended late of late.
   std::int64_t free_since_ns_ =

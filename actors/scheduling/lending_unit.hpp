@@ -24,7 +24,7 @@ class lending_unit final : public caf::execution_unit {
   void lend(Between between) {
     constexpr std::size_t most_messages = 64;
     constexpr std::int64_t most_work_ns = 1'000'000;
-    const work_limit limit;
+    work_limit limit;
     while (!ready_.empty()) {
       auto* job = ready_.front();
       ready_.pop_front();

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace ordermoe::actors {
 
@@ -14,20 +15,21 @@ inline std::int64_t processor_ns() {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// Whether the calling thread has worked for so long since this began. Asking the system for processor time takes longer than
-/// asking for the time, which is at least as much.
+/// Whether the calling thread has worked for about so long since this began: half of it at least, and no longer than has
+/// passed. Asking the system for processor time takes longer than asking for the time, so only the second half is asked for.
 class work_limit {
  public:
-  work_limit() : began_(std::chrono::steady_clock::now()), worked_ns_(processor_ns()) {}
-
-  bool is_over(std::int64_t most_ns) const {
-    return std::chrono::steady_clock::now() - began_ >= std::chrono::nanoseconds(most_ns) &&
-           processor_ns() - worked_ns_ >= most_ns;
+  bool is_over(std::int64_t most_ns) {
+    const std::chrono::nanoseconds half(most_ns / 2);
+    if (std::chrono::steady_clock::now() - began_ < half) return false;
+    const auto now_ns = processor_ns();
+    if (!halfway_ns_) halfway_ns_ = now_ns;
+    return now_ns - *halfway_ns_ >= half.count();
   }
 
  private:
-  std::chrono::steady_clock::time_point began_;
-  std::int64_t worked_ns_ = 0;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::optional<std::int64_t> halfway_ns_;  ///< Processor time when half of the time had passed.
 };
 
 }  // namespace ordermoe::actors
