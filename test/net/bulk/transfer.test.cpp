@@ -245,6 +245,43 @@ BOOST_AUTO_TEST_CASE(a_sender_says_why_it_refuses_and_holds_a_bounded_number) {
   BOOST_TEST(n[bulk_kind::part] == 2 * bulk_sender::most_asked);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_asked_from_behind_the_end_or_became_shorter_is_refused) {
+  one_transfer world(20'000);
+  const auto answer_from = [&](std::uint64_t offset) {
+    bulk_receiver wants(world.item, 9, [](std::string_view) { return result<void>{}; });
+    auto frame = wants.ask();
+    frame.payload.replace(0, sizeof offset, reinterpret_cast<const char*>(&offset), sizeof offset);
+    BOOST_TEST(world.sender.take(header_of(frame), frame.payload).has_value());
+    const auto answer = world.sender.next();
+    BOOST_TEST_REQUIRE(answer.has_value());
+    return answer->kind;
+  };
+  for (const std::uint64_t offset :
+       {std::uint64_t{20'000}, std::uint64_t{20'001}, ~std::uint64_t{0}})
+    BOOST_TEST((answer_from(offset) == bulk_kind::refusal), offset);
+  BOOST_TEST((answer_from(19'999) == bulk_kind::part));
+  one_transfer shorter(20'000);
+  BOOST_TEST(shorter.ask().has_value());
+  shorter.from.things["expert"].resize(100);
+  BOOST_TEST(has(shorter.move(), "it became shorter"));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_of_another_request_or_of_an_earlier_ask_is_passed_over) {
+  one_transfer world(50'000);
+  BOOST_TEST(world.ask().has_value());
+  auto others = world.sender.next();
+  BOOST_TEST_REQUIRE(others.has_value());
+  others->request = 8;
+  BOOST_TEST(world.take(*others).has_value());
+  BOOST_TEST(world.there.empty());
+  // Asks that crossed: the later one holds.
+  const auto earlier = world.receiver->ask(), later = world.receiver->ask();
+  for (const auto& frame : {later, earlier})
+    BOOST_TEST(world.sender.take(header_of(frame), frame.payload).has_value());
+  BOOST_TEST(world.move().has_value());
+  BOOST_TEST(world.receiver->done());
+}
+
 BOOST_AUTO_TEST_CASE(what_is_not_wanted_any_more_is_not_sent) {
   one_transfer world(200'000);
   BOOST_TEST(world.ask().has_value());
