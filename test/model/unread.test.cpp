@@ -100,7 +100,8 @@ BOOST_AUTO_TEST_CASE(they_leave_the_keys_and_values_they_leave_otherwise_and_wha
           const auto some = pass(*model, n_tokens, chunk, n_read);
           const std::size_t numbers = n_read * config.hidden_size;
           BOOST_REQUIRE(some.read.size() == numbers);
-          BOOST_TEST(same_bits(some.read.data(), &*all.read.end() - numbers, numbers));
+          BOOST_TEST(
+              same_bits(some.read.data(), all.read.data() + all.read.size() - numbers, numbers));
           for (std::size_t l = 0; l < config.n_layers; ++l)
             for (std::size_t p = 0; p < n_tokens; ++p)
               BOOST_REQUIRE((some.caches[l].row(p) == all.caches[l].row(p)));
@@ -147,7 +148,7 @@ BOOST_AUTO_TEST_CASE(an_answer_is_that_of_a_text_whose_rows_are_all_read) {
     for (const auto id : answer.token_ids) {
       const auto logits = fixture::need(om::logits(*model, ids));
       const auto last = std::span(logits).last(vocabulary);
-      BOOST_TEST(std::ranges::max_element(last) - last.begin() == id);
+      BOOST_TEST((std::ranges::max_element(last) - last.begin() == id));
       ids.push_back(id);
     }
     BOOST_TEST(!answer.token_ids.empty());
