@@ -143,15 +143,19 @@ BOOST_AUTO_TEST_CASE(an_answer_is_that_of_a_text_whose_rows_are_all_read) {
     const std::size_t vocabulary = model->config().vocab_size;
     om::generation_options options;
     options.max_new_tokens = 6;
-    auto ids = text(20);
-    const auto answer = fixture::need(om::generate(*model, nullptr, ids, options));
-    for (const auto id : answer.token_ids) {
-      const auto logits = fixture::need(om::logits(*model, ids));
-      const auto last = std::span(logits).last(vocabulary);
-      BOOST_TEST((std::ranges::max_element(last) - last.begin() == id));
-      ids.push_back(id);
+    std::size_t n_answered = 0;
+    for (const std::size_t n_prompt : {17, 18, 19, 20, 21, 22}) {
+      auto ids = text(n_prompt);
+      const auto answer = fixture::need(om::generate(*model, nullptr, ids, options));
+      n_answered += answer.token_ids.size();
+      for (const auto id : answer.token_ids) {
+        const auto logits = fixture::need(om::logits(*model, ids));
+        const auto last = std::span(logits).last(vocabulary);
+        BOOST_TEST((std::ranges::max_element(last) - last.begin() == id));
+        ids.push_back(id);
+      }
     }
-    BOOST_TEST(!answer.token_ids.empty());
+    BOOST_TEST(n_answered > 0);
   }
 }
 

@@ -488,7 +488,7 @@ BOOST_AUTO_TEST_CASE(bytes_off_by_one_are_refused_even_where_the_ledger_agrees) 
 BOOST_AUTO_TEST_CASE(bytes_that_nobody_is_charged_for_are_of_nodes_alone) {
   check_refused("uncharged_bytes: found 8", [](lines& content) {
     auto& line = content[find(content, "transfer",
-                              [](const auto& l) { return field(l, "frame") == "\"token\""; })];
+                              [](const auto& l) { return field(l, "frame") == "\"call\""; })];
     const std::string before = "\"serialised_bytes\":";
     line.insert(line.find(before), "\"uncharged_bytes\":8,");
     add(line, "serialised_bytes", 8);

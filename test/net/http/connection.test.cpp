@@ -81,7 +81,7 @@ struct scene {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(http_connection)
+BOOST_AUTO_TEST_SUITE(connection)
 
 BOOST_AUTO_TEST_CASE(what_is_said_outside_of_turns_is_written_at_once) {
   scene at;
