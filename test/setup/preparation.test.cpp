@@ -234,6 +234,8 @@ BOOST_AUTO_TEST_CASE(one_server_is_planned_without_executing_the_model) {
       BOOST_TEST(!ready->trial_ms.has_value());
       BOOST_TEST(ready->was_tuned == (quality > 0 && strategy == "ordermoe"));
 
+      // The paper's rule weighs more than time: it substitutes on one server, too.
+      if (quality > 0 && strategy == "paper") continue;
       // With all experts it answers as the model alone, and loses nothing.
       small.add_requests(4, 6, 0.7);
       auto run = small.setup;
