@@ -1,6 +1,7 @@
 #include "setup/joining.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <set>
 #include <utility>
@@ -54,7 +55,8 @@ result<std::optional<actors::plan_at_hand>> plan_here(const node_file& file) {
   if (!text) return text.error();
   const auto plan = read_plan_file(file.plan);
   if (!plan) return plan.error();
-  return std::optional(actors::plan_at_hand{sha256_hex(*text), plan->plan.epoch});
+  return std::optional(
+      actors::plan_at_hand{sha256_hex(*text), std::max<std::uint64_t>(1, plan->plan.epoch)});
 }
 
 error as_sent(const actors::fetched_plan& fetched, paper which, error why) {

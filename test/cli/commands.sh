@@ -77,7 +77,8 @@ printf '%s\n' 'version = 1' 'name = "one"' '[[servers]]' 'name = "s0"' 'tflops =
   'memory_gb = 0.2' 'kv_gb = 0.05' 'arrival_share = 1' >one.toml
 mkdir unknown && cp "$model"/*.json "$model"/*.safetensors "$model"/tokenizer.model unknown && rm -f unknown/profile.json unknown/SHA256SUMS
 ids() { python3 -c 'import json, sys
-for each in json.load(sys.stdin)["answers"]: print(each["token_ids"], each["text"])'; }
+said = json.load(sys.stdin)
+for each in (said["strategies"][0] if "strategies" in said else said)["answers"]: print(each["token_ids"], each["text"])'; }
 here=(--cluster one.toml --prompts prompts.jsonl --max-new-tokens 4)
 expect "a local run is planned for the model that runs" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --mode local
 expect "charges that are named are those" 3 'bytes' "$ordermoe" run --model "$model" "${here[@]}" --mode local --costs mixtral-8x7b

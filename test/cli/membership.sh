@@ -57,7 +57,7 @@ done
 
 # ------------------------------------------------------------------------------------------------ joining
 
-expect "a host without a plan is checked" 0 's4 .* it has no plan, and fetches the one in force' "$ordermoe" cluster check --config edge/nodes/s4/node.toml
+expect "a host without a plan is checked" 0 's4 .*it has no plan, and fetches the one in force' "$ordermoe" cluster check --config edge/nodes/s4/node.toml
 start s4
 waits() { grep -q 'plan.refused peer=s[0-3] .*expected a node of the member list' edge/nodes/s4/log; }
 eventually waits || fail "the spare does not ask for the plan: $(tail -n 3 edge/nodes/s4/log)"

@@ -7,10 +7,12 @@
 #include <boost/test/unit_test.hpp>
 #include <utility>
 
-namespace ordermoe::net::http_detail {
+namespace ordermoe {
 
 namespace {
 
+using namespace net;
+using namespace net::http_detail;
 using boost::system::error_code;
 
 /// A peer that has said one request, and what is written to it, write by write.
@@ -66,6 +68,7 @@ struct scene {
     run();
   }
   void run() {
+    io.restart();
     while (io.poll() > 0) {
     }
   }
@@ -125,4 +128,4 @@ BOOST_AUTO_TEST_CASE(a_connection_that_is_closed_within_a_turn_is_written_nothin
 
 BOOST_AUTO_TEST_SUITE_END()
 
-}  // namespace ordermoe::net::http_detail
+}  // namespace ordermoe
