@@ -1,8 +1,8 @@
 #include "setup/joining.hpp"
 
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 

@@ -201,7 +201,7 @@ bad "a node of another name" 's/^name = "s1"/name = "s9"/' 'three.toml|cluster.t
 bad "a node with another's certificate" 's/s1\.\(crt\|key\)/s0.\1/' 's0.crt: is of ordermoe://edge3/node/s0, expected node s1'
 bad "a node without a member" '/^name = "s2"/,$d; $d' 'bad.toml|members besides itself, expected 2'
 bad "a member that is no server" 's/^name = "s2"/name = "s7"/' 'its member s7 is no server'
-bad "a node whose plan is none" 's/plan.json/cluster.toml/' 'cluster.toml: .*JSON'
+bad "a node whose plan is none" 's/plan.json/cluster.toml/' 'cluster.toml:1:1: .*JSON'
 bad "a member's address" 's/^address = "127.0.0.1:[0-9]*"/address = "berlin"/' 'address of member s0: .*berlin'
 bad "an address that is taken" 's/^state = .*/state = "again"/' "cannot listen at ${address[1]}" 1
 rm edge/nodes/s1/bad.toml
