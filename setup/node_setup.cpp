@@ -534,7 +534,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   if (!plan_text) return plan_text.error();
   options.papers = std::make_shared<actors::kept_papers>(
       content->model_digest, sha256_hex(cluster_toml(content->servers)));
-  options.papers->put_plan(*plan_text, std::max<std::uint64_t>(1, plan->plan.epoch));
+  options.papers->put_plan(*plan_text, plan->plan.epoch);
   options.keep_plan = [path = file.plan, before = std::move(*plan_text),
                        papers = options.papers](const planning::plan& next) -> result<std::string> {
     auto text = with_plan(before, next);

@@ -106,9 +106,7 @@ class all_caf_connections final : public net::connections {
   }
 
   result<void> use(std::shared_ptr<const net::tls_identity>) override {
-    return error{
-        errc::unsupported,
-        "over CAF a new certificate is used after the next start"};
+    return error{errc::unsupported, "over CAF a new certificate is used after the next start"};
   }
 
   void after(std::int64_t ns, std::function<void()> what) override {

@@ -2,27 +2,24 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "config/files.hpp"
 
 namespace ordermoe::actors {
 
-std::string kept_papers::put(paper which, std::string text) {
+std::string kept_papers::put(paper which, std::string text, std::optional<std::uint64_t> epoch) {
   auto digest = sha256_hex(text);
   const std::lock_guard lock(mutex_);
   kept_[static_cast<std::size_t>(which)] = {digest,
                                             std::make_shared<const std::string>(std::move(text))};
+  if (epoch) epoch_ = *epoch;
   return digest;
 }
 
 std::string kept_papers::put_plan(std::string text, std::uint64_t epoch) {
-  auto digest = sha256_hex(text);
-  const std::lock_guard lock(mutex_);
-  kept_[static_cast<std::size_t>(paper::plan)] = {
-      digest, std::make_shared<const std::string>(std::move(text))};
-  epoch_ = epoch;
-  return digest;
+  return put(paper::plan, std::move(text), std::max<std::uint64_t>(1, epoch));
 }
 
 plan_notice kept_papers::notice() const {

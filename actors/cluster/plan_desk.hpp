@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "actors/cluster/control.hpp"
@@ -20,8 +21,9 @@ class kept_papers {
   kept_papers(std::string model, std::string cluster_file)
       : model_(std::move(model)), cluster_file_(std::move(cluster_file)) {}
 
-  /// In the place of the one before; gives its digest.
-  std::string put(paper which, std::string text);
+  /// In the place of the one before; gives its digest. `epoch`: of a plan.
+  std::string put(paper which, std::string text, std::optional<std::uint64_t> epoch = {});
+  /// A plan that was never changed has no epoch in its file: it is the first.
   std::string put_plan(std::string text, std::uint64_t epoch);
   /// Precondition: plan and profile were put.
   plan_notice notice() const;
