@@ -165,6 +165,13 @@ bool same(const om::http_request& a, const om::http_request& b) {
          a.body == b.body;
 }
 
+/// A request that never ends may be refused as soon as it makes no sense, or only where more of it comes: the parser looks at
+/// fields as they come, or once all are there, by how they are cut. Otherwise no answer differs.
+bool same_answers(const heard& a, const heard& b) {
+  return a.answers.starts_with(b.answers) && a.refused >= b.refused &&
+         (a.refused > b.refused) == (a.answers.size() > b.answers.size());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -182,7 +189,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto whole = run(text, options, {one_reading, one_reading, one_reading});
   ORDERMOE_CHECK(std::ranges::equal(in_pieces.requests, whole.requests, same),
                  "the same bytes in other pieces are other requests");
-  ORDERMOE_CHECK(in_pieces.answers == whole.answers && in_pieces.refused == whole.refused,
+  ORDERMOE_CHECK(same_answers(in_pieces, whole) || same_answers(whole, in_pieces),
                  "the same bytes in other pieces have other answers");
   return 0;
 }
