@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/string.hpp>
@@ -61,7 +62,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t read_bytes = 16u << 10;
 /// That wait for the request before to be answered; more are not read.
 constexpr std::size_t most_ahead = 64u << 10;
 constexpr std::size_t most_shown = 40;
@@ -165,8 +165,7 @@ void connection::read() {
   if (reading_ || state_ == state::closed) return;
   if (state_ == state::answering && in_.size() > most_ahead) return;
   reading_ = true;
-  const auto to = in_.prepare(read_bytes);
-  stream_->read(static_cast<char*>(to.data()), to.size(),
+  stream_->read(read_.data(), read_.size(),
                 [self = shared_from_this()](const error_code& problem, std::size_t n) {
                   self->take(problem, n);
                 });
@@ -179,7 +178,7 @@ void connection::take(const error_code& problem, std::size_t n) {
   if (problem) return close();
   if (state_ == state::lingering) return read();
   const bool begins = state_ == state::head && in_.size() == 0 && n > 0;
-  in_.commit(n);
+  in_.commit(asio::buffer_copy(in_.prepare(n), asio::buffer(read_, n)));
   if (begins) set_timer(side_.options.limits.header_time);
   advance();
   read();

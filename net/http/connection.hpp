@@ -81,6 +81,8 @@ class connection final : public std::enable_shared_from_this<connection> {
   std::optional<clock::time_point> due_;       ///< When it is too late; none: never.
   std::optional<clock::time_point> rings_at_;  ///< The timer, and not after it is due.
   bool reading_ = false;
+  /// Of the read that is under way. Not a part of in_, which moves where it is consumed meanwhile.
+  std::array<char, 16u << 10> read_;
   boost::beast::flat_buffer in_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   http_request request_;  ///< Its fields, once they are here.

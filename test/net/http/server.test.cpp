@@ -111,6 +111,15 @@ BOOST_AUTO_TEST_CASE(one_connection_carries_several_requests_also_at_once) {
   BOOST_TEST(rest.ends_with("GET /4  "));
 }
 
+BOOST_AUTO_TEST_CASE(what_comes_behind_requests_that_waited_is_taken_as_it_came) {
+  const echo running;
+  raw_client client(running.at);
+  client.send("GET /kept HTTP/1.1\r\n\r\nPOST /waits HTTP/1.1\r\nContent-Length: 5\r\n\r\nfirst");
+  BOOST_TEST(client.until("POST /waits  first").ends_with("POST /waits  first"));
+  client.send("PUT /later HTTP/1.1\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlast");
+  BOOST_TEST(client.all().ends_with("PUT /later  last"));
+}
+
 BOOST_AUTO_TEST_CASE(a_body_may_come_in_chunks_and_after_leave_was_asked) {
   const echo running;
   raw_client client(running.at);
