@@ -309,8 +309,9 @@ void peer_book::dial(const peer_ptr& to, stream which) {
 
 void peer_book::could_not_reach(const peer_ptr& to, stream which, const error& why) {
   retry_later(*to, which);
-  if (to->dialled_of(which).told.is_new(why.message))
-    tell(fmt::format("{} ({})", to->spec.name, to_string(*to->spec.at)), why);
+  if (!to->dialled_of(which).told.is_new(why.message)) return;
+  tell(fmt::format("{} ({})", to->spec.name, to_string(*to->spec.at)), why);
+  call_user([&] { user_.could_not_reach(to->id, why); });
 }
 
 void peer_book::retry_later(peer& to, stream which) {

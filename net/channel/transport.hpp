@@ -62,6 +62,8 @@ class transport_user {
   virtual void client_came(peer_id id, const certificate_name& who) = 0;
   /// Somebody was turned away, or cannot be reached: who, and why.
   virtual void problem(const std::string& who, const error& why) = 0;
+  /// Behind problem(), where a node of the list cannot be reached: which one.
+  virtual void could_not_reach(peer_id, const error&) {}
 };
 
 struct peer_figures {

@@ -25,6 +25,7 @@
 #include "config/log_events.hpp"
 #include "net/channel/transport.hpp"
 #include "net/identity/certificates.hpp"
+#include "net/identity/revocations.hpp"
 #include "test/actors/living.hpp"
 
 /// A cluster of nodes in one process, on loopback, on the wall clock: nothing here depends on how long anything takes, but
@@ -71,6 +72,11 @@ class scratch_authority {
         net::tls_identity::load(folder_ / "ca.crt", certificate, folder_ / (name + ".key"));
     ORDERMOE_CHECK(loaded.has_value(), loaded ? "" : loaded.error().message);
     return *loaded;
+  }
+  /// Identities that are loaded from now on know it.
+  void revoke(const std::string& name) const {
+    const auto revoked = net::revoke(folder_, name, net::revoke_which::all);
+    ORDERMOE_CHECK(revoked.has_value(), revoked ? "" : revoked.error().message);
   }
 
  private:
@@ -159,6 +165,10 @@ class bare_end final : public net::transport_user {
     const std::lock_guard lock(mutex_);
     return client_;
   }
+  std::optional<net::peer_id> latest_client() const {
+    const std::lock_guard lock(mutex_);
+    return latest_client_;
+  }
   /// From now on it takes in what comes, and what has come.
   void take_in() {
     const std::lock_guard lock(mutex_);
@@ -177,6 +187,7 @@ class bare_end final : public net::transport_user {
   void client_came(net::peer_id id, const net::certificate_name&) override {
     const std::lock_guard lock(mutex_);
     if (!client_) client_ = id;
+    latest_client_ = id;
   }
   void problem(const std::string&, const error&) override {}
 
@@ -189,7 +200,7 @@ class bare_end final : public net::transport_user {
   bool takes_in_;
   std::unique_ptr<net::transport> transport_;
   std::vector<net::session_event> events_;
-  std::optional<net::peer_id> client_;
+  std::optional<net::peer_id> client_, latest_client_;
 };
 
 /// Servers 0, 1 and 2 of the tiny model. The highest begins, so that whoever dials knows the port.
