@@ -237,11 +237,17 @@ BOOST_AUTO_TEST_CASE(what_a_broken_connection_carried_ends_once_and_another_is_m
   world.await_frames(0, 2);
   world.await_frames(1, 1);
   const auto first_client = world.node[0]->latest_client();
+  between.lead_nowhere();
   between.cut();
   BOOST_TEST(lost.has_ended());
   BOOST_TEST(says(lost.problem(), "s0 went away: "), lost.problem());
   BOOST_TEST(n_orders == 1);
   BOOST_TEST(says(told, "s0 went away: "), told);
+  // Its session could still come back, but nothing that it carried would.
+  heard meanwhile;
+  world.ask(0, meanwhile);
+  BOOST_TEST(meanwhile.problem() == "s0 is not connected");
+  between.lead_to(world.at(0));
   BOOST_REQUIRE(eventually([&] { return world.node[0]->latest_client() != first_client; }));
   world.await_up(2);
   // What was asked before is nobody's any more.
