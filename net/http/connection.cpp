@@ -95,18 +95,16 @@ class exchange final : public http_exchange {
   void respond(int status, const http_fields& fields, std::string_view body) override {
     if (std::exchange(is_answered_, true) || !of_->is_current(number_)) return;
     of_->put_head(status, fields, body.size());
-    if (!of_->has_no_body_) of_->out_ += body;
+    of_->put_body(body);
     of_->finish();
   }
   void begin_stream(int status, const http_fields& fields) override {
     if (of_->is_current(number_)) of_->put_head(status, fields, std::nullopt);
   }
-  void write(std::string_view part) override {
-    if (!is_answered_ && of_->is_current(number_)) of_->put(part);
-  }
+  void write(std::string_view part) override { of_->put(number_, part); }
   void end() override {
     if (std::exchange(is_answered_, true) || !of_->is_current(number_)) return;
-    if (of_->is_chunked_) of_->out_ += "0\r\n\r\n";
+    of_->end_stream();
     of_->finish();
   }
   void on_gone(std::function<void()> told) override {
@@ -140,7 +138,12 @@ void connection::close() {
   if (std::exchange(state_, state::closed) == state::closed) return;
   due_.reset();
   timer_.cancel();
-  stream_->close();
+  {
+    const std::lock_guard lock(mutex_);
+    streams_ = 0;
+    out_.clear();
+    stream_->close();
+  }
   const auto gone = std::exchange(gone_, {});
   const auto self = shared_from_this();
   side_.forget(this);
@@ -196,6 +199,7 @@ void connection::advance() {
   if (!told_to_continue_ &&
       boost::beast::iequals(parser_->get()[http::field::expect], "100-continue")) {
     told_to_continue_ = true;
+    const std::lock_guard lock(mutex_);
     out_ += "HTTP/1.1 100 Continue\r\n\r\n";
     flush();
   }
@@ -280,8 +284,11 @@ void connection::dispatch() {
   keeps_alive_ = message.keep_alive();
   is_old_ = message.version() < 11;
   has_no_body_ = request.method == "HEAD";
-  is_complete_ = is_chunked_ = false;
   ++number_;
+  {
+    const std::lock_guard lock(mutex_);
+    is_complete_ = is_chunked_ = false;
+  }
   ++side_.figures.requests;
   side_.handler(std::make_shared<exchange>(shared_from_this(), number_, std::move(request)));
 }
@@ -290,6 +297,7 @@ void connection::dispatch() {
 
 void connection::put_head(int status, const http_fields& fields,
                           std::optional<std::size_t> length) {
+  const std::lock_guard lock(mutex_);
   auto to = std::back_inserter(out_);
   fmt::format_to(to, "HTTP/1.{} {} {}\r\n", is_old_ ? 0 : 1, status, reason_of(status));
   for (const auto& [name, value] : fields) fmt::format_to(to, "{}: {}\r\n", name, value);
@@ -305,11 +313,19 @@ void connection::put_head(int status, const http_fields& fields,
   else if (is_old_)
     out_ += "Connection: keep-alive\r\n";
   out_ += "\r\n";
-  if (!length) flush();
+  if (length) return;
+  if (!has_no_body_) streams_ = number_;
+  flush();
 }
 
-void connection::put(std::string_view part) {
-  if (part.empty() || has_no_body_) return;
+void connection::put_body(std::string_view body) {
+  const std::lock_guard lock(mutex_);
+  if (!has_no_body_) out_ += body;
+}
+
+void connection::put(std::uint64_t number, std::string_view part) {
+  const std::lock_guard lock(mutex_);
+  if (part.empty() || streams_ == 0 || number != streams_) return;
   if (is_chunked_) {
     std::array<char, 16> digits;
     const auto end = std::to_chars(digits.begin(), digits.end(), part.size(), 16).ptr;
@@ -326,27 +342,67 @@ void connection::put(std::string_view part) {
   flush();
 }
 
+void connection::end_stream() {
+  const std::lock_guard lock(mutex_);
+  if (is_chunked_ && !has_no_body_) out_ += "0\r\n\r\n";
+  streams_ = 0;
+}
+
 void connection::finish() {
-  is_complete_ = true;
   gone_ = {};
-  flush();
+  const std::lock_guard lock(mutex_);
+  is_complete_ = true;
+  if (!out_.empty() || !writing_.empty()) return flush();
+  // All of it was written as it came, and nothing is to be said behind it.
+  asio::post(side_.io, [self = shared_from_this()] { self->written({}); });
+}
+
+namespace {
+
+/// What the calling thread has put and not written.
+struct writing_turn {
+  const server_side* of = nullptr;  ///< Null: it writes at once.
+  std::vector<std::shared_ptr<connection>> unwritten;
+};
+thread_local writing_turn turn;
+
+}  // namespace
+
+void server_side::begin_turn() {
+  turn.of = this;
 }
 
 void server_side::end_turn() {
-  is_turn = false;
-  for (const auto& each : std::exchange(unwritten, {})) {
-    each->awaits_turn_ = false;
+  turn.of = nullptr;
+  for (const auto& each : std::exchange(turn.unwritten, {})) {
+    const std::lock_guard lock(each->mutex_);
     each->write_out();
   }
 }
 
 void connection::flush() {
-  if (!side_.is_turn) return write_out();
-  if (!std::exchange(awaits_turn_, true)) side_.unwritten.push_back(shared_from_this());
+  if (turn.of != &side_) return write_out();
+  auto& unwritten = turn.unwritten;
+  if (unwritten.empty() || unwritten.back().get() != this) unwritten.push_back(shared_from_this());
 }
 
+/// A part of a stream is written by whoever has it, as far as there is room: most find some, and nobody has to be woken. What
+/// needs time, or ends the answer, is the server's own thread's.
 void connection::write_out() {
-  if (!writing_.empty() || out_.empty() || state_ == state::closed) return;
+  if (!writing_.empty() || out_.empty()) return;
+  if (streams_ != 0) out_.erase(0, stream_->write_now(out_));
+  if (out_.empty()) return;
+  if (side_.is_here()) return begin_writing();
+  if (std::exchange(is_called_, true)) return;
+  asio::post(side_.io, [self = shared_from_this()] {
+    const std::lock_guard lock(self->mutex_);
+    self->is_called_ = false;
+    if (self->writing_.empty() && !self->out_.empty()) self->begin_writing();
+  });
+}
+
+void connection::begin_writing() {
+  if (state_ == state::closed) return;
   writing_.swap(out_);
   if (state_ != state::body) set_timer(side_.options.limits.write_time);
   stream_->write(writing_, [self = shared_from_this()](const error_code& problem, std::size_t) {
@@ -355,13 +411,20 @@ void connection::write_out() {
 }
 
 void connection::written(const error_code& problem) {
+  std::unique_lock lock(mutex_);
   writing_.clear();
   if (state_ == state::closed) return;
-  if (problem) return close();
-  if (!out_.empty()) return flush();
+  if (problem) {
+    lock.unlock();
+    return close();
+  }
+  write_out();
+  if (!writing_.empty()) return;
+  const bool is_complete = is_complete_;
+  lock.unlock();
   if (state_ == state::answering) {
     due_.reset();
-    if (!is_complete_) return;
+    if (!is_complete) return;
     if (!keeps_alive_) return linger();
     begin_request();
     advance();
@@ -377,7 +440,7 @@ void connection::refuse(int status, std::string_view what) {
   const auto body =
       side_.options.problem_body ? side_.options.problem_body(status, what) : std::string(what);
   put_head(status, {{"Content-Type", side_.options.problem_type}}, body.size());
-  out_ += body;
+  put_body(body);
   finish();
 }
 

@@ -8,10 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <thread>
 
 #include "net/http/server.hpp"
 #include "net/http/stream.hpp"
@@ -19,18 +20,19 @@
 /// One connection of a server (README.md has its states). Of net/http's sources alone.
 namespace ordermoe::net::http_detail {
 
-/// What connections share; it outlives them.
+/// What connections share; it outlives them. Its own thread, which is the one that makes it where nothing else is said, does
+/// everything but what is said to be done on any.
 struct server_side {
   boost::asio::io_context& io;
   const http_server_options& options;
   const http_handler& handler;
   http_figures figures;
   std::function<void(const class connection*)> forget;
-  /// Between begin_turn() and end_turn() what is written waits, so that what belongs together is one write.
-  bool is_turn = false;
-  std::vector<std::shared_ptr<class connection>> unwritten{};  ///< Of this turn.
+  std::thread::id own = std::this_thread::get_id();
 
-  void begin_turn() { is_turn = true; }
+  bool is_here() const { return std::this_thread::get_id() == own; }
+  /// Between these two what the calling thread writes waits, so that what belongs together is one write. On any thread.
+  void begin_turn();
   void end_turn();
 };
 
@@ -67,10 +69,17 @@ class connection final : public std::enable_shared_from_this<connection> {
     return state_ == state::answering && number == number_;
   }
   void put_head(int status, const http_fields& fields, std::optional<std::size_t> length);
-  void put(std::string_view part);
+  void put_body(std::string_view body);
+  /// Of a stream that has begun and not ended; else nothing. On any thread.
+  void put(std::uint64_t number, std::string_view part);
+  /// Nothing more is put into the stream.
+  void end_stream();
   void finish();
+  /// Lock held, and so beneath. On any thread.
   void flush();
   void write_out();
+  /// On the server's own thread.
+  void begin_writing();
   void written(const boost::system::error_code& problem);
 
   server_side& side_;
@@ -89,11 +98,14 @@ class connection final : public std::enable_shared_from_this<connection> {
   bool has_head_ = false, told_to_continue_ = false;
   // Of the answer:
   std::uint64_t number_ = 0;
-  bool keeps_alive_ = false, is_old_ = false, is_chunked_ = false, has_no_body_ = false;
-  bool is_complete_ = false;
+  bool keeps_alive_ = false, is_old_ = false, has_no_body_ = false;
   std::function<void()> gone_;
+
+  std::mutex mutex_;  ///< Of everything below, and of the stream where it is closed or written to.
+  std::uint64_t streams_ = 0;  ///< The number of the answer that is put in parts; 0: none is.
+  bool is_chunked_ = false, is_complete_ = false;
   std::string out_, writing_;
-  bool awaits_turn_ = false;  ///< Is among the unwritten.
+  bool is_called_ = false;  ///< The server's own thread will write.
 };
 
 }  // namespace ordermoe::net::http_detail

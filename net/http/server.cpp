@@ -112,11 +112,15 @@ class http_server::content {
     error_code problem;
     listens_at_ = {options_.listen.host, acceptor_.local_endpoint(problem).port()};
     accept();
-    thread_ = std::thread([this] { io_.run(); });
+    thread_ = std::thread([this] {
+      side_.own = std::this_thread::get_id();
+      io_.run();
+    });
     return {};
   }
 
   const address& listens_at() const { return listens_at_; }
+  http_detail::server_side& side() { return side_; }
   http_figures figures() const {
     auto now = side_.figures;
     now.connections = connections_.size();
@@ -229,6 +233,12 @@ address http_server::listens_at() const {
 }
 void http_server::post(std::function<void()> what) {
   content_->post(std::move(what));
+}
+void http_server::begin_turn() {
+  content_->side().begin_turn();
+}
+void http_server::end_turn() {
+  content_->side().end_turn();
 }
 http_figures http_server::figures() const {
   return content_->figures();

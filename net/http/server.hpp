@@ -45,14 +45,15 @@ struct http_server_options {
 };
 
 /// One request and its answer: respond() once, or begin_stream(), write() as often as wanted and end(). Only on the
-/// server's thread. Where it is destroyed without an answer, the connection is closed.
+/// server's thread, but for write(). Where it is destroyed without an answer, the connection is closed.
 class http_exchange {
  public:
   virtual ~http_exchange() = default;
   virtual const http_request& request() const = 0;
   virtual void respond(int status, const http_fields& fields, std::string_view body) = 0;
   virtual void begin_stream(int status, const http_fields& fields) = 0;
-  /// Nothing where the peer is gone.
+  /// Nothing where the peer is gone, and but for between begin_stream() and end(). On any thread: parts stand in the order of the
+  /// calls, and whoever has one writes it, where there is room, so that no other thread is woken for it.
   virtual void write(std::string_view part) = 0;
   virtual void end() = 0;
   /// The peer went away before the answer was written, or does not read it. Called once at most, and never after the answer is
@@ -81,6 +82,10 @@ class http_server {
   address listens_at() const;
   /// Does something on the server's thread, from any thread, in the order of the calls; nothing after stop().
   void post(std::function<void()> what);
+  /// What the calling thread writes between these two waits for the end, so that what belongs together is one write. What is
+  /// posted is done within such a turn.
+  void begin_turn();
+  void end_turn();
   http_figures figures() const;  ///< Of the server's thread.
   /// Cuts all connections, whose exchanges are told that their peers are gone. Not on its own thread.
   void stop();

@@ -1,5 +1,7 @@
 #include "net/http/stream.hpp"
 
+#include <sys/socket.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
@@ -30,6 +32,12 @@ class plain final : public byte_stream {
   }
   void write(std::string_view what, done told) override {
     asio::async_write(socket_, asio::buffer(what.data(), what.size()), std::move(told));
+  }
+  /// What is wrong, write() will meet again.
+  std::size_t write_now(std::string_view what) override {
+    const auto n =
+        ::send(socket_.native_handle(), what.data(), what.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n > 0 ? static_cast<std::size_t>(n) : 0;
   }
   void end_writing() override {
     error_code ignored;

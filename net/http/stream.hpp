@@ -21,6 +21,9 @@ class byte_stream {
   virtual void read(char* to, std::size_t most, done told) = 0;
   /// All of it; the text must live until told.
   virtual void write(std::string_view what, done told) = 0;
+  /// How much of it is written at once: what there is room for, or nothing. While no write() is under way; on any thread,
+  /// but not beside end_writing() or close().
+  virtual std::size_t write_now(std::string_view) { return 0; }
   /// Says that nothing more is written.
   virtual void end_writing() = 0;
   virtual void close() = 0;

@@ -5,6 +5,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace ordermoe {
@@ -21,6 +23,9 @@ class noting_stream final : public byte_stream {
   struct state {
     std::string says;
     std::vector<std::string> writes;
+    std::vector<std::string> writes_now;
+    std::size_t room = 0;  ///< For what is written at once.
+    bool has_ended = false;
     done reader;
   };
   noting_stream(boost::asio::io_context& io, std::shared_ptr<state> of)
@@ -41,7 +46,13 @@ class noting_stream final : public byte_stream {
     state_->writes.emplace_back(what);
     boost::asio::post(io_, [n = what.size(), told = std::move(told)] { told({}, n); });
   }
-  void end_writing() override {}
+  std::size_t write_now(std::string_view what) override {
+    const auto n = std::min(state_->room, what.size());
+    if (n > 0) state_->writes_now.emplace_back(what.substr(0, n));
+    state_->room -= n;
+    return n;
+  }
+  void end_writing() override { state_->has_ended = true; }
   void close() override {
     // Whoever reads has the connection, which has this.
     if (auto reader = std::exchange(state_->reader, {}))
@@ -55,8 +66,8 @@ class noting_stream final : public byte_stream {
 
 /// A connection whose request has come and is not answered.
 struct scene {
-  scene() {
-    peer->says = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+  explicit scene(std::string says = "GET / HTTP/1.1\r\nHost: a\r\n\r\n") {
+    peer->says = std::move(says);
     made = std::make_shared<connection>(side, std::make_unique<noting_stream>(io, peer), "peer");
     made->open();
     run();
@@ -114,6 +125,85 @@ BOOST_AUTO_TEST_CASE(what_is_said_in_one_turn_is_one_write) {
   at.side.begin_turn();
   at.side.end_turn();
   BOOST_TEST(at.peer->writes.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(what_there_is_room_for_is_written_at_once_and_the_rest_behind_it) {
+  scene at;
+  at.options.limits.write_time = std::chrono::seconds(1);
+  at.asked->begin_stream(200, {});
+  at.run();
+  at.peer->room = 4;
+  at.side.begin_turn();
+  at.asked->write("a");
+  at.asked->write("b");
+  BOOST_TEST(at.peer->writes_now.empty());
+  at.side.end_turn();
+  BOOST_TEST((at.peer->writes_now == std::vector<std::string>{"1\r\na"}));
+  BOOST_TEST(at.peer->writes.back() == "\r\n1\r\nb\r\n");
+  // While that is under way nothing overtakes it.
+  at.peer->room = 100;
+  at.asked->write("c");
+  BOOST_TEST(at.peer->writes_now.size() == 1u);
+  at.run();
+  BOOST_TEST(at.peer->writes_now.back() == "1\r\nc\r\n");
+  BOOST_TEST(at.peer->writes.size() == 2u);
+  // Nobody waits for the peer any more.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  at.run();
+  at.asked->write("d");
+  BOOST_TEST(at.peer->writes_now.back() == "1\r\nd\r\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_without_an_end_of_its_own_ends_with_its_connection) {
+  scene at("GET / HTTP/1.0\r\n\r\n");
+  at.peer->room = 1000;
+  at.asked->begin_stream(200, {});
+  at.asked->write("a");
+  BOOST_TEST(at.peer->writes_now.back() == "a");
+  at.asked->end();
+  at.run();
+  BOOST_TEST(at.peer->writes.empty());
+  BOOST_TEST(at.peer->has_ended);
+}
+
+BOOST_AUTO_TEST_CASE(a_stream_for_who_wants_the_fields_alone_has_no_body) {
+  scene at("HEAD / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+  at.asked->begin_stream(200, {});
+  at.asked->write("a");
+  at.asked->end();
+  at.run();
+  BOOST_TEST_REQUIRE(at.peer->writes.size() == 1u);
+  BOOST_TEST(at.peer->writes[0].ends_with("\r\n\r\n"));
+  BOOST_TEST(at.peer->writes[0].find("\r\n0\r\n") == std::string::npos);
+  BOOST_TEST(at.asked->request().path == "/b");
+}
+
+BOOST_AUTO_TEST_CASE(what_another_thread_has_no_room_for_the_servers_own_writes) {
+  scene at;
+  at.asked->begin_stream(200, {});
+  at.run();
+  std::thread([&] {
+    at.asked->write("a");
+    at.asked->write("b");
+  }).join();
+  BOOST_TEST(at.peer->writes.size() == 1u);
+  at.run();
+  BOOST_TEST_REQUIRE(at.peer->writes.size() == 2u);
+  BOOST_TEST(at.peer->writes.back() == "1\r\na\r\n1\r\nb\r\n");
+}
+
+BOOST_AUTO_TEST_CASE(what_comes_after_the_end_or_the_peer_is_gone_is_not_written) {
+  for (const bool ends : {true, false}) {
+    scene at;
+    at.peer->room = 1000;
+    at.asked->begin_stream(200, {});
+    ends ? at.asked->end() : at.made->close();
+    at.run();
+    const auto n = at.peer->writes_now.size() + at.peer->writes.size();
+    std::thread([&] { at.asked->write("late"); }).join();
+    at.run();
+    BOOST_TEST(at.peer->writes_now.size() + at.peer->writes.size() == n);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_connection_that_is_closed_within_a_turn_is_written_nothing) {

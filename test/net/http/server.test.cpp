@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -257,6 +258,48 @@ BOOST_AUTO_TEST_CASE(a_stream_comes_part_by_part) {
   BOOST_TEST(client.until("0\r\n\r\n") == "3\r\ntwo\r\n0\r\n\r\n");
   client.send("GET /after HTTP/1.1\r\n\r\n");
   BOOST_TEST(client.until("/after").ends_with("GET /after"));
+}
+
+BOOST_AUTO_TEST_CASE(a_part_is_written_by_whoever_has_it) {
+  echo running;
+  raw_client client(running.at);
+  client.send("GET /keep HTTP/1.1\r\n\r\n");
+  const auto kept = running.wait_for_kept();
+  running.server->post([kept] { kept->begin_stream(200, {}); });
+  client.until("\r\n\r\n");
+  std::promise<void> held, release;
+  running.server->post([&] {
+    held.set_value();
+    release.get_future().wait();
+  });
+  held.get_future().wait();
+  running.server->begin_turn();
+  kept->write("one");
+  kept->write("two");
+  running.server->end_turn();
+  BOOST_TEST(client.until("two\r\n") == "3\r\none\r\n3\r\ntwo\r\n");
+  release.set_value();
+  running.server->post([kept] { kept->end(); });
+  BOOST_TEST(client.until("0\r\n\r\n") == "0\r\n\r\n");
+}
+
+BOOST_AUTO_TEST_CASE(what_another_thread_says_faster_than_it_is_read_comes_whole_and_in_order) {
+  constexpr std::size_t n_parts = 100, part_bytes = 10'000;
+  echo running;
+  raw_client client(running.at, 4096);
+  client.send("GET /keep HTTP/1.1\r\n\r\n");
+  const auto kept = running.wait_for_kept();
+  running.server->post([kept] { kept->begin_stream(200, {}); });
+  client.until("\r\n\r\n");
+  std::string expected;
+  for (std::size_t i = 0; i < n_parts; ++i) {
+    const std::string part(part_bytes, static_cast<char>('a' + i % 26));
+    expected += "2710\r\n" + part + "\r\n";
+    kept->write(part);
+  }
+  running.server->post([kept] { kept->end(); });
+  const bool is_whole = client.until("\r\n0\r\n\r\n") == expected + "0\r\n\r\n";
+  BOOST_TEST(is_whole);
 }
 
 BOOST_AUTO_TEST_CASE(whoever_answers_is_told_that_the_peer_is_gone) {
