@@ -21,6 +21,11 @@ class backend {
   virtual ~backend() = default;
   /// The number of the request. The sink may be called before it returns; on_end comes once, whatever happens, but for stop().
   virtual std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) = 0;
+  /// Whether tokens are told on a thread that has nothing better to do than to see them written, those that came together between
+  /// these two calls; else neither is ever called, and who is told must hand on. Before the first request.
+  virtual bool tell_in_turns(std::function<void()> /*begin*/, std::function<void()> /*end*/) {
+    return false;
+  }
   virtual void cancel(std::uint64_t request) = 0;
   /// Whether there is somebody to ask: servers in this process, which have a plan once they are started, or a session with a node
   /// of the cluster.

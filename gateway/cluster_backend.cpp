@@ -30,6 +30,10 @@ class cluster_backend final : public backend {
   std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
     return nodes_->submit_to_any(std::move(wanted), std::move(sink));
   }
+  bool tell_in_turns(std::function<void()> begin, std::function<void()> end) override {
+    nodes_->tell_in({std::move(begin), std::move(end)});
+    return true;
+  }
   void cancel(std::uint64_t request) override { nodes_->cancel(request); }
   bool is_ready() const override { return nodes_->n_up() > 0; }
 

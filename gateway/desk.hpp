@@ -41,8 +41,10 @@ class desk {
   /// The backend is not asked from here any more when it returns; what waits for a status is left. Once the server has
   /// stopped, and before the backend does. Not on the server's thread.
   void stop();
-  void use(net::http_server& server) {
+  /// `tells_in_turns`: backend::tell_in_turns.
+  void use(net::http_server& server, bool tells_in_turns) {
     server_ = &server;
+    tells_in_turns_ = tells_in_turns;
     orders_.use(server);
   }
 
@@ -52,6 +54,7 @@ class desk {
   const gateway_options& options() const { return options_; }
   backend& behind() { return behind_; }
   net::http_server& server() { return *server_; }
+  bool tells_in_turns() const { return tells_in_turns_; }
   gateway_figures& figures() { return figures_; }
   std::uint64_t random() { return random_(); }
   std::string new_id(const char* kind);
@@ -107,6 +110,7 @@ class desk {
   backend& behind_;
   order_desk orders_;
   net::http_server* server_ = nullptr;
+  bool tells_in_turns_ = false;
   gateway_figures figures_;
   std::mt19937_64 random_;
   std::deque<std::shared_ptr<job>> waiting_;

@@ -85,7 +85,8 @@ class gateway::content {
                                         });
     if (!made) return explained(made.error());
     server_ = std::move(*made);
-    desk_.use(*server_);
+    desk_.use(*server_, behind_->tell_in_turns([to = server_.get()] { to->begin_turn(); },
+                                               [to = server_.get()] { to->end_turn(); }));
     has_server_ = true;
     has_server_.notify_all();
     return {};

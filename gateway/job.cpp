@@ -107,13 +107,27 @@ actors::answer_sink job::sink_of(std::size_t i) {
   auto& server = desk_.server();
   actors::answer_sink made;
   if (order_.how.stream || order_.how.logprobs)
-    made.on_token = [self = shared_from_this(), &server, i](const actors::answer_token& told) {
-      server.post([self, i, told] { self->take(i, told); });
+    made.on_token = [self = shared_from_this(), i](const actors::answer_token& told) {
+      self->hear(i, told);
     };
   made.on_end = [self = shared_from_this(), &server, i](const actors::request_outcome& told) {
     server.post([self, i, told] { self->end(i, told); });
   };
   return made;
+}
+
+void job::hear(std::size_t i, const actors::answer_token& told) {
+  const std::size_t counts = desk_.tells_in_turns() ? 1 : 0;
+  if (counts > 0) {
+    const std::lock_guard lock(mutex_);
+    if (writer_ && n_posted_ == 0) return take(i, told);
+    ++n_posted_;
+  }
+  desk_.server().post([self = shared_from_this(), i, told, counts] {
+    const std::lock_guard lock(self->mutex_);
+    self->n_posted_ -= counts;
+    self->take(i, told);
+  });
 }
 
 // ------------------------------------------------------------------------------------- what comes
@@ -194,24 +208,30 @@ void job::end(std::size_t i, actors::request_outcome told) {
                                   .code = "cancelled"});
   count(of);
   if (order_.how.stream) {
+    const std::lock_guard lock(mutex_);
     begin_stream();
-    const auto tail = text_of(of, of.outcome.text_tail);
-    chunk_content last;
-    if (!tail.empty()) {
-      last.text = tail;
-      put(i, last);
-    }
-    last.text = {};
-    last.finish = finish;
-    // Whoever states a budget learns which one was in force, with or without the usage of all.
-    if (order_.how.quality_percent) last.quality = quality_of(of.outcome);
-    put(i, last);
+    put_end(i, finish);
   }
   if (std::ranges::all_of(choices_, &choice::has_ended)) this->finish();
 }
 
+void job::put_end(std::size_t i, const std::string& finish) {
+  auto& of = choices_[i];
+  const auto tail = text_of(of, of.outcome.text_tail);
+  chunk_content last;
+  if (!tail.empty()) {
+    last.text = tail;
+    put(i, last);
+  }
+  last.text = {};
+  last.finish = finish;
+  // Whoever states a budget learns which one was in force, with or without the usage of all.
+  if (order_.how.quality_percent) last.quality = quality_of(of.outcome);
+  put(i, last);
+}
+
 void job::finish() {
-  is_over_ = true;
+  set_over();
   if (order_.how.stream) {
     if (order_.how.include_usage) from_->write(writer_->usage(usage()));
     from_->write(last_event);
@@ -275,8 +295,14 @@ void job::count(choice& of) {
 
 // ------------------------------------------------------------------------------------- what goes wrong
 
-void job::fail(const api_problem& why) {
+/// No token is written any more.
+void job::set_over() {
+  const std::lock_guard lock(mutex_);
   is_over_ = true;
+}
+
+void job::fail(const api_problem& why) {
+  set_over();
   count_the_rest("error");
   cancel_the_rest();
   if (!writer_) return refuse(*from_, why);
@@ -286,12 +312,13 @@ void job::fail(const api_problem& why) {
 }
 
 void job::turn_away(const api_problem& why) {
-  is_over_ = true;
+  set_over();
   refuse(*from_, why);
 }
 
 void job::gone() {
-  if (std::exchange(is_over_, true)) return;
+  if (is_over_) return;
+  set_over();
   count_the_rest("abort");
   has_started_ ? cancel_the_rest() : desk_.forget(this);
 }

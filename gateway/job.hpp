@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace ordermoe::gateway {
 
-/// One request for answers: README.md has its states. On the server's thread.
+/// One request for answers: README.md has its states. On the server's thread, but for hear().
 class job final : public std::enable_shared_from_this<job> {
  public:
   /// What is asked for.
@@ -42,14 +43,21 @@ class job final : public std::enable_shared_from_this<job> {
   };
 
   actors::answer_sink sink_of(std::size_t i);
+  /// A token, on the thread that tells it: of a stream that has begun, and of which nothing is on its way to the server's
+  /// thread, it is written there, where whoever tells it has time for that.
+  void hear(std::size_t i, const actors::answer_token& told);
   actors::remote_request request_of(std::size_t i);
+  /// Lock held.
   void take(std::size_t i, const actors::answer_token& told);
   void end(std::size_t i, actors::request_outcome told);
   void fail(const api_problem& why);
   void finish();
   void gone();
   void cancel_the_rest();
+  void set_over();
+  // Lock held:
   void begin_stream();
+  void put_end(std::size_t i, const std::string& finish);
   std::string text_of(choice& of, std::string text) const;
   void put(std::size_t i, chunk_content content);
   token_report report_of(const actors::answer_token& told) const;
@@ -62,9 +70,14 @@ class job final : public std::enable_shared_from_this<job> {
   order order_;
   reply_head head_;
   std::vector<choice> choices_;
-  std::optional<chunk_writer> writer_;  ///< Once a stream has begun.
   std::uint64_t seed_ = 0;
-  bool has_started_ = false, is_over_ = false;
+  bool has_started_ = false;
+
+  /// Of what is streamed: of what follows, and of a choice what was told of its text.
+  std::mutex mutex_;
+  std::optional<chunk_writer> writer_;  ///< Once a stream has begun.
+  bool is_over_ = false;      ///< Changed on the server's thread alone, which reads it without.
+  std::size_t n_posted_ = 0;  ///< Tokens that are on their way to the server's thread.
 };
 
 }  // namespace ordermoe::gateway

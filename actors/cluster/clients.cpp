@@ -260,6 +260,32 @@ class cluster_clients::content final : public net::transport_user {
   void take(peer_id from, std::vector<session_event> events) override {
     // Somebody may answer before begin() has stored it.
     through_.wait(nullptr);
+    const auto turns = turns_now();
+    if (turns) turns->begin();
+    take_all(from, events);
+    if (turns) turns->end();
+  }
+
+  void client_came(peer_id, const net::certificate_name&) override {}
+  void problem(const std::string&, const error&) override {}
+
+  void could_not_reach(peer_id node, const error& why) override {
+    // Nothing that trying again would change soon.
+    set_problem(node, why.message, why.code == errc::malformed || why.code == errc::mismatch);
+  }
+
+  void tell_in(told_turns turns) {
+    const std::lock_guard lock(mutex_);
+    turns_ = std::make_shared<const told_turns>(std::move(turns));
+  }
+
+ private:
+  std::shared_ptr<const told_turns> turns_now() const {
+    const std::lock_guard lock(mutex_);
+    return turns_;
+  }
+
+  void take_all(peer_id from, const std::vector<session_event>& events) {
     std::array<std::uint64_t, net::n_lanes> used{};
     for (const auto& event : events) switch (event.kind) {
         case session_event::what::up:
@@ -286,15 +312,6 @@ class cluster_clients::content final : public net::transport_user {
       if (used[i] > 0) transport_->used(from, static_cast<net::lane>(i), used[i]);
   }
 
-  void client_came(peer_id, const net::certificate_name&) override {}
-  void problem(const std::string&, const error&) override {}
-
-  void could_not_reach(peer_id node, const error& why) override {
-    // Nothing that trying again would change soon.
-    set_problem(node, why.message, why.code == errc::malformed || why.code == errc::mismatch);
-  }
-
- private:
   /// A node as it is seen from here.
   struct node_seen {
     std::string name;
@@ -503,7 +520,8 @@ class cluster_clients::content final : public net::transport_user {
   std::atomic<net::transport*> through_ = nullptr;  ///< The same, for its own thread to wait for.
   mutable std::mutex mutex_;                        ///< Of everything below.
   std::condition_variable changed_;
-  std::vector<node_seen> nodes_;  ///< As many as at first.
+  std::vector<node_seen> nodes_;             ///< As many as at first.
+  std::shared_ptr<const told_turns> turns_;  ///< Null: nobody cares.
   std::uint64_t next_ = 0;
   std::unordered_map<std::uint64_t, waiting_answer> sinks_;
   std::map<std::uint64_t, waiting<expert_sink>> experts_;
@@ -528,6 +546,9 @@ void cluster_clients::stop() {
 }
 result<void> cluster_clients::await_one(std::chrono::milliseconds longest) {
   return content_->await_one(longest);
+}
+void cluster_clients::tell_in(told_turns turns) {
+  content_->tell_in(std::move(turns));
 }
 std::size_t cluster_clients::size() const {
   return content_->size();

@@ -59,6 +59,13 @@ class cluster_clients {
   /// Why it is not up, as it was said last; empty: nothing was said, or it is.
   std::string problem(std::size_t node) const;
 
+  /// What is called around what sinks are told together, on the thread that hears.
+  struct told_turns {
+    std::function<void()> begin, end;
+  };
+  /// From now on. Neither is called once stop() has returned.
+  void tell_in(told_turns turns);
+
   /// Gives the request's number. The sink ends with on_end, also where the node goes away.
   std::uint64_t submit(std::size_t node, remote_request wanted, answer_sink sink);
   /// Of the nodes that are up, to the one with the fewest unanswered; it fails with io where none is.

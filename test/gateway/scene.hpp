@@ -51,15 +51,28 @@ class scripted_backend final : public backend {
     std::size_t n_asked = 0;
     // Operators' orders:
     bool takes_orders = true;
+    // Whether it tells in turns, and of which gateway:
+    bool tells_in_turns = false;
+    std::function<void()> begin_turn, end_turn;
+    bool holds_submits = false, is_submitting = false;  ///< Whoever submits waits.
     std::vector<given_order> orders;
   };
   explicit scripted_backend(std::shared_ptr<state> of) : state_(std::move(of)) {}
 
   std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
-    const std::lock_guard lock(state_->mutex);
-    state_->requests[state_->next] = {std::move(wanted), std::move(sink), false};
+    std::unique_lock lock(state_->mutex);
+    const auto number = state_->next++;
+    state_->requests[number] = {std::move(wanted), std::move(sink), false};
+    state_->is_submitting = true;
     state_->changed.notify_all();
-    return state_->next++;
+    state_->changed.wait_for(lock, 20s, [&] { return !state_->holds_submits; });
+    state_->is_submitting = false;
+    return number;
+  }
+  bool tell_in_turns(std::function<void()> begin, std::function<void()> end) override {
+    state_->begin_turn = std::move(begin);
+    state_->end_turn = std::move(end);
+    return state_->tells_in_turns;
   }
   void cancel(std::uint64_t number) override {
     const std::lock_guard lock(state_->mutex);
@@ -96,7 +109,8 @@ class scripted_backend final : public backend {
 
 /// A gateway with the bundled model's words, in front of a script.
 struct scene {
-  explicit scene(std::function<void(gateway_options&)> change = {}) {
+  explicit scene(std::function<void(gateway_options&)> change = {}, bool tells_in_turns = false) {
+    script->tells_in_turns = tells_in_turns;
     gateway_options options;
     options.listen.port = 0;
     auto model = describe_model(ORDERMOE_DATA "/models/lineage");
@@ -162,6 +176,16 @@ struct scene {
   std::size_t n_orders() const {
     const std::lock_guard lock(script->mutex);
     return script->orders.size();
+  }
+
+  void hold_submits(bool whether) {
+    const std::lock_guard lock(script->mutex);
+    script->holds_submits = whether;
+    script->changed.notify_all();
+  }
+  void wait_until_submitting() {
+    std::unique_lock lock(script->mutex);
+    BOOST_TEST_REQUIRE(script->changed.wait_for(lock, 20s, [&] { return script->is_submitting; }));
   }
 
   void hold_servers() {

@@ -1,5 +1,6 @@
 #include "gateway/gateway.hpp"
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -89,6 +90,87 @@ BOOST_AUTO_TEST_CASE(a_stream_has_every_choice_its_end_and_what_it_used) {
   BOOST_TEST(ends[0] == "length");
   BOOST_TEST(ends[1] == "stop");
   BOOST_TEST(usage["completion_tokens"] == 4);
+}
+
+BOOST_AUTO_TEST_CASE(tokens_that_are_told_in_turns_do_not_wait_for_the_servers_thread) {
+  scene at({}, true);
+  const auto client = at.begin("/v1/chat/completions", question + R"(,"stream":true})");
+  at.say(0, 0, "a");
+  client->until(R"("content":"a")");
+  at.hold_submits(true);
+  const auto other = at.begin("/v1/chat/completions", question + "}");
+  at.wait_until_submitting();
+  at.script->begin_turn();
+  at.say(0, 1, "b");
+  at.say(0, 2, "c");
+  at.script->end_turn();
+  const auto told = client->until(R"("content":"c")");
+  BOOST_TEST(told.find(R"("content":"b")") != std::string::npos);
+  BOOST_TEST(told.ends_with(R"("content":"c")"));
+  at.hold_submits(false);
+  at.end(0, "abc", "length");
+  BOOST_TEST(client->until("[DONE]").find(R"("finish_reason":"length")") != std::string::npos);
+  at.end(1, "d", "length");
+  BOOST_TEST(body_of(other->all())["choices"][0]["message"]["content"] == "d");
+}
+
+BOOST_AUTO_TEST_CASE(tokens_that_are_told_in_turns_stand_in_their_order_before_the_end) {
+  scene at({}, true);
+  const auto client = at.begin("/v1/chat/completions", question + R"(,"n":2,"stream":true})");
+  at.wait_for(1);
+  std::string expected;
+  for (std::uint32_t i = 0; i < 300; ++i) expected += std::to_string(i) + ",";
+  std::vector<std::thread> tellers;
+  for (const std::uint64_t number : {0, 1})
+    tellers.emplace_back([&at, sink = at.wait_for(number).sink] {
+      actors::answer_token token;
+      for (token.index = 0; token.index < 300; ++token.index) {
+        token.text = std::to_string(token.index) + ",";
+        at.script->begin_turn();
+        sink.on_token(token);
+        if (token.index % 3 == 0) at.script->end_turn();
+      }
+      at.script->end_turn();
+      actors::request_outcome outcome;
+      outcome.finish = "length";
+      sink.on_end(outcome);
+    });
+  for (auto& each : tellers) each.join();
+  std::map<int, std::string> texts, ends;
+  for (const auto& event : events_of(client->all()))
+    for (const auto& choice : event["choices"]) {
+      BOOST_TEST(ends[choice["index"]] == "", "text behind its end");
+      texts[choice["index"]] += choice["delta"].value("content", "");
+      if (!choice["finish_reason"].is_null()) ends[choice["index"]] = choice["finish_reason"];
+    }
+  for (const int i : {0, 1}) {
+    BOOST_TEST(texts[i] == expected);
+    BOOST_TEST(ends[i] == "length");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(whoever_goes_away_while_tokens_are_told_in_turns_is_cancelled) {
+  scene at({}, true);
+  const auto client = at.begin("/v1/chat/completions", question + R"(,"stream":true})");
+  const auto sink = at.wait_for(0).sink;
+  std::atomic<bool> ends = false;
+  std::thread teller([&] {
+    actors::answer_token token;
+    token.text = "a";
+    while (!ends) {
+      at.script->begin_turn();
+      sink.on_token(token);
+      at.script->end_turn();
+    }
+  });
+  client->until(R"("content":"a")");
+  client->close();
+  at.wait_for_cancel(0);
+  ends = true;
+  teller.join();
+  at.end(0, "", "cancelled");
+  BOOST_TEST(at.fetch("GET", "/metrics").body.find("finished_reason=\"abort\"} 1") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_request_states_its_budget_and_is_told_what_was_in_force) {

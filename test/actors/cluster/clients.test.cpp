@@ -389,6 +389,32 @@ BOOST_AUTO_TEST_CASE(how_all_are_is_asked_at_once_and_of_who_is_away_it_says_why
   BOOST_TEST((some[1].error().code == errc::timed_out));
 }
 
+BOOST_AUTO_TEST_CASE(what_comes_together_is_told_within_one_turn) {
+  two_nodes world;
+  world.connect();
+  int depth = 0, n_turns = 0, n_told = 0, n_outside = 0;
+  world.asks->tell_in({[&] {
+                         ++depth;
+                         ++n_turns;
+                       },
+                       [&] { --depth; }});
+  const auto note = [&] {
+    ++n_told;
+    n_outside += depth != 1;
+  };
+  const auto ref = world.asks->submit(0, {0, {}, request_of(0)},
+                                      {[&](const auto&) { note(); }, [&](const auto&) { note(); }});
+  world.await_frames(0, 1);
+  for (const auto i : {0, 1, 2}) world.say_token(0, ref, i);
+  world.say_end(0, ref);
+  BOOST_REQUIRE(eventually([&] { return world.asks->outstanding() == 0; }));
+  world.asks->stop();
+  BOOST_TEST(n_told == 4);
+  BOOST_TEST(n_outside == 0);
+  BOOST_TEST(depth == 0);
+  BOOST_TEST(n_turns >= 1);
+}
+
 BOOST_AUTO_TEST_CASE(once_it_has_stopped_nobody_is_told_anything) {
   two_nodes world;
   world.connect();
