@@ -363,6 +363,7 @@ class fetcher final : public net::transport_user {
       if (auto anew = come.begin_anew(); !anew) return anew.error();
     std::optional<net::bulk_receiver> receiver;
     receiver.emplace(wanted, ++requests_, write);
+    // What came before and has another digest is of no use to anybody.
     if (auto kept = receiver->keep(come.text()); !kept) {
       if (auto anew = come.begin_anew(); !anew) return anew.error();
       receiver.emplace(wanted, ++requests_, write);
@@ -373,8 +374,6 @@ class fetcher final : public net::transport_user {
       if (disk) return std::move(*disk);
       if (!*why) continue;
       give_up(peer, (*why)->message);
-      if ((*why)->code == errc::mismatch)
-        if (auto anew = come.begin_anew(); !anew) return anew.error();
       return false;
     }
     return true;

@@ -28,7 +28,8 @@
 ///             tells of that plan
 ///             --all there, each with the digest that was told--> given to whoever asked
 ///             --a member refuses, sends what is not the next part, another digest, or no window of parts within silent_for,
-///               or its connection ends--> the next one; with another digest what came goes, else it is kept
+///               or its connection ends--> the next one, which goes on from what came; what came whole with
+///               another digest goes then
 ///             --none is left--> asking, but once: nothing is fetched
 ///
 /// What came of a paper is kept under its digest in a folder, and gone on from by the next attempt and the next process. A

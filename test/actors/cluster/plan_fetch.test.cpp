@@ -325,8 +325,63 @@ BOOST_AUTO_TEST_CASE(another_plan_than_was_told_is_dropped_and_another_member_as
   BOOST_TEST(host.keeps_nothing());
 }
 
+BOOST_AUTO_TEST_CASE(parts_of_another_size_are_refused_before_any_silence) {
+  joining host;
+  host.options.silent_for = std::chrono::seconds(60);
+  // Each part in two, with the offsets that they have then: with patience all of it would be there.
+  member_end* self = nullptr;
+  constexpr std::size_t whole = net::bulk_part_bytes + sizeof(std::uint64_t), half = whole / 2;
+  member_end halves(host.authority, "s1", some_papers(1), [&](saying& said) {
+    if (said.kind != control_kind::paper_part || said.payload.size() != whole) return true;
+    std::uint64_t offset = 0;
+    std::memcpy(&offset, said.payload.data(), sizeof(offset));
+    offset += half - sizeof(offset);
+    auto second = said;
+    second.payload = std::string(reinterpret_cast<const char*>(&offset), sizeof(offset)) +
+                     said.payload.substr(half);
+    said.payload.resize(half);
+    self->say(self->last_host, said);
+    self->say(self->last_host, std::move(second));
+    return false;
+  });
+  self = &halves;
+  member_end good(host.authority, "s2", some_papers(1));
+  host.asks("s1", halves);
+  host.asks("s2", good);
+  const auto fetched = host.fetched();
+  BOOST_CHECK(text_of(fetched, paper::plan) == long_text(1));
+  BOOST_TEST(fetched.from == "s2");
+  BOOST_TEST(host.log.has(fmt::format("found a part of {} bytes, expected {}", half, whole)));
+}
+
+BOOST_AUTO_TEST_CASE(a_host_gets_all_of_the_plan_that_it_asked_for_where_another_comes_meanwhile) {
+  joining host;
+  const auto papers = some_papers(1);
+  // One part of the profile, then the first window of the plan.
+  std::atomic<int> parts = 0;
+  member_end member(host.authority, "s1", papers, [&](saying& said) {
+    if (said.kind == control_kind::paper_part &&
+        ++parts == 1 + static_cast<int>(actors::papers_window))
+      papers->put_plan(long_text(2), 2);
+    return true;
+  });
+  host.asks("s1", member);
+  const auto before = host.fetched();
+  BOOST_CHECK(text_of(before, paper::plan) == long_text(1));
+  BOOST_TEST(before.told.epoch == 1u);
+  BOOST_TEST(!host.log.has("plan.refused"));
+  // Asked again, the member tells of the other one and gives it.
+  host.options.mine = plan_at_hand{before.told.plan().sha256, 1};
+  const auto after = host.fetched();
+  BOOST_CHECK(text_of(after, paper::plan) == long_text(2));
+  BOOST_TEST(after.told.epoch == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(a_host_goes_on_where_a_member_left_it) {
   joining host;
+  // Longer than the test has patience: the end of the connection is seen as such.
+  host.options.silent_for = std::chrono::seconds(60);
+  static_assert(test::patience < std::chrono::seconds(60));
   std::atomic<int> parts = 0;
   member_end* first = nullptr;
   member_end ends(host.authority, "s1", some_papers(1), [&](saying& said) {
@@ -341,6 +396,7 @@ BOOST_AUTO_TEST_CASE(a_host_goes_on_where_a_member_left_it) {
   // One part of the profile, six of the plan.
   BOOST_REQUIRE(!other.offsets.empty());
   BOOST_TEST(other.offsets.front() == 6 * net::bulk_part_bytes);
+  BOOST_TEST(host.log.has("its connection ended"));
 }
 
 BOOST_AUTO_TEST_CASE(a_later_process_goes_on_where_one_before_it_was) {
