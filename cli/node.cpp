@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -56,43 +54,12 @@ class liveness {
   seconds_clock::time_point last_ = seconds_clock::now();
 };
 
-/// A node that the others refuse for its plan asks which is in force, ever less often where there is none to take.
-class plan_watch {
- public:
-  plan_watch(const node_file& file, log_outlet log) : file_(file), log_(std::move(log)) {}
-
-  /// Whether another plan has come in the place of the one by which the node goes.
-  bool look(const actors::node& running, const std::function<bool()>& pause) {
-    if (!running.is_refused_for_plan()) {
-      wait_ = least_wait;
-      return false;
-    }
-    if (seconds_clock::now() < next_) return false;
-    const auto come = setup::fetch_plan(file_, {true, log_, pause});
-    if (!come && come.error().code != errc::interrupted && told_ != come.error().message) {
-      told_ = come.error().message;
-      log_.tell(log_event::plan_refused, {{"why", told_}});
-    }
-    next_ = seconds_clock::now() + wait_;
-    wait_ = std::min(most_wait, 2 * wait_);
-    return come && *come;
-  }
-
- private:
-  static constexpr std::chrono::seconds least_wait{1}, most_wait{60};
-  const node_file& file_;
-  log_outlet log_;
-  std::chrono::seconds wait_ = least_wait;
-  seconds_clock::time_point next_;
-  std::string told_;
-};
-
 enum class node_end { asked, another_plan };
 
 /// Alive as long as its actors answer.
 node_end wait_for_end(actors::node& running, const node_file& file, const log_outlet& log) {
   liveness alive;
-  plan_watch plans(file, log);
+  setup::plan_watch plans(file, log);
   const auto is_well = [&] { return running.status_json().has_value(); };
   const auto pause = [&] {
     alive.tell(is_well);
@@ -132,10 +99,6 @@ result<node_end> serve(const node_command& options, const node_file& file, const
 /// A service manager is told that it is ready: there is nothing to wait for but operators. False where it is asked to end.
 result<bool> wait_for_plan(const node_command& options, const node_file& file,
                            const log_outlet& log) {
-  log.tell(log_event::plan_wanted,
-           {{"why", fmt::format("{} is not there", std::filesystem::exists(file.plan)
-                                                       ? file.profile.string()
-                                                       : file.plan.string())}});
   if (options.json)
     fmt::print("{}\n", nlohmann::ordered_json{{"name", file.name}, {"waits_for", "plan"}}.dump());
   else
@@ -146,10 +109,12 @@ result<bool> wait_for_plan(const node_command& options, const node_file& file,
   std::fflush(stdout);
   notify("READY=1\nSTATUS=waits for the plan in force, and to be added to the cluster");
   liveness alive;
-  const auto come = setup::fetch_plan(file, {false, log, [&] {
+  const auto come = setup::await_plan(file, {log,
+                                             [&] {
                                                alive.tell([] { return true; });
                                                return stop_requested();
-                                             }});
+                                             },
+                                             {}});
   if (come) return true;
   if (come.error().code == errc::interrupted) return false;
   return come.error();

@@ -10,12 +10,10 @@
 #include <thread>
 #include <utility>
 
-#include "config/node_file.hpp"
 #include "config/threads.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
-#include "setup/node_setup.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
@@ -153,7 +151,7 @@ log_outlet outlet_to(std::function<void(const api::log_record&)> host, log_level
 
 }  // namespace
 
-result<actors::node_options> configure(const api::member_options& options, job& work) {
+result<member_configuration> configure(const api::member_options& options) {
   if (options.config.empty())
     return error{errc::usage,
                  "config: no node file is named; `ordermoe cluster prepare` writes some"};
@@ -162,11 +160,15 @@ result<actors::node_options> configure(const api::member_options& options, job& 
     return error{errc::usage,
                  fmt::format("log_level: found '{}', expected debug, info, warning, error or off",
                              options.log_level)};
-  const auto file = read_node_file(options.config);
+  if (options.longest.count() < 0)
+    return error{
+        errc::out_of_range,
+        fmt::format("longest: found {} ms, expected 0, which is as long as it takes, or more",
+                    options.longest.count())};
+  auto file = read_node_file(options.config);
   if (!file) return file.error();
-  auto ready = setup::prepare_node(*file, work);
-  if (ready && options.log) ready->log = outlet_to(options.log, *least);
-  return ready;
+  return member_configuration{std::move(*file),
+                              options.log ? outlet_to(options.log, *least) : log_outlet()};
 }
 
 result<connection> configure(const api::client_options& options) {

@@ -2,10 +2,11 @@
 
 #include <memory>
 
-#include "actors/cluster/node.hpp"
 #include "actors/service/service.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
+#include "config/log.hpp"
+#include "config/node_file.hpp"
 #include "net/channel/address.hpp"
 #include "net/channel/connections.hpp"
 #include "net/channel/tls.hpp"
@@ -16,8 +17,12 @@ namespace ordermoe::embedding {
 
 /// All servers in this process, on the wall clock. Errors name the option, the file, or what does not fit.
 result<actors::service_options> configure(const api::cluster_options& options, job& work);
-/// One server; its trace, where the node file asks for one, is open.
-result<actors::node_options> configure(const api::member_options& options, job& work);
+/// One server: by which file, and where it tells what it notices.
+struct member_configuration {
+  node_file file;
+  log_outlet log;
+};
+result<member_configuration> configure(const api::member_options& options);
 
 /// Whom to connect to, and as whom.
 struct connection {

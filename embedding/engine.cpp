@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "actors/cluster/client.hpp"
-#include "actors/cluster/node.hpp"
 #include "actors/service/service.hpp"
 #include "embedding/configuration.hpp"
 #include "embedding/status_json.hpp"
@@ -14,13 +13,6 @@
 namespace ordermoe::embedding {
 
 namespace {
-
-/// With the ids of its text, where it has one.
-actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens) {
-  auto spec = std::move(wanted.spec);
-  if (spec.prompt.empty() && !wanted.text.empty()) spec.prompt = tokens.encode(wanted.text);
-  return spec;
-}
 
 /// All servers of a cluster.
 class whole_cluster final : public engine {
@@ -43,36 +35,6 @@ class whole_cluster final : public engine {
  private:
   std::shared_ptr<const model::tokenizer> tokens_;
   std::unique_ptr<actors::service> running_;
-};
-
-/// One server of a cluster.
-class member final : public engine {
- public:
-  member(std::shared_ptr<const model::tokenizer> tokens, std::shared_ptr<trace::sink> trace,
-         std::unique_ptr<actors::node> running)
-      : tokens_(std::move(tokens)), trace_(std::move(trace)), running_(std::move(running)) {}
-
-  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
-    return running_->submit(spec_of(std::move(wanted), *tokens_), std::move(sink));
-  }
-  void cancel(std::uint64_t request) override { running_->cancel(request); }
-  result<std::string> status() override { return running_->status_json(); }
-  std::vector<std::string> listens_at() const override {
-    std::vector<std::string> places;
-    for (const auto& each : running_->listens_at()) places.push_back(net::to_string(each));
-    return places;
-  }
-  void stop() override {
-    // As far as the others let it come to rest: a trace without its last lines says so itself.
-    if (trace_) static_cast<void>(running_->close_trace());
-    running_->stop();
-    if (trace_) static_cast<void>(trace_->close());
-  }
-
- private:
-  std::shared_ptr<const model::tokenizer> tokens_;
-  std::shared_ptr<trace::sink> trace_;
-  std::unique_ptr<actors::node> running_;
 };
 
 /// Servers that are elsewhere.
@@ -103,6 +65,12 @@ class visitor final : public engine {
 
 }  // namespace
 
+actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens) {
+  auto spec = std::move(wanted.spec);
+  if (spec.prompt.empty() && !wanted.text.empty()) spec.prompt = tokens.encode(wanted.text);
+  return spec;
+}
+
 result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options,
                                              caf::actor_system* system) {
   job work;
@@ -113,19 +81,6 @@ result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options
   auto running = actors::service::start(std::move(*ready));
   if (!running) return running.error();
   return std::unique_ptr<engine>(new whole_cluster(tokens, std::move(*running)));
-}
-
-result<std::unique_ptr<engine>> start_engine(const api::member_options& options,
-                                             caf::actor_system* system) {
-  job work;
-  auto ready = configure(options, work);
-  if (!ready) return ready.error();
-  ready->service.system = system;
-  const auto tokens = ready->service.tokens;
-  const auto trace = ready->service.sink;
-  auto running = actors::node::start(std::move(*ready));
-  if (!running) return running.error();
-  return std::unique_ptr<engine>(new member(tokens, trace, std::move(*running)));
 }
 
 result<std::unique_ptr<engine>> connect_engine(const api::client_options& options) {

@@ -9,6 +9,7 @@
 #include "actors/cluster/control.hpp"
 #include "actors/protocol/requests.hpp"
 #include "config/error.hpp"
+#include "model/text/tokenizer.hpp"
 #include "ordermoe/node.hpp"
 
 namespace caf {
@@ -38,6 +39,9 @@ class engine {
   /// No sink is called when it returns.
   virtual void stop() = 0;
 };
+
+/// With the ids of its text, where it has one.
+actors::request_spec spec_of(actors::remote_request wanted, const model::tokenizer& tokens);
 
 /// `system`: whose threads run the actors; null: one of its own.
 result<std::unique_ptr<engine>> start_engine(const api::cluster_options& options,

@@ -1,12 +1,16 @@
 #include "setup/joining.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "actors/admin/member_roll.hpp"
+#include "actors/cluster/node.hpp"
 #include "actors/cluster/plan_fetch.hpp"
 #include "actors/protocol/cluster_seat.hpp"
 #include "config/files.hpp"
@@ -182,6 +186,92 @@ result<bool> fetch_plan(const node_file& file, const joining_ways& how) {
   how.log.tell(log_event::plan_fetched,
                {{"epoch", (*fetched)->told.epoch}, {"bytes", bytes}, {"peer", (*fetched)->from}});
   return true;
+}
+
+namespace {
+
+/// Passes records on, and keeps why each member gave no plan.
+class heard_refusals {
+ public:
+  explicit heard_refusals(const log_outlet& to) : kept_(std::make_shared<by_member>()) {
+    outlet_ = log_outlet(
+        [to, kept = kept_](const log_record& record) {
+          if (record.event == log_event::plan_refused) keep(*kept, record);
+          to.tell(record.event, record.fields);
+        },
+        log_level::debug);
+  }
+
+  const log_outlet& outlet() const { return outlet_; }
+  /// "; s1: ...; s2: ...".
+  std::string text() const {
+    std::string all;
+    for (const auto& [member, why] : *kept_) all += fmt::format("; {}: {}", member, why);
+    return all;
+  }
+
+ private:
+  using by_member = std::map<std::string, std::string>;
+
+  static void keep(by_member& kept, const log_record& record) {
+    std::string member, why;
+    for (const auto& field : record.fields)
+      (field.name == "peer" ? member : why) = ordermoe::text_of(field);
+    kept[member] = why;
+  }
+
+  std::shared_ptr<by_member> kept_;
+  log_outlet outlet_;
+};
+
+error not_there_in_time(const node_file& file, std::chrono::milliseconds longest,
+                        const std::string& heard) {
+  std::vector<std::string> asked;
+  for (const auto& member : file.members)
+    if (!member.address.empty())
+      asked.push_back(fmt::format("{} at {}", member.name, member.address));
+  return {errc::timed_out,
+          fmt::format("{}: the plan in force was not there within {} ms; asked {}{}; see that they "
+                      "run, let this host in with `ordermoe admin members add {}`, or wait longer",
+                      file.name, longest.count(), fmt::join(asked, ", "), heard, file.name)};
+}
+
+}  // namespace
+
+result<void> await_plan(const node_file& file, const awaiting_ways& how) {
+  const auto& missing = is_there(file.plan) ? file.profile : file.plan;
+  how.log.tell(log_event::plan_wanted, {{"why", fmt::format("{} is not there", missing.string())}});
+  const heard_refusals heard(how.log);
+  const auto since = std::chrono::steady_clock::now();
+  bool late = false;
+  const auto come = fetch_plan(
+      file, {false, heard.outlet(), [&] {
+               late = how.longest && std::chrono::steady_clock::now() - since >= *how.longest;
+               return late || (how.pause && how.pause());
+             }});
+  if (come) return {};
+  if (come.error().code != errc::interrupted) return come.error();
+  if (late) return not_there_in_time(file, *how.longest, heard.text());
+  return error{errc::interrupted,
+               fmt::format("{}: was ended before the plan in force was there; start it again, and "
+                           "it goes on from what came, which is kept in {}",
+                           file.name, (file.state / "joining").string())};
+}
+
+bool plan_watch::look(const actors::node& running, const std::function<bool()>& pause) {
+  if (!running.is_refused_for_plan()) {
+    wait_ = least_wait;
+    return false;
+  }
+  if (std::chrono::steady_clock::now() < next_) return false;
+  const auto come = fetch_plan(file_, {true, log_, pause});
+  if (!come && come.error().code != errc::interrupted && told_ != come.error().message) {
+    told_ = come.error().message;
+    log_.tell(log_event::plan_refused, {{"why", told_}});
+  }
+  next_ = std::chrono::steady_clock::now() + wait_;
+  wait_ = std::min(most_wait, 2 * wait_);
+  return come && *come;
 }
 
 }  // namespace ordermoe::setup

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,16 @@ struct member_options {
   std::function<void(const log_record&)> log = {};
   std::string log_level =
       "info";  ///< The least that is told; `log level set` of an operator's console changes it.
+  /// Where plan or profile are missing, start() waits until the other members have sent those in force. Where the others refuse
+  /// the node for its plan, it fetches theirs while it runs and starts anew by it: answers that have begun fail with
+  /// `interrupted`, those asked for meanwhile wait. The files that node.toml names are written. False: none of it; the files
+  /// are the host's matter.
+  bool fetches_plan = true;
+  /// That start() waits for a plan; 0: as long as it takes. Problem: timed_out, with what the other members said.
+  std::chrono::milliseconds longest{0};
+  /// Ends start(), wherever it is, with `interrupted`: for a host program that is to end while it waits. After start() it
+  /// means nothing.
+  std::stop_token give_up = {};
 };
 
 /// A cluster that runs elsewhere.
@@ -144,7 +155,8 @@ class node {
  public:
   /// Returns when it serves. It has threads of an actor system of its own (as many as the machine's processors, two at least,
   /// and CAF's two or three), one computing thread per server here (cluster_options::threads in all), one that plans, and
-  /// with member_options one for the network and one that answers questions. None lives longer than stop().
+  /// with member_options one for the network, one that answers questions and, where it fetches plans, one that does. None lives
+  /// longer than stop().
   /// A thread that starts a node needs no actor system, and is none of its threads afterwards.
   static result<node> start(const cluster_options& options);
   static result<node> start(const member_options& options);

@@ -65,6 +65,28 @@ expect cluster_client 0 "answer 375" "$programs/cluster_client" "$address" "$wor
 expect admin_client 0 '"answering":3' "$programs/admin_client" "$address" "$work/edge"
 expect "a policy that is tried and set" 0 '^policy.set: .*"version":1' "$programs/admin_client" "$address" "$work/edge" '{"omega_time": 0.7}'
 expect "a policy that is none" 1 "'nonsense'" "$programs/admin_client" "$address" "$work/edge" '{"nonsense": 1}'
+# One of the processes gives way to the program, which has no plan, and with the others away waits for one until it is ended.
+gone=$(cat "$work/edge/nodes/s2/pid")
+kill "$gone"
+for ((i = 0; i < 300; ++i)); do kill -0 "$gone" 2>/dev/null || break; sleep 0.1; done
+sed -i "s|^plan = .*|plan = \"$work/plan.json\"|" "$work/edge/nodes/s2/node.toml"
+"$programs/member" "$work/edge/nodes/s2/node.toml" >"$work/member" 2>&1 &
+member=$!
+for ((i = 0; i < 300; ++i)); do grep -q '^serves at' "$work/member" && break; sleep 0.1; done
+grep -qE '^serves at 127' "$work/member" || fail "the member does not serve: $(cat "$work/member")"
+grep -q '^plan.fetched epoch=1' "$work/member" || fail "the member has another plan: $(cat "$work/member")"
+cmp -s "$work/plan.json" "$work/edge/plan.json" || fail "another plan came to the member"
+kill -TERM $member
+wait $member || fail "the member did not end well: $(tail -n 3 "$work/member")"
+"$ordermoe" cluster down --dir "$work/edge" >/dev/null 2>&1
+rm "$work/plan.json"
+"$programs/member" "$work/edge/nodes/s2/node.toml" >"$work/member" 2>&1 &
+member=$!
+for ((i = 0; i < 300; ++i)); do grep -q '^plan.refused peer=s' "$work/member" && break; sleep 0.1; done
+kill -TERM $member
+wait $member || fail "a member that waits did not end well: $(cat "$work/member")"
+grep -q 's2: was ended before the plan in force was there' "$work/member" || fail "it does not say what it waited for: $(cat "$work/member")"
+expect "a member without a file" 1 'node.toml' "$programs/member" "$work/none/node.toml"
 expect "a client without certificates" 1 "ca.crt" "$programs/cluster_client" "$address" "$work" "Q"
 ((failures == 0)) || exit 1
 echo "all examples do what they say"

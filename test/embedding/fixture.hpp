@@ -55,13 +55,13 @@ class scratch_folder {
   std::filesystem::path path;
 };
 
-inline cluster three_servers() {
+inline cluster three_servers(double memory_ratio = 1.5) {
   draw_options draw;
   draw.n_servers = 3;
   draw.seed = 2;
   draw.n_layers = 6;
   draw.n_experts = 8;
-  draw.memory_ratio = 1.5;
+  draw.memory_ratio = memory_ratio;
   draw.costs = *named_cost_profile("mixtral-8x7b");
   auto made = draw_cluster(draw);
   made.name = "edge3";
@@ -175,11 +175,12 @@ inline std::vector<std::string> free_addresses(std::size_t n) {
 
 /// A cluster's folder for three nodes on loopback, as `ordermoe cluster prepare` writes it.
 inline setup::cluster_folder prepare_cluster(const scratch_folder& scratch,
-                                             const std::string& name = "edge") {
+                                             const std::string& name = "edge",
+                                             double memory_ratio = 1.5) {
   job work;
   setup::world_options wanted;
   wanted.model = lineage;
-  wanted.cluster = scratch.write("three.toml", cluster_toml(three_servers()));
+  wanted.cluster = scratch.write("three.toml", cluster_toml(three_servers(memory_ratio)));
   const auto world = setup::load_world(wanted, work);
   BOOST_REQUIRE(world.has_value());
   setup::preparation_request request;

@@ -1,0 +1,330 @@
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "actors/cluster/node.hpp"
+#include "config/job.hpp"
+#include "config/log_events.hpp"
+#include "embedding/configuration.hpp"
+#include "embedding/engine.hpp"
+#include "setup/joining.hpp"
+#include "setup/node_setup.hpp"
+#include "trace/sink.hpp"
+
+namespace ordermoe::embedding {
+
+namespace {
+
+/// A node, and what goes with it.
+struct running_node {
+  std::unique_ptr<actors::node> node;
+  std::shared_ptr<const model::tokenizer> tokens;
+  std::shared_ptr<trace::sink> trace;  ///< Null: none is written.
+
+  void stop() {
+    // As far as the others let it come to rest: a trace without its last lines says so itself.
+    if (trace) static_cast<void>(node->close_trace());
+    node->stop();
+    if (trace) static_cast<void>(trace->close());
+  }
+};
+
+error ended_for_plan(const std::string& name) {
+  return {errc::interrupted,
+          fmt::format("{}: goes over to the plan that is in force by now; ask again", name)};
+}
+
+/// One server of a cluster.
+///
+///   serving   --the others refuse it for its plan, and another came--> changing
+///   changing  its node has ended: answers that had begun are told `failed`; what is asked for waits
+///             --another node serves by the files that came--> serving
+///             --it cannot--> down
+///   down      whatever is asked for is told why
+///   each      --stop()--> its node and its thread end, and nobody is told anything any more
+///
+/// Where it does not fetch plans it is serving, always. Sinks are called by the node, or by the thread that watches over its plan while
+/// there is none: one at a time, as it promises.
+class member final : public engine {
+ public:
+  member(member_configuration how, caf::actor_system* system)
+      : file_(std::move(how.file)), log_(std::move(how.log)), system_(system) {}
+  ~member() override { stop(); }
+
+  result<void> start(const api::member_options& options) {
+    const std::stop_callback stops(options.give_up, [this] { work_.stop(); });
+    if (setup::lacks_plan(file_))
+      if (auto there = await_plan(options); !there) return there;
+    auto begun = begin();
+    if (work_.stopped()) return given_up();
+    if (!begun) return begun;
+    if (options.fetches_plan) watch_ = std::thread([this] { watch_over_plan(); });
+    return {};
+  }
+
+  std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    auto each = std::make_shared<asked>();
+    each->wanted = std::move(wanted);
+    each->sink = std::move(sink);
+    std::unique_lock lock(mutex_);
+    const auto id = next_++;
+    asked_[id] = each;
+    if (state_ != state::serving) {
+      waiting_.push_back(id);
+      changed_.notify_all();
+      return id;
+    }
+    const visit inside(*this, lock);
+    give(id, each);
+    return id;
+  }
+
+  void cancel(std::uint64_t id) override {
+    std::unique_lock lock(mutex_);
+    const auto found = asked_.find(id);
+    if (found == asked_.end()) return;
+    found->second->is_cancelled = true;
+    const auto number = found->second->number;
+    if (!number || state_ != state::serving) return;
+    const visit inside(*this, lock);
+    running_->node->cancel(*number);
+  }
+
+  result<std::string> status() override {
+    std::unique_lock lock(mutex_);
+    if (state_ == state::changing) return ended_for_plan(file_.name);
+    if (state_ == state::down) return *why_down_;
+    const visit inside(*this, lock);
+    return running_->node->status_json();
+  }
+
+  std::vector<std::string> listens_at() const override {
+    const std::lock_guard lock(mutex_);
+    return places_;
+  }
+
+  void stop() override {
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true;
+      changed_.notify_all();
+    }
+    work_.stop();
+    if (watch_.joinable()) watch_.join();
+    if (running_) running_->stop();
+    running_.reset();
+  }
+
+ private:
+  enum class state { serving, changing, down };
+
+  /// One request, from submit() until its end is told.
+  struct asked {
+    actors::remote_request wanted;  ///< Until the node has it.
+    actors::answer_sink sink;
+    actors::request_outcome so_far;       ///< What was told of it.
+    std::optional<std::uint64_t> number;  ///< The node's.
+    bool is_cancelled = false;
+  };
+
+  /// While it lives, the node stays. `lock` is given back, and not taken again.
+  class visit {
+   public:
+    visit(member& of, std::unique_lock<std::mutex>& lock) : of_(of) {
+      ++of_.inside_;
+      lock.unlock();
+    }
+    ~visit() {
+      const std::lock_guard lock(of_.mutex_);
+      --of_.inside_;
+      of_.changed_.notify_all();
+    }
+    visit(const visit&) = delete;
+    visit& operator=(const visit&) = delete;
+
+   private:
+    member& of_;
+  };
+
+  error given_up() const {
+    return {errc::interrupted, fmt::format("{}: was given up while it started", file_.name)};
+  }
+
+  result<void> await_plan(const api::member_options& options) {
+    if (!options.fetches_plan)
+      return error{errc::not_found,
+                   fmt::format("{}: {} or {} is not there, and fetches_plan is off: bring both, or "
+                               "let the other members send them",
+                               options.config, file_.plan.string(), file_.profile.string())};
+    setup::awaiting_ways how{log_, [this] { return work_.stopped(); }, {}};
+    if (options.longest.count() > 0) how.longest = options.longest;
+    return setup::await_plan(file_, how);
+  }
+
+  /// A node by the files that are there. Nobody is inside.
+  result<void> begin() {
+    auto ready = setup::prepare_node(file_, work_);
+    if (!ready) return ready.error();
+    ready->log = log_;
+    ready->service.system = system_;
+    const auto boot = ready->transport.boot;
+    running_node made{nullptr, ready->service.tokens, ready->service.sink};
+    auto begun = actors::node::start(std::move(*ready));
+    if (!begun) return begun.error();
+    made.node = std::move(*begun);
+    std::vector<std::string> places;
+    for (const auto& each : made.node->listens_at()) places.push_back(net::to_string(each));
+    log_.tell(log_event::node_ready,
+              {{"address", places.empty() ? "nowhere" : places.front()}, {"boot", boot}});
+    const std::lock_guard lock(mutex_);
+    running_ = std::move(made);
+    places_ = std::move(places);
+    return {};
+  }
+
+  /// To the node, which stays meanwhile.
+  void give(std::uint64_t id, const std::shared_ptr<asked>& each) {
+    const auto number = running_->node->submit(spec_of(std::move(each->wanted), *running_->tokens),
+                                               sink_of(id, each));
+    std::unique_lock lock(mutex_);
+    each->number = number;
+    const bool is_cancelled = each->is_cancelled;
+    lock.unlock();
+    if (is_cancelled) running_->node->cancel(number);
+  }
+
+  actors::answer_sink sink_of(std::uint64_t id, const std::shared_ptr<asked>& each) {
+    return {[each](const actors::answer_token& told) {
+              each->so_far.token_ids.push_back(told.id);
+              each->so_far.text += told.text;
+              if (each->sink.on_token) each->sink.on_token(told);
+            },
+            [this, id, each](const actors::request_outcome& told) { end(id, *each, told); }};
+  }
+
+  void end(std::uint64_t id, const asked& each, const actors::request_outcome& told) {
+    {
+      const std::lock_guard lock(mutex_);
+      asked_.erase(id);
+    }
+    if (each.sink.on_end) each.sink.on_end(told);
+  }
+
+  void fail(std::uint64_t id, const asked& each, const error& why) {
+    auto told = each.so_far;
+    told.finish = "failed";
+    told.problem = why;
+    end(id, each, told);
+  }
+
+  // ------------------------------------------------------------------ of the thread that watches over the plan
+
+  void watch_over_plan() {
+    constexpr std::chrono::milliseconds look_again(50);
+    setup::plan_watch plans(file_, log_);
+    const auto pause = [this] { return work_.stopped(); };
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait_for(lock, look_again, [this] {
+        return is_ending_ || (state_ == state::down && !waiting_.empty());
+      });
+      if (is_ending_) return;
+      const bool is_down = state_ == state::down;
+      lock.unlock();
+      if (is_down)
+        refuse_waiting();
+      else if (plans.look(*running_->node, pause))
+        go_over();
+      lock.lock();
+    }
+  }
+
+  /// Ends the node, and starts another by the files that came.
+  void go_over() {
+    {
+      std::unique_lock lock(mutex_);
+      state_ = state::changing;
+      changed_.wait(lock, [this] { return inside_ == 0; });
+    }
+    running_->stop();
+    // What it had in memory is not to be there twice.
+    running_.reset();
+    fail_begun();
+    const auto begun = begin();
+    if (begun) return give_waiting();
+    if (begun.error().code != errc::interrupted)
+      log_.tell(log_event::plan_refused, {{"why", begun.error().message}});
+    const std::lock_guard lock(mutex_);
+    why_down_ = begun.error();
+    state_ = state::down;
+  }
+
+  /// What the node that has ended told no end of.
+  void fail_begun() {
+    std::unique_lock lock(mutex_);
+    const auto left = asked_;
+    lock.unlock();
+    const auto why = ended_for_plan(file_.name);
+    for (const auto& [id, each] : left)
+      if (each->number) fail(id, *each, why);
+  }
+
+  void give_waiting() {
+    std::unique_lock lock(mutex_);
+    state_ = state::serving;
+    const auto waited = take_waiting();
+    lock.unlock();
+    for (const auto& [id, each] : waited) give(id, each);
+  }
+
+  void refuse_waiting() {
+    std::unique_lock lock(mutex_);
+    const auto waited = take_waiting();
+    lock.unlock();
+    for (const auto& [id, each] : waited) fail(id, *each, *why_down_);
+  }
+
+  std::map<std::uint64_t, std::shared_ptr<asked>> take_waiting() {
+    std::map<std::uint64_t, std::shared_ptr<asked>> waited;
+    for (const auto id : std::exchange(waiting_, {}))
+      if (const auto found = asked_.find(id); found != asked_.end()) waited.insert(*found);
+    return waited;
+  }
+
+  const node_file file_;
+  const log_outlet log_;
+  caf::actor_system* const system_;
+  job work_;
+  /// Of whoever is inside while it serves, and of the watching thread.
+  std::optional<running_node> running_;
+  std::thread watch_;
+  mutable std::mutex mutex_;  ///< Of everything below.
+  std::condition_variable changed_;
+  state state_ = state::serving;
+  bool is_ending_ = false;
+  std::size_t inside_ = 0;
+  std::optional<error> why_down_;
+  std::vector<std::string> places_;
+  std::uint64_t next_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<asked>> asked_;
+  std::vector<std::uint64_t> waiting_;  ///< Asked for while there is no node.
+};
+
+}  // namespace
+
+result<std::unique_ptr<engine>> start_engine(const api::member_options& options,
+                                             caf::actor_system* system) {
+  auto how = configure(options);
+  if (!how) return how.error();
+  auto made = std::make_unique<member>(std::move(*how), system);
+  if (auto begun = made->start(options); !begun) return begun.error();
+  return std::unique_ptr<engine>(std::move(made));
+}
+
+}  // namespace ordermoe::embedding
