@@ -85,7 +85,9 @@ struct monitor_state {
   void start() {
     const auto& shape = context->shape();
     const auto n = context->servers.size();
-    activation = {shape.n_layers, shape.n_experts, shape.top_k, options.half_life_rows};
+    activation = {shape.n_layers, shape.n_experts, shape.top_k,
+                  context->seat ? context->seat->drift.half_life_s : options.half_life_s};
+    activation.fade_to(time_ns());
     if (context->seat && context->seat->counted) activation.restore(*context->seat->counted);
     next_check_rows = options.least_rows;
     waits.resize(n);
@@ -120,10 +122,16 @@ struct monitor_state {
   }
 
   void count(const activation_report& report) {
-    for (std::size_t l = 0; l < report.targets.size(); ++l) activation.add(l, report.targets[l]);
+    activation.fade_to(time_ns());
+    for (std::size_t l = 0; l < report.targets.size(); ++l) {
+      activation.add(l, report.targets[l]);
+      seen.activation_rows += report.targets[l].size() / context->shape().top_k;
+    }
     for (std::size_t l = 0; l < report.steps.size(); ++l) activation.add_steps(l, report.steps[l]);
     if (options.drift_margin <= 0 || awaits_planner || !placed) return;
-    if (activation.rows_seen() < next_check_rows) return;
+    if (activation.rows_seen() < next_check_rows ||
+        activation.least_rows() < static_cast<double>(options.least_rows))
+      return;
     next_check_rows = activation.rows_seen() + options.least_rows;
     auto measured = std::make_shared<const planning::profile>(
         planning::with_measured_activation(*placed->profile, activation.now()));
@@ -182,6 +190,7 @@ struct monitor_state {
       told.link_use.push_back(link.use / weight);
       told.link_wait_ns.push_back(link.mean_wait_ns / weight);
     }
+    activation.fade_to(time);
     told.activation = activation.now();
     if (told.requests > 0) {
       told.budget_use /= static_cast<double>(told.requests);

@@ -10,8 +10,8 @@ namespace ordermoe::actors {
 /// One per cluster, where it is asked for. Measures and proposes; the planner decides.
 ///
 ///   load_report, link_load  -> recent waits of servers, recent use and waits of links
-///   activation_report       -> faded counts of what routers chose for decoded rows; every `least_rows` rows the
-///                              plan's expected cost under them is compared with that under the
+///   activation_report       -> counts of what routers chose for decoded rows, which fade with time; every
+///                              `least_rows` rows, where as many count, the plan's expected cost under them is compared with that under the
 ///                              profile in force: off by more than `drift_margin` ->
 ///                              propose_replan, and silence until the planner answers
 ///   request_report          -> budget use and delay; each full window -> change_weights, eq. (45)

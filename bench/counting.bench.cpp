@@ -43,9 +43,12 @@ void count_rows(benchmark::State& state) {
   const auto n_experts = static_cast<std::size_t>(state.range(0));
   const auto top_k = static_cast<std::size_t>(state.range(1));
   const auto rows = draw_reports(n_experts, top_k, 1), steps = draw_reports(n_experts, top_k, 2);
-  planning::activation_statistics seen(2, n_experts, top_k, 4096);
+  planning::activation_statistics seen(2, n_experts, top_k, 1800);
   std::size_t at = 0;
+  std::int64_t time_ns = 0;
   for (auto _ : state) {
+    // As with one report a millisecond.
+    seen.fade_to(time_ns += 1'000'000);
     seen.add(1, rows[at]);
     seen.add_steps(1, steps[at]);
     at = (at + 1) % n_reports;

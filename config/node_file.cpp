@@ -124,13 +124,16 @@ class node_reader {
   }
 
   void read_drift() {
-    const section from(top_.table("drift"), "drift", {"margin_percent", "period_s", "least_rows"});
+    const section from(top_.table("drift"), "drift",
+                       {"margin_percent", "period_s", "least_rows", "half_life_s"});
     auto& made = content_.drift;
     if (from.find("margin_percent") != nullptr)
       made.margin_percent = from.number("margin_percent", {0, 1000});
     if (from.find("period_s") != nullptr) made.period_s = from.number("period_s", {0.1, 86'400});
     if (from.find("least_rows") != nullptr)
       made.least_rows = from.integer("least_rows", 1, 1'000'000'000);
+    if (from.find("half_life_s") != nullptr)
+      made.half_life_s = from.number("half_life_s", {10, 1e9});
   }
 
   void read_log() {
@@ -223,9 +226,10 @@ std::string node_toml(const node_file& content) {
     text += fmt::format("\n[rehearsal]\ndilation = {}\nstretch = {}\n", content.rehearsed->dilation,
                         content.rehearsed->stretch);
   if (content.drift != drift_watch{})
-    text +=
-        fmt::format("\n[drift]\nmargin_percent = {}\nperiod_s = {}\nleast_rows = {}\n",
-                    content.drift.margin_percent, content.drift.period_s, content.drift.least_rows);
+    text += fmt::format(
+        "\n[drift]\nmargin_percent = {}\nperiod_s = {}\nleast_rows = {}\nhalf_life_s = {}\n",
+        content.drift.margin_percent, content.drift.period_s, content.drift.least_rows,
+        content.drift.half_life_s);
   const auto& log = content.log;
   if (log.level || log.format || log.file) text += "\n[log]\n";
   if (log.level) add("level", *log.level);

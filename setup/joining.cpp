@@ -19,6 +19,7 @@
 #include "planning/profile.hpp"
 #include "planning/strategies/measured_activation.hpp"
 #include "setup/cluster_folder.hpp"
+#include "setup/kept_activation.hpp"
 #include "setup/node_setup.hpp"
 #include "setup/plan_file.hpp"
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -26,6 +27,7 @@
 #include "setup/cluster_folder.hpp"
 #include "setup/forward_digest.hpp"
 #include "setup/joining.hpp"
+#include "setup/kept_activation.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
@@ -112,36 +114,10 @@ result<void> write_kept(const fs::path& path, const std::string& text) {
   return written;
 }
 
-/// What routers chose, kept beside the digest of the profile that plans go by otherwise: null where nothing was kept, or beside
-/// another profile.
-result<std::shared_ptr<const planning::measured_activation>> read_kept_activation(
-    const fs::path& path, const std::string& profile_digest, const model::model_config& shape) {
-  constexpr std::size_t most_bytes = 1 << 26;
-  std::shared_ptr<const planning::measured_activation> none;
-  std::error_code failed;
-  if (!fs::exists(path, failed)) return none;
-  const auto text = read_file(path, most_bytes);
-  if (!text) return text.error();
-  const auto read = [&]() -> result<std::shared_ptr<const planning::measured_activation>> {
-    auto document = json_document::parse(*text, path.string());
-    if (!document) return document.error();
-    const auto root = (*document)->root();
-    root.only({"profile", "activation"});
-    const auto digest = root.at("profile").string();
-    const auto activation = root.at("activation").string();
-    if (auto whole = (*document)->finish(0); !whole) return whole.error();
-    if (digest != profile_digest) return none;
-    auto made = planning::parse_activation(activation, path.string() + ": activation",
-                                           shape.n_layers, shape.n_experts, shape.top_k);
-    if (!made) return made.error();
-    return std::make_shared<const planning::measured_activation>(std::move(*made));
-  };
-  auto made = read();
-  if (!made)
-    return error{
-        made.error().code,
-        made.error().message + "; mend the file, or remove it to do without what it measured"};
-  return made;
+std::int64_t milliseconds_since_1970() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 result<std::vector<net::transport_peer>> peers_of(const node_file& file, const cluster& servers) {
@@ -365,11 +341,6 @@ model::weight_storage kept_as(precision kept) {
 
 }  // namespace
 
-std::string kept_activation_text(const std::string& profile_digest, const std::string& activation) {
-  return nlohmann::ordered_json{{"profile", profile_digest}, {"activation", activation}}.dump() +
-         "\n";
-}
-
 result<node_place> place_node(const node_file& file) {
   node_place made;
   auto servers = read_cluster(file.cluster);
@@ -565,22 +536,24 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   auto measured = read_kept_activation(file.state / actors::kept_activation_name, profile_digest,
                                        (*share)->config());
   if (!measured) return measured.error();
-  options.measured = std::move(*measured);
+  options.measured = std::move(measured->content);
   options.papers->put(actors::paper::profile, *profile_text);
   if (options.measured)
     options.papers->put(actors::paper::activation, planning::activation_json(*options.measured));
   auto counted = read_kept_activation(file.state / actors::kept_counts_name, profile_digest,
                                       (*share)->config());
   if (!counted) return counted.error();
-  options.counted = std::move(*counted);
+  options.counted = std::move(counted->content);
+  options.counted_at_ms = counted->written_ms;
   options.drift = file.drift;
   options.keep = [state = file.state, profile_digest, papers = options.papers](
                      const std::string& name, const std::string& text) {
-    const bool is_activation =
-        name == actors::kept_activation_name || name == actors::kept_counts_name;
-    if (name == actors::kept_activation_name) papers->put(actors::paper::activation, text);
-    return write_kept(state / name,
-                      is_activation ? kept_activation_text(profile_digest, text) : text);
+    if (name == actors::kept_counts_name)
+      return write_kept(state / name,
+                        kept_counts_text(profile_digest, text, milliseconds_since_1970()));
+    if (name != actors::kept_activation_name) return write_kept(state / name, text);
+    papers->put(actors::paper::activation, text);
+    return write_kept(state / name, kept_activation_text(profile_digest, text));
   };
   const auto boot = count_start(file.state);
   if (!boot) return boot.error();

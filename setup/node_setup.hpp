@@ -28,9 +28,6 @@ struct node_place {
 /// Errors: those of prepare_node that concern cluster file, members, certificates and the model's folder.
 result<node_place> place_node(const node_file& file);
 
-/// What stands in `state/activation.json` for what routers were measured to choose, beside this profile.
-std::string kept_activation_text(const std::string& profile_digest, const std::string& activation);
-
 /// What a node would do, found out without loading weights, listening or counting a start.
 struct node_outlook {
   std::uint32_t server = 0;

@@ -64,8 +64,8 @@ struct admin_state {
   std::map<serving::change_id, led_change> led;
   std::shared_ptr<const planning::plan> prepared;                    ///< Of the change under way.
   std::shared_ptr<const planning::measured_activation> prepared_by;  ///< Likewise.
-  std::vector<double> kept_rows;  ///< [n_layers] of the counts that were kept last.
-  drift_report told_drift;        ///< The latest that was an event.
+  std::uint64_t kept_rows = 0;  ///< That had come in when counts were kept last.
+  drift_report told_drift;      ///< The latest that was an event.
   std::optional<order_book> book;
   std::set<std::uint32_t> away;
   gathering_book gatherings;
@@ -156,7 +156,7 @@ struct admin_state {
   void ask_all(subject of, const gathering_book::finish& done);
   /// use(what this node says).
   void tell_own(subject of, const std::function<void(ordered_json)>& use);
-  void keep_counts(const planning::measured_activation& counted, const std::string& text);
+  void keep_counts(const observations& seen, const std::string& text);
   void tell_report(std::uint32_t to, std::uint64_t question, subject of);
   void get_log_level(const order_ptr& order, const json_value&);
   void list_tokens(const order_ptr& order, const json_value&);

@@ -98,7 +98,7 @@ void admin_state::take_talk(std::uint32_t from, json_document& document) {
   if (told) {
     auto report = ordered_json::parse(text, nullptr, false);
     if (!report.is_object()) return ignore(from, {errc::malformed, "found a report that is none"});
-    return gatherings.take(question, from, std::move(report));
+    return gatherings.take(question, from, std::move(report), now_ns(self));
   }
   if (set) return take_policy(from, text);
   if (shared) return take_tokens(from, text);

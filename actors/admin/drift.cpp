@@ -13,8 +13,9 @@ const char* to_string(subject of) {
 
 void admin_state::with_activation(
     const std::function<void(const activation_ptr&, const std::set<std::uint32_t>&)>& use) {
-  ask_all(subject::activation, [this, use](const told_reports& told) {
+  ask_all(subject::activation, [this, use](const told_reports& told, const auto& told_at) {
     const auto& shape = context().shape();
+    const auto now = now_ns(self);
     std::vector<planning::measured_activation> parts;
     std::set<std::uint32_t> nodes;
     for (const auto& [server, report] : told) {
@@ -24,7 +25,10 @@ void admin_state::with_activation(
         ignore(server, part.error());
         continue;
       }
-      parts.push_back(std::move(*part));
+      // All of them as they are now: who answered first waited for who answered last.
+      parts.push_back(planning::faded(
+          std::move(*part),
+          planning::weight_at_age(now - told_at.at(server), context().seat->drift.half_life_s)));
       nodes.insert(server);
     }
     use(std::make_shared<const planning::measured_activation>(

@@ -16,12 +16,18 @@ namespace ordermoe::actors {
 class gathering_book {
  public:
   static constexpr std::size_t most = 64;  ///< Questions at a time.
-  using finish = std::function<void(const told_reports&)>;
+  /// When each report was there, by the clock of whoever asked.
+  using told_times = std::map<std::uint32_t, std::int64_t>;
+  using finish = std::function<void(const told_reports&, const told_times&)>;
+  struct span_of_time {
+    std::int64_t now_ns = 0, until_ns = 0;
+  };
 
   /// The number of the question, from 1; 0 where nobody is waited for, and it has ended. `own`: what is known already.
-  std::uint64_t begin(std::set<std::uint32_t> waits, told_reports own, std::int64_t until_ns,
+  std::uint64_t begin(std::set<std::uint32_t> waits, told_reports own, const span_of_time& when,
                       finish done);
-  void take(std::uint64_t question, std::uint32_t server, nlohmann::ordered_json report);
+  void take(std::uint64_t question, std::uint32_t server, nlohmann::ordered_json report,
+            std::int64_t now_ns);
   void lose(std::uint32_t server);
   void expire(std::int64_t now_ns);
   bool full() const { return open_.size() >= most; }
@@ -31,6 +37,7 @@ class gathering_book {
   struct one {
     std::set<std::uint32_t> waits;
     told_reports told;
+    told_times told_at;
     std::int64_t until_ns = 0;
     finish done;
   };

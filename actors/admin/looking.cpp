@@ -84,8 +84,9 @@ void admin_state::tell_topology(const order_ptr& order, const json_value&) {
 void admin_state::gather(const order_ptr& order,
                          const std::function<ordered_json(const told_reports&)>& report) {
   if (gatherings.full()) return book->refuse(order, asked_too_much());
-  ask_all(subject::status,
-          [this, order, report](const told_reports& told) { book->tell(order, report(told)); });
+  ask_all(subject::status, [this, order, report](const told_reports& told, const auto&) {
+    book->tell(order, report(told));
+  });
 }
 
 error admin_state::asked_too_much() const {
@@ -96,8 +97,9 @@ void admin_state::ask_all(subject of, const gathering_book::finish& done) {
   constexpr std::int64_t longest_ns = 1'000'000'000;
   tell_own(of, [this, of, done](ordered_json own) {
     const auto others = present();
+    const auto now = now_ns(self);
     const auto question =
-        gatherings.begin(others, {{id(), std::move(own)}}, now_ns(self) + longest_ns, done);
+        gatherings.begin(others, {{id(), std::move(own)}}, {now, now + longest_ns}, done);
     if (question == 0) return;
     for (const auto server : others) say(server, {{"ask", question}, {"of", to_string(of)}});
     tick_soon();
@@ -112,15 +114,15 @@ void admin_state::tell_own(subject of, const std::function<void(ordered_json)>& 
   self->request(work.monitor, caf::infinite, status_query{})
       .then([this, use](const observations& seen) {
         const auto text = planning::activation_json(seen.activation);
-        keep_counts(seen.activation, text);
+        keep_counts(seen, text);
         use(ordered_json::parse(text));
       });
 }
 
-void admin_state::keep_counts(const planning::measured_activation& counted,
-                              const std::string& text) {
-  if (counted.rows == kept_rows || !(counted.least_rows() > 0)) return;
-  kept_rows = counted.rows;
+/// What only became older stands there with the time at which it was written.
+void admin_state::keep_counts(const observations& seen, const std::string& text) {
+  if (seen.activation_rows == kept_rows) return;
+  kept_rows = seen.activation_rows;
   keep(kept_counts_name, text, log_event::counts_not_kept);
 }
 

@@ -77,9 +77,10 @@ void admin_state::ask_before_removing(const order_ptr& order, std::uint32_t serv
                                       const member_wish& wish) {
   constexpr std::int64_t longest_ns = 2'000'000'000;
   if (gatherings.full()) return book->refuse(order, asked_too_much());
+  const auto now = now_ns(self);
   const auto question = gatherings.begin(
-      {server}, {}, now_ns(self) + longest_ns,
-      [this, order, server, wish](const told_reports& told) {
+      {server}, {}, {now, now + longest_ns},
+      [this, order, server, wish](const told_reports& told, const auto&) {
         const auto found = told.find(server);
         if (found == told.end() && !away.contains(server))
           return book->refuse(order,

@@ -27,11 +27,13 @@ void admin_state::propose(const order_ptr& order, const json_value& arguments) {
   if (!by_measure || !by_measure->boolean()) return propose(order, wanted, nullptr);
   if (gatherings.full()) return book->refuse(order, asked_too_much());
   with_activation([this, order, wanted](const auto& measured, const auto&) {
-    if (measured->least_rows() > 0) return propose(order, wanted, measured);
-    book->refuse(order,
-                 {errc::failed,
-                  "routers have chosen nothing yet at some layer; propose without --measured, "
-                  "or once requests were answered"});
+    if (measured->least_rows() >= 1) return propose(order, wanted, measured);
+    book->refuse(
+        order, {errc::failed,
+                fmt::format("routers have chosen nothing yet at some layer, or so long ago that "
+                            "it counts no more ({:.3g} rows are left of it, expected 1 at least); "
+                            "propose without --measured, or once requests were answered",
+                            measured->least_rows())});
   });
 }
 

@@ -317,11 +317,28 @@ class node::content final : public net::transport_user {
     seat.kept = options_.kept;
     seat.keep = options_.keep;
     seat.measured = options_.measured;
-    seat.counted = options_.counted;
+    seat.counted = counted_before();
     seat.drift = options_.drift;
     seat.figures = [this] { return figures_json(); };
     seat.members = options_.members;
     options_.service.seat = std::move(seat);
+  }
+
+  /// What was counted before the process began, as old as it is by now.
+  std::shared_ptr<const planning::measured_activation> counted_before() const {
+    if (!options_.counted || !options_.counted_at_ms) return options_.counted;
+    const auto age_ms = milliseconds_now() - *options_.counted_at_ms;
+    if (age_ms < 0)
+      log(log_event::counts_not_faded,
+          {{"why", fmt::format("{} was written {:.3g} s after now, and counts as if it had been "
+                               "written just now: set the clock of this host, or remove the file "
+                               "to count anew",
+                               kept_counts_name, -static_cast<double>(age_ms) * 1e-3)}});
+    constexpr std::int64_t ns_per_ms = 1'000'000;
+    const auto weight = planning::weight_at_age(std::max<std::int64_t>(0, age_ms) * ns_per_ms,
+                                                options_.drift.half_life_s);
+    return std::make_shared<const planning::measured_activation>(
+        planning::faded(*options_.counted, weight));
   }
 
   /// Nobody changes them before the transport is there: orders and other servers come through it.
@@ -913,11 +930,12 @@ class node::content final : public net::transport_user {
     }
   }
 
-  static std::int64_t seconds_now() {
-    return std::chrono::duration_cast<std::chrono::seconds>(
+  static std::int64_t milliseconds_now() {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
                std::chrono::system_clock::now().time_since_epoch())
         .count();
   }
+  static std::int64_t seconds_now() { return milliseconds_now() / 1000; }
 
   /// To this node's own admin, who tells operators and other nodes.
   void tell_admin(const char* event, ordered_json about) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ struct node_options {
   std::map<std::string, std::string> kept;
   std::function<result<void>(const std::string& name, const std::string& text)> keep;
   std::shared_ptr<const planning::measured_activation> measured, counted;
+  /// When `counted` was so, in milliseconds since 1970, by the clock of this host: it counts as much less as it is older. None: it is not
+  /// known, and counts as it did.
+  std::optional<std::int64_t> counted_at_ms;
   drift_watch drift;
 };
 

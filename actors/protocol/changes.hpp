@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "config/drift_watch.hpp"
 #include "config/error.hpp"
 #include "planning/selection/selector.hpp"
 #include "planning/strategies/strategies.hpp"
@@ -23,8 +24,9 @@ struct monitor_options {
   /// activation is off by more than this share of its cost under the profile, and taken where it
   /// saves as much; 0: never.
   double drift_margin = 0;
-  double half_life_rows = 4096;  ///< How fast counts of activation fade, in rows of a layer.
-  /// Of each layer before drift is judged, and from one judgement to the next.
+  /// After which a row counts half, in the time of the service; a node's table [drift] says it of its own.
+  double half_life_s = drift_watch{}.half_life_s;
+  /// Of each layer before drift is judged, as old ones count, and that come in from one judgement to the next.
   std::uint64_t least_rows = 1024;
   planning::strategy_options planning;  ///< Of plans that are proposed.
 };

@@ -78,7 +78,7 @@ struct cluster_seat {
   std::function<result<void>(const std::string& name, const std::string& text)> keep;
   /// What routers were measured to choose, if the plan in force goes by that.
   std::shared_ptr<const planning::measured_activation> measured;
-  /// What routers chose here before the process began, where that was kept: counting goes on from it.
+  /// What routers chose here before the process began, where that was kept, as old as it is now: counting goes on from it.
   std::shared_ptr<const planning::measured_activation> counted;
   drift_watch drift;
   log_outlet log;

@@ -122,10 +122,11 @@ struct planner_status {
 /// What the monitor measured; recent values count more.
 struct observations {
   planning::measured_activation activation;
-  std::vector<double> wait_ns;       ///< [n_servers] of work that arrives
-  std::vector<double> link_use;      ///< [from, to] share of the time that the link is busy
-  std::vector<double> link_wait_ns;  ///< [from, to]
-  double budget_use = 0;             ///< Mean over requests with a budget.
+  std::uint64_t activation_rows = 0;  ///< That came in, of all layers, since the process began.
+  std::vector<double> wait_ns;        ///< [n_servers] of work that arrives
+  std::vector<double> link_use;       ///< [from, to] share of the time that the link is busy
+  std::vector<double> link_wait_ns;   ///< [from, to]
+  double budget_use = 0;              ///< Mean over requests with a budget.
   double normalised_delay = 0;
   std::size_t requests = 0;  ///< How many of those there were.
   std::size_t proposals = 0;

@@ -15,15 +15,34 @@
 namespace ordermoe::planning {
 
 activation_statistics::activation_statistics(std::size_t n_layers, std::size_t n_experts,
-                                             std::size_t top_k, double half_life_rows)
-    : n_experts_(n_experts), top_k_(top_k), half_life_rows_(half_life_rows), layers_(n_layers) {
+                                             std::size_t top_k, double half_life_s)
+    : n_experts_(n_experts), top_k_(top_k), half_life_s_(half_life_s), layers_(n_layers) {
   for (auto& layer : layers_) layer.experts.assign(n_experts, 0);
 }
 
-void activation_statistics::fade(layer_counts& counts, double factor) {
-  for (auto& count : counts.experts) count *= factor;
-  for (auto& count : counts.sets) count *= factor;
-  counts.rows *= factor;
+double weight_at_age(std::int64_t age_ns, double half_life_s) {
+  constexpr double ns_per_s = 1e9;
+  return age_ns <= 0 ? 1 : std::exp2(-static_cast<double>(age_ns) / ns_per_s / half_life_s);
+}
+
+void activation_statistics::fade_to(std::int64_t time_ns) {
+  constexpr double most_weight = 0x1p40;
+  time_ns_ = std::max(time_ns_, time_ns);
+  weight_ = 1 / weight_at_age(time_ns_ - landmark_ns_, half_life_s_);
+  if (weight_ > most_weight) weigh_anew();
+}
+
+/// Before numbers become too large.
+void activation_statistics::weigh_anew() {
+  const auto factor = weight_at_age(time_ns_ - landmark_ns_, half_life_s_);
+  for (auto& counts : layers_) {
+    for (auto* all : {&counts.experts, &counts.sets, &counts.steps})
+      for (auto& count : *all) count *= factor;
+    counts.rows *= factor;
+    counts.step_rows *= factor;
+  }
+  landmark_ns_ = time_ns_;
+  weight_ = 1;
 }
 
 namespace {
@@ -71,32 +90,31 @@ void activation_statistics::add_steps(std::size_t layer, std::span<const std::ui
   if (pairs.empty() || layer == 0 || !counts_steps()) return;
   auto &from = layers_[layer - 1], &to = layers_[layer];
   const auto n = pairs.size() / (2 * top_k_);
-  const auto factor = std::exp2(-static_cast<double>(n) / half_life_rows_);
   from.steps.resize(most_told_sets * most_told_sets);
-  for (auto& count : from.steps) count *= factor;
   for (std::size_t row = 0; row < n; ++row) {
     const auto pair = pairs.subspan(row * 2 * top_k_, 2 * top_k_);
     const auto here = place_of(from, pair.first(top_k_)), next = place_of(to, pair.last(top_k_));
-    from.steps[here * most_told_sets + next] += 1;
+    from.steps[here * most_told_sets + next] += weight_;
   }
-  from.step_rows = from.step_rows * factor + static_cast<double>(n);
+  from.step_rows += static_cast<double>(n) * weight_;
 }
 
 void activation_statistics::add(std::size_t layer, std::span<const std::uint32_t> targets) {
   ORDERMOE_CHECK(top_k_ > 0 && targets.size() % top_k_ == 0, "a row has top_k targets");
   auto& counts = layers_[layer];
   const auto n = targets.size() / top_k_;
-  fade(counts, std::exp2(-static_cast<double>(n) / half_life_rows_));
   for (std::size_t row = 0; row < n; ++row) {
     const auto chosen = targets.subspan(row * top_k_, top_k_);
-    for (const auto expert : chosen) counts.experts[expert] += 1;
-    counts.sets[place_of(counts, chosen)] += 1;
+    for (const auto expert : chosen) counts.experts[expert] += weight_;
+    counts.sets[place_of(counts, chosen)] += weight_;
   }
-  counts.rows += static_cast<double>(n);
+  counts.rows += static_cast<double>(n) * weight_;
   counts.seen += n;
 }
 
 void activation_statistics::restore(const measured_activation& measured) {
+  landmark_ns_ = time_ns_;
+  weight_ = 1;
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     auto& counts = layers_[l];
     counts = {};
@@ -131,6 +149,12 @@ void activation_statistics::restore_steps(const measured_activation& measured, s
 std::uint64_t activation_statistics::rows_seen() const {
   std::uint64_t least = layers_.empty() ? 0 : layers_.front().seen;
   for (const auto& layer : layers_) least = std::min(least, layer.seen);
+  return least;
+}
+
+double activation_statistics::least_rows() const {
+  double least = layers_.empty() ? 0 : rows(0);
+  for (std::size_t l = 0; l < layers_.size(); ++l) least = std::min(least, rows(l));
   return least;
 }
 
@@ -224,22 +248,48 @@ struct joint_weights {
 
 }  // namespace
 
+namespace {
+
+void forget_little(measured_activation& of) {
+  for (std::size_t l = 0; l < of.rows.size(); ++l) {
+    if (of.rows[l] < least_weight) {
+      of.rows[l] = 0;
+      of.shares[l].clear();
+      if (!of.sets.empty()) of.sets[l].clear();
+    }
+    if (of.steps.empty() || of.step_rows[l] >= least_weight) continue;
+    of.step_rows[l] = 0;
+    of.steps[l].clear();
+  }
+}
+
+}  // namespace
+
+measured_activation faded(measured_activation measured, double factor) {
+  for (auto& rows : measured.rows) rows *= factor;
+  for (auto& rows : measured.step_rows) rows *= factor;
+  forget_little(measured);
+  return measured;
+}
+
 measured_activation activation_statistics::now() const {
   measured_activation told;
   joint_weights all(layers_.size());
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const auto& counts = layers_[l];
-    told.rows.push_back(counts.rows);
+    told.rows.push_back(rows(l));
     told.shares.push_back(shares(l));
     for (std::size_t s = 0; s < counts.sets.size(); ++s)
       all.sets[l][members_at(counts, s)] += counts.sets[s];
-    all.step_rows[l] = counts.step_rows;
+    all.step_rows[l] = counts.step_rows / weight_;
     for (std::size_t at = 0; at < counts.steps.size(); ++at)
       if (counts.steps[at] > 0)
         all.steps[l][{members_at(counts, at / most_told_sets),
-                      members_at(layers_[l + 1], at % most_told_sets)}] += counts.steps[at];
+                      members_at(layers_[l + 1], at % most_told_sets)}] +=
+            counts.steps[at] / weight_;
   }
   all.tell(told);
+  forget_little(told);
   return told;
 }
 

@@ -43,7 +43,7 @@ struct measured_step {
   friend bool operator==(const measured_step&, const measured_step&) = default;
 };
 
-/// Of each layer how many decoded rows count (faded ones less), the shares of its experts as eq. (5) defines them, and the
+/// Of each layer how many decoded rows count (old ones less), the shares of its experts as eq. (5) defines them, and the
 /// target sets; no shares and no sets where no row was seen. Values that servers tell each other.
 struct measured_activation {
   std::vector<double> rows;                 ///< [n_layers]
@@ -61,7 +61,13 @@ struct measured_activation {
   friend bool operator==(const measured_activation&, const measured_activation&) = default;
 };
 
-/// Of rows at different servers; each of this shape. Layers count as many rows as all of them together.
+/// A layer whose rows come to less than this is one of which nothing is known.
+inline constexpr double least_weight = 1e-6;
+/// What is left of it when every row counts so much less, 0 to 1: shares stay, layers that come to less than least_weight go.
+measured_activation faded(measured_activation measured, double factor);
+/// What a row counts that is so old: 2^(-age / half-life), and 1 where it is of the future.
+double weight_at_age(std::int64_t age_ns, double half_life_s);
+/// Of rows at different servers, each of this shape and at the same instant. Layers count as many rows as all of them together.
 measured_activation sum_of(std::span<const measured_activation> parts, std::size_t n_layers,
                            std::size_t n_experts);
 std::string activation_json(const measured_activation& measured);
@@ -74,13 +80,17 @@ result<measured_activation> parse_activation(const std::string& text, const std:
 std::vector<double> moved_shares(const profile& profile, const measured_activation& measured);
 
 /// How often routers chose which experts together, old counts fading: a row loses half of its weight with every
-/// `half_life_rows` rows of its layer that come after it. Holds at most most_counted_sets * (4 * top_k + 40) bytes for a
+/// `half_life_s`, however many come after it, and all of it in the end. Fading costs nothing: later rows weigh more instead, and what is
+/// told is divided by what a row weighs now (forward decay: Cormode, Shkapenyuk, Srivastava and Xu, 2009). Holds at most most_counted_sets * (4 * top_k + 40) bytes for a
 /// layer, 8 for each expert, and 8 * most_told_sets^2 where steps are counted.
 class activation_statistics {
  public:
   activation_statistics() = default;
   activation_statistics(std::size_t n_layers, std::size_t n_experts, std::size_t top_k,
-                        double half_life_rows);
+                        double half_life_s);
+
+  /// What follows happens then, and everything before is so much older. A time before the last one counts as that.
+  void fade_to(std::int64_t time_ns);
 
   /// Counts that begin with what was measured before, of this shape.
   void restore(const measured_activation& measured);
@@ -91,7 +101,9 @@ class activation_statistics {
   void add_steps(std::size_t layer, std::span<const std::uint32_t> pairs);
 
   /// Weight of the layer's rows in all, in rows.
-  double rows(std::size_t layer) const { return layers_[layer].rows; }
+  double rows(std::size_t layer) const { return layers_[layer].rows / weight_; }
+  /// Of the layer that has the fewest.
+  double least_rows() const;
   /// Rows that came in at the layer with the fewest, faded or not.
   std::uint64_t rows_seen() const;
   /// [n_experts] shares that sum to 1, as eq. (5) defines them; empty where nothing came in.
@@ -112,13 +124,15 @@ class activation_statistics {
     double step_rows = 0;
   };
   bool counts_steps() const;
-  static void fade(layer_counts& counts, double factor);
+  void weigh_anew();
   std::size_t place_of(layer_counts& counts, std::span<const std::uint32_t> targets);
   std::vector<std::uint32_t> members_at(const layer_counts& counts, std::size_t place) const;
   void restore_steps(const measured_activation& measured, std::size_t layer);
 
   std::size_t n_experts_ = 0, top_k_ = 0;
-  double half_life_rows_ = 0;
+  double half_life_s_ = 0;
+  std::int64_t time_ns_ = 0, landmark_ns_ = 0;
+  double weight_ = 1;  ///< Of a row that comes now; one that came at landmark_ns_ has 1.
   std::vector<layer_counts> layers_;
 };
 

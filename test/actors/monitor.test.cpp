@@ -112,6 +112,40 @@ BOOST_AUTO_TEST_CASE(activation_is_told_as_shares_by_layer) {
   BOOST_TEST((world.seen().activation.sets.at(2) == sets));
 }
 
+BOOST_AUTO_TEST_CASE(rows_count_half_after_a_half_life_of_virtual_time) {
+  one_monitor world;
+  world.options.half_life_s = 2;
+  world.spawn();
+  world.activate(8, 1, 3);
+  const auto near = boost::test_tools::tolerance(1e-6);
+  BOOST_TEST(world.seen().activation.rows.at(0) == 8.0, near);
+  world.advance_ns(2'000'000'000);
+  BOOST_TEST(world.seen().activation.rows.at(0) == 4.0, near);
+  world.activate(4, 0, 5);
+  auto seen = world.seen();
+  BOOST_TEST(seen.activation.rows.at(0) == 8.0, near);
+  BOOST_TEST(seen.activation.shares.at(0).at(1) == 0.25, near);
+  BOOST_TEST(seen.activation.shares.at(0).at(5) == 0.25, near);
+  BOOST_TEST(seen.activation_rows == 12 * seen.activation.rows.size());
+  world.advance_ns(100'000'000'000);
+  BOOST_TEST(world.seen().activation.shares.at(0).empty());
+}
+
+BOOST_AUTO_TEST_CASE(drift_is_not_judged_by_rows_that_count_no_more) {
+  one_monitor world;
+  world.options.drift_margin = 0.01;
+  world.options.half_life_s = 1;
+  world.spawn();
+  world.announce();
+  world.activate(60, 0, 5);
+  world.advance_ns(1'000'000'000);
+  // 120 came, of which 90 count, and of 100 it would be proposed.
+  world.activate(60, 0, 5);
+  BOOST_TEST(world.planner.heard() == 0u);
+  world.activate(11, 0, 5);
+  BOOST_TEST(world.planner.count<actors::propose_replan>() == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(drift_is_proposed_once_it_is_seen_enough_and_not_again_before_the_answer) {
   one_monitor world;
   world.options.drift_margin = 0.01;

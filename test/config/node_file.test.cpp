@@ -241,10 +241,11 @@ BOOST_AUTO_TEST_CASE(when_drift_is_told_is_read_and_written_and_held_to_its_boun
   BOOST_REQUIRE(usual.has_value());
   BOOST_TEST((usual->drift == drift_watch{}));
   BOOST_TEST(node_toml(*usual).find("[drift]") == std::string::npos);
-  const auto told =
-      place.read(berlin + "\n[drift]\nmargin_percent = 2.5\nperiod_s = 5\nleast_rows = 300\n");
+  const auto told = place.read(berlin +
+                               "\n[drift]\nmargin_percent = 2.5\nperiod_s = 5\nleast_rows = 300\n"
+                               "half_life_s = 90.5\n");
   BOOST_REQUIRE_MESSAGE(told, (told ? "" : told.error().message));
-  BOOST_TEST((told->drift == drift_watch{2.5, 5, 300}));
+  BOOST_TEST((told->drift == drift_watch{2.5, 5, 300, 90.5}));
   const auto again = place.read(node_toml(*told));
   BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().message));
   BOOST_TEST((again->drift == told->drift));
@@ -256,6 +257,11 @@ BOOST_AUTO_TEST_CASE(when_drift_is_told_is_read_and_written_and_held_to_its_boun
   check_refused(end, with("margin_percent = -1"), out_of_range, "28:18", {"correct it"});
   check_refused(end, with("period_s = 0"), out_of_range, "28:12", {"correct it"});
   check_refused(end, with("least_rows = 0"), out_of_range, "28:14", {"correct it"});
+  for (const auto* bad : {"half_life_s = 9.9", "half_life_s = 0", "half_life_s = 2e9",
+                          "half_life_s = inf", "half_life_s = nan"})
+    check_refused(end, with(bad), out_of_range, "28:15",
+                  {"half_life_s", "expected a number from 10 to", "correct it"});
+  check_refused(end, with("half_life_s = \"long\""), errc::malformed, "28:15", {"half_life_s"});
   check_refused(end, with("speed = 2"), errc::malformed, "28:1",
                 {"found the unknown key 'speed' in drift"});
 }

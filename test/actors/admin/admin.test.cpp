@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <cmath>
 #include <future>
+#include <limits>
 
 #include "test/actors/cluster/nodes.hpp"
 
@@ -444,7 +447,10 @@ BOOST_AUTO_TEST_CASE(one_request_is_shown_with_its_memory) {
 
 BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made_by_it) {
   // Less memory than all experts need twice, so that what routers choose changes where they go.
-  steered cluster("exact", 1.2);
+  // It asks several times what is to stay the same: nothing fades.
+  drift_watch watch;
+  watch.half_life_s = std::numeric_limits<double>::infinity();
+  steered cluster("exact", 1.2, watch);
   const auto none = cluster.order(1, "drift")["result"];
   BOOST_TEST(none["rows"] == 0);
   BOOST_TEST(none["cost_measured_ms"] == none["cost_planned_ms"]);
@@ -493,6 +499,94 @@ BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made
     cluster.admins[m] = cluster.client(m, "ada", net::role::admin);
   }
   BOOST_TEST(eventually([&] { return std::abs(rows(0) - before) < 1e-3; }));
+}
+
+BOOST_AUTO_TEST_CASE(
+    what_was_counted_before_a_node_began_again_counts_as_much_less_as_it_is_older) {
+  // What passes in the test is nothing beside it.
+  constexpr double half_life_s = 1e8;
+  drift_watch watch;
+  watch.half_life_s = half_life_s;
+  steered cluster("exact", 2.5, watch);
+  {
+    const auto user = cluster.client(1, "bob");
+    asked_requests asked(*user);
+    for (std::uint32_t i = 0; i < 12; ++i) asked.ask(request_of(i));
+    asked.await_all();
+  }
+  const auto rows = [&] { return cluster.order(0, "drift")["result"]["rows"].get<double>(); };
+  BOOST_REQUIRE(eventually([&] { return rows() > 20; }));
+  const auto now_ms = [] {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(
+               std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  };
+  const auto begin_again = [&](double written_before_s) {
+    cluster.admins.clear();
+    for (std::uint32_t m = 0; m < nodes::n; ++m) cluster.stop(m);
+    cluster.counted_at_ms = now_ms() - static_cast<std::int64_t>(1000 * written_before_s);
+    cluster.start_all();
+    for (std::uint32_t m = 0; m < nodes::n; ++m)
+      cluster.admins.push_back(cluster.client(m, "ada", net::role::admin));
+  };
+  // Some report of a row may come after its answer has ended.
+  auto before = rows();
+  BOOST_REQUIRE(eventually([&] {
+    const auto last = before;
+    before = rows();
+    return before <= last;
+  }));
+  const auto comes_to = [&](double share) {
+    return eventually([&] { return std::abs(rows() / before - share) < 1e-5; });
+  };
+  begin_again(2 * half_life_s);
+  BOOST_TEST(comes_to(0.25));
+  BOOST_TEST(!cluster.log_of(0).has("counts.not_faded"));
+  // Nothing was counted since: what is kept is what was kept, and as old as it says.
+  begin_again(half_life_s);
+  BOOST_TEST(comes_to(0.5));
+  // So little that nothing is planned by it.
+  begin_again(16 * half_life_s);
+  BOOST_TEST(comes_to(std::exp2(-16)));
+  BOOST_TEST(rows() > 0);
+  BOOST_TEST(says(cluster.refused(0, "plan.propose", {{"measured", true}}), "expected 1 at least"));
+  begin_again(-7200);
+  BOOST_TEST(comes_to(1));
+  BOOST_TEST(says(cluster.log_of(0).with("counts.not_faded"), "s after now"));
+}
+
+BOOST_AUTO_TEST_CASE(counts_that_wait_for_the_last_node_are_weighed_when_it_is_there) {
+  constexpr double half_life_s = 4;
+  nodes cluster;
+  cluster.place_by_hand();
+  cluster.drift.half_life_s = half_life_s;
+  // It is there, and answers no admin.
+  auto& silent = cluster.start_bare(2);
+  cluster.start(1);
+  cluster.start(0);
+  cluster.await_up(0, {1, 2});
+  const auto user = cluster.client(0, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 4; ++i) asked.ask(request_of(i));
+  asked.await_all();
+  const auto admin = cluster.client(0, "ada", net::role::admin);
+  const auto order = [&](const char* verb) {
+    const auto reply = admin->order(verb, "{}", false, test::patience);
+    BOOST_REQUIRE_MESSAGE(reply.has_value(), (reply ? "" : reply.error().message));
+    return ordered_json::parse(*reply)["result"];
+  };
+  const auto rows = [&] { return order("drift")["rows"].get<double>(); };
+  // Whatever was counted has been told by then.
+  rows();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto waited = rows();
+  silent.stop();
+  BOOST_REQUIRE(eventually([&] { return order("members")["members"][2]["up"] == false; }));
+  const auto at_once = rows();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  // A second of it passed before the first was weighed: what lies between the two is shorter by that at least.
+  BOOST_REQUIRE(at_once > 0);
+  BOOST_TEST(waited / at_once <= std::exp2((passed.count() - 1) / half_life_s) * (1 + 1e-6));
 }
 
 BOOST_AUTO_TEST_CASE(where_routers_choose_other_experts_the_first_node_proposes_a_plan) {

@@ -14,12 +14,14 @@ namespace {
 struct answers {
   gathering_book book;
   std::vector<std::set<std::uint32_t>> ended;
+  gathering_book::told_times last;  ///< Of the question that ended last.
 
   std::uint64_t ask(std::set<std::uint32_t> waits, std::int64_t until_ns = 100) {
-    return book.begin(std::move(waits), {{0, nlohmann::ordered_json::object()}}, until_ns,
-                      [this](const told_reports& told) {
+    return book.begin(std::move(waits), {{0, nlohmann::ordered_json::object()}}, {3, until_ns},
+                      [this](const told_reports& told, const gathering_book::told_times& at) {
                         auto& who = ended.emplace_back();
                         for (const auto& [server, report] : told) who.insert(server);
+                        last = at;
                       });
   }
 };
@@ -33,33 +35,47 @@ BOOST_AUTO_TEST_SUITE(gathering)
 BOOST_AUTO_TEST_CASE(a_question_ends_once_when_all_have_answered) {
   answers of;
   const auto question = of.ask({1, 2});
-  of.book.take(question, 1, {});
-  of.book.take(question, 1, {});
-  of.book.take(question, 7, {});
-  of.book.take(question + 1, 2, {});
+  of.book.take(question, 1, {}, 0);
+  of.book.take(question, 1, {}, 0);
+  of.book.take(question, 7, {}, 0);
+  of.book.take(question + 1, 2, {}, 0);
   BOOST_TEST(of.ended.empty());
-  of.book.take(question, 2, {});
-  of.book.take(question, 2, {});
+  of.book.take(question, 2, {}, 0);
+  of.book.take(question, 2, {}, 0);
   of.book.expire(1000);
   BOOST_REQUIRE_EQUAL(of.ended.size(), 1u);
   BOOST_TEST((of.ended[0] == servers{0, 1, 2}));
   BOOST_TEST(of.book.empty());
 }
 
+BOOST_AUTO_TEST_CASE(when_each_report_was_there_is_told_with_them) {
+  answers of;
+  const auto question = of.ask({1, 2, 5});
+  of.book.take(question, 2, {}, 7);
+  of.book.take(question, 1, {}, 20);
+  of.book.take(question, 1, {}, 30);
+  of.book.expire(100);
+  BOOST_REQUIRE_EQUAL(of.ended.size(), 1u);
+  BOOST_TEST((of.last == gathering_book::told_times{{0, 3}, {1, 20}, {2, 7}}));
+  // Where nobody is waited for.
+  of.ask({});
+  BOOST_TEST((of.last == gathering_book::told_times{{0, 3}}));
+}
+
 BOOST_AUTO_TEST_CASE(who_is_lost_or_late_is_left_out) {
   answers of;
   const auto first = of.ask({1, 2}, 100), second = of.ask({2}, 100), third = of.ask({1, 2}, 200);
-  of.book.take(first, 1, {});
+  of.book.take(first, 1, {}, 0);
   of.book.lose(2);
   BOOST_REQUIRE_EQUAL(of.ended.size(), 2u);
   BOOST_TEST((of.ended[0] == servers{0, 1}));
   BOOST_TEST((of.ended[1] == servers{0}));
-  of.book.take(second, 2, {});
+  of.book.take(second, 2, {}, 0);
   of.book.expire(199);
   BOOST_TEST(of.ended.size() == 2u);
   of.book.expire(200);
   BOOST_REQUIRE_EQUAL(of.ended.size(), 3u);
-  of.book.take(third, 1, {});
+  of.book.take(third, 1, {}, 0);
   BOOST_TEST((of.ended[2] == servers{0}));
 }
 

@@ -255,6 +255,7 @@ class nodes {
     made.drift = drift;
     made.measured = kept_activation(made.kept, actors::kept_activation_name);
     made.counted = kept_activation(made.kept, actors::kept_counts_name);
+    made.counted_at_ms = counted_at_ms;
     made.keep = [this, m](const std::string& name, const std::string& text) -> result<void> {
       const std::lock_guard lock(keeping_);
       kept_[m][name] = text;
@@ -357,6 +358,8 @@ class nodes {
   std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
   std::shared_ptr<actors::kept_papers> papers;         ///< What hosts that join are told.
   drift_watch drift;
+  std::optional<std::int64_t>
+      counted_at_ms;  ///< What a node finds of when it counted what it kept.
   /// Of the plan that a node kept last; 0: none.
   mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};

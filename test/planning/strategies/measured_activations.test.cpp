@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "planning/placement.hpp"
@@ -15,6 +16,7 @@ namespace ordermoe::planning {
 namespace {
 
 using experts = std::vector<std::uint32_t>;
+constexpr std::int64_t second_ns = 1'000'000'000;
 
 /// Each of a layer's sets as often as it says, of 1,000,000 rows.
 measured_activation measured_as(const std::vector<std::vector<measured_set>>& sets,
@@ -82,13 +84,17 @@ void check_valid(const profile& content) {
 
 BOOST_AUTO_TEST_SUITE(measured_activations)
 
-BOOST_AUTO_TEST_CASE(counts_fade_by_half_with_every_half_life) {
+BOOST_AUTO_TEST_CASE(a_row_counts_half_after_every_half_life_however_many_come_after_it) {
   activation_statistics seen(1, 2, 1, 10);
   BOOST_TEST(seen.shares(0).empty());
   BOOST_TEST(seen.now().sets[0].empty());
   seen.add(0, experts(10, 0));
   BOOST_TEST(seen.shares(0) == (std::vector<double>{1, 0}), boost::test_tools::per_element());
+  seen.fade_to(10 * second_ns);
   seen.add(0, experts(10, 1));
+  // Of a time that is over, and of the same.
+  seen.fade_to(5 * second_ns);
+  seen.fade_to(10 * second_ns);
   BOOST_TEST(seen.shares(0)[0] == 1.0 / 3, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(seen.rows(0) == 15);
   BOOST_TEST(seen.rows_seen() == 20u);
@@ -96,6 +102,263 @@ BOOST_AUTO_TEST_CASE(counts_fade_by_half_with_every_half_life) {
   BOOST_REQUIRE_EQUAL(told.sets[0].size(), 2u);
   BOOST_TEST((told.sets[0][0] == measured_set{{1}, 666'667}));
   BOOST_TEST((told.sets[0][1] == measured_set{{0}, 333'333}));
+  // A row that comes alone is one, and those before it none the less old.
+  seen.fade_to(40 * second_ns);
+  seen.add(0, experts{0});
+  BOOST_TEST(seen.rows(0) == 15.0 / 8 + 1);
+  BOOST_TEST(seen.shares(0)[1] == 10.0 / 8 / (15.0 / 8 + 1), boost::test_tools::tolerance(1e-12));
+}
+
+BOOST_AUTO_TEST_CASE(what_nobody_chooses_for_long_is_forgotten) {
+  activation_statistics seen(2, 3, 1, 60);
+  seen.add(0, experts{0, 0, 0, 1});
+  seen.add(1, experts{2, 2, 2, 1});
+  seen.add_steps(1, experts{0, 2, 0, 2, 0, 2, 1, 1});
+  const auto before = seen.now();
+  seen.fade_to(20 * 60 * second_ns);
+  auto told = seen.now();
+  BOOST_TEST(told.rows[0] == std::exp2(-18), boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(told.step_rows[0] == std::exp2(-18), boost::test_tools::tolerance(1e-12));
+  BOOST_TEST((told.shares == before.shares));
+  BOOST_TEST((told.sets == before.sets));
+  BOOST_TEST((told.steps == before.steps));
+  BOOST_TEST(seen.least_rows() == told.least_rows());
+  // 2^-20 of four rows is less than counts as anything; a hundred years are more than numbers can tell.
+  for (const auto later : {std::int64_t{23 * 60}, std::int64_t{100 * 366} * 86'400}) {
+    seen.fade_to(later * second_ns);
+    told = seen.now();
+    BOOST_TEST(told.rows == (std::vector<double>{0, 0}), boost::test_tools::per_element());
+    for (std::size_t l = 0; l < 2; ++l) {
+      BOOST_TEST(told.shares[l].empty());
+      BOOST_TEST(told.sets[l].empty());
+    }
+    const auto text = activation_json(told);
+    BOOST_TEST(parse_activation(text, "here", 2, 3, 1).has_value());
+  }
+  // It counts on from there.
+  seen.add(0, experts{1});
+  BOOST_TEST(seen.rows(0) == 1, boost::test_tools::tolerance(1e-9));
+}
+
+BOOST_AUTO_TEST_CASE(a_weight_at_an_age_is_a_power_of_one_half) {
+  BOOST_TEST(weight_at_age(0, 10) == 1);
+  BOOST_TEST(weight_at_age(-second_ns, 10) == 1);
+  BOOST_TEST(weight_at_age(10 * second_ns, 10) == 0.5);
+  BOOST_TEST(weight_at_age(30 * second_ns, 10) == 0.125);
+  BOOST_TEST(weight_at_age(second_ns, std::numeric_limits<double>::infinity()) == 1);
+  BOOST_TEST(weight_at_age(std::numeric_limits<std::int64_t>::max(), 10) == 0);
+  random_stream draws(5);
+  for (int i = 0; i < 100; ++i) {
+    const auto a = static_cast<std::int64_t>(draws.below(100'000'000'000)),
+               b = static_cast<std::int64_t>(draws.below(100'000'000'000));
+    BOOST_TEST(weight_at_age(a, 7) * weight_at_age(b, 7) == weight_at_age(a + b, 7),
+               boost::test_tools::tolerance(1e-12));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(counts_are_the_sums_of_weights_whenever_rows_came) {
+  // Half-lives from some rows to so short that the numbers are scaled many times.
+  for (const double half_life_s : {1e6, 50.0, 0.4}) {
+    BOOST_TEST_CONTEXT("half-life " << half_life_s) {
+      random_stream draws(11);
+      activation_statistics seen(2, 4, 2, half_life_s);
+      struct one {
+        std::int64_t at_ns = 0;
+        experts here, next;
+      };
+      std::vector<one> rows;
+      std::int64_t now_ns = 0;
+      for (int i = 0; i < 400; ++i) {
+        now_ns += static_cast<std::int64_t>(draws.below(2 * second_ns));
+        const auto a = static_cast<std::uint32_t>(draws.below(3)),
+                   b = static_cast<std::uint32_t>(draws.below(3));
+        rows.push_back({now_ns, {a, a + 1}, {b, b + 1}});
+        seen.fade_to(now_ns);
+        seen.add(0, rows.back().here);
+        seen.add(1, rows.back().next);
+        seen.add_steps(1, experts{a, a + 1, b, b + 1});
+      }
+      now_ns += second_ns / 3;
+      seen.fade_to(now_ns);
+      const auto told = seen.now();
+      double all = 0, of_expert = 0, of_set = 0, of_step = 0;
+      for (const auto& row : rows) {
+        const auto weight =
+            std::exp2(-static_cast<double>(now_ns - row.at_ns) * 1e-9 / half_life_s);
+        all += weight;
+        of_expert += std::ranges::count(row.here, 1u) > 0 ? weight : 0;
+        of_set += row.here == experts{0, 1} ? weight : 0;
+        of_step += row.here == experts{0, 1} && row.next == experts{1, 2} ? weight : 0;
+      }
+      const auto near = boost::test_tools::tolerance(1e-9);
+      BOOST_TEST(told.rows[0] == all, near);
+      BOOST_TEST(told.step_rows[0] == all, near);
+      BOOST_TEST(seen.least_rows() == all, near);
+      BOOST_TEST(told.shares[0][1] == of_expert / (2 * all), near);
+      const auto set = std::ranges::find(told.sets[0], experts{0, 1}, &measured_set::experts);
+      BOOST_TEST(std::abs((set == told.sets[0].end() ? 0 : set->share()) - of_set / all) < 3e-6);
+      double step_share = 0;
+      for (const auto& step : told.steps[0])
+        if (step.from == experts{0, 1} && step.to == experts{1, 2})
+          step_share = static_cast<double>(step.millionths) / whole_share;
+      BOOST_TEST(std::abs(step_share - of_step / all) < 3e-6);
+    }
+  }
+}
+
+namespace {
+
+/// Counts of rows at random times, up to one.
+activation_statistics random_counts(std::uint64_t seed, std::int64_t until_ns, double half_life_s) {
+  random_stream draws(seed);
+  activation_statistics seen(2, 4, 2, half_life_s);
+  for (std::int64_t now_ns = 0;; now_ns += static_cast<std::int64_t>(draws.below(second_ns))) {
+    if (now_ns > until_ns) break;
+    const auto a = static_cast<std::uint32_t>(draws.below(3)),
+               b = static_cast<std::uint32_t>(draws.below(3));
+    seen.fade_to(now_ns);
+    seen.add(0, experts{a, a + 1});
+    seen.add(1, experts{b, b + 1});
+    seen.add_steps(1, experts{a, a + 1, b, b + 1});
+  }
+  seen.fade_to(until_ns);
+  return seen;
+}
+
+/// But for rounding, where shares are told in millionths `n` times.
+void check_same(const measured_activation& a, const measured_activation& b, std::uint32_t n = 1) {
+  BOOST_REQUIRE_EQUAL(a.rows.size(), b.rows.size());
+  for (std::size_t l = 0; l < a.rows.size(); ++l) {
+    BOOST_TEST_CONTEXT("layer " << l) {
+      BOOST_TEST(a.rows[l] == b.rows[l], boost::test_tools::tolerance(1e-9));
+      BOOST_REQUIRE_EQUAL(a.shares[l].size(), b.shares[l].size());
+      for (std::size_t e = 0; e < a.shares[l].size(); ++e)
+        BOOST_TEST(std::abs(a.shares[l][e] - b.shares[l][e]) < 1e-9);
+      BOOST_REQUIRE_EQUAL(a.sets[l].size(), b.sets[l].size());
+      for (const auto& set : a.sets[l]) {
+        const auto other = std::ranges::find(b.sets[l], set.experts, &measured_set::experts);
+        BOOST_REQUIRE(other != b.sets[l].end());
+        // What rounding leaves goes to the most frequent: up to one for each other set.
+        BOOST_TEST(std::abs(set.share() - other->share()) <=
+                   n * 1e-6 * static_cast<double>(a.sets[l].size()) + 1e-12);
+      }
+      BOOST_REQUIRE_EQUAL(a.steps.size(), b.steps.size());
+      if (a.steps.empty()) continue;
+      BOOST_TEST(a.step_rows[l] == b.step_rows[l], boost::test_tools::tolerance(1e-9));
+      BOOST_REQUIRE_EQUAL(a.steps[l].size(), b.steps[l].size());
+      for (const auto& step : a.steps[l]) {
+        const auto same = [&](const auto& each) {
+          return each.from == step.from && each.to == step.to;
+        };
+        const auto other = std::ranges::find_if(b.steps[l], same);
+        BOOST_REQUIRE(other != b.steps[l].end());
+        BOOST_TEST(std::abs(static_cast<double>(step.millionths) - other->millionths) <= 2.0 * n);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(fading_twice_is_fading_once) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      random_stream draws(seed);
+      auto once = random_counts(seed, 30 * second_ns, 20);
+      auto often = once;
+      const auto told = once.now();
+      const auto first = static_cast<std::int64_t>(draws.below(100 * second_ns)),
+                 second = static_cast<std::int64_t>(draws.below(100 * second_ns));
+      for (int i = 1; i <= 7; ++i) often.fade_to(30 * second_ns + (first + second) * i / 7);
+      once.fade_to(30 * second_ns + first + second);
+      BOOST_TEST((often.now() == once.now()));
+      // And so does what was told.
+      const auto twice = faded(faded(told, weight_at_age(first, 20)), weight_at_age(second, 20));
+      check_same(twice, faded(told, weight_at_age(first + second, 20)), 0);
+      check_same(twice, once.now());
+      // What is kept goes on as if it had never been away.
+      activation_statistics again(2, 4, 2, 20);
+      again.fade_to(5 * second_ns);
+      again.restore(faded(told, weight_at_age(first, 20)));
+      again.fade_to(5 * second_ns + second);
+      check_same(again.now(), once.now());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(counts_of_several_servers_are_weighed_at_one_instant_in_any_order) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      // They tell one after the other, the last at 12 s.
+      constexpr double half_life_s = 3;
+      const std::vector<std::int64_t> told_at{4 * second_ns, 9 * second_ns, 12 * second_ns};
+      std::vector<measured_activation> parts;
+      for (std::size_t m = 0; m < told_at.size(); ++m) {
+        const auto of_one = random_counts(10 * seed + m, told_at[m], half_life_s);
+        parts.push_back(
+            faded(of_one.now(), weight_at_age(told_at.back() - told_at[m], half_life_s)));
+      }
+      const auto all = sum_of(parts, 2, 4);
+      // By hand: each server's rows at the last instant.
+      double rows = 0;
+      std::vector<double> counts(4);
+      for (std::size_t m = 0; m < told_at.size(); ++m) {
+        auto of_one = random_counts(10 * seed + m, told_at[m], half_life_s);
+        of_one.fade_to(told_at.back());
+        rows += of_one.rows(0);
+        for (std::size_t e = 0; e < counts.size(); ++e)
+          counts[e] += of_one.rows(0) * of_one.shares(0)[e];
+      }
+      BOOST_TEST(all.rows[0] == rows, boost::test_tools::tolerance(1e-9));
+      for (std::size_t e = 0; e < counts.size(); ++e)
+        BOOST_TEST(all.shares[0][e] == counts[e] / rows, boost::test_tools::tolerance(1e-9));
+      std::vector<std::size_t> order{0, 1, 2};
+      while (std::ranges::next_permutation(order).found) {
+        std::vector<measured_activation> other;
+        for (const auto m : order) other.push_back(parts[m]);
+        check_same(sum_of(other, 2, 4), all);
+        const auto two = sum_of(std::span(other).first(2), 2, 4);
+        check_same(sum_of(std::vector{two, other[2]}, 2, 4), all, 2);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_server_with_few_rows_forgets_as_fast_as_one_with_many) {
+  activation_statistics few(1, 2, 1, 10), many(1, 2, 1, 10);
+  few.add(0, experts(10, 0));
+  many.add(0, experts(10'000, 0));
+  // From now on all of them choose the other.
+  for (std::int64_t s = 1; s <= 30; ++s) {
+    for (auto* each : {&few, &many}) each->fade_to(s * second_ns);
+    few.add(0, experts(1, 1));
+    many.add(0, experts(1'000, 1));
+  }
+  BOOST_TEST(few.shares(0)[0] == many.shares(0)[0], boost::test_tools::tolerance(1e-9));
+  BOOST_TEST(many.rows(0) / few.rows(0) == 1000, boost::test_tools::tolerance(1e-9));
+}
+
+BOOST_AUTO_TEST_CASE(shares_are_known_as_well_as_by_so_many_rows_and_better) {
+  // A row a second, of which each chooses expert 0 with probability 0.3.
+  constexpr double share = 0.3, half_life_s = 60;
+  constexpr int n_trials = 4000, n_rows = 600;
+  random_stream draws(17);
+  double squares = 0, weight = 0;
+  for (int trial = 0; trial < n_trials; ++trial) {
+    activation_statistics seen(1, 2, 1, half_life_s);
+    for (int row = 0; row < n_rows; ++row) {
+      seen.fade_to(row * second_ns);
+      seen.add(0, experts{draws.unit() < share ? 0u : 1u});
+    }
+    weight = seen.rows(0);
+    const auto off = seen.shares(0)[0] - share;
+    squares += off * off;
+  }
+  const auto of_so_many_rows = share * (1 - share) / weight;
+  const auto found = squares / n_trials;
+  BOOST_TEST(found < of_so_many_rows);
+  // Of twice as many; the mean of 4,000 squares is off by 2.2 % in a standard deviation.
+  BOOST_TEST(found == of_so_many_rows / 2, boost::test_tools::tolerance(0.09));
 }
 
 BOOST_AUTO_TEST_CASE(what_rows_choose_together_is_counted_and_not_its_experts_alone) {
