@@ -905,6 +905,7 @@ struct edge_server_state {
     server_status status;
     status.server = id;
     status.name = context().servers.servers[id].name;
+    status.device = context().servers.servers[id].device;
     if (view->placed) {
       status.epoch = view->placed->plan.epoch;
       status.policy = view->placed->policy;

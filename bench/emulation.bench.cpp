@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   for (; argc > 1 && argv[1][0] == '-'; --argc, ++argv) {
     const std::string_view option = argv[1];
     if (option == "--libtorch") {
-      loading.linear = model::linear_path::libtorch;
+      loading.device = "libtorch:cpu";
     } else if (option == "--no-load-reports") {
       setup.load_period_ns = 0;
     } else {

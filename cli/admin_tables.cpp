@@ -133,7 +133,8 @@ void print_topology(const ordered_json& result) {
     row["memory"] = bytes_text(row["memory_bytes"]);
     row["kv"] = bytes_text(row["kv_bytes"]);
   }
-  print_rows(servers, {"name", "tflops", "memory_gb_per_s", "memory", "kv", "arrival_share"});
+  print_rows(servers,
+             {"name", "device", "tflops", "memory_gb_per_s", "memory", "kv", "arrival_share"});
   fmt::print("\n");
   print_rows(result.at("links"), {"from", "to", "up", "stated_round_trip_ms", "round_trip_ms",
                                   "stated_mbit_s", "mbit_s"});

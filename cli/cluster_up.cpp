@@ -26,6 +26,7 @@
 #include "cli/common.hpp"
 #include "cli/log_writer.hpp"
 #include "cli/planning_flags.hpp"
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "net/identity/certificates.hpp"
 #include "planning/profile.hpp"
@@ -261,6 +262,17 @@ void print_rehearsal(const std::vector<node_state>& states) {
       dilation, batches, exceeded, share(exceeded_ns), share(late_ns));
 }
 
+/// As any of them has it: all go by one cluster file.
+void print_mixed_devices(const std::vector<node_state>& states) {
+  for (const auto& each : states) {
+    const auto told =
+        each.status.is_object() ? each.status.value("mixed_devices", "") : std::string();
+    if (told.empty()) continue;
+    fmt::print("{}\n", told);
+    return;
+  }
+}
+
 /// What each node found of the links to its peers.
 void print_links(const std::vector<node_state>& states) {
   fmt::print("\n{:<12} {:<12} {:>10} {:>10} {:>10} {:>12}\n", "from", "to", "rtt ms", "Mbit/s",
@@ -340,6 +352,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
   }
   print_links(states);
   print_rehearsal(states);
+  print_mixed_devices(states);
   warn_of_certificates(states);
 }
 
@@ -641,6 +654,19 @@ struct checked_node {
   std::string problem;
 };
 
+/// Of each cluster file once.
+std::vector<std::string> device_warnings(const std::vector<node_file>& files) {
+  std::vector<std::string> warnings;
+  std::set<fs::path> seen;
+  for (const auto& file : files) {
+    if (!seen.insert(file.cluster).second) continue;
+    const auto servers = read_cluster(file.cluster);
+    if (const auto mixed = servers ? mixed_devices(*servers) : std::string(); !mixed.empty())
+      warnings.push_back(fmt::format("{}: {}", file.cluster.string(), mixed));
+  }
+  return warnings;
+}
+
 std::vector<std::string> certificate_warnings(const std::vector<checked_node>& nodes) {
   std::vector<std::string> warnings;
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -659,6 +685,7 @@ void print_checked(const std::vector<checked_node>& nodes, const std::string& pr
     for (const auto& each : nodes) {
       nlohmann::ordered_json j{{"name", each.name}, {"problem", each.problem}};
       if (each.outlook) {
+        j["device"] = each.outlook->device;
         j["experts"] = each.outlook->n_experts;
         j["weight_bytes"] = each.outlook->weight_bytes;
         j["certificate_until_s"] = each.outlook->certificate_until_s;
@@ -706,6 +733,7 @@ result<void> check(const check_command& options) {
   }
   const auto reach = files.size() > 1 ? setup::check_reach(files) : result<void>{};
   auto warnings = setup::channel_warnings(files);
+  for (const auto& text : device_warnings(files)) warnings.push_back(text);
   std::ranges::move(certificate_warnings(nodes), std::back_inserter(warnings));
   print_checked(nodes, reach ? "" : reach.error().message, warnings, options.json);
   const auto bad = std::ranges::count_if(nodes, [](const auto& each) { return !each.outlook; });
@@ -758,6 +786,7 @@ namespace {
 void add_preparation(CLI::App& command, up_command& options) {
   options.world.add(command, true);
   options.world.add_choose_precision(command);
+  add_device(command, options.world.device);
   options.planning.add(command);
   command.add_option("--dir", options.folder, "Folder for configuration, certificates and logs")
       ->type_name(folder_value)

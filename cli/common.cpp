@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "cli/spelling.hpp"
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "model/architecture/half_trained.hpp"
 #include "planning/strategies/strategies.hpp"
@@ -222,6 +223,19 @@ void world_flags::add_precisions(CLI::App& command) {
   cli::add_precisions(command, expert_precision, dense_precision);
 }
 
+CLI::Option* add_device(CLI::App& command, std::string& device) {
+  return command
+      .add_option(
+          "--device", device,
+          "What every server computes on: cpu (the kernels), libtorch:cpu, libtorch:cuda:0; "
+          "default: what the cluster file says of each")
+      ->check([](const std::string& name) {
+        const auto known = check_device(name);
+        return known ? std::string() : known.error().message;
+      })
+      ->type_name("DEVICE");
+}
+
 void world_flags::add_choose_precision(CLI::App& command) {
   command.add_flag("--choose-precision", choose_precision,
                    "Let the ordermoe planner keep experts coarser, on some servers or in the whole "
@@ -243,6 +257,7 @@ result<setup::world_options> world_flags::options() const {
   made.profile = profile;
   made.seed = seed;
   made.choose_precision = choose_precision;
+  made.device = device;
   made.kv = kv_precision == "bf16" ? model::kv_precision::bf16 : model::kv_precision::fp32;
   model::load_options loading;
   if (auto set = set_precisions(loading, expert_precision, dense_precision); !set)
@@ -255,6 +270,7 @@ result<setup::world_options> world_flags::options() const {
 result<setup::world> load_world(const setup::world_options& options) {
   if (auto there = existing_folder(options.model, "--model"); !there) return there.error();
   auto loaded = setup::load_world(options, work());
+  if (loaded) tell_of_devices(loaded->servers);
   if (loaded && loaded->made_profile)
     std::fputs(
         "ordermoe: no profile given and none in the model folder; calibrated on the bundled "
@@ -271,6 +287,13 @@ result<setup::world> load_world(const setup::world_options& options) {
   else if (loaded->unfit)
     warn_of(*loaded->unfit);
   return loaded;
+}
+
+void tell_of_devices(const cluster& servers) {
+  if (const auto mixed = mixed_devices(servers); !mixed.empty())
+    fmt::print(stderr, "ordermoe: {}\n", mixed);
+  else if (names_devices(servers))
+    fmt::print(stderr, "ordermoe: servers compute on {}\n", to_string(device_groups(servers)));
 }
 
 void warn_of(const error& unfit) {

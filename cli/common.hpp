@@ -74,11 +74,15 @@ CLI::Option* add_seed(CLI::App& command, std::uint64_t& seed, const std::string&
 CLI::Option* add_search_steps(CLI::App& command, std::size_t& steps);
 CLI::Option* add_strategy(CLI::App& command, std::string& strategy, const std::string& what);
 
+/// --device: what every server computes on.
+CLI::Option* add_device(CLI::App& command, std::string& device);
+
 /// The options that most subcommands take.
 struct world_flags {
   std::string model, cluster, costs = "mixtral-8x7b", profile, expert_precision = "stored";
   std::string dense_precision = "stored";
   std::string kv_precision = "bf16";
+  std::string device;  ///< Empty: what the cluster file says of each server.
   std::uint64_t seed = 1;
   bool json = false;
   bool choose_precision = false;
@@ -97,6 +101,9 @@ struct world_flags {
 /// fit the model.
 result<setup::world> load_world(const setup::world_options& options);
 result<setup::world> load_world(const world_flags& flags);
+
+/// Says on stderr what servers compute on, where that is not the kernels alone, and what that means for answers.
+void tell_of_devices(const cluster& servers);
 
 /// Says on stderr why a profile is no ground for a budget (setup/calibration.hpp).
 void warn_of(const error& unfit);

@@ -225,6 +225,7 @@ result<void> evaluate_connected(const eval_options& options) {
   if (!outlook) return outlook.error();
   auto service = outlook->service;
   service.seed = options.world.seed;
+  tell_of_devices(service.servers);
   const auto workloads = workloads_of(options, {*service.tokens, outlook->shape.max_context});
   if (!workloads) return workloads.error();
   serving::execution_counts executions{};
@@ -245,7 +246,8 @@ result<void> evaluate_connected(const eval_options& options) {
   for (std::size_t i = 0; i < executions.size() && slots > 0; ++i)
     measured->execution[i] = static_cast<double>(executions[i]) / slots;
   const experiments::report_header header{outlook->model_name, service.servers.name,
-                                          service.costs.name, "wall", options.world.seed};
+                                          service.costs.name,  "wall",
+                                          options.world.seed,  service.servers};
   if (options.world.json) {
     fmt::print("{}", experiments::report_json(header, {*measured}, false));
     return {};
@@ -268,9 +270,10 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
                  "give --model DIR and --cluster FILE, or --connect ADDRESS and --dir DIR for a "
                  "cluster that runs"};
   if (!connected) return {};
-  for (const char* name : {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy",
-                           "--quality-budget", "--expert-precision", "--dense-precision",
-                           "--choose-precision", "--own-weights", "--search-steps", "--plan"})
+  for (const char* name :
+       {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy", "--quality-budget",
+        "--expert-precision", "--dense-precision", "--choose-precision", "--own-weights",
+        "--search-steps", "--plan", "--device"})
     if (command.count(name) > 0)
       return error{
           errc::usage,
@@ -293,7 +296,8 @@ result<void> evaluate(const eval_options& options) {
   if (!measured) return measured.error();
   if (auto written = write_losses(options, *measured); !written) return written;
   const experiments::report_header header{loaded->model_name, loaded->servers.name,
-                                          loaded->costs.name, "virtual", options.world.seed};
+                                          loaded->costs.name, "virtual",
+                                          options.world.seed, loaded->servers};
   if (options.world.json)
     fmt::print("{}", experiments::report_json(header, {*measured}, false));
   else
@@ -313,6 +317,7 @@ void add_eval(CLI::App& app) {
   options->connection.add(command,
                           "Address of a node of a cluster that runs: it scores, by its own plan");
   options->world.add_precisions(command);
+  add_device(command, options->world.device);
   options->world.add_server_weights(command);
   add_strategy(command, options->strategy, "How experts are placed and chosen")
       ->capture_default_str();

@@ -112,6 +112,7 @@ result<setup::world> load_world_to_plan(const world_flags& flags,
                                         std::shared_ptr<const model::expert_source> elsewhere) {
   auto options = options_for(flags, given, request);
   if (!options) return options.error();
+  options->only_plans = true;
   options->makes_profile = request.strategy != "exact" && request.strategy != "layer-shards";
   options->runs_model = setup::runs_model(request, setup::lacks_profile(*options));
   if (elsewhere && (options->choose_precision || options->expert_precision != precision::stored ||

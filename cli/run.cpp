@@ -400,9 +400,10 @@ result<void> run_on_servers(const run_options& options) {
                        each.quality_percent});
   tell_of_smaller_budgets(budgets);
   const auto& service = ready->service;
-  const experiments::report_header header{ready->model_name, service.servers.name, ready->costs,
-                                          options.is_local() ? "wall" : "virtual",
-                                          options.world.seed};
+  const experiments::report_header header{
+      ready->model_name,  service.servers.name,
+      ready->costs,       options.is_local() ? "wall" : "virtual",
+      options.world.seed, service.servers};
   if (options.world.json) {
     fmt::print("{}", experiments::report_json(header, {*measured}, true));
     return {};
@@ -510,6 +511,7 @@ void add_run(CLI::App& app) {
   options->world.add(command, false);
   command.get_option("--model")->required(false);
   options->world.add_precisions(command);
+  add_device(command, options->world.device);
   options->world.add_server_weights(command);
   add_mode(command, *options);
   command.add_option("--connect", options->connect,

@@ -32,6 +32,21 @@ double ms(clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
+/// What the node says of itself that answers are read by; null where it says nothing of it, or is gone.
+struct said_by_node {
+  nlohmann::json rehearsal, mixed_devices;
+};
+said_by_node ask_node(actors::cluster_client& client) {
+  const auto status = client.status(std::chrono::seconds(5));
+  if (!status) return {};
+  const auto read = nlohmann::json::parse(*status, nullptr, false);
+  if (!read.is_object()) return {};
+  const auto of = [&](const char* name) {
+    return read.contains(name) ? read[name] : nlohmann::json();
+  };
+  return {of("rehearsal"), of("mixed_devices")};
+}
+
 class asker {
  public:
   asker(const connected_run& options, actors::cluster_client& client)
@@ -57,8 +72,7 @@ class asker {
     return {};
   }
 
-  /// `rehearsal`: what the node says of it; null where nothing is rehearsed.
-  void print_json(const std::string& node, double seconds, const nlohmann::json& rehearsal) const {
+  void print_json(const std::string& node, double seconds, const said_by_node& said) const {
     nlohmann::ordered_json answers = nlohmann::json::array();
     std::size_t tokens = 0;
     for (std::size_t i = 0; i < answers_.size(); ++i) {
@@ -80,7 +94,8 @@ class asker {
                                               {"seed", options_.seed},
                                               {"seconds", seconds},
                                               {"tokens", tokens},
-                                              {"rehearsal", rehearsal},
+                                              {"rehearsal", said.rehearsal},
+                                              {"mixed_devices", said.mixed_devices},
                                               {"answers", answers}}
                            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   }
@@ -136,14 +151,6 @@ class asker {
   actors::answer_sink shown_;
 };
 
-/// Null where nothing is rehearsed, or the node is gone.
-nlohmann::json rehearsal_of(actors::cluster_client& client) {
-  const auto status = client.status(std::chrono::seconds(5));
-  if (!status) return nullptr;
-  const auto read = nlohmann::json::parse(*status, nullptr, false);
-  return read.is_object() && read.contains("rehearsal") ? read["rehearsal"] : nullptr;
-}
-
 }  // namespace
 
 result<void> run_connected(const connected_run& options) {
@@ -160,15 +167,17 @@ result<void> run_connected(const connected_run& options) {
   if (auto done = asking.ask_all(); !done) return done;
   const auto seconds = std::chrono::duration<double>(clock::now() - begin).count();
   asking.tell_of_smaller_budgets();
-  const auto rehearsal = rehearsal_of(**client);
+  const auto said = ask_node(**client);
+  if (said.mixed_devices.is_string())
+    fmt::print(stderr, "ordermoe: {}\n", said.mixed_devices.get<std::string>());
   if (options.json)
-    asking.print_json((*client)->node_name(), seconds, rehearsal);
-  else if (!rehearsal.is_null())
+    asking.print_json((*client)->node_name(), seconds, said);
+  else if (!said.rehearsal.is_null())
     fmt::print(
         stderr,
         "ordermoe: a rehearsal at dilation {:g}: its times are what the cost profile charges "
         "(`ordermoe cluster status` says how near they are)\n",
-        rehearsal.value("dilation", 1.0));
+        said.rehearsal.value("dilation", 1.0));
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include "cli/common.hpp"
 #include "cli/log_writer.hpp"
 #include "cli/service_manager.hpp"
+#include "config/devices.hpp"
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/starting_backend.hpp"
@@ -24,7 +25,7 @@ namespace {
 
 struct serve_options {
   std::string listen = "127.0.0.1:8080";
-  std::string model, cluster, plan, strategy, quality = "0", costs = "mixtral-8x7b", name;
+  std::string model, cluster, plan, strategy, quality = "0", costs = "mixtral-8x7b", name, device;
   std::string folder, node;
   std::string keys, certificate, key;
   std::size_t threads = 0, running = 64, waiting = 256, choices = 16, body_kib = 4096;
@@ -48,8 +49,8 @@ result<void> check_options(const serve_options& options, const CLI::App& command
                  "--node and --dir: found both, expected a node in this process, or a running "
                  "cluster"};
   const char* whose = options.folder.empty() ? "node" : "cluster";
-  for (const char* name :
-       {"--cluster", "--plan", "--strategy", "--quality-budget", "--costs", "--threads"})
+  for (const char* name : {"--cluster", "--plan", "--strategy", "--quality-budget", "--costs",
+                           "--threads", "--device"})
     if (command.get_option(name)->count() > 0)
       return error{
           errc::usage,
@@ -68,6 +69,7 @@ result<api::cluster_options> cluster_of(const serve_options& options) {
   made.strategy = options.strategy;
   made.costs = options.costs;
   made.threads = options.threads;
+  made.device = options.device;
   const auto quality = parse_quality(options.quality);
   if (!quality) return at("--quality-budget", quality.error());
   const bool is_bundled = options.model.empty() && options.cluster.empty() &&
@@ -127,6 +129,11 @@ result<behind_it> start_here(const serve_options& options) {
     if (!quality) return quality.error();
     made.model.quality = *quality;
   }
+  auto servers = read_cluster(wanted->cluster);
+  if (!servers) return servers.error();
+  if (!options.device.empty())
+    for (auto& server : servers->servers) server.device = options.device;
+  tell_of_devices(*servers);
   made.start([wanted = *wanted] { return gateway::start_cluster(wanted, work()); });
   return made;
 }
@@ -286,6 +293,7 @@ void add_what(CLI::App& command, serve_options& options) {
                   "Perplexity that answers may lose, in per cent, or `unbounded`")
       ->capture_default_str();
   command.add_option("--costs", options.costs, "What the planner charges")->capture_default_str();
+  add_device(command, options.device);
   command.add_option("--name", options.name, "The model's name to clients; none: its folder's");
   command
       .add_option("--threads", options.threads,

@@ -91,6 +91,7 @@ void add_trace(CLI::App& app) {
                                {"charged_bytes", s.charged.charged()},
                                {"loss_units", s.loss},
                                {"duration_ns", s.duration_ns}};
+      if (!s.mixed_devices.empty()) j["mixed_devices"] = s.mixed_devices;
       for (std::size_t i = 0; i < s.slots.size(); ++i)
         j["slots"][to_string(static_cast<actors::execution_kind>(i))] = s.slots[i];
       fmt::print("{}\n", j.dump(2));
@@ -103,6 +104,7 @@ void add_trace(CLI::App& app) {
         *file, s.lines, s.sha256, s.strategy, s.seed, s.requests, s.prompt_tokens, s.new_tokens,
         s.decisions, s.batches, s.charged.messages, static_cast<double>(s.charged.charged()) * 1e-6,
         static_cast<double>(s.duration_ns) * 1e-9);
+    if (!s.mixed_devices.empty()) fmt::print("{}\n", s.mixed_devices);
     return {};
   });
 }

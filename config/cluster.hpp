@@ -25,7 +25,8 @@ struct server_spec {
   /// How this server keeps its experts: stored, int8 or int4. Coarser than stored: an expert here
   /// is a substitute of itself.
   precision expert_precision = precision::stored;
-  double arrival_share = 0;  ///< Share of the requests that arrive here; shares sum to 1.
+  double arrival_share = 0;    ///< Share of the requests that arrive here; shares sum to 1.
+  std::string device = "cpu";  ///< What this server computes on (devices.hpp).
 };
 
 /// One direction of one pair of servers.

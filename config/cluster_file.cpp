@@ -9,6 +9,7 @@
 #include <set>
 
 #include "config/cluster.hpp"
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "config/toml_section.hpp"
 
@@ -54,7 +55,7 @@ class cluster_reader {
     for (const auto& item : servers) {
       const section server(*item.as_table(), "a server",
                            {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb",
-                            "arrival_share", "expert_precision"});
+                            "arrival_share", "expert_precision", "device"});
       server_spec spec;
       spec.name = server.name("name");
       const auto [first, is_new] = server_index_.emplace(spec.name, content_.servers.size());
@@ -79,6 +80,7 @@ class cluster_reader {
                              text));
         spec.expert_precision = *kept;
       }
+      if (server.find("device") != nullptr) spec.device = device_of(server, spec);
       if (spec.kv_bytes > spec.memory_bytes)
         refuse(errc::out_of_range, server.place("kv_gb"),
                fmt::format("found kv_gb = {} beside memory_gb = {}, expected at most as much; "
@@ -93,6 +95,19 @@ class cluster_reader {
       content_.servers.push_back(std::move(spec));
     }
     check_shares(n_shares, servers.source());
+  }
+
+  static std::string device_of(const section& server, const server_spec& spec) {
+    auto name = server.string("device");
+    if (const auto known = check_device(name); !known)
+      refuse(errc::out_of_range, server.place("device"), known.error().message);
+    if (name != kernels_device && spec.expert_precision != precision::stored)
+      refuse(errc::out_of_range, server.place("device"),
+             fmt::format("found device = \"{}\" beside expert_precision = \"{}\", which only the "
+                         "kernels multiply by; expected experts as the model has them; leave "
+                         "expert_precision out, or the device",
+                         name, to_string(spec.expert_precision)));
+    return name;
   }
 
   void check_shares(std::size_t n_shares, const toml::source_region& place) {
@@ -287,6 +302,7 @@ std::string cluster_toml(const cluster& content) {
         in_units(static_cast<double>(server.kv_bytes), memory_gb), decimal(server.arrival_share));
     if (server.expert_precision != precision::stored)
       text += fmt::format("expert_precision = \"{}\"\n", to_string(server.expert_precision));
+    if (server.device != kernels_device) text += fmt::format("device = \"{}\"\n", server.device);
   }
   if (n == 1) return text;
   text += "\n[network]\nlinks = [\n";

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "config/cluster.hpp"
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "config/toml_section.hpp"
 
@@ -23,7 +24,7 @@ class node_reader {
               "profile",      "state",        "trace",   "listen",         "costs",
               "kv_precision", "channel",      "threads", "most_positions", "load_period_ms",
               "links",        "certificates", "member",  "rehearsal",      "drift",
-              "log"}),
+              "log",          "device"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -38,6 +39,7 @@ class node_reader {
     if (top_.find("listen") != nullptr) content_.listen = top_.strings("listen");
     if (top_.find("costs") != nullptr) content_.costs = top_.name("costs");
     if (top_.find("kv_precision") != nullptr) content_.kv_precision = kv_precision();
+    if (top_.find("device") != nullptr) content_.device = device();
     if (top_.find("channel") != nullptr) content_.channel = channel();
     if (top_.find("threads") != nullptr)
       content_.threads = static_cast<std::size_t>(top_.integer("threads", 0, 1024));
@@ -70,6 +72,13 @@ class node_reader {
     if (text != "bf16" && text != "fp32")
       refuse(errc::out_of_range, top_.place("kv_precision"),
              fmt::format("found kv_precision = \"{}\", expected bf16 or fp32; correct it", text));
+    return text;
+  }
+
+  std::string device() const {
+    auto text = top_.string("device");
+    if (const auto known = check_device(text); !known)
+      refuse(errc::out_of_range, top_.place("device"), known.error().message);
     return text;
   }
 
@@ -208,6 +217,7 @@ std::string node_toml(const node_file& content) {
   text += "]\n";
   add("costs", content.costs);
   add("kv_precision", content.kv_precision);
+  if (!content.device.empty()) add("device", content.device);
   if (content.channel != "asio") add("channel", content.channel);
   if (!content.measures_links) add("links", "stated");
   text += fmt::format("threads = {}\nmost_positions = {}\nload_period_ms = {}\n", content.threads,

@@ -30,6 +30,7 @@ struct node_file {
   std::vector<std::string> listen;
   std::string costs = "mixtral-8x7b";
   std::string kv_precision = "bf16";
+  std::string device;  ///< What it computes on (devices.hpp); empty: what the cluster file says.
   std::string channel =
       "asio";  ///< What carries the sessions: "asio" or "caf"; all nodes have the same.
   std::size_t threads = 0;           ///< 0: the machine's.

@@ -95,6 +95,7 @@ result<setup::world> world_of(const api::cluster_options& options,
   wanted.costs = options.costs;
   wanted.profile = options.profile;
   wanted.seed = options.seed;
+  wanted.device = options.device;
   if (given) wanted.plan_precisions = given->plan.expert_precision;
   auto loaded = setup::load_world(wanted, work);
   if (!loaded) return loaded;

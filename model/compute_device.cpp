@@ -9,7 +9,7 @@ namespace ordermoe::model {
 result<std::shared_ptr<const compute_device>> open_device(const std::string& name) {
   const auto library = torch_entry("ordermoe_torch_devices");
   if (!library)
-    return at(fmt::format("device '{}' ('cpu' with the kernels always works)", name),
+    return at(fmt::format("device 'libtorch:{}' (cpu, the kernels, always works)", name),
               library.error());
   return static_cast<const device_library*>(*library)->open(name);
 }

@@ -20,10 +20,6 @@ namespace ordermoe::model {
 /// Rows that go through a matrix at once where scratch memory has to be bounded.
 constexpr std::size_t most_rows = 128;
 
-/// What multiplies by weight matrices on the host: our kernels, or LibTorch row by row as on any
-/// other device.
-enum class linear_path { kernels, libtorch };
-
 /// Where a matrix lies and what multiplies by it.
 struct compute_place {
   std::shared_ptr<const compute_device> device = nullptr;  ///< Null: the host's kernels.

@@ -70,6 +70,7 @@ void kv_cache::put(std::size_t position, std::size_t first, std::span<const floa
     from += n;
   });
   note(position);
+  forget_mirrored(position, first, part.size());
 }
 
 void kv_cache::put_bytes(std::size_t position, std::span<const std::uint8_t> row) {
@@ -82,6 +83,28 @@ void kv_cache::put_bytes(std::size_t position, std::span<const std::uint8_t> row
     from += n * bytes_per_number(precision_);
   });
   note(position);
+  forget_mirrored(position, 0, row_size_);
+}
+
+void kv_cache::forget_mirrored(std::size_t position, std::size_t first, std::size_t n) {
+  for (auto& each : mirrors_)
+    if (first < each.first + each.size && each.first < first + n)
+      each.n_rows = std::min(each.n_rows, position);
+}
+
+kv_mirror& kv_cache::mirror(std::size_t first, std::size_t size) {
+  ORDERMOE_CHECK(
+      size > 0 && first + size <= row_size_,
+      fmt::format("a mirror of {} numbers from {} on in a row of {}", size, first, row_size_));
+  for (auto& each : mirrors_)
+    if (each.first == first && each.size == size) return each;
+  return mirrors_.emplace_back(kv_mirror{first, size, 0, nullptr});
+}
+
+void kv_cache::read_part(std::size_t position, std::size_t first, std::span<float> part) const {
+  ORDERMOE_CHECK(has(position) && first + part.size() <= row_size_,
+                 fmt::format("{} numbers from {} on of row {}", part.size(), first, position));
+  copy(position, first, part);
 }
 
 void kv_cache::read_bytes(std::size_t position, std::span<std::uint8_t> row) const {

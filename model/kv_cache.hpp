@@ -10,6 +10,13 @@
 
 namespace ordermoe::model {
 
+/// What a device keeps of some of the numbers of a cache's rows, so that they cross to it once.
+struct kv_mirror {
+  std::size_t first = 0, size = 0;  ///< Numbers [first, first + size) of each row.
+  std::size_t n_rows = 0;           ///< Rows [0, n_rows) are there as they are in the cache.
+  std::shared_ptr<void> content;    ///< The device's own; null at first.
+};
+
 /// Keys and values of one sequence at one layer on one server, in pages that come with the rows.
 /// Rows may arrive out of order (they are streamed between servers), and attention at position p
 /// may run only once every row below p is there.
@@ -52,6 +59,11 @@ class kv_cache {
   /// Rows [first, first + n), which are there; keys begin at number `offset` of each. Until the
   /// cache is moved or a row is stored.
   attention_view rows(std::size_t first, std::size_t n, std::size_t offset) const;
+  /// The mirror of these numbers, made without rows where there was none. A row that is put into the
+  /// cache, or a part of these numbers, leaves the mirror with the rows behind it. Until another is made.
+  kv_mirror& mirror(std::size_t first, std::size_t size);
+  /// Copies numbers [first, first + part.size()) of a row that is there.
+  void read_part(std::size_t position, std::size_t first, std::span<float> part) const;
   /// Bytes of the pages.
   std::size_t resident_bytes() const { return pages_.size() * page_bytes(); }
 
@@ -66,6 +78,7 @@ class kv_cache {
   void copy(std::size_t position, std::size_t first, std::span<float> target) const;
   void make_page_of(std::size_t position);
   void note(std::size_t position);
+  void forget_mirrored(std::size_t position, std::size_t first, std::size_t n);
 
   std::size_t capacity_;
   std::size_t row_size_;
@@ -75,6 +88,7 @@ class kv_cache {
   std::vector<std::unique_ptr<std::byte[]>> pages_;  ///< Up to the last row stored.
   std::vector<const void*> addresses_;               ///< Of the pages.
   std::vector<unsigned char> present_;  ///< Which rows beyond a gap are there; grows likewise.
+  std::vector<kv_mirror> mirrors_;      ///< None where the kernels attend.
 };
 
 /// One row that takes part in a layer.

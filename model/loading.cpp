@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "config/devices.hpp"
 #include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/expert_shelf.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
@@ -336,7 +337,7 @@ class weight_loader {
     return error{errc::unsupported,
                  fmt::format("{} precision {} on device '{}': only the kernels on the host "
                              "multiply by it, LibTorch by weights as they are stored; leave the "
-                             "precision out or use device 'cpu' with the kernels",
+                             "precision out or use device cpu",
                              experts ? "expert" : "dense", to_string(kept), options_.device)};
   }
 
@@ -356,9 +357,11 @@ class weight_loader {
       target = projection(sources.front(), place_, kept);
     });
   }
-  /// As it is stored.
-  void project(projection& target, const tensor_spec& tensor) {
-    project(target, matrix(tensor), precision::stored);
+  /// As it is stored, and on the host: what decides on experts is the same arithmetic everywhere.
+  void project_here(projection& target, const tensor_spec& tensor) {
+    reader_.later({matrix(tensor)}, [&target](std::vector<matrix_source>& sources) {
+      target = projection(sources.front(), {}, precision::stored);
+    });
   }
   /// What every row passes.
   void dense(projection& target, matrix_source from) {
@@ -372,7 +375,7 @@ class weight_loader {
     for (std::size_t b = range.first; b < range.end; ++b)
       read_block(target.blocks[b - range.first], stack.blocks[b]);
     const auto& sparse = *stack.blocks[range.end - 1].sparse;
-    project(target.router, sparse.router);
+    project_here(target.router, sparse.router);
     target.experts.resize(shape_.n_experts);
     for (std::size_t e = 0; e < shape_.n_experts && !reader_.problem(); ++e) {
       const bool hosted = !options_.hosts || options_.hosts(layer, expert_id{e});
@@ -385,7 +388,7 @@ class weight_loader {
     }
     if (!sparse.shared) return;
     expert(&target.shared, *sparse.shared, options_.expert_precision);
-    project(target.shared_gate, *sparse.shared_gate);
+    project_here(target.shared_gate, *sparse.shared_gate);
   }
 
   /// The dense blocks behind the encoder's last layer.
@@ -440,10 +443,11 @@ class weight_loader {
     if (!from.stays() && !from.quantised_as()) return;
     const char* stored = to_string(from.stays() ? from.packed().storage : *from.quantised_as());
     if (place_.device != nullptr)
-      reader_.fail({errc::unsupported,
-                    fmt::format("{} '{}' is stored {}in {}, which only the kernels on the host "
-                                "multiply by; use device 'cpu' with the kernels",
-                                what, from.name(), from.stays() ? "packed " : "", stored)});
+      reader_.fail(
+          {errc::unsupported,
+           fmt::format("{} '{}' is stored {}in {}, which only the kernels "
+                       "multiply by; use device cpu, or the folder that it was converted from",
+                       what, from.name(), from.stays() ? "packed " : "", stored)});
     else if (kept != precision::stored && std::string_view(to_string(kept)) != stored)
       reader_.fail(
           {errc::unsupported,
@@ -502,8 +506,11 @@ class weight_loader {
 /// The device that multiplies; none for the host's kernels.
 result<compute_place> place_for(const load_options& options) {
   compute_place place;
-  if (options.device == "cpu" && options.linear == linear_path::kernels) return place;
-  auto device = open_device(options.device);
+  if (auto known = check_device(options.device); !known)
+    return error{errc::unsupported,
+                 fmt::format("device '{}': {}", options.device, known.error().message)};
+  if (options.device == kernels_device) return place;
+  auto device = open_device(torch_device(options.device));
   if (!device) return device.error();
   place.device = std::move(*device);
   return place;
@@ -569,13 +576,14 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
     if (!problems.empty()) return problems.front();
   }
   const auto tensors = tensors_by_use(shape);
+  content->place = *place;
   weight_loader loader(reader, shape, options, std::move(*place), *part);
   if (auto allowed = loader.check_precision(); !allowed) return allowed.error();
   loader.everything(*content, tensors);
   if (auto same = check_embedding_copies(shape, **source, reader); !same) return same.error();
   reader.check_nothing_else();
   constexpr unsigned most_threads = 4;
-  const unsigned n_threads = options.device == "cpu"
+  const unsigned n_threads = content->place.device == nullptr
                                  ? std::clamp(std::thread::hardware_concurrency(), 1u, most_threads)
                                  : 1u;
   reader.run(n_threads, options.watch, [&](const auto& body) { return guarded(folder, body); });
@@ -609,7 +617,8 @@ result<std::unique_ptr<expert_reader>> expert_reader::open(
                                         std::move(*source), std::move(*part), std::move(came)})));
 }
 
-result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, precision kept) const {
+result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, precision kept,
+                                           const compute_place& place) const {
   const load_options options;
   auto source = content_->source;
   auto part = content_->part;
@@ -620,7 +629,7 @@ result<expert_weights> expert_reader::read(layer_id layer, expert_id expert, pre
     part.reset();
   }
   weight_reader reader(std::move(source));
-  weight_loader loader(reader, content_->config, options, {}, std::move(part));
+  weight_loader loader(reader, content_->config, options, place, std::move(part));
   expert_weights read;
   loader.one_expert(read, layer, expert, content_->tensors, kept);
   reader.run(1, {}, [&](const auto& body) { return guarded(content_->folder, body); });
@@ -641,7 +650,7 @@ result<std::shared_ptr<const transformer>> transformer::with_experts(
       if (!hosts(layer, expert)) {
         experts[e] = {};
       } else if (!experts[e].there()) {
-        auto read = reader.read(layer, expert, kept);
+        auto read = reader.read(layer, expert, kept, content->place);
         if (!read) return read.error();
         experts[e] = std::move(*read);
       }

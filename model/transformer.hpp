@@ -25,8 +25,9 @@
 namespace ordermoe::model {
 
 struct load_options {
-  std::string device = "cpu";  ///< A LibTorch device string; all but "cpu" load LibTorch.
-  linear_path linear = linear_path::kernels;  ///< Has a say on "cpu" only.
+  /// What computes attention, experts and head (config/devices.hpp): "cpu" is the kernels, all others
+  /// load LibTorch. The rest, as embedding, norms and routers' choices, is the host's on every device.
+  std::string device = "cpu";
   /// Which routed experts are read; empty: all. What is not an expert is always read.
   std::function<bool(layer_id layer, expert_id expert)> hosts = {};
   /// Runs the experts that are not read; null: nobody does.
@@ -61,7 +62,7 @@ class transformer {
   static result<std::shared_ptr<const transformer>> load(const std::filesystem::path& folder,
                                                          const load_options& options = {});
   /// The same model with other experts: those of `hosts` that are here are shared with this one, the others are read
-  /// with this precision. Errors: those of expert_reader::read.
+  /// with this precision, to the same device. Errors: those of expert_reader::read.
   result<std::shared_ptr<const transformer>> with_experts(
       const expert_reader& reader,
       const std::function<bool(layer_id layer, expert_id expert)>& hosts, precision kept) const;
@@ -132,8 +133,9 @@ class expert_reader {
   static result<std::unique_ptr<expert_reader>> open(
       const std::filesystem::path& folder, std::shared_ptr<const expert_shelf> came = nullptr);
   ~expert_reader();
-  /// The weights that transformer::load() would keep with this expert_precision. Errors: likewise.
-  result<expert_weights> read(layer_id layer, expert_id expert, precision kept) const;
+  /// The weights that transformer::load() would keep with this expert_precision on this place. Errors: likewise.
+  result<expert_weights> read(layer_id layer, expert_id expert, precision kept,
+                              const compute_place& place = {}) const;
 
  private:
   struct content;

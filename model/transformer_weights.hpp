@@ -43,6 +43,7 @@ struct layer_weights {
 
 struct transformer::weights {
   model_config config;
+  compute_place place;
   kv_precision kv = kv_precision::fp32;
   std::shared_ptr<const expert_source> elsewhere;  ///< Null: nobody runs what is not here.
   precision expert_precision = precision::stored;  ///< Of what runs elsewhere.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "config/random.hpp"
 #include "model/checkpoint/random_model.hpp"
@@ -18,8 +19,10 @@ namespace ordermoe::setup {
 namespace {
 
 /// Logits of a fixed text, and what is drawn from them, appended as bytes.
-result<void> run(const std::filesystem::path& folder, precision kept, std::string& into) {
+result<void> run(const std::filesystem::path& folder, precision kept, const std::string& device,
+                 std::string& into) {
   model::load_options options;
+  options.device = device;
   options.kv = model::kv_precision::bf16;
   options.expert_precision = options.dense_precision = kept;
   const auto loaded = model::transformer::load(folder, options);
@@ -42,7 +45,8 @@ result<void> run(const std::filesystem::path& folder, precision kept, std::strin
 
 }  // namespace
 
-result<std::string> forward_digest(model::family kind, const std::filesystem::path& scratch) {
+result<std::string> forward_digest(model::family kind, const std::filesystem::path& scratch,
+                                   const std::string& device) {
   const auto folder = scratch / fmt::format("self-check-{}", ::getpid());
   std::error_code ignored;
   std::filesystem::create_directories(scratch, ignored);
@@ -54,7 +58,8 @@ result<std::string> forward_digest(model::family kind, const std::filesystem::pa
   result<void> done;
   if (auto written = model::write_random_model(folder, options); !written) done = written.error();
   for (const auto kept : {precision::stored, precision::int8, precision::int4})
-    if (done) done = run(folder, kept, computed);
+    if (done && (kept == precision::stored || device == kernels_device))
+      done = run(folder, kept, device, computed);
   std::filesystem::remove_all(folder, ignored);
   if (!done) return at("a small model to compare processors by", done.error());
   return sha256_hex(computed);

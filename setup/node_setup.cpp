@@ -25,9 +25,9 @@
 #include "net/identity/certificates.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
-#include "setup/forward_digest.hpp"
 #include "setup/joining.hpp"
 #include "setup/kept_activation.hpp"
+#include "setup/node_device.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
@@ -306,8 +306,9 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
   const auto plan = read_file(file.plan);
   if (!plan) return plan.error();
   const auto& shape = content.model->config();
-  const auto computed = forward_digest(shape.kind, file.state);
-  if (!computed) return computed.error();
+  // Where processors or libraries round otherwise, answers would depend on who computed what.
+  const auto arithmetic = arithmetic_of(content.loading.device, shape.kind, file.state);
+  if (!arithmetic) return arithmetic.error();
   std::vector<net::agreement> agreed{
       {"model", content.model_digest},
       {"cluster_file", sha256_hex(cluster_toml(content.servers))},
@@ -319,9 +320,8 @@ result<std::vector<net::agreement>> agreements(const node_file& file, const worl
        std::to_string(shape.kv_row_size() * model::bytes_per_number(content.model->kv()))},
       {"chunk_rows", std::to_string(service.chunk_rows)},
       {"most_positions", std::to_string(service.most_positions)},
-      // Where processors or libraries round otherwise, answers would depend on who computed what.
-      {"arithmetic", *computed},
   };
+  agreed.insert(agreed.end(), arithmetic->begin(), arithmetic->end());
   if (service.rehearsed)
     agreed.emplace_back("rehearsal",
                         fmt::format("dilation {}, stretch {}", service.rehearsed->dilation,
@@ -374,6 +374,8 @@ namespace {
 result<node_outlook> check_without_plan(const node_file& file) {
   const auto place = place_node(file);
   if (!place) return place.error();
+  auto device = device_of(file, place->servers, place->server);
+  if (!device) return device.error();
   const auto facts = net::read_certificate(file.certificate);
   if (!facts) return facts.error();
   const auto shape = model::read_model_config(file.model);
@@ -381,6 +383,7 @@ result<node_outlook> check_without_plan(const node_file& file) {
   if (auto costs = load_costs(file.costs, *shape); !costs) return costs.error();
   node_outlook outlook;
   outlook.server = place->server;
+  outlook.device = std::move(*device);
   outlook.certificate_until_s = facts->not_after_s;
   outlook.fetches_plan = true;
   return outlook;
@@ -394,6 +397,8 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   if (!content) return content.error();
   const auto place = place_in(content->servers, file);
   if (!place) return place.error();
+  auto device = device_of(file, content->servers, *place);
+  if (!device) return device.error();
   if (const auto transport = transport_of(file, content->servers); !transport)
     return transport.error();
   const auto plan = read_plan_file(file.plan);
@@ -408,6 +413,7 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   if (!facts) return facts.error();
   node_outlook outlook;
   outlook.server = *place;
+  outlook.device = std::move(*device);
   outlook.certificate_until_s = facts->not_after_s;
   outlook.n_experts = static_cast<std::size_t>(std::ranges::count_if(
       plan->plan.experts, [&](const auto& each) { return each.server.index() == *place; }));
@@ -463,6 +469,9 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   if (!content) return content.error();
   const auto place = place_in(content->servers, file);
   if (!place) return place.error();
+  auto device = device_of(file, content->servers, *place);
+  if (!device) return device.error();
+  content->loading.device = std::move(*device);
   auto transport = transport_of(file, content->servers);
   if (!transport) return transport.error();
   const auto plan = read_plan_file(file.plan);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "actors/cluster/node.hpp"
@@ -31,6 +32,7 @@ result<node_place> place_node(const node_file& file);
 /// What a node would do, found out without loading weights, listening or counting a start.
 struct node_outlook {
   std::uint32_t server = 0;
+  std::string device;         ///< What it computes on (config/devices.hpp).
   std::size_t n_experts = 0;  ///< That the plan places there.
   std::int64_t weight_bytes =
       0;  ///< Of these and of what every server has, as the kernels keep them.

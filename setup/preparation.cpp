@@ -418,6 +418,7 @@ result<prepared> with_own_weights(const world& content, prepared ready) {
   const planning::placement_index index(placed);
   for (std::size_t m = 0; m < placed.n_servers; ++m) {
     auto loading = content.loading;
+    loading.device = content.servers.servers[m].device;
     if (service.chosen.whole_model != precision::stored)
       loading.expert_precision = service.chosen.whole_model;
     if (placed.precision_at(m) != precision::stored)
@@ -439,6 +440,7 @@ result<prepared> with_own_weights(const world& content, prepared ready) {
   }
   service.model = service.server_models.front();
   service.coarser.clear();
+  service.on_devices.clear();
   return ready;
 }
 

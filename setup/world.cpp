@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "config/devices.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "setup/calibration.hpp"
 
@@ -46,7 +47,19 @@ std::string name_of(const world_options& options) {
   return name;
 }
 
+/// What the model itself computes on.
+std::string device_of(const world& content, const world_options& options) {
+  if (options.only_plans) return std::string(kernels_device);
+  if (!options.device.empty()) return options.device;
+  const auto& servers = content.servers.servers;
+  const std::string kernels(kernels_device);
+  if (servers.empty()) return kernels;
+  const auto same = [&](const server_spec& each) { return each.device == servers.front().device; };
+  return std::ranges::all_of(servers, same) ? servers.front().device : kernels;
+}
+
 result<void> load_model(world& content, const world_options& options, job& work) {
+  content.loading.device = device_of(content, options);
   content.loading.expert_precision = options.expert_precision;
   content.loading.dense_precision = options.dense_precision;
   content.loading.kv = options.kv;
@@ -131,6 +144,33 @@ result<std::set<precision>> coarser_precisions(const world& content, const world
   return wanted;
 }
 
+/// The model on every other device that servers name.
+result<void> load_on_devices(world& content, const world_options& options) {
+  content.only_plans = options.only_plans;
+  if (options.choose_precision && names_devices(content.servers))
+    return error{
+        errc::usage,
+        fmt::format("--choose-precision: only the kernels multiply by coarser experts, and "
+                    "servers compute on others ({}); leave it out, or the devices",
+                    to_string(device_groups(content.servers)))};
+  if (options.only_plans) return {};
+  for (const auto& server : content.servers.servers) {
+    auto& model = content.on_devices[server.device];
+    if (model || server.device == kernels_device) continue;
+    if (server.device == content.loading.device) {
+      model = content.model;
+      continue;
+    }
+    auto loading = content.loading;
+    loading.device = server.device;
+    auto loaded = model::transformer::load(content.folder, loading);
+    if (!loaded) return at(fmt::format("server {}", server.name), loaded.error());
+    model = std::move(*loaded);
+  }
+  content.on_devices.erase(std::string(kernels_device));
+  return {};
+}
+
 result<void> load_coarser(world& content, const world_options& options) {
   const auto wanted = coarser_precisions(content, options);
   if (!wanted) return wanted.error();
@@ -164,6 +204,8 @@ result<void> load_servers(world& content, const world_options& options) {
   auto servers = read_cluster(options.cluster);
   if (!servers) return servers.error();
   content.servers = std::move(*servers);
+  if (options.device.empty()) return {};
+  for (auto& server : content.servers.servers) server.device = options.device;
   return {};
 }
 
@@ -228,6 +270,8 @@ result<world> load_world(const world_options& options, job& work) {
   world content;
   content.folder = options.model;
   content.model_name = name_of(options);
+  if (!options.device.empty())
+    if (auto known = check_device(options.device); !known) return at("--device", known.error());
   if (auto done = load_servers(content, options); !done) return done.error();
   if (auto done = load_model(content, options, work); !done) return done.error();
   if (auto done = load_charges(content, options); !done) return done.error();
@@ -236,6 +280,7 @@ result<world> load_world(const world_options& options, job& work) {
   if (!digest) return digest.error();
   content.model_digest = std::move(*digest);
   if (auto done = load_profile(content, options, work); !done) return done.error();
+  if (auto done = load_on_devices(content, options); !done) return done.error();
   if (auto done = load_coarser(content, options); !done) return done.error();
   try {
     const bool may_be_tuned = options.runs_model && !needs_no_profile(content, options);
@@ -255,8 +300,12 @@ actors::service_options service_in(const world& content, std::uint64_t seed) {
   actors::service_options service;
   service.model = content.model;
   service.coarser = content.coarser;
+  service.on_devices = content.on_devices;
   service.tokens = content.tokens;
   service.servers = content.servers;
+  // Trials of a plan run here, where those devices need not be.
+  if (content.only_plans)
+    for (auto& server : service.servers.servers) server.device = kernels_device;
   service.costs = content.costs;
   service.profile = content.profile;
   service.seed = seed;

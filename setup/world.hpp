@@ -36,11 +36,16 @@ struct world_options {
   bool has_budget = true;
   /// Whether the model is executed. Otherwise no expert is in memory, and none may be run.
   bool runs_model = true;
+  /// Whether a plan for servers of other processes is all that is wanted: the model is on the kernels whatever devices they
+  /// name, which this machine need not have.
+  bool only_plans = false;
   /// Who runs the experts, which then are not in memory either; null: the model does.
   std::shared_ptr<const model::expert_source> elsewhere;
   profile_use use = profile_use::needed;
   precision expert_precision = precision::stored, dense_precision = precision::stored;
   model::kv_precision kv = model::kv_precision::bf16;
+  /// What every server computes on, in place of what the cluster file says (config/devices.hpp); empty: as it says.
+  std::string device;
   std::uint64_t seed = 1;  ///< Of a profile that is made.
   /// Whether the model is also wanted with its experts in each precision that the profile knows.
   bool choose_precision = false;
@@ -56,10 +61,13 @@ struct world {
   std::shared_ptr<const model::transformer> model;
   /// The same model with its experts kept coarser, for servers that keep them so.
   std::map<precision, std::shared_ptr<const model::transformer>> coarser;
+  /// The same model on each device but the kernels that a server names, by that name.
+  std::map<std::string, std::shared_ptr<const model::transformer>> on_devices;
   std::shared_ptr<const model::tokenizer> tokens;
   cost_profile costs;
   cluster servers;
   planning::profile profile;
+  bool only_plans = false;         ///< As in the options.
   bool charges_own_costs = false;  ///< Whether costs are those of the model itself.
   bool made_profile = false;       ///< For this world, on the bundled text.
   bool knows_nothing = false;      ///< The profile is the uniform one.
@@ -73,7 +81,8 @@ struct world {
 /// Whether there is no profile, and none will be made.
 bool lacks_profile(const world_options& options);
 
-/// Loads what the options name. Errors name the file or the option.
+/// Loads what the options name. The model itself is on the device of all servers, or, where they name several, on the
+/// kernels. Errors name the file or the option.
 result<world> load_world(const world_options& options, job& work);
 
 /// The charges named so, for a model of this shape.

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "config/devices.hpp"
+
 namespace ordermoe::trace {
 
 bool verifier::line(std::uint64_t number, std::string_view text) {
@@ -64,6 +66,7 @@ void verifier::open(const std::string& text) {
   summary.mode = header_.mode;
   summary.seed = header_.seed;
   summary.strategy = header_.strategy;
+  summary.mixed_devices = mixed_devices(header_.servers);
   prices_ = planning::make_cost_model(header_.servers, header_.costs);
   header_.plan.epoch = std::max<std::uint64_t>(1, header_.plan.epoch);
   if (!put_in_force(std::make_shared<const planning::profile>(std::move(header_.profile)),

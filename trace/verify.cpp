@@ -131,6 +131,7 @@ std::string summary_text(const trace_summary& s) {
   text += fmt::format("  run         {} mode, strategy {}, seed {}, {:.3f} s\n",
                       serving::to_string(s.mode), s.strategy, s.seed,
                       static_cast<double>(s.duration_ns) * 1e-9);
+  if (!s.mixed_devices.empty()) text += fmt::format("  devices     {}\n", s.mixed_devices);
   text += fmt::format("  requests    {}, {} of them scored; {} prompt tokens, {} new tokens\n",
                       s.requests, s.scored_requests, s.prompt_tokens, s.new_tokens);
   text +=
@@ -170,6 +171,7 @@ std::string summary_json(const trace_summary& s) {
   line["mode"] = serving::to_string(s.mode);
   line["strategy"] = s.strategy;
   line["seed"] = s.seed;
+  if (!s.mixed_devices.empty()) line["mixed_devices"] = s.mixed_devices;
   line["lines"] = s.lines;
   line["bytes"] = s.bytes;
   line["sha256"] = s.sha256;

@@ -24,6 +24,8 @@ struct trace_summary {
   serving::run_mode mode = serving::run_mode::emulated;
   std::string strategy;
   std::uint64_t seed = 0;
+  std::string
+      mixed_devices;  ///< What to know where servers are of several kinds (config/devices.hpp).
   std::uint64_t lines = 0;  ///< The closing line not counted.
   std::uint64_t bytes = 0;  ///< Of the file.
   std::string sha256;       ///< Of all lines but the closing one.

@@ -113,6 +113,7 @@ ordered_json topology_report(const service_context& context, const told_reports&
     const auto& each = context.servers.servers[server];
     servers.push_back({{"name", each.name},
                        {"server", server},
+                       {"device", each.device},
                        {"tflops", each.flops_per_s * 1e-12},
                        {"memory_gb_per_s", each.memory_bandwidth_bytes_per_s * 1e-9},
                        {"memory_bytes", each.memory_bytes},

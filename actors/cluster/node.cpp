@@ -21,6 +21,7 @@
 #include "actors/cluster/expert_exchange.hpp"
 #include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
+#include "config/devices.hpp"
 #include "config/log_events.hpp"
 
 namespace ordermoe::actors {
@@ -232,6 +233,8 @@ class node::content final : public net::transport_user {
     j["cluster"] = options_.transport.identity->name().cluster;
     j["time_ns"] = status->time_ns;
     j["model"] = model_digest();
+    if (auto mixed = mixed_devices(options_.service.servers); !mixed.empty())
+      j["mixed_devices"] = std::move(mixed);
     j["certificate"] = certificate_json(*identity_->now(), seconds_now());
     j["links"] = ordered_json::array();
     for (const auto& link : status->links) j["links"].push_back(link_json(link.ledger));

@@ -51,6 +51,7 @@ struct sequence_status {
 struct server_status {
   std::uint32_t server = 0;
   std::string name;
+  std::string device;                   ///< What it computes on (config/devices.hpp).
   std::uint64_t epoch = 0, policy = 0;  ///< Of the plan that requests begin under.
   std::vector<std::uint64_t> epochs;    ///< Of all plans that are here, two at most.
   bool admitting = false;

@@ -24,6 +24,7 @@
 #include "actors/server_actors.hpp"
 #include "actors/service/client_bridge.hpp"
 #include "actors/service/console.hpp"
+#include "config/devices.hpp"
 #include "planning/plan.hpp"
 #include "trace/header.hpp"
 #include "trace/lines.hpp"
@@ -58,6 +59,12 @@ std::vector<std::shared_ptr<const model::transformer>> models_of(const service_o
   if (!options.server_models.empty()) return options.server_models;
   std::vector<std::shared_ptr<const model::transformer>> models;
   for (const auto& server : servers.servers) {
+    if (server.device != kernels_device) {
+      const auto there = options.on_devices.find(server.device);
+      const bool fits = server.expert_precision == precision::stored;
+      models.push_back(fits && there != options.on_devices.end() ? there->second : nullptr);
+      continue;
+    }
     const auto coarser = options.coarser.find(server.expert_precision);
     models.push_back(server.expert_precision == precision::stored ? options.model
                      : coarser != options.coarser.end()           ? coarser->second
@@ -76,8 +83,10 @@ result<void> check_models(const service_options& options, const service_context&
     if (!context.models[m] && context.is_here(m))
       return error{
           errc::mismatch,
-          fmt::format("server {} ({}) keeps its experts as {}, and no model was loaded so", m,
-                      servers.servers[m].name, to_string(servers.servers[m].expert_precision))};
+          fmt::format(
+              "server {} ({}) keeps its experts as {} on device {}, and no model was loaded so", m,
+              servers.servers[m].name, to_string(servers.servers[m].expert_precision),
+              servers.servers[m].device)};
   if (options.server_models.empty()) return {};
   if (options.monitor.drift_margin > 0)
     return error{errc::unsupported,

@@ -41,8 +41,10 @@ struct service_options {
   std::shared_ptr<const model::transformer> model;
   /// The same model with its experts kept coarser, for servers that keep them so.
   std::map<precision, std::shared_ptr<const model::transformer>> coarser;
+  /// The same model on each device but the kernels that a server names (server_spec::device).
+  std::map<std::string, std::shared_ptr<const model::transformer>> on_devices;
   /// [n_servers] what each server has in memory, experts of `chosen.plan` and what it shares with
-  /// the others; empty: `model` or one of `coarser`, which all servers share. Servers that have
+  /// the others; empty: `model`, or one of `coarser` or `on_devices`, which all servers share. Servers that have
   /// their own cannot change plans.
   std::vector<std::shared_ptr<const model::transformer>> server_models;
   std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.

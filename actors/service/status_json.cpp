@@ -7,6 +7,7 @@ namespace ordermoe::actors {
 nlohmann::ordered_json server_json(const server_status& server) {
   nlohmann::ordered_json j{{"name", server.name},
                            {"server", server.server},
+                           {"device", server.device},
                            {"epoch", server.epoch},
                            {"epochs", server.epochs},
                            {"policy", server.policy},

@@ -127,6 +127,12 @@ std::string report_json(const report_header& header, const std::vector<strategy_
   json out{{"version", version_string}, {"model", header.model},
            {"cluster", header.cluster}, {"cost_profile", header.cost_profile},
            {"clock", header.clock},     {"seed", header.seed}};
+  if (names_devices(header.servers)) {
+    for (const auto& group : device_groups(header.servers))
+      out["devices"][group.kind] = group.servers;
+    const auto mixed = mixed_devices(header.servers);
+    out["mixed_devices"] = mixed.empty() ? json(nullptr) : json(mixed);
+  }
   out["strategies"] = json::array();
   for (const auto& s : strategies) out["strategies"].push_back(strategy_json(s, with_answers));
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";

@@ -45,6 +45,9 @@ struct cluster_options {
   std::uint32_t most_positions =
       0;                   ///< Of a request, prompt and answer; 0: twice the model's context.
   std::uint64_t seed = 1;  ///< Of the planner's trials.
+  /// What every server computes on, as cluster files have it: cpu (the kernels), libtorch:cpu, libtorch:cuda:0; empty: what the
+  /// cluster file says of each.
+  std::string device = {};
 };
 
 /// Something that a node noticed: sessions that come and go, who was refused, what operators ordered. docs/OPERATING.md has

@@ -25,6 +25,10 @@ struct end_identity {
 /// Name and value of something in which both ends must agree: model digest, precision, shape, plan.
 using agreement = std::pair<std::string, std::string>;
 
+/// What is only true of one kind of device is agreed on by those that have it: a name such as `arithmetic[libtorch:cpu]`
+/// is compared where both ends say it.
+bool is_of_some(std::string_view agreement_name);
+
 struct hello {
   std::uint32_t protocol_min = 1, protocol_max = 1;
   std::string cluster, node;

@@ -11,8 +11,8 @@ namespace {
 
 using model::transformer;
 
-std::shared_ptr<const transformer> of_family(model::family kind, model::linear_path path) {
-  return test::random_model(kind, {.device = "cpu", .linear = path});
+std::shared_ptr<const transformer> of_family(model::family kind, const char* device) {
+  return test::random_model(kind, {.device = device});
 }
 
 /// The answers of servers that all compute with this model.
@@ -48,8 +48,7 @@ BOOST_AUTO_TEST_CASE(servers_on_a_libtorch_device_answer_as_those_on_the_kernels
        {model::family::mixtral, model::family::qwen2_moe, model::family::switch_transformers})
     for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local})
       BOOST_TEST_CONTEXT(model::to_string(kind) << ", " << to_string(mode)) {
-        const auto own = of_family(kind, model::linear_path::kernels),
-                   torch = of_family(kind, model::linear_path::libtorch);
+        const auto own = of_family(kind, "cpu"), torch = of_family(kind, "libtorch:cpu");
         const auto expected = serve(own, mode), found = serve(torch, mode);
         BOOST_REQUIRE_EQUAL(found.size(), expected.size());
         double largest = 0, size = 0;

@@ -324,4 +324,21 @@ BOOST_AUTO_TEST_CASE(each_bad_input_is_refused_with_its_place_and_what_to_do) {
       {"found invalid TOML", "expected the schema of config/README.md", "correct the syntax"});
 }
 
+BOOST_AUTO_TEST_CASE(a_device_is_read_written_and_refused_where_nobody_knows_it) {
+  const folder here;
+  auto file = here.read(berlin);
+  BOOST_REQUIRE(file.has_value());
+  BOOST_TEST(file->device == "");
+  BOOST_TEST(node_toml(*file).find("device") == std::string::npos);
+  file->device = "libtorch:cuda:1";
+  const auto again = here.read(node_toml(*file));
+  BOOST_REQUIRE(again.has_value());
+  BOOST_TEST(again->device == "libtorch:cuda:1");
+  const auto refused = here.read("device = \"gpu\"\n" + berlin);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("node.toml:1:") != std::string::npos,
+             refused.error().message);
+  BOOST_TEST(refused.error().message.find("libtorch:cpu") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -15,8 +15,7 @@ using fixture::same_bits;
 using ordermoe::expert_id;
 using ordermoe::layer_id;
 
-const om::load_options both_paths[] = {{.device = "cpu", .linear = om::linear_path::kernels},
-                                       {.device = "cpu", .linear = om::linear_path::libtorch}};
+const om::load_options both_paths[] = {{.device = "cpu"}, {.device = "libtorch:cpu"}};
 
 /// 64 sequences with `context` rows each in their caches at layer 0.
 std::vector<om::kv_cache> filled_caches(const om::model_config& config, std::size_t n,

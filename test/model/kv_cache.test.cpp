@@ -161,4 +161,24 @@ BOOST_AUTO_TEST_CASE(rows_without_numbers_are_counted_all_the_same) {
   BOOST_TEST(cache.row(1).empty());
 }
 
+BOOST_AUTO_TEST_CASE(a_row_that_is_put_leaves_its_mirrors_with_the_rows_behind_it) {
+  om::kv_cache cache(8, 4);
+  const std::vector<float> row(4, 1);
+  for (std::size_t p = 0; p < 5; ++p) cache.put(p, row);
+  cache.mirror(0, 2).n_rows = 5;
+  cache.mirror(2, 2).n_rows = 4;
+  BOOST_TEST(cache.mirror(0, 2).n_rows == 5u);
+  cache.put(5, row);  // Behind both.
+  BOOST_TEST(cache.mirror(0, 2).n_rows == 5u);
+  cache.put(3, 2, std::span(row).first(1));  // Of the second alone.
+  BOOST_TEST(cache.mirror(0, 2).n_rows == 5u);
+  BOOST_TEST(cache.mirror(2, 2).n_rows == 3u);
+  const std::vector<std::uint8_t> bytes(cache.row_bytes());
+  cache.put_bytes(1, bytes);
+  BOOST_TEST(cache.mirror(0, 2).n_rows == 1u);
+  BOOST_TEST(cache.mirror(2, 2).n_rows == 1u);
+  cache.put(2, row);
+  BOOST_TEST(cache.mirror(0, 2).n_rows == 1u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

@@ -185,7 +185,7 @@ BOOST_AUTO_TEST_CASE(bytes_of_an_expert_are_those_of_its_packed_matrices) {
 
 BOOST_AUTO_TEST_CASE(libtorch_is_refused_quantised_weights_by_name) {
   om::load_options options;
-  options.linear = om::linear_path::libtorch;
+  options.device = "libtorch:cpu";
   options.expert_precision = om::precision::int4;
   fixture::check_error(om::transformer::load(fixture::tiny, options), ordermoe::errc::unsupported,
                        {"int4", "cpu", "kernels"});

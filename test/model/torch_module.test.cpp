@@ -47,10 +47,11 @@ BOOST_AUTO_TEST_CASE(a_model_on_the_kernels_brings_no_libtorch_into_the_process)
 BOOST_AUTO_TEST_CASE(a_missing_or_foreign_module_is_named_with_what_to_do) {
   {
     const named_module nowhere("/nonexistent/module.so");
-    check_error(om::open_device("cpu"), errc::unsupported,
-                {"device 'cpu'", "not at /nonexistent/module.so", "ORDERMOE_TORCH_MODULE"});
-    check_error(om::transformer::load(fixture::tiny, {.linear = om::linear_path::libtorch}),
-                errc::unsupported, {"/nonexistent/module.so"});
+    check_error(
+        om::open_device("cpu"), errc::unsupported,
+        {"device 'libtorch:cpu'", "not at /nonexistent/module.so", "ORDERMOE_TORCH_MODULE"});
+    check_error(om::transformer::load(fixture::tiny, {.device = "libtorch:cpu"}), errc::unsupported,
+                {"/nonexistent/module.so"});
   }
   {
     const named_module text(fixture::tiny / "config.json");

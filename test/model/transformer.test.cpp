@@ -125,7 +125,8 @@ BOOST_AUTO_TEST_CASE(tied_embeddings_serve_as_the_output_projection) {
 }
 
 BOOST_AUTO_TEST_CASE(a_device_that_is_not_there_is_refused) {
-  for (const std::string device : {"nonsense", "cuda:99", ""})
+  for (const std::string device :
+       {"nonsense", "cuda:99", "", "libtorch:", "libtorch:nonsense", "libtorch:cuda:99"})
     check_error(om::transformer::load(fixture::tiny, {.device = device}), errc::unsupported,
                 {"device '" + device + "'", "cpu"});
 }

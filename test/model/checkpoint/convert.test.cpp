@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(a_quantised_folder_gives_the_bits_of_quantising_when_loadin
     check_error(om::transformer::load(made, other), errc::unsupported,
                 {"stored in", om::to_string(kept), "asked for"});
     other = {};
-    other.linear = om::linear_path::libtorch;
+    other.device = "libtorch:cpu";
     check_error(om::transformer::load(made, other), errc::unsupported, {"kernels"});
     check_error(om::convert_model(made, place.path() / "again", to(weight_storage::bf16)),
                 errc::unsupported, {"quantised already"});

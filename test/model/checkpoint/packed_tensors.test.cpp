@@ -319,7 +319,7 @@ BOOST_AUTO_TEST_CASE(other_precisions_than_stored_and_other_kernels_are_refused)
   check_error(om::transformer::load(packed, options), errc::unsupported,
               {"model.layers.2.mlp.experts.0.", "stored packed in int8", "asked for is bf16"});
   options = {};
-  options.linear = om::linear_path::libtorch;
+  options.device = "libtorch:cpu";
   check_error(om::transformer::load(packed, options), errc::unsupported, {"packed", "kernels"});
   check_error(om::pack_model(packed, place.path() / "again", {}), errc::unsupported,
               {"packed already"});

@@ -60,6 +60,20 @@ BOOST_AUTO_TEST_CASE(what_differs_between_versions_is_refused_by_its_field) {
        "hello.rounding: found up, expected nothing");
 }
 
+BOOST_AUTO_TEST_CASE(what_is_of_one_kind_of_device_is_compared_where_both_ends_say_it) {
+  auto here = mine(), there = *net::parse_hello(of_0_1);
+  const auto why = [&] {
+    const auto found = net::disagreement(here, there, "a");
+    return found ? found->message : "";
+  };
+  here.agreed.emplace_back("arithmetic[libtorch:cpu]", "one");
+  BOOST_TEST(why() == "");
+  there.agreed.emplace_back("arithmetic[libtorch:cuda]", "two");
+  BOOST_TEST(why() == "");
+  there.agreed.emplace_back("arithmetic[libtorch:cpu]", "three");
+  BOOST_TEST(why() == "hello.arithmetic[libtorch:cpu]: found three, expected one");
+}
+
 BOOST_AUTO_TEST_CASE(one_that_speaks_several_protocols_works_with_the_one_before) {
   const auto later = with(of_0_1, R"("protocol_max":1)", R"("protocol_max":2)");
   BOOST_TEST(answer_to(later) == "");
