@@ -116,6 +116,8 @@ constexpr auto no_output = "standard output cannot be written; make room or send
 result<void> run_body() {
   try {
     if (auto done = chosen_body(); !done) return done;
+  } catch (const model::device_failure& problem) {
+    return error{errc::failed, problem.what()};
   } catch (const std::bad_alloc&) {
     return error{errc::failed, "the system gives no more memory; free some, or ask for less"};
   } catch (const std::system_error& problem) {

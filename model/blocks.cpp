@@ -200,9 +200,63 @@ attention_shape attention_heads(const model_config& config) {
   return {config.n_heads, config.n_kv_heads, config.head_dim, config.encoder_decoder ? 1.0f : 0.0f};
 }
 
+void attend_on_device(const model_config& config, const compute_place& place,
+                      self_attention& weights) {
+  if (place.device == nullptr || config.encoder_decoder) return;
+  auto made = place.device->attention({.n_heads = config.n_heads,
+                                       .n_kv_heads = config.n_kv_heads,
+                                       .head_dim = config.head_dim,
+                                       .norm_per_head = config.qk_norm == query_key_norm::per_head,
+                                       .norm_epsilon = static_cast<float>(config.rms_norm_eps),
+                                       .query_key_value = weights.query_key_value.on_device(),
+                                       .output = weights.output.on_device(),
+                                       .bias = weights.bias,
+                                       .query_norm = weights.query_norm,
+                                       .key_norm = weights.key_norm});
+  if (!made) throw device_failure(made.error().message);
+  weights.on_device = std::move(*made);
+}
+
+namespace {
+
+/// What a device needs of rows: them behind their norm, and the angles of their positions.
+struct rows_for_device {
+  std::vector<float> normed, angles;
+};
+
+rows_for_device for_device(const model_config& config, const self_attention& weights,
+                           const position_rule& positions, std::span<const attention_row> rows,
+                           std::span<const float> hidden) {
+  rows_for_device made;
+  made.normed.resize(hidden.size());
+  norm_rows(config, weights.norm, hidden, made.normed);
+  made.angles.resize(rows.size() * config.head_dim);
+  std::vector<float> spare(config.head_dim);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    std::copy_n(positions.rotary.at(rows[i].position, spare.data()), config.head_dim,
+                made.angles.data() + i * config.head_dim);
+  return made;
+}
+
+void attend_there(const model_config& config, const self_attention& weights,
+                  const position_rule& positions, std::span<const attention_row> rows,
+                  std::size_t offset, std::span<float> hidden) {
+  const auto given = for_device(config, weights, positions, rows, hidden);
+  thread_local scratch_buffer room;
+  float* update = room.room(hidden.size());
+  const auto done =
+      weights.on_device->attend(rows, offset, given.angles.data(), given.normed.data(), update);
+  if (!done) throw device_failure("attention on " + done.error().message);
+  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] += update[i];
+}
+
+}  // namespace
+
 void attend_backwards(const model_config& config, const self_attention& weights,
                       const position_rule& positions, std::span<const attention_row> rows,
                       std::size_t offset, std::span<float> hidden) {
+  if (weights.on_device != nullptr)
+    return attend_there(config, weights, positions, rows, offset, hidden);
   const std::size_t n = rows.size();
   const std::size_t width = config.n_heads * config.head_dim;
   const std::size_t joint = width + 2 * config.kv_width();
@@ -240,6 +294,13 @@ void attend_backwards(const model_config& config, const self_attention& weights,
 void keep_for_later(const model_config& config, const self_attention& weights,
                     const position_rule& positions, std::span<const attention_row> rows,
                     std::size_t offset, std::span<const float> hidden) {
+  if (weights.on_device != nullptr) {
+    const auto given = for_device(config, weights, positions, rows, hidden);
+    const auto done =
+        weights.on_device->keep(rows, offset, given.angles.data(), given.normed.data());
+    if (!done) throw device_failure("attention on " + done.error().message);
+    return;
+  }
   const std::size_t queries = config.n_heads * config.head_dim;
   const std::size_t whole_blocks = queries / packed_layout::block * packed_layout::block;
   const bool on_host = weights.query_key_value.without_first(0).has_value();

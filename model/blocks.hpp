@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -10,7 +11,8 @@
 #include "model/kv_cache.hpp"
 
 /// The parts of a block that every row takes wherever it is: attention and the dense feed-forward.
-/// For the sources of this folder; transformer puts them together.
+/// For the sources of this folder; transformer puts them together. A device that fails throws
+/// device_failure.
 ///
 /// Every span of hidden states is [n_rows, hidden_size]; each part adds what it computes from the
 /// norm of hidden to hidden. A row's bits do not depend on the rows beside it.
@@ -66,6 +68,8 @@ struct self_attention {
   std::vector<float> bias;                  ///< Of q, k, v, or nothing.
   std::vector<float> query_norm, key_norm;  ///< As qk_norm says, or nothing.
   projection output;
+  /// Where both matrices are on a device, and positions are rotary: there all of it is computed.
+  std::shared_ptr<const device_attention> on_device;
 };
 
 /// Attention of decoded rows to the prompt's.
@@ -91,6 +95,10 @@ struct position_rule {
   rotary_angles rotary;
   relative_bias relative;
 };
+
+/// Puts attention whose matrices are on a device there as a whole. Throws device_failure.
+void attend_on_device(const model_config& config, const compute_place& place,
+                      self_attention& weights);
 
 /// The shape that the attention kernel needs.
 attention_shape attention_heads(const model_config& config);

@@ -81,6 +81,10 @@ void run_shared(const packed_expert& expert, const float* input, float* output, 
   multiply(expert.down, scratch, output, n);
 }
 
+void throw_where_failed(const result<void>& done, const std::string& what) {
+  if (!done) throw device_failure(fmt::format("{} on {}", what, done.error().message));
+}
+
 }  // namespace
 
 projection::projection(std::span<const float> row_major, std::size_t n_out, std::size_t n_in,
@@ -147,9 +151,8 @@ void projection::apply(const float* input, float* output, std::size_t n) const {
     }
     return;
   }
-  const auto done = device_->apply(input, output, n);
-  ORDERMOE_CHECK(done.has_value(), fmt::format("a matrix [{}, {}] on a device: {}", n_out(), n_in(),
-                                               done.error().message));
+  throw_where_failed(device_->apply(input, output, n),
+                     fmt::format("a matrix [{}, {}]", n_out(), n_in()));
 }
 
 void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source& down,
@@ -162,6 +165,7 @@ void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source&
       gate_and_up_ = projection(up, place, kept);
     }
     down_ = projection(down, place, kept);
+    on_device_ = place.device->feed_forward(gate_and_up_.on_device(), down_.on_device());
     return;
   }
   if (up.stays()) {
@@ -234,26 +238,8 @@ void expert_weights::apply(const float* input, float* output, std::size_t n) con
     }
     return;
   }
-  const std::size_t width = down_.n_out();
-  const std::size_t inner = down_.n_in();
-  const bool gated = gate_and_up_.n_out() != inner;
-  thread_local scratch_buffer both_room, product_room;
-  for (std::size_t start = 0; start < n; start += most_rows) {
-    const std::size_t count = std::min(most_rows, n - start);
-    float* product = product_room.room(count * inner);
-    if (!gated) {
-      gate_and_up_.apply(input + start * width, product, count);
-      for (std::size_t i = 0; i < count * inner; ++i) product[i] = std::max(product[i], 0.0f);
-      down_.apply(product, output + start * width, count);
-      continue;
-    }
-    float* both = both_room.room(count * 2 * inner);
-    gate_and_up_.apply(input + start * width, both, count);
-    for (std::size_t i = 0; i < count; ++i)
-      kernels().silu_product(both + i * 2 * inner, both + i * 2 * inner + inner,
-                             product + i * inner, inner);
-    down_.apply(product, output + start * width, count);
-  }
+  throw_where_failed(on_device_->apply(input, output, n),
+                     fmt::format("a feed-forward of {} units", down_.n_in()));
 }
 
 std::size_t expert_bytes(std::size_t width, std::size_t inner, precision kept, bool gated) {

@@ -13,8 +13,7 @@
 #include "model/kernels/kernels.hpp"
 
 /// Weight matrices as transformer keeps them, and the three of an expert. apply() is const and may
-/// be called from several threads at once; a device that fails in it ends the program, since load()
-/// has prepared all that it computes with.
+/// be called from several threads at once; a device that fails in it throws device_failure.
 namespace ordermoe::model {
 
 /// Rows that go through a matrix at once where scratch memory has to be bounded.
@@ -25,7 +24,7 @@ struct compute_place {
   std::shared_ptr<const compute_device> device = nullptr;  ///< Null: the host's kernels.
 };
 
-/// A device could not hold a matrix.
+/// A device could not hold a matrix, or not compute.
 struct device_failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -61,8 +60,10 @@ class projection {
   /// The same matrix without its first outputs, a multiple of 64 of them; it shares the weights. Nothing on another device.
   std::optional<projection> without_first(std::size_t n_outputs) const;
 
-  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out].
+  /// output = input * weights^T for n rows, [n, n_in] to [n, n_out]. Throws device_failure.
   void apply(const float* input, float* output, std::size_t n) const;
+  /// Null on the host.
+  const std::shared_ptr<const device_matrix>& on_device() const { return device_; }
 
  private:
   packed_matrix packed_;                         ///< data: null on another device.
@@ -94,7 +95,7 @@ class expert_weights {
   /// Whether it was loaded.
   bool there() const { return packed_.up.data != nullptr || down_.n_out() > 0; }
   std::size_t bytes() const;
-  /// n rows, [n, width] to [n, width]. Precondition: there().
+  /// n rows, [n, width] to [n, width]. Throws device_failure. Precondition: there().
   void apply(const float* input, float* output, std::size_t n) const;
 
  private:
@@ -104,9 +105,10 @@ class expert_weights {
   packed_expert packed_;              ///< data: null on a device.
   std::shared_ptr<const void> host_;  ///< Owns what packed_ points at.
   /// [2 * inner, width]: the gate's rows, then the others; without a gate [inner, width]. This and
-  /// the next on a device.
+  /// the next two on a device.
   projection gate_and_up_;
   projection down_;  ///< [width, inner]
+  std::shared_ptr<const device_feed_forward> on_device_;
 };
 
 /// Bytes of an expert on the host; `stored` counts bf16, as published checkpoints have it.

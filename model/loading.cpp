@@ -588,6 +588,11 @@ result<std::shared_ptr<const transformer>> transformer::load(const std::filesyst
                                  : 1u;
   reader.run(n_threads, options.watch, [&](const auto& body) { return guarded(folder, body); });
   if (reader.problem()) return *reader.problem();
+  const auto placed = guarded(folder, [&] {
+    for (auto& layer : content->layers)
+      for (auto& each : layer.blocks) attend_on_device(shape, content->place, each.attention);
+  });
+  if (!placed) return placed.error();
   return std::shared_ptr<const transformer>(new transformer(std::move(content)));
 }
 

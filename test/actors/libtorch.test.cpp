@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
+#include "model/sampling.hpp"
 #include "model/torch_module.hpp"
 #include "test/actors/fixture.hpp"
 
@@ -70,6 +71,73 @@ BOOST_AUTO_TEST_CASE(servers_on_a_libtorch_device_answer_as_those_on_the_kernels
           BOOST_TEST(!same_bits, "LibTorch has not computed these");
         BOOST_TEST(model::torch_is_loaded());
       }
+}
+
+// docs/OPERATING.md, "Devices", states what is asked here. The same texts go through both, the answers
+// of LibTorch's servers behind their prompts: greedy ids part for good at the first tie, logits of equal
+// ids do not.
+BOOST_AUTO_TEST_CASE(twenty_prompts_are_served_on_libtorch_within_the_stated_tolerance) {
+  struct tolerance {
+    model::kv_precision kv;
+    double half, most;  ///< Of a position's logits: half of the positions, and any.
+    double perplexity;  ///< Relative.
+  };
+  for (const auto& stated : {tolerance{model::kv_precision::fp32, 2e-5, 2e-4, 1e-6},
+                             tolerance{model::kv_precision::bf16, 2e-2, 1.0, 1e-3}})
+    BOOST_TEST_CONTEXT((stated.kv == model::kv_precision::fp32 ? "fp32" : "bf16")) {
+      const std::string folder = ORDERMOE_DATA "/models/lineage";
+      const auto own = *model::transformer::load(folder, {.kv = stated.kv}),
+                 torch =
+                     *model::transformer::load(folder, {.device = "libtorch:cpu", .kv = stated.kv});
+      constexpr std::uint32_t n_prompts = 20, n_tokens = 24;
+      auto world = test::bundled_world("lineage", "exact", n_prompts, n_tokens, 0.0);
+      world.setup.model = torch;
+      const auto outcome = actors::run_requests(world.setup);
+      BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+      BOOST_REQUIRE_EQUAL(outcome->outcomes.size(), n_prompts);
+      std::vector<double> largest;
+      double torch_nats = 0, own_nats = 0;
+      std::size_t n_alike = 0;
+      for (std::size_t i = 0; i < n_prompts; ++i) {
+        const auto& spec = world.setup.requests[i];
+        const auto& answer = outcome->outcomes[i].token_ids;
+        model::generation_options options;
+        options.max_new_tokens = n_tokens;
+        const auto reference = model::generate(*torch, nullptr, spec.prompt, options),
+                   kernels = model::generate(*own, nullptr, spec.prompt, options);
+        BOOST_REQUIRE(reference && kernels);
+        // Servers of one kind: that device's own reference, id for id.
+        BOOST_TEST(answer == reference->token_ids, boost::test_tools::per_element());
+        n_alike += answer == kernels->token_ids ? 1 : 0;
+        auto text = spec.prompt;
+        text.insert(text.end(), answer.begin(), answer.end());
+        const auto found = *model::logits(*torch, text), expected = *model::logits(*own, text);
+        const auto n = text.size(), vocabulary = found.size() / n;
+        for (std::size_t p = 0; p < n; ++p) {
+          double most = 0;
+          for (std::size_t v = p * vocabulary; v < (p + 1) * vocabulary; ++v)
+            most = std::max(most, std::abs(static_cast<double>(found[v]) - expected[v]));
+          largest.push_back(most);
+          if (p + 1 == n) continue;
+          const auto row = [&](const std::vector<float>& all) {
+            return std::span(all).subspan(p * vocabulary, vocabulary);
+          };
+          torch_nats += model::negative_log_likelihood(row(found), text[p + 1]);
+          own_nats += model::negative_log_likelihood(row(expected), text[p + 1]);
+        }
+      }
+      std::ranges::sort(largest);
+      const auto n = static_cast<double>(largest.size() - n_prompts);
+      const double ratio = std::exp((torch_nats - own_nats) / n) - 1;
+      BOOST_TEST_MESSAGE(
+          "of " << largest.size() << " positions: half within " << largest[largest.size() / 2]
+                << ", 99 % within " << largest[largest.size() * 99 / 100] << ", all within "
+                << largest.back() << "; perplexity " << std::exp(own_nats / n) << ", by " << ratio
+                << " off; " << n_alike << " of " << n_prompts << " answers alike");
+      BOOST_TEST(largest[largest.size() / 2] <= stated.half);
+      BOOST_TEST(largest.back() <= stated.most);
+      BOOST_TEST(std::abs(ratio) <= stated.perplexity);
+    }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -165,4 +165,40 @@ BOOST_AUTO_TEST_CASE(slots_are_summed_in_rank_order_before_they_are_added) {
   BOOST_TEST(hidden[0] == 0.5f);
 }
 
+BOOST_AUTO_TEST_CASE(
+    attention_reads_the_caches_rows_as_they_are_whatever_it_read_or_computed_before) {
+  for (const auto& options : both_paths)
+    for (const auto kept : {om::kv_precision::fp32, om::kv_precision::bf16}) {
+      auto loading = options;
+      loading.kv = kept;
+      const auto model = fixture::need(om::transformer::load(fixture::tiny, loading));
+      const auto& config = model->config();
+      const std::size_t width = config.hidden_size;
+      // Past a whole step of rows, some of which come from elsewhere, some in parts of a batch.
+      constexpr std::size_t n = 70;
+      const auto states = numbers(n * width, 7);
+      auto made = model->make_cache(layer_id{0u}, n + 1);
+      const auto attend = [&](om::kv_cache& cache, std::size_t first, std::size_t count) {
+        std::vector<om::attention_row> rows;
+        for (std::size_t p = first; p < first + count; ++p) rows.push_back({&cache, p});
+        std::vector<float> hidden(states.begin() + static_cast<long>(first * width),
+                                  states.begin() + static_cast<long>((first + count) * width));
+        model->attend(layer_id{0u}, rows, hidden);
+        return hidden;
+      };
+      attend(made, 0, 3);
+      attend(made, 3, 40);
+      for (std::size_t p = 43; p + 1 < n; ++p) made.put(p, numbers(config.kv_row_size(), p));
+      // And some are put again, otherwise.
+      for (const std::size_t p : {std::size_t{1}, std::size_t{60}})
+        made.put(p, numbers(config.kv_row_size(), 1000 + p));
+      auto fresh = model->make_cache(layer_id{0u}, n + 1);
+      for (std::size_t p = 0; p + 1 < n; ++p) fresh.put(p, made.row(p));
+      const auto found = attend(made, n - 1, 1), expected = attend(fresh, n - 1, 1);
+      BOOST_TEST(same_bits(found.data(), expected.data(), found.size()));
+      const auto row = made.row(n - 1), copy = fresh.row(n - 1);
+      BOOST_TEST(same_bits(row.data(), copy.data(), row.size()));
+    }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
