@@ -229,8 +229,8 @@ CLI::Option* add_device(CLI::App& command, std::string& device) {
   return command
       .add_option(
           "--device", device,
-          "What every server computes on: cpu (the kernels), libtorch:cpu, libtorch:cuda:0; "
-          "default: what the cluster file says of each")
+          "What is computed on, by every server: cpu (the kernels), libtorch:cpu, libtorch:cuda:0; "
+          "default: what the cluster file says of each, else cpu")
       ->check([](const std::string& name) {
         const auto known = check_device(name);
         return known ? std::string() : known.error().message;

@@ -407,7 +407,7 @@ result<std::vector<std::int32_t>> parse_ids(const char* option, const std::strin
 void add_logits(CLI::App& parent) {
   struct content {
     std::string model, ids, decoder_ids, out, expert_precision = "stored";
-    std::string dense_precision = "stored";
+    std::string dense_precision = "stored", device = "cpu";
     bool json = false;
   };
   auto& command = *parent.add_subcommand(
@@ -424,6 +424,7 @@ void add_logits(CLI::App& parent) {
       ->type_name(file_value)
       ->required();
   add_precisions(command, options->expert_precision, options->dense_precision);
+  add_device(command, options->device);
   command.add_flag("--json", options->json, "Print JSON on standard output");
   command.footer(
       "Example:\n  ordermoe model logits --model data/models/lineage --ids 1,2,3 --out logits.npy");
@@ -439,6 +440,7 @@ void add_logits(CLI::App& parent) {
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
     model::load_options loading;
+    loading.device = options->device;
     if (auto set = set_precisions(loading, options->expert_precision, options->dense_precision);
         !set)
       return set.error();

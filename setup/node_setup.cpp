@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "actors/admin/member_roll.hpp"
+#include "config/devices.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
 #include "config/threads.hpp"
@@ -421,9 +422,14 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
   if (auto there = check_part(*content, *plan, *place, file.state); !there) return there.error();
   const auto sizes = model::sizes_of(*shape);
-  const auto found = std::ranges::find(sizes.storages, kept_as(kept), &model::storage_sizes::kept);
-  const auto whole =
-      std::ranges::find(sizes.storages, model::weight_storage::bf16, &model::storage_sizes::kept);
+  // LibTorch's devices hold everything in fp32.
+  const bool kernels = outlook.device == kernels_device;
+  const auto found =
+      std::ranges::find(sizes.storages, kernels ? kept_as(kept) : model::weight_storage::fp32,
+                        &model::storage_sizes::kept);
+  const auto whole = std::ranges::find(
+      sizes.storages, kernels ? model::weight_storage::bf16 : model::weight_storage::fp32,
+      &model::storage_sizes::kept);
   outlook.weight_bytes =
       whole->non_expert_bytes + static_cast<std::int64_t>(outlook.n_experts) * found->expert_bytes;
   return outlook;

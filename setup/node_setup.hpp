@@ -35,7 +35,7 @@ struct node_outlook {
   std::string device;         ///< What it computes on (config/devices.hpp).
   std::size_t n_experts = 0;  ///< That the plan places there.
   std::int64_t weight_bytes =
-      0;  ///< Of these and of what every server has, as the kernels keep them.
+      0;  ///< Of these and of what every server has, as its device keeps them.
   std::int64_t certificate_until_s = 0;  ///< Seconds since 1970.
   bool fetches_plan = false;  ///< It has none: what the plan places there is not known yet.
 };

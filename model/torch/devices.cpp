@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -165,6 +167,14 @@ class torch_device final : public compute_device {
   tile_sizes tiles_;
 };
 
+/// A BLAS that shares out a product gives other bits with another number of threads, and servers of one kind have
+/// processors of many sizes.
+void compute_on_one_thread() {
+  at::set_num_threads(1);
+  if (void* found = ::dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))
+    reinterpret_cast<void (*)(int)>(found)(1);
+}
+
 class torch_library final : public device_library {
  public:
   result<std::shared_ptr<const compute_device>> open(const std::string& name) const override {
@@ -173,6 +183,7 @@ class torch_library final : public device_library {
       at::globalContext().setAllowTF32CuBLAS(false);
       at::globalContext().setAllowTF32CuDNN(false);
       const at::Device device(name);
+      if (device.is_cpu()) compute_on_one_thread();
       static_cast<void>(at::empty({1}, at::TensorOptions().device(device)).to(at::kCPU));
       return std::shared_ptr<const compute_device>(std::make_shared<torch_device>(device));
     } catch (const std::exception& problem) {
