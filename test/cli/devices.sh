@@ -25,6 +25,7 @@ expect "so does their trace" 0 '2 kinds of device' "$ordermoe" trace verify mixe
 expect "and their report" 0 '"mixed_devices": "servers compute' "${run[@]}" --cluster mixed.toml --json
 expect "and their scores" 0 '2 kinds of device' "$ordermoe" eval --model "$model" --cluster mixed.toml --strategy exact --tokens 200 --problems 0
 
+expect "logits are the device's" 0 '"shape"|tokens|logits' "$ordermoe" model logits --model "$model" --ids 1,2,3 --device libtorch:cpu --out logits.npy --json
 # What is exact on one kind of device is that device's reference, id for id.
 "${run[@]}" --cluster three.toml --device libtorch:cpu --json 2>/dev/null | python3 -c 'import json, sys
 for each in json.load(sys.stdin)["strategies"][0]["answers"]: print(each["token_ids"])' >servers.txt

@@ -302,4 +302,23 @@ BOOST_AUTO_TEST_CASE(a_model_with_other_experts_shares_the_rest_and_computes_the
     }
 }
 
+BOOST_AUTO_TEST_CASE(experts_that_are_read_later_go_to_the_device_that_the_others_are_on) {
+  const std::string folder = ORDERMOE_TEST_DATA "/mixtral-tiny";
+  const auto on_device = [&](bool with_experts) {
+    om::load_options options;
+    options.device = "libtorch:cpu";
+    if (!with_experts) options.hosts = [](layer_id, expert_id) { return false; };
+    return fixture::need(om::transformer::load(folder, options));
+  };
+  const auto whole = on_device(true), bare = on_device(false);
+  const auto reader = om::expert_reader::open(folder);
+  BOOST_REQUIRE(reader.has_value());
+  const auto other = fixture::need(bare->with_experts(
+      **reader, [](layer_id, expert_id) { return true; }, ordermoe::precision::stored));
+  // The kernels keep other bytes: rows padded, bf16 where that loses nothing.
+  BOOST_TEST(other->resident_bytes() == whole->resident_bytes());
+  const auto kernels = fixture::need(om::transformer::load(folder));
+  BOOST_TEST(whole->resident_bytes() != kernels->resident_bytes());
+}
+
 BOOST_AUTO_TEST_SUITE_END()
