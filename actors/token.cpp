@@ -149,11 +149,14 @@ struct token_data {
     view->send(self, residence, wire::encode(state));
   }
 
+  /// What is left out does not run.
   void count_slots(const chunk_decision& choice) {
     for (const auto& row : choice.rows)
-      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j)
-        ++(*state.ran)[static_cast<std::size_t>(
-            classify(view->id, row.targets[j], row.choice.slots[j]))];
+      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
+        const auto kind =
+            static_cast<std::size_t>(classify(view->id, row.targets[j], row.choice.slots[j]));
+        if (kind < state.ran->size()) ++(*state.ran)[kind];
+      }
   }
 
   static bool runs_at(std::span<const executed_slot> slots, std::uint32_t server) {

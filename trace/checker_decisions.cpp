@@ -43,6 +43,9 @@ bool verifier::on_slot(std::string_view text) {
     logits_.clear();
     return true;
   }
+  // Such a line names the target.
+  if (kind == to_string(execution_kind::left_out) && s.expert == s.target && s.executor == s.server)
+    s.expert = planning::left_out;
   const auto expected_kind = classify(s.server, s.target, {s.executor, s.expert, s.loss});
   if (!same("kind", kind, to_string(expected_kind))) return false;
   ++summary.slots[static_cast<std::size_t>(expected_kind)];
@@ -51,7 +54,8 @@ bool verifier::on_slot(std::string_view text) {
   } else if (!continues(s)) {
     return false;
   }
-  if (!request_->placed->index.hosts(s.executor, s.layer, s.expert))
+  if (s.expert != planning::left_out &&
+      !request_->placed->index.hosts(s.executor, s.layer, s.expert))
     return refuse(
         "executor: found server {}, expected one where the plan places expert {} of "
         "layer {}",
@@ -156,6 +160,8 @@ chunk_decision verifier::decide_again(const slot_record& head) const {
       tokens_left(request_->terms, chunk_->first, chunk_->rows, chunk_->layer, n_layers());
   input.wait_ns = servers_[head.server].loads.wait_ns();
   input.link_ns = servers_[head.server].loads.link_ns();
+  if (head.layer + 1 < n_layers())
+    input.next_members = attention_members(*request_, head.layer + 1);
   const auto epoch = request_->placed->plan.epoch;
   return decide(*servers_[head.server].placed.at(epoch)->tables, input);
 }
@@ -287,7 +293,8 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
       return e.server == row.executed[0].server;
     });
     // Such a row's outputs are added before it leaves: they do not travel.
-    const bool here_alone = residence != s.server && whole && row.executed[0].server == s.server;
+    const bool here_alone = residence != s.server && whole && !row.executed.empty() &&
+                            row.executed[0].server == s.server;
     server_mask visited = 0;
     for (const auto& e : row.executed) {
       ++servers_[e.server].expert_expected[s.layer * n_experts() + e.expert];

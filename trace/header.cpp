@@ -96,7 +96,7 @@ void check_costs(const json_value& costs) {
 
 void check_policy(const json_value& policy) {
   only_keys_of(nlohmann::json::parse(policy_json({})), policy);
-  policy.at("candidates").integer(0, static_cast<int>(planning::candidate_rule::any));
+  policy.at("candidates").integer(0, static_cast<int>(planning::candidate_rule::weigh));
   policy.at("metric").integer(0, planning::n_loss_metrics - 1);
   policy.at("residence").integer(0, 1);
   policy.at("gates").integer(0, 1);

@@ -23,6 +23,8 @@ std::string decision_line(const decided_rows& rows, std::uint32_t server, std::u
     auto allowance = rows.allowance[i];
     for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
       const auto& slot = row.choice.slots[j];
+      const auto kind = serving::classify(server, row.targets[j], slot);
+      const auto expert = slot.expert == planning::left_out ? row.targets[j] : slot.expert;
       allowance -= slot.loss;
       pool -= slot.loss;
       if (!text.empty()) text += '\n';
@@ -30,9 +32,8 @@ std::string decision_line(const decided_rows& rows, std::uint32_t server, std::u
           out,
           R"({{"type":"slot","request":{},"attempt":{},"first":{},"position":{},"layer":{},"slot":{},"access":{},"server":{},"residence":{},"target":{},"gate":{},"expert":{},"executor":{},"kind":"{}","loss":{},"allowance_left":{},"pool_left":{},"snapshot":{},"time_ns":{})",
           rows.key.request, rows.key.attempt, rows.key.first, rows.key.first + i, rows.layer, j,
-          rows.access, server, choice.residence, row.targets[j], row.target_gates[j], slot.expert,
-          slot.server, to_string(serving::classify(server, row.targets[j], slot)), slot.loss,
-          allowance, pool, snapshot, time_ns);
+          rows.access, server, choice.residence, row.targets[j], row.target_gates[j], expert,
+          slot.server, to_string(kind), slot.loss, allowance, pool, snapshot, time_ns);
       if (j == 0) {
         const auto logits = rows.logits.subspan(i * n_experts, n_experts);
         fmt::format_to(out, R"(,"logits":[{}])", fmt::join(logits, ","));

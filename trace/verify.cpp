@@ -125,6 +125,11 @@ result<trace_summary> verify_trace(const std::filesystem::path& path,
   return summary;
 }
 
+bool is_told(const trace_summary& s, std::size_t kind) {
+  return s.slots[kind] > 0 ||
+         static_cast<serving::execution_kind>(kind) != serving::execution_kind::left_out;
+}
+
 std::string summary_text(const trace_summary& s) {
   std::string text =
       fmt::format("The trace holds: {} lines, {} bytes, sha256 {}\n", s.lines, s.bytes, s.sha256);
@@ -138,9 +143,10 @@ std::string summary_text(const trace_summary& s) {
       fmt::format("  decisions   {} recomputed; predicted loss {} units\n", s.decisions, s.loss);
   text += "  slots      ";
   for (std::size_t kind = 0; kind < s.slots.size(); ++kind)
-    text += fmt::format(" {} {}{}", s.slots[kind],
-                        to_string(static_cast<serving::execution_kind>(kind)),
-                        kind + 1 < s.slots.size() ? "," : "\n");
+    if (is_told(s, kind))
+      text += fmt::format("{} {} {}", kind > 0 ? "," : "", s.slots[kind],
+                          to_string(static_cast<serving::execution_kind>(kind)));
+  text += "\n";
   if (s.plans > 1 || s.policy_changes > 0)
     text +=
         fmt::format("  plans       {} in force one after the other; policies changed {} times\n",
@@ -160,7 +166,8 @@ std::string summary_text(const trace_summary& s) {
 std::string summary_json(const trace_summary& s) {
   nlohmann::ordered_json slots, charged, line;
   for (std::size_t kind = 0; kind < s.slots.size(); ++kind)
-    slots[to_string(static_cast<serving::execution_kind>(kind))] = s.slots[kind];
+    if (is_told(s, kind))
+      slots[to_string(static_cast<serving::execution_kind>(kind))] = s.slots[kind];
   charged["messages"] = s.charged.messages;
   charged["hidden_bytes"] = s.charged.hidden_bytes;
   charged["kv_bytes"] = s.charged.kv_bytes;

@@ -32,10 +32,10 @@ struct trace_summary {
   std::uint64_t requests = 0;
   std::uint64_t scored_requests = 0;
   std::int64_t prompt_tokens = 0;
-  std::int64_t new_tokens = 0;          ///< Sampled, an end of text included.
-  std::int64_t decisions = 0;           ///< Rows times layers.
-  std::array<std::int64_t, 4> slots{};  ///< By execution_kind.
-  std::int64_t loss = 0;                ///< Units, all requests.
+  std::int64_t new_tokens = 0;  ///< Sampled, an end of text included.
+  std::int64_t decisions = 0;   ///< Rows times layers.
+  serving::execution_counts slots{};
+  std::int64_t loss = 0;  ///< Units, all requests.
   std::uint64_t snapshots = 0;
   std::uint64_t plans = 1;           ///< The first included.
   std::uint64_t policy_changes = 0;  ///< Of eq. (45).
@@ -54,6 +54,9 @@ using verify_progress = std::function<void(double share)>;
 /// parse_header for the first line.
 result<trace_summary> verify_trace(const std::filesystem::path& path,
                                    const verify_progress& progress = {});
+
+/// Whether a summary tells of slots of this kind: few rules leave any out.
+bool is_told(const trace_summary& summary, std::size_t kind);
 
 /// For the command line: a table for people, an object for programs; each ends with a newline.
 std::string summary_text(const trace_summary& summary);

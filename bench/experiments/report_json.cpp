@@ -53,7 +53,8 @@ void add_traffic(const strategy_report& s, json& j) {
                                          {"other", s.per_1k(s.charged.other_bytes)},
                                          {"total", s.per_1k(s.charged.serialised_bytes)}};
   for (std::size_t i = 0; i < s.execution.size(); ++i)
-    j["execution"][to_string(static_cast<execution_kind>(i))] = s.execution[i];
+    if (s.execution[i] > 0 || static_cast<execution_kind>(i) != execution_kind::left_out)
+      j["execution"][to_string(static_cast<execution_kind>(i))] = s.execution[i];
 }
 
 void add_quality(const strategy_report& s, json& j) {

@@ -24,6 +24,14 @@ const char* to_string(candidate_rule rule) {
       return "group";
     case candidate_rule::any:
       return "any";
+    case candidate_rule::here_or_target:
+      return "here-or-target";
+    case candidate_rule::local_skip:
+      return "local-skip";
+    case candidate_rule::drop:
+      return "drop";
+    case candidate_rule::weigh:
+      return "weigh";
   }
   return "unknown";
 }

@@ -28,6 +28,10 @@
 /// that share an expert run it once. `later` is the attention at n where it is priced. At k = 1 and residence_choice::with_slot this is eq. (43) with (37),
 /// (38) and (40).
 ///
+/// Rules that leave slots out (leaves_out) try sets of slots to leave out, with the others on their
+/// targets: every set where there are up to three slots, and above that those that hold all slots whose
+/// target would answer later than some time, which are the best ones where slots do not share servers.
+///
 /// Ties in cost go to the lower loss, the lower time, the lower sum of the slots' own times (so
 /// that a slot does not leave its server without need), the lower residence, then, slot by slot in
 /// rank order, to the lower server and the lower expert.
@@ -72,6 +76,9 @@ using ordermoe::unbounded_budget;
 using ordermoe::units_per_loss;
 /// The loss of a choice that may not be made: above every budget.
 inline constexpr loss_units forbidden = std::numeric_limits<loss_units>::max() / 4;
+/// Chosen in place of an expert: nothing runs for the slot, and the gates of the row's other slots are
+/// what the model's rule makes of them alone.
+inline constexpr std::uint32_t left_out = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::size_t max_slots = 8;
 /// Where R_0 has more than one member; otherwise 1.
 inline constexpr std::size_t terminal_rounds = 3;
@@ -87,7 +94,19 @@ enum class candidate_rule {
                       ///< budget; its loss is only reported.
   group,              ///< V_{l,r} of eq. (8): the target and its group members with Sim >= theta_l.
   any,                ///< Every expert of the layer.
+  here_or_target,     ///< The target on any server, or any expert of the token's server.
+  local_skip,  ///< As local_only, but a slot without a candidate here is left out, whatever that
+               ///< costs: nothing leaves the server.
+  drop,        ///< The target on any server; one that is not at the token's server may be left out.
+  weigh,       ///< The target on any server, or left out; one slot at least runs.
 };
+/// Whether slots may be left out. What that loses is priced as an expert to which the router gives
+/// nothing: the target's probability (the gate, where the losses are the paper's) times the layer's
+/// damage. The look-ahead takes such slots to run.
+inline constexpr bool leaves_out(candidate_rule rule) {
+  return rule == candidate_rule::local_skip || rule == candidate_rule::drop ||
+         rule == candidate_rule::weigh;
+}
 
 /// Where a token may be after a layer.
 enum class residence_choice {
@@ -165,8 +184,8 @@ struct decision_query {
 };
 
 struct slot_choice {
-  std::uint32_t server = 0;
-  std::uint32_t expert = 0;
+  std::uint32_t server = 0;  ///< The token's, where the slot is left out.
+  std::uint32_t expert = 0;  ///< May be left_out.
   loss_units loss = 0;
   friend bool operator==(const slot_choice&, const slot_choice&) = default;
 };

@@ -96,12 +96,11 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
     option* out = options + j * n_ways_;
     std::size_t n = 0;
     const auto here = server_bit(query.server);
-    const bool local_only = rule == candidate_rule::local_only;
     const auto target_hosts = facts.way_hosts[slot.target];
-    if (local_only && (target_hosts & here) != 0)
+    if (is_kept_local() && (target_hosts & here) != 0)
       out[n++] = {0, here, slot.target, 0};
     else
-      out[n++] = {0, target_hosts, slot.target, local_only ? 1u : 0u};
+      out[n++] = {0, target_hosts, slot.target, is_kept_local() ? 1u : 0u};
     const auto add_copies = [&](auto&& add) {
       for (std::size_t kept = 1; kept < precisions_.size(); ++kept)
         for (std::uint32_t e = 0; e < n_experts_; ++e) {
@@ -111,7 +110,7 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
           if (loss <= left) add(option{loss, hosts, e, 0});
         }
     };
-    if (rule != candidate_rule::exact) {
+    if (rule != candidate_rule::exact && !leaves_out(rule)) {
       // Insertion by loss; experts of equal loss stay in ascending order after the target.
       const auto insert = [&](const option& way) {
         std::size_t at = n++;
@@ -122,7 +121,7 @@ void tables::fill_options(const decision_query& query, const layer_facts& facts,
         const auto loss = slot.loss[e];
         if (loss > left || e == slot.target) continue;
         auto hosts = facts.way_hosts[e];
-        if (local_only) hosts &= here;
+        if (keeps_substitutes()) hosts &= here;
         if (hosts != 0) insert({loss, hosts, e, 0});
       }
       add_copies(insert);
@@ -435,7 +434,13 @@ decision tables::select(const decision_query& query) const {
                        (slot.loss.size() == n_experts_ || rule == candidate_rule::exact),
                    fmt::format("a slot has target {} and {} losses, the layer {} experts",
                                slot.target, slot.loss.size(), n_experts_));
+  return leaves_out(rule) ? select_leaving(query) : select_all(query);
+}
+
+decision tables::select_all(const decision_query& query) const {
   if (has_expert_keys()) return select_many(query);
+  const auto count = query.slots.size();
+  const auto rule = policy_.candidates;
   const auto& facts = layers_[query.layer];
   const auto& table = residencies_[residency_of_[query.access]].layers[query.layer];
 

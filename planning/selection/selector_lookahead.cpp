@@ -55,12 +55,12 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
   for (std::size_t j = 0; j < top_k_; ++j) {
     for (std::size_t e = 0; e < n_experts_; ++e) {
       if (loss(j, e) == forbidden) continue;
-      if (policy_.candidates == candidate_rule::local_only && !is_local(e)) continue;
+      if (keeps_substitutes() && !is_local(e)) continue;
       add(j, e);
     }
-    if (policy_.candidates == candidate_rule::local_only && !is_local(targets[j])) {
+    if (keeps_substitutes() && !is_local(targets[j])) {
       add(j, targets[j]);
-      options[j].back().leaves = 1;
+      options[j].back().leaves = is_kept_local() ? 1 : 0;
     }
   }
   return options;
@@ -70,8 +70,7 @@ std::vector<std::vector<option>> tables::mean_options(const layer_facts& facts, 
 std::vector<combination> tables::combinations(const layer_facts& facts, std::size_t set,
                                               std::size_t server) const {
   const auto options = mean_options(facts, set, server);
-  const bool ignores_budget = token_budget_ == unbounded_budget || is_priced() ||
-                              policy_.candidates == candidate_rule::router_restricted;
+  const bool ignores_budget = token_budget_ == unbounded_budget || is_priced() || ignores_budgets();
   std::vector<combination> found;
   std::array<std::uint32_t, max_slots> experts{}, ways{};
   const auto fill = [&](auto&& self, std::size_t slot, loss_units loss,

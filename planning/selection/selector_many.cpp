@@ -18,7 +18,7 @@ class tables::front_maker {
         from_(from),
         n_sets_(facts.sets.size()),
         ignores_budget_(of.token_budget_ == unbounded_budget || of.is_priced() ||
-                        of.policy_.candidates == candidate_rule::router_restricted),
+                        of.ignores_budgets()),
         most_(ignores_budget_ ? unbounded_budget
                               : static_cast<loss_units>(of.n_bins_ - 1) * of.width_),
         apart_(of.policy_.distinct && of.policy_.candidates != candidate_rule::router_restricted),
@@ -145,7 +145,8 @@ class tables::front_maker {
       const auto lost = [&](std::size_t j, std::size_t e) { return loss(set, j, e); };
       for (std::size_t leaves = 0; leaves <= of_.top_k_; ++leaves)
         if (keep_local(facts_, facts_.sets[set].data(), of_.top_k_, s, leaves, apart_, lost, ways))
-          sweep(ways, ways.useful, ways.total, static_cast<std::uint32_t>(leaves));
+          sweep(ways, ways.useful, ways.total,
+                of_.is_kept_local() ? static_cast<std::uint32_t>(leaves) : 0);
     } else {
       const auto lost = [&](std::size_t j, std::size_t m, std::size_t e) {
         return loss(set, j, e) + copy_loss(set, j, m, e);

@@ -46,7 +46,13 @@ class tables::many_decision {
       case candidate_rule::local_only:
         search_local();
         break;
+      case candidate_rule::here_or_target:
+        search_here();
+        break;
       case candidate_rule::exact:
+      case candidate_rule::local_skip:
+      case candidate_rule::drop:
+      case candidate_rule::weigh:
         search_exact();
         break;
       case candidate_rule::group:
@@ -192,9 +198,11 @@ class tables::many_decision {
   }
 
   void search_exact() {
+    const auto at = of_.policy_.candidates == candidate_rule::local_skip ? server_bit(query_.server)
+                                                                         : ~server_mask{0};
     fixed_ways ways{};
     for (std::size_t j = 0; j < count_; ++j)
-      ways.set(j, {0, targets_[j]}, facts_.hosts[targets_[j]]);
+      ways.set(j, {0, targets_[j]}, facts_.hosts[targets_[j]] & at);
     search_all(ways, ways.useful, 0);
   }
 
@@ -216,6 +224,22 @@ class tables::many_decision {
   }
   auto losses() const {
     return [this](std::size_t j, std::size_t m, std::uint32_t e) { return loss(j, m, e); };
+  }
+
+  /// Substitutes at the token's server only.
+  void search_here() {
+    const auto find = [&](way_list& list, std::size_t j, std::size_t m) {
+      const auto& slot = query_.slots[j];
+      if (((facts_.hosts[targets_[j]] >> m) & 1u) != 0) list.add({0, targets_[j]}, count_);
+      if (m != query_.server) return;
+      for (const auto e : facts_.experts_at[m])
+        if (slot.loss[e] <= left_ && (apart_ ? !is_target(e) : e != targets_[j]))
+          list.add({slot.loss[e], e}, count_);
+    };
+    server_mask useful = server_bit(query_.server);
+    for (std::size_t j = 0; j < count_; ++j) useful |= facts_.hosts[targets_[j]];
+    found_ways ways(find, losses(), of_.n_servers_);
+    search_all(ways, useful, 0);
   }
 
   /// Whether every slot ranks the experts at a server alike: by the router's score.

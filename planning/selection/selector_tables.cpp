@@ -85,8 +85,8 @@ double count_pairs(const plan& placed) {
 
 void tables::set_budget(loss_units token_budget) {
   token_budget_ = token_budget;
-  const bool counts = token_budget > 0 && token_budget < unbounded_budget && !is_priced() &&
-                      policy_.candidates != candidate_rule::router_restricted;
+  const bool counts =
+      token_budget > 0 && token_budget < unbounded_budget && !is_priced() && !ignores_budgets();
   n_bins_ = counts ? policy_.budget_bins : 1;
   width_ = n_bins_ > 1
                ? std::max<loss_units>(1, token_budget / static_cast<loss_units>(n_bins_ - 1))
@@ -298,9 +298,9 @@ result<void> tables::set_layers(const profile& profile, const plan& placed) {
         bool allowed = r == k;
         const auto rule = policy_.candidates;
         if (rule == candidate_rule::any || rule == candidate_rule::router_restricted ||
-            (rule == candidate_rule::local_only && !grouped))
+            rule == candidate_rule::here_or_target || (is_kept_local() && !grouped))
           allowed = true;
-        else if (rule != candidate_rule::exact) {
+        else if (rule == candidate_rule::group || is_kept_local()) {
           const auto& groups = placed.grouping[l];  // Eq. (7), (8)
           allowed = allowed || (groups.group_of[r] == groups.group_of[k] &&
                                 similarity(r, k) >= groups.threshold);

@@ -17,6 +17,7 @@
 ///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
 ///   selector_lookahead.cpp  fills W backwards, eq. (42)
 ///   selector_decisions.cpp  makes one decision, eq. (43)
+///   selector_left_out.cpp   decisions of rules that may leave slots out
 ///   selector_many.cpp       the look-ahead where experts are too many for sets of them to be keys
 ///   selector_many_decisions.cpp  a decision there
 ///
@@ -144,8 +145,7 @@ class tables final : public selection_tables {
   void set_budget(loss_units token_budget);
   /// Whether losses cost time instead of a share of an indexed budget.
   bool is_priced() const {
-    return policy_.price_ns_per_loss > 0 && token_budget_ > 0 &&
-           policy_.candidates != candidate_rule::router_restricted;
+    return policy_.price_ns_per_loss > 0 && token_budget_ > 0 && !ignores_budgets();
   }
   result<void> set_costs(const cost_model& costs);
   result<void> set_layers(const profile& profile, const plan& placed);
@@ -166,13 +166,27 @@ class tables final : public selection_tables {
                : to_substitute_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
   }
 
+  /// What is at the token's server runs there.
   bool is_local_rule() const {
+    return keeps_substitutes() || policy_.candidates == candidate_rule::router_restricted;
+  }
+  /// Only targets run elsewhere.
+  bool keeps_substitutes() const {
+    return is_kept_local() || policy_.candidates == candidate_rule::here_or_target;
+  }
+  /// Likewise, and those only where it cannot be helped, whatever the cost.
+  bool is_kept_local() const {
     return policy_.candidates == candidate_rule::local_only ||
-           policy_.candidates == candidate_rule::router_restricted;
+           policy_.candidates == candidate_rule::local_skip;
+  }
+  /// Budgets are not kept.
+  bool ignores_budgets() const {
+    return policy_.candidates == candidate_rule::router_restricted ||
+           policy_.candidates == candidate_rule::local_skip;
   }
   /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
   /// there it may.
-  bool is_monotone() const { return policy_.candidates != candidate_rule::local_only; }
+  bool is_monotone() const { return !is_kept_local(); }
   double hidden(std::size_t from, std::size_t to) const {
     return hidden_to_[to * n_servers_ + from];
   }
@@ -205,6 +219,12 @@ class tables final : public selection_tables {
                  double* values) const;
   class many_decision;
   decision select_many(const decision_query& query) const;
+
+  // Slots that may be left out.
+  class leaving_decision;
+  decision select_leaving(const decision_query& query) const;
+  /// Every slot runs.
+  decision select_all(const decision_query& query) const;
 
   // Decisions.
   std::size_t bin_of(loss_units left) const;

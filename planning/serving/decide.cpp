@@ -22,6 +22,7 @@ void find_executed(row_decision& row, std::span<const float> logits, planning::g
                    model::gate_rule gates_rule) {
   for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
     const auto& slot = row.choice.slots[j];
+    if (slot.expert == planning::left_out) continue;
     const auto same = [&](const wire::executed_slot& e) {
       return e.server == slot.server && e.expert == slot.expert;
     };
@@ -136,6 +137,11 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
                   input.gates);
   }
+  // Behind the last layer a chunk that awaits nothing goes nowhere.
+  const bool is_last = input.next_members == 0;
+  if (is_last &&
+      std::ranges::all_of(chunk.rows, [](const auto& row) { return row.executed.empty(); }))
+    chunk.residence = static_cast<std::uint32_t>(input.server);
   return chunk;
 }
 

@@ -24,7 +24,8 @@ struct row_decision {
   slot_list<float> target_gates;     ///< [k]
   planning::decision choice;         ///< slots in rank order of the targets
   slot_list<wire::executed_slot>
-      executed;         ///< Distinct (server, expert), by first slot that they serve.
+      executed;  ///< Distinct (server, expert), by first slot that they serve; slots that are left
+                 ///< out are not among them.
   loss_units loss = 0;  ///< Sum over the slots.
 };
 
@@ -48,7 +49,7 @@ struct decide_input {
   double tokens_left = 1;                 ///< That share the pool, these rows' layers included.
   std::span<const std::int64_t> wait_ns;  ///< [n_servers] or empty
   std::span<const double> link_ns;        ///< [to, from] as decision_query has it, or empty.
-  /// R_{l+1}; of use where no row runs an expert. Empty at the last layer.
+  /// R_{l+1}; empty at the last layer.
   planning::server_mask next_members = 0;
 };
 
@@ -57,7 +58,8 @@ struct decide_input {
 /// spends at most its allowance and what the rows before it left in the pool.
 ///
 /// Rows without slots (model::has_slots) choose nothing and have no say. Where no row has any, the
-/// chunk stays where it is if it may, else it goes to the lowest server of R_{l+1}.
+/// chunk stays where it is if it may, else it goes to the lowest server of R_{l+1}. At the last layer a chunk
+/// of which nothing runs stays, too.
 chunk_decision decide(const planning::selection_tables& tables, const decide_input& input);
 
 }  // namespace ordermoe::serving

@@ -32,12 +32,15 @@ const char* to_string(execution_kind kind) {
       return "remote_exact";
     case execution_kind::remote_substitute:
       return "remote_substitute";
+    case execution_kind::left_out:
+      return "left_out";
   }
   return "unknown";
 }
 
 execution_kind classify(std::uint32_t server, std::uint32_t target,
                         const planning::slot_choice& slot) {
+  if (slot.expert == planning::left_out) return execution_kind::left_out;
   const bool local = slot.server == server;
   if (slot.expert == target && slot.loss == 0)
     return local ? execution_kind::local_exact : execution_kind::remote_exact;

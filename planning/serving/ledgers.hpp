@@ -45,9 +45,10 @@ enum class execution_kind : std::uint8_t {
   local_exact,
   local_substitute,
   remote_exact,
-  remote_substitute
+  remote_substitute,
+  left_out  ///< Nothing ran.
 };
-inline constexpr std::size_t n_execution_kinds = 4;
+inline constexpr std::size_t n_execution_kinds = 5;
 const char* to_string(execution_kind kind);
 /// Local: the expert runs where the token was.
 execution_kind classify(std::uint32_t server, std::uint32_t target,

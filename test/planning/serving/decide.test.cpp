@@ -233,6 +233,45 @@ BOOST_AUTO_TEST_CASE(executed_gating_weighs_what_runs_by_its_own_scores) {
   BOOST_TEST(row.executed[1].gate == 1 - expected, boost::test_tools::tolerance(1e-6f));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_left_out_does_not_run_and_the_others_weigh_what_they_are_alone) {
+  question q;
+  q.tables.rules.candidates = candidate_rule::drop;
+  q.tables.rules.gates = planning::gating::executed;
+  q.tables.answer = [](const decision_query& query) {
+    auto made = all_at(2, query);
+    made.slots[1] = {1, planning::left_out, 20};
+    return made;
+  };
+  auto chunk = q.decide();
+  for (const auto& row : chunk.rows) {
+    BOOST_REQUIRE_EQUAL(row.executed.size(), 1u);
+    BOOST_TEST(row.executed[0].expert == row.targets[0]);
+    BOOST_TEST(row.executed[0].gate == 1.0f);
+    BOOST_TEST(row.loss == 20);
+  }
+  BOOST_TEST(chunk.pool_left == 1000 - 60);
+  // Where the model's gates are probabilities, a slot that is left out changes no other.
+  q.input.gates = model::gate_rule::probabilities;
+  chunk = q.decide();
+  for (const auto& row : chunk.rows) BOOST_TEST(row.executed[0].gate == row.target_gates[0]);
+}
+
+BOOST_AUTO_TEST_CASE(behind_the_last_layer_a_chunk_of_which_nothing_runs_stays) {
+  question q;
+  q.tables.rules.candidates = candidate_rule::drop;
+  bool one_runs = false;
+  q.tables.answer = [&](const decision_query& query) {
+    auto made = all_at(2, query);
+    for (std::size_t j = one_runs ? 1 : 0; j < 2; ++j) made.slots[j] = {1, planning::left_out, 1};
+    return made;
+  };
+  BOOST_TEST(q.decide().residence == 2u);
+  q.input.next_members = 0;
+  BOOST_TEST(q.decide().residence == 1u);
+  one_runs = true;
+  BOOST_TEST(q.decide().residence == 2u);
+}
+
 BOOST_AUTO_TEST_CASE(a_rule_that_never_substitutes_asks_for_no_loss) {
   question q;
   q.tables.rules.candidates = candidate_rule::exact;

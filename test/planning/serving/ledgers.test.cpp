@@ -52,6 +52,7 @@ BOOST_AUTO_TEST_CASE(
   // A coarser copy of the target costs something: it stands in for itself.
   BOOST_TEST((is(2, 7, 5) == execution_kind::local_substitute));
   BOOST_TEST((is(1, 7, 5) == execution_kind::remote_substitute));
+  BOOST_TEST((is(2, planning::left_out, 5) == execution_kind::left_out));
 }
 
 BOOST_AUTO_TEST_CASE(every_kind_of_execution_has_a_name_of_its_own) {
