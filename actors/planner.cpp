@@ -748,7 +748,8 @@ struct planner_state {
       made.refused = "no plan is in force yet";
       return made;
     }
-    made.strategy = order.strategy.empty() ? work.chosen.name : order.strategy;
+    made.strategy = order.strategy.empty() ? work.chosen.name
+                                           : planning::canonical_strategy_name(order.strategy);
     const auto profile = by(query.measured);
     auto strategy = place(made.strategy, order.planning, *profile);
     if (!strategy) {

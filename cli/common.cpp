@@ -188,7 +188,8 @@ CLI::Option* add_search_steps(CLI::App& command, std::size_t& steps) {
 
 CLI::Option* add_strategy(CLI::App& command, std::string& strategy, const std::string& what) {
   return command.add_option("--strategy", strategy, what)
-      ->check(CLI::IsMember(planning::strategy_names()));
+      ->check(CLI::IsMember(planning::accepted_strategy_names()))
+      ->transform(planning::canonical_strategy_name);
 }
 
 void world_flags::add(CLI::App& command, bool needs_cluster) {
@@ -215,7 +216,8 @@ void world_flags::add(CLI::App& command, bool needs_cluster) {
   command
       .add_option("--profile", profile,
                   "Calibration profile; default: MODEL/profile.json, else one is made; none: "
-                  "nothing is assumed of the model, which only exact and layer-shards accept")
+                  "nothing is assumed of the model, which only " +
+                      planning::strategies_without_profile() + " accept")
       ->type_name(file_value);
   add_seed(command, seed, "Seed of everything random");
   command.add_flag("--json", json, "Print JSON on standard output");

@@ -205,11 +205,12 @@ void print_scores(const experiments::strategy_report& measured) {
 /// Shares of the slots, where they are known.
 void print_executions(const experiments::strategy_report& measured) {
   const auto& share = measured.execution;
-  if (share[0] + share[1] + share[2] + share[3] <= 0) return;
+  if (share[0] + share[1] + share[2] + share[3] + share[4] <= 0) return;
   fmt::print(
       "slots run where the token was: exactly {:.1f} %, by substitutes {:.1f} %; elsewhere: "
       "{:.1f} %, {:.1f} %\n",
       100 * share[0], 100 * share[1], 100 * share[2], 100 * share[3]);
+  print_left_out(measured);
 }
 
 result<void> write_losses(const eval_options& options,

@@ -72,10 +72,11 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
     return {};
   }
   if (options.is_reference())
-    for (const char* name : {"--cluster", "--costs", "--profile", "--strategy", "--quality-budget",
-                             "--plan", "--save-plan", "--trace", "--rate", "--horizon",
-                             "--residency", "--search-steps", "--choose-precision", "--own-weights",
-                             "--adapt-weights", "--replan", "--replan-on-drift"})
+    for (const char* name :
+         {"--cluster", "--costs", "--profile", "--strategy", "--quality-budget", "--plan",
+          "--save-plan", "--trace", "--rate", "--horizon", "--threshold", "--ablate", "--residency",
+          "--search-steps", "--choose-precision", "--own-weights", "--adapt-weights", "--replan",
+          "--replan-on-drift"})
       if (given(name)) return refuse(name, "--mode reference has no servers and no strategy");
   if (options.mode == "emulated" && given("--threads"))
     return refuse("--threads",
@@ -118,15 +119,14 @@ result<actors::replan_order> parse_replan(const std::string& text,
   const auto problem = error{
       errc::usage, fmt::format("--replan '{}': expected SECONDS:STRATEGY with one of {}, as in "
                                "2.5:layer-shards",
-                               text, fmt::join(planning::strategy_names(), ", "))};
+                               text, fmt::join(planning::accepted_strategy_names(), ", "))};
   const auto colon = text.find(':');
   if (colon == std::string::npos) return problem;
   double seconds = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + colon, seconds);
-  const auto name = text.substr(colon + 1);
-  const auto names = planning::strategy_names();
+  const auto name = planning::canonical_strategy_name(text.substr(colon + 1));
   if (parsed.ec != std::errc{} || parsed.ptr != text.data() + colon || !(seconds >= 0) ||
-      seconds > 1e6 || std::find(names.begin(), names.end(), name) == names.end())
+      seconds > 1e6 || planning::find_strategy(name) == nullptr)
     return problem;
   return actors::replan_order{static_cast<std::int64_t>(seconds * 1e9), name, planning};
 }
@@ -140,12 +140,14 @@ result<std::vector<actors::replan_order>> replans_of(const run_options& options,
     auto order = parse_replan(text, planning);
     if (!order) return order.error();
     // The paper substitutes within groups, which only similarity placements have.
-    if (request.strategy == "paper" && order->strategy != "paper" &&
-        order->strategy != "local-only")
-      return error{errc::usage,
-                   fmt::format("--replan {}: paper substitutes within groups of experts, and plans "
-                               "of {} have none; expected paper or local-only",
-                               text, order->strategy)};
+    if (request.strategy == "paper" && !planning::find_strategy(order->strategy)->places_groups)
+      return error{
+          errc::usage,
+          fmt::format("--replan {}: paper substitutes within groups of experts, and plans "
+                      "of {} have none; expected {}",
+                      text, order->strategy, planning::strategies_for_which([](const auto& one) {
+                        return one.places_groups;
+                      }))};
     orders.push_back(std::move(*order));
   }
   return orders;

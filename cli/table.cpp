@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "planning/strategies/strategies.hpp"
+
 namespace ordermoe::cli {
 
 namespace {
@@ -13,6 +15,10 @@ using experiments::strategy_report;
 
 std::string number(std::optional<double> value, int digits, double scale = 1) {
   return value ? fmt::format("{:.{}f}", *value * scale, digits) : std::string("-");
+}
+
+std::string name(const strategy_report& s) {
+  return planning::printed_strategy_name(s.name);
 }
 
 std::string budget(const strategy_report& s) {
@@ -26,7 +32,7 @@ void print_times_and_quality(const std::vector<strategy_report>& strategies) {
              "ppl", "EM", "spent");
   fmt::print(row, "", "ppl", "ms mean", "ms", "ms", "ms", "ms", "", "", "", "%");
   for (const auto& s : strategies)
-    fmt::print(row, s.name, budget(s), number(s.latency_ms.mean, 1), number(s.latency_ms.p50, 1),
+    fmt::print(row, name(s), budget(s), number(s.latency_ms.mean, 1), number(s.latency_ms.p50, 1),
                number(s.latency_ms.p95, 1), number(s.ttft_ms.mean, 1), number(s.tpot_ms.mean, 2),
                number(s.throughput_tokens_per_s, 1), number(s.perplexity, 4),
                number(s.exact_match, 2), number(s.budget_spent_ratio, 0, 100));
@@ -40,7 +46,7 @@ void print_traffic_and_places(const std::vector<strategy_report>& strategies) {
   for (const auto& s : strategies) {
     const auto megabytes = [&](std::int64_t bytes) { return number(s.per_1k(bytes) * 1e-6, 2); };
     const auto share = [&](std::size_t kind) { return number(s.execution[kind], 1, 100); };
-    fmt::print(row, s.name, budget(s), megabytes(s.charged.hidden_bytes),
+    fmt::print(row, name(s), budget(s), megabytes(s.charged.hidden_bytes),
                megabytes(s.charged.kv_bytes), megabytes(s.charged.other_bytes),
                megabytes(s.charged.serialised_bytes), share(0), share(1), share(2), share(3));
   }
@@ -52,14 +58,23 @@ void print_table(const std::vector<strategy_report>& strategies) {
   print_times_and_quality(strategies);
   fmt::print("\n");
   print_traffic_and_places(strategies);
-  for (const auto& s : strategies) print_whole_model(s);
+  for (const auto& s : strategies) {
+    print_whole_model(s);
+    print_left_out(s);
+  }
+}
+
+void print_left_out(const experiments::strategy_report& report) {
+  const double share =
+      report.execution[static_cast<std::size_t>(serving::execution_kind::left_out)];
+  if (share > 0) fmt::print("{}: {:.1f} % of the slots were left out\n", name(report), 100 * share);
 }
 
 void print_whole_model(const strategy_report& report) {
   if (report.whole_model == precision::stored) return;
   fmt::print(
       "{}: the whole model's experts in {}, which takes {:.2f} % of perplexity of its budget\n",
-      report.name, to_string(report.whole_model), report.whole_model_percent);
+      name(report), to_string(report.whole_model), report.whole_model_percent);
 }
 
 }  // namespace ordermoe::cli

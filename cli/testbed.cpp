@@ -33,20 +33,52 @@ struct point {
   double percent;  ///< Negative: unbounded.
 };
 
-constexpr point points[] = {
-    {"exact", 0},    {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0},
-    {"paper", 0},    {"paper", 1},        {"paper", 7},      {"paper", -1},
-    {"ordermoe", 0}, {"ordermoe", 0.5},   {"ordermoe", 1},   {"ordermoe", 3},
-    {"ordermoe", 7}, {"ordermoe", 20},    {"ordermoe", -1}};
+constexpr point points[] = {{"exact", 0},
+                            {"layer-shards", 0},
+                            {"random", 0},
+                            {"popularity", 0},
+                            {"similarity", 0},
+                            {"local-only", 7},
+                            {"local-skip", 0},
+                            {"local-tuned", 1},
+                            {"local-tuned", 7},
+                            {"drop", 1},
+                            {"drop", 7},
+                            {"drop", -1},
+                            {"router-restricted", 0},
+                            {"router-ledger", 1},
+                            {"router-ledger", 7},
+                            {"paper", 0},
+                            {"paper", 1},
+                            {"paper", 7},
+                            {"paper", -1},
+                            {"ordermoe", 0},
+                            {"ordermoe", 0.5},
+                            {"ordermoe", 1},
+                            {"ordermoe", 3},
+                            {"ordermoe", 7},
+                            {"ordermoe", 20},
+                            {"ordermoe", -1}};
 
+/// Behind the strategy's name.
+std::string of_budget(const point& p) {
+  if (!planning::find_strategy(p.strategy)->has_budget) return {};
+  return p.percent < 0 ? std::string(" unbounded") : fmt::format(" {:g} %", p.percent);
+}
+
+/// As files have it and --rows takes it.
 std::string label(const point& p) {
-  if (!planning::find_strategy(p.strategy)->has_budget) return p.strategy;
-  return p.percent < 0 ? fmt::format("{} unbounded", p.strategy)
-                       : fmt::format("{} {:g} %", p.strategy, p.percent);
+  return p.strategy + of_budget(p);
+}
+
+/// As tables have it.
+std::string printed(const point& p) {
+  return planning::printed_strategy_name(p.strategy) + of_budget(p);
 }
 
 bool names(const std::string& row, const point& p) {
-  return row == label(p) || row == p.strategy;
+  const auto alias = planning::find_strategy(p.strategy)->alias;
+  return row == label(p) || row == p.strategy || (!alias.empty() && row == alias);
 }
 
 /// The rows that are asked for, `exact` first: the others are compared with it.
@@ -125,7 +157,7 @@ result<std::vector<measurement>> measure_cluster(const frontier_options& options
     if (!report && report.error().code != errc::infeasible)
       return at(fmt::format("seed {}, {}", seed, label(p)), report.error());
     if (!report) {
-      fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, label(p),
+      fmt::print(stderr, "seed {}: {} is infeasible here: {}\n", seed, printed(p),
                  report.error().message);
       measurement none;
       none.seed = seed;
@@ -255,7 +287,7 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
     std::vector<const measurement*> row;
     for (const auto& m : all)
       if (m.row == label(p) && !m.infeasible) row.push_back(&m);
-    if (!row.empty()) print_row(label(p), row, all);
+    if (!row.empty()) print_row(printed(p), row, all);
   }
 }
 

@@ -93,7 +93,8 @@ void add_trace(CLI::App& app) {
                                {"duration_ns", s.duration_ns}};
       if (!s.mixed_devices.empty()) j["mixed_devices"] = s.mixed_devices;
       for (std::size_t i = 0; i < s.slots.size(); ++i)
-        j["slots"][to_string(static_cast<actors::execution_kind>(i))] = s.slots[i];
+        if (trace::is_told(s, i))
+          j["slots"][to_string(static_cast<actors::execution_kind>(i))] = s.slots[i];
       fmt::print("{}\n", j.dump(2));
       return {};
     }

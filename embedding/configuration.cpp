@@ -44,10 +44,10 @@ result<void> check_paths(const api::cluster_options& options) {
 }
 
 result<void> check_values(const api::cluster_options& options) {
-  const auto names = planning::strategy_names();
-  if (!options.strategy.empty() && std::ranges::find(names, options.strategy) == names.end())
-    return error{errc::usage, fmt::format("strategy: found '{}', expected one of {}",
-                                          options.strategy, fmt::join(names, ", "))};
+  if (!options.strategy.empty() && planning::find_strategy(options.strategy) == nullptr)
+    return error{errc::usage,
+                 fmt::format("strategy: found '{}', expected one of {}", options.strategy,
+                             fmt::join(planning::accepted_strategy_names(), ", "))};
   if (options.quality_percent && !std::isfinite(*options.quality_percent))
     return error{errc::out_of_range,
                  "quality_percent: expected a number; a negative one is without limit"};
@@ -68,7 +68,8 @@ result<setup::preparation_request> request_of(const api::cluster_options& option
     request.strategy = given->origin.strategy;
     request.options.quality_percent = given->origin.quality_percent;
   }
-  if (!options.strategy.empty()) request.strategy = options.strategy;
+  if (!options.strategy.empty())
+    request.strategy = planning::canonical_strategy_name(options.strategy);
   if (options.quality_percent) request.options.quality_percent = *options.quality_percent;
   request.seed = request.options.seed = options.seed;
   request.options.search_steps = options.search_steps;
@@ -81,9 +82,8 @@ result<setup::preparation_request> request_of(const api::cluster_options& option
   const auto* record = planning::find_strategy(request.strategy);
   if (!record->has_budget && request.options.quality_percent != 0)
     return error{errc::usage,
-                 fmt::format("quality_percent: {} has no budget; leave it out, or choose "
-                             "local-only, paper or ordermoe",
-                             request.strategy)};
+                 fmt::format("quality_percent: {} has no budget; leave it out, or choose {}",
+                             request.strategy, planning::strategies_with_budget())};
   return request;
 }
 

@@ -55,7 +55,7 @@ std::size_t nth_server(server_mask mask, std::size_t n) {
 }
 
 /// `copies` of every expert on random feasible servers, experts in random order.
-result<void> place_at_random(packing& state, const placement_options& options) {
+result<void> place_first_copies(packing& state, const placement_options& options) {
   const auto& problem = state.problem();
   random_stream random(options.seed, 0x706f7075);
   std::vector<std::size_t> order(problem.expert_bytes.size());
@@ -103,6 +103,22 @@ void replicate_by_popularity(packing& state, const profile& profile) {
       state.place(m, l, j, placement_reason::replica, value);
 }
 
+/// Spare memory to copies in random order.
+void replicate_at_random(packing& state, const placement_options& options) {
+  const auto& problem = state.problem();
+  const auto n_experts = problem.expert_bytes.size();
+  random_stream random(options.seed, 0x72616e64);
+  std::vector<std::size_t> order(problem.n_servers * n_experts);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  for (const auto draw : order) {
+    const auto m = draw / n_experts, flat = draw % n_experts;
+    const auto l = flat / problem.n_experts, j = flat % problem.n_experts;
+    if (!state.hosts(m, l, j) && state.free_bytes(m) >= problem.bytes(l, j))
+      state.place(m, l, j, placement_reason::replica, 0);
+  }
+}
+
 /// Groups of one expert each, for placements that look at no similarity.
 std::vector<layer_grouping> singleton_groups(const profile& profile) {
   std::vector<layer_grouping> grouping(profile.n_layers);
@@ -148,9 +164,25 @@ result<plan> place_by_popularity(const profile& profile, const cluster& servers,
   if (!problem) return problem.error();
   problem->grouping = singleton_groups(profile);
   packing state(*problem);
-  if (auto placed = place_at_random(state, options); !placed) return placed.error();
+  if (auto placed = place_first_copies(state, options); !placed) return placed.error();
   if (options.replicate) replicate_by_popularity(state, profile);
   auto made = make_plan(state, options.replicate ? "popularity" : "random");
+  made.grouping.clear();
+  made.residence = access_residency(problem->n_servers, problem->n_layers);
+  return made;
+}
+
+result<plan> place_at_random(const profile& profile, const cluster& servers,
+                             const cost_profile& costs, const placement_options& options) {
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  auto problem =
+      make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
+  if (!problem) return problem.error();
+  problem->grouping = singleton_groups(profile);
+  packing state(*problem);
+  if (auto placed = place_first_copies(state, options); !placed) return placed.error();
+  if (options.replicate) replicate_at_random(state, options);
+  auto made = make_plan(state, "random");
   made.grouping.clear();
   made.residence = access_residency(problem->n_servers, problem->n_layers);
   return made;

@@ -44,9 +44,14 @@ result<plan> place_by_similarity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options);
 
 /// Every expert once on a random feasible server, then spare memory by frequency x arrival share /
-/// bytes. With `replicate` off it is the random placement. R_l = {access server}.
+/// bytes. With `replicate` off it is the random placement without copies. R_l = {access server}.
 result<plan> place_by_popularity(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const placement_options& options);
+
+/// The same first copies, then spare memory by copies in random order, each where it fits: a draw of all (server,
+/// layer, expert), taken one after the other. R_l = {access server}.
+result<plan> place_at_random(const profile& profile, const cluster& servers,
+                             const cost_profile& costs, const placement_options& options);
 
 enum class shard_objective {
   latency,     ///< Mean time of one decoded position.

@@ -9,6 +9,7 @@
 #include "model/calibration.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/reference.hpp"
+#include "planning/strategies/strategies.hpp"
 #include "setup/calibration_profile.hpp"
 
 namespace ordermoe::setup {
@@ -102,8 +103,8 @@ std::optional<error> unfit(const std::vector<std::vector<std::int32_t>>& texts,
 }
 
 bool depends_on_profile(std::string_view strategy, double quality_percent) {
-  return quality_percent > 0 && strategy != "exact" && strategy != "layer-shards" &&
-         strategy != "router-restricted";
+  const auto* record = planning::find_strategy(strategy);
+  return quality_percent > 0 && (record == nullptr || record->has_budget);
 }
 
 }  // namespace ordermoe::setup

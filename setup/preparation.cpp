@@ -376,16 +376,18 @@ bool runs_model(const preparation_request& request, bool knows_nothing) {
 }
 
 result<prepared> prepare(const world& content, const preparation_request& request, job& work) {
-  const bool needs_no_profile = request.strategy == "exact" || request.strategy == "layer-shards" ||
-                                is_one_without_budget(content, request);
+  const auto* record = planning::find_strategy(request.strategy);
+  const bool needs_no_profile =
+      (record != nullptr && !record->needs_profile) || is_one_without_budget(content, request);
   if (content.knows_nothing && !needs_no_profile)
     return error{
         errc::usage,
-        fmt::format("{}: nothing is known of {}, whose experts only exact and layer-shards "
-                    "place then; place it by one of these, and run `ordermoe calibrate "
-                    "--connect` on the running cluster, or `ordermoe calibrate --model` "
-                    "where one process can hold the model",
-                    request.strategy, content.model_name)};
+        fmt::format(
+            "{}: nothing is known of {}, whose experts only {} place then; place it by one of "
+            "these, "
+            "and run `ordermoe calibrate --connect` on the running cluster, or `ordermoe calibrate "
+            "--model` where one process can hold the model",
+            request.strategy, content.model_name, planning::strategies_without_profile())};
   if (content.unfit && depends_on_profile(request.strategy, request.options.quality_percent))
     return *content.unfit;
   auto options = request.options;

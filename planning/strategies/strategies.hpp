@@ -36,6 +36,10 @@ struct strategy_options {
   /// preparation the whole model in each precision of service_options::coarser.
   bool choose_precision = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
+  /// Of strategies that place by groups (strategy_record::places_groups), what Algorithm 1 does without:
+  std::optional<double> threshold;  ///< The same theta_l in every layer in place of eq. (6).
+  bool replicates = true;           ///< False: one copy of each expert, without eq. (33) to (35).
+  bool disperses = true;            ///< False: lambda_2 = 0 in eq. (30), so that groups may gather.
   /// Asked often by a searching planner, which then gives the best plan so far.
   std::function<bool()> should_stop = {};
 };
@@ -67,7 +71,12 @@ struct planning_task {
 /// What a strategy is, whatever the model and the cluster: everything that tells one from another.
 struct strategy_record {
   std::string_view name;
+  std::string_view alias =
+      {};  ///< Is taken for the name wherever one is asked for; empty: there is none.
   std::string_view sentence;  ///< For help texts; what it runs where.
+  std::string_view source;    ///< Whose rule it is.
+  bool is_adapted =
+      false;  ///< The rule is not its source's to the letter: said wherever the name is printed.
   selection_policy (*policy)(std::size_t top_k);
   /// Its own placement and residency.
   result<planning::plan> (*place)(const planning_task&);
@@ -81,13 +90,27 @@ struct strategy_record {
   double allowance_factor = 1;
   bool tunes_price = false;
   bool uses_coarser_copies = false;  ///< Else every server keeps experts as the model has them.
+  bool places_groups = false;        ///< By Algorithm 1: its plans have groups of experts.
+  bool needs_profile = true;         ///< False: it places a model of which nothing is known, too.
 };
 
 /// In the order in which reports list them.
 std::span<const strategy_record> strategy_records();
-/// Null where there is none of this name.
+/// By name or alias; null where there is none.
 const strategy_record* find_strategy(std::string_view name);
 std::vector<std::string> strategy_names();
+/// Names, and aliases behind them: what may be typed.
+std::vector<std::string> accepted_strategy_names();
+/// The name that an alias stands for; what else it is given as it is.
+std::string canonical_strategy_name(std::string_view name);
+/// As reports print it: with "(adapted)" where that is so. What is no strategy's name as it is.
+std::string printed_strategy_name(std::string_view name);
+/// The names of those for which `is_one` holds, as "paper, drop or ordermoe".
+std::string strategies_for_which(bool (*is_one)(const strategy_record&),
+                                 std::string_view last = "or");
+/// Those with a budget, and those that place a model of which nothing is known.
+std::string strategies_with_budget();
+std::string strategies_without_profile();
 
 /// Of a plan by this strategy for a budget in per cent, without units.
 quality_terms terms_of(const strategy_record& record, double percent);
@@ -99,11 +122,12 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
                                const strategy_options& options);
 
 /// Every way of planning a strategy that is worth a trial on these servers, as options for
-/// make_strategy; never empty. `exact`: popularity placements of three seeds and the
+/// make_strategy; never empty. `exact`, `drop` and `wdmoe`: popularity placements of three seeds and the
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
-/// access server or straight to the first holder. `ordermoe`: searched for several loads and
-/// budgets around those expected; without a budget or without limit also the layer shards. The
-/// others are planned as published.
+/// access server or straight to the first holder. `ordermoe` and `router-ledger`: searched for several loads and
+/// budgets around those expected; without a budget or without limit also the layer shards. `random`, `popularity`,
+/// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,
+/// `local-tuned` by similarity and by popularity. The others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options);

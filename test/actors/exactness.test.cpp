@@ -28,7 +28,7 @@ void check_equals_reference(const test::world& world) {
 BOOST_AUTO_TEST_SUITE(exactness)
 
 BOOST_AUTO_TEST_CASE(emulated_exact_strategies_equal_the_reference_bit_for_bit) {
-  for (const std::string strategy : {"exact", "layer-shards", "ordermoe"})
+  for (const auto& strategy : test::exact_without_budget())
     for (const double temperature : {0.0, 1.0}) {
       BOOST_TEST_CONTEXT(strategy << " at temperature " << temperature) {
         test::world world(strategy);
@@ -39,7 +39,7 @@ BOOST_AUTO_TEST_CASE(emulated_exact_strategies_equal_the_reference_bit_for_bit) 
 }
 
 BOOST_AUTO_TEST_CASE(local_exact_strategies_equal_the_reference_bit_for_bit) {
-  for (const std::string strategy : {"exact", "layer-shards", "ordermoe"}) {
+  for (const auto& strategy : test::exact_without_budget()) {
     BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy);
       world.setup.mode = actors::run_mode::local;

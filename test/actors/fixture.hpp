@@ -45,6 +45,14 @@ inline std::shared_ptr<const model::transformer> random_model(
   return *loaded;
 }
 
+/// Strategies that answer as the model alone does where nothing may be lost.
+inline std::vector<std::string> exact_without_budget() {
+  std::vector<std::string> names;
+  for (const auto& record : planning::strategy_records())
+    if (record.keeps_budgets) names.emplace_back(record.name);
+  return names;
+}
+
 /// The place of a request among those of a run, which names it in outcomes.
 inline std::uint64_t number_of(const actors::run_setup& setup, const actors::request_spec& spec) {
   return static_cast<std::uint64_t>(&spec - setup.requests.data());

@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_SUITE(request_budget)
 
 BOOST_AUTO_TEST_CASE(each_request_spends_its_own_budget_at_most_and_with_0_is_the_reference) {
   const auto [first, last] = test::seeds(6);
-  for (const std::string strategy : {"local-only", "paper", "ordermoe"}) {
+  for (const std::string strategy : {"local-only", "local-tuned", "drop", "paper", "ordermoe"}) {
     spending all;
     for (auto seed = first; seed <= last; ++seed)
       BOOST_TEST_CONTEXT(strategy << ", seed " << seed) {
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(each_request_spends_its_own_budget_at_most_and_with_0_is_th
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_without_limit_keeps_what_a_request_states) {
-  for (const std::string strategy : {"local-only", "paper", "ordermoe"})
+  for (const std::string strategy : {"local-only", "local-tuned", "drop", "paper", "ordermoe"})
     BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy, -1, 3);
       world.add_requests(12, 8, 0.8, 12);
@@ -139,7 +139,8 @@ BOOST_AUTO_TEST_CASE(the_bundled_model_answers_exactly_where_a_request_states_0)
 }
 
 BOOST_AUTO_TEST_CASE(local_runs_keep_it_too) {
-  for (const std::string strategy : {"local-only", "ordermoe"}) BOOST_TEST_CONTEXT(strategy) {
+  for (const std::string strategy : {"local-only", "drop", "ordermoe"})
+    BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy, of_plan, 2);
       world.setup.mode = actors::run_mode::local;
       world.add_requests(12, 8, 0.8, 12);

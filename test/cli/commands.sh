@@ -159,8 +159,24 @@ expect "a broken profile is refused by name" 2 'bad-profile.json' "$ordermoe" ru
 on_cluster=(--model "$model" --cluster "$cluster" --prompts prompts.jsonl)
 expect "the reference has no strategy" 2 '--strategy: --mode reference has no' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --strategy paper
 expect "exact has no budget" 2 'exact has no budget' "$ordermoe" run "${on_cluster[@]}" --strategy exact --quality-budget 7
+expect "look-ahead is not of every strategy" 2 'exact does not look ahead' "$ordermoe" run "${on_cluster[@]}" --strategy exact --ablate look-ahead
+expect "groups are not either" 2 'random does not place by groups' "$ordermoe" run "${on_cluster[@]}" --strategy random --ablate redundancy
+expect "nor are thresholds" 2 'choose similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy ordermoe --threshold 0.5
+expect "what is left out is not asked for" 2 'quality-budget allows it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate substitution
+expect "nor is a horizon" 2 'horizon says how far' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 2 --ablate look-ahead
+expect "a part that no strategy has is unknown" 2 'ablate' "$ordermoe" run "${on_cluster[@]}" --strategy paper --ablate nothing
+# copies STRATEGY OPTION...: of how many experts there is one copy.
+copies() { "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy "$@" | python3 -c 'import json, sys, collections
+print(collections.Counter(collections.Counter((e["layer"], e["expert"]) for e in json.load(sys.stdin)["experts"]).values())[1])'; }
+expect "the paper without copies has one of each" 0 '^48$' copies paper --ablate redundancy,dispersion,look-ahead
+expect "with them it has more" 0 '^([0-9]|[1-3][0-9]|4[0-7])$' copies paper --threshold 0.9
+expect "an alias is its strategy" 0 '"name": "layer-shards"' "$ordermoe" run "${on_cluster[@]}" --strategy edgeshard --max-new-tokens 2 --json
+expect "as a plan it is, too" 0 '"strategy": "layer-shards"' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy edgeshard
+expect "and of a change" 0 'strategies' "$ordermoe" run "${on_cluster[@]}" --strategy exact --rate 1 --replan 0.1:edgeshard --max-new-tokens 2 --json
+expect "what is left out is told" 0 '"left_out": 0\.[0-9]+' "$ordermoe" run "${on_cluster[@]}" --strategy drop --quality-budget unbounded --max-new-tokens 2 --json
+expect "and is none where nothing may be lost" 1 '' bash -c "'$ordermoe' run ${on_cluster[*]} --strategy drop --max-new-tokens 2 --json | grep left_out"
 expect "weights are the paper's" 2 'no such weights' "$ordermoe" run "${on_cluster[@]}" --strategy exact --adapt-weights 0.5
-expect "the paper needs groups" 2 'have none; expected paper' "$ordermoe" run "${on_cluster[@]}" --strategy paper --replan 2:layer-shards
+expect "the paper needs groups" 2 'have none; expected similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy paper --replan 2:layer-shards
 cp -r "$model" bare && rm bare/profile.json
 expect "the reference needs no profile" 0 'token_ids' "$ordermoe" run --model bare --prompts prompts.jsonl --mode reference --max-new-tokens 2 --json
 [[ ! -e bare/profile.json ]] || { echo "FAILED: the reference made a profile"; failures=$((failures + 1)); }

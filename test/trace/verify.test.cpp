@@ -188,6 +188,15 @@ BOOST_AUTO_TEST_CASE(traces_of_every_family_hold_under_its_own_rule_for_gates) {
   for (const auto kind : {model::family::mixtral, model::family::qwen2_moe,
                           model::family::qwen3_moe, model::family::olmoe})
     BOOST_TEST_CONTEXT(model::to_string(kind)) {
+      // Of what is left out nothing runs, and gates follow the rule, too.
+      for (const auto& [name, budget] : {std::pair{"drop", -1.0}, std::pair{"local-skip", 0.0}}) {
+        test::world without(name, budget, 1, 3, test::random_model(kind));
+        without.setup.chunk_rows = 4;
+        without.add_requests(3, 3, 0.8);
+        const auto lines = record(without);
+        check_holds(lines, without);
+        BOOST_TEST(lines.find("\"kind\":\"left_out\"") != std::string::npos, name);
+      }
       // Decisions with substitutes, whose gates follow the rule too.
       test::world world("local-only", 5, 1, 3, test::random_model(kind));
       world.setup.chunk_rows = 4;
@@ -229,6 +238,39 @@ BOOST_AUTO_TEST_CASE(emulated_traces_of_every_strategy_and_budget_hold) {
         check_holds(text, world);
       }
     }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_left_out_cannot_be_told_as_anything_else) {
+  test::world world("drop", -1, 1, 3);
+  world.setup.chunk_rows = 4;
+  world.add_requests(3, 3, 0.8);
+  const auto content = split(record(world));
+  const auto is_left_out = [](const std::string& line) {
+    return field(line, "kind") == "\"left_out\"";
+  };
+  const auto place = find(content, "slot", is_left_out);
+  const auto refused = [&](const std::function<void(std::string&)>& change) {
+    auto changed = content;
+    change(changed[place]);
+    BOOST_REQUIRE((changed[place] != content[place]));
+    const auto summary = verify_sealed_anew(changed);
+    BOOST_REQUIRE(!summary.has_value());
+    return summary.error().message;
+  };
+  const auto expert = number(content[place], "expert");
+  const auto says = [](const std::string& message, const std::string& what) {
+    BOOST_TEST(message.find(what) != std::string::npos, message);
+  };
+  says(refused([&](auto& line) { set(line, "expert", expert == 0 ? 1 : 0); }), "kind");
+  says(refused([&](auto& line) { set(line, "executor", (number(line, "executor") + 1) % 3); }),
+       "kind");
+  says(refused([&](auto& line) { add(line, "loss", 1); }), "loss of the recomputed decision");
+  // As if its target had run.
+  says(refused([&](auto& line) {
+         const auto at = line.find("left_out");
+         line.replace(at, 8, "local_substitute");
+       }),
+       "executor: found server");
 }
 
 BOOST_AUTO_TEST_CASE(emulated_traces_hold_on_other_clusters_and_residencies) {

@@ -39,20 +39,23 @@ granted_quality granted(const strategy& of, std::optional<double> stated) {
 BOOST_AUTO_TEST_SUITE(quality)
 
 BOOST_AUTO_TEST_CASE(a_request_that_states_nothing_has_what_the_plan_has) {
-  for (const auto* name : {"exact", "layer-shards", "local-only", "paper", "ordermoe"})
+  for (const auto* name :
+       {"exact", "layer-shards", "local-only", "local-tuned", "drop", "paper", "ordermoe"})
     for (const double percent : {0.0, 5.0, -1.0}) {
       const auto of = made(name, percent);
       const auto plain = granted(of, {});
       BOOST_TEST(plain.token_budget == of.token_budget);
       BOOST_TEST(plain.percent == (of.has_budget ? percent : 0));
     }
-  const auto free = made("router-restricted", 0);
-  BOOST_TEST(granted(free, {}).percent < 0);
-  BOOST_TEST(granted(free, {}).token_budget == unbounded_budget);
+  for (const auto* name : {"router-restricted", "local-skip"}) {
+    const auto free = made(name, 0);
+    BOOST_TEST(granted(free, {}).percent < 0);
+    BOOST_TEST(granted(free, {}).token_budget == unbounded_budget);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_smaller_budget_is_what_a_plan_for_it_would_have) {
-  for (const auto* name : {"local-only", "paper", "ordermoe"})
+  for (const auto* name : {"local-only", "local-tuned", "drop", "paper", "ordermoe"})
     for (const double of_plan : {5.0, -1.0})
       for (const double stated : {0.0, 0.001, 1.0, 4.999}) {
         const auto found = granted(made(name, of_plan), stated);
@@ -67,7 +70,8 @@ BOOST_AUTO_TEST_CASE(a_smaller_budget_is_what_a_plan_for_it_would_have) {
 }
 
 BOOST_AUTO_TEST_CASE(a_larger_budget_counts_as_the_plans_and_says_so) {
-  for (const auto* name : {"exact", "layer-shards", "local-only", "paper", "ordermoe"}) {
+  for (const auto* name :
+       {"exact", "layer-shards", "local-only", "local-tuned", "drop", "paper", "ordermoe"}) {
     const auto of = made(name, 5);
     for (const double stated : {5.0, 5.001, 100.0}) {
       const auto found = granted(of, stated);

@@ -1,0 +1,268 @@
+#include <cmath>
+#include <limits>
+
+#include "planning/strategies/strategy_plans.hpp"
+
+/// The table of strategies: what a run can name.
+namespace ordermoe::planning {
+
+namespace {
+
+// ------------------------------------------------------------------------------------- policies
+
+selection_policy exact_policy(std::string name) {
+  selection_policy policy;
+  policy.name = std::move(name);
+  policy.candidates = candidate_rule::exact;
+  policy.horizon = 1;
+  policy.omega_time = 1;
+  policy.omega_quality = 0;
+  policy.price_attention = true;
+  policy.budget_bins = 1;
+  return policy;
+}
+
+selection_policy substitute_policy(std::string name, candidate_rule candidates) {
+  auto policy = exact_policy(std::move(name));
+  policy.candidates = candidates;
+  policy.metric = loss_metric::token_gate;
+  policy.calibrated = true;
+  policy.gates = gating::executed;
+  policy.distinct = true;
+  return policy;
+}
+
+/// As published: the defaults of selection_policy.
+selection_policy paper_policy(std::size_t top_k) {
+  selection_policy policy;
+  policy.residence = top_k == 1 ? residence_choice::with_slot : residence_choice::free;
+  return policy;
+}
+
+selection_policy ordermoe_policy(std::size_t) {
+  auto policy = substitute_policy("ordermoe", candidate_rule::any);
+  policy.horizon = 0;
+  policy.price_follows_budget = true;
+  return policy;
+}
+
+/// The paper's selection with targets only, which does not depend on a budget: its look-ahead, with attention priced.
+selection_policy similarity_policy(std::size_t top_k) {
+  auto policy = paper_policy(top_k);
+  policy.name = "similarity";
+  policy.candidates = candidate_rule::exact;
+  policy.price_attention = true;
+  return policy;
+}
+
+/// Substitutes or leaves out where that is worth more time than the tuned price of what it loses.
+selection_policy priced_policy(std::string name, candidate_rule candidates) {
+  auto policy = substitute_policy(std::move(name), candidates);
+  policy.price_follows_budget = true;
+  return policy;
+}
+
+/// Likewise with what is to come in view.
+selection_policy far_sighted(selection_policy policy) {
+  policy.horizon = 0;
+  return policy;
+}
+
+// -------------------------------------------------------------------------------------- budgets
+
+loss_units units_of_nats(double nats) {
+  if (std::isinf(nats)) return unbounded_budget;
+  return static_cast<loss_units>(std::floor(nats * units_per_loss));
+}
+
+/// Nats in the paper's own loss units: divided by the mean measured damage of one unit of eq.
+/// (18)'s loss.
+double paper_units_of_nats(const profile& profile, double nats) {
+  if (std::isinf(nats)) return nats;
+  double damage = 0;
+  for (const auto& layer : profile.layers)
+    damage += layer.damage[static_cast<std::size_t>(loss_metric::router_logit)] /
+              static_cast<double>(profile.n_layers);
+  return damage > 0 ? nats / damage : 0;
+}
+
+loss_units no_budget(const profile&, double) {
+  return 0;
+}
+loss_units no_limit(const profile&, double) {
+  return unbounded_budget;
+}
+loss_units budget_of_nats(const profile&, double nats) {
+  return units_of_nats(nats);
+}
+loss_units paper_budget(const profile& profile, double nats) {
+  return units_of_nats(paper_units_of_nats(profile, nats));
+}
+
+// ---------------------------------------------------------------------------------------- table
+
+constexpr strategy_record records[] = {
+    // The exact baseline: the better of the two placements below that look at activation, in a trial.
+    {.name = "exact",
+     .sentence = "expert parallelism: attention where the user is, every target on a server that "
+                 "hosts it",
+     .source = "expert parallelism",
+     .policy = [](std::size_t) { return exact_policy("exact"); },
+     .place = place_expert_parallel,
+     .add_variants = add_exact_variants,
+     .token_budget = no_budget,
+     .needs_profile = false},
+    // EdgeShard: contiguous layers with their experts by dynamic programming over (layer, server), for the least time
+    // of a token or for the least slowest stage; keys and values stay with their layer.
+    {.name = "layer-shards",
+     .alias = "edgeshard",
+     .sentence = "a pipeline: whole layers on servers one after another",
+     .source = "EdgeShard, arXiv 2405.14371",
+     .policy = [](std::size_t) { return exact_policy("layer-shards"); },
+     .place = place_shards,
+     .add_variants = add_shard_variants,
+     .token_budget = no_budget,
+     .needs_profile = false},
+    // Every expert once on a random server with room, then copies at random until nothing fits; the nearest copy of each
+    // target runs it. A draw is not tuned: another seed is another draw.
+    {.name = "random",
+     .sentence = "every expert once at random, copies at random in what memory is left; the "
+                 "nearest copy runs",
+     .source = "OrderMoE, section VI, Random Deployment",
+     .policy = [](std::size_t) { return exact_policy("random"); },
+     .place = place_random,
+     .add_variants = add_roaming_random,
+     .token_budget = no_budget,
+     .needs_profile = false},
+    // The same first copies; the memory that is left by frequency (5) times share of arrivals over bytes, groups ignored;
+    // the nearest copy of each target runs it.
+    {.name = "popularity",
+     .sentence = "copies of what is chosen most where most arrives; the nearest copy runs",
+     .source = "OrderMoE, section VI, Popularity-Based Replication",
+     .policy = [](std::size_t) { return exact_policy("popularity"); },
+     .place = place_popular,
+     .add_variants = add_popular_variants,
+     .token_budget = no_budget},
+    // Algorithms 1 and 2 without substitutes: the candidates of (40) are the target's hosts alone, with the paper's
+    // look-ahead (42). Positions begin where the last one ended and attention is priced, which `paper` does without.
+    {.name = "similarity",
+     .sentence = "the published placement and look-ahead with targets only",
+     .source = "OrderMoE, section VI, Similarity Deployment without Substitute",
+     .policy = similarity_policy,
+     .place = place_as_published,
+     .add_variants = add_similar_at_access,
+     .token_budget = no_budget,
+     .places_groups = true},
+    // What has no candidate at the token's server by (8) within the budget runs exactly elsewhere.
+    {.name = "local-only",
+     .sentence =
+         "substitutes on the token's server within the budget; targets elsewhere only where "
+         "there are none",
+     .source = "OrderMoE, section VI, Local Substitute Only",
+     .policy =
+         [](std::size_t) { return substitute_policy("local-only", candidate_rule::local_only); },
+     .place = place_similar_at_access,
+     .add_variants = nullptr,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .places_groups = true},
+    // What has no candidate there by (8) is left out: no token ever leaves its server for an expert.
+    {.name = "local-skip",
+     .sentence =
+         "substitutes on the token's server, and leaves out what has none there, whatever it costs",
+     .source = "OrderMoE, section VI, Local Substitute Only",
+     .policy =
+         [](std::size_t) { return substitute_policy("local-skip", candidate_rule::local_skip); },
+     .place = place_similar_at_access,
+     .add_variants = nullptr,
+     .token_budget = no_limit,
+     .keeps_budgets = false,
+     .places_groups = true},
+    // Any expert of the token's server, where its loss costs less than the time of going to the target by a price that
+    // is tuned to the budget.
+    {.name = "local-tuned",
+     .sentence = "substitutes on the token's server where that is worth a tuned price; else "
+                 "targets elsewhere",
+     .source = "OrderMoE, section VI, Local Substitute Only, with a price",
+     .policy =
+         [](std::size_t) {
+           return far_sighted(priced_policy("local-tuned", candidate_rule::here_or_target));
+         },
+     .place = place_similar_at_access,
+     .add_variants = add_local_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true,
+     .places_groups = true},
+    // Experts that are not at the token's server are left out and the gates of the others renormalised as the model does;
+    // with a budget, only where that is worth a tuned price, and the others run exactly elsewhere. What leaving one out is
+    // charged with: the router's probability of it times the layer's damage, which tuning corrects by execution.
+    {.name = "drop",
+     .sentence = "leaves out experts that are not at the token's server, within the budget",
+     .source = "skipping, as in SiftMoE and Capacity-Aware Inference",
+     .policy = [](std::size_t) { return priced_policy("drop", candidate_rule::drop); },
+     .place = place_expert_parallel,
+     .add_variants = add_exact_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true},
+    {.name = "router-restricted",
+     .sentence = "the router's best among the experts of the token's server, whatever it costs",
+     .source = "cache-conditional experts, arXiv 2412.00099",
+     .policy =
+         [](std::size_t) {
+           return substitute_policy("router-restricted", candidate_rule::router_restricted);
+         },
+     .place = place_expert_parallel,
+     .add_variants = nullptr,
+     .token_budget = no_limit,
+     .keeps_budgets = false},
+    // The router's best at the token's server, where what that loses costs less than the time of going to the target by a
+    // price that is tuned to the budget; placed by search, as `ordermoe` is.
+    {.name = "router-ledger",
+     .sentence = "the router's best at the token's server within a budget, on a searched placement",
+     .source = "cache-conditional experts, arXiv 2412.00099, with a budget",
+     .is_adapted = true,
+     .policy =
+         [](std::size_t) {
+           return far_sighted(priced_policy("router-ledger", candidate_rule::here_or_target));
+         },
+     .place = place_searched,
+     .add_variants = add_searched_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true},
+    // Algorithms 1 and 2, eq. (3) to (44).
+    {.name = "paper",
+     .sentence = "the published algorithms: similarity placement and look-ahead selection",
+     .source = "OrderMoE",
+     .policy = paper_policy,
+     .place = place_as_published,
+     .add_variants = nullptr,
+     .token_budget = paper_budget,
+     .has_budget = true,
+     .continue_in_place = false,
+     .places_groups = true},
+    {.name = "ordermoe",
+     .sentence = "searched placement and selection that looks ahead to the end of the position",
+     .source = "this project",
+     .policy = ordermoe_policy,
+     .place = place_searched,
+     .add_variants = add_searched_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true,
+     .uses_coarser_copies = true},
+};
+
+}  // namespace
+
+std::span<const strategy_record> strategy_records() {
+  return records;
+}
+
+}  // namespace ordermoe::planning

@@ -1,0 +1,203 @@
+#include "planning/strategies/strategy_plans.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "planning/placement.hpp"
+#include "planning/search/search.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+placement_options seeded(const planning_task& task, std::uint64_t offset = 0) {
+  placement_options placement;
+  placement.seed = task.options.seed + offset;
+  if (task.options.threshold) placement.theta_min = placement.theta_max = *task.options.threshold;
+  placement.replicate = task.options.replicates;
+  if (!task.options.disperses) placement.lambda_load = 1;
+  return placement;
+}
+
+/// Attention stays where its user is.
+result<plan> at_access(result<plan> placed, const planning_task& task) {
+  if (placed) placed->residence = access_residency(task.servers.size(), task.profile.n_layers);
+  return placed;
+}
+
+/// Attention runs anywhere.
+result<plan> roaming(result<plan> placed, const planning_task& task) {
+  if (placed) placed->residence = roaming_residency(task.servers.size(), task.profile.n_layers);
+  return placed;
+}
+
+result<plan> popular(const planning_task& task, std::uint64_t offset = 0) {
+  return place_by_popularity(task.profile, task.servers, task.costs, seeded(task, offset));
+}
+
+/// As few servers as can hold a copy of every expert as the model has it, those with the most
+/// memory, keep theirs so, and the others keep copies of this precision. Empty where that leaves
+/// none of them.
+std::vector<precision> coarser_where_small(const profile& profile, const cluster& servers,
+                                           const cost_profile& costs, precision coarse) {
+  std::vector<std::size_t> by_room(servers.size());
+  std::iota(by_room.begin(), by_room.end(), std::size_t{0});
+  const auto room = [&](std::size_t m) {
+    return std::max<std::int64_t>(0,
+                                  expert_memory_bytes(servers.servers[m], costs, profile.n_layers));
+  };
+  std::ranges::stable_sort(by_room, [&](auto a, auto b) { return room(a) > room(b); });
+  std::vector<precision> kept(servers.size(), precision::stored);
+  auto missing = static_cast<std::int64_t>(profile.n_layers * profile.n_experts);
+  bool any = false;
+  for (const auto m : by_room) {
+    if (missing <= 0) {
+      kept[m] = coarse;
+      any = true;
+    } else if (costs.expert_bytes > 0) {
+      missing -= room(m) / costs.expert_bytes;
+    }
+  }
+  return any && missing <= 0 ? kept : std::vector<precision>();
+}
+
+void add_plan(const planning_task& task, result<plan> placed,
+              std::vector<strategy_options>& variants) {
+  if (!placed) return;
+  auto& variant = variants.emplace_back(task.options);
+  variant.plan = std::move(*placed);
+  // It was made so.
+  variant.threshold.reset();
+  variant.replicates = variant.disperses = true;
+}
+
+void add_shards(const planning_task& task, shard_objective objective, shard_return way_back,
+                std::vector<strategy_options>& variants) {
+  layer_shard_options shards;
+  shards.objective = objective;
+  shards.way_back = way_back;
+  add_plan(task, place_layer_shards(task.profile, task.servers, task.costs, shards), variants);
+}
+
+/// Searched with coarser copies where there is little memory.
+void add_copies(const planning_task& task, double scale, std::vector<strategy_options>& variants) {
+  if (!task.options.choose_precision || task.profile.layers.empty()) return;
+  for (const auto& copy : task.profile.layers.front().copies) {
+    auto kept = coarser_where_small(task.profile, task.servers, task.costs, copy.kept);
+    if (kept.empty()) continue;
+    variants.push_back(task.options);
+    variants.back().planned_budget_scale = scale;
+    variants.back().expert_precision = std::move(kept);
+  }
+}
+
+}  // namespace
+
+result<plan> place_as_published(const planning_task& task) {
+  return place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
+}
+
+result<plan> place_similar_at_access(const planning_task& task) {
+  return at_access(place_as_published(task), task);
+}
+
+result<plan> place_expert_parallel(const planning_task& task) {
+  auto popular = place_by_popularity(task.profile, task.servers, task.costs, seeded(task));
+  auto similar = place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
+  if (!popular || !similar) return popular ? std::move(popular) : std::move(similar);
+  const auto dispatch_ns = [&](const plan& placed) {
+    return expected_dispatch_ns(task.profile, placed, task.servers, task.costs);
+  };
+  return at_access(
+      dispatch_ns(*popular) <= dispatch_ns(*similar) ? std::move(popular) : std::move(similar),
+      task);
+}
+
+result<plan> place_shards(const planning_task& task) {
+  return place_layer_shards(task.profile, task.servers, task.costs);
+}
+
+result<plan> place_searched(const planning_task& task) {
+  const auto& options = task.options;
+  search_options search;
+  search.quality_nats =
+      options.planned_budget_scale == 0
+          ? 0
+          : nats_of_percent(options.quality_percent) * options.planned_budget_scale;
+  search.seed = options.seed;
+  search.n_steps = options.search_steps;
+  search.concurrency = options.concurrency;
+  search.should_stop = options.should_stop;
+  return place_by_search(task.profile, task.servers, task.costs, search);
+}
+
+result<plan> place_random(const planning_task& task) {
+  return place_at_random(task.profile, task.servers, task.costs, seeded(task));
+}
+
+result<plan> place_popular(const planning_task& task) {
+  return popular(task);
+}
+
+void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  std::vector<strategy_options> all;
+  for (std::uint64_t i = 0; i < 3; ++i)
+    add_plan(task,
+             at_access(place_by_popularity(task.profile, task.servers, task.costs, seeded(task, i)),
+                       task),
+             all);
+  // The same seed as the last popularity placement, like every published figure.
+  add_plan(
+      task,
+      at_access(place_by_similarity(task.profile, task.servers, task.costs, seeded(task, 2)), task),
+      all);
+  if (!all.empty()) variants = std::move(all);
+}
+
+void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_shards(task, shard_objective::latency, shard_return::direct, variants);
+  add_shards(task, shard_objective::throughput, shard_return::by_access, variants);
+  add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  const auto& options = task.options;
+  if (options.quality_percent > 0) {
+    for (const double scale : {0.5, 0.25, 0.0}) {
+      variants.push_back(options);
+      variants.back().planned_budget_scale = scale;
+    }
+    for (const double scale : {1.0, 0.5}) add_copies(task, scale, variants);
+    return;
+  }
+  if (options.quality_percent < 0) add_copies(task, 1, variants);
+  for (const double load : {0.5, 2.0}) {
+    variants.push_back(options);
+    variants.back().concurrency = std::max(1.0, load * options.concurrency);
+  }
+  add_shards(task, shard_objective::latency, shard_return::direct, variants);
+  add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_plan(task, roaming(place_random(task), task), variants);
+}
+
+void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  constexpr std::uint64_t n_seeds = 3;
+  for (std::uint64_t i = 1; i < n_seeds; ++i) add_plan(task, popular(task, i), variants);
+  for (std::uint64_t i = 0; i < n_seeds; ++i)
+    add_plan(task, roaming(popular(task, i), task), variants);
+}
+
+void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants) {
+  if (task.profile.top_k > 1) add_plan(task, place_similar_at_access(task), variants);
+}
+
+void add_local_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_plan(task, popular(task), variants);
+  add_plan(task, place_as_published(task), variants);
+  add_plan(task, roaming(popular(task), task), variants);
+}
+
+}  // namespace ordermoe::planning

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <vector>
+
+#include "planning/strategies/strategies.hpp"
+
+/// Where each strategy puts experts and lets attention run, and which other plans of it are worth a trial: what the
+/// table in strategies/records.cpp is made of. Nothing outside planning/strategies/ includes this.
+namespace ordermoe::planning {
+
+/// Algorithm 1; R_l = all servers.
+result<plan> place_as_published(const planning_task& task);
+/// The same with attention where the user is.
+result<plan> place_similar_at_access(const planning_task& task);
+/// Expert parallelism: by popularity or by similarity, whichever costs less to reach from the access servers.
+result<plan> place_expert_parallel(const planning_task& task);
+/// Whole layers as a pipeline.
+result<plan> place_shards(const planning_task& task);
+/// By search, for options.planned_budget_scale budgets.
+result<plan> place_searched(const planning_task& task);
+/// Every expert once at random, spare memory at random; attention where the user is.
+result<plan> place_random(const planning_task& task);
+/// Every expert once at random, spare memory by popularity; attention where the user is.
+result<plan> place_popular(const planning_task& task);
+
+/// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
+/// strategy's own plan is one of them.
+void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// For latency and for throughput, each with both ways back.
+void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// For several loads or budgets; without a budget or limit also layer shards.
+void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// The same placement with attention anywhere.
+void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants);
+/// Two more seeds, and all three with attention anywhere.
+void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// Where a token may stay while a slot runs elsewhere, the same placement with attention where the user is.
+void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants);
+/// By popularity, and both placements with attention anywhere.
+void add_local_variants(const planning_task& task, std::vector<strategy_options>& variants);
+
+}  // namespace ordermoe::planning

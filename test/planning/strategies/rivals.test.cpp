@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <set>
+#include <string>
+
+#include "config/random.hpp"
+#include "planning/placement.hpp"
+#include "planning/strategies/strategies.hpp"
+#include "test/planning/instances.hpp"
+#include "test/support/random_profile.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+const cost_profile costs = instances::small_costs();
+constexpr std::size_t n_servers = 4, n_layers = 3, n_experts = 8;
+
+strategy_options quick() {
+  strategy_options options;
+  options.search_steps = 200;
+  options.dry_run_requests = 0;
+  return options;
+}
+
+struct scene {
+  profile experts = random_profile(n_layers, n_experts, 2, 5);
+  cluster servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 2.5, 3);
+
+  strategy make(std::string_view name, const strategy_options& options = quick()) const {
+    auto made = make_strategy(name, experts, servers, costs, options);
+    BOOST_REQUIRE_MESSAGE(made, name << ": " << (made ? "" : made.error().message));
+    return std::move(*made);
+  }
+};
+
+/// One layer, as many experts as shares; every server has room for so many.
+struct small_scene {
+  profile experts;
+  cluster servers;
+
+  small_scene(std::vector<double> activation, std::vector<std::int64_t> room,
+              std::vector<double> arrivals)
+      : experts(uniform_profile("small", "", 1, activation.size(), 1)),
+        servers(instances::drawn_cluster(room.size(), 1, activation.size(), 2, 1)) {
+    auto& layer = experts.layers[0];
+    layer.activation = activation;
+    for (std::size_t m = 0; m < room.size(); ++m) {
+      servers.servers[m].arrival_share = arrivals[m];
+      room[m] *= costs.expert_bytes;
+    }
+    instances::set_expert_memory(servers, room, costs, 1);
+  }
+};
+
+std::set<std::pair<std::size_t, std::size_t>> first_copies(const plan& placed) {
+  std::set<std::pair<std::size_t, std::size_t>> found;
+  for (const auto& each : placed.experts)
+    if (each.reason != placement_reason::replica)
+      found.insert(
+          {each.server.index(), each.layer.index() * placed.n_experts + each.expert.index()});
+  return found;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(rivals)
+
+BOOST_AUTO_TEST_CASE(random_takes_the_first_copies_of_popularity_and_fills_all_memory) {
+  std::set<std::string> draws;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const scene at;
+    auto options = quick();
+    options.seed = seed;
+    const auto random = at.make("random", options), popular = at.make("popularity", options);
+    BOOST_TEST((first_copies(random.plan) == first_copies(popular.plan)));
+    BOOST_TEST(first_copies(random.plan).size() == n_layers * n_experts);
+    for (std::size_t m = 0; m < n_servers; ++m) {
+      const auto& content = random.plan;
+      const auto hosted = content.expert_bytes_used[m] / costs.expert_bytes;
+      const auto left = content.expert_bytes_limit[m] - content.expert_bytes_used[m];
+      BOOST_TEST(
+          (left < costs.expert_bytes || hosted == static_cast<std::int64_t>(n_layers * n_experts)));
+    }
+    draws.insert(plan_json(random.plan));
+    BOOST_TEST(plan_json(random.plan) == plan_json(at.make("random", options).plan));
+    BOOST_TEST((random.policy.candidates == candidate_rule::exact));
+    BOOST_TEST(random.plan.residence[1].layers[0] == server_bit(1));
+  }
+  BOOST_TEST(draws.size() == 20u);
+}
+
+BOOST_AUTO_TEST_CASE(popularity_copies_what_is_chosen_most_where_most_arrives) {
+  // Room for two experts at server 0 and one at server 1: two first copies and one more.
+  const small_scene at({0.9, 0.1}, {2, 1}, {0.8, 0.2});
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    auto options = quick();
+    options.seed = seed;
+    const auto made = make_strategy("popularity", at.experts, at.servers, costs, options);
+    BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+    const auto& placed = made->plan;
+    BOOST_REQUIRE(placed.experts.size() == 3u);
+    const auto& copy = placed.experts.back();
+    BOOST_TEST((copy.reason == placement_reason::replica));
+    const placement_index index(placed);
+    // Where both first copies are at server 0 there is room at server 1 alone, for the one chosen most. Else server 0
+    // gets what it lacks.
+    const bool both_at_0 = copy.server.index() == 1;
+    const double share = both_at_0 ? 0.2 : 0.8;
+    if (both_at_0) BOOST_TEST(copy.expert.index() == 0u);
+    if (!both_at_0) BOOST_TEST((index.hosts(0, 0, 0) && index.hosts(0, 0, 1)));
+    const double chosen = copy.expert.index() == 0 ? 0.9 : 0.1;
+    BOOST_TEST(copy.score == chosen * share / 1000, boost::test_tools::tolerance(1e-12));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(similarity_is_the_paper_without_a_budget_but_for_the_price_of_attention) {
+  auto free = costs;
+  free.attention_bytes = 0;
+  free.attention_flops = 0;
+  std::size_t n_elsewhere = 0;
+  for (const std::size_t top_k : {1, 2}) {
+    scene at;
+    at.experts = random_profile(n_layers, n_experts, top_k, 5);
+    const auto paper = make_strategy("paper", at.experts, at.servers, free, quick());
+    const auto similar = make_strategy("similarity", at.experts, at.servers, free, quick());
+    BOOST_REQUIRE((paper && similar));
+    BOOST_TEST(plan_json(paper->plan) == plan_json(similar->plan));
+    BOOST_TEST(similar->continue_in_place);
+    BOOST_TEST(paper->policy.horizon == similar->policy.horizon);
+    const auto prices = make_cost_model(at.servers, free);
+    const auto tables_of = [&](const strategy& of) {
+      auto made = selection_tables::build(at.experts, of.plan, prices, of.policy, of.token_budget);
+      BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+      return *made;
+    };
+    const auto by_paper = tables_of(*paper), by_similarity = tables_of(*similar);
+    random_stream random(7);
+    for (std::size_t trial = 0; trial < 500; ++trial) {
+      std::vector<std::uint32_t> targets;
+      while (targets.size() < top_k) {
+        const auto e = static_cast<std::uint32_t>(random.below(n_experts));
+        if (std::ranges::find(targets, e) == targets.end()) targets.push_back(e);
+      }
+      const std::vector<loss_units> losses(n_experts, forbidden);
+      std::vector<slot_query> slots;
+      for (const auto e : targets) slots.push_back({e, 0.5f, losses});
+      decision_query query;
+      query.layer = random.below(n_layers);
+      query.server = random.below(n_servers);
+      query.access = random.below(n_servers);
+      query.slots = slots;
+      const auto a = by_paper->select(query), b = by_similarity->select(query);
+      BOOST_TEST(a.residence == b.residence);
+      BOOST_TEST(std::equal(a.slots.begin(), a.slots.begin() + a.n_slots, b.slots.begin()));
+      n_elsewhere += b.residence != query.server ? 1 : 0;
+    }
+  }
+  BOOST_TEST(n_elsewhere > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(every_way_of_planning_a_strategy_can_be_served) {
+  for (const std::size_t top_k : {1, 2, 4}) {
+    scene at;
+    at.experts = random_profile(n_layers, n_experts, top_k, 5);
+    const auto prices = make_cost_model(at.servers, costs);
+    for (const auto& record : strategy_records())
+      for (const double percent : {0.0, 5.0, -1.0}) {
+        if (percent != 0 && !record.has_budget) continue;
+        auto options = quick();
+        options.quality_percent = percent;
+        const auto variants = plan_variants(record.name, at.experts, at.servers, costs, options);
+        BOOST_REQUIRE(!variants.empty());
+        for (const auto& variant : variants) {
+          const auto made = make_strategy(record.name, at.experts, at.servers, costs, variant);
+          BOOST_REQUIRE_MESSAGE(made, record.name << ": " << (made ? "" : made.error().message));
+          const auto tables = selection_tables::build(at.experts, made->plan, prices, made->policy,
+                                                      made->token_budget);
+          BOOST_TEST(tables.has_value(), record.name << " top-" << top_k << ": "
+                                                     << (tables ? "" : tables.error().message));
+          BOOST_TEST(made->plan.grouping.empty() != record.places_groups, record.name);
+        }
+      }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_alias_is_taken_for_its_strategy) {
+  const scene at;
+  BOOST_TEST(find_strategy("edgeshard") == find_strategy("layer-shards"));
+  const auto made = at.make("edgeshard");
+  BOOST_TEST(made.name == "layer-shards");
+  BOOST_TEST(plan_json(made.plan) == plan_json(at.make("layer-shards").plan));
+  BOOST_TEST(canonical_strategy_name("edgeshard") == "layer-shards");
+  BOOST_TEST(canonical_strategy_name("nothing") == "nothing");
+  const auto accepted = accepted_strategy_names();
+  BOOST_TEST(std::ranges::count(accepted, "edgeshard") == 1);
+  BOOST_TEST(accepted.size() == strategy_names().size() + 1);
+  for (const auto& record : strategy_records()) {
+    BOOST_TEST(!record.source.empty(), record.name);
+    BOOST_TEST(!record.sentence.empty(), record.name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
+  BOOST_TEST(printed_strategy_name("exact") == "exact");
+  BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
+  BOOST_TEST(printed_strategy_name("of another program") == "of another program");
+}
+
+BOOST_AUTO_TEST_CASE(algorithm_1_can_do_without_its_parts) {
+  const scene at;
+  for (const auto* name : {"paper", "similarity", "local-only", "local-skip", "local-tuned"}) {
+    auto options = quick();
+    options.threshold = 0.7;
+    for (const auto& layer : at.make(name, options).plan.grouping)
+      BOOST_TEST(layer.threshold == 0.7);
+    options = quick();
+    BOOST_TEST(at.make(name, options).plan.experts.size() > n_layers * n_experts);
+    options.replicates = false;
+    BOOST_TEST(at.make(name, options).plan.experts.size() == n_layers * n_experts);
+    options = quick();
+    options.disperses = false;
+    placement_options gathered;
+    gathered.seed = options.seed;
+    gathered.lambda_load = 1;
+    auto expected = place_by_similarity(at.experts, at.servers, costs, gathered);
+    auto found = at.make(name, options).plan;
+    BOOST_REQUIRE(expected);
+    expected->residence = found.residence;
+    BOOST_TEST(plan_json(found) == plan_json(*expected));
+    BOOST_TEST(plan_json(found) != plan_json(at.make(name).plan));
+    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options))
+      at.make(name, variant);
+  }
+  auto options = quick();
+  options.disperses = false;
+  const auto refused = make_strategy("exact", at.experts, at.servers, costs, options);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::usage));
+  BOOST_TEST(refused.error().message.find("by which exact does not place") != std::string::npos);
+  options.plan = at.make("paper").plan;
+  const auto given = make_strategy("paper", at.experts, at.servers, costs, options);
+  BOOST_REQUIRE(!given.has_value());
+  BOOST_TEST(given.error().message.find("the plan is given") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe::planning
