@@ -178,7 +178,8 @@ BOOST_AUTO_TEST_CASE(every_way_of_planning_a_strategy_can_be_served) {
                                                       made->token_budget);
           BOOST_TEST(tables.has_value(), record.name << " top-" << top_k << ": "
                                                      << (tables ? "" : tables.error().message));
-          BOOST_TEST(made->plan.grouping.empty() != record.places_groups, record.name);
+          if (!variant.plan)
+            BOOST_TEST(made->plan.grouping.empty() != record.places_groups, record.name);
         }
       }
   }
