@@ -153,9 +153,12 @@ names names_of(const json& servers) {
   return made;
 }
 
-/// [n_execution_kinds], or less of a node that knows fewer; nothing where it is something else.
+/// [n_execution_kinds], or one less, of a node that does not know of slots that are left out; nothing where it is
+/// something else.
 void add_kinds(families& to, const json& told, const labels& of) {
-  if (!told.is_array() || told.size() > serving::n_execution_kinds) return;
+  if (!told.is_array()) return;
+  if (told.size() != serving::n_execution_kinds && told.size() + 1 != serving::n_execution_kinds)
+    return;
   for (std::size_t i = 0; i < told.size(); ++i) {
     if (!told[i].is_number()) continue;
     auto with = of;
