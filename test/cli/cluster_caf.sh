@@ -70,6 +70,25 @@ wait
 echo $! >edge/nodes/s2/pid
 eventually "$ordermoe" cluster status --dir edge || fail "the killed node is not back: $("$ordermoe" cluster status --dir edge 2>&1)"
 for at in "${address[@]}"; do same_answers "$at" "after a node came back"; done
+
+# ------------------------------------------------------------------------------ a gateway before it
+
+"$ordermoe" serve --listen 127.0.0.1:0 --json --dir edge >gateway.out 2>gateway.err &
+others+=($!)
+eventually grep -q url gateway.out || fail "a gateway answers: $(cat gateway.err)"
+url=$(python3 -c 'import json; print(json.loads(open("gateway.out").readline())["url"])')
+reaches() { [[ $(curl -sS "$url/ordermoe/status" | python3 -c 'import json, sys; print(sum("epoch" in each for each in json.load(sys.stdin)["servers"]))') == "$1" ]]; }
+streams() { curl -sS "$url/v1/completions" -d '{"prompt": "Q: 12 * 3\nA:", "max_tokens": 24, "stream": true}' >stream.txt && grep -qx 'data: \[DONE\]' stream.txt && ! grep -q '"error"' stream.txt; }
+eventually reaches 3 || fail "a gateway reaches all: $(curl -sS "$url/ordermoe/status")"
+streams || fail "a gateway streams: $(tail -n 3 stream.txt)"
+kill -9 "$(cat edge/nodes/s2/pid)"
+eventually reaches 2 || fail "a gateway misses who is gone"
+"$ordermoe" node --config "$work/edge/nodes/s2/node.toml" >>edge/nodes/s2/log 2>&1 &
+echo $! >edge/nodes/s2/pid
+eventually reaches 3 || fail "a gateway reaches who is back"
+streams || fail "a gateway streams again: $(tail -n 3 stream.txt)"
+kill "${others[0]}"
+eventually "$ordermoe" cluster status --dir edge || fail "the node is not back: $("$ordermoe" cluster status --dir edge 2>&1)"
 "$ordermoe" cluster down --dir edge || fail "a cluster ends"
 [[ -z $(nodes) ]] || fail "process numbers are left behind"
 
