@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,9 @@
 #include "actors/cluster/control.hpp"
 #include "actors/cluster/expert_desk.hpp"
 #include "actors/cluster/expert_exchange.hpp"
+#include "actors/cluster/expert_relay.hpp"
+#include "actors/cluster/node_figures.hpp"
+#include "actors/cluster/session_outlet.hpp"
 #include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
 #include "config/devices.hpp"
@@ -33,122 +35,7 @@ using net::peer_id;
 using net::session_event;
 using nlohmann::ordered_json;
 
-/// Frames to one server, once there is a transport.
-class session_outlet final : public frame_outlet {
- public:
-  session_outlet(std::shared_ptr<std::atomic<net::transport*>> through, peer_id to,
-                 const service_options& options)
-      : through_(std::move(through)),
-        to_(to),
-        trace_(options.sink),
-        costs_(options.costs),
-        stretch_(options.rehearsed ? options.rehearsed->stretch : 0) {}
-
-  bool send(wire::frame content) override {
-    auto* through = through_->load();
-    const auto padding = padding_of(content);
-    return through != nullptr && send_frame(std::move(content), [&](auto&&... fields) {
-             return through->send(to_, std::forward<decltype(fields)>(fields)...,
-                                  trace_ ? trace_->stamp() : 0, padding);
-           });
-  }
-
- private:
-  /// In a rehearsal, up to what is charged.
-  std::size_t padding_of(const wire::frame& content) const {
-    const auto charged = stretch_ * charged_traffic(content, costs_).charged();
-    const auto serialised = static_cast<std::int64_t>(content.bytes.size());
-    return static_cast<std::size_t>(std::max<std::int64_t>(0, charged - serialised));
-  }
-
-  std::shared_ptr<std::atomic<net::transport*>> through_;
-  peer_id to_;
-  std::shared_ptr<trace::sink> trace_;  ///< Null: none is written.
-  cost_profile costs_;
-  std::int64_t stretch_ = 0;  ///< 0: nothing is rehearsed.
-};
-
-/// Turns of the transport, once there is one.
-class session_turns final : public frame_turns {
- public:
-  explicit session_turns(std::shared_ptr<std::atomic<net::transport*>> through)
-      : through_(std::move(through)) {}
-  void begin() override {
-    if (auto* through = through_->load()) through->begin_turn();
-  }
-  bool holds() const override {
-    auto* through = through_->load();
-    return through != nullptr && through->holds();
-  }
-  void write(std::int64_t held_ns) override {
-    if (auto* through = through_->load()) through->flush(held_ns);
-  }
-
- private:
-  std::shared_ptr<std::atomic<net::transport*>> through_;
-};
-
-ordered_json lanes_json(const net::peer_figures& figures) {
-  ordered_json lanes;
-  for (std::size_t i = 0; i < net::n_lanes; ++i) {
-    const auto& each = figures.lanes[i];
-    lanes[net::to_string(static_cast<lane>(i))] = {{"sent_bytes", each.sent_bytes},
-                                                   {"received_bytes", each.received_bytes},
-                                                   {"outstanding_bytes", each.outstanding_bytes},
-                                                   {"waiting_bytes", each.waiting_bytes}};
-  }
-  return lanes;
-}
-
-/// Times in charged nanoseconds, which the dilation is taken out of.
-ordered_json rehearsal_json(const rehearsal& how, const rehearsal_figures& figures) {
-  const auto charged = [&](std::int64_t on_clock_ns) {
-    return static_cast<std::int64_t>(static_cast<double>(on_clock_ns) / how.dilation);
-  };
-  return {{"dilation", how.dilation},
-          {"stretch", how.stretch},
-          {"batches", figures.batches},
-          {"charged_ns", charged(figures.charged_ns)},
-          {"exceeded", figures.exceeded},
-          {"exceeded_ns", charged(figures.exceeded_ns)},
-          {"most_exceeded_ns", charged(figures.most_exceeded_ns)},
-          {"late_ns", charged(figures.late_ns)}};
-}
-
 }  // namespace
-
-/// Of a count that grows: how fast it grew in the last seconds.
-class token_rate {
- public:
-  using clock = std::chrono::steady_clock;
-
-  void sample(std::uint64_t count) {
-    const std::lock_guard lock(mutex_);
-    const auto now = clock::now();
-    if (!samples_.empty() && now - samples_.back().at < std::chrono::milliseconds(900)) return;
-    if (samples_.size() == n_samples) samples_.pop_front();
-    samples_.push_back({now, count});
-  }
-
-  /// The count, and what it gained a second since the oldest sample.
-  std::pair<std::uint64_t, double> rate(std::uint64_t count) const {
-    const std::lock_guard lock(mutex_);
-    if (samples_.empty()) return {count, 0};
-    const std::chrono::duration<double> passed = clock::now() - samples_.front().at;
-    return {count, passed.count() > 0
-                       ? static_cast<double>(count - samples_.front().count) / passed.count()
-                       : 0};
-  }
-
- private:
-  static constexpr std::size_t n_samples = 10;  ///< About a second apart.
-  struct one {
-    clock::time_point at;
-    std::uint64_t count = 0;
-  };
-  mutable std::mutex mutex_;
-  std::deque<one> samples_;
-};
 
 class node::content final : public net::transport_user {
  public:
@@ -157,11 +44,13 @@ class node::content final : public net::transport_user {
         through_(std::make_shared<std::atomic<net::transport*>>(nullptr)),
         identity_(std::make_shared<net::identity_keeper>(options_.transport.identity,
                                                          options_.revocations)),
-        plans_(options_.papers, [this](peer_id to, control_kind kind, std::uint64_t request,
-                                       std::uint32_t attempt, std::string payload) {
-          through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,
-                                 attempt, 0, std::move(payload));
-        }) {}
+        plans_(options_.papers,
+               [this](peer_id to, control_kind kind, std::uint64_t request, std::uint32_t attempt,
+                      std::string payload) {
+                 through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,
+                                        attempt, 0, std::move(payload));
+               }),
+        relay_(ways_of_asks()) {}
 
   result<void> begin() {
     identity_->tell([through = through_](const auto& next) {
@@ -468,16 +357,9 @@ class node::content final : public net::transport_user {
     const auto [tokens, per_s] = told_.rate(service_->tokens_told());
     return ordered_json{{"tokens", tokens},
                         {"tokens_per_s", per_s},
-                        {"credit_bytes", credits_json()},
+                        {"credit_bytes", credits_json(options_.transport.limits)},
                         {"peers", peers_json({})}}
         .dump();
-  }
-
-  ordered_json credits_json() const {
-    ordered_json credits;
-    for (std::size_t i = 0; i < net::n_lanes; ++i)
-      credits[net::to_string(static_cast<lane>(i))] = options_.transport.limits.credit[i];
-    return credits;
   }
 
   /// `away`: as the edge server knows, who refuses what needs them.
@@ -485,21 +367,13 @@ class node::content final : public net::transport_user {
     auto peers = ordered_json::array();
     for (peer_id peer = 0; peer < options_.transport.peers.size(); ++peer) {
       const auto figures = transport_->figures(peer);
-      peers.push_back({{"name", name_of(peer)},
-                       {"server", server_of(peer)},
-                       {"member", !options_.members || !options_.members->is_absent(name_of(peer))},
-                       {"up", figures.up && std::ranges::find(away, server_of(peer)) == away.end()},
-                       {"boot", figures.self.boot},
-                       {"serial", figures.serial},
-                       {"round_trip_ns", figures.round_trip_ns},
-                       {"bytes_per_s", figures.bytes_per_s},
-                       {"connections", figures.connections},
-                       {"resent_frames", figures.resent_frames},
-                       {"written_bytes", figures.written_bytes},
-                       {"read_bytes", figures.read_bytes},
-                       {"writes", figures.writes},
-                       {"reads", figures.reads},
-                       {"lanes", lanes_json(figures)}});
+      ordered_json each{
+          {"name", name_of(peer)},
+          {"server", server_of(peer)},
+          {"member", !options_.members || !options_.members->is_absent(name_of(peer))},
+          {"up", figures.up && std::ranges::find(away, server_of(peer)) == away.end()}};
+      each.update(session_json(figures));
+      peers.push_back(std::move(each));
     }
     return peers;
   }
@@ -512,7 +386,7 @@ class node::content final : public net::transport_user {
       log_session(from, event);
       note_plan(event);
       if (event.kind == session_event::what::down) {
-        lose_asks(from);
+        relay_.lose(from);
         if (exchange_) exchange_->lose(from);
       }
       if (event.kind == session_event::what::up || event.kind == session_event::what::down)
@@ -749,7 +623,7 @@ class node::content final : public net::transport_user {
   /// Nobody waits for its answers any more.
   void client_gone(peer_id from) {
     plans_.left(from);
-    std::erase_if(passed_on_, [&](const auto& each) { return each.second.client == from; });
+    relay_.forget(from);
     const std::lock_guard lock(clients_mutex_);
     const auto found = clients_.find(from);
     if (found == clients_.end()) return;
@@ -761,8 +635,7 @@ class node::content final : public net::transport_user {
 
   // ------------------------------------------------------------------------------------- experts
   //
-  // A client has experts run on rows of its own. Where the expert is not here, a server that has it is asked in the
-  // client's place: any node can be asked for any expert, and nobody needs to reach them all.
+  // A client has experts run on rows of its own, here or where relay_ passes it on to.
 
   const planning::strategy& plan_in_force() const { return options_.service.chosen; }
 
@@ -794,7 +667,7 @@ class node::content final : public net::transport_user {
   void take_of_experts(peer_id from, const session_event& event) {
     const auto kind = static_cast<control_kind>(event.header.kind);
     auto taken = kind == control_kind::run_expert ? take_ask(from, event.text)
-                                                  : pass_on_answer(from, event.text);
+                                                  : take_answer(from, event.text);
     if (!taken)
       log(log_event::peer_ignored, {{"peer", name_of(from)}, {"why", taken.error().message}});
     through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
@@ -809,11 +682,7 @@ class node::content final : public net::transport_user {
   }
 
   void refuse_ask(peer_id to, std::uint64_t ref, error why) {
-    expert_answer answer;
-    answer.ref = ref;
-    answer.code = why.code;
-    answer.problem = std::move(why.message);
-    answer_ask(to, answer);
+    answer_ask(to, refusal_of(ref, std::move(why)));
   }
 
   /// Error: what makes no sense, whoever asks.
@@ -845,7 +714,10 @@ class node::content final : public net::transport_user {
                  {errc::mismatch, fmt::format("{} does not have expert {} of layer {}",
                                               name_of_self(), ask->expert, ask->layer)});
     else
-      pass_on(from, std::move(*ask));
+      relay_.pass_on(from, *ask, [&](peer_id node) {
+        return placed_->hosts(server_of(node), ask->layer, ask->expert) &&
+               (ask->kept != precision::stored || runs_as_stored(server_of(node)));
+      });
     return {};
   }
 
@@ -857,66 +729,25 @@ class node::content final : public net::transport_user {
 
   const std::string& name_of_self() const { return options_.transport.identity->name().name; }
 
-  /// To the connected server with the fewest asks among those that have the expert.
-  void pass_on(peer_id client, expert_ask ask) {
-    std::optional<peer_id> to;
-    std::size_t fewest = 0;
-    std::string hosts;
-    for (peer_id peer = 0; is_server(peer); ++peer) {
-      const auto m = server_of(peer);
-      if (!placed_->hosts(m, ask.layer, ask.expert)) continue;
-      if (ask.kept == precision::stored && !runs_as_stored(m)) continue;
-      hosts += (hosts.empty() ? "" : ", ") + name_of(peer);
-      const auto n = static_cast<std::size_t>(std::ranges::count_if(
-          passed_on_, [&](const auto& each) { return each.second.server == peer; }));
-      if (!transport_is_up(peer) || (to && n >= fewest)) continue;
-      to = peer;
-      fewest = n;
-    }
-    const auto ref = ask.ref;
-    if (hosts.empty())
-      return refuse_ask(client, ref,
-                        {errc::unsupported,
-                         fmt::format("no server keeps expert {} of layer {} as the model has it; "
-                                     "calibrate on a cluster whose plan does",
-                                     ask.expert, ask.layer)});
-    if (to) {
-      ask.ref = next_passed_on_++;
-      if (through_->load()->send(*to, lane::kv, static_cast<std::uint8_t>(control_kind::run_expert),
-                                 0, 0, 0, encode(ask))) {
-        passed_on_[ask.ref] = {client, ref, *to};
-        return;
-      }
-    }
-    refuse_ask(client, ref,
-               {errc::io, fmt::format("expert {} of layer {} is on {}, not connected with {}",
-                                      ask.expert, ask.layer, hosts, name_of_self())});
+  expert_relay::ways ways_of_asks() {
+    expert_relay::ways to;
+    for (const auto& peer : options_.transport.peers) to.names.push_back(peer.name);
+    to.self = name_of_self();
+    to.is_up = [this](peer_id node) { return through_->load()->figures(node).up; };
+    to.ask = [this](peer_id node, const expert_ask& ask) {
+      return through_->load()->send(node, lane::kv,
+                                    static_cast<std::uint8_t>(control_kind::run_expert), 0, 0, 0,
+                                    encode(ask));
+    };
+    to.answer = [this](peer_id client, const expert_answer& answer) { answer_ask(client, answer); };
+    return to;
   }
 
-  bool transport_is_up(peer_id peer) const { return through_->load()->figures(peer).up; }
-
-  result<void> pass_on_answer(peer_id from, const std::string& bytes) {
+  result<void> take_answer(peer_id from, const std::string& bytes) {
     auto answer = decode_expert_answer(bytes);
     if (!answer) return answer.error();
-    const auto found = passed_on_.find(answer->ref);
-    // Of a client that is gone.
-    if (found == passed_on_.end() || found->second.server != from) return {};
-    answer->ref = found->second.ref;
-    answer_ask(found->second.client, *answer);
-    passed_on_.erase(found);
+    relay_.take(from, std::move(*answer));
     return {};
-  }
-
-  void lose_asks(peer_id server) {
-    for (auto each = passed_on_.begin(); each != passed_on_.end();) {
-      if (each->second.server != server) {
-        ++each;
-        continue;
-      }
-      refuse_ask(each->second.client, each->second.ref,
-                 {errc::io, fmt::format("{} is not connected any more", name_of(server))});
-      each = passed_on_.erase(each);
-    }
   }
 
   /// Half of the round trip is this direction's.
@@ -1010,18 +841,11 @@ class node::content final : public net::transport_user {
   std::unique_ptr<expert_desk> desk_;
   std::unique_ptr<expert_exchange> exchange_;  ///< Null: experts come from this disk alone.
   std::optional<planning::placement_index> placed_;
-  /// An ask for an expert on its way to another server. Of the transport's thread.
-  struct passed_on_ask {
-    peer_id client = 0;
-    std::uint64_t ref = 0;  ///< The client's.
-    peer_id server = 0;
-  };
-  std::map<std::uint64_t, passed_on_ask> passed_on_;
-  std::uint64_t next_passed_on_ = 0;
   std::mutex asks_mutex_;
   std::condition_variable asked_;
   std::vector<peer_id> asks_;
-  plan_desk plans_;  ///< Of the transport's thread.
+  plan_desk plans_;  ///< Of the transport's thread, as the next.
+  expert_relay relay_;
   std::atomic<std::size_t> n_up_ = 0;
   std::atomic<bool> refused_for_plan_ = false;
   bool ending_ = false;
