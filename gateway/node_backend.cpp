@@ -5,6 +5,7 @@
 #include "actors/cluster/node.hpp"
 #include "embedding/configuration.hpp"
 #include "gateway/backend.hpp"
+#include "setup/node_setup.hpp"
 
 namespace ordermoe::gateway {
 
@@ -59,7 +60,9 @@ class node_backend final : public backend {
 result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work) {
   api::member_options options;
   options.config = config;
-  auto ready = embedding::configure(options, work);
+  const auto how = embedding::configure(options);
+  if (!how) return how.error();
+  auto ready = setup::prepare_node(how->file, work);
   if (!ready) return ready.error();
   ready->log = std::move(log);
   auto trace = ready->service.sink;

@@ -90,7 +90,7 @@ result<strategy_report> measure(const service_options& service, std::span<const 
 struct report_header {
   std::string model, cluster, cost_profile, clock;
   std::uint64_t seed = 0;
-  cluster servers =
+  ordermoe::cluster servers =
       {};  ///< Those that answered; what they compute on is told where it is not the kernels alone.
 };
 std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies,
