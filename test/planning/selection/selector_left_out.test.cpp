@@ -100,6 +100,23 @@ BOOST_AUTO_TEST_CASE(where_nothing_runs_the_token_stays_behind_the_last_layer) {
            {{1, left_out, nat * 3 / 4}, {1, left_out, nat / 4}}, 0);
 }
 
+BOOST_AUTO_TEST_CASE(it_does_so_whatever_the_look_ahead_says_of_going) {
+  auto w = row_world(1, 2);
+  w.costs.head_ns = {50'000, 50'000, 0};
+  auto policy = policy_of(candidate_rule::local_skip);
+  policy.horizon = 0;
+  const auto tables = built(w, policy, unbounded_budget);
+  const std::vector<float> probabilities{0.75f, 0.25f};
+  const std::vector<loss_units> losses(2, forbidden);
+  const std::vector<slot_query> slots{{0, 0.75f, losses}, {1, 0.25f, losses}};
+  decision_query query;
+  query.server = query.access = 1;
+  query.slots = slots;
+  query.probabilities = probabilities;
+  query.budget_left = unbounded_budget;
+  check_is(tables->select(query), 1, {{1, left_out, nat * 3 / 4}, {1, left_out, nat / 4}}, 0);
+}
+
 BOOST_AUTO_TEST_CASE(weighing_leaves_out_what_is_here_too_and_never_everything) {
   row_token token;
   token.server = 1;
@@ -249,7 +266,7 @@ BOOST_AUTO_TEST_CASE(up_to_three_slots_the_best_of_all_sets_is_left_out) {
 }
 
 BOOST_AUTO_TEST_CASE(more_slots_and_look_ahead_keep_hosts_and_budgets) {
-  std::size_t n_left_out = 0, n_stayed = 0;
+  std::size_t n_left_out = 0;
   for (std::uint64_t seed = 1; seed <= 80; ++seed) {
     random_stream random(seed, 44);
     const shape of{3, 3, 9, 4};
@@ -282,13 +299,10 @@ BOOST_AUTO_TEST_CASE(more_slots_and_look_ahead_keep_hosts_and_budgets) {
       if (rule != candidate_rule::local_skip) BOOST_TEST(lost <= budget, "seed " << seed);
       BOOST_TEST((any || rule != candidate_rule::weigh));
       if (any || one.query.layer + 1 < of.n_layers) continue;
-      // Whatever the look-ahead says of starting elsewhere.
       BOOST_TEST(made.residence == one.query.server, "seed " << seed);
-      ++n_stayed;
     }
   }
   BOOST_TEST(n_left_out > 40u);
-  BOOST_TEST(n_stayed > 0u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
