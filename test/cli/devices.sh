@@ -10,12 +10,13 @@ printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompt
 # The second of them on LibTorch.
 sed '/^name = "s1"/a device = "libtorch:cpu"' three.toml >mixed.toml
 sed '/^name = "s[0-9]"/a device = "libtorch:cpu"' three.toml >torch.toml
+sed 's/libtorch:cpu/gpu/' mixed.toml >gpu.toml
 run=("$ordermoe" run --model "$model" --prompts prompts.jsonl --strategy exact --max-new-tokens 12)
 
 # ----------------------------------------------------------------------------------------- in one process
 
 expect "a device that nobody knows is refused" 2 '--device: .*device = "gpu", expected cpu' "${run[@]}" --cluster three.toml --device gpu
-expect "so is one of a cluster file" 2 'gpu.toml:[0-9]+:[0-9]+: .*device = "gpu"' "${run[@]}" --cluster <(sed 's/libtorch:cpu/gpu/' mixed.toml | tee gpu.toml)
+expect "so is one of a cluster file" 2 'gpu.toml:[0-9]+:[0-9]+: .*device = "gpu"' "${run[@]}" --cluster gpu.toml
 expect "one that is not on this machine is named" 2 "device 'libtorch:cuda:99'.*cpu" "${run[@]}" --cluster three.toml --device libtorch:cuda:99
 expect "coarser experts are for the kernels" 2 '--choose-precision: only the kernels' "${run[@]}" --strategy ordermoe --cluster mixed.toml --choose-precision
 expect "the kernels alone say nothing" 1 '' bash -c '"$@" 2>&1 >/dev/null | grep device' - "${run[@]}" --cluster three.toml
@@ -23,7 +24,7 @@ expect "servers on one device say which" 0 'compute on libtorch:cpu: s0, s1, s2'
 expect "servers on several say what that means" 0 '2 kinds of device \(cpu: s0, s2; libtorch:cpu: s1\).*not claimed' "${run[@]}" --cluster mixed.toml --trace mixed.jsonl
 expect "so does their trace" 0 '2 kinds of device' "$ordermoe" trace verify mixed.jsonl
 expect "and their report" 0 '"mixed_devices": "servers compute' "${run[@]}" --cluster mixed.toml --json
-expect "and their scores" 0 '2 kinds of device' "$ordermoe" eval --model "$model" --cluster mixed.toml --strategy exact --tokens 200 --problems 0
+expect "and their scores" 0 '2 kinds of device' "$ordermoe" eval --model "$model" --cluster mixed.toml --strategy exact --tokens 200 --n-problems 0
 
 expect "logits are the device's" 0 '"shape"|tokens|logits' "$ordermoe" model logits --model "$model" --ids 1,2,3 --device libtorch:cpu --out logits.npy --json
 # What is exact on one kind of device is that device's reference, id for id.
