@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_device_of_a_server_is_refused_with_its_place) {
   };
   refused(file_with({"", "cuda:0"}), {"lab.toml:15:", "device = \"cuda:0\"", "libtorch:cuda:0"});
   refused(file_with({"libtorch:cpu"}, "expert_precision = \"int8\"\n"),
-          {"lab.toml:8:", "expert_precision = \"int8\"", "only the kernels"});
+          {"lab.toml:9:", "expert_precision = \"int8\"", "only the kernels"});
 }
 
 BOOST_AUTO_TEST_CASE(a_cluster_of_several_kinds_says_so_and_one_of_one_kind_does_not) {
