@@ -38,6 +38,7 @@ reply_quality quality_of(const actors::request_outcome& outcome) {
 
 named_counts named(const actors::told_executions& told) {
   named_counts made;
+  made.reserve(told.size());
   for (std::size_t i = 0; i < told.size(); ++i)
     made.emplace_back(serving::to_string(static_cast<serving::execution_kind>(i)), told[i]);
   return made;
@@ -188,7 +189,7 @@ void job::take(std::size_t i, const actors::answer_token& told) {
   }
   if (text.empty() && !content.traced_id && of.reports.empty()) return;
   if (order_.how.logprobs) content.logprobs = &of.reports;
-  put(i, content);
+  put(i, std::move(content));
   of.reports.clear();
 }
 
