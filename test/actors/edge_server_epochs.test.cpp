@@ -2,7 +2,7 @@
 
 namespace ordermoe {
 
-BOOST_AUTO_TEST_SUITE(edge_server)
+BOOST_AUTO_TEST_SUITE(edge_server_epochs)
 
 /// Between a plan and the next, under which users of server 0 keep rows at servers 0 and 1 alone.
 struct between_plans : one_server {

@@ -2,7 +2,7 @@
 
 namespace ordermoe {
 
-BOOST_AUTO_TEST_SUITE(edge_server)
+BOOST_AUTO_TEST_SUITE(edge_server_work)
 
 // --------------------------------------------------------------------------------------- memory
 

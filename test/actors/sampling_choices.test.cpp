@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(what_ran_is_told_token_by_token_and_adds_up) {
       actors::execution_counts all{};
       for (const auto& outcome : run->outcomes) {
         BOOST_TEST_REQUIRE(outcome.executions.has_value());
-        for (std::size_t i = 0; i < all.size(); ++i)
+        for (std::size_t i = 0; i < outcome.executions->size(); ++i)
           all[i] += static_cast<std::int64_t>((*outcome.executions)[i]);
       }
       BOOST_TEST(all == run->executions, boost::test_tools::per_element());

@@ -18,7 +18,7 @@ run=("$ordermoe" run --model "$model" --prompts prompts.jsonl --strategy exact -
 expect "a device that nobody knows is refused" 2 '--device: .*device = "gpu", expected cpu' "${run[@]}" --cluster three.toml --device gpu
 expect "so is one of a cluster file" 2 'gpu.toml:[0-9]+:[0-9]+: .*device = "gpu"' "${run[@]}" --cluster gpu.toml
 expect "one that is not on this machine is named" 2 "device 'libtorch:cuda:99'.*cpu" "${run[@]}" --cluster three.toml --device libtorch:cuda:99
-expect "coarser experts are for the kernels" 2 '--choose-precision: only the kernels' "${run[@]}" --strategy ordermoe --cluster mixed.toml --choose-precision
+expect "coarser experts are for the kernels" 2 '--choose-precision: only the kernels' "${run[@]/#exact/ordermoe}" --cluster mixed.toml --choose-precision
 expect "the kernels alone say nothing" 1 '' bash -c '"$@" 2>&1 >/dev/null | grep device' - "${run[@]}" --cluster three.toml
 expect "servers on one device say which" 0 'compute on libtorch:cpu: s0, s1, s2' "${run[@]}" --cluster three.toml --device libtorch:cpu
 expect "servers on several say what that means" 0 '2 kinds of device \(cpu: s0, s2; libtorch:cpu: s1\).*not claimed' "${run[@]}" --cluster mixed.toml --trace mixed.jsonl

@@ -45,7 +45,13 @@ struct kept_file {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(kept_activations)
+}  // namespace ordermoe::setup
+
+namespace ordermoe {
+
+using namespace setup;
+
+BOOST_AUTO_TEST_SUITE(kept_activation)
 
 BOOST_AUTO_TEST_CASE(what_was_counted_is_read_with_when_it_was) {
   const kept_file file;
@@ -117,4 +123,4 @@ BOOST_AUTO_TEST_CASE(what_does_not_read_names_the_file_and_what_to_do) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
-}  // namespace ordermoe::setup
+}  // namespace ordermoe

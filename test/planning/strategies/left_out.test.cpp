@@ -32,7 +32,13 @@ bool is_in(server_mask mask, std::size_t server) {
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(left_out_servers, small_world)
+}  // namespace ordermoe::planning
+
+namespace ordermoe {
+
+using namespace planning;
+
+BOOST_FIXTURE_TEST_SUITE(left_out, small_world)
 
 BOOST_AUTO_TEST_CASE(every_strategy_places_nothing_on_servers_that_are_left_out) {
   for (const auto& record : strategy_records())
@@ -118,4 +124,4 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_is_said) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
-}  // namespace ordermoe::planning
+}  // namespace ordermoe
