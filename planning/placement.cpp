@@ -156,8 +156,12 @@ result<plan> place_by_similarity(const profile& profile, const cluster& servers,
   return made;
 }
 
-result<plan> place_by_popularity(const profile& profile, const cluster& servers,
-                                 const cost_profile& costs, const placement_options& options) {
+namespace {
+
+/// First copies at random, then what `replicate` makes of the memory that is left; no groups, R_l = {access server}.
+template <class Replicate>
+result<plan> place_singly(const profile& profile, const cluster& servers, const cost_profile& costs,
+                          const placement_options& options, const char* name, Replicate replicate) {
   if (auto checked = validate(profile); !checked) return at("profile", checked.error());
   auto problem =
       make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
@@ -165,27 +169,25 @@ result<plan> place_by_popularity(const profile& profile, const cluster& servers,
   problem->grouping = singleton_groups(profile);
   packing state(*problem);
   if (auto placed = place_first_copies(state, options); !placed) return placed.error();
-  if (options.replicate) replicate_by_popularity(state, profile);
-  auto made = make_plan(state, options.replicate ? "popularity" : "random");
+  if (options.replicate) replicate(state);
+  auto made = make_plan(state, name);
   made.grouping.clear();
   made.residence = access_residency(problem->n_servers, problem->n_layers);
   return made;
 }
 
+}  // namespace
+
+result<plan> place_by_popularity(const profile& profile, const cluster& servers,
+                                 const cost_profile& costs, const placement_options& options) {
+  return place_singly(profile, servers, costs, options, options.replicate ? "popularity" : "random",
+                      [&](packing& state) { replicate_by_popularity(state, profile); });
+}
+
 result<plan> place_at_random(const profile& profile, const cluster& servers,
                              const cost_profile& costs, const placement_options& options) {
-  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
-  auto problem =
-      make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, options.min_copies);
-  if (!problem) return problem.error();
-  problem->grouping = singleton_groups(profile);
-  packing state(*problem);
-  if (auto placed = place_first_copies(state, options); !placed) return placed.error();
-  if (options.replicate) replicate_at_random(state, options);
-  auto made = make_plan(state, "random");
-  made.grouping.clear();
-  made.residence = access_residency(problem->n_servers, problem->n_layers);
-  return made;
+  return place_singly(profile, servers, costs, options, "random",
+                      [&](packing& state) { replicate_at_random(state, options); });
 }
 
 }  // namespace ordermoe::planning

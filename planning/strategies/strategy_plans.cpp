@@ -102,15 +102,16 @@ result<plan> place_similar_at_access(const planning_task& task) {
 }
 
 result<plan> place_expert_parallel(const planning_task& task) {
-  auto popular = place_by_popularity(task.profile, task.servers, task.costs, seeded(task));
-  auto similar = place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
-  if (!popular || !similar) return popular ? std::move(popular) : std::move(similar);
+  auto by_popularity = popular(task);
+  auto similar = place_as_published(task);
+  if (!by_popularity || !similar)
+    return by_popularity ? std::move(by_popularity) : std::move(similar);
   const auto dispatch_ns = [&](const plan& placed) {
     return expected_dispatch_ns(task.profile, placed, task.servers, task.costs);
   };
-  return at_access(
-      dispatch_ns(*popular) <= dispatch_ns(*similar) ? std::move(popular) : std::move(similar),
-      task);
+  return at_access(dispatch_ns(*by_popularity) <= dispatch_ns(*similar) ? std::move(by_popularity)
+                                                                        : std::move(similar),
+                   task);
 }
 
 result<plan> place_shards(const planning_task& task) {
@@ -141,11 +142,7 @@ result<plan> place_popular(const planning_task& task) {
 
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants) {
   std::vector<strategy_options> all;
-  for (std::uint64_t i = 0; i < 3; ++i)
-    add_plan(task,
-             at_access(place_by_popularity(task.profile, task.servers, task.costs, seeded(task, i)),
-                       task),
-             all);
+  for (std::uint64_t i = 0; i < 3; ++i) add_plan(task, at_access(popular(task, i), task), all);
   // The same seed as the last popularity placement, like every published figure.
   add_plan(
       task,
