@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "test/net/channel/member_cases.hpp"
 #include "test/net/channel/transport_cases.hpp"
 
 namespace ordermoe {
@@ -156,6 +157,12 @@ BOOST_AUTO_TEST_CASE(who_cannot_be_reached_is_told_once_and_found_when_it_is_the
 }
 BOOST_AUTO_TEST_CASE(an_address_that_is_taken_or_is_none_is_named) {
   test::an_address_that_is_taken_or_is_none_is_named(*this);
+}
+BOOST_AUTO_TEST_CASE(a_node_that_joins_is_a_client_for_as_long_as_it_is_a_member) {
+  test::a_node_that_joins_is_a_client_for_as_long_as_it_is_a_member(*this);
+}
+BOOST_AUTO_TEST_CASE(who_is_no_member_is_turned_away_where_it_dials) {
+  test::who_is_no_member_is_turned_away_where_it_dials(*this);
 }
 BOOST_AUTO_TEST_CASE(it_stops_while_frames_fly) {
   test::it_stops_while_frames_fly(*this);

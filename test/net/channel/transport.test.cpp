@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "test/net/channel/member_cases.hpp"
 #include "test/net/channel/transport_cases.hpp"
 
 namespace ordermoe {
@@ -404,6 +405,34 @@ BOOST_AUTO_TEST_CASE(a_client_that_is_revoked_is_gone_at_once) {
 
 BOOST_AUTO_TEST_CASE(who_is_no_member_is_kept_out_until_it_is_one) {
   test::who_is_no_member_is_kept_out_until_it_is_one(*this);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_joins_is_a_client_for_as_long_as_it_is_a_member) {
+  test::a_node_that_joins_is_a_client_for_as_long_as_it_is_a_member(*this);
+}
+
+BOOST_AUTO_TEST_CASE(who_is_no_member_is_turned_away_where_it_dials) {
+  test::who_is_no_member_is_turned_away_where_it_dials(*this);
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_is_called_as_a_node_stays_when_that_is_removed) {
+  transport_end a, b;
+  auto options = node("a", {{"b", std::nullopt}});
+  options.takes_clients = true;
+  a.start(std::move(options));
+  b.start(client("b", {"a", a.at()}));
+  BOOST_TEST(a.wait_for(what::up));
+  BOOST_TEST(b.wait_for(what::up));
+  a.net().admit(0, false, std::nullopt);
+  // In the order of their threads: what is said behind it is answered behind it.
+  for (int i = 0; i < 2; ++i) {
+    std::promise<void> done;
+    a.net().after(0, [&] { done.set_value(); });
+    done.get_future().wait();
+  }
+  BOOST_TEST(b.send(0, lane::control, 1, 0));
+  BOOST_TEST(a.wait([](const state& now) { return now.frames(1) == 1; }));
+  BOOST_TEST(a.now().count(what::down) == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(it_stops_while_frames_fly) {

@@ -225,6 +225,10 @@ inline void a_turn_goes_to_each_peer_and_its_lanes_in_their_order(const some_nod
     for (auto of = fast.rbegin(); of != fast.rend(); ++of)
       for (const net::peer_id to : {0u, 1u}) BOOST_REQUIRE(a.send(to, *of, 1, turn));
     a.net().end_turn();
+    // Of no peer anything waits for its next heartbeat.
+    for (const net::peer_id to : {0u, 1u})
+      for (const auto of : fast)
+        BOOST_TEST(a.net().figures(to).lanes[static_cast<std::size_t>(of)].waiting_bytes == 0u);
     const auto all_came = [&](const state& now) {
       return now.frames(0) == (turn + 1) * fast.size();
     };
@@ -705,33 +709,6 @@ inline void a_client_that_is_revoked_is_gone_at_once(const some_nodes& with) {
   BOOST_TEST(ben.send(0, lane::control, 1, 0));
   BOOST_TEST(a.wait([&](const state& now) { return now.frames(1 - id) == 1; }));
   BOOST_TEST(a.now().count(what::down) == 1u);
-}
-
-inline void who_is_no_member_is_kept_out_until_it_is_one(const some_nodes& with) {
-  transport_end a, b, c;
-  c.start(with.node("c", {{"a", std::nullopt}}));
-  // a knows neither that c is there nor where.
-  auto absent = net::transport_peer{"c", std::nullopt};
-  absent.absent = true;
-  a.start(with.node("a", {{"b", std::nullopt}, absent}));
-  auto dials = with.node("b", {{"a", a.at()}});
-  dials.listen.clear();
-  b.start(std::move(dials));
-  BOOST_TEST(a.wait_for(what::up, 1, 0));
-  a.net().admit(1, false, c.at());
-  BOOST_TEST(a.send(0, lane::token, 1, 0));
-  BOOST_TEST(b.wait([](const state& now) { return now.frames(0) == 1; }));
-  BOOST_TEST(c.now().events.empty());
-  a.net().admit(1, true, std::nullopt);
-  BOOST_TEST(a.wait_for(what::up, 1, 1));
-  BOOST_TEST(a.send(1, lane::token, 1, 0));
-  a.net().admit(1, false, std::nullopt);
-  BOOST_TEST(a.wait_for(what::down, 1, 1));
-  BOOST_TEST(c.wait_for(what::down));
-  BOOST_TEST(has(c.now().last(what::down), "no member of the cluster any more"));
-  a.net().admit(1, true, std::nullopt);
-  BOOST_TEST(a.wait_for(what::up, 2, 1));
-  BOOST_TEST(a.now().count(what::down, 0) == 0u);
 }
 
 inline void it_stops_while_frames_fly(const some_nodes& with) {
