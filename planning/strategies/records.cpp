@@ -123,6 +123,28 @@ constexpr strategy_record records[] = {
      .add_variants = add_shard_variants,
      .token_budget = no_budget,
      .needs_profile = false},
+    // Parallax: layer ranges, several servers to a range where memory allows, and the shortest way in time through them.
+    {.name = "parallax",
+     .sentence = "pipelines side by side: layer ranges with copies, and a shortest way for each "
+                 "access server's users",
+     .source = "Parallax, arXiv 2509.26182",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return exact_policy("parallax"); },
+     .place = place_ranges,
+     .add_variants = add_range_variants,
+     .token_budget = no_budget,
+     .needs_profile = false},
+    // Prism: how many experts of each layer a server gets by the entropy of its activation, then those that it invokes most,
+    // each expert somewhere; the nearest copy runs.
+    {.name = "prism",
+     .sentence = "few remote invocations: a server gets most experts of the layers that spread "
+                 "most; the nearest copy runs",
+     .source = "Prism, arXiv 2508.12851",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return exact_policy("prism"); },
+     .place = place_few_remote,
+     .add_variants = add_roaming_few_remote,
+     .token_budget = no_budget},
     // Every expert once on a random server with room, then copies at random until nothing fits; the nearest copy of each
     // target runs it. A draw is not tuned: another seed is another draw.
     {.name = "random",
@@ -202,6 +224,21 @@ constexpr strategy_record records[] = {
      .sentence = "leaves out experts that are not at the token's server, within the budget",
      .source = "skipping, as in SiftMoE and Capacity-Aware Inference",
      .policy = [](std::size_t) { return priced_policy("drop", candidate_rule::drop); },
+     .place = place_expert_parallel,
+     .add_variants = add_exact_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true},
+    // WDMoE: attention and router at the access server, experts elsewhere, a round trip a layer; a slot whose weight is small
+    // beside its latency is left out and the gates of the others renormalised, one slot at least runs. The threshold of weight to
+    // latency is the price of a nat, which is tuned to the budget; here a slot's latency counts as far as it makes the layer later.
+    {.name = "wdmoe",
+     .sentence = "leaves out slots of little weight for their latency, within the budget; "
+                 "attention where the user is",
+     .source = "WDMoE, arXiv 2405.03131 and 2411.06681",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return priced_policy("wdmoe", candidate_rule::weigh); },
      .place = place_expert_parallel,
      .add_variants = add_exact_variants,
      .token_budget = budget_of_nats,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planning/entropy_placement.hpp"
+#include "planning/layer_ranges.hpp"
 #include "planning/placement.hpp"
 #include "planning/search/search.hpp"
 
@@ -33,6 +35,13 @@ result<plan> roaming(result<plan> placed, const planning_task& task) {
 
 result<plan> popular(const planning_task& task, std::uint64_t offset = 0) {
   return place_by_popularity(task.profile, task.servers, task.costs, seeded(task, offset));
+}
+
+result<plan> ranges(const planning_task& task, shard_objective objective, double load) {
+  layer_range_options options;
+  options.objective = objective;
+  options.concurrency = load * task.options.concurrency;
+  return place_layer_ranges(task.profile, task.servers, task.costs, options);
 }
 
 /// As few servers as can hold a copy of every expert as the model has it, those with the most
@@ -174,6 +183,24 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
   }
   add_shards(task, shard_objective::latency, shard_return::direct, variants);
   add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+result<plan> place_few_remote(const planning_task& task) {
+  return place_by_entropy(task.profile, task.servers, task.costs, seeded(task));
+}
+
+result<plan> place_ranges(const planning_task& task) {
+  return ranges(task, shard_objective::latency, 1);
+}
+
+void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_plan(task, roaming(place_few_remote(task), task), variants);
+}
+
+void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_plan(task, ranges(task, shard_objective::latency, 2), variants);
+  for (const double load : {1.0, 2.0})
+    add_plan(task, ranges(task, shard_objective::throughput, load), variants);
 }
 
 void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants) {

@@ -23,6 +23,11 @@ result<plan> place_random(const planning_task& task);
 /// Every expert once at random, spare memory by popularity; attention where the user is.
 result<plan> place_popular(const planning_task& task);
 
+/// Few remote invocations; attention where the user is.
+result<plan> place_few_remote(const planning_task& task);
+/// Layer ranges with copies, for options.concurrency.
+result<plan> place_ranges(const planning_task& task);
+
 /// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
 /// strategy's own plan is one of them.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
@@ -36,6 +41,10 @@ void add_roaming_random(const planning_task& task, std::vector<strategy_options>
 void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// Where a token may stay while a slot runs elsewhere, the same placement with attention where the user is.
 void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants);
+/// With attention anywhere.
+void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants);
+/// From the chain for throughput, and for twice as many requests in flight.
+void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// By popularity, and both placements with attention anywhere.
 void add_local_variants(const planning_task& task, std::vector<strategy_options>& variants);
 

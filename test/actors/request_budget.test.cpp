@@ -88,7 +88,8 @@ BOOST_AUTO_TEST_SUITE(request_budget)
 
 BOOST_AUTO_TEST_CASE(each_request_spends_its_own_budget_at_most_and_with_0_is_the_reference) {
   const auto [first, last] = test::seeds(6);
-  for (const std::string strategy : {"local-only", "local-tuned", "drop", "paper", "ordermoe"}) {
+  for (const std::string strategy :
+       {"local-only", "local-tuned", "drop", "wdmoe", "paper", "ordermoe"}) {
     spending all;
     for (auto seed = first; seed <= last; ++seed)
       BOOST_TEST_CONTEXT(strategy << ", seed " << seed) {
@@ -111,7 +112,8 @@ BOOST_AUTO_TEST_CASE(each_request_spends_its_own_budget_at_most_and_with_0_is_th
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_without_limit_keeps_what_a_request_states) {
-  for (const std::string strategy : {"local-only", "local-tuned", "drop", "paper", "ordermoe"})
+  for (const std::string strategy :
+       {"local-only", "local-tuned", "drop", "wdmoe", "paper", "ordermoe"})
     BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy, -1, 3);
       world.add_requests(12, 8, 0.8, 12);

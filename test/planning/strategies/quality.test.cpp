@@ -39,8 +39,8 @@ granted_quality granted(const strategy& of, std::optional<double> stated) {
 BOOST_AUTO_TEST_SUITE(quality)
 
 BOOST_AUTO_TEST_CASE(a_request_that_states_nothing_has_what_the_plan_has) {
-  for (const auto* name :
-       {"exact", "layer-shards", "local-only", "local-tuned", "drop", "paper", "ordermoe"})
+  for (const auto* name : {"exact", "parallax", "layer-shards", "local-only", "local-tuned", "drop",
+                           "wdmoe", "paper", "ordermoe"})
     for (const double percent : {0.0, 5.0, -1.0}) {
       const auto of = made(name, percent);
       const auto plain = granted(of, {});
@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_states_nothing_has_what_the_plan_has) {
 }
 
 BOOST_AUTO_TEST_CASE(a_smaller_budget_is_what_a_plan_for_it_would_have) {
-  for (const auto* name : {"local-only", "local-tuned", "drop", "paper", "ordermoe"})
+  for (const auto* name : {"local-only", "local-tuned", "drop", "wdmoe", "paper", "ordermoe"})
     for (const double of_plan : {5.0, -1.0})
       for (const double stated : {0.0, 0.001, 1.0, 4.999}) {
         const auto found = granted(made(name, of_plan), stated);
@@ -70,8 +70,8 @@ BOOST_AUTO_TEST_CASE(a_smaller_budget_is_what_a_plan_for_it_would_have) {
 }
 
 BOOST_AUTO_TEST_CASE(a_larger_budget_counts_as_the_plans_and_says_so) {
-  for (const auto* name :
-       {"exact", "layer-shards", "local-only", "local-tuned", "drop", "paper", "ordermoe"}) {
+  for (const auto* name : {"exact", "parallax", "layer-shards", "local-only", "local-tuned", "drop",
+                           "wdmoe", "paper", "ordermoe"}) {
     const auto of = made(name, 5);
     for (const double stated : {5.0, 5.001, 100.0}) {
       const auto found = granted(of, stated);

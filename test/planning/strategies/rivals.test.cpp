@@ -18,7 +18,7 @@ constexpr std::size_t n_servers = 4, n_layers = 3, n_experts = 8;
 
 strategy_options quick() {
   strategy_options options;
-  options.search_steps = 200;
+  options.search_steps = 30;
   options.dry_run_requests = 0;
   return options;
 }
@@ -205,6 +205,8 @@ BOOST_AUTO_TEST_CASE(an_alias_is_taken_for_its_strategy) {
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
+  for (const auto* name : {"parallax", "prism", "wdmoe"})
+    BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
 
