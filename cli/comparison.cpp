@@ -87,6 +87,7 @@ result<experiments::strategy_report> measure_strategy(const setup::world& loaded
   request.options.concurrency = options.concurrency;
   request.options.expected_rate = options.rate;
   request.options.choose_precision = choose_precision;
+  options.ablation.apply_those_it_has(request);
   const auto ready = setup::prepare(loaded, request, work());
   if (!ready) return ready.error();
   return experiments::measure(ready->service, load.workloads, work());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/experiments/workloads.hpp"
+#include "cli/ablation.hpp"
 #include "cli/common.hpp"
 #include "setup/preparation.hpp"
 
@@ -17,6 +18,7 @@ struct comparison_options {
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4;
+  ablation_flags ablation;  ///< Of the strategies that have these parts.
 
   void add(CLI::App& command);
 };

@@ -25,6 +25,7 @@ struct eval_options {
   std::string plan, losses;  ///< Files.
   std::size_t tokens = 10240, n_problems = 0, stride = 0, limit = 0;
   std::size_t search_steps = planning::strategy_options{}.search_steps;
+  ablation_flags ablation;
   bool skip_long = false;
   connection_flags connection;
 
@@ -168,7 +169,9 @@ result<setup::preparation_request> request_of(const eval_options& options,
   }
   const auto quality = parse_quality(options.quality);
   if (!quality) return quality.error();
-  return request_of(options, *quality);
+  auto request = request_of(options, *quality);
+  if (auto good = options.ablation.apply(request); !good) return good.error();
+  return request;
 }
 
 result<experiments::strategy_report> measure(const eval_options& options,
@@ -186,7 +189,7 @@ result<experiments::strategy_report> measure(const eval_options& options,
 }
 
 void print_scores(const experiments::strategy_report& measured) {
-  fmt::print("{}", measured.name);
+  fmt::print("{}", planning::printed_strategy_name(measured.name));
   if (measured.perplexity)
     fmt::print(": perplexity {:.4f} over {} tokens", *measured.perplexity, measured.losses.size());
   if (measured.questions)
@@ -200,6 +203,7 @@ void print_scores(const experiments::strategy_report& measured) {
     fmt::print(", predicted increase {:.3f} %", *measured.predicted_increase_percent);
   fmt::print("\n");
   print_whole_model(measured);
+  print_left_out(measured);
 }
 
 /// Shares of the slots, where they are known.
@@ -210,7 +214,6 @@ void print_executions(const experiments::strategy_report& measured) {
       "slots run where the token was: exactly {:.1f} %, by substitutes {:.1f} %; elsewhere: "
       "{:.1f} %, {:.1f} %\n",
       100 * share[0], 100 * share[1], 100 * share[2], 100 * share[3]);
-  print_left_out(measured);
 }
 
 result<void> write_losses(const eval_options& options,
@@ -261,7 +264,8 @@ result<void> evaluate_connected(const eval_options& options) {
 result<void> check_sources(const CLI::App& command, const eval_options& options) {
   if (auto good = check_output("--losses", options.losses); !good) return good;
   if (!options.plan.empty())
-    for (const char* name : {"--strategy", "--quality-budget", "--search-steps", "--own-weights"})
+    for (const char* name : {"--strategy", "--quality-budget", "--search-steps", "--own-weights",
+                             "--threshold", "--ablate"})
       if (command.count(name) > 0)
         return error{errc::usage,
                      fmt::format("{}: a plan has its own; leave it out with --plan", name)};
@@ -274,7 +278,7 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
   for (const char* name :
        {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy", "--quality-budget",
         "--expert-precision", "--dense-precision", "--choose-precision", "--own-weights",
-        "--search-steps", "--plan", "--device"})
+        "--search-steps", "--plan", "--device", "--threshold", "--ablate"})
     if (command.count(name) > 0)
       return error{
           errc::usage,
@@ -368,6 +372,7 @@ void add_eval(CLI::App& app) {
                   "Score this many problems (of the bundled file unless --problems)")
       ->check(whole_from(0, 1'000'000'000));
   add_search_steps(command, options->search_steps);
+  options->ablation.add(command);
   command.footer(
       "Examples:\n  ordermoe eval --model data/models/lineage --cluster data/clusters/edge8.toml "
       "--strategy ordermoe --quality-budget 1 --n-problems 50\n"

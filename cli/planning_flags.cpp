@@ -18,19 +18,7 @@ void planning_flags::add(CLI::App& command) {
       .add_option("--residency", residency,
                   "Where attention may run: access or roaming; default: the plan's")
       ->check(CLI::IsMember({"access", "roaming"}));
-  command
-      .add_option("--threshold", threshold,
-                  "Experts are alike from this similarity on, the same in every layer; default: "
-                  "from 0.9 at the "
-                  "first layer down to 0.5 at the last")
-      ->check(number_from(-1, 1));
-  command
-      .add_option(
-          "--ablate", without,
-          "What to leave out of the strategy, one word or several with commas between: look-ahead, "
-          "redundancy (copies), dispersion (of groups over servers), substitution")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"look-ahead", "redundancy", "dispersion", "substitution"}));
+  ablation.add(command);
   command.add_option("--rate", rate, "Requests per second, Poisson; 0: all at once")
       ->check(number_from(0, 1e6))
       ->capture_default_str();
@@ -39,32 +27,6 @@ void planning_flags::add(CLI::App& command) {
 
 namespace {
 
-/// Takes a part out of what is asked for. Error: usage where the strategy has no such part, or another option says otherwise.
-result<void> leave_out(const std::string& part, const planning_flags& flags,
-                       setup::preparation_request& request) {
-  auto& options = request.options;
-  const auto* record = planning::find_strategy(request.strategy);
-  const auto refuse = [&](const std::string& why) {
-    return error{errc::usage, fmt::format("--ablate {}: {}; leave it out", part, why)};
-  };
-  if (part == "redundancy" || part == "dispersion") {
-    if (!record->places_groups)
-      return refuse(fmt::format("{} does not place by groups of experts", record->name));
-    (part == "redundancy" ? options.replicates : options.disperses) = false;
-  } else if (part == "look-ahead") {
-    if (flags.horizon) return refuse("--horizon says how far it looks");
-    if (record->policy(1).horizon == 1)
-      return refuse(fmt::format("{} does not look ahead", record->name));
-    options.horizon = 1;
-  } else {
-    if (!record->has_budget) return refuse(fmt::format("{} has no budget", record->name));
-    if (!flags.quality.empty() && options.quality_percent != 0)
-      return refuse("--quality-budget allows it");
-    options.quality_percent = 0;
-  }
-  return {};
-}
-
 result<void> check_strategy(const setup::preparation_request& request) {
   const auto& name = request.strategy;
   const auto* record = planning::find_strategy(name);
@@ -72,14 +34,6 @@ result<void> check_strategy(const setup::preparation_request& request) {
     return error{errc::usage,
                  fmt::format("--quality-budget: {} has no budget; leave it out, or choose {}", name,
                              planning::strategies_with_budget())};
-  if (request.options.threshold && !record->places_groups)
-    return error{
-        errc::usage,
-        fmt::format("--threshold: {} does not place by groups of experts; leave it out, or "
-                    "choose {}",
-                    name, planning::strategies_for_which([](const auto& one) {
-                      return one.places_groups;
-                    }))};
   if (request.options.choose_precision && !record->uses_coarser_copies)
     return error{errc::usage, fmt::format("--choose-precision: {} keeps experts as the model has "
                                           "them; leave it out, or choose ordermoe",
@@ -112,9 +66,7 @@ result<setup::preparation_request> planning_flags::request(
     if (!percent) return percent.error();
     made.options.quality_percent = *percent;
   }
-  made.options.threshold = threshold;
-  for (const auto& part : without)
-    if (auto good = leave_out(part, *this, made); !good) return good.error();
+  if (auto good = ablation.apply(made); !good) return good.error();
   if (given) {
     auto with_plan = setup::request_with(*given, std::move(made));
     if (!with_plan) return with_plan.error();

@@ -3,8 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "cli/ablation.hpp"
 #include "cli/common.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
@@ -16,8 +16,7 @@ struct planning_flags {
   std::string strategy, quality, residency;  ///< Empty: not given.
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   std::optional<std::size_t> horizon;
-  std::optional<double> threshold;
-  std::vector<std::string> without;  ///< Parts of the strategy.
+  ablation_flags ablation;
   double rate = 0;
 
   void add(CLI::App& command);

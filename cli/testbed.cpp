@@ -9,6 +9,7 @@
 
 #include "cli/comparison.hpp"
 #include "cli/frontier_file.hpp"
+#include "cli/strategy_list.hpp"
 #include "config/files.hpp"
 #include "ordermoe_version.hpp"
 
@@ -35,6 +36,8 @@ struct point {
 
 constexpr point points[] = {{"exact", 0},
                             {"layer-shards", 0},
+                            {"parallax", 0},
+                            {"prism", 0},
                             {"random", 0},
                             {"popularity", 0},
                             {"similarity", 0},
@@ -45,6 +48,8 @@ constexpr point points[] = {{"exact", 0},
                             {"drop", 1},
                             {"drop", 7},
                             {"drop", -1},
+                            {"wdmoe", 1},
+                            {"wdmoe", 7},
                             {"router-restricted", 0},
                             {"router-ledger", 1},
                             {"router-ledger", 7},
@@ -268,6 +273,20 @@ void print_row(const std::string& name, const std::vector<const measurement*>& r
                  : fmt::format("{:.2f} ({:.2f})", median(match), *std::ranges::min_element(match)));
 }
 
+/// Which strategies are measured without what part.
+void print_ablation(const frontier_options& options, const std::vector<point>& wanted) {
+  std::string before;
+  for (const auto& p : wanted) {
+    setup::preparation_request request;
+    request.strategy = p.strategy;
+    const auto said = options.load.ablation.apply_those_it_has(request);
+    if (!said.empty() && before != p.strategy)
+      fmt::print("{}: {}.\n", planning::printed_strategy_name(p.strategy), said);
+    before = p.strategy;
+  }
+  if (options.load.ablation.any()) fmt::print("\n");
+}
+
 /// The rows that are asked for: a file that is continued may hold others, of some clusters only.
 void print_rows(const frontier_options& options, const setup::world& loaded, std::size_t n_problems,
                 const std::vector<point>& wanted, const std::vector<measurement>& all) {
@@ -279,6 +298,7 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
       loaded.model_name, options.first_seed, options.first_seed + options.seeds - 1,
       options.memory_ratio, loaded.costs.name, options.load.requests, options.load.rate,
       options.load.scored_tokens, n_problems);
+  print_ablation(options, wanted);
   fmt::print(
       "| strategy | latency ms | vs exact % | vs layer-shards % | ms per token | TTFT ms | MB per "
       "1k tokens | perplexity % | exact match |\n"
@@ -294,24 +314,27 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
 frontier_settings settings_of(const frontier_options& options, const setup::world& loaded) {
   const auto& world = options.world;
   const auto& load = options.load;
-  return {{"version", version_string},
-          {"model", loaded.model_name},
-          {"model_digest", loaded.model_digest},
-          {"profile", sha256_hex(planning::profile_json(loaded.profile))},
-          {"costs", loaded.costs.name},
-          {"kv_precision", world.kv_precision},
-          {"expert_precision", world.expert_precision},
-          {"dense_precision", world.dense_precision},
-          {"choose_precision", world.choose_precision},
-          {"seed", world.seed},
-          {"requests", load.requests},
-          {"rate", load.rate},
-          {"max_new_tokens", load.max_new_tokens},
-          {"scored_tokens", load.scored_tokens},
-          {"problems", load.problems},
-          {"concurrency", load.concurrency},
-          {"search_steps", load.search_steps},
-          {"memory_ratio", options.memory_ratio}};
+  frontier_settings settings{{"version", version_string},
+                             {"model", loaded.model_name},
+                             {"model_digest", loaded.model_digest},
+                             {"profile", sha256_hex(planning::profile_json(loaded.profile))},
+                             {"costs", loaded.costs.name},
+                             {"kv_precision", world.kv_precision},
+                             {"expert_precision", world.expert_precision},
+                             {"dense_precision", world.dense_precision},
+                             {"choose_precision", world.choose_precision},
+                             {"seed", world.seed},
+                             {"requests", load.requests},
+                             {"rate", load.rate},
+                             {"max_new_tokens", load.max_new_tokens},
+                             {"scored_tokens", load.scored_tokens},
+                             {"problems", load.problems},
+                             {"concurrency", load.concurrency},
+                             {"search_steps", load.search_steps},
+                             {"memory_ratio", options.memory_ratio}};
+  if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;
+  if (!load.ablation.without.empty()) settings["without"] = load.ablation.without;
+  return settings;
 }
 
 /// The clusters that were asked for, by seed, whatever else a file that is continued holds.
@@ -325,6 +348,10 @@ void keep_asked(const frontier_options& options, std::vector<measurement>& all) 
 result<void> frontier(const frontier_options& options) {
   const auto wanted = wanted_points(options.rows);
   if (!wanted) return wanted.error();
+  if (std::ranges::count(options.load.ablation.without, "substitution") > 0)
+    return error{
+        errc::usage,
+        "--ablate substitution: rows at 0 % are without it; leave it out, or name such rows"};
   if (auto good = check_output("--out", options.out, {options.world.profile}); !good) return good;
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
@@ -370,6 +397,7 @@ void add_testbed(CLI::App& app) {
       ->check(whole_from(0, UINT64_MAX - 1000))
       ->capture_default_str();
   options->load.add(command);
+  options->load.ablation.add(command);
   command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")
       ->check(number_from(1, 100))
       ->capture_default_str();
@@ -391,6 +419,7 @@ void add_testbed(CLI::App& app) {
       "frontier.json\n  ordermoe testbed frontier --model data/models/lineage --seeds 10 --out "
       "frontier.json --continue");
   set_body(command, [options] { return frontier(*options); });
+  add_strategy_list(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -162,8 +162,9 @@ expect "exact has no budget" 2 'exact has no budget' "$ordermoe" run "${on_clust
 expect "look-ahead is not of every strategy" 2 'exact does not look ahead' "$ordermoe" run "${on_cluster[@]}" --strategy exact --ablate look-ahead
 expect "groups are not either" 2 'random does not place by groups' "$ordermoe" run "${on_cluster[@]}" --strategy random --ablate redundancy
 expect "nor are thresholds" 2 'choose similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy ordermoe --threshold 0.5
-expect "what is left out is not asked for" 2 'quality-budget allows it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate substitution
-expect "nor is a horizon" 2 'horizon says how far' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 2 --ablate look-ahead
+expect "what is left out is not asked for" 2 'quality-budget asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate substitution
+expect "nor is a horizon" 2 'horizon asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 2 --ablate look-ahead
+expect "eval leaves out, too" 2 'exact does not look ahead' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy exact --ablate look-ahead
 expect "a part that no strategy has is unknown" 2 'ablate' "$ordermoe" run "${on_cluster[@]}" --strategy paper --ablate nothing
 # copies STRATEGY OPTION...: of how many experts there is one copy.
 copies() { "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy "$@" | python3 -c 'import json, sys, collections
@@ -229,6 +230,14 @@ counts() { echo "$(grep -c '"perplexity": 4321.0,' clusters.json) $(grep -c '"pe
 expect "what was measured is not measured again" 0 '^2 4$' counts
 rows() { "$ordermoe" testbed frontier --model "$model" --rows exact --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 \
   --search-steps 50 --out clusters.json --seeds 2 --continue | sed -n 's/^| \([a-z-]*\) |.*/\1/p' | tr '\n' ' '; }
+expect "a frontier says what is left out" 0 '^paper: without look-ahead; one threshold, 0\.7\.$' "$ordermoe" testbed frontier --model "$model" --rows "paper 7 %" \
+  --ablate look-ahead --threshold 0.7 --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
+expect "a frontier has rows without substitution" 2 'rows at 0 % are without it' "$ordermoe" testbed frontier --model "$model" --ablate substitution
+expect "strategies are told" 0 '^wdmoe \(adapted\)$' "$ordermoe" testbed strategies
+expect "and whose they are" 0 'budget: never substitutes; from: EdgeShard, arXiv 2405\.14371' "$ordermoe" testbed strategies
+expect "to programs, too" 0 '"alias": "edgeshard"' "$ordermoe" testbed strategies --json
+expect "a rival in a frontier says that it is adapted" 0 '^\| parallax \(adapted\) \|' "$ordermoe" testbed frontier --model "$model" --rows parallax \
+  --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
 expect "only rows that are asked for are printed" 0 '^strategy exact $' rows
 expect "other settings are not mixed" 2 'settings.rate: found 4.0, expected 5.0' "${clusters[@]}" --rate 5 --continue
 echo '{"settings": {}}' >torn.json
