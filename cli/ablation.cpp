@@ -72,6 +72,10 @@ void ablation_flags::add(CLI::App& command) {
       ->check(CLI::IsMember(names));
 }
 
+bool ablation_flags::leaves_out(std::string_view part) const {
+  return std::ranges::find(without, part) != without.end();
+}
+
 result<void> ablation_flags::apply(setup::preparation_request& request) const {
   const auto& record = *planning::find_strategy(request.strategy);
   if (threshold && !record.places_groups)

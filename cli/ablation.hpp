@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/error.hpp"
@@ -17,6 +18,7 @@ struct ablation_flags {
 
   void add(CLI::App& command);
   bool any() const { return threshold || !without.empty(); }
+  bool leaves_out(std::string_view part) const;
 
   /// Of the one strategy that is asked for, whose options are set. Errors: usage where it has no such part, or an option says
   /// otherwise.

@@ -60,7 +60,8 @@ result<setup::preparation_request> planning_flags::request(
   made.options.choose_precision = world.choose_precision;
   made.options.horizon = horizon;
   if (!residency.empty()) made.options.residency = residency;
-  if (given) made.options.quality_percent = given->origin.quality_percent;
+  if (given && !ablation.leaves_out("substitution"))
+    made.options.quality_percent = given->origin.quality_percent;
   if (!quality.empty()) {
     const auto percent = parse_quality(quality);
     if (!percent) return percent.error();

@@ -348,7 +348,7 @@ void keep_asked(const frontier_options& options, std::vector<measurement>& all) 
 result<void> frontier(const frontier_options& options) {
   const auto wanted = wanted_points(options.rows);
   if (!wanted) return wanted.error();
-  if (std::ranges::count(options.load.ablation.without, "substitution") > 0)
+  if (options.load.ablation.leaves_out("substitution"))
     return error{
         errc::usage,
         "--ablate substitution: rows at 0 % are without it; leave it out, or name such rows"};

@@ -110,6 +110,7 @@ report() { "$ordermoe" run "$@" --json 2>/dev/null </dev/null | sed '/host_secon
 report "${quick[@]}" --quality-budget 1 --prompts four.txt --max-new-tokens 4 >own.json
 report --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 4 >with-plan.json
 [[ -s own.json ]] && cmp -s own.json with-plan.json || { echo "FAILED: a saved plan runs differently"; failures=$((failures + 1)); }
+expect "a plan's budget can be left out" 0 '"quality_budget_percent": 0' "$ordermoe" run --model "$model" --cluster "$cluster" --plan saved.json --prompts four.txt --max-new-tokens 2 --ablate substitution --json
 expect "a plan of another strategy is refused" 2 'made for the strategy ordermoe, not for exact' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts four.txt --plan plan.json --strategy exact
 expect "a plan of another model is refused" 2 'made for the model lineage' "$ordermoe" run --model "$data/models/upcycled" --cluster "$cluster" --prompts four.txt --plan plan.json
 sed 's/^name = "s3"/name = "other"/; s/"s3"/"other"/g' "$cluster" >renamed.toml
