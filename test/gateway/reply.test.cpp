@@ -104,6 +104,18 @@ BOOST_AUTO_TEST_CASE(chunks_are_events_of_one_line) {
   BOOST_TEST(read["choices"][0]["delta"] == json::object());
   BOOST_TEST(read["choices"][0]["finish_reason"] == "length");
   BOOST_TEST(!read["choices"][0].contains("ordermoe"));
+  // Whatever a chunk says besides that it is the last one.
+  content.text = "end";
+  read = event(writer.chunk(content));
+  BOOST_TEST(read["choices"][0]["delta"] == (json{{"content", "end"}}));
+  BOOST_TEST(read["choices"][0]["finish_reason"] == "length");
+  content.text = "";
+  content.begins = true;
+  read = event(writer.chunk(content));
+  BOOST_TEST(read["choices"][0]["delta"] == (json{{"role", "assistant"}, {"content", ""}}));
+  content = {};
+  BOOST_TEST(event(writer.chunk(content))["choices"][0]["delta"] == (json{{"content", ""}}));
+  content.finish = "length";
   content.quality = {1, 0.5, 0.25};
   read = event(writer.chunk(content));
   BOOST_TEST(read["choices"][0]["ordermoe"] ==
@@ -163,8 +175,12 @@ BOOST_AUTO_TEST_CASE(a_traced_token_has_its_id_and_what_is_known_of_its_executio
              (json{{"id", -1}, {"executions", ran}}));
   content.quality = {0.0, 0, 0};
   const auto both = event(writer.chunk(content))["choices"][0]["ordermoe"];
+  BOOST_TEST(both["id"] == -1);
   BOOST_TEST(both["executions"] == ran);
   BOOST_TEST(both["quality_budget_percent"] == 0);
+  // Where no token is traced nothing is said of what it ran.
+  content.traced_id.reset();
+  BOOST_TEST(!event(writer.chunk(content))["choices"][0]["ordermoe"].contains("executions"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

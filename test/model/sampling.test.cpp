@@ -103,9 +103,24 @@ BOOST_AUTO_TEST_CASE(what_is_no_number_or_nothing_is_never_drawn) {
 
 BOOST_AUTO_TEST_CASE(the_smallest_temperatures_leave_the_largest) {
   const float logits[] = {1.0f, 1.5f, 1.25f};
+  om::sampling_options options{.seed = 4};
   for (const double temperature : {1e-3, 1e-29, 1e-31, 1e-300, 5e-324})
-    for (unsigned i = 0; i < 20; ++i)
-      BOOST_TEST(om::sample(logits, {.temperature = temperature, .seed = 4}, 0, i) == 1);
+    for (const bool by_rules : {false, true})
+      for (unsigned i = 0; i < 20; ++i) {
+        options.temperature = temperature;
+        options.bias = {};
+        if (by_rules) options.bias = {{2, 0.0f}};
+        BOOST_TEST(om::sample(logits, options, 0, i) == 1);
+      }
+}
+
+BOOST_AUTO_TEST_CASE(rules_that_change_nothing_change_no_draw) {
+  // So many that chances in fp32 and in double precision part now and then.
+  const auto logits = fixture::numbers(151936, 8);
+  om::sampling_options plain{.temperature = 1, .seed = 5}, ruled = plain;
+  ruled.bias = {{7, 0.0f}};
+  for (unsigned i = 0; i < 2000; ++i)
+    BOOST_TEST(om::sample(logits, ruled, 2, i) == om::sample(logits, plain, 2, i));
 }
 
 BOOST_AUTO_TEST_CASE(greedy_takes_the_largest_logit_and_the_lowest_id_of_equals) {

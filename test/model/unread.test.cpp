@@ -17,6 +17,8 @@ using fixture::same_bits;
 using ordermoe::layer_id;
 using ordermoe::precision;
 
+const fixture::fs::path golden = fixture::fs::path(ORDERMOE_TEST_DATA) / "golden";
+
 constexpr om::family decoders[] = {om::family::mixtral, om::family::qwen2_moe,
                                    om::family::qwen3_moe, om::family::olmoe};
 
@@ -43,6 +45,8 @@ std::vector<std::shared_ptr<const om::transformer>> models(const fixture::scratc
       if (i % 2 == 1) loading.kv = om::kv_precision::bf16;
       made.push_back(fixture::need(om::transformer::load(folder, loading)));
     }
+  // Layers of several blocks, of which the last has the experts.
+  made.push_back(fixture::need(om::transformer::load(golden / "qwen2-moe-mixed")));
   return made;
 }
 
@@ -129,12 +133,42 @@ BOOST_AUTO_TEST_CASE(they_run_no_experts_and_keep_the_hidden_state_that_they_cam
     model->attend(last, rows, hidden);
     model->route(last, rows, hidden, normed, scores);
     for (std::size_t i = 0; i < n_tokens; ++i) {
-      BOOST_TEST(same_bits(&hidden[i * width], &before[i * width], width) == rows[i].unread);
+      // What the blocks before its last one make of a row, that one's key and value are made of.
+      if (config.sparse_blocks.empty())
+        BOOST_TEST(same_bits(&hidden[i * width], &before[i * width], width) == rows[i].unread);
       BOOST_TEST((normed[i * width] == 7.0f) == rows[i].unread);
       BOOST_TEST(om::has_slots(std::span<const float>(scores).subspan(
                      i * config.n_experts, config.n_experts)) == !rows[i].unread);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(of_an_encoder_decoder_every_row_is_read) {
+  const auto model = fixture::need(om::transformer::load(golden / "switch"));
+  const auto& config = model->config();
+  constexpr std::size_t n_tokens = 9;
+  const auto all = pass(*model, n_tokens, n_tokens, n_tokens);
+  const auto some = pass(*model, n_tokens, n_tokens, 1);
+  BOOST_TEST(same_bits(some.read.data(), &all.read[(n_tokens - 1) * config.hidden_size],
+                       config.hidden_size));
+  BOOST_TEST((some.routed_at_last == all.routed_at_last));
+  const layer_id last{config.n_layers - 1};
+  const auto prompt = n_tokens / 2;
+  const auto before = fixture::numbers(n_tokens * config.hidden_size, 5);
+  std::vector<std::vector<float>> found;
+  for (const bool unread : {false, true}) {
+    auto cache = model->make_cache(last, n_tokens);
+    auto rows = om::rows_at(config, last, cache, {0, prompt, 0}, n_tokens);
+    for (auto& row : rows) row.unread = unread;
+    auto hidden = before;
+    std::vector<float> normed(before.size()), scores(n_tokens * config.n_experts);
+    model->attend(last, rows, hidden);
+    model->route(last, rows, hidden, normed, scores);
+    for (const auto* each : {&normed, &scores})
+      hidden.insert(hidden.end(), each->begin(), each->end());
+    found.push_back(std::move(hidden));
+  }
+  BOOST_TEST(same_bits(found[0].data(), found[1].data(), found[0].size()));
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_is_that_of_a_text_whose_rows_are_all_read) {
