@@ -4,6 +4,7 @@
 
 #include <array>
 #include <boost/test/unit_test.hpp>
+#include <cstring>
 #include <map>
 
 #include "config/random.hpp"
@@ -280,6 +281,46 @@ BOOST_AUTO_TEST_CASE(what_is_of_another_request_or_of_an_earlier_ask_is_passed_o
     BOOST_TEST(world.sender.take(header_of(frame), frame.payload).has_value());
   BOOST_TEST(world.move().has_value());
   BOOST_TEST(world.receiver->done());
+}
+
+BOOST_AUTO_TEST_CASE(of_a_request_one_transfer_is_under_way_that_of_the_latest_ask) {
+  one_transfer world(3 * net::bulk_part_bytes);
+  for (int i = 0; i < 3; ++i) BOOST_TEST(world.ask().has_value());
+  std::vector<std::uint32_t> attempts;
+  std::optional<bulk_frame> last;
+  while (auto frame = world.sender.next()) {
+    attempts.push_back(frame->attempt);
+    BOOST_TEST(world.take(*frame).has_value());
+    last = std::move(frame);
+  }
+  BOOST_TEST((attempts == std::vector<std::uint32_t>{3, 3, 3}));
+  BOOST_TEST(world.receiver->done());
+  // Where it is there, more of it is passed over.
+  BOOST_TEST(world.take(*last).has_value());
+  BOOST_TEST((world.there == world.bytes));
+}
+
+BOOST_AUTO_TEST_CASE(an_ask_that_comes_again_begins_anew) {
+  one_transfer world(2 * net::bulk_part_bytes);
+  const auto frame = world.receiver->ask();
+  for (int i = 0; i < 2; ++i) {
+    BOOST_TEST(world.sender.take(header_of(frame), frame.payload).has_value());
+    const auto part = world.sender.next();
+    BOOST_TEST_REQUIRE(part.has_value());
+    std::uint64_t offset = 1;
+    std::memcpy(&offset, part->payload.data(), sizeof offset);
+    BOOST_TEST(offset == 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_was_refused_is_not_said_in_another_session) {
+  one_transfer world(10);
+  world.from.things.clear();
+  BOOST_TEST(world.ask().has_value());
+  BOOST_TEST(world.sender.has_next());
+  world.sender.forget();
+  BOOST_TEST(!world.sender.has_next());
+  BOOST_TEST(!world.sender.next().has_value());
 }
 
 BOOST_AUTO_TEST_CASE(what_is_not_wanted_any_more_is_not_sent) {

@@ -177,6 +177,10 @@ BOOST_AUTO_TEST_CASE(where_nobody_can_be_refused_no_list_is_taken_and_the_remedy
   BOOST_TEST(has(why, "ca.crl: revokes 1 certificates"), why);
   BOOST_TEST(used.empty());
   BOOST_TEST(keeper->now()->revocations().number == 0u);
+  // Of a list that revokes nobody nothing is missed.
+  auto nobody = keeper->now()->revocations();
+  nobody.revoked.clear();
+  BOOST_TEST(net::check_can_honour(nobody, net::revocation_use::impossible, "ca.crl").has_value());
 }
 
 BOOST_AUTO_TEST_CASE(what_would_be_done_changes_nothing) {

@@ -133,6 +133,35 @@ BOOST_AUTO_TEST_CASE(whatever_happens_to_connections_each_frame_comes_once) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(of_one_connection_that_stalls_frames_come_late_and_those_of_others_in_time) {
+  // Sent at once over either connection, they take some 20 ms.
+  constexpr auto in_time_ns = 50 * ms;
+  std::size_t fast_late = 0, bulk_late = 0, both_late = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) BOOST_TEST_CONTEXT("seed " << seed) {
+      net::wire_options options;
+      options.most_stall_ns = 500 * ms;
+      driven_pair two(options, {}, seed);
+      two.run(500 * ms);
+      two.pair.strike(wire_fault::stall_one);
+      two.run(25 * ms);
+      BOOST_TEST(two.send(0, 100));
+      BOOST_TEST(two.send(0, 100, lane::bulk));
+      two.run(in_time_ns);
+      const auto came = [&](lane of) {
+        return std::ranges::any_of(two.frames[1],
+                                   [&](const auto& each) { return each.header.of == of; });
+      };
+      fast_late += !came(lane::token) && came(lane::bulk);
+      bulk_late += came(lane::token) && !came(lane::bulk);
+      both_late += !came(lane::token) && !came(lane::bulk);
+      two.run(1000 * ms);
+      BOOST_TEST(two.frames[1].size() == 2u);
+    }
+  BOOST_TEST(fast_late > 0u);
+  BOOST_TEST(bulk_late > 0u);
+  BOOST_TEST(both_late == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(a_session_dies_of_silence_and_another_begins) {
   driven_pair two;
   two.run(100 * ms);

@@ -189,6 +189,7 @@ BOOST_AUTO_TEST_CASE(what_a_row_chose_before_travels_where_it_is_there) {
   state.hidden.resize(4);
   state.slots_of_row = {3};
   const auto without = encode(state).bytes;
+  BOOST_TEST(encode(state).uncharged_bytes == 0);
   for (const bool tells_more : {false, true}) {
     if (tells_more) state.ran = {1, 2, 3, 4};
     state.chosen = {0, 7, 65'535};
