@@ -25,6 +25,7 @@ class noting_stream final : public byte_stream {
     std::vector<std::string> writes;
     std::vector<std::string> writes_now;
     std::size_t room = 0;  ///< For what is written at once.
+    bool are_kept = true;  ///< The bytes of each write, until it is told that they are written.
     bool has_ended = false;
     done reader;
   };
@@ -43,8 +44,13 @@ class noting_stream final : public byte_stream {
     boost::asio::post(io_, [n, told = std::move(told)] { told({}, n); });
   }
   void write(std::string_view what, done told) override {
+    BOOST_TEST(!what.empty());
     state_->writes.emplace_back(what);
-    boost::asio::post(io_, [n = what.size(), told = std::move(told)] { told({}, n); });
+    const auto i = state_->writes.size() - 1;
+    boost::asio::post(io_, [what, i, of = state_, told = std::move(told)] {
+      of->are_kept = of->are_kept && what == of->writes[i];
+      told({}, what.size());
+    });
   }
   std::size_t write_now(std::string_view what) override {
     const auto n = std::min(state_->room, what.size());
@@ -68,15 +74,21 @@ class noting_stream final : public byte_stream {
 struct scene {
   explicit scene(std::string says = "GET / HTTP/1.1\r\nHost: a\r\n\r\n") {
     peer->says = std::move(says);
-    made = std::make_shared<connection>(side, std::make_unique<noting_stream>(io, peer), "peer");
-    made->open();
-    run();
-    BOOST_TEST_REQUIRE(asked != nullptr);
+    made = open(peer);
   }
   ~scene() {
     asked.reset();
     made->close();
     run();
+  }
+  std::shared_ptr<connection> open(const std::shared_ptr<noting_stream::state>& to) {
+    asked = nullptr;
+    auto opened =
+        std::make_shared<connection>(side, std::make_unique<noting_stream>(io, to), "peer");
+    opened->open();
+    run();
+    BOOST_TEST_REQUIRE(asked != nullptr);
+    return opened;
   }
   void run() {
     io.restart();
@@ -125,6 +137,39 @@ BOOST_AUTO_TEST_CASE(what_is_said_in_one_turn_is_one_write) {
   at.side.begin_turn();
   at.side.end_turn();
   BOOST_TEST(at.peer->writes.size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(of_each_connection_what_is_said_in_a_turn_is_written_at_its_end) {
+  scene at;
+  const auto first = at.asked;
+  const auto other_peer = std::make_shared<noting_stream::state>();
+  other_peer->says = "GET /other HTTP/1.1\r\nHost: a\r\n\r\n";
+  const auto other = at.open(other_peer);
+  for (std::size_t turn = 1; turn <= 3; ++turn) {
+    at.side.begin_turn();
+    for (const auto& each : {first, at.asked})
+      turn == 1 ? each->begin_stream(200, {}) : each->write("a");
+    for (const auto& each : {at.peer, other_peer}) BOOST_TEST(each->writes.size() == turn - 1);
+    at.side.end_turn();
+    for (const auto& each : {at.peer, other_peer}) BOOST_TEST(each->writes.size() == turn);
+    at.run();
+  }
+  other->close();
+  at.run();
+}
+
+BOOST_AUTO_TEST_CASE(what_is_said_while_something_is_written_waits_and_changes_nothing_of_it) {
+  scene at;
+  at.asked->begin_stream(200, {});
+  at.asked->write("a");
+  at.asked->write(std::string(10'000, 'b'));
+  at.asked->end();
+  BOOST_TEST(at.peer->writes.size() == 1u);
+  at.run();
+  BOOST_TEST_REQUIRE(at.peer->writes.size() == 2u);
+  BOOST_TEST(at.peer->writes[1] ==
+             "1\r\na\r\n2710\r\n" + std::string(10'000, 'b') + "\r\n0\r\n\r\n");
+  BOOST_TEST(at.peer->are_kept);
 }
 
 BOOST_AUTO_TEST_CASE(what_there_is_room_for_is_written_at_once_and_the_rest_behind_it) {

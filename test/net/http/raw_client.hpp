@@ -48,6 +48,11 @@ class raw_client {
     }
     return std::exchange(got_, {});
   }
+  /// Without waiting.
+  bool has_more() {
+    char byte = 0;
+    return !got_.empty() || ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  }
   void close() {
     boost::system::error_code ignored;
     socket_.close(ignored);

@@ -260,6 +260,22 @@ BOOST_AUTO_TEST_CASE(a_stream_comes_part_by_part) {
   BOOST_TEST(client.until("/after").ends_with("GET /after"));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_posted_is_one_turn_which_is_written_behind_it) {
+  echo running;
+  raw_client client(running.at);
+  client.send("GET /keep HTTP/1.1\r\n\r\n");
+  const auto kept = running.wait_for_kept();
+  std::promise<bool> was_written;
+  running.server->post([&, kept] {
+    kept->begin_stream(200, {});
+    kept->write("one");
+    was_written.set_value(client.has_more());
+    kept->end();
+  });
+  BOOST_TEST(!was_written.get_future().get());
+  BOOST_TEST(client.until("0\r\n\r\n").ends_with("3\r\none\r\n0\r\n\r\n"));
+}
+
 BOOST_AUTO_TEST_CASE(a_part_is_written_by_whoever_has_it) {
   echo running;
   raw_client client(running.at);
