@@ -1,7 +1,14 @@
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <string>
+#include <utility>
 
 #include "actors/server_actors.hpp"
+#include "config/files.hpp"
 #include "test/actors/probe_server.hpp"
+#include "trace/sink.hpp"
 
 namespace ordermoe {
 
@@ -68,6 +75,26 @@ BOOST_AUTO_TEST_CASE(a_frame_is_charged_by_the_cost_profile_and_comes_when_it_ha
   BOOST_TEST(status.ledger.total.other_bytes == 200);
   BOOST_TEST(status.ledger.total.serialised_bytes == 360);
   BOOST_TEST(status.ledger.total.busy_ns == 300);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_frame_tells_uncharged_is_in_the_trace_as_such) {
+  one_link world;
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("ordermoe-link-" + std::to_string(::getpid()) + ".jsonl");
+  auto opened = trace::sink::open(path);
+  BOOST_REQUIRE(opened.has_value());
+  world.context->trace = std::move(*opened);
+  world.spawn();
+  auto content = some_frame();
+  content.uncharged_bytes = 8;
+  world.send(content);
+  BOOST_REQUIRE(world.context->trace->close().has_value());
+  const auto text = read_file(path);
+  std::filesystem::remove(path);
+  BOOST_REQUIRE(text.has_value());
+  BOOST_TEST(text->find(R"("other_bytes":192,"uncharged_bytes":8,"serialised_bytes":360,)") !=
+                 std::string::npos,
+             *text);
 }
 
 BOOST_AUTO_TEST_CASE(kv_rows_are_charged_as_such) {
