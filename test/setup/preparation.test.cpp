@@ -1,18 +1,23 @@
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <compare>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "config/precision.hpp"
 #include "model/reference.hpp"
 #include "setup/preparation.hpp"
+#include "setup/trials.hpp"
 #include "test/actors/fixture.hpp"
 #include "trace/verify.hpp"
 
@@ -78,6 +83,70 @@ result<setup::prepared> prepare(const setup::world& content,
                                 const planning::strategy_options& options) {
   job work;
   return setup::prepare(content, request_of(options), work);
+}
+
+/// The first server has room for all experts, the others for none.
+setup::world with_room_at_the_first_alone(setup::world content) {
+  const auto n = static_cast<std::int64_t>(content.profile.n_layers * content.profile.n_experts);
+  for (std::size_t m = 0; m < content.servers.size(); ++m) {
+    auto& server = content.servers.servers[m];
+    const auto room = expert_memory_bytes(server, content.costs, content.profile.n_layers);
+    server.memory_bytes += (m == 0 ? n * content.costs.expert_bytes : 0) - room;
+  }
+  return content;
+}
+
+/// All of a plan that what is done with it follows from.
+struct plan_traits {
+  std::vector<std::array<std::size_t, 3>> placed;           ///< Server, layer and expert, in order.
+  std::vector<std::vector<planning::server_mask>> members;  ///< [n_servers][n_layers]
+  std::vector<precision> precisions;
+  std::size_t groups = 0;  ///< Another number for each plan whose groups are read; 0: none are.
+  auto operator<=>(const plan_traits&) const = default;
+};
+
+plan_traits traits_of(const planning::strategy& made, std::size_t number) {
+  plan_traits traits;
+  for (const auto& each : made.plan.experts)
+    traits.placed.push_back({each.server.index(), each.layer.index(), each.expert.index()});
+  std::ranges::sort(traits.placed);
+  for (const auto& each : made.plan.residence) traits.members.push_back(each.layers);
+  traits.precisions = made.plan.expert_precision;
+  using enum planning::candidate_rule;
+  const auto rule = made.policy.candidates;
+  if (rule != exact && rule != any && !made.plan.grouping.empty()) traits.groups = number;
+  return traits;
+}
+
+/// How many plans of a strategy there are for a world, and how many fewer are told from each other than all their traits tell
+/// where one of these is not looked at.
+struct plan_counts {
+  std::size_t plans = 0, apart = 0;
+  std::size_t by_placement = 0, by_members = 0, by_precision = 0, by_groups = 0;
+};
+
+plan_counts count_plans(const setup::world& content, const setup::preparation_request& request) {
+  std::vector<plan_traits> all;
+  for (const auto& variant : planning::plan_variants(
+           request.strategy, content.profile, content.servers, content.costs, request.options)) {
+    const auto made = planning::make_strategy(request.strategy, content.profile, content.servers,
+                                              content.costs, variant);
+    if (made) all.push_back(traits_of(*made, all.size() + 1));
+  }
+  const auto n_apart = [](const std::vector<plan_traits>& some) {
+    return std::set<plan_traits>(some.begin(), some.end()).size();
+  };
+  const auto fewer_without = [&](auto member) {
+    auto some = all;
+    for (auto& each : some) each.*member = {};
+    return n_apart(all) - n_apart(some);
+  };
+  return {all.size(),
+          n_apart(all),
+          fewer_without(&plan_traits::placed),
+          fewer_without(&plan_traits::members),
+          fewer_without(&plan_traits::precisions),
+          fewer_without(&plan_traits::groups)};
 }
 
 constexpr double much = 20, nats_of_much = 0.1823215567939546;  // per cent, log(1.2)
@@ -207,6 +276,8 @@ BOOST_AUTO_TEST_CASE(who_waits_sees_what_is_done_and_how_far_it_is) {
     if (now.share > 0 && now.share < 1) seen[now.phase].insert(now.share);
     std::this_thread::yield();
   }
+  BOOST_TEST(work.now().phase.starts_with("trying"));
+  BOOST_TEST(work.now().share == 1);
   std::size_t trying = 0;
   for (const auto& [phase, shares] : seen)
     if (phase.starts_with("trying")) trying = std::max(trying, shares.size());
@@ -268,18 +339,63 @@ BOOST_AUTO_TEST_CASE(one_server_needs_trials_where_precisions_may_be_chosen) {
   BOOST_TEST((ready->service.chosen.whole_model == precision::int4));
 }
 
+BOOST_AUTO_TEST_CASE(one_server_whose_precision_may_be_chosen_while_plans_change_is_tried) {
+  test::world small("ordermoe", 0, seed, 1, test::random_model(kind));
+  auto content = world_with(coarse_model());
+  content.servers = small.setup.servers;
+  const auto is_tried = [&](bool chooses) {
+    auto options = choosing(much);
+    options.choose_precision = chooses;
+    auto request = request_of(options);
+    // Then the whole model is not compared with coarser ones.
+    request.plans_change = true;
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    return ready->trial_ms.has_value();
+  };
+  BOOST_TEST(is_tried(true));
+  BOOST_TEST(!is_tried(false));
+}
+
+BOOST_AUTO_TEST_CASE(of_plans_that_differ_the_one_that_answers_fastest_is_taken) {
+  const auto content = world_with(coarse_model());
+  auto options = choosing(0);
+  options.choose_precision = false;
+  const auto ready = prepare(content, options);
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  BOOST_TEST_REQUIRE(ready->trial_ms.has_value());
+  job work;
+  std::set<double> tried;
+  for (const auto& variant : planning::plan_variants("ordermoe", content.profile, content.servers,
+                                                     content.costs, options)) {
+    auto service = setup::service_in(content, seed);
+    auto made = planning::make_strategy("ordermoe", service.profile, service.servers, service.costs,
+                                        variant);
+    BOOST_REQUIRE(made.has_value());
+    service.chosen = std::move(*made);
+    const auto ms = setup::trial_load_ms(service, options, content.tuning_texts, work);
+    BOOST_REQUIRE(ms.has_value());
+    tried.insert(*ms);
+  }
+  BOOST_TEST(tried.size() > 1u);
+  BOOST_TEST(*ready->trial_ms == *tried.begin());
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_that_comes_to_nothing_is_not_tuned) {
+  auto options = choosing(1e-12);
+  options.choose_precision = false;
+  const auto ready = prepare(world_with(coarse_model()), options);
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  BOOST_TEST(!ready->was_tuned);
+  BOOST_TEST(ready->service.chosen.token_budget == 0);
+}
+
 BOOST_AUTO_TEST_CASE(plans_that_are_all_alike_need_no_trial) {
   model::load_options without_experts;
   without_experts.hosts = [](layer_id, expert_id) { return false; };
-  auto content = world_with(coarse_model());
+  auto content = with_room_at_the_first_alone(world_with(coarse_model()));
   content.model = test::random_model(kind, without_experts);
-  // The first server has room for all experts, the others for none.
-  const auto n = static_cast<std::int64_t>(content.profile.n_layers * content.profile.n_experts);
-  for (std::size_t m = 0; m < content.servers.size(); ++m) {
-    auto& server = content.servers.servers[m];
-    const auto room = expert_memory_bytes(server, content.costs, content.profile.n_layers);
-    server.memory_bytes += (m == 0 ? n * content.costs.expert_bytes : 0) - room;
-  }
   auto options = choosing(0);
   options.choose_precision = false;
   auto request = request_of(options);
@@ -288,7 +404,8 @@ BOOST_AUTO_TEST_CASE(plans_that_are_all_alike_need_no_trial) {
   const auto ready = setup::prepare(content, request, work);
   BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
   BOOST_TEST(!ready->trial_ms.has_value());
-  BOOST_TEST(ready->service.chosen.plan.experts.size() == static_cast<std::size_t>(n));
+  BOOST_TEST(ready->service.chosen.plan.experts.size() ==
+             content.profile.n_layers * content.profile.n_experts);
 
   // Where they differ, trials run the model.
   const auto spread = setup::prepare(
@@ -301,6 +418,40 @@ BOOST_AUTO_TEST_CASE(plans_that_are_all_alike_need_no_trial) {
   BOOST_REQUIRE(!spread.has_value());
   BOOST_TEST(spread.error().message.find("is not here") != std::string::npos,
              spread.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(
+    plans_that_differ_in_placement_residence_or_precision_are_tried_and_others_are_not) {
+  const auto tried = [](const setup::world& content, const std::string& strategy,
+                        double quality_percent) {
+    auto request = request_of(choosing(quality_percent));
+    request.strategy = strategy;
+    const auto counts = count_plans(content, request);
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(),
+                          strategy << ": " << (ready ? "" : ready.error().message));
+    BOOST_TEST(ready->trial_ms.has_value() == (counts.apart > 1));
+    const auto expected = counts.apart > 1
+                              ? fmt::format("trying {} plans of {}", counts.apart, strategy)
+                              : fmt::format("planning {}", strategy);
+    BOOST_TEST(work.now().phase == expected);
+    return counts;
+  };
+  const auto content = world_with(coarse_model());
+  BOOST_TEST(tried(content, "exact", 0).by_placement > 0u);
+  BOOST_TEST(tried(content, "random", 0).by_members > 0u);
+  auto narrow = with_room_at_the_first_alone(content);
+  const auto alike = tried(narrow, "exact", 0);
+  BOOST_TEST(alike.plans > 1u);
+  BOOST_TEST(alike.apart == 1u);
+  // By a rule that may read groups, a plan with some is like none without.
+  BOOST_TEST(tried(narrow, "drop", 0).by_groups > 0u);
+  // Servers that keep experts coarser, though they have no room for any.
+  for (auto& layer : narrow.profile.layers)
+    layer.copies = {
+        {precision::int4, std::vector<double>(narrow.profile.n_experts, 0.05), 0.1, 0.01}};
+  BOOST_TEST(tried(narrow, "ordermoe", -1).by_precision > 0u);
 }
 
 BOOST_AUTO_TEST_CASE(one_server_without_a_budget_needs_no_profile) {
