@@ -214,9 +214,12 @@ BOOST_AUTO_TEST_CASE(nodes_tell_of_every_decoded_position_what_was_chosen_and_of
                                       line.find("uncharged") == std::string::npos;
                              }) -
         changed.begin());
-    BOOST_REQUIRE(many < changed.size());
-    tell(changed, changed[many], 8);
-    refused(changed, "in a token frame of");
+    // Scored texts are decoded row by row, prompts go in chunks.
+    BOOST_TEST((many == changed.size()) == scores);
+    if (many < changed.size()) {
+      tell(changed, changed[many], 8);
+      refused(changed, "in a token frame of");
+    }
     // Where the header does not say so, nobody tells.
     changed = content;
     const std::string tells = "\"tells_choices\":true";
