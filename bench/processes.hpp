@@ -62,9 +62,9 @@ class processes {
                 fmt::format("ordermoe-bench-{}-{}", ::getpid(), options.port)) {
     run(fmt::format(
         "cluster up --model {} --cluster {} --dir {} --strategy {} --costs {} --threads 1 --port "
-        "{} > /dev/null",
+        "{} {} > /dev/null",
         options.model, options.cluster, folder_.string(), options.strategy, options.costs,
-        options.port));
+        options.port, further_words()));
     const setup::cluster_folder folder{folder_};
     const auto identity = take(setup::console_identity(folder));
     job work;
@@ -82,6 +82,12 @@ class processes {
   }
   processes(const processes&) = delete;
   processes& operator=(const processes&) = delete;
+
+  /// For `cluster up`, of whoever compares settings.
+  static const char* further_words() {
+    const char* words = std::getenv("ORDERMOE_UP");
+    return words != nullptr ? words : "";
+  }
 
   const std::filesystem::path& folder() const { return folder_; }
   const std::vector<std::unique_ptr<actors::cluster_client>>& clients() const { return clients_; }

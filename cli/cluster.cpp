@@ -85,6 +85,7 @@ void add_cluster(CLI::App& app) {
   command.footer("Example:\n  ordermoe cluster draw --servers 8 --seed 1 --out edge8.toml");
   set_body(command, [options] { return draw(*options); });
   add_cluster_processes(parent);
+  add_cluster_check(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -13,6 +14,12 @@ namespace ordermoe::cli {
 
 /// cluster up, start, status and down.
 void add_cluster_processes(CLI::App& parent);
+
+/// cluster check.
+void add_cluster_check(CLI::App& parent);
+
+/// That a node's certificate is in force for so many seconds more; below 0: not any more.
+std::string expiry_warning(const std::string& node, std::int64_t left_s);
 
 /// Starts every node and waits until all serve; where one does not, all are ended.
 result<void> start_cluster(const std::string& path, bool json);

@@ -66,7 +66,7 @@ node_end wait_for_end(actors::node& running, const node_file& file, const log_ou
     return stop_requested();
   };
   while (!pause()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     if (plans.look(running, pause)) return node_end::another_plan;
   }
   return node_end::asked;

@@ -20,11 +20,11 @@ class node_reader {
  public:
   node_reader(const toml::table& file, std::filesystem::path folder)
       : top_(file, "a node file",
-             {"version",      "name",         "cluster", "model",          "plan",
-              "profile",      "state",        "trace",   "listen",         "costs",
-              "kv_precision", "channel",      "threads", "most_positions", "load_period_ms",
-              "links",        "certificates", "member",  "rehearsal",      "drift",
-              "log",          "device"}),
+             {"version",      "name",         "cluster",     "model",          "plan",
+              "profile",      "state",        "trace",       "listen",         "costs",
+              "kv_precision", "channel",      "threads",     "most_positions", "load_period_ms",
+              "links",        "certificates", "member",      "rehearsal",      "drift",
+              "log",          "device",       "busy_poll_us"}),
         folder_(std::move(folder)) {}
 
   node_file read() {
@@ -48,6 +48,8 @@ class node_reader {
           static_cast<std::uint32_t>(top_.integer("most_positions", 0, 1 << 24));
     if (top_.find("load_period_ms") != nullptr)
       content_.load_period_ms = top_.number("load_period_ms", {0, 60'000});
+    if (top_.find("busy_poll_us") != nullptr)
+      content_.busy_poll_us = top_.number("busy_poll_us", {0, 10'000});
     if (top_.find("links") != nullptr) content_.measures_links = measures_links();
     read_certificates();
     if (top_.find("member") != nullptr) read_members();
@@ -220,6 +222,8 @@ std::string node_toml(const node_file& content) {
   if (!content.device.empty()) add("device", content.device);
   if (content.channel != "asio") add("channel", content.channel);
   if (!content.measures_links) add("links", "stated");
+  if (content.busy_poll_us != node_file{}.busy_poll_us)
+    text += fmt::format("busy_poll_us = {}\n", content.busy_poll_us);
   text += fmt::format("threads = {}\nmost_positions = {}\nload_period_ms = {}\n", content.threads,
                       content.most_positions, content.load_period_ms);
   text += "\n[certificates]\n";

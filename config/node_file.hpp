@@ -39,6 +39,8 @@ struct node_file {
   bool measures_links = true;
   std::vector<node_member> members;  ///< The other nodes.
   double load_period_ms = 5;         ///< Between looks whether waits changed; 0: none are told.
+  /// How long the thread that reads the network looks for more at most before it sleeps, where that pays; 0: it sleeps.
+  double busy_poll_us = 400;
   std::optional<rehearsal> rehearsed;
   drift_watch drift;
   log_choice log;  ///< `file` as it is meant from the working directory.

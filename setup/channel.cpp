@@ -26,14 +26,7 @@ net::connections_maker connections_of_folder(const std::string& folder) {
 
 std::vector<std::string> channel_warnings(const std::vector<node_file>& files) {
   std::vector<std::string> warnings;
-  const auto caf = std::ranges::find(files, "caf", &node_file::channel);
-  if (caf == files.end()) return warnings;
-  const auto asio = std::ranges::find(files, "asio", &node_file::channel);
-  if (asio != files.end())
-    warnings.push_back(
-        fmt::format("channel: {} has caf and {} asio, and they refuse each other; "
-                    "choose one for all nodes",
-                    caf->name, asio->name));
+  if (std::ranges::find(files, "caf", &node_file::channel) == files.end()) return warnings;
   warnings.push_back(
       "channel caf: CAF tells nobody whose certificate a peer has, so every holder of a "
       "certificate "

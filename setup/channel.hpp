@@ -20,7 +20,7 @@ net::revocation_use revocations_on(const std::string& channel);
 /// certificates alone, that of "asio".
 net::connections_maker connections_of_folder(const std::string& folder);
 
-/// What whoever chose their channel should know; empty: nothing. Where they differ, that too.
+/// What whoever chose their channel should know; empty: nothing.
 std::vector<std::string> channel_warnings(const std::vector<node_file>& files);
 
 }  // namespace ordermoe::setup

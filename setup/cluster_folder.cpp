@@ -70,6 +70,7 @@ node_file node_of(const cluster_folder& folder, const cluster_folder_contents& c
   file.threads = contents.threads;
   file.most_positions = contents.most_positions;
   file.load_period_ms = contents.load_period_ms;
+  file.busy_poll_us = contents.busy_poll_us;
   file.measures_links = contents.measures_links;
   file.rehearsed = contents.rehearsed;
   file.log = contents.log;

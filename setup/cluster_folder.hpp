@@ -53,7 +53,8 @@ struct cluster_folder_contents {
   std::size_t threads = 1;       ///< Of each node.
   std::uint32_t most_positions = 0;
   bool trace = false;
-  double load_period_ms = 5;
+  double load_period_ms = node_file{}.load_period_ms;
+  double busy_poll_us = node_file{}.busy_poll_us;
   bool measures_links = true;
   std::optional<rehearsal> rehearsed;
   log_choice log;  ///< Of every node; no file.

@@ -170,6 +170,7 @@ result<net::transport_options> transport_of(const node_file& file, const cluster
   if (!peers) return peers.error();
   options.peers = std::move(*peers);
   options.takes_clients = true;
+  options.busy_poll_ns = static_cast<std::int64_t>(file.busy_poll_us * 1e3);
   options.carried_by = connections_of(file.channel);
   return options;
 }
@@ -451,23 +452,6 @@ result<cluster_outlook> look_at_cluster(node_file file, const fs::path& model, j
   auto ready = prepare_as_made(*content, *plan, work);
   if (!ready) return ready.error();
   return cluster_outlook{std::move(ready->service), std::move(*shape), content->model_name};
-}
-
-result<void> check_reach(const std::vector<node_file>& files) {
-  const auto listens_to = [](const node_file& from, const node_file& to) {
-    const auto found = std::ranges::find(from.members, to.name, &node_member::name);
-    return found != from.members.end() && !found->address.empty() && !to.listen.empty();
-  };
-  for (std::size_t a = 0; a < files.size(); ++a)
-    for (std::size_t b = a + 1; b < files.size(); ++b)
-      if (!listens_to(files[a], files[b]) && !listens_to(files[b], files[a]))
-        return error{
-            errc::mismatch,
-            fmt::format("nodes {} and {}: neither has an address at which the other can "
-                        "dial it; give one of them `listen` and the other its `address`, by "
-                        "forwarding a port if need be",
-                        files[a].name, files[b].name)};
-  return {};
 }
 
 result<actors::node_options> prepare_node(const node_file& file, job& work) {

@@ -58,7 +58,4 @@ struct cluster_outlook {
 result<cluster_outlook> look_at_cluster(node_file file, const std::filesystem::path& model,
                                         job& work);
 
-/// Pairs of nodes of which neither can dial the other. Error: mismatch, naming the first and the remedy.
-result<void> check_reach(const std::vector<node_file>& files);
-
 }  // namespace ordermoe::setup

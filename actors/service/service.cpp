@@ -41,6 +41,8 @@ caf::actor_system_config& configure(caf::actor_system_config& config, run_mode m
   } else {
     config.set("scheduler.max-threads", std::max(2u, std::thread::hardware_concurrency()));
     config.set("work-stealing.moderate-poll-attempts", 0);
+    // An idle thread looks for others' work; what is its own wakes it at once.
+    config.set("work-stealing.relaxed-sleep-duration", caf::timespan{20'000'000});
     config.load<calm_scheduler>();
   }
   return config;

@@ -90,6 +90,7 @@ struct connections_options {
   std::int64_t silent_ns = 0;  ///< How long what was written may wait to be taken at the other end.
   std::int64_t dial_ns = 0;    ///< That an attempt to connect may take.
   dial_purpose dials_for = dial_purpose::session;
+  std::int64_t busy_poll_ns = 0;  ///< transport_options::busy_poll_ns.
 };
 
 class connections {

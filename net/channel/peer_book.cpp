@@ -33,8 +33,9 @@ std::uint64_t peer_book::random_life() {
 
 result<void> peer_book::begin() {
   const auto make = options_.carried_by ? options_.carried_by : tls_connections;
-  auto made =
-      make({options_.identity, 4 * options_.limits.dead_ns, dial_ns, options_.dials_for}, *this);
+  auto made = make({options_.identity, 4 * options_.limits.dead_ns, dial_ns, options_.dials_for,
+                    options_.busy_poll_ns},
+                   *this);
   if (!made) return made.error();
   connections_ = std::move(*made);
   for (std::size_t i = 0; i < options_.peers.size(); ++i) add_member(i);

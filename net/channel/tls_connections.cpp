@@ -2,6 +2,7 @@
 
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -15,6 +16,9 @@
 #include <chrono>
 #include <cstring>
 #include <utility>
+
+#include "net/channel/busy_poll.hpp"
+#include "net/channel/peer.hpp"
 
 namespace ordermoe::net {
 
@@ -176,7 +180,7 @@ class all_tls_connections final : public connections, public room_keeper {
     for (auto& acceptor : acceptors_) accept(*acceptor);
     thread_ = std::thread([this] {
       thread_id_ = std::this_thread::get_id();
-      io_.run();
+      run();
     });
   }
 
@@ -251,6 +255,31 @@ class all_tls_connections final : public connections, public room_keeper {
   }
 
  private:
+  /// Until it is halted.
+  void run() {
+    busy_poll waits(options_.busy_poll_ns);
+    while (!io_.stopped()) {
+      if (io_.poll() > 0) continue;
+      waits.begin(steady_ns());
+      const auto taken = waits.looks() ? times_taken() : 0;
+      std::size_t n = 0;
+      while (n == 0 && !io_.stopped() && waits.goes_on(steady_ns())) {
+        std::this_thread::yield();
+        n = io_.poll();
+      }
+      const bool others_ran = waits.looks() && times_taken() > taken;
+      if (n == 0) io_.run_one();
+      waits.end(steady_ns(), others_ran);
+    }
+  }
+
+  /// How often others were run in the calling thread's place though it did not sleep.
+  static long times_taken() {
+    rusage used{};
+    ::getrusage(RUSAGE_THREAD, &used);
+    return used.ru_nivcsw;
+  }
+
   tls_connection_ptr make(tcp::socket socket, std::unique_ptr<tls_channel> tls) {
     prepare(socket, options_.silent_ns);
     return std::make_shared<tls_connection>(std::move(socket), std::move(tls), *this);

@@ -42,6 +42,8 @@ struct transport_options {
   std::uint64_t boot = 1;         ///< Counts the starts of this end; a later one is larger.
   std::vector<agreement> agreed;  ///< Between nodes.
   session_limits limits;
+  /// How long the thread that reads looks for more at most before it sleeps, where that pays (busy_poll.hpp); 0: it sleeps.
+  std::int64_t busy_poll_ns = 0;
   /// What carries the bytes; left out: TLS over TCP (tls_connections.hpp). Nodes that meet must have the same.
   connections_maker carried_by;
 };

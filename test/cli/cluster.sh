@@ -46,6 +46,9 @@ expect "hosts are prepared" 0 's2 +dials only' "${prepare[@]}" --address s0=10.0
 expect "what is prepared belongs together" 0 's2 +[0-9]+ +[0-9.]+ +-$' "$ordermoe" cluster check --dir hosts
 expect "one node alone" 0 '"weight_bytes": [1-9]' "$ordermoe" cluster check --config hosts/nodes/s1/node.toml --json
 expect "a check is of something" 2 '--config FILE for one node, or --dir DIR' "$ordermoe" cluster check
+printf '\n[drift]\nhalf_life_s = 60\n' >>hosts/nodes/s2/node.toml
+expect "what all nodes have alike is compared" 2 'drift.half_life_s: node s0 has 1800 and node s2 60' "$ordermoe" cluster check --dir hosts
+sed -i '/^\[drift\]/,$d' hosts/nodes/s2/node.toml
 sed -i 's/^listen = .*/listen = []/' hosts/nodes/s1/node.toml
 expect "a pair that cannot meet is named" 2 'nodes s1 and s2: neither has an address' "$ordermoe" cluster check --dir hosts
 sed -i 's/^name = "s1"/name = "s9"/' hosts/nodes/s1/node.toml

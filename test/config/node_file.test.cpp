@@ -74,6 +74,7 @@ void check_same(const node_file& a, const node_file& b) {
   BOOST_TEST(a.threads == b.threads);
   BOOST_TEST(a.most_positions == b.most_positions);
   BOOST_TEST(a.load_period_ms == b.load_period_ms);
+  BOOST_TEST(a.busy_poll_us == b.busy_poll_us);
   BOOST_TEST((a.rehearsed == b.rehearsed));
   BOOST_REQUIRE_EQUAL(a.members.size(), b.members.size());
   for (std::size_t i = 0; i < a.members.size(); ++i) {
@@ -201,6 +202,27 @@ BOOST_AUTO_TEST_CASE(how_the_log_is_written_is_read_and_written_and_refused) {
               again->log.file == told->log.file));
   for (const auto* line : {"level = \"loud\"", "format = \"xml\"", "file = \"\"", "colour = 1"})
     BOOST_TEST(!place.read(berlin + "\n[log]\n" + line + "\n").has_value(), line);
+}
+
+BOOST_AUTO_TEST_CASE(
+    how_long_a_thread_looks_for_frames_is_read_and_written_and_held_to_its_bounds) {
+  const folder place;
+  const auto usual = place.read(berlin);
+  BOOST_REQUIRE(usual.has_value());
+  BOOST_TEST(usual->busy_poll_us == 400);
+  const auto never =
+      place.read(replaced(berlin, "threads = 4\n", "threads = 4\nbusy_poll_us = 0\n"));
+  BOOST_REQUIRE_MESSAGE(never, (never ? "" : never.error().message));
+  BOOST_TEST(never->busy_poll_us == 0);
+  const auto again = place.read(node_toml(*never));
+  BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().message));
+  check_same(*again, *never);
+  for (const auto* bad : {"-1", "10001", "\"long\"", "nan"})
+    BOOST_TEST(!place
+                    .read(replaced(berlin, "threads = 4\n",
+                                   std::string("threads = 4\nbusy_poll_us = ") + bad + "\n"))
+                    .has_value(),
+               bad);
 }
 
 BOOST_AUTO_TEST_CASE(a_rehearsal_is_read_and_written_and_held_to_its_bounds) {
