@@ -5,8 +5,6 @@
 
 namespace {
 
-using ordermoe::net::busy_poll;
-
 constexpr std::int64_t us = 1'000;
 constexpr std::int64_t most_ns = 400 * us;
 
@@ -35,13 +33,13 @@ struct thread {
     return looks;
   }
 
-  busy_poll waits;
+  ordermoe::net::busy_poll waits;
   std::int64_t now_ns = 1'000'000 * us;
 };
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(busy_polls)
+BOOST_AUTO_TEST_SUITE(busy_poll)
 
 BOOST_AUTO_TEST_CASE(a_thread_looks_until_something_comes_where_waits_were_short_of_late) {
   thread one(most_ns);
