@@ -66,7 +66,7 @@ std::size_t device_thread::n_waiting() {
 
 rehearsal_figures device_thread::rehearsed_so_far() {
   const std::lock_guard lock(mutex_);
-  return figures_;
+  return charged_.figures();
 }
 
 void device_thread::run() {
@@ -76,7 +76,6 @@ void device_thread::run() {
   const model::team_scope scope(&team);
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (waiting_.empty()) free_since_ns_ = -1;
     if (turns_ && (!has_work() || claimed_) && turns_->holds()) {
       lock.unlock();
       turns_->write(0);
@@ -149,15 +148,14 @@ bool device_thread::help(caf::execution_unit* unit) {
 
 void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit) {
   auto next = waiting_.take();
-  const auto free_since = std::exchange(free_since_ns_, -1);
-  next->start_ns = free_since >= 0 ? free_since : clock_ns();
   running_ = true;
-  running_until_ns_ = next->start_ns + dilated(charge_(*next));
+  begin(*next);
   lock.unlock();
+  const auto worked_before = rehearsed_ ? processor_ns() : 0;
   tensors_.run(*next);
   next->end_ns = clock_ns();
   lock.lock();
-  if (rehearsed_) sit_out(lock, *next);
+  if (rehearsed_) sit_out(lock, *next, processor_ns() - worked_before);
   running_ = false;
   note_time(next->end_ns - next->start_ns);
   const bool more = has_work();
@@ -178,30 +176,37 @@ void device_thread::note_time(std::int64_t took_ns) {
   recent_ns_ += (std::min(took_ns, 2 * recent_ns_ + least_ns) - recent_ns_) / 8;
 }
 
-/// Sleeps end late, by much the same each time: they are asked to end so much sooner, and what is left then is short.
-void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content) {
-  constexpr std::int64_t most_lead_ns = 100'000;
-  const auto due = running_until_ns_;
-  ++figures_.batches;
-  figures_.charged_ns += due - content.start_ns;
-  if (content.end_ns > due) {
-    ++figures_.exceeded;
-    figures_.exceeded_ns += content.end_ns - due;
-    figures_.most_exceeded_ns = std::max(figures_.most_exceeded_ns, content.end_ns - due);
+/// Lock held.
+void device_thread::begin(batch& next) {
+  const auto charge_ns = dilated(charge_(next));
+  if (!rehearsed_) {
+    next.start_ns = clock_ns();
+    running_until_ns_ = next.start_ns + charge_ns;
     return;
   }
-  const auto at =
-      std::chrono::steady_clock::time_point() + std::chrono::nanoseconds(due - lead_ns_);
-  wake_.wait_until(lock, at, [this] { return stopping_; });
+  charged_.begin(asked_ns_, charge_ns);
+  // The next one was asked for by now, if there is one.
+  asked_ns_ = clock_ns();
+  next.start_ns = charged_.start_ns();
+  running_until_ns_ = charged_.due_ns();
+}
+
+void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content,
+                            std::int64_t worked_ns) {
+  using std::chrono::steady_clock;
+  if (content.end_ns < charged_.sleep_until_ns()) {
+    const auto until =
+        steady_clock::time_point() + std::chrono::nanoseconds(charged_.sleep_until_ns());
+    wake_.wait_until(lock, until, [this] { return stopping_; });
+    charged_.woke(clock_ns());
+  }
   lock.unlock();
-  const auto woke = clock_ns();
-  lead_ns_ += (std::min(most_lead_ns, woke - (due - lead_ns_)) - lead_ns_) / 8;
-  auto now = woke;
-  for (; now < due && now - woke < most_lead_ns; now = clock_ns()) std::this_thread::yield();
+  const auto since = clock_ns();
+  auto now = since;
+  for (; now < charged_.due_ns() && now - since < rehearsed_clock::most_lead_ns; now = clock_ns())
+    std::this_thread::yield();
   lock.lock();
-  figures_.late_ns += std::max<std::int64_t>(0, now - due);
-  content.end_ns = due;
-  if (!waiting_.empty()) free_since_ns_ = due;
+  content.end_ns = charged_.end(now, worked_ns);
 }
 
 /// While a batch waits. Waking another thread for the rest would take as long as the least of these, and keep this one; and

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/device/device.hpp"
+#include "actors/device/rehearsed_clock.hpp"
 #include "actors/protocol/cluster_seat.hpp"
 #include "actors/protocol/status.hpp"
 #include "actors/scheduling/caf.hpp"
@@ -35,9 +36,8 @@
 /// of a batch and the next batch that it leads to. Where another batch waits meanwhile, what takes
 /// longer than waking a thread would is left to the system's.
 ///
-/// In a rehearsal a batch ends, and its result is told, no sooner than its charge allows: the thread sleeps for what is left.
-/// A batch that waited meanwhile counts as begun when the one before was charged to end, so that waking late does not
-/// add up. Nobody helps then: who reads the network must not sleep.
+/// In a rehearsal a batch ends, and its result is told, no sooner than its charge allows: the thread sleeps for what is left
+/// (rehearsed_clock.hpp). Nobody helps then: who reads the network must not sleep.
 namespace ordermoe::actors {
 
 /// Whoever makes one keeps it until every actor of the system that can reach it is done. LibTorch
@@ -63,7 +63,9 @@ class device_thread final : public caf::execution_unit {
   void queue(Change change) {
     {
       const std::lock_guard lock(mutex_);
+      const bool asks = waiting_.empty();
       change(waiting_);
+      if (rehearsed_ && asks) asked_ns_ = clock_ns();
       if (waiting_.empty() || (helper_ == std::this_thread::get_id() && may_help()) || !must_wake())
         return;
     }
@@ -107,8 +109,10 @@ class device_thread final : public caf::execution_unit {
                ? static_cast<std::int64_t>(static_cast<double>(charged_ns) * rehearsed_->dilation)
                : charged_ns;
   }
-  /// Until the charge of the batch that has run is over; end_ns is as charged then, or later where it took longer.
-  void sit_out(std::unique_lock<std::mutex>& lock, batch& content);
+  /// Lock held. It starts now, or started before as charged.
+  void begin(batch& next);
+  /// Until the charge of the batch that has run is over; that took worked_ns of a processor.
+  void sit_out(std::unique_lock<std::mutex>& lock, batch& content, std::int64_t worked_ns);
   /// The first batch that waits; its result goes to the owner, which runs on `unit`. The device is claimed.
   void compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit);
   /// Lock held. Of a batch.
@@ -132,10 +136,9 @@ class device_thread final : public caf::execution_unit {
   bool claimed_ = false;  ///< One thread at a time uses the tensors.
   std::thread::id helper_;
   std::int64_t recent_ns_ = 0;  ///< What batches took lately.
-  rehearsal_figures figures_;
-  std::int64_t lead_ns_ = 0;  ///< By which sleeps ended late of late.
-  std::int64_t free_since_ns_ =
-      -1;  ///< The end of the batch before, where the next one waited for it; -1: none did.
+  rehearsed_clock charged_;
+  std::int64_t asked_ns_ =
+      0;  ///< When the first of those that wait was asked for, where none waited; rehearsed.
   bool running_ = false;
   std::int64_t running_until_ns_ = 0;  ///< Expected end of the running batch.
   bool asleep_ = false;

@@ -82,7 +82,8 @@ struct rehearsal_figures {
   std::uint64_t exceeded = 0;         ///< Batches that took longer than their charge.
   std::int64_t exceeded_ns = 0;       ///< By so much, all of them.
   std::int64_t most_exceeded_ns = 0;  ///< And one of them.
-  std::int64_t late_ns = 0;           ///< That sleeps ended late, all of them.
+  /// That results were told late since sleeps ended late, less what later batches made up for.
+  std::int64_t late_ns = 0;
   rehearsal_figures& operator+=(const rehearsal_figures& more) {
     batches += more.batches;
     charged_ns += more.charged_ns;
