@@ -203,7 +203,7 @@ void device_thread::sit_out(std::unique_lock<std::mutex>& lock, batch& content,
   lock.unlock();
   const auto since = clock_ns();
   auto now = since;
-  for (; now < charged_.due_ns() && now - since < rehearsed_clock::most_lead_ns; now = clock_ns())
+  for (; now < charged_.due_ns() && now - since < sleep_lead::most_ns; now = clock_ns())
     std::this_thread::yield();
   lock.lock();
   content.end_ns = charged_.end(now, worked_ns);

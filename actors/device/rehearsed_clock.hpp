@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "actors/protocol/status.hpp"
+#include "config/sleep_lead.hpp"
 
 /// When the batches of a rehearsed device begin and end. Its thread sleeps for what is left of a batch's charge, and
 /// threads are woken late, for a batch that was asked for and from that sleep, and share processors with others. A device of the
@@ -30,15 +31,10 @@ class rehearsed_clock {
   /// When its result is to be told; it may be past.
   std::int64_t due_ns() const { return start_ns_ + charge_ns_; }
 
-  /// Sleeps end late, by much the same each time: when one should be asked to end.
-  std::int64_t sleep_until_ns() const { return due_ns() - lead_ns_; }
+  /// When its sleep should be asked to end.
+  std::int64_t sleep_until_ns() const { return due_ns() - lead_.ns(); }
   /// What was asked to end then ended at now_ns.
-  void woke(std::int64_t now_ns) {
-    lead_ns_ +=
-        (std::clamp<std::int64_t>(now_ns - sleep_until_ns(), 0, most_lead_ns) - lead_ns_) / 8;
-  }
-  /// How long the rest may take, awake.
-  static constexpr std::int64_t most_lead_ns = 100'000;
+  void woke(std::int64_t now_ns) { lead_.woke(sleep_until_ns(), now_ns); }
 
   /// Its result is told at now_ns; computing it took worked_ns of a processor. When it counts as ended.
   std::int64_t end(std::int64_t now_ns, std::int64_t worked_ns) {
@@ -69,7 +65,7 @@ class rehearsed_clock {
   std::int64_t free_ns_ = 0;  ///< Since when the device is, as charged.
   std::int64_t told_ns_ = 0;  ///< When the latest result was told.
   std::int64_t owed_ns_ = 0;  ///< By which it was told too late.
-  std::int64_t lead_ns_ = 0;  ///< By which sleeps ended late of late.
+  sleep_lead lead_;
   rehearsal_figures figures_;
 };
 

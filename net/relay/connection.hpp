@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "net/relay/arrival.hpp"
 #include "net/relay/shaper.hpp"
 
 /// Two sockets of a relay, a shaper each way, and what ends them. On the thread of their io_context alone.
@@ -17,7 +18,7 @@
 /// passed; a side that breaks, likewise, but then everything is closed. What cannot be written any more is dropped.
 namespace ordermoe::net {
 
-class connection : public std::enable_shared_from_this<connection> {
+class relayed_connection : public std::enable_shared_from_this<relayed_connection> {
  public:
   using links = std::array<link, n_directions>;
   /// Something happened after which the owner shall pump() this direction of all connections.
@@ -25,7 +26,8 @@ class connection : public std::enable_shared_from_this<connection> {
 
   /// `near`: accepted. `number`: the connection's, for the seed of what is flipped. The owner, and with it the links,
   /// must outlive the io_context's last handler.
-  connection(boost::asio::ip::tcp::socket near, links& of, std::uint64_t number, changed tell);
+  relayed_connection(boost::asio::ip::tcp::socket near, links& of, std::uint64_t number,
+                     changed tell);
 
   /// Dials the target. Until that is there nothing is read; where it is not, the near side is reset.
   void open(const boost::asio::ip::tcp::endpoint& target, std::function<void()> unreached);
@@ -51,6 +53,7 @@ class connection : public std::enable_shared_from_this<connection> {
     std::vector<char> in;               ///< What is being read.
     std::string out;                    ///< What is being written.
     std::optional<std::uint64_t> left;  ///< Bytes until the connection is closed.
+    std::int64_t read_ns = 0;           ///< When the latest of it came.
     bool reading = false, writing = false;
     bool ended = false;     ///< Nothing more comes in.
     bool broken = false;    ///< That was by an error.
@@ -65,7 +68,8 @@ class connection : public std::enable_shared_from_this<connection> {
 
   void dialled(const error_code& problem, const std::function<void()>& unreached);
   void read(direction of);
-  void was_read(direction of, const error_code& problem, std::size_t n_bytes);
+  void can_read(direction of, std::size_t most, error_code problem);
+  void was_read(direction of, const error_code& problem, const arrival& got);
   void write(direction of, std::int64_t now_ns);
   void was_written(direction of, const error_code& problem, std::size_t n_bytes);
   void finish(direction of);
