@@ -236,9 +236,13 @@ class tables::many_decision {
         if (slot.loss[e] <= left_ && (apart_ ? !is_target(e) : e != targets_[j]))
           list.add({slot.loss[e], e}, count_);
     };
+    // Who shares another slot's expert keeps to the rule as well.
+    const auto lost = [&](std::size_t j, std::size_t m, std::uint32_t e) {
+      return e == targets_[j] || m == query_.server ? loss(j, m, e) : forbidden;
+    };
     server_mask useful = server_bit(query_.server);
     for (std::size_t j = 0; j < count_; ++j) useful |= facts_.hosts[targets_[j]];
-    found_ways ways(find, losses(), of_.n_servers_);
+    found_ways ways(find, lost, of_.n_servers_);
     search_all(ways, useful, 0);
   }
 

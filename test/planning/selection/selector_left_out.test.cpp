@@ -305,6 +305,29 @@ BOOST_AUTO_TEST_CASE(more_slots_and_look_ahead_keep_hosts_and_budgets) {
   BOOST_TEST(n_left_out > 40u);
 }
 
+BOOST_AUTO_TEST_CASE(slots_that_may_share_an_expert_keep_to_here_or_target) {
+  std::size_t n_shared = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    random_stream random(seed, 45);
+    const shape of{4, 2, 6, 3};
+    const auto w = draw_world(random, of);
+    auto policy = policy_of(candidate_rule::here_or_target, random.uniform(100, 20'000));
+    policy.distinct = false;
+    const auto budget = static_cast<loss_units>(random.uniform(1e8, 2e9));
+    const auto tables = built(w, policy, budget, look_ahead_keys::experts);
+    const asked one(random, w, *tables, of, budget);
+    const auto made = tables->select(one.query);
+    for (std::size_t j = 0; j < made.n_slots; ++j) {
+      const auto& slot = made.slots[j];
+      if (slot.expert != one.query.slots[j].target)
+        BOOST_TEST(slot.server == one.query.server, "seed " << seed << ": " << shown(made));
+      for (std::size_t i = 0; i < j; ++i)
+        n_shared += made.slots[i].expert == slot.expert && made.slots[i].server == slot.server;
+    }
+  }
+  BOOST_TEST(n_shared > 20u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe::planning
