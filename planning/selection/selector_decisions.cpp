@@ -272,7 +272,8 @@ void tables::search_two(const step_query& step, std::size_t position, outcome& b
           second = t;
         }
       });
-      if (prune && !executed) {
+      // Of slots that run apart two cheaper options may be copies of one expert, which the other slot may run.
+      if (prune && !executed && (!policy_.distinct || precisions_.size() == 1)) {
         for (; settled != out && settled->loss < choice.loss; ++settled) {
           if (settled->both < beaten) {
             beaten_twice = beaten;

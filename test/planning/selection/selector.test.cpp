@@ -120,6 +120,54 @@ BOOST_AUTO_TEST_CASE(tables_equal_the_direct_recursion_on_a_thousand_instances) 
                              << " values equal; " << n_refused << " residencies refused");
 }
 
+// Both ways that lose less and are back sooner than expert 2 are copies of expert 1, which the other slot runs.
+BOOST_AUTO_TEST_CASE(coarser_copies_of_one_expert_hide_no_other) {
+  auto w = row_world(1, 2);
+  w.experts.n_experts = w.placed.n_experts = 3;
+  auto& layer = w.experts.layers[0];
+  layer.activation = {0.4, 0.4, 0.2};
+  layer.mean_gate = {0.5, 0.5, 0.5};
+  layer.router_logit = layer.token_gate_regret = matrix(3, 3, -1);
+  for (std::size_t e = 0; e < 3; ++e) layer.router_logit(e, e) = 1;
+  layer.router_logit(0, 1) = layer.router_logit(1, 0) = 0.8;
+  layer.router_logit(0, 2) = layer.router_logit(2, 0) = 0.6;
+  layer.copies = {{precision::int8, {0.1, 0.1, 0.1}, 0.1, 0}};
+  auto& costs = w.costs;
+  costs.n_servers = w.placed.n_servers = 4;
+  costs.hidden_ns.assign(16, 60'000);
+  const double away[] = {0, 1000, 50'000, 2500};
+  for (std::size_t m = 0; m < 4; ++m) {
+    costs.hidden_ns[m * 5] = 0;
+    costs.hidden_ns[m] = costs.hidden_ns[4 * m] = away[m];
+  }
+  costs.message_ns = costs.kv_ns = costs.hidden_ns;
+  costs.expert_ns.assign(4, 1000);
+  costs.attention_ns = costs.head_ns = {0, 0, 0, 0};
+  costs.expert_precision = {precision::stored, precision::int8, precision::stored,
+                            precision::stored};
+  w.placed.experts.clear();
+  for (const auto& [server, expert] : {std::pair{0u, 1u}, {1u, 1u}, {2u, 0u}, {3u, 2u}})
+    w.placed.experts.push_back({server_id{server}, layer_id{0u}, expert_id{expert}});
+  w.placed.residence.assign(4, residency{{1}});
+
+  auto policy = plain_policy(candidate_rule::any, 1);
+  policy.calibrated = true;
+  policy.distinct = true;
+  policy.omega_quality = 0.1;
+  const auto tables = built(w, policy, 300'000'000);
+  std::vector<loss_units> first(3), second(3);
+  tables->slot_losses(0, 0, 0.5f, {}, first);
+  tables->slot_losses(0, 1, 0.5f, {}, second);
+  const slot_query slots[] = {{0, 0.5f, first}, {1, 0.5f, second}};
+  decision_query query;
+  query.slots = slots;
+  query.budget_left = 300'000'000;
+  const auto made = tables->select(query);
+  BOOST_TEST(made.time_ns == 6000);
+  BOOST_TEST((made.slots[0] == slot_choice{3, 2, 100'000'000}), shown(made));
+  BOOST_TEST((made.slots[1] == slot_choice{0, 1, 0}), shown(made));
+}
+
 BOOST_AUTO_TEST_CASE(the_recursion_gives_the_same_with_and_without_remembering) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     random_stream random(seed, 7);
