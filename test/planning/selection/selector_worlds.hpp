@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,18 @@ inline std::vector<std::vector<std::uint32_t>> subsets(std::size_t n, std::size_
     if (members.size() == size) found.push_back(members);
   }
   return found;
+}
+
+/// Some of the sets that `subsets` would list, where those are too many to be listed.
+inline std::vector<std::vector<std::uint32_t>> some_subsets(random_stream& random, std::size_t n,
+                                                            std::size_t size) {
+  std::set<std::vector<std::uint32_t>> found;
+  for (const auto wanted = 4 + random.below(9); found.size() < wanted;) {
+    std::set<std::uint32_t> members;
+    while (members.size() < size) members.insert(static_cast<std::uint32_t>(random.below(n)));
+    found.emplace(members.begin(), members.end());
+  }
+  return {found.begin(), found.end()};
 }
 
 inline std::vector<double> distribution(random_stream& random, std::size_t n) {
@@ -74,8 +87,9 @@ inline layer_profile draw_layer(random_stream& random, const shape& of) {
       layer.token_gate_regret(i, j) = number(random, -0.1, 0.6);
     }
   layer.mean_gate.assign(n, 1.0 / static_cast<double>(of.top_k));
-  auto sets = subsets(n, of.top_k);
-  while (sets.size() > 1 && (sets.size() > 8 || random.below(3) == 0))
+  constexpr std::size_t most_listed = 20;
+  auto sets = n <= most_listed ? subsets(n, of.top_k) : some_subsets(random, n, of.top_k);
+  while (sets.size() > 1 && (sets.size() > (n <= most_listed ? 8 : 16) || random.below(3) == 0))
     sets.erase(sets.begin() + static_cast<std::ptrdiff_t>(random.below(sets.size())));
   auto frequency = distribution(random, sets.size());
   std::sort(frequency.rbegin(), frequency.rend());
