@@ -136,9 +136,11 @@ decision decide(const selection_tables& tables, const token& t, std::size_t top_
   const auto n = t.probabilities.size();
   std::array<slot_query, max_slots> slots;
   for (std::size_t j = 0; j < top_k; ++j) {
+    slots[j] = {t.targets[j], t.gates[j], {}};
+    if (!tables.reads_losses()) continue;
     const auto own = losses.subspan(j * n, n);
     tables.slot_losses(t.layer, t.targets[j], t.gates[j], t.probabilities, own);
-    slots[j] = {t.targets[j], t.gates[j], own};
+    slots[j].loss = own;
   }
   decision_query query;
   query.layer = t.layer;

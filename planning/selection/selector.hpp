@@ -157,8 +157,9 @@ struct selection_policy {
 struct slot_query {
   std::uint32_t target = 0;
   float gate = 0;
-  std::span<const loss_units> loss;  ///< [E] loss of running each expert instead; `forbidden` where
-                                     ///< it may not. May be empty with candidate_rule::exact.
+  /// [E] loss of running each expert instead, as slot_losses tells it; `forbidden` where it may not. May be
+  /// empty where the tables do not read it.
+  std::span<const loss_units> loss;
 };
 
 struct decision_query {
@@ -218,6 +219,10 @@ class selection_tables {
   virtual void slot_losses(std::size_t layer, std::uint32_t target, float gate,
                            std::span<const float> probabilities,
                            std::span<loss_units> losses) const = 0;
+
+  /// Whether decisions read slot_query::loss. Where not, they make what they need of it themselves, from the router's
+  /// probabilities: of many experts a decision asks for few.
+  virtual bool reads_losses() const { return true; }
 
   /// The best decision. No allocation; thread-safe.
   virtual decision select(const decision_query& query) const = 0;

@@ -183,7 +183,7 @@ class tables::leaving_decision {
       if (((residences >> n) & 1u) == 0) continue;
       const double time = links[n * of_.n_servers_ + query.server];
       const double cost = of_.per_ns_ * (time + table_.later[i]) +
-                          table_.low[i * of_.n_bins_ + of_.bin_of(query.budget_left)];
+                          table_.low[of_.bin_of(query.budget_left) * table_.next.size() + i];
       if (std::tie(made.cost, made.time_ns) <= std::tie(cost, time)) continue;
       made.residence = n;
       made.time_ns = time;

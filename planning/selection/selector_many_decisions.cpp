@@ -2,10 +2,16 @@
 
 #include <tuple>
 
+#include "planning/selection/ranked_ways.hpp"
 #include "planning/selection/selector_tables.hpp"
 #include "planning/selection/slot_ways.hpp"
 
-/// Decisions where experts are too many for sets of them to be keys.
+/// Decisions where experts are too many for sets of them to be keys: for each next residence a sweep (slot_sweep.hpp)
+/// meets ways to run the slots, and the best one is kept.
+///
+/// A sweep ends where the time of its next place alone, with the least that follows, costs more than what is known. What it meets
+/// may be back before that place is open, so that where a sweep ends may matter: residences are swept in a fixed
+/// order, and left out only where nothing that they hold can be better.
 namespace ordermoe::planning::selection {
 
 namespace {
@@ -24,18 +30,14 @@ class tables::many_decision {
   many_decision(const tables& of, const decision_query& query)
       : of_(of),
         query_(query),
-        facts_(of.layers_[query.layer]),
-        table_(of.residencies_[of.residency_of_[query.access]].layers[query.layer]),
+        now_(of.situation_of(query)),
+        facts_(now_.facts),
+        table_(now_.table),
+        n_next_(table_.next.size()),
         count_(query.slots.size()),
-        apart_(of.policy_.distinct && of.policy_.candidates != candidate_rule::router_restricted),
-        left_(of.token_budget_ == 0 ? 0 : std::max<loss_units>(0, query.budget_left)),
-        links_(of.links_of(query)),
-        per_unit_(of.per_unit_ * query.price_scale),
+        apart_(of.runs_apart()),
         share_(1 / static_cast<double>(query.slots.size())) {
     for (std::size_t j = 0; j < count_; ++j) targets_[j] = query.slots[j].target;
-    const bool waits = !query.wait_ns.empty();
-    for (std::size_t m = 0; m < of.n_servers_; ++m)
-      ready_[m] = link(query.server, m) + (waits ? static_cast<double>(query.wait_ns[m]) : 0);
   }
 
   decision make() {
@@ -57,7 +59,7 @@ class tables::many_decision {
         break;
       case candidate_rule::group:
       case candidate_rule::any:
-        if (ranks_alike())
+        if (of_.ranks_alike() && query_.probabilities.size() == of_.n_experts_)
           search_ranked();
         else
           search_listed();
@@ -77,43 +79,43 @@ class tables::many_decision {
   }
 
  private:
-  double link(std::size_t from, std::size_t to) const { return links_[to * of_.n_servers_ + from]; }
+  double link(std::size_t from, std::size_t to) const {
+    return now_.links[to * of_.n_servers_ + from];
+  }
+  double lost(loss_units loss) const { return now_.per_unit * static_cast<double>(loss); }
 
   /// Mean of W over experts, after this layer at the i-th residence.
   double onward(const std::uint32_t* experts, std::size_t i, std::size_t bin) const {
-    const double* w = table_.w.data() + i * of_.n_bins_ + bin;
+    const double* w = table_.w.data() + bin * n_next_ + i;
     if (table_.key_stride == 0) return *w;
     double sum = 0;
     for (std::size_t j = 0; j < count_; ++j) sum += w[experts[j] * table_.key_stride];
     return share_ * sum;
   }
 
+  /// The sum of the slots' own times: experts at a server run one after the other, those that slots share once.
   double work_of(const slot_assignment& slots, std::size_t n) const {
-    double work = 0;
+    std::array<std::uint8_t, 64> runs{};
     for (std::size_t j = 0; j < count_; ++j) {
-      const auto m = slots.servers[j];
-      unsigned runs = 0;
-      for (std::size_t i = 0; i < count_; ++i) {
-        bool is_new = slots.servers[i] == m;
-        for (std::size_t h = 0; is_new && h < i; ++h)
-          is_new = slots.servers[h] != m || slots.experts[h] != slots.experts[i];
-        runs += is_new ? 1 : 0;
-      }
-      work += ready_[m] + static_cast<double>(runs) * of_.costs_.expert_ns[m] + link(m, n);
+      bool is_new = true;
+      for (std::size_t i = 0; !apart_ && i < j; ++i)
+        is_new &= slots.servers[i] != slots.servers[j] || slots.experts[i] != slots.experts[j];
+      runs[slots.servers[j]] += is_new ? 1 : 0;
     }
+    double work = 0;
+    for (std::size_t j = 0; j < count_; ++j)
+      work += of_.back(now_, slots.servers[j], n, static_cast<double>(runs[slots.servers[j]]));
     return work;
   }
 
   void offer(const slot_assignment& slots, double stays, std::size_t position, double time) {
-    const std::size_t n = table_.next[position];
-    const auto bin = of_.bin_of(left_ - slots.loss);
+    const auto bin = of_.bin_of(now_.left - slots.loss);
     const double cost = of_.per_ns_ * (std::max(stays, time) + table_.later[position]) +
-                        per_unit_ * static_cast<double>(slots.loss) +
-                        onward(slots.experts.data(), position, bin);
+                        lost(slots.loss) + onward(slots.experts.data(), position, bin);
     const auto worth = std::tuple(cost, slots.loss, time);
     const auto known = std::tuple(best_.cost, best_.slots.loss, best_.time);
     if (worth > known) return;
-    const double work = work_of(slots, n);
+    const double work = work_of(slots, table_.next[position]);
     if (worth == known &&
         std::tie(work, position, slots.servers, slots.experts) >=
             std::tie(best_.work, best_.position, best_.slots.servers, best_.slots.experts))
@@ -121,13 +123,14 @@ class tables::many_decision {
     best_ = {slots, cost, time, work, position};
   }
 
-  /// least: no choice loses less. lowest: the least that loss and look-ahead cost there.
+  /// least: no choice loses less.
   template <class Ways>
-  void sweep_to(Ways& ways, server_mask useful, loss_units least, double lowest, std::size_t i) {
+  void sweep_to(Ways& ways, server_mask useful, loss_units least, std::size_t i) {
     const std::size_t n = table_.next[i];
     const double stays = link(query_.server, n), later = table_.later[i];
+    const double lowest = low_[i] + lost(least);
     std::array<double, 64> first_ns;
-    for (std::size_t m = 0; m < of_.n_servers_; ++m) first_ns[m] = ready_[m] + link(m, n);
+    for (std::size_t m = 0; m < of_.n_servers_; ++m) first_ns[m] = now_.ready[m] + link(m, n);
     slot_sweep sweep(ways, count_, useful, facts_.hosts.data(), apart_, first_ns.data(),
                      of_.costs_.expert_ns.data());
     double at = stays;
@@ -143,7 +146,7 @@ class tables::many_decision {
       if (!pending || !sweep.is_complete()) continue;
       if (opens <= at && sweep.now().loss != least) continue;
       pending = false;
-      if (sweep.now().loss > left_) continue;
+      if (sweep.now().loss > now_.left) continue;
       offer(sweep.now(), stays, i, sweep.time(stays));
     }
   }
@@ -152,27 +155,96 @@ class tables::many_decision {
   template <class Ways>
   void search_all(Ways& ways, server_mask useful, loss_units least) {
     const auto& next = table_.next;
-    const auto lowest_bin = of_.bin_of(left_ - least);
-    std::array<double, 64> lowest, bound;
-    for (std::size_t i = 0; i < next.size(); ++i) {
-      lowest[i] = table_.low[i * of_.n_bins_ + lowest_bin] + per_unit_ * static_cast<double>(least);
-      bound[i] = of_.per_ns_ * (link(query_.server, next[i]) + table_.later[i]) + lowest[i];
-    }
+    low_ = table_.low.data() + of_.bin_of(now_.left - least) * n_next_;
+    find_least(ways, useful);
     const auto asked = table_.next_mask & query_.residences;
     const auto residences = asked != 0 ? asked : table_.next_mask;
-    std::size_t first = next.size();
-    for (std::size_t i = 0; i < next.size(); ++i)
-      if (((residences >> next[i]) & 1u) != 0 && (first == next.size() || bound[i] < bound[first]))
+    std::array<double, 64> bound;
+    std::size_t first = n_next_;
+    for (std::size_t i = 0; i < n_next_; ++i) {
+      bound[i] =
+          of_.per_ns_ * (link(query_.server, next[i]) + table_.later[i]) + (low_[i] + lost(least));
+      if (((residences >> next[i]) & 1u) != 0 && (first == n_next_ || bound[i] < bound[first]))
         first = i;
-    if (first == next.size()) return;
-    sweep_to(ways, useful, least, lowest[first], first);
-    for (std::size_t i = 0; i < next.size(); ++i)
-      if (i != first && ((residences >> next[i]) & 1u) != 0 && bound[i] <= best_.cost)
-        sweep_to(ways, useful, least, lowest[i], i);
+    }
+    if (first == n_next_) return;
+    sweep_to(ways, useful, least, first);
+    for (std::size_t i = 0; i < n_next_; ++i)
+      if (i != first && ((residences >> next[i]) & 1u) != 0 && bound[i] <= best_.cost &&
+          !is_beaten(i, useful))
+        sweep_to(ways, useful, least, i);
+  }
+
+  /// What each slot loses at each server at least, whoever else is there.
+  template <class Ways>
+  void find_least(Ways& ways, server_mask useful) {
+    for_each_server(useful, [&](std::size_t m) {
+      least_[m].fill(0);
+      for (std::size_t j = 0; j < count_; ++j) {
+        const auto& list = ways(j, m);
+        least_[m][j] = list.size() == 0 ? infinity : lost(slot_way(list[0]).loss);
+      }
+    });
+  }
+
+  /// Whether no choice that goes on at the i-th residence can be better than the best one.
+  ///
+  /// Slots that run apart need as many places as they are, and a server is there once its first place is. When all that
+  /// is there is there, each slot costs at least the least that it loses at one of these servers, as if it were alone,
+  /// and its share of W: low at least, and that of its target where it loses nothing.
+  bool is_beaten(std::size_t i, server_mask useful) const {
+    const std::size_t n = table_.next[i];
+    const double limit = with_slack(best_.cost);
+    std::array<server_place, 64> first;
+    std::size_t n_first = 0;
+    for_each_server(useful, [&](std::size_t m) {
+      first[n_first++] = {of_.back(now_, m, n, 1), m};
+    });
+    const double earliest =
+        std::max(link(query_.server, n), enough_places_ns({first.data(), n_first}, n));
+    const auto cost = [&](double ns) {
+      return of_.per_ns_ * (std::max(earliest, ns) + table_.later[i]) + low_[i];
+    };
+    if (cost(0) > limit) return true;
+    std::sort(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(n_first),
+              [](const auto& a, const auto& b) { return a.ns < b.ns; });
+    std::array<double, max_slots> by_target{}, least;
+    const double* onward = table_.w.data() + (low_ - table_.low.data());
+    for (std::size_t j = 0; table_.key_stride != 0 && now_.per_unit > 0 && j < count_; ++j)
+      by_target[j] = share_ * (onward[targets_[j] * table_.key_stride + i] - low_[i]);
+    least.fill(infinity);
+    for (std::size_t at = 0; at < n_first && cost(first[at].ns) <= limit; ++at) {
+      const auto& there = least_[first[at].server];
+      double all = 0;
+      for (std::size_t j = 0; j < max_slots; ++j) {
+        least[j] = std::min(least[j], there[j] == 0 ? by_target[j] : there[j]);
+        all += least[j];
+      }
+      if (cost(first[at].ns) + all <= limit) return false;
+    }
+    return true;
+  }
+
+  /// When there are as many places as slots. first: the first place of each server.
+  double enough_places_ns(std::span<const server_place> first, std::size_t n) const {
+    if (!apart_) return 0;
+    std::array<double, 64> next;
+    std::array<std::uint8_t, 64> opened{};
+    for (std::size_t at = 0; at < first.size(); ++at) next[at] = first[at].ns;
+    double ns = 0;
+    for (std::size_t j = 0; j < count_; ++j) {
+      std::size_t soonest = 0;
+      ns = infinity;
+      for (std::size_t at = 0; at < first.size(); ++at) {
+        soonest = next[at] < ns ? at : soonest;
+        ns = next[at] < ns ? next[at] : ns;
+      }
+      next[soonest] = of_.back(now_, first[soonest].server, n, ++opened[soonest] + 1.0);
+    }
+    return ns;
   }
 
   void search_restricted() {
-    left_ = unbounded_budget;
     std::array<option, max_slots> options;
     std::array<std::size_t, max_slots> counts;
     of_.restrict_options(query_, facts_, options.data(), 1, counts.data());
@@ -190,7 +262,7 @@ class tables::many_decision {
     const auto loss = [&](std::size_t j, std::size_t e) { return query_.slots[j].loss[e]; };
     for (std::size_t leaves = 0; leaves <= count_; ++leaves) {
       if (!keep_local(facts_, targets_.data(), count_, query_.server, leaves, apart_, loss, ways) ||
-          ways.total > left_)
+          ways.total > now_.left)
         continue;
       search_all(ways, ways.useful, ways.total);
       return;
@@ -233,7 +305,7 @@ class tables::many_decision {
       if (((facts_.hosts[targets_[j]] >> m) & 1u) != 0) list.add({0, targets_[j]}, count_);
       if (m != query_.server) return;
       for (const auto e : facts_.experts_at[m])
-        if (slot.loss[e] <= left_ && (apart_ ? !is_target(e) : e != targets_[j]))
+        if (slot.loss[e] <= now_.left && (apart_ ? !is_target(e) : e != targets_[j]))
           list.add({slot.loss[e], e}, count_);
     };
     // Who shares another slot's expert keeps to the rule as well.
@@ -242,46 +314,17 @@ class tables::many_decision {
     };
     server_mask useful = server_bit(query_.server);
     for (std::size_t j = 0; j < count_; ++j) useful |= facts_.hosts[targets_[j]];
-    found_ways ways(find, lost, of_.n_servers_);
+    found_ways ways(find, lost, count_);
     search_all(ways, useful, 0);
   }
 
-  /// Whether every slot ranks the experts at a server alike: by the router's score.
-  bool ranks_alike() const {
-    return of_.policy_.metric == loss_metric::token_gate &&
-           of_.policy_.candidates == candidate_rule::any && apart_ &&
-           query_.probabilities.size() == of_.n_experts_ && of_.precisions_.size() == 1;
-  }
-  /// The router's best at a server that are nobody's target, as many as there are slots.
-  std::size_t rank(std::size_t m, std::array<std::uint32_t, max_slots>& top) const {
-    std::size_t size = 0;
-    for (const auto e : facts_.experts_at[m]) {
-      const auto p = query_.probabilities[e];
-      if ((size == count_ && p <= query_.probabilities[top[size - 1]]) || is_target(e)) continue;
-      if (size < count_) ++size;
-      std::size_t at = size - 1;
-      for (; at > 0 && query_.probabilities[top[at - 1]] < p; --at) top[at] = top[at - 1];
-      top[at] = e;
-    }
-    return size;
-  }
   void search_ranked() {
-    std::array<std::uint8_t, 64> is_ranked{};
-    std::array<std::array<std::uint32_t, max_slots>, 64> ranked;
-    std::array<std::uint8_t, 64> n_ranked;
-    const auto find = [&](way_list& list, std::size_t j, std::size_t m) {
-      if (is_ranked[m] == 0) {
-        is_ranked[m] = 1;
-        n_ranked[m] = static_cast<std::uint8_t>(rank(m, ranked[m]));
-      }
-      if (((facts_.hosts[targets_[j]] >> m) & 1u) != 0) list.ways[list.size++] = {0, targets_[j]};
-      for (std::size_t i = 0; i < n_ranked[m] && list.size < count_; ++i) {
-        const auto lost = query_.slots[j].loss[ranked[m][i]];
-        if (lost > left_) break;
-        list.ways[list.size++] = {lost, ranked[m][i]};
-      }
-    };
-    found_ways ways(find, losses(), of_.n_servers_);
+    ranked_ways ways{std::span(targets_).first(count_),
+                     query_.probabilities,
+                     facts_.hosts,
+                     facts_.experts_at,
+                     facts_.damage,
+                     now_.left};
     search_all(ways, useful_servers(), 0);
   }
   void search_listed() {
@@ -289,29 +332,29 @@ class tables::many_decision {
       const auto& slot = query_.slots[j];
       const auto offer_way = [&](std::uint32_t e) {
         const auto lost = loss(j, m, e);
-        if (lost <= left_) list.add({lost, e}, count_);
+        if (lost <= now_.left) list.add({lost, e}, count_);
       };
       if (((facts_.hosts[targets_[j]] >> m) & 1u) != 0) offer_way(targets_[j]);
       for (const auto e : facts_.experts_at[m])
         // A slot whose target another one runs might be left without any way.
-        if (slot.loss[e] <= left_ && (apart_ ? !is_target(e) : e != targets_[j])) offer_way(e);
+        if (slot.loss[e] <= now_.left && (apart_ ? !is_target(e) : e != targets_[j])) offer_way(e);
     };
-    found_ways ways(find, losses(), of_.n_servers_);
+    found_ways ways(find, losses(), count_);
     search_all(ways, useful_servers(), 0);
   }
 
   const tables& of_;
   const decision_query& query_;
+  const situation now_;
   const layer_facts& facts_;
   const layer_table& table_;
-  std::size_t count_;  ///< Slots.
-  bool apart_;         ///< No two slots run the same expert.
-  loss_units left_;
-  const double* links_;  ///< [to, from] as the snapshot has them.
-  double per_unit_;      ///< Cost of a unit of loss in this decision.
-  double share_;
+  std::size_t n_next_;  ///< Residences.
+  std::size_t count_;   ///< Slots.
+  bool apart_;          ///< No two slots run the same expert.
+  double share_;        ///< Of a slot in W.
   std::array<std::uint32_t, max_slots> targets_{};
-  std::array<double, 64> ready_;  ///< [server] d(s, m) + wait(m)
+  const double* low_ = nullptr;  ///< [next] the least that follows, where the least is lost.
+  std::array<std::array<double, max_slots>, 64> least_;  ///< [server, slot] cost of what is lost
   made_choice best_;
 };
 

@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <map>
-#include <numeric>
 #include <string>
-
-#include "planning/target_sets.hpp"
 
 namespace ordermoe::planning::selection {
 
 namespace {
 
-constexpr double damage_floor = 1e-6;
 /// States times choices of one set of tables beyond which building them is refused.
 constexpr double max_work = 4e9;
 /// Keys beyond which experts are the keys unless sets are asked for.
@@ -23,9 +18,6 @@ constexpr double max_automatic_keys = 4096;
 constexpr double max_placed_slots = 200'000;
 constexpr std::size_t least_kept_sets = 8, most_kept_sets = 64;
 
-error mismatch(std::string what) {
-  return {errc::mismatch, "selection tables: " + std::move(what)};
-}
 error usage(std::string what) {
   return {errc::usage, "selection policy: " + std::move(what)};
 }
@@ -52,16 +44,6 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
     return usage(fmt::format("found a token budget of {} units, expected 0 to {}; state it again",
                              token_budget, unbounded_budget));
   return {};
-}
-
-representatives representatives_of(const layer_profile& layer, std::size_t n_most) {
-  std::vector<std::vector<std::uint32_t>> sets;
-  std::vector<double> weights;
-  for (const auto& set : layer.sets) {
-    sets.push_back(set.experts);
-    weights.push_back(set.probability);
-  }
-  return choose_representatives(sets, weights, n_most);
 }
 
 /// Pairs of servers between which the tables place slots, over all layers and residencies.
@@ -174,175 +156,14 @@ void tables::list_sets(std::size_t n, std::vector<std::vector<std::uint32_t>>& s
 
 void tables::set_keys() {
   list_sets(n_experts_, keys_, key_index_);
-  if (precisions_.size() > 1 && !has_expert_keys()) list_sets(n_ways_, steps_, step_index_);
-}
-
-// Eq. (41) over target sets, completed for sets that calibration did not see.
-void tables::fill_transition(const layer_profile& here, const layer_profile* next,
-                             layer_facts& facts) {
-  if (next == nullptr || policy_.horizon == 1) return;
-  if (has_expert_keys()) {
-    fill_expert_transition(here, *next, facts);
-    return;
+  if (precisions_.size() == 1 || has_expert_keys()) return;
+  list_sets(n_ways_, steps_, step_index_);
+  for (const auto& ways : steps_) {
+    std::array<std::uint32_t, max_slots> experts{};
+    for (std::size_t i = 0; i < ways.size(); ++i)
+      experts[i] = static_cast<std::uint32_t>(ways[i] % n_experts_);
+    keys_of_steps_.push_back(key_of(experts.data(), ways.size()));
   }
-  const auto n_next = next->sets.size();
-  facts.transition.assign(keys_.size() * n_next, 0);
-  std::map<std::vector<std::uint32_t>, std::size_t> observed;
-  for (std::size_t set = 0; set < here.sets.size(); ++set)
-    observed.emplace(here.sets[set].experts, set);
-  for (std::size_t key = 0; key < keys_.size(); ++key) {
-    double* row = facts.transition.data() + key * n_next;
-    const auto& members = keys_[key];
-    if (const auto found = observed.find(members); found != observed.end()) {
-      for (std::size_t to = 0; to < n_next; ++to) row[to] = here.set_transition(found->second, to);
-      continue;
-    }
-    double weight = 0;
-    for (std::size_t set = 0; set < here.sets.size(); ++set) {
-      const auto& candidate = here.sets[set].experts;
-      const bool shares = std::any_of(members.begin(), members.end(), [&](std::uint32_t e) {
-        return std::find(candidate.begin(), candidate.end(), e) != candidate.end();
-      });
-      if (!shares) continue;
-      weight += here.sets[set].probability;
-      for (std::size_t to = 0; to < n_next; ++to)
-        row[to] += here.sets[set].probability * here.set_transition(set, to);
-    }
-    for (std::size_t to = 0; to < n_next; ++to)
-      row[to] = weight > 0 ? row[to] / weight : next->sets[to].probability;
-  }
-}
-
-/// The mean over the sets with an expert, weighted by their frequency, over the sets that the next
-/// layer keeps.
-void tables::fill_expert_transition(const layer_profile& here, const layer_profile& next,
-                                    layer_facts& facts) {
-  const auto after = representatives_of(next, n_kept_sets_);
-  const auto n_next = after.kept.size();
-  facts.transition.assign(n_experts_ * n_next, 0);
-  std::vector<double> marginal(n_next, 0), row(n_next), weight(n_experts_, 0);
-  for (std::size_t to = 0; to < next.sets.size(); ++to)
-    marginal[after.counts[to]] += next.sets[to].probability;
-  for (std::size_t set = 0; set < here.sets.size(); ++set) {
-    std::fill(row.begin(), row.end(), 0.0);
-    for (std::size_t to = 0; to < next.sets.size(); ++to)
-      row[after.counts[to]] += here.set_transition(set, to);
-    const double p = here.sets[set].probability;
-    for (const auto e : here.sets[set].experts) {
-      weight[e] += p;
-      double* out = facts.transition.data() + e * n_next;
-      for (std::size_t to = 0; to < n_next; ++to) out[to] += p * row[to];
-    }
-  }
-  for (std::size_t e = 0; e < n_experts_; ++e)
-    for (std::size_t to = 0; to < n_next; ++to) {
-      double& p = facts.transition[e * n_next + to];
-      p = weight[e] > 0 ? p / weight[e] : marginal[to];
-    }
-}
-
-result<void> tables::set_layers(const profile& profile, const plan& placed) {
-  const placement_index placement(placed);
-  const auto n = n_experts_;
-  const bool grouped = !placed.grouping.empty();
-  if (policy_.candidates == candidate_rule::group && !grouped)
-    return mismatch(fmt::format(
-        "the candidate rule group needs groups and the plan '{}' has none; place by similarity or "
-        "choose another rule",
-        placed.strategy));
-  if (grouped && placed.grouping.size() != n_layers_)
-    return mismatch(fmt::format("the plan groups {} layers, expected {}; plan again",
-                                placed.grouping.size(), n_layers_));
-  layers_.resize(n_layers_);
-  for (std::size_t l = 0; l < n_layers_; ++l) {
-    const auto& here = profile.layers[l];
-    auto& facts = layers_[l];
-    for (std::size_t e = 0; e < n; ++e) {
-      server_mask hosts = 0;
-      for (const auto servers : servers_at_) hosts |= placement.hosts(l, e) & servers;
-      facts.hosts.push_back(hosts);
-      if (facts.hosts.back() == 0)
-        return mismatch(
-            fmt::format("no server hosts expert {} of layer {}, expected one at least; "
-                        "plan again",
-                        e, l));
-    }
-    for (std::size_t kept = 0; kept < precisions_.size(); ++kept) {
-      const auto* copy = here.copy_of(precisions_[kept]);
-      if (kept > 0 && copy == nullptr)
-        return mismatch(
-            fmt::format("servers keep experts as {}, and the profile does not say what that "
-                        "costs; calibrate the model again",
-                        to_string(precisions_[kept])));
-      for (std::size_t e = 0; e < n; ++e) {
-        facts.way_hosts.push_back(facts.hosts[e] & servers_at_[kept]);
-        facts.copy_loss.push_back(kept == 0 ? 0
-                                            : std::max(damage_floor, copy->damage) *
-                                                  copy->distance[e] * copy->distance[e]);
-      }
-    }
-    const auto& similarity = here.router_logit;
-    facts.distance.resize(n * n);
-    facts.allowed.assign(n * n, 0);
-    for (std::size_t r = 0; r < n; ++r) {
-      for (std::size_t k = 0; k < n; ++k) {
-        double& distance = facts.distance[r * n + k];
-        switch (policy_.metric) {
-          case loss_metric::router_logit:
-            distance = (1 - similarity(r, k)) / 2;  // Eq. (18)
-            break;
-          case loss_metric::token_gate:
-            distance = std::max(0.0, here.token_gate_regret(r, k));
-            break;
-        }
-        bool allowed = r == k;
-        const auto rule = policy_.candidates;
-        if (rule == candidate_rule::any || rule == candidate_rule::router_restricted ||
-            rule == candidate_rule::here_or_target || (is_kept_local() && !grouped))
-          allowed = true;
-        else if (rule == candidate_rule::group || is_kept_local()) {
-          const auto& groups = placed.grouping[l];  // Eq. (7), (8)
-          allowed = allowed || (groups.group_of[r] == groups.group_of[k] &&
-                                similarity(r, k) >= groups.threshold);
-        }
-        facts.allowed[r * n + k] = allowed ? 1 : 0;
-      }
-    }
-    if (policy_.calibrated)
-      facts.damage = std::max(damage_floor, here.damage[static_cast<std::size_t>(policy_.metric)]);
-    representatives kept;
-    if (has_expert_keys()) {
-      kept = representatives_of(here, n_kept_sets_);
-      facts.experts_at.resize(n_servers_);
-      for (std::uint32_t e = 0; e < n; ++e)
-        for_each_server(facts.hosts[e], [&](std::size_t m) { facts.experts_at[m].push_back(e); });
-    } else {
-      kept.kept.resize(here.sets.size());
-      std::iota(kept.kept.begin(), kept.kept.end(), std::size_t{0});
-      kept.counts = kept.kept;
-    }
-    if (l == 0) {
-      start_probability_.assign(kept.kept.size(), 0);
-      for (std::size_t set = 0; set < here.sets.size(); ++set)
-        start_probability_[kept.counts[set]] += here.sets[set].probability;
-    }
-    for (const auto index : kept.kept) {
-      const auto& set = here.sets[index];
-      facts.sets.push_back(set.experts);
-      facts.mean_gates.insert(facts.mean_gates.end(), set.mean_gate.begin(), set.mean_gate.end());
-      for (std::size_t j = 0; j < top_k_; ++j)
-        for (std::size_t k = 0; k < n; ++k) {
-          const auto target = set.experts[j];
-          const bool allowed = facts.allowed[target * n + k];
-          facts.mean_loss.push_back(
-              k == target ? 0
-              : allowed   ? to_loss_units(predicted_loss(facts, target, k, set.mean_gate[j]))
-                          : forbidden);
-        }
-    }
-    fill_transition(here, l + 1 < n_layers_ ? &profile.layers[l + 1] : nullptr, facts);
-  }
-  return {};
 }
 
 result<void> tables::set_residencies(const plan& placed) {

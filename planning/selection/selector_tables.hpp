@@ -11,18 +11,31 @@
 
 #include "planning/selection/selector.hpp"
 #include "planning/selection/slot_sweep.hpp"
+#include "planning/target_sets.hpp"
 
-/// How selection is done behind selector.hpp; nothing outside planning/selector*.cpp includes this.
+/// How selection is done behind selector.hpp; nothing outside planning/selection/ includes this.
 ///
-///   selector_tables.cpp     checks profile, plan and policy and lays out what each layer needs
-///   selector_lookahead.cpp  fills W backwards, eq. (42)
-///   selector_decisions.cpp  makes one decision, eq. (43)
-///   selector_left_out.cpp   decisions of rules that may leave slots out
-///   selector_many.cpp       the look-ahead where experts are too many for sets of them to be keys
-///   selector_many_decisions.cpp  a decision there
+///   selector_tables.cpp             checks profile, plan and policy and builds tables for them
+///   selector_layers.cpp             what each layer needs, whatever the residency
+///   selector_lookahead.cpp          W, filled backwards, eq. (42)
+///   selector_lookahead_sets.cpp     what it ranges over where sets of experts are keys,
+///   selector_lookahead_experts.cpp  and where single experts are
+///   selector_options.cpp            which experts a slot may run, and where, under each rule
+///   selector_decisions.cpp          what every decision, eq. (43), begins with, and who makes it:
+///   selector_one_slot.cpp             one slot, whatever the number of experts
+///   selector_two_slots.cpp            two slots where sets are keys
+///   selector_any_slots.cpp            more of them, and rules that are kept local, by trying all ways
+///   selector_many_decisions.cpp       slots where experts are keys
+///   selector_left_out.cpp             rules that may leave slots out
 ///
 /// What a decision calls in its inner loops is defined here, so that it is inlined there.
 namespace ordermoe::planning::selection {
+
+/// A bound that is summed in another order than a cost is held below it by more than rounding can make up for, a few
+/// units of 2^-53 where nothing summed is negative: what a bound above `best` leaves out could not have won.
+inline double with_slack(double best) {
+  return best * (1 + 1e-12);
+}
 
 /// Options of all slots of one decision, on the stack.
 inline constexpr std::size_t max_options = 2048;
@@ -47,11 +60,15 @@ struct combination {
 
 /// What a layer's decisions need, whatever the residency.
 struct layer_facts {
-  std::vector<server_mask> hosts;      ///< [E]
-  std::vector<server_mask> way_hosts;  ///< [precisions, E] in tables::precisions_
-  std::vector<double> copy_loss;      ///< [precisions, E] per squared gate; 0 as the model has them
-  std::vector<double> distance;       ///< [E, E] from target to substitute
-  std::vector<std::uint8_t> allowed;  ///< [E, E] by the candidate rule
+  std::vector<server_mask> hosts;          ///< [E]
+  std::vector<server_mask> way_hosts;      ///< [precisions, E] in tables::precisions_
+  std::vector<server_mask> host_sets;      ///< The different ones of way_hosts.
+  std::vector<std::uint32_t> host_set_of;  ///< [precisions, E] index into host_sets
+  std::vector<double> copy_loss;  ///< [precisions, E] per squared gate; 0 as the model has them
+  std::vector<double> distance;   ///< [E, E] from target to substitute
+  bool allows_all = false;        ///< Every expert in place of every other.
+  /// Where not: the experts that may run in place of each target, itself among them, ascending.
+  std::vector<std::uint32_t> candidates, first_candidate;  ///< [E + 1] into candidates
   double damage = 1;
   std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
@@ -59,6 +76,12 @@ struct layer_facts {
   std::vector<double> transition;  ///< [keys, sets at the next layer]; empty at the last layer
   /// [n_servers] what each hosts, ascending; where keys are experts
   std::vector<std::vector<std::uint32_t>> experts_at;
+
+  /// Where not every expert is one.
+  std::span<const std::uint32_t> candidates_of(std::size_t target) const {
+    const auto first = first_candidate[target];
+    return std::span(candidates).subspan(first, first_candidate[target + 1] - first);
+  }
 };
 
 /// Ways to run the slots of each set between each pair of servers that may be the best for some
@@ -74,14 +97,15 @@ struct step_fronts {
   std::vector<std::uint32_t> experts;  ///< [points, top_k] executed; empty unless W depends on them
 };
 
-/// W of one layer and residency.
+/// W of one layer and residency. Residences are innermost: a decision compares them side by side.
 struct layer_table {
   std::vector<std::uint32_t> next;  ///< Residences after the layer, ascending.
   server_mask next_mask = 0;
   std::vector<double> later;   ///< [next] attention at n, where it is priced.
   std::size_t key_stride = 0;  ///< 0 where W does not depend on the target set.
-  std::vector<double> w;       ///< [keys or 1, next, bins]
-  std::vector<double> low;     ///< [next, bins] minimum of w over the keys
+  std::vector<double> w;       ///< [keys or 1, bins, next]
+  std::vector<double> low;     ///< [bins, next] minimum of w over the keys
+  std::vector<double> over;    ///< [keys] the least by which a key's w is over low, anywhere
 };
 
 /// Access servers with the same residency share tables.
@@ -89,6 +113,10 @@ struct residency_tables {
   residency members;
   std::vector<layer_table> layers;
 };
+
+inline error mismatch(std::string what) {
+  return {errc::mismatch, "selection tables: " + std::move(what)};
+}
 
 class tables final : public selection_tables {
  public:
@@ -99,6 +127,9 @@ class tables final : public selection_tables {
   void slot_losses(std::size_t layer, std::uint32_t target, float gate,
                    std::span<const float> probabilities,
                    std::span<loss_units> losses) const override;
+  bool reads_losses() const override {
+    return policy_.candidates != candidate_rule::exact && !ranks_alike();
+  }
   decision select(const decision_query& query) const override;
   std::span<const double> link_ns() const override { return hidden_to_; }
   double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
@@ -110,36 +141,15 @@ class tables final : public selection_tables {
   look_ahead_keys keys() const override { return kind_; }
 
  private:
-  /// One decision while it is made.
-  struct step_query {
+  /// What every decision is made from: what waits, what may be lost and what follows.
+  struct situation {
     const decision_query& query;
     const layer_facts& facts;
     const layer_table& table;
-    std::size_t count;      ///< Slots.
-    const option* options;  ///< [slot, n_ways], counts[slot] of them, by ascending loss
-    const std::size_t* counts;
     loss_units left;
-    /// [next, bins]: W where it does not depend on the choice, else its minimum.
-    const double* row;
-    std::size_t full;     ///< The bin of all that is left.
-    const double* ready;  ///< [server] d(s, m) + wait(m)
-    const double* links;  ///< [to, from] d as the snapshot has it.
-    double per_unit;      ///< Cost of a unit of loss in this decision.
-
-    const option& at(std::size_t slot, std::size_t index, std::size_t n_ways) const {
-      return options[slot * n_ways + index];
-    }
-  };
-  struct outcome {
-    double cost = std::numeric_limits<double>::infinity();
-    loss_units loss = 0;
-    double time = 0;
-    double work = 0;
-    std::uint32_t leaves = ~std::uint32_t{0};
-    std::uint32_t position = 0;
-    bool placed = false;
-    std::array<std::uint16_t, max_slots> choice;
-    std::array<std::uint8_t, max_slots> servers;
+    double per_unit;               ///< Cost of a unit of loss in this decision.
+    const double* links;           ///< [to, from] d as the snapshot has it.
+    std::array<double, 64> ready;  ///< [server] d(s, m) + wait(m)
   };
 
   void set_budget(loss_units token_budget);
@@ -149,6 +159,13 @@ class tables final : public selection_tables {
   }
   result<void> set_costs(const cost_model& costs);
   result<void> set_layers(const profile& profile, const plan& placed);
+  result<void> set_hosts(std::size_t layer, const layer_profile& here,
+                         const placement_index& placement, layer_facts& facts) const;
+  void set_distances(const layer_profile& here, layer_facts& facts) const;
+  void set_candidates(const layer_profile& here, const layer_grouping* groups,
+                      layer_facts& facts) const;
+  void set_target_sets(const layer_profile& here, const representatives& kept,
+                       layer_facts& facts) const;
   result<void> set_residencies(const plan& placed);
   void set_precisions(const cost_model& costs);
   void set_keys();
@@ -184,6 +201,15 @@ class tables final : public selection_tables {
     return policy_.candidates == candidate_rule::router_restricted ||
            policy_.candidates == candidate_rule::local_skip;
   }
+  /// No two slots run the same expert.
+  bool runs_apart() const {
+    return policy_.distinct && policy_.candidates != candidate_rule::router_restricted;
+  }
+  /// Every slot ranks the experts at a server by the router's score, which its losses are made of.
+  bool ranks_alike() const {
+    return has_expert_keys() && policy_.candidates == candidate_rule::any &&
+           policy_.metric == loss_metric::token_gate && runs_apart() && precisions_.size() == 1;
+  }
   /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
   /// there it may.
   bool is_monotone() const { return !is_kept_local(); }
@@ -198,8 +224,27 @@ class tables final : public selection_tables {
   // Look-ahead tables.
   class look_ahead;
   void build_residency(residency_tables& content) const;
+  void lay_out(layer_table& table) const;
+  std::vector<double> rows_by_residence(const layer_table& table) const;
+  /// No budget is indexed, and which slots leave a server is not what comes first.
+  bool is_unindexed() const {
+    return n_bins_ == 1 && is_monotone() && policy_.candidates != candidate_rule::router_restricted;
+  }
+  template <class Visit>
+  void for_each_combination(const layer_facts& facts, std::size_t set, std::size_t server,
+                            const Visit& visit) const;
   std::vector<combination> combinations(const layer_facts& facts, std::size_t set,
                                         std::size_t server) const;
+  void fill_qualities(const layer_facts& facts, std::size_t set, std::size_t server,
+                      std::span<double> qualities) const;
+  std::size_t n_steps() const { return steps_.empty() ? keys_.size() : steps_.size(); }
+  std::size_t key_of_step(std::size_t step) const {
+    return steps_.empty() ? step : keys_of_steps_[step];
+  }
+  /// As the model has them.
+  std::size_t step_of_targets(const std::vector<std::uint32_t>& targets) const {
+    return (steps_.empty() ? key_index_ : step_index_)(targets.data(), targets.size());
+  }
   std::vector<std::vector<option>> mean_options(const layer_facts& facts, std::size_t set,
                                                 std::size_t server) const;
   void fill_steps(const layer_facts& facts, std::size_t server, std::size_t residence, double later,
@@ -213,6 +258,7 @@ class tables final : public selection_tables {
   // Both where keys are experts.
   bool has_expert_keys() const { return kind_ == look_ahead_keys::experts; }
   class front_maker;
+  class front_values;
   step_fronts fronts(const layer_facts& facts, const layer_table& table, server_mask from) const;
   void values_of(const step_fronts& choices, const layer_facts& facts, const layer_table& table,
                  server_mask from, const double* onward, std::size_t key_stride,
@@ -227,31 +273,40 @@ class tables final : public selection_tables {
   decision select_all(const decision_query& query) const;
 
   // Decisions.
-  std::size_t bin_of(loss_units left) const;
-  void fill_options(const decision_query& query, const layer_facts& facts, loss_units left,
-                    option* options, std::size_t* counts) const;
+  situation situation_of(const decision_query& query) const;
+  std::size_t bin_of(loss_units left) const {
+    if (n_bins_ == 1) return 0;
+    return std::min(static_cast<std::size_t>(static_cast<std::uint64_t>(left) /
+                                             static_cast<std::uint64_t>(width_)),
+                    n_bins_ - 1);
+  }
+  void fill_options(const situation& now, option* options, std::size_t* counts) const;
   void restrict_options(const decision_query& query, const layer_facts& facts, option* options,
                         std::size_t stride, std::size_t* counts) const;
-  const double* onward_row(const layer_table& table, const std::uint32_t* experts,
-                           std::size_t count) const;
-  void search(const step_query& step, server_mask residences, outcome& best) const;
-  void search_one(const step_query& step, std::size_t position, outcome& best) const;
-  void search_two(const step_query& step, std::size_t position, outcome& best) const;
-  void search_many(const step_query& step, std::size_t position, outcome& best) const;
+  class residence_block;
+  class one_slot_decision;
+  class two_slot_decision;
+  class any_slot_decision;
+  decision select_one(const situation& now, server_mask residences) const;
+  decision select_two(const situation& now, server_mask residences) const;
+  decision select_any(const situation& now, server_mask residences) const;
+  /// W after a choice of these experts (or for these targets): [bins, next].
+  const double* onward_rows(const layer_table& table, const std::uint32_t* experts,
+                            std::size_t count) const {
+    return table.w.data() + (table.key_stride == 0 ? 0 : key_of(experts, count) * table.key_stride);
+  }
   /// When slot work that is run as the q-th and last expert at m is back at the residence n.
-  double back(const step_query& step, std::size_t m, std::size_t n, double q) const {
-    return step.ready[m] + q * costs_.expert_ns[m] + step.links[n * n_servers_ + m];
+  double back(const situation& now, std::size_t m, std::size_t n, double q) const {
+    return now.ready[m] + q * costs_.expert_ns[m] + now.links[n * n_servers_ + m];
   }
   /// d(s, n) as the snapshot has it.
-  double way_to(const step_query& step, std::size_t n) const {
-    return step.links[n * n_servers_ + step.query.server];
+  double way_to(const situation& now, std::size_t n) const {
+    return now.links[n * n_servers_ + now.query.server];
   }
   /// What a decision pays for links: [to, from].
   const double* links_of(const decision_query& query) const {
     return query.link_ns.empty() ? hidden_to_.data() : query.link_ns.data();
   }
-  void place(const step_query& step, outcome& candidate) const;
-  void offer(const step_query& step, outcome& candidate, outcome& best) const;
 
   selection_policy policy_;
   look_ahead_keys kind_ = look_ahead_keys::sets;
@@ -274,6 +329,7 @@ class tables final : public selection_tables {
   /// Sets of 1 to top_k experts, ascending; of 1 where keys are experts.
   std::vector<std::vector<std::uint32_t>> keys_;
   std::vector<std::vector<std::uint32_t>> steps_;  ///< The same of ways; empty where keys_ are.
+  std::vector<std::uint32_t> keys_of_steps_;       ///< The keys of their experts.
   /// From the members of a set to its place in a list.
   struct set_index {
     std::size_t n = 0;                                           ///< Members to choose from.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "planning/selection/selector.hpp"
@@ -53,7 +55,14 @@ concept tells_losses = requires(Ways& ways) {
   ways.loss(0, 0, 0);
 };
 
-/// Ways: `std::span<const slot_way> ways(slot, server)`, ascending by loss, as many as there are
+/// Ways that know for all slots together what each loses at a server at least, by an expert there that nobody else
+/// runs: [slot], `forbidden` where it cannot run there or there is no such slot. running [slot]: experts.
+template <class Ways>
+concept knows_least = requires(Ways& ways, const std::array<std::uint32_t, max_slots>& running) {
+  { ways.least(0, running) } -> std::convertible_to<const std::array<loss_units, max_slots>&>;
+};
+
+/// Ways: `ways(slot, server)`, a list of slot_way with size() and [], ascending by loss, as many as there are
 /// slots where the server has them; tells_losses, unless they are always `apart`.
 template <class Ways>
 class slot_sweep {
@@ -67,6 +76,7 @@ class slot_sweep {
              std::span<const server_place> places = {})
       : ways_(ways),
         useful_(useful),
+        n_servers_(static_cast<std::size_t>(std::bit_width(useful))),
         hosts_(hosts),
         apart_(apart),
         first_ns_(first_ns),
@@ -77,10 +87,10 @@ class slot_sweep {
     now_.losses.fill(missing);
     now_.experts.fill(no_expert);
     n_missing_ = n_slots;
-    for_each_server(useful_, [&](std::size_t m) {
+    for (std::size_t m = 0; m < n_servers_; ++m) {
       opened_[m] = room_[m] = 0;
-      next_ns_[m] = first_ns_[m] + run_ns_[m];
-    });
+      next_ns_[m] = ((useful >> m) & 1u) != 0 ? first_ns_[m] + run_ns_[m] : infinity;
+    }
   }
 
   /// When the next place opens; infinity where every slot could be at every server. To be called
@@ -93,12 +103,11 @@ class slot_sweep {
       return places_[at_++].ns;
     }
     double soonest = infinity;
-    for_each_server(useful_, [&](std::size_t m) {
-      if (next_ns_[m] < soonest) {
-        soonest = next_ns_[m];
-        next_server_ = m;
-      }
-    });
+    for (std::size_t m = 0; m < n_servers_; ++m) {
+      const bool is_sooner = next_ns_[m] < soonest;
+      next_server_ = is_sooner ? m : next_server_;
+      soonest = is_sooner ? next_ns_[m] : soonest;
+    }
     return soonest;
   }
 
@@ -112,7 +121,12 @@ class slot_sweep {
                       ? first_ns_[m] + static_cast<double>(opened_[m] + 1) * run_ns_[m]
                       : infinity;
     // Nobody wanted the place that was free already.
-    return !had_room && settle(server_bit(m));
+    server_mask touched = 0;
+    if (had_room || !step(m, touched)) return false;
+    // Slots that run apart had settled here before; without room only what was left here can move them.
+    if (!apart_ || room_[m] > 0) touched |= server_bit(m);
+    settle(touched);
+    return true;
   }
 
   bool is_complete() const { return n_missing_ == 0; }
@@ -121,18 +135,11 @@ class slot_sweep {
 
   /// When the last slot is back: at most the time of the last place opened.
   double time(double stays) const {
-    std::array<std::uint8_t, max_slots> adds{};  // 1 where the slot's expert is new at its server.
-    for (std::size_t j = 0; j < now_.n_slots; ++j) {
-      adds[j] = 1;
-      for (std::size_t i = 0; !apart_ && i < j; ++i)
-        if (now_.servers[i] == now_.servers[j] && now_.experts[i] == now_.experts[j]) adds[j] = 0;
-    }
     double latest = stays;
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto m = now_.servers[j];
-      unsigned runs = 0;
-      for (std::size_t i = 0; i < now_.n_slots; ++i) runs += now_.servers[i] == m ? adds[i] : 0;
-      latest = std::max(latest, first_ns_[m] + static_cast<double>(runs) * run_ns_[m]);
+      latest =
+          std::max(latest, first_ns_[m] + static_cast<double>(opened_[m] - room_[m]) * run_ns_[m]);
     }
     return latest;
   }
@@ -144,17 +151,19 @@ class slot_sweep {
 
   /// The cheapest expert for a slot at a server that loses less than `limit` and that no other slot
   /// runs; `leaver` is about to go.
-  const slot_way* way(std::size_t slot, std::size_t server, loss_units limit,
-                      std::size_t leaver) const {
-    for (const auto& found : ways_(slot, server)) {
-      if (found.loss >= limit) return nullptr;
-      if (!apart_) return &found;
+  std::optional<slot_way> way(std::size_t slot, std::size_t server, loss_units limit,
+                              std::size_t leaver) const {
+    const auto& list = ways_(slot, server);
+    for (std::size_t at = 0; at < list.size(); ++at) {
+      const slot_way found = list[at];
+      if (found.loss >= limit) return std::nullopt;
+      if (!apart_) return found;
       unsigned runners = 0;
       for (std::size_t i = 0; i < max_slots; ++i)
         runners |= static_cast<unsigned>(now_.experts[i] == found.expert) << i;
-      if ((runners & ~(1u << slot) & ~(1u << leaver)) == 0) return &found;
+      if ((runners & ~(1u << slot) & ~(1u << leaver)) == 0) return found;
     }
-    return nullptr;
+    return std::nullopt;
   }
 
   bool runs_alone(std::size_t slot) const {
@@ -191,17 +200,14 @@ class slot_sweep {
     return touched;
   }
 
-  bool settle(server_mask dirty) {
-    bool moved = false;
+  /// Until nothing gets better at these servers.
+  void settle(server_mask dirty) {
     while (dirty &= open_, dirty != 0) {
       const auto m = static_cast<std::size_t>(std::countr_zero(dirty));
       dirty &= dirty - 1;
       server_mask touched = 0;
-      if (!step(m, touched)) continue;
-      moved = true;
-      dirty |= touched | server_bit(m);
+      if (step(m, touched)) dirty |= touched | server_bit(m);
     }
-    return moved;
   }
 
   /// The best single change that brings a slot to m, or to another expert there; without `apart`
@@ -220,13 +226,20 @@ class slot_sweep {
   }
 
   bool come_alone(std::size_t m, server_mask& touched) {
+    if constexpr (knows_least<Ways>)
+      return come_by_least(m, touched);
+    else
+      return come_by_lists(m, touched);
+  }
+
+  bool come_by_lists(std::size_t m, server_mask& touched) {
     loss_units most = 0;
     std::size_t who = max_slots;
     slot_way best{};
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       if (now_.losses[j] <= most || (room_[m] == 0 && now_.servers[j] != m)) continue;
-      const auto* found = way(j, m, now_.losses[j] - most, j);
-      if (found == nullptr) continue;
+      const auto found = way(j, m, now_.losses[j] - most, j);
+      if (!found) continue;
       most = now_.losses[j] - found->loss;
       who = j;
       best = *found;
@@ -236,13 +249,49 @@ class slot_sweep {
     return true;
   }
 
+  /// Likewise: who could gain most is looked at first, and where it gains as much, nobody gains more.
+  bool come_by_least(std::size_t m, server_mask& touched) {
+    const std::array<loss_units, max_slots>& least = ways_.least(m, now_.experts);
+    std::array<loss_units, max_slots> gains;
+    for (std::size_t j = 0; j < max_slots; ++j) {
+      const bool may_come = room_[m] > 0 || now_.servers[j] == m;
+      gains[j] = may_come ? now_.losses[j] - least[j] : 0;
+    }
+    while (true) {
+      loss_units most = 0;
+      std::size_t who = max_slots;
+      for (std::size_t j = 0; j < max_slots; ++j) {
+        who = gains[j] > most ? j : who;
+        most = gains[j] > most ? gains[j] : most;
+      }
+      if (who == max_slots) return false;
+      const auto found = way(who, m, now_.losses[who], who);
+      gains[who] = found ? now_.losses[who] - found->loss : 0;
+      if (gains[who] != most) continue;
+      touched |= move(who, m, *found);
+      return true;
+    }
+  }
+
+  /// No expert at m gains more for all slots together than each slot's own best one does.
+  loss_units most_together(std::size_t m) const {
+    const auto& least = least_anyway(m);
+    loss_units gain = 0;
+    for (std::size_t j = 0; j < now_.n_slots; ++j)
+      // Who has no way of its own here may still join another one's.
+      gain += least[j] == forbidden ? now_.losses[j]
+                                    : std::max<loss_units>(0, now_.losses[j] - least[j]);
+    return gain;
+  }
+
   bool come_together(std::size_t m, server_mask& touched) {
+    const auto no_more = most_together(m);
     loss_units most = 0;
     std::uint32_t best = no_expert;
     std::array<std::uint64_t, 4> seen{};  // Experts weighed already, of the first 256.
     for (std::size_t j = 0; j < now_.n_slots; ++j)
       for (const auto& found : ways_(j, m)) {
-        if (found.loss >= now_.losses[j]) break;
+        if (found.loss >= now_.losses[j] || most >= no_more) break;
         const auto word = found.expert / 64, bit = found.expert % 64;
         if (word < seen.size() && ((seen[word] >> bit) & 1u) != 0) continue;
         const bool has_place = room_[m] > 0 || is_running(m, found.expert, max_slots) ||
@@ -267,38 +316,65 @@ class slot_sweep {
     return true;
   }
 
+  /// What slots lose at a server at least, whatever the others run.
+  const std::array<loss_units, max_slots>& least_anyway(std::size_t server) const {
+    static constexpr std::array<std::uint32_t, max_slots> nobody_runs = [] {
+      std::array<std::uint32_t, max_slots> experts{};
+      experts.fill(no_expert);
+      return experts;
+    }();
+    static constexpr std::array<loss_units, max_slots> nothing{};
+    if constexpr (knows_least<Ways>)
+      return ways_.least(server, nobody_runs);
+    else
+      return nothing;
+  }
+
   /// A slot at another server makes way there and comes to m, which has room.
   bool make_way(std::size_t m, loss_units dearest, server_mask& touched) {
-    loss_units most = 0;
-    std::size_t who = max_slots, leaver = max_slots;
-    slot_way best{}, leaves{};
+    way_made best;
+    const auto& least = least_anyway(m);
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto b = now_.servers[j];
       if (b == nowhere || b == m || room_[b] > 0) continue;
-      const auto* there = way(j, m, now_.losses[j] + dearest - most, j);
-      if (there == nullptr || !(apart_ || runs_alone(j))) continue;
-      const auto dearer = there->loss - now_.losses[j];
-      for (std::size_t i = 0; i < now_.n_slots; ++i) {
-        if (now_.losses[i] <= dearer + most || i == j || now_.servers[i] == b) continue;
-        const auto* found = way(i, b, now_.losses[i] - dearer - most, j);
-        if (found == nullptr || (apart_ && found->expert == there->expert)) continue;
-        most = now_.losses[i] - found->loss - dearer;
-        who = i;
-        best = *found;
-        leaver = j;
-        leaves = *there;
-      }
+      const auto limit = now_.losses[j] + dearest - best.gain;
+      if (least[j] >= limit || !(apart_ || runs_alone(j))) continue;
+      if (const auto there = way(j, m, limit, j)) take_place(j, *there, best);
     }
-    if (who == max_slots) return false;
-    const auto b = now_.servers[leaver];
-    touched |= move(leaver, m, leaves);
-    touched |= move(who, b, best);
+    if (best.leaver == max_slots) return false;
+    const auto b = now_.servers[best.leaver];
+    touched |= move(best.leaver, m, best.leaves);
+    touched |= move(best.comer, b, best.comes);
     return true;
+  }
+  struct way_made {
+    loss_units gain = 0;
+    std::size_t leaver = max_slots, comer = max_slots;
+    slot_way leaves{}, comes{};
+  };
+  /// Who gains most where `leaver` leaves.
+  void take_place(std::size_t leaver, slot_way leaves, way_made& best) const {
+    const auto b = now_.servers[leaver];
+    const auto dearer = leaves.loss - now_.losses[leaver];
+    const auto& least = least_anyway(b);
+    unsigned may_gain = 0;
+    for (std::size_t i = 0; i < max_slots; ++i)
+      may_gain |= static_cast<unsigned>(now_.losses[i] - least[i] > dearer + best.gain &&
+                                        now_.servers[i] != b)
+                  << i;
+    for (; may_gain != 0; may_gain &= may_gain - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(may_gain));
+      if (i >= now_.n_slots) break;
+      const auto found = way(i, b, now_.losses[i] - dearer - best.gain, leaver);
+      if (!found || (apart_ && found->expert == leaves.expert)) continue;
+      best = {now_.losses[i] - found->loss - dearer, leaver, i, leaves, *found};
+    }
   }
 
   Ways& ways_;
   server_mask useful_;
-  server_mask open_ = 0;  ///< Servers with a place, taken or not.
+  std::size_t n_servers_;  ///< Up to the last useful one.
+  server_mask open_ = 0;   ///< Servers with a place, taken or not.
   const server_mask* hosts_;
   bool apart_;
   const double* first_ns_;

@@ -31,15 +31,16 @@ struct way_list {
 /// leave of a decision once it is known who leaves.
 struct fixed_ways {
   std::array<slot_way, max_slots> way;
-  std::array<server_mask, max_slots> hosts;
+  std::array<server_mask, max_slots> hosts{};
   server_mask useful = 0;
   loss_units total = 0;
 
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
     return {&way[slot], (hosts[slot] >> server) & 1u};
   }
-  loss_units loss(std::size_t slot, std::size_t, std::uint32_t expert) const {
-    return way[slot].expert == expert ? way[slot].loss : forbidden;
+  loss_units loss(std::size_t slot, std::size_t server, std::uint32_t expert) const {
+    const bool may = way[slot].expert == expert && ((hosts[slot] >> server) & 1u) != 0;
+    return may ? way[slot].loss : forbidden;
   }
   void set(std::size_t slot, slot_way to, server_mask at) {
     way[slot] = to;
@@ -49,12 +50,20 @@ struct fixed_ways {
   }
 };
 
-/// Lists of one set: lists [slot, server]. Loss: loss_units(slot, server, expert).
+/// What each slot loses at a server at least.
+using least_losses = std::array<loss_units, max_slots>;
+
+/// Lists of one set: lists [slot, server], heads [server]: the losses of their first ways. Loss: loss_units(slot, server, expert).
 template <class Loss>
 struct listed_ways {
   const way_list* lists;
+  const least_losses* heads;
   Loss lost;
   std::size_t n_servers;
+
+  const least_losses& least(std::size_t server, const std::array<std::uint32_t, max_slots>&) const {
+    return heads[server];
+  }
 
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) const {
     const auto& list = lists[slot * n_servers + server];
@@ -65,28 +74,42 @@ struct listed_ways {
   }
 };
 template <class Loss>
-listed_ways(const way_list*, Loss, std::size_t) -> listed_ways<Loss>;
+listed_ways(const way_list*, const least_losses*, Loss, std::size_t) -> listed_ways<Loss>;
 
-/// Lists of all slots and servers, found when they are first asked for. Find: void(way_list&, slot,
+/// Lists of all slots and servers, found server by server when they are first asked for. Find: void(way_list&, slot,
 /// server). Loss: loss_units(slot, server, expert).
 template <class Find, class Loss>
 struct found_ways {
   Find find;
   Loss loss;
-  std::size_t n_servers;
-  std::array<std::uint8_t, max_slots * 64> known{};
-  std::array<way_list, max_slots * 64> lists;
+  std::size_t n_slots;
+  std::array<std::uint8_t, 64> known{};
+  std::array<least_losses, 64> heads;
+  std::array<std::array<way_list, max_slots>, 64> lists;
 
-  found_ways(Find how, Loss lost, std::size_t n) : find(how), loss(lost), n_servers(n) {}
+  found_ways(Find how, Loss lost, std::size_t count) : find(how), loss(lost), n_slots(count) {}
+
   std::span<const slot_way> operator()(std::size_t slot, std::size_t server) {
-    const auto at = slot * n_servers + server;
-    auto& list = lists[at];
-    if (known[at] == 0) {
-      known[at] = 1;
-      list.size = 0;
-      find(list, slot, server);
-    }
+    look(server);
+    const auto& list = lists[server][slot];
     return {list.ways.data(), list.size};
+  }
+  const least_losses& least(std::size_t server, const std::array<std::uint32_t, max_slots>&) {
+    look(server);
+    return heads[server];
+  }
+
+ private:
+  void look(std::size_t server) {
+    if (known[server] != 0) return;
+    known[server] = 1;
+    heads[server].fill(forbidden);
+    for (std::size_t j = 0; j < n_slots; ++j) {
+      auto& list = lists[server][j];
+      list.size = 0;
+      find(list, j, server);
+      if (list.size > 0) heads[server][j] = list.ways[0].loss;
+    }
   }
 };
 

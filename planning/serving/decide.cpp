@@ -57,13 +57,14 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   const auto k = input.top_k;
   // A rule that never substitutes asks for no loss.
   const bool substitutes = tables.policy().candidates != planning::candidate_rule::exact;
+  const bool asks_losses = tables.reads_losses();
   thread_local scratch memory;
   auto& [probabilities, weights, losses, slots] = memory;
   slots.assign(n * k, {});
   if (substitutes) {
     probabilities.resize(n * n_experts);
     weights.resize(n_experts);
-    losses.resize(n * k * n_experts);
+    if (asks_losses) losses.resize(n * k * n_experts);
   }
   const auto probabilities_of = [&](std::size_t i) {
     return substitutes ? std::span(probabilities).subspan(i * n_experts, n_experts)
@@ -82,6 +83,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     }
     if (!substitutes) continue;
     router_probabilities(logits, weights, probabilities_of(i));
+    if (!asks_losses) continue;
     for (std::size_t j = 0; j < k; ++j) {
       const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
       tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities_of(i),

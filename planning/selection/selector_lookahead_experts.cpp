@@ -21,7 +21,7 @@ class tables::front_maker {
                         of.ignores_budgets()),
         most_(ignores_budget_ ? unbounded_budget
                               : static_cast<loss_units>(of.n_bins_ - 1) * of.width_),
-        apart_(of.policy_.distinct && of.policy_.candidates != candidate_rule::router_restricted),
+        apart_(of.runs_apart()),
         keeps_experts_(table.key_stride != 0),
         useful_(n_sets_, 0),
         first_ns_(of.n_servers_) {}
@@ -70,6 +70,7 @@ class tables::front_maker {
   /// Lists of every set, slot and server, where the server that the token is at does not matter.
   void list_ways() {
     lists_.resize(n_sets_ * of_.top_k_ * of_.n_servers_);
+    heads_.resize(n_sets_ * of_.n_servers_);
     for (std::size_t set = 0; set < n_sets_; ++set) {
       const auto& targets = facts_.sets[set];
       for (std::size_t j = 0; j < of_.top_k_; ++j)
@@ -86,6 +87,14 @@ class tables::front_maker {
               lists_[(set * of_.top_k_ + j) * of_.n_servers_ + m].add({all, e}, of_.top_k_);
           });
         }
+      for (std::size_t m = 0; m < of_.n_servers_; ++m) {
+        auto& heads = heads_[set * of_.n_servers_ + m];
+        heads.fill(forbidden);
+        for (std::size_t j = 0; j < of_.top_k_; ++j) {
+          const auto& list = lists_[(set * of_.top_k_ + j) * of_.n_servers_ + m];
+          if (list.size > 0) heads[j] = list.ways[0].loss;
+        }
+      }
     }
   }
 
@@ -151,8 +160,8 @@ class tables::front_maker {
       const auto lost = [&](std::size_t j, std::size_t m, std::size_t e) {
         return loss(set, j, e) + copy_loss(set, j, m, e);
       };
-      const listed_ways ways{lists_.data() + set * of_.top_k_ * of_.n_servers_, lost,
-                             of_.n_servers_};
+      const listed_ways ways{lists_.data() + set * of_.top_k_ * of_.n_servers_,
+                             heads_.data() + set * of_.n_servers_, lost, of_.n_servers_};
       sweep(ways, useful_[set], 0, 0);
     }
   }
@@ -209,10 +218,11 @@ class tables::front_maker {
   server_mask from_;
   std::size_t n_sets_;
   bool ignores_budget_;
-  loss_units most_;              ///< That a choice may lose.
-  bool apart_;                   ///< No two slots run the same expert.
-  bool keeps_experts_;           ///< W depends on them.
-  std::vector<way_list> lists_;  ///< [set, slot, server]
+  loss_units most_;                  ///< That a choice may lose.
+  bool apart_;                       ///< No two slots run the same expert.
+  bool keeps_experts_;               ///< W depends on them.
+  std::vector<way_list> lists_;      ///< [set, slot, server]
+  std::vector<least_losses> heads_;  ///< [set, server]
   std::vector<server_mask> useful_;
   step_fronts made_;
   std::vector<way_there> ways_there_;  ///< [points] what their costs are made of.
@@ -228,38 +238,80 @@ step_fronts tables::fronts(const layer_facts& facts, const layer_table& table,
   return front_maker(*this, facts, table, from).make();
 }
 
-/// V of the layer from W after it: values [server, set, bins].
+/// V of the layer from W after it. A point is left out where its cost and the least W of any expert are above what is
+/// known at every bin.
+class tables::front_values {
+ public:
+  /// onward: W [key, next, bins]
+  front_values(const tables& of, const step_fronts& choices, const double* onward,
+               std::size_t key_stride, std::size_t n_next)
+      : of_(of),
+        choices_(choices),
+        onward_(onward),
+        key_stride_(key_stride),
+        n_bins_(of.n_bins_),
+        low_(n_next * n_bins_, infinity),
+        executed_(n_bins_),
+        levels_((of.top_k_ + 1) * n_bins_) {
+    for (std::size_t e = 0; e < (key_stride == 0 ? 1 : of.n_experts_); ++e)
+      for (std::size_t i = 0; i < low_.size(); ++i)
+        low_[i] = std::min(low_[i], onward[e * key_stride + i]);
+  }
+
+  /// values [bins] of one server and target set. first: of the server's first residence and this set.
+  void fill(std::size_t first, std::size_t n_sets, std::size_t n_next, double* values) {
+    std::fill(levels_.begin(), levels_.end(), infinity);
+    for (std::size_t i = 0; i < n_next; ++i) {
+      const auto* bounds = choices_.first.data() + first + i * n_sets;
+      for (auto p = bounds[0]; p < bounds[1]; ++p) lower(p, i);
+    }
+    of_.settle(levels_.data(), values);
+  }
+
+ private:
+  void lower(std::size_t p, std::size_t i) {
+    const auto& point = choices_.points[p];
+    double* out = levels_.data() + point.leaves * n_bins_ + point.bin;
+    const auto count = n_bins_ - point.bin;
+    const double* low = low_.data() + i * n_bins_;
+    bool may_lower = false;
+    for (std::size_t b = 0; b < count; ++b) may_lower |= point.cost + low[b] <= with_slack(out[b]);
+    if (!may_lower) return;
+    const double* row = key_stride_ == 0 ? onward_ + i * n_bins_ : mean_of(p, i);
+    for (std::size_t b = 0; b < count; ++b) out[b] = std::min(out[b], point.cost + row[b]);
+  }
+
+  /// W of the experts that a point executes.
+  const double* mean_of(std::size_t p, std::size_t i) {
+    const double share = 1 / static_cast<double>(of_.top_k_);
+    std::fill(executed_.begin(), executed_.end(), 0.0);
+    for (std::size_t j = 0; j < of_.top_k_; ++j) {
+      const auto expert = choices_.experts[p * of_.top_k_ + j];
+      const double* w = onward_ + expert * key_stride_ + i * n_bins_;
+      for (std::size_t b = 0; b < n_bins_; ++b) executed_[b] += share * w[b];
+    }
+    return executed_.data();
+  }
+
+  const tables& of_;
+  const step_fronts& choices_;
+  const double* onward_;
+  std::size_t key_stride_, n_bins_;
+  std::vector<double> low_;                ///< [next, bins] the least W of any expert
+  std::vector<double> executed_, levels_;  ///< [bins], [leaves, bins]
+};
+
+/// values [server, set, bins]
 void tables::values_of(const step_fronts& choices, const layer_facts& facts,
                        const layer_table& table, server_mask from, const double* onward,
                        std::size_t key_stride, double* values) const {
   const auto n_sets = facts.sets.size(), n_next = table.next.size();
-  const double share = 1 / static_cast<double>(top_k_);
-  std::vector<double> levels, executed(n_bins_);
-  const auto n_levels = (top_k_ + 1) * n_bins_;
-  std::size_t pair = 0;
+  front_values made(*this, choices, onward, key_stride, n_next);
+  std::size_t first = 0;
   for_each_server(from, [&](std::size_t s) {
-    levels.assign(n_sets * n_levels, infinity);
-    for (std::size_t i = 0; i < n_next; ++i, ++pair)
-      for (std::size_t set = 0; set < n_sets; ++set) {
-        const auto* bounds = choices.first.data() + pair * n_sets + set;
-        for (auto p = bounds[0]; p < bounds[1]; ++p) {
-          const auto& point = choices.points[p];
-          const double* row = onward + i * n_bins_;
-          if (key_stride != 0) {
-            std::fill(executed.begin(), executed.end(), 0.0);
-            for (std::size_t j = 0; j < top_k_; ++j)
-              for (std::size_t b = 0; b < n_bins_; ++b)
-                executed[b] +=
-                    share * onward[choices.experts[p * top_k_ + j] * key_stride + i * n_bins_ + b];
-            row = executed.data();
-          }
-          double* out = levels.data() + set * n_levels + point.leaves * n_bins_ + point.bin;
-          for (std::size_t b = 0; b + point.bin < n_bins_; ++b)
-            out[b] = std::min(out[b], point.cost + row[b]);
-        }
-      }
     for (std::size_t set = 0; set < n_sets; ++set)
-      settle(levels.data() + set * n_levels, values + (s * n_sets + set) * n_bins_);
+      made.fill(first + set, n_sets, n_next, values + (s * n_sets + set) * n_bins_);
+    first += n_next * n_sets;
   });
 }
 
