@@ -1,6 +1,6 @@
 // What a gateway costs beside `ordermoe run --connect`.
 //
-// bench_gateway MODEL CLUSTER [rounds] [--speed STREAMS [TOKENS]]: `ordermoe cluster up` starts a process for each server, and
+// bench_gateway MODEL CLUSTER [rounds] [--costs NAME] [--speed STREAMS [TOKENS]]: `ordermoe cluster up` starts a process for each server, and
 // `ordermoe serve` a gateway before them. As many clients as it says ask it at once for a stream each, all of the same length; measured
 // are the processor time of the gateway for each token that came, and tokens/s. In the same rounds `ordermoe run --connect` asks the
 // same cluster the same prompts, as many at once: its processor time a token, less what it takes to ask for a single one.
@@ -233,6 +233,7 @@ std::size_t number(const char* text) {
 }
 
 struct wish {
+  std::string costs = processes_options{}.costs;
   std::size_t rounds = 3;
   std::size_t streams = 0;  ///< Of --speed; 0: processor time is measured.
   std::size_t tokens = n_tokens;
@@ -242,8 +243,12 @@ struct wish {
 std::optional<wish> read(const std::vector<const char*>& words) {
   wish made;
   std::size_t at = 0;
-  if (at < words.size() && std::string_view(words[at]) != "--speed")
+  if (at < words.size() && !std::string_view(words[at]).starts_with("--"))
     made.rounds = number(words[at++]);
+  if (at + 1 < words.size() && std::string_view(words[at]) == "--costs") {
+    made.costs = words[at + 1];
+    at += 2;
+  }
   if (at < words.size()) {
     if (std::string_view(words[at++]) != "--speed" || at == words.size()) return std::nullopt;
     made.streams = number(words[at++]);
@@ -259,14 +264,15 @@ std::optional<wish> read(const std::vector<const char*>& words) {
 int main(int argc, char** argv) {
   const auto wanted = argc < 3 ? std::nullopt : read({argv + 3, argv + argc});
   if (!wanted) {
-    fmt::print(
-        stderr,
-        "usage: bench_gateway MODEL CLUSTER [rounds] [--speed STREAMS [TOKENS]]; numbers are "
-        "whole and at least 1, streams {} at most\n",
-        most_streams);
+    fmt::print(stderr,
+               "usage: bench_gateway MODEL CLUSTER [rounds] [--costs NAME] [--speed STREAMS "
+               "[TOKENS]]; numbers are "
+               "whole and at least 1, streams {} at most\n",
+               most_streams);
     return 2;
   }
-  const processes cluster({.model = argv[1], .cluster = argv[2], .strategy = "layer-shards"});
+  const processes cluster(
+      {.model = argv[1], .cluster = argv[2], .strategy = "layer-shards", .costs = wanted->costs});
   const gateway_process gateway(cluster, most_streams);
   const auto rounds = static_cast<int>(wanted->rounds);
   fmt::print("a gateway before {} nodes on {} processors, {} rounds: medians (quartiles)\n",

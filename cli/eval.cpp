@@ -11,6 +11,7 @@
 #include "cli/planning_flags.hpp"
 #include "cli/table.hpp"
 #include "config/files.hpp"
+#include "config/node_file.hpp"
 #include "setup/preparation.hpp"
 
 namespace ordermoe::cli {
@@ -27,6 +28,7 @@ struct eval_options {
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   ablation_flags ablation;
   bool skip_long = false;
+  double load_period_ms = node_file{}.load_period_ms;
   connection_flags connection;
 
   bool asks() const { return !squad.empty() || !gsm8k.empty(); }
@@ -185,6 +187,7 @@ result<experiments::strategy_report> measure(const eval_options& options,
   if (ready && options.world.own_weights)
     ready = setup::with_own_weights(loaded, std::move(*ready));
   if (!ready) return ready.error();
+  ready->service.load_period_ns = static_cast<std::int64_t>(options.load_period_ms * 1e6);
   return experiments::measure(ready->service, *workloads, work());
 }
 
@@ -278,7 +281,7 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
   for (const char* name :
        {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy", "--quality-budget",
         "--expert-precision", "--dense-precision", "--choose-precision", "--own-weights",
-        "--search-steps", "--plan", "--device", "--threshold", "--ablate"})
+        "--search-steps", "--plan", "--device", "--threshold", "--ablate", "--load-period-ms"})
     if (command.count(name) > 0)
       return error{
           errc::usage,
@@ -372,6 +375,12 @@ void add_eval(CLI::App& app) {
                   "Score this many problems (of the bundled file unless --problems)")
       ->check(whole_from(0, 1'000'000'000));
   add_search_steps(command, options->search_steps);
+  command
+      .add_option("--load-period-ms", options->load_period_ms,
+                  "How often a server that works looks whether to tell the others of its waits; 0: "
+                  "never")
+      ->check(number_from(0, 60'000))
+      ->capture_default_str();
   options->ablation.add(command);
   command.footer(
       "Examples:\n  ordermoe eval --model data/models/lineage --cluster data/clusters/edge8.toml "
