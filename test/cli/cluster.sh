@@ -129,6 +129,7 @@ eval=("$ordermoe" eval --tokens 200 --n-problems 2 --json)
 "${eval[@]}" --connect "$plain" --dir plain 2>errors.txt | perplexity >connected.txt
 [[ -s alone.txt ]] && cmp alone.txt connected.txt || fail "a cluster scores otherwise: $(cat alone.txt connected.txt errors.txt)"
 expect "a cluster has its own strategy" 2 '--strategy: a cluster that runs has its own' "${eval[@]}" --connect "$plain" --dir plain --strategy exact
+expect "a cluster tells of its waits as its nodes were started" 2 '--load-period-ms: a cluster that runs has its own' "${eval[@]}" --connect "$plain" --dir plain --load-period-ms 0
 expect "something is scored" 2 'give --model DIR and --cluster FILE, or --connect' "${eval[@]}"
 expect "a score tells where experts ran" 0 'slots run where the token was: exactly' "$ordermoe" eval --tokens 100 --connect "$plain" --dir plain
 # A plan with a budget, tried on the running cluster, is the one that a whole model gives.

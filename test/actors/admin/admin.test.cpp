@@ -66,6 +66,9 @@ struct steered : nodes {
   /// What the operator is told of requests meanwhile.
   std::string change_to(std::uint32_t m, const std::string& strategy) {
     order(m, "plan.propose", {{"strategy", strategy}});
+    return apply(m);
+  }
+  std::string apply(std::uint32_t m) {
     const auto done = order(m, "plan.apply", {{"drain_s", 30}});
     BOOST_TEST(done["epoch_after"].get<int>() > done["epoch_before"].get<int>());
     return done["result"]["admission"].get<std::string>();
@@ -130,10 +133,12 @@ BOOST_AUTO_TEST_CASE(plans_that_do_not_fit_together_are_reached_over_others) {
 BOOST_AUTO_TEST_CASE(requests_begin_under_the_next_plan_while_others_end_under_the_one_before) {
   steered cluster("exact", test::world::roomy);
   const auto user = cluster.client(1, "bob");
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  // So many that the change is done before they are, on a busy machine, too.
   asked_requests before(*user);
-  for (std::uint32_t i = 0; i < 40; ++i) before.ask(request_of(i, 55));
+  for (std::uint32_t i = 0; i < 200; ++i) before.ask(request_of(i, 55));
   BOOST_REQUIRE(eventually([&] { return before.any_token(); }));
-  cluster.change_to(0, "layer-shards");
+  cluster.apply(0);
   const auto of_plan = [&](std::uint64_t epoch) {
     const auto requests = cluster.order(1, "requests.list")["result"]["requests"];
     return std::ranges::count_if(requests,
@@ -142,7 +147,7 @@ BOOST_AUTO_TEST_CASE(requests_begin_under_the_next_plan_while_others_end_under_t
   // The change is done, and they are not.
   BOOST_TEST(of_plan(1) > 0);
   asked_requests after(*user);
-  after.ask(request_of(99, 55));
+  after.ask(request_of(999, 55));
   BOOST_TEST(eventually([&] { return of_plan(2) > 0; }));
   // One that comes now waits for those of the first plan to end.
   cluster.change_to(2, "exact");
