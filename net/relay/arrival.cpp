@@ -59,7 +59,8 @@ arrival receive(int socket, std::span<char> into, boost::system::error_code& pro
   if (n == 0) problem = boost::asio::error::eof;
   arrival got{static_cast<std::size_t>(n), now_ns<std::chrono::steady_clock>()};
   if (const auto stamp = stamp_of(message))
-    if (const auto ago = now_ns<std::chrono::system_clock>() - *stamp; ago > 0 && ago < longest_ns) {
+    if (const auto ago = now_ns<std::chrono::system_clock>() - *stamp;
+        ago > 0 && ago < longest_ns) {
       got.came_ns -= ago;
       got.stamped = true;
     }

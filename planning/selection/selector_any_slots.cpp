@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <tuple>
 
 #include "planning/selection/selector_tables.hpp"
@@ -23,9 +21,7 @@ class tables::any_slot_decision {
   decision make(server_mask residences) {
     search(residences);
     if (best_.cost == infinity) search(now_.table.next_mask);
-    ORDERMOE_CHECK(best_.cost < infinity,
-                   fmt::format("no server can run layer {} for a token at server {}",
-                               now_.query.layer, now_.query.server));
+    check_found(now_.query, best_.cost);
     place(best_);
     decision made;
     made.residence = now_.table.next[best_.position];
@@ -88,7 +84,7 @@ class tables::any_slot_decision {
   }
 
   double step_cost(double time, loss_units loss) const {
-    return of_.per_ns_ * (time + later_) + now_.per_unit * static_cast<double>(loss);
+    return of_.per_ns_ * (time + later_) + now_.lost(loss);
   }
 
   /// time: when the slots before are back where each has a server to itself.

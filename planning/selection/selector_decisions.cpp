@@ -50,6 +50,11 @@ decision tables::select(const decision_query& query) const {
   return leaves_out(rule) ? select_leaving(query) : select_all(query);
 }
 
+void tables::check_found(const decision_query& query, double cost) {
+  ORDERMOE_CHECK(cost < infinity, fmt::format("no server can run layer {} for a token at server {}",
+                                              query.layer, query.server));
+}
+
 tables::situation tables::situation_of(const decision_query& query) const {
   situation now{query,
                 layers_[query.layer],

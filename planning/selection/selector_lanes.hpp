@@ -101,7 +101,7 @@ class tables::residence_block {
 
  private:
   void price(const tables& of, const situation& now, std::size_t m) {
-    const double ready = now.ready[m] + 1.0 * of.costs_.expert_ns[m];
+    const double ready = now.ready[m] + of.costs_.expert_ns[m];
     for (std::size_t i = 0; i < n_lanes; ++i) {
       const double back = ready + links_[i][m];
       cost_[m].at[i] = of.per_ns_ * (std::max(stays_.at[i], back) + later_.at[i]) + closed_.at[i];

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <tuple>
 
 #include "planning/selection/ranked_ways.hpp"
@@ -65,9 +63,7 @@ class tables::many_decision {
           search_listed();
         break;
     }
-    ORDERMOE_CHECK(best_.cost < infinity,
-                   fmt::format("no server can run layer {} for a token at server {}", query_.layer,
-                               query_.server));
+    check_found(query_, best_.cost);
     decision made;
     made.residence = table_.next[best_.position];
     made.n_slots = static_cast<std::uint32_t>(count_);
@@ -82,7 +78,6 @@ class tables::many_decision {
   double link(std::size_t from, std::size_t to) const {
     return now_.links[to * of_.n_servers_ + from];
   }
-  double lost(loss_units loss) const { return now_.per_unit * static_cast<double>(loss); }
 
   /// Mean of W over experts, after this layer at the i-th residence.
   double onward(const std::uint32_t* experts, std::size_t i, std::size_t bin) const {
@@ -111,7 +106,7 @@ class tables::many_decision {
   void offer(const slot_assignment& slots, double stays, std::size_t position, double time) {
     const auto bin = of_.bin_of(now_.left - slots.loss);
     const double cost = of_.per_ns_ * (std::max(stays, time) + table_.later[position]) +
-                        lost(slots.loss) + onward(slots.experts.data(), position, bin);
+                        now_.lost(slots.loss) + onward(slots.experts.data(), position, bin);
     const auto worth = std::tuple(cost, slots.loss, time);
     const auto known = std::tuple(best_.cost, best_.slots.loss, best_.time);
     if (worth > known) return;
@@ -128,7 +123,7 @@ class tables::many_decision {
   void sweep_to(Ways& ways, server_mask useful, loss_units least, std::size_t i) {
     const std::size_t n = table_.next[i];
     const double stays = link(query_.server, n), later = table_.later[i];
-    const double lowest = low_[i] + lost(least);
+    const double lowest = low_[i] + now_.lost(least);
     std::array<double, 64> first_ns;
     for (std::size_t m = 0; m < of_.n_servers_; ++m) first_ns[m] = now_.ready[m] + link(m, n);
     slot_sweep sweep(ways, count_, useful, facts_.hosts.data(), apart_, first_ns.data(),
@@ -162,8 +157,8 @@ class tables::many_decision {
     std::array<double, 64> bound;
     std::size_t first = n_next_;
     for (std::size_t i = 0; i < n_next_; ++i) {
-      bound[i] =
-          of_.per_ns_ * (link(query_.server, next[i]) + table_.later[i]) + (low_[i] + lost(least));
+      bound[i] = of_.per_ns_ * (link(query_.server, next[i]) + table_.later[i]) +
+                 (low_[i] + now_.lost(least));
       if (((residences >> next[i]) & 1u) != 0 && (first == n_next_ || bound[i] < bound[first]))
         first = i;
     }
@@ -182,7 +177,7 @@ class tables::many_decision {
       least_[m].fill(0);
       for (std::size_t j = 0; j < count_; ++j) {
         const auto& list = ways(j, m);
-        least_[m][j] = list.size() == 0 ? infinity : lost(slot_way(list[0]).loss);
+        least_[m][j] = list.size() == 0 ? infinity : now_.lost(slot_way(list[0]).loss);
       }
     });
   }

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <tuple>
 
 #include "planning/selection/selector_lanes.hpp"
@@ -24,9 +22,7 @@ class tables::one_slot_decision {
   decision make(server_mask residences) {
     search(residences);
     if (best_.cost == infinity) search(now_.table.next_mask);
-    ORDERMOE_CHECK(best_.cost < infinity,
-                   fmt::format("no server can run layer {} for a token at server {}",
-                               now_.query.layer, now_.query.server));
+    check_found(now_.query, best_.cost);
     decision made;
     made.residence = now_.table.next[best_.position];
     made.n_slots = 1;
@@ -52,17 +48,12 @@ class tables::one_slot_decision {
     std::uint32_t expert;
   };
 
-  bool substitutes() const {
-    const auto rule = of_.policy_.candidates;
-    return rule != candidate_rule::exact && !leaves_out(rule);
-  }
-
   void search(server_mask residences) {
     for (std::size_t first = 0; first < now_.table.next.size(); first += n_lanes) {
       const residence_block block(of_, now_, residences, first);
       offer(block, {0, now_.facts.way_hosts[slot_.target], slot_.target});
-      if (substitutes()) now_.facts.allows_all ? offer_all(block) : offer_candidates(block);
-      for (std::size_t kept = 1; substitutes() && kept < of_.precisions_.size(); ++kept)
+      if (of_.substitutes()) now_.facts.allows_all ? offer_all(block) : offer_candidates(block);
+      for (std::size_t kept = 1; of_.substitutes() && kept < of_.precisions_.size(); ++kept)
         offer_copies(block, kept);
     }
   }
@@ -71,14 +62,13 @@ class tables::one_slot_decision {
     const auto hosts = now_.facts.way_hosts[expert];
     return of_.keeps_substitutes() ? hosts & here_ : hosts;
   }
-  double lost(loss_units loss) const { return now_.per_unit * static_cast<double>(loss); }
 
   void offer_candidates(const residence_block& block) {
     for (const auto e : now_.facts.candidates_of(slot_.target)) {
       const auto loss = slot_.loss[e];
       if (loss > now_.left || e == slot_.target) continue;
       const auto hosts = hosts_of(e);
-      if (block.least_at(hosts) + now_.table.over[e] + lost(loss) <= limit_)
+      if (block.least_at(hosts) + now_.table.over[e] + now_.lost(loss) <= limit_)
         offer(block, {loss, hosts, e});
     }
   }
@@ -94,7 +84,7 @@ class tables::one_slot_decision {
     double lowest = infinity;
     for (std::size_t e = 0; e < of_.n_experts_; ++e) {
       const auto loss = slot_.loss[e];
-      bound[e] = least[facts.host_set_of[e]] + now_.table.over[e] + lost(loss);
+      bound[e] = least[facts.host_set_of[e]] + now_.table.over[e] + now_.lost(loss);
       if (loss > now_.left || e == slot_.target) bound[e] = infinity;
       if (bound[e] >= lowest) continue;
       lowest = bound[e];
@@ -122,7 +112,7 @@ class tables::one_slot_decision {
   void offer(const residence_block& block, const way& made) {
     const double* onward = of_.onward_rows(now_.table, &made.expert, 1) +
                            of_.bin_of(now_.left - made.loss) * now_.table.next.size();
-    const auto cost = block.total(block.cost_at(made.hosts), lost(made.loss), onward);
+    const auto cost = block.total(block.cost_at(made.hosts), now_.lost(made.loss), onward);
     if (!(cost.least() <= best_.cost)) return;
     for (std::size_t i = 0; i < block.count(); ++i)
       if (cost.at[i] <= best_.cost && cost.at[i] < infinity)

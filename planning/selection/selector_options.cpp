@@ -57,8 +57,6 @@ void tables::fill_options(const situation& now, option* options, std::size_t* co
     restrict_options(now.query, now.facts, options, n_ways_, counts);
     return;
   }
-  const bool substitutes =
-      policy_.candidates != candidate_rule::exact && !leaves_out(policy_.candidates);
   const auto here = server_bit(now.query.server);
   for (std::size_t j = 0; j < now.query.slots.size(); ++j) {
     const auto& slot = now.query.slots[j];
@@ -75,13 +73,13 @@ void tables::fill_options(const situation& now, option* options, std::size_t* co
       for (; at > 0 && out[at - 1].loss > way.loss; --at) out[at] = out[at - 1];
       out[at] = way;
     };
-    for (std::uint32_t e = 0; substitutes && e < n_experts_; ++e) {
+    for (std::uint32_t e = 0; substitutes() && e < n_experts_; ++e) {
       if (slot.loss[e] > now.left || e == slot.target) continue;
       auto hosts = now.facts.way_hosts[e];
       if (keeps_substitutes()) hosts &= here;
       if (hosts != 0) insert({slot.loss[e], hosts, e, 0});
     }
-    for (std::size_t kept = 1; substitutes && kept < precisions_.size(); ++kept)
+    for (std::size_t kept = 1; substitutes() && kept < precisions_.size(); ++kept)
       for (std::uint32_t e = 0; e < n_experts_; ++e) {
         const auto hosts = now.facts.way_hosts[kept * n_experts_ + e];
         if (hosts == 0 || slot.loss[e] > now.left) continue;

@@ -150,6 +150,9 @@ class tables final : public selection_tables {
     double per_unit;               ///< Cost of a unit of loss in this decision.
     const double* links;           ///< [to, from] d as the snapshot has it.
     std::array<double, 64> ready;  ///< [server] d(s, m) + wait(m)
+
+    /// As cost.
+    double lost(loss_units loss) const { return per_unit * static_cast<double>(loss); }
   };
 
   void set_budget(loss_units token_budget);
@@ -183,6 +186,10 @@ class tables final : public selection_tables {
                : to_substitute_units(facts.copy_loss[kept * n_experts_ + expert] * gate * gate);
   }
 
+  /// A slot may run another expert than its target.
+  bool substitutes() const {
+    return policy_.candidates != candidate_rule::exact && !leaves_out(policy_.candidates);
+  }
   /// What is at the token's server runs there.
   bool is_local_rule() const {
     return keeps_substitutes() || policy_.candidates == candidate_rule::router_restricted;
@@ -274,6 +281,8 @@ class tables final : public selection_tables {
 
   // Decisions.
   situation situation_of(const decision_query& query) const;
+  /// cost: of the best way that was found; infinity breaks the promise that a plan can run every layer for everybody.
+  static void check_found(const decision_query& query, double cost);
   std::size_t bin_of(loss_units left) const {
     if (n_bins_ == 1) return 0;
     return std::min(static_cast<std::size_t>(static_cast<std::uint64_t>(left) /

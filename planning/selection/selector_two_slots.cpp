@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <tuple>
 
 #include "planning/selection/selector_lanes.hpp"
@@ -29,9 +27,7 @@ class tables::two_slot_decision {
   decision make(server_mask residences) {
     search(residences);
     if (best_.cost == infinity) search(now_.table.next_mask);
-    ORDERMOE_CHECK(best_.cost < infinity,
-                   fmt::format("no server can run layer {} for a token at server {}",
-                               now_.query.layer, now_.query.server));
+    check_found(now_.query, best_.cost);
     place(best_);
     decision made;
     made.residence = now_.table.next[best_.position];
@@ -86,7 +82,7 @@ class tables::two_slot_decision {
       }
     const auto cheapest = options(1)->loss;
     for (std::size_t a = 0; a < counts_[0]; ++a) {
-      if (std::max(least[0], least[1]) + lost(options(0)[a].loss + cheapest) > limit_) break;
+      if (std::max(least[0], least[1]) + now_.lost(options(0)[a].loss + cheapest) > limit_) break;
       search_pairs(block, a, std::max(least_[a], least[1]));
     }
   }
@@ -97,25 +93,24 @@ class tables::two_slot_decision {
     for (std::size_t b = 0; b < counts_[1]; ++b) {
       const auto& second = options(1)[b];
       const auto loss = first.loss + second.loss;
-      if (loss > now_.left || least + lost(loss) > limit_) break;
+      if (loss > now_.left || least + now_.lost(loss) > limit_) break;
       if (apart_ && first.expert == second.expert) continue;
       const std::array<std::uint32_t, 2> experts{first.expert, second.expert};
       const auto key = of_.key_of(experts.data(), 2);
       const auto other = counts_[0] + b;
-      if (std::max(least_[a], least_[other]) + lost(loss) + now_.table.over[key] > limit_) continue;
+      if (std::max(least_[a], least_[other]) + now_.lost(loss) + now_.table.over[key] > limit_)
+        continue;
       auto step = costs_[a];
       step.raise_to(costs_[other]);
       const double* onward = now_.table.w.data() + key * now_.table.key_stride +
                              of_.bin_of(now_.left - loss) * now_.table.next.size();
-      const auto cost = block.total(step, lost(loss), onward);
+      const auto cost = block.total(step, now_.lost(loss), onward);
       if (!(cost.least() <= best_.cost)) continue;
       for (std::size_t i = 0; i < block.count(); ++i)
         if (cost.at[i] <= best_.cost && cost.at[i] < infinity)
           offer(block.first() + i, {&first, &second}, loss, onward);
     }
   }
-
-  double lost(loss_units loss) const { return now_.per_unit * static_cast<double>(loss); }
 
   timed time_of(const option& way, std::size_t n) const {
     timed found;
@@ -145,7 +140,7 @@ class tables::two_slot_decision {
     made.time = std::max(of_.way_to(now_, n), time);
     made.loss = loss;
     made.cost =
-        of_.per_ns_ * (made.time + now_.table.later[position]) + lost(loss) + onward[position];
+        of_.per_ns_ * (made.time + now_.table.later[position]) + now_.lost(loss) + onward[position];
     made.position = static_cast<std::uint32_t>(position);
     made.ways = ways;
     if (made.worth() > best_.worth()) return;

@@ -213,6 +213,35 @@ BOOST_AUTO_TEST_CASE(decisions_among_many_experts_keep_the_budget_and_repeat_the
   BOOST_TEST(n_substituted > 100u);
 }
 
+BOOST_AUTO_TEST_CASE(losses_that_decisions_make_themselves_are_those_that_they_would_be_told) {
+  std::size_t n_substituted = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    random_stream random(seed, 83);
+    const shape of{2 + random.below(8), 2, 16 + random.below(48), 2 + random.below(7)};
+    const auto w = draw_world(random, of);
+    auto policy = plain_policy(candidate_rule::any, 0);
+    policy.metric = loss_metric::token_gate;
+    policy.distinct = true;
+    policy.price_ns_per_loss = random.uniform(1e3, 1e5);
+    const auto budget = static_cast<loss_units>(random.uniform(1e8, 2e9));
+    const auto tables = built(w, policy, budget, look_ahead_keys::experts);
+    BOOST_REQUIRE(!tables->reads_losses());
+    asked one(random, w, *tables, of, budget);
+    auto told = one.query;
+    told.probabilities = {};
+    const auto listed = tables->select(told);
+    for (auto& slot : one.of.slots) slot.loss = {};
+    one.query.slots = one.of.slots;
+    const auto ranked = tables->select(one.query);
+    BOOST_TEST(same_choice(ranked, listed),
+               "seed " << seed << ": " << shown(ranked) << " and " << shown(listed));
+    BOOST_TEST(ranked.cost == listed.cost);
+    for (std::size_t j = 0; j < ranked.n_slots; ++j)
+      n_substituted += ranked.slots[j].expert != one.of.targets[j];
+  }
+  BOOST_TEST(n_substituted > 100u);
+}
+
 BOOST_AUTO_TEST_CASE(a_search_plans_sixty_experts_no_worse_than_what_it_starts_from) {
   const auto w = wide_world(3, 60, 4);
   search_options options;
