@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "actors/cluster/client.hpp"
@@ -66,11 +68,12 @@ class processes {
         options.model, options.cluster, folder_.string(), options.strategy, options.costs,
         options.port, further_words()));
     const setup::cluster_folder folder{folder_};
-    const auto identity = take(setup::console_identity(folder));
     job work;
-    for (const auto& file : take(setup::read_cluster_folder(folder))) {
-      clients_.push_back(take(actors::cluster_client::connect(
-          identity, take(net::parse_address(file.listen.front())), std::chrono::seconds(5))));
+    files_ = take(setup::read_cluster_folder(folder));
+    clients_.resize(files_.size());
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const auto& file = files_[i];
+      connect_again(i);
       std::ifstream(folder.pid(file.name)) >> pids_.emplace_back();
       weight_bytes_.push_back(take(setup::check_node(file, work)).weight_bytes);
     }
@@ -82,6 +85,21 @@ class processes {
   }
   processes(const processes&) = delete;
   processes& operator=(const processes&) = delete;
+
+  /// Ends a node's process, so that the node may run elsewhere; its configuration file. connect_again() once it runs.
+  std::filesystem::path end(std::size_t i) {
+    clients_[i] = nullptr;
+    ::kill(pids_[i], SIGTERM);
+    while (std::filesystem::exists(fmt::format("/proc/{}", pids_[i])))
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pids_[i] = 0;
+    return setup::cluster_folder{folder_}.config(files_[i].name);
+  }
+  void connect_again(std::size_t i) {
+    const auto identity = take(setup::console_identity(setup::cluster_folder{folder_}));
+    clients_[i] = take(actors::cluster_client::connect(
+        identity, take(net::parse_address(files_[i].listen.front())), std::chrono::seconds(5)));
+  }
 
   /// For `cluster up`, of whoever compares settings.
   static const char* further_words() {
@@ -133,14 +151,16 @@ class processes {
   }
   thread_counts threads() const {
     thread_counts all;
-    for (const auto pid : pids_) all += threads_of(pid);
+    for (const auto pid : pids_)
+      if (pid != 0) all += threads_of(pid);
     return all;
   }
   std::vector<usage> usages() const {
     std::vector<usage> all;
     for (std::size_t i = 0; i < pids_.size(); ++i)
-      all.push_back({processor_seconds(pids_[i]), resident_mib(pids_[i]),
-                     static_cast<double>(weight_bytes_[i]) / (1 << 20)});
+      if (pids_[i] != 0)
+        all.push_back({processor_seconds(pids_[i]), resident_mib(pids_[i]),
+                       static_cast<double>(weight_bytes_[i]) / (1 << 20)});
     return all;
   }
   double mean_round_trip_us() {
@@ -156,7 +176,8 @@ class processes {
   /// Of all nodes, and of this process.
   double processor_s() const {
     double sum = processor_seconds(::getpid());
-    for (const auto pid : pids_) sum += processor_seconds(pid);
+    for (const auto pid : pids_)
+      if (pid != 0) sum += processor_seconds(pid);
     return sum;
   }
 
@@ -188,7 +209,8 @@ class processes {
   }
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<actors::cluster_client>> clients_;
-  std::vector<int> pids_;
+  std::vector<node_file> files_;
+  std::vector<int> pids_;  ///< 0: ended.
   std::vector<std::int64_t> weight_bytes_;
 };
 

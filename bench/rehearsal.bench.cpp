@@ -367,7 +367,7 @@ void print(const options& given, std::size_t in_flight, const outcome& expected,
     return 100 * grown(name) / std::max(1.0, grown("charged_ns"));
   };
   fmt::print(
-      "  {} of {} batches took longer than charged: devices' time +{:.1f} %, +{:.1f} % by waking "
+      "  {} of {} batches took longer than charged: devices' time {:+.1f} %, {:+.1f} % by waking "
       "late; "
       "ids {}\n",
       grown("exceeded"), grown("batches"), share("exceeded_ns"), share("late_ns"),
