@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <limits>
 #include <system_error>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "config/precision.hpp"
+#include "planning/plan_alike.hpp"
 #include "setup/calibration.hpp"
 #include "setup/trials.hpp"
 
@@ -41,22 +41,13 @@ bool leaves_no_choice(const task& about) {
 
 /// Whether what follows from two of a strategy's plans is the same, whatever their planners expect of them.
 bool are_alike(const planning::strategy& a, const planning::strategy& b) {
-  const auto placed = [](const planning::plan& content) {
-    std::vector<std::array<std::size_t, 3>> all;
-    for (const auto& each : content.experts)
-      all.push_back({each.server.index(), each.layer.index(), each.expert.index()});
-    std::ranges::sort(all);
-    return all;
-  };
   const auto reads_groups = [](const planning::strategy& content) {
     return content.policy.candidates != planning::candidate_rule::exact &&
            content.policy.candidates != planning::candidate_rule::any &&
            !content.plan.grouping.empty();
   };
   return a.policy == b.policy && !reads_groups(a) && !reads_groups(b) &&
-         std::ranges::equal(a.plan.residence, b.plan.residence, {}, &planning::residency::layers,
-                            &planning::residency::layers) &&
-         a.plan.expert_precision == b.plan.expert_precision && placed(a.plan) == placed(b.plan);
+         planning::are_alike(a.plan, b.plan);
 }
 
 bool is_priced(const planning::strategy& chosen) {

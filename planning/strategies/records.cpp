@@ -123,6 +123,18 @@ constexpr strategy_record records[] = {
      .add_variants = add_shard_variants,
      .token_budget = no_budget,
      .needs_profile = false},
+    // EdgeShard at its strongest: chains side by side, the users of each access server on one of them; a layer may lie on two
+    // neighbours of a chain; copies of stages where positions queue.
+    {.name = "shard-chains",
+     .sentence = "pipelines side by side, by access server, with layers that neighbours share and "
+                 "copies of stages",
+     .source = "EdgeShard, arXiv 2405.14371, with more chains than one",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return exact_policy("shard-chains"); },
+     .place = place_chains,
+     .add_variants = add_chain_variants,
+     .token_budget = no_budget,
+     .needs_profile = false},
     // Parallax: layer ranges, several servers to a range where memory allows, and the shortest way in time through them.
     {.name = "parallax",
      .sentence = "pipelines side by side: layer ranges with copies, and a shortest way for each "

@@ -1,12 +1,17 @@
 #include "planning/strategies/strategy_plans.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "planning/entropy_placement.hpp"
 #include "planning/layer_ranges.hpp"
 #include "planning/placement.hpp"
+#include "planning/plan_alike.hpp"
+#include "planning/search/plan_estimates.hpp"
 #include "planning/search/search.hpp"
+#include "planning/shard_chains.hpp"
 
 namespace ordermoe::planning {
 
@@ -88,6 +93,46 @@ void add_shards(const planning_task& task, shard_objective objective, shard_retu
   add_plan(task, place_layer_shards(task.profile, task.servers, task.costs, shards), variants);
 }
 
+/// The best of several plans by the planner's estimate under the load that is expected, each once.
+void add_best(const planning_task& task, std::vector<plan> plans, std::size_t n_most,
+              std::vector<strategy_options>& variants) {
+  search_options load;
+  load.concurrency = std::max(1.0, task.options.concurrency);
+  load.should_stop = task.options.should_stop;
+  const auto rated = estimate_plans(task.profile, plans, task.servers, task.costs, load);
+  for (std::size_t i = 0; i < plans.size(); ++i) plans[i].estimated_token_ns = rated[i];
+  std::ranges::stable_sort(plans, {}, &plan::estimated_token_ns);
+  std::vector<plan> kept;
+  for (auto& each : plans) {
+    if (kept.size() == n_most) break;
+    if (std::ranges::any_of(kept, [&](const plan& other) { return are_alike(other, each); }))
+      continue;
+    kept.push_back(std::move(each));
+    add_plan(task, kept.back(), variants);
+  }
+}
+
+/// Loads that plans are made for: as many other requests in flight as are expected, and twice as many.
+constexpr double planned_loads[] = {1, 2};
+
+/// Requests in flight with so many times the others that are expected.
+double loaded(const planning_task& task, double load) {
+  return 1 + load * std::max(0.0, task.options.concurrency - 1);
+}
+
+/// Chains of shards side by side, the best that are found for each load.
+std::vector<plan> side_by_side(const planning_task& task, shard_chain_options options,
+                               std::size_t n_most) {
+  std::vector<plan> found;
+  for (const double load : planned_loads) {
+    options.concurrency = loaded(task, load);
+    auto made = place_shard_chains(task.profile, task.servers, task.costs, options, n_most);
+    if (!made) break;
+    std::ranges::move(*made, std::back_inserter(found));
+  }
+  return found;
+}
+
 /// Searched with coarser copies where there is little memory.
 void add_copies(const planning_task& task, double scale, std::vector<strategy_options>& variants) {
   if (!task.options.choose_precision || task.profile.layers.empty()) return;
@@ -127,6 +172,14 @@ result<plan> place_shards(const planning_task& task) {
   return place_layer_shards(task.profile, task.servers, task.costs);
 }
 
+result<plan> place_chains(const planning_task& task) {
+  shard_chain_options options;
+  options.concurrency = loaded(task, 1);
+  auto made = place_shard_chains(task.profile, task.servers, task.costs, options, 1);
+  if (!made) return made.error();
+  return std::move(made->front());
+}
+
 result<plan> place_searched(const planning_task& task) {
   const auto& options = task.options;
   search_options search;
@@ -164,6 +217,15 @@ void add_shard_variants(const planning_task& task, std::vector<strategy_options>
   add_shards(task, shard_objective::latency, shard_return::direct, variants);
   add_shards(task, shard_objective::throughput, shard_return::by_access, variants);
   add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+}
+
+void add_chain_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  constexpr std::size_t n_of_each = 6, n_most = 5;
+  auto chains = side_by_side(task, {.units_per_layer = 1}, n_of_each);
+  std::ranges::move(side_by_side(task, {}, n_of_each), std::back_inserter(chains));
+  add_best(task, std::move(chains), n_most, variants);
+  add_plan(task, place_shards(task), variants);
+  add_shard_variants(task, variants);
 }
 
 void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants) {

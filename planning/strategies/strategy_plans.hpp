@@ -25,6 +25,8 @@ result<plan> place_popular(const planning_task& task);
 
 /// Few remote invocations; attention where the user is.
 result<plan> place_few_remote(const planning_task& task);
+/// The best chains of shards side by side that are found, for options.concurrency.
+result<plan> place_chains(const planning_task& task);
 /// Layer ranges with copies, for options.concurrency.
 result<plan> place_ranges(const planning_task& task);
 
@@ -33,6 +35,9 @@ result<plan> place_ranges(const planning_task& task);
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For latency and for throughput, each with both ways back.
 void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// The best chains side by side by the planner's estimate, of whole layers and of layers that neighbours share, for options.concurrency
+/// and with twice as many others in flight; and what add_shard_variants() adds.
+void add_chain_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For several loads or budgets; without a budget or limit also layer shards.
 void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// The same placement with attention anywhere.

@@ -103,7 +103,7 @@ fi
 
 # ------------------------------------------------------------- without a profile, and with parts of the model
 
-expect "a strategy that substitutes needs a profile" 2 'only exact, layer-shards, parallax and random place then; .*calibrate --connect' "$ordermoe" plan --model "$model" --cluster three.toml --profile none --strategy ordermoe
+expect "a strategy that substitutes needs a profile" 2 'only exact, layer-shards, shard-chains, parallax and random place then; .*calibrate --connect' "$ordermoe" plan --model "$model" --cluster three.toml --profile none --strategy ordermoe
 expect "an exact one does without" 0 'every expert is taken to be chosen as often' "$ordermoe" cluster up --model "$model" --cluster three.toml --profile none --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir plain
 "${run[@]}" --model "$model" --mode reference 2>/dev/null </dev/null | answers >reference.txt
 plain=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' plain/nodes/s0/node.toml)

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <boost/test/unit_test.hpp>
 #include <set>
 #include <string>
@@ -205,9 +206,77 @@ BOOST_AUTO_TEST_CASE(an_alias_is_taken_for_its_strategy) {
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
-  for (const auto* name : {"parallax", "prism", "wdmoe"})
+  for (const auto* name : {"parallax", "prism", "wdmoe", "shard-chains"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
+}
+
+namespace {
+
+bool is_singleton_path(const plan& placed) {
+  for (const auto& homes : placed.residence)
+    for (const auto members : homes.layers)
+      if (std::popcount(members) != 1) return false;
+  return true;
+}
+
+std::set<std::vector<server_mask>> ways_of(const plan& placed) {
+  std::set<std::vector<server_mask>> ways;
+  for (const auto& homes : placed.residence) ways.insert(homes.layers);
+  return ways;
+}
+
+/// The ways of planning a strategy in a scene, as plans; those that are infeasible are left out.
+std::vector<plan> planned(std::string_view name, const scene& at, const strategy_options& options) {
+  std::vector<plan> found;
+  for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options)) {
+    auto made = make_strategy(name, at.experts, at.servers, costs, variant);
+    if (made) found.push_back(std::move(made->plan));
+    BOOST_TEST((made || made.error().code == errc::infeasible));
+  }
+  return found;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(shard_chains_are_tried_side_by_side_and_as_the_single_chains_of_edgeshard) {
+  scene at;
+  // Every server has room for the model.
+  at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 5, 3);
+  auto options = quick();
+  options.concurrency = 4;
+  const auto plans = planned("shard-chains", at, options);
+  std::size_t n_side_by_side = 0;
+  for (const auto& placed : plans) {
+    BOOST_TEST(is_singleton_path(placed));
+    n_side_by_side += ways_of(placed).size() > 1 ? 1 : 0;
+  }
+  BOOST_TEST(n_side_by_side >= 2u);
+  for (const auto& single : planned("layer-shards", at, options))
+    BOOST_TEST(std::ranges::any_of(
+        plans, [&](const plan& each) { return plan_json(each) == plan_json(single); }));
+  // One chain of whole layers where nobody else is met.
+  BOOST_TEST(ways_of(at.make("shard-chains").plan).size() == 1u);
+  BOOST_TEST(ways_of(at.make("shard-chains", options).plan).size() > 1u);
+}
+
+BOOST_AUTO_TEST_CASE(shard_chains_fit_where_whole_layers_do_not) {
+  scene at;
+  // Room for a layer and a half each.
+  at.servers = instances::drawn_cluster(2, n_layers, n_experts, 1, 3);
+  instances::set_expert_memory(at.servers, {12 * costs.expert_bytes, 12 * costs.expert_bytes},
+                               costs, n_layers);
+  BOOST_TEST(!make_strategy("layer-shards", at.experts, at.servers, costs, quick()).has_value());
+  const auto plans = planned("shard-chains", at, quick());
+  BOOST_REQUIRE(!plans.empty());
+  for (const auto& placed : plans) {
+    const placement_index index(placed);
+    std::size_t n_shared = 0;
+    for (std::size_t l = 0; l < n_layers; ++l)
+      for (std::size_t e = 1; e < n_experts; ++e)
+        n_shared += index.hosts(l, e) != index.hosts(l, 0) ? 1 : 0;
+    BOOST_TEST(n_shared > 0u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(algorithm_1_can_do_without_its_parts) {

@@ -1,0 +1,302 @@
+#include "planning/shard_chains.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "planning/packing.hpp"
+#include "planning/placement.hpp"
+#include "planning/plan_alike.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+/// Positions that the ways of a request's prompt and text are counted for.
+constexpr double positions_of_request = 32;
+
+/// The largest divisor of `n` up to `most`.
+std::size_t largest_divisor(std::size_t n, std::size_t most) {
+  for (auto d = std::min(n, most); d > 1; --d)
+    if (n % d == 0) return d;
+  return 1;
+}
+
+/// Units [first, end).
+struct stretch {
+  std::size_t first = 0, end = 0;
+};
+
+/// [n_servers] what each holds of all chains, in order and without overlaps.
+std::vector<std::vector<stretch>> stretches_of(const chain_layout& layout, std::size_t n_servers) {
+  std::vector<std::vector<stretch>> held(n_servers);
+  for (const auto& chain : layout.chains) {
+    std::size_t at = 0;
+    for (const auto& stage : chain) {
+      held[stage.server].push_back({at, at + stage.units});
+      at += stage.units;
+    }
+  }
+  for (auto& parts : held) {
+    std::ranges::sort(parts, {}, [](const stretch& s) { return std::pair(s.first, s.end); });
+    std::vector<stretch> merged;
+    for (const auto& part : parts) {
+      if (merged.empty() || part.first > merged.back().end)
+        merged.push_back(part);
+      else
+        merged.back().end = std::max(merged.back().end, part.end);
+    }
+    parts = std::move(merged);
+  }
+  return held;
+}
+
+}  // namespace
+
+shard_chain_planner::shard_chain_planner(const profile& profile, const cluster& servers,
+                                         const cost_profile& costs,
+                                         const shard_chain_options& options)
+    : prices_(make_cost_model(servers, costs)),
+      n_layers_(profile.n_layers),
+      n_experts_(profile.n_experts),
+      units_per_layer_(largest_divisor(profile.n_experts, options.units_per_layer)),
+      top_k_(static_cast<double>(profile.top_k)),
+      others_(std::max(0.0, options.concurrency - 1)),
+      one_stretch_each_(options.one_stretch_each),
+      expert_bytes_(costs.expert_bytes) {
+  const auto unit_bytes = expert_bytes_ * static_cast<std::int64_t>(n_experts_ / units_per_layer_);
+  for (const auto& server : servers.servers) {
+    arrival_share_.push_back(server.arrival_share);
+    limit_bytes_.push_back(expert_memory_bytes(server, costs, n_layers_));
+    const auto room = std::max<std::int64_t>(0, limit_bytes_.back());
+    capacity_.push_back(std::min(n_units(), static_cast<std::size_t>(room / unit_bytes)));
+  }
+  chosen_before_.assign(1, 0);
+  for (const auto& layer : profile.layers) {
+    std::vector<std::uint32_t> order(n_experts_);
+    std::iota(order.begin(), order.end(), 0u);
+    std::ranges::stable_sort(
+        order, [&](auto a, auto b) { return layer.activation[a] > layer.activation[b]; });
+    for (std::size_t i = 0; i < n_experts_; ++i) {
+      if (i % (n_experts_ / units_per_layer_) == 0) chosen_before_.push_back(chosen_before_.back());
+      chosen_before_.back() += top_k_ * layer.activation[order[i]];
+    }
+    order_.insert(order_.end(), order.begin(), order.end());
+  }
+}
+
+bool shard_chain_planner::fits(const chain_layout& layout) const {
+  const auto held = stretches_of(layout, n_servers());
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    std::size_t units = 0;
+    for (const auto& part : held[m]) units += part.end - part.first;
+    if (units > capacity_[m] || (one_stretch_each_ && held[m].size() > 1)) return false;
+  }
+  return true;
+}
+
+shard_chain_planner::chain_times shard_chain_planner::times_of(const shard_chain& chain) const {
+  chain_times times;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const auto m = chain[i].server;
+    const auto end = first + chain[i].units;
+    // Layers that begin in [first, end).
+    const auto begun = [&](std::size_t unit) {
+      return (unit + units_per_layer_ - 1) / units_per_layer_;
+    };
+    times.stages.push_back(
+        {m, static_cast<double>(begun(end) - begun(first)) * prices_.attention_ns[m] +
+                (chosen_before_[end] - chosen_before_[first]) * prices_.expert_ns[m]});
+    if (i > 0) times.between_ns += prices_.hidden(chain[i - 1].server, m);
+    first = end;
+  }
+  times.stages.back().busy_ns += prices_.head_ns[chain.back().server];
+  times.between_ns += prices_.message(chain.back().server, chain.front().server);
+  return times;
+}
+
+double shard_chain_planner::chain_times::alone_ns() const {
+  double ns = between_ns;
+  for (const auto& stage : stages) ns += stage.busy_ns;
+  return ns;
+}
+
+/// The mean value analysis; shares: [chains] of the arrivals.
+double shard_chain_planner::mean_ns(const all_times& chains,
+                                    const std::vector<double>& shares) const {
+  constexpr int n_rounds = 12;
+  std::array<double, 64> present{}, next;
+  for (int round = 0;; ++round) {
+    double mean = 0;
+    next.fill(0);
+    for (std::size_t c = 0; c < chains.size(); ++c) {
+      double position = chains[c]->between_ns;
+      for (const auto& [m, busy] : chains[c]->stages) {
+        const double ns = busy * (1 + present[m]);
+        position += ns;
+        next[m] += shares[c] * ns;
+      }
+      mean += shares[c] * position;
+    }
+    if (others_ == 0 || round == n_rounds) return mean;
+    for (std::size_t m = 0; m < n_servers(); ++m)
+      present[m] = 0.5 * (present[m] + others_ / mean * next[m]);
+  }
+}
+
+/// As if arrivals could be shared out at will: each chain has the more of them the faster it is.
+double shard_chain_planner::shared_out_ns(const all_times& chains) const {
+  std::vector<double> shares;
+  double sum = 0;
+  for (const auto* times : chains) {
+    shares.push_back(1 / times->alone_ns());
+    sum += shares.back();
+  }
+  for (auto& share : shares) share /= sum;
+  return mean_ns(chains, shares);
+}
+
+double shard_chain_planner::entry_ns(std::size_t access, std::size_t first,
+                                     std::size_t last) const {
+  return (prices_.message(access, first) + prices_.message(last, access)) / positions_of_request;
+}
+
+double shard_chain_planner::cost_ns(const chain_layout& layout) const {
+  std::vector<chain_times> times;
+  for (const auto& chain : layout.chains) times.push_back(times_of(chain));
+  all_times chains;
+  for (const auto& each : times) chains.push_back(&each);
+  std::vector<double> shares(layout.chains.size(), 0);
+  double entries = 0;
+  for (std::size_t a = 0; a < n_servers(); ++a) {
+    const auto c = layout.chain_of[a];
+    shares[c] += arrival_share_[a];
+    entries += arrival_share_[a] *
+               entry_ns(a, layout.chains[c].front().server, layout.chains[c].back().server);
+  }
+  return mean_ns(chains, shares) + entries;
+}
+
+void shard_chain_planner::assign(chain_layout& layout) const {
+  std::vector<chain_times> times;
+  for (const auto& chain : layout.chains) times.push_back(times_of(chain));
+  all_times chains;
+  for (const auto& each : times) chains.push_back(&each);
+  std::vector<double> shares(layout.chains.size(), 0);
+  std::vector<std::size_t> by_arrivals(n_servers());
+  std::iota(by_arrivals.begin(), by_arrivals.end(), std::size_t{0});
+  std::ranges::stable_sort(by_arrivals,
+                           [&](auto a, auto b) { return arrival_share_[a] > arrival_share_[b]; });
+  // The best chain for an access server while the others stay where they are.
+  const auto best_for = [&](std::size_t a) {
+    std::size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::size_t c = 0; c < layout.chains.size(); ++c) {
+      shares[c] += arrival_share_[a];
+      const auto& chain = layout.chains[c];
+      const double ns = mean_ns(chains, shares) +
+                        arrival_share_[a] * entry_ns(a, chain.front().server, chain.back().server);
+      shares[c] -= arrival_share_[a];
+      if (ns >= least) continue;
+      least = ns;
+      best = c;
+    }
+    return best;
+  };
+  layout.chain_of.assign(n_servers(), 0);
+  for (const auto a : by_arrivals) {
+    layout.chain_of[a] = best_for(a);
+    shares[layout.chain_of[a]] += arrival_share_[a];
+  }
+  constexpr int most_rounds = 8;
+  bool moved = layout.chains.size() > 1;
+  for (int round = 0; moved && round < most_rounds; ++round) {
+    moved = false;
+    for (const auto a : by_arrivals) {
+      auto& chain = layout.chain_of[a];
+      shares[chain] -= arrival_share_[a];
+      const auto best = best_for(a);
+      moved |= best != chain;
+      chain = best;
+      shares[chain] += arrival_share_[a];
+    }
+  }
+}
+
+plan shard_chain_planner::to_plan(const chain_layout& layout) const {
+  plan made;
+  made.strategy = "shard-chains";
+  made.n_servers = n_servers();
+  made.n_layers = n_layers_;
+  made.n_experts = n_experts_;
+  made.expert_bytes_limit = limit_bytes_;
+  made.estimated_token_ns = cost_ns(layout);
+  const auto of_unit = n_experts_ / units_per_layer_;
+  const auto held = stretches_of(layout, n_servers());
+  for (std::size_t m = 0; m < n_servers(); ++m) {
+    std::int64_t used = 0;
+    for (const auto& part : held[m])
+      for (auto unit = part.first; unit < part.end; ++unit)
+        for (auto i = unit * of_unit; i < (unit + 1) * of_unit; ++i) {
+          made.experts.push_back({server_id{m}, layer_id{i / n_experts_}, expert_id{order_[i]},
+                                  placement_reason::layer_shard, layer_ns(m)});
+          used += expert_bytes_;
+        }
+    made.expert_bytes_used.push_back(used);
+  }
+  for (std::size_t a = 0; a < n_servers(); ++a) {
+    auto& homes = made.residence.emplace_back();
+    std::size_t first = 0;
+    for (const auto& stage : layout.chains[layout.chain_of[a]]) {
+      const auto end = first + stage.units;
+      for (auto unit = first; unit < end; ++unit)
+        if (unit % units_per_layer_ == 0) homes.layers.push_back(server_bit(stage.server));
+      first = end;
+    }
+  }
+  return made;
+}
+
+/// How many units of a layer a server has, from the first on, before one that it lacks.
+std::size_t shard_chain_planner::leading_units(const placement_index& index, std::size_t server,
+                                               std::size_t layer) const {
+  const auto of_unit = n_experts_ / units_per_layer_;
+  std::size_t n = 0;
+  while (n < n_experts_ && index.hosts(server, layer, order_[layer * n_experts_ + n])) ++n;
+  return n / of_unit;
+}
+
+std::optional<chain_layout> shard_chain_planner::layout_of(const plan& placed) const {
+  const placement_index index(placed);
+  chain_layout layout;
+  for (const auto& homes : placed.residence) {
+    shard_chain chain;
+    for (std::size_t l = 0; l < n_layers_; ++l) {
+      if (std::popcount(homes.layers[l]) != 1) return std::nullopt;
+      const auto m = static_cast<std::size_t>(std::countr_zero(homes.layers[l]));
+      // The last layer of a stage may go on at the next one.
+      const bool is_last = l + 1 == n_layers_;
+      const auto next =
+          is_last ? m : static_cast<std::size_t>(std::countr_zero(homes.layers[l + 1]));
+      const auto here = next == m ? units_per_layer_ : leading_units(index, m, l);
+      if (chain.empty() || chain.back().server != m) chain.push_back({m, 0});
+      chain.back().units += here;
+      if (here < units_per_layer_) chain.push_back({next, units_per_layer_ - here});
+    }
+    const auto known = std::ranges::find(layout.chains, chain);
+    layout.chain_of.push_back(static_cast<std::size_t>(known - layout.chains.begin()));
+    if (known == layout.chains.end()) layout.chains.push_back(std::move(chain));
+  }
+  for (const auto& chain : layout.chains)
+    for (std::size_t i = 0; i < chain.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j)
+        if (chain[i].server == chain[j].server) return std::nullopt;
+  if (!fits(layout) || !are_alike(to_plan(layout), placed)) return std::nullopt;
+  return layout;
+}
+
+}  // namespace ordermoe::planning
