@@ -1,10 +1,12 @@
 // How fast an expert runs against what memory can deliver and against LibTorch.
 //
-// bench_kernels [--rounds N] [--quick] [--own-time] [--json]: experts of Mixtral's and
-// Qwen1.5-MoE's widths at 1 to 128 rows in every precision. Every round measures a plain read, each
-// precision and LibTorch one after the other, so that ratios compare neighbours in time; medians
-// and quartiles over the rounds are printed. Weights rotate over at least four times the last-level
-// cache. LibTorch runs one thread, in bf16 weights and rows, over the same memory.
+// bench_kernels [--rounds N] [--quick] [--rows N,N,...] [--own-time] [--json]: experts of Mixtral's
+// and Qwen1.5-MoE's widths at 1 to 128 rows, with two cores at one row, or at the given numbers of
+// rows with one core and with two; in every precision, in bf16 by rows as they are and by rounded
+// ones. Every round measures a plain read, each precision and LibTorch one after the other, so that
+// ratios compare neighbours in time; medians and quartiles over the rounds are printed. Weights
+// rotate over at least four times the last-level cache. With two cores each has experts of its own.
+// LibTorch runs one thread, in bf16 weights and rows, over the same memory.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -16,6 +18,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,12 +36,19 @@ struct shape {
   std::size_t width, inner;
 };
 
-packed_expert expert_at(const shape& s, weight_storage storage, const std::byte* first) {
+/// How weights are kept, and what rows are before those in bf16.
+struct form {
+  const char* name;
+  weight_storage storage;
+  row_precision rows = row_precision::fp32;
+};
+
+packed_expert expert_at(const shape& s, const form& kept, const std::byte* first) {
   packed_expert e;
-  e.gate = {{s.inner, s.width}, storage, first};
-  const std::size_t wide = e.gate.layout.bytes(storage);
-  e.up = {{s.inner, s.width}, storage, first + wide};
-  e.down = {{s.width, s.inner}, storage, first + 2 * wide};
+  e.gate = {{s.inner, s.width}, kept.storage, first, kept.rows};
+  const std::size_t wide = e.gate.layout.bytes(kept.storage);
+  e.up = {{s.inner, s.width}, kept.storage, first + wide, kept.rows};
+  e.down = {{s.width, s.inner}, kept.storage, first + 2 * wide, kept.rows};
   return e;
 }
 
@@ -50,23 +60,24 @@ std::size_t bytes_of(const packed_expert& e) {
 /// One thread's experts, rows and scratch memory.
 class worker {
  public:
-  worker(const shape& s, const pool& memory, std::size_t first, std::size_t bytes)
+  worker(const shape& s, const pool& memory, std::size_t first, std::size_t bytes,
+         std::size_t most_rows)
       : shape_(s),
         memory_(memory),
         first_(first),
         bytes_(bytes),
-        rows_(128 * s.width),
-        output_(128 * s.width) {
+        rows_(most_rows * s.width),
+        output_(most_rows * s.width) {
     for (std::size_t i = 0; i < rows_.size(); ++i)
       rows_[i] = static_cast<float>(i * 7919 % 1000) / 500 - 1;
   }
 
-  /// `times` experts of this precision, each on another place of the memory.
-  void run(weight_storage storage, std::size_t n_rows, std::size_t times) {
-    const std::size_t size = bytes_of(expert_at(shape_, storage, nullptr));
+  /// `times` experts of this form, each on another place of the memory.
+  void run(const form& kept, std::size_t n_rows, std::size_t times) {
+    const std::size_t size = bytes_of(expert_at(shape_, kept, nullptr));
     const std::size_t n = bytes_ / size;
     for (std::size_t i = 0; i < times; ++i) {
-      const auto e = expert_at(shape_, storage, memory_.at(first_ + next_++ % n * size));
+      const auto e = expert_at(shape_, kept, memory_.at(first_ + next_++ % n * size));
       const std::size_t room = expert_scratch(e, n_rows);
       if (scratch_.size() < room + 64) scratch_.resize(room + 64);
       void* place = scratch_.data();
@@ -137,10 +148,27 @@ struct line {
   spread ms, gb_per_s, percent, against_libtorch;
 };
 
-constexpr weight_storage storages[] = {weight_storage::bf16, weight_storage::int8,
-                                       weight_storage::int4};
+constexpr form forms[] = {{"bf16", weight_storage::bf16},
+                          {"bf16-rows", weight_storage::bf16, row_precision::bf16},
+                          {"int8", weight_storage::int8},
+                          {"int4", weight_storage::int4}};
+constexpr std::size_t n_forms = std::size(forms);
 
-std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
+/// What is asked for.
+struct plan {
+  std::size_t rounds = 9;
+  bool quick = false;
+  std::vector<std::size_t> rows;  ///< Empty: the usual ones.
+
+  std::vector<std::size_t> rows_on(std::size_t cores) const {
+    if (!rows.empty()) return rows;
+    if (cores > 1 || quick) return {1};
+    return {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128};
+  }
+  std::size_t most_rows() const { return rows.empty() ? 128 : std::ranges::max(rows); }
+};
+
+std::vector<line> measure(const shape& s, const plan& asked,
                           std::vector<nlohmann::ordered_json>& bandwidths) {
   const std::size_t bf16_bytes = 6 * s.width * s.inner;
   const std::size_t wanted = std::max(4 * cache_bytes(), bf16_bytes);
@@ -149,7 +177,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
   const pool memory(n_cores * each);
   std::vector<std::unique_ptr<worker>> workers;
   for (std::size_t i = 0; i < n_cores; ++i)
-    workers.push_back(std::make_unique<worker>(s, memory, i * each, each));
+    workers.push_back(std::make_unique<worker>(s, memory, i * each, each, asked.most_rows()));
 
   std::vector<line> lines;
   for (std::size_t cores = 1; cores <= n_cores; ++cores) {
@@ -157,19 +185,17 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
       return together(workers, cores, [&](worker& w) { w.read(how); });
     });
     std::vector<double> all_reads;
-    std::vector<std::size_t> row_counts{1, 2, 3, 4, 5, 6, 7, 8, 16, 32};
-    if (cores > 1 || quick) row_counts = {1};
-    if (cores == 1 && !quick) row_counts.insert(row_counts.end(), {64, 128});
-    for (const std::size_t n_rows : row_counts) {
+    for (const std::size_t n_rows : asked.rows_on(cores)) {
       struct series {
         std::vector<double> ms, rate, percent, ratio;
       };
-      series found[3], libtorch;
+      series found[n_forms], libtorch;
       // About as many bytes for every precision at one row; fewer passes where they are slow.
       const auto times_of = [&](std::size_t bytes) {
         return std::max<std::size_t>(1, n_rows <= 8 ? each / bytes : each / bytes / n_rows);
       };
-      const std::size_t n_rounds = n_rows <= 8 ? rounds : std::max<std::size_t>(5, rounds / 2);
+      const std::size_t n_rounds =
+          n_rows <= 8 ? asked.rounds : std::max<std::size_t>(5, asked.rounds / 2);
       for (std::size_t round = 0; round <= n_rounds; ++round) {
         const auto bytes = static_cast<double>(cores * each);
         const double read_s = together(workers, cores, [&](worker& w) { w.read(best); });
@@ -178,11 +204,11 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
         const double torch_s =
             together(workers, cores, [&](worker& w) { w.run_libtorch(n_rows, times); }) /
             static_cast<double>(times);
-        for (std::size_t k = 0; k < 3; ++k) {
-          const std::size_t size = bytes_of(expert_at(s, storages[k], nullptr));
+        for (std::size_t k = 0; k < n_forms; ++k) {
+          const std::size_t size = bytes_of(expert_at(s, forms[k], nullptr));
           const std::size_t n = times_of(size);
           const double own_s =
-              together(workers, cores, [&](worker& w) { w.run(storages[k], n_rows, n); }) /
+              together(workers, cores, [&](worker& w) { w.run(forms[k], n_rows, n); }) /
               static_cast<double>(n);
           if (round == 0) continue;  // Warms up.
           const double rate = static_cast<double>(cores * size) / own_s;
@@ -203,7 +229,7 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
         lines.push_back({s.name, what, cores, n_rows, spread_of(values.ms), spread_of(values.rate),
                          spread_of(values.percent), spread_of(values.ratio)});
       };
-      for (std::size_t k = 0; k < 3; ++k) add(to_string(storages[k]), found[k]);
+      for (std::size_t k = 0; k < n_forms; ++k) add(forms[k].name, found[k]);
       add("libtorch-bf16", libtorch);
     }
     bandwidths.push_back({{"shape", s.name},
@@ -217,8 +243,8 @@ std::vector<line> measure(const shape& s, std::size_t rounds, bool quick,
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::size_t rounds = 9;
-  bool json = false, quick = false;
+  plan asked;
+  bool json = false;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--json") {
@@ -226,28 +252,35 @@ int main(int argc, char** argv) {
     } else if (flag == "--own-time") {
       own_time = true;
     } else if (flag == "--quick") {
-      quick = true;
+      asked.quick = true;
     } else if (flag == "--rounds" && i + 1 < argc) {
-      rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+      asked.rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+    } else if (flag == "--rows" && i + 1 < argc) {
+      std::istringstream numbers(argv[++i]);
+      for (std::string each; std::getline(numbers, each, ',');)
+        asked.rows.push_back(static_cast<std::size_t>(std::max(1, std::atoi(each.c_str()))));
     } else {
-      fmt::print(stderr, "bench_kernels [--rounds N] [--quick] [--own-time] [--json]; found '{}'\n",
+      fmt::print(stderr,
+                 "bench_kernels [--rounds N] [--quick] [--rows N,N,...] [--own-time] [--json]; "
+                 "found '{}'\n",
                  flag);
       return 2;
     }
   }
   at::set_num_threads(1);
   constexpr shape shapes[] = {{"mixtral 4096x14336", 4096, 14336}, {"qwen 2048x1408", 2048, 1408}};
-  nlohmann::ordered_json report{
-      {"kernels", kernels().name}, {"last_level_cache_bytes", cache_bytes()}, {"rounds", rounds}};
+  nlohmann::ordered_json report{{"kernels", kernels().name},
+                                {"last_level_cache_bytes", cache_bytes()},
+                                {"rounds", asked.rounds}};
   auto read = nlohmann::ordered_json::array();
   auto results = nlohmann::ordered_json::array();
   auto crossings = nlohmann::ordered_json::array();
   if (!json)
     fmt::print("kernels {}, last-level cache {} MiB; medians of {} rounds, quartiles behind\n",
-               kernels().name, cache_bytes() >> 20, rounds);
+               kernels().name, cache_bytes() >> 20, asked.rounds);
   for (const auto& s : shapes) {
     std::vector<nlohmann::ordered_json> bandwidths;
-    const auto lines = measure(s, rounds, quick, bandwidths);
+    const auto lines = measure(s, asked, bandwidths);
     for (const auto& found : bandwidths) {
       if (!json)
         fmt::print("{}: plain read on {} core(s) {:.1f} GB/s ({:.1f} to {:.1f}), {}\n", s.name,
@@ -274,18 +307,18 @@ int main(int argc, char** argv) {
             l.percent.middle, l.percent.low, l.percent.high, l.against_libtorch.middle,
             l.against_libtorch.low, l.against_libtorch.high);
     }
-    for (const auto storage : storages) {
+    for (const form& kept : forms) {
       std::size_t from = 0;
       for (const auto& l : lines)
-        if (l.what == to_string(storage) && l.cores == 1) {
+        if (l.what == kept.name && l.cores == 1) {
           if (l.against_libtorch.middle >= 1)
             from = 0;
           else if (from == 0)
             from = l.rows;
         }
-      crossings.push_back({{"shape", s.name}, {"what", to_string(storage)}, {"rows", from}});
+      crossings.push_back({{"shape", s.name}, {"what", kept.name}, {"rows", from}});
       if (!json)
-        fmt::print("  {}: {}\n", to_string(storage),
+        fmt::print("  {}: {}\n", kept.name,
                    from == 0 ? std::string("LibTorch is not faster at any of these rows")
                              : fmt::format("LibTorch is faster from {} rows on", from));
     }

@@ -35,8 +35,7 @@ double work_of(const packed_matrix& matrix, std::size_t n_rows) {
                   static_cast<double>(layout.n_out * layout.n_in * n_rows) / 4);
 }
 
-/// output[i] = matrix * input[i] by the kernels, as `input` has the rows: groups where the matrix
-/// is quantised, else numbers.
+/// output[i] = matrix * input[i] by the kernels; `input` has rows as the matrix takes them.
 void multiply(const packed_matrix& matrix, const void* input, float* output, std::size_t n) {
   const auto& layout = matrix.layout;
   share_out(layout.n_blocks(), work_of(matrix, n), [&](std::size_t first, std::size_t last) {
@@ -45,18 +44,34 @@ void multiply(const packed_matrix& matrix, const void* input, float* output, std
     if (quantised(matrix.storage))
       kernels().linear_quantised(part, static_cast<const quantised_group*>(input), place,
                                  layout.n_out, n);
+    else if (rounds_rows(matrix))
+      kernels().linear_rounded(part, static_cast<const std::uint32_t*>(input), place, layout.n_out,
+                               n);
     else
       kernels().linear(part, static_cast<const float*>(input), layout.n_in, place, layout.n_out, n);
   });
 }
 
-/// Rows of n_in numbers to rows of groups.
-void quantise_rows(const packed_layout& layout, const float* input, quantised_group* groups,
-                   std::size_t n) {
-  // About as long as reading sixteen bytes a number.
-  share_out(n, 16 * static_cast<double>(n * layout.n_in), [&](std::size_t first, std::size_t last) {
+/// Whether rows of numbers go into it as they are.
+bool takes_numbers(const packed_matrix& matrix) {
+  return !quantised(matrix.storage) && !rounds_rows(matrix);
+}
+
+/// Rows of n_in numbers as the matrix takes them, one after the other. Precondition: !takes_numbers(matrix).
+void make_rows(const packed_matrix& matrix, const float* input, std::byte* rows, std::size_t n) {
+  const auto& layout = matrix.layout;
+  // Quantising takes about as long as reading sixteen bytes a number, rounding two.
+  const double bytes_a_number = quantised(matrix.storage) ? 16 : 2;
+  const double work = bytes_a_number * static_cast<double>(n * layout.n_in);
+  share_out(n, work, [&](std::size_t first, std::size_t last) {
+    const std::size_t words = layout.n_pairs() * kernels().rounded_words;
     for (std::size_t i = first; i < last; ++i)
-      kernels().quantise(input + i * layout.n_in, layout.n_in, groups + i * layout.n_groups());
+      if (quantised(matrix.storage))
+        kernels().quantise(input + i * layout.n_in, layout.n_in,
+                           reinterpret_cast<quantised_group*>(rows) + i * layout.n_groups());
+      else
+        kernels().round_row(input + i * layout.n_in, layout.n_in,
+                            reinterpret_cast<std::uint32_t*>(rows) + i * words);
   });
 }
 
@@ -65,11 +80,10 @@ void run_shared(const packed_expert& expert, const float* input, float* output, 
                 std::byte* scratch) {
   const auto& outer = expert.up.layout;
   const void* rows = input;
-  if (quantised(expert.up.storage)) {
-    auto* groups = reinterpret_cast<quantised_group*>(scratch);
-    quantise_rows(outer, input, groups, n);
-    rows = groups;
-    scratch += whole_lines(n * outer.n_groups() * sizeof(quantised_group));
+  if (!takes_numbers(expert.up)) {
+    make_rows(expert.up, input, scratch, n);
+    rows = scratch;
+    scratch += whole_lines(n * row_bytes(expert.up));
   }
   const double work =
       work_of(expert.up, n) + (expert.gate.data != nullptr ? work_of(expert.gate, n) : 0);
@@ -138,21 +152,16 @@ std::optional<projection> projection::without_first(std::size_t n_outputs) const
 }
 
 void projection::apply(const float* input, float* output, std::size_t n) const {
-  if (packed_.data != nullptr && !quantised(packed_.storage))
-    return multiply(packed_, input, output, n);
-  if (packed_.data != nullptr) {
-    const std::size_t stride = packed_.layout.n_groups();
-    for (std::size_t start = 0; start < n; start += most_rows) {
-      const std::size_t count = std::min(most_rows, n - start);
-      auto* groups = reinterpret_cast<quantised_group*>(
-          aligned_room(count * stride * sizeof(quantised_group)));
-      quantise_rows(packed_.layout, input + start * n_in(), groups, count);
-      multiply(packed_, groups, output + start * n_out(), count);
-    }
-    return;
+  if (packed_.data == nullptr)
+    return throw_where_failed(device_->apply(input, output, n),
+                              fmt::format("a matrix [{}, {}]", n_out(), n_in()));
+  if (takes_numbers(packed_)) return multiply(packed_, input, output, n);
+  for (std::size_t start = 0; start < n; start += most_rows) {
+    const std::size_t count = std::min(most_rows, n - start);
+    std::byte* rows = aligned_room(count * row_bytes(packed_));
+    make_rows(packed_, input + start * n_in(), rows, count);
+    multiply(packed_, rows, output + start * n_out(), count);
   }
-  throw_where_failed(device_->apply(input, output, n),
-                     fmt::format("a matrix [{}, {}]", n_out(), n_in()));
 }
 
 void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source& down,

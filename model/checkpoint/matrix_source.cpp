@@ -23,44 +23,37 @@ constexpr std::size_t block = packed_layout::block;
 /// The disk is asked for this much ahead of the rows that are converted.
 constexpr std::size_t read_ahead_bytes = std::size_t{8} << 20;
 
-using eight = std::uint16_t __attribute__((vector_size(16)));
-constexpr std::size_t tile = 8;
+/// Two numbers of a row side by side.
+using number_pair = std::uint32_t;
+constexpr std::size_t tile = 4;
+using pairs = number_pair __attribute__((vector_size(tile * sizeof(number_pair))));
 
-eight load_eight(const std::byte* from) {
-  eight numbers;
+pairs load_pairs(const std::byte* from) {
+  pairs numbers;
   std::memcpy(&numbers, from, sizeof numbers);
   return numbers;
 }
 
-/// target[c * step + r] = row r, column c of a tile of 8 x 8; `rows` are where the tile's rows
-/// begin.
-void transpose_tile(const std::byte* const (&rows)[tile], std::size_t offset, std::uint16_t* target,
+/// target[c * step + r] = row r, pair c of a tile of 4 x 4; `rows` are where the tile's rows begin.
+void transpose_tile(const std::byte* const (&rows)[tile], std::size_t offset, number_pair* target,
                     std::size_t step) {
-  eight pairs[tile], quads[tile];
-  for (std::size_t i = 0; i < tile; i += 2) {
-    const eight a = load_eight(rows[i] + offset), b = load_eight(rows[i + 1] + offset);
-    pairs[i] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-    pairs[i + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-  }
-  for (std::size_t i = 0; i < tile; i += 4)
-    for (std::size_t j = 0; j < 2; ++j) {
-      const eight a = pairs[i + j], b = pairs[i + j + 2];
-      quads[i + 2 * j] = __builtin_shufflevector(a, b, 0, 1, 8, 9, 2, 3, 10, 11);
-      quads[i + 2 * j + 1] = __builtin_shufflevector(a, b, 4, 5, 12, 13, 6, 7, 14, 15);
-    }
-  for (std::size_t c = 0; c < tile / 2; ++c) {
-    const eight a = quads[c], b = quads[c + 4];
-    const eight low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-    const eight high = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-    std::memcpy(target + 2 * c * step, &low, sizeof low);
-    std::memcpy(target + (2 * c + 1) * step, &high, sizeof high);
-  }
+  const pairs a = load_pairs(rows[0] + offset), b = load_pairs(rows[1] + offset);
+  const pairs c = load_pairs(rows[2] + offset), d = load_pairs(rows[3] + offset);
+  const pairs ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const pairs ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const pairs cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const pairs cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const pairs columns[tile] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),
+                               __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7),
+                               __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5),
+                               __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7)};
+  for (std::size_t k = 0; k < tile; ++k) std::memcpy(target + k * step, &columns[k], sizeof(pairs));
 }
 
-/// Copies `n` numbers, a multiple of a cache line. Packed weights are not read again before all of
+/// Copies `n` pairs, a multiple of a cache line. Packed weights are not read again before all of
 /// a matrix are there: where both sides lie on a boundary of 16 bytes, they go past the caches,
 /// which spares reading the memory that they replace.
-void put_away(const std::uint16_t* from, std::uint16_t* to, std::size_t n) {
+void put_away(const number_pair* from, number_pair* to, std::size_t n) {
 #if defined(__x86_64__)
   if (reinterpret_cast<std::uintptr_t>(to) % sizeof(__m128i) == 0) {
     const auto* source = reinterpret_cast<const __m128i*>(from);
@@ -80,36 +73,37 @@ void finish_putting_away() {
 #endif
 }
 
-/// packed[k * width + r] = row r's number k, for `width` rows of which the first n are there.
+/// packed[j * width + r] = row r's numbers 2 j and 2 j + 1, for `width` rows of which the first n
+/// are there; zero where a row has ended.
 void transpose_block(std::span<const std::byte* const> rows, std::size_t n_in, std::size_t width,
-                     std::uint16_t* packed) {
-  const std::size_t n = rows.size();
-  const auto number = [&](std::size_t r, std::size_t k) {
-    std::uint16_t bits = 0;
-    if (r < n) std::memcpy(&bits, rows[r] + 2 * k, 2);
-    return bits;
+                     number_pair* packed) {
+  const std::size_t n = rows.size(), n_pairs = (n_in + 1) / 2;
+  const auto pair_of = [&](std::size_t r, std::size_t j) {
+    number_pair both = 0;
+    if (r < n) std::memcpy(&both, rows[r] + 4 * j, 2 * j + 1 < n_in ? 4 : 2);
+    return both;
   };
-  // A run of a cache line of each row, eight rows at a time: lines of more rows would fall out of
+  // A run of a cache line of each row, four rows at a time: lines of more rows would fall out of
   // the cache before they are used up where rows are a power of two apart.
-  constexpr std::size_t run = 32;
-  alignas(64) std::uint16_t gathered[run * block];
-  std::size_t k = 0;
-  for (; k + run <= n_in; k += run) {
+  constexpr std::size_t run = 16;
+  alignas(64) number_pair gathered[run * block];
+  std::size_t j = 0;
+  for (; 2 * (j + run) <= n_in; j += run) {
     for (std::size_t r = 0; r < width; r += tile) {
       if (r + tile > n) {
         for (std::size_t c = 0; c < run; ++c)
-          for (std::size_t i = r; i < r + tile; ++i) gathered[c * width + i] = number(i, k + c);
+          for (std::size_t i = r; i < r + tile; ++i) gathered[c * width + i] = pair_of(i, j + c);
         continue;
       }
       const std::byte* from[tile];
       std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(r), tile, from);
       for (std::size_t c = 0; c < run; c += tile)
-        transpose_tile(from, 2 * (k + c), gathered + c * width + r, width);
+        transpose_tile(from, 4 * (j + c), gathered + c * width + r, width);
     }
-    put_away(gathered, packed + k * width, run * width);
+    put_away(gathered, packed + j * width, run * width);
   }
-  for (; k < n_in; ++k)
-    for (std::size_t r = 0; r < width; ++r) packed[k * width + r] = number(r, k);
+  for (; j < n_pairs; ++j)
+    for (std::size_t r = 0; r < width; ++r) packed[j * width + r] = pair_of(r, j);
   finish_putting_away();
 }
 
@@ -351,7 +345,7 @@ void pack_block(matrix_source& source, std::size_t start, weight_storage storage
       room.rows.push_back(reinterpret_cast<const std::byte*>(room.narrow[r].data()));
     }
     transpose_block(room.rows, layout.n_in, layout.padded_out(),
-                    reinterpret_cast<std::uint16_t*>(packed.data()));
+                    reinterpret_cast<number_pair*>(packed.data()));
   }
   source.end_rows(start, layout.n_out);
 }

@@ -24,7 +24,7 @@
 /// metadata that its format is "ordermoe-packed-N", N the version of all this.
 namespace ordermoe::model {
 
-inline constexpr unsigned packed_version = 1;
+inline constexpr unsigned packed_version = 2;
 inline constexpr std::size_t packed_alignment = 4096;
 
 /// What the metadata of files in this version says.

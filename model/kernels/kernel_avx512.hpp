@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-/// 16 fp32 lanes in one AVX-512 register, for the two sources that are compiled for it. Included
+#include "model/kernels/kernel_flushing.hpp"
+
+/// 16 fp32 lanes in one AVX-512 register, for the sources that are compiled for it. Included
 /// after the target options are in force; every source has its own type.
 namespace ordermoe::model {
 namespace {
@@ -16,14 +18,16 @@ struct avx512 {
   static constexpr __mmask16 all = 0xffff;
   using ints = __m512i;
   using bytes = __m512i;
-  static constexpr int most_rows = 6;
-  static constexpr bool odd_tiles = false;
+  using flushing = model::flushing;
+  static constexpr std::size_t most_rows = 6, most_bf16_rows = 6, few_rows = 4;
+  static constexpr bool many_registers = true;
   static constexpr bool pairs = true;
+  static constexpr std::size_t rounded_words = 2;
   template <int Rows>
   static constexpr int block_panels = 4;
   // Of quantised numbers integers and sums are in registers; with few rows memory is what limits.
   template <int Rows>
-  static constexpr int quantised_panels = Rows == 6 ? 2 : 4;
+  static constexpr int quantised_panels = Rows >= 5 ? 2 : 4;
   static constexpr int most_heads = 8;
   template <int Heads>
   static constexpr int score_keys = Heads == 8   ? 2
@@ -43,6 +47,13 @@ struct avx512 {
     const auto halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     const auto wide = _mm512_maskz_cvtepu16_epi32(all, halves);
     return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, wide, 16));
+  }
+  static vec load_even(const std::uint8_t* p) {
+    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, _mm512_loadu_si512(p), 16));
+  }
+  static vec load_odd(const std::uint8_t* p) {
+    const auto upper = _mm512_set1_epi32(static_cast<std::int32_t>(0xffff0000));
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
   }
   static vec max(vec a, vec b) { return _mm512_maskz_max_ps(all, a, b); }
   static vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
@@ -64,6 +75,11 @@ struct avx512 {
                          _mm512_maskz_shuffle_ps(all, two[0], two[1], 0xdd));
   }
   static vec fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static vec flushed_fma(vec a, vec b, vec c) { return fma(a, b, c); }
+  static vec one_nan(vec v) {
+    const auto nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000));
+    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), nan);
+  }
 
   static bytes load_bytes(const std::uint8_t* p) { return _mm512_loadu_si512(p); }
   static bytes low_halves(bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(0x0f)); }

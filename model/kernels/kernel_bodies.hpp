@@ -12,7 +12,7 @@
 
 /// The kernels' bodies, included once by the source of each instruction set after its target
 /// options are in force. `Isa` supplies `vec`, 16 fp32 lanes, with zero, load, store, set1, fma,
-/// mul and load_weights (fp32 or bf16), odd_tiles, most_heads (4 or 8), score_keys and value_panels (how many keys,
+/// mul and load_weights (fp32 or bf16), most_heads (4 or 8), score_keys and value_panels (how many keys,
 /// and how many 16 numbers of a value, fit its registers with so many heads), and `ints`, 16 int32 lanes, with what
 /// linear products of quantised numbers take (kernel_linear.hpp).
 ///

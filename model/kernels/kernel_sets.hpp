@@ -10,6 +10,12 @@ const kernel_set& portable_kernels();
 const kernel_set& avx2_kernels();
 const kernel_set& avx512_kernels();
 const kernel_set& avx512_vnni_kernels();
+const kernel_set& avx512_bf16_kernels();
 #endif
+
+/// Whether a set's products of rounded rows are those of the portable one, over some thousand
+/// outputs of numbers that tell what the definition says from what else a processor's instruction
+/// could do.
+bool rounds_as_defined(const kernel_set& set);
 
 }  // namespace ordermoe::model

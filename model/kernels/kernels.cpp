@@ -15,36 +15,6 @@ namespace ordermoe::model {
 
 namespace {
 
-template <class Number, class Convert>
-void pack_as(const packed_layout& layout, std::span<const float> row_major,
-             std::span<Number> packed, Convert convert) {
-  ORDERMOE_CHECK(row_major.size() == layout.n_out * layout.n_in, "a matrix of another shape");
-  ORDERMOE_CHECK(packed.size() == layout.size(), "room for a packed matrix of another shape");
-  const std::size_t padded = layout.padded_out();
-  std::size_t at = 0;
-  for (std::size_t start = 0; start < padded; start += packed_layout::block) {
-    const std::size_t width = std::min(packed_layout::block, padded - start);
-    for (std::size_t k = 0; k < layout.n_in; ++k)
-      for (std::size_t o = start; o < start + width; ++o)
-        packed[at++] = o < layout.n_out ? convert(row_major[o * layout.n_in + k]) : Number{};
-  }
-}
-
-}  // namespace
-
-void pack(const packed_layout& layout, std::span<const float> row_major, std::span<float> packed) {
-  pack_as(layout, row_major, packed, [](float x) { return x; });
-}
-
-void pack(const packed_layout& layout, std::span<const float> row_major,
-          std::span<std::uint16_t> packed) {
-  pack_as(layout, row_major, packed, [](float x) {
-    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
-  });
-}
-
-namespace {
-
 constexpr std::size_t group_size = packed_layout::group;
 /// 1.5 * 2^23: added and subtracted, it rounds to the nearest whole number, ties to even.
 constexpr float round_by = 12582912.0f;
@@ -216,14 +186,26 @@ void pack_int4(const packed_layout& layout, std::span<const float> rows, const b
   }
 }
 
-template <class Number, class Convert>
-void pack_plain(const packed_layout& layout, std::span<const float> rows, const byte_block& block,
-                Convert convert) {
-  auto* numbers = reinterpret_cast<Number*>(block.first);
+void pack_fp32(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  auto* numbers = reinterpret_cast<float*>(block.first);
   for (std::size_t o = 0; o < block.width; ++o) {
     const auto row = row_of(layout, rows, o);
     for (std::size_t k = 0; k < layout.n_in; ++k)
-      numbers[k * block.width + o] = k < row.size() ? convert(row[k]) : Number{};
+      numbers[k * block.width + o] = k < row.size() ? row[k] : 0.0f;
+  }
+}
+
+/// Where the number of output `o` of a block and of input `k` is.
+std::size_t bf16_at(std::size_t width, std::size_t o, std::size_t k) {
+  return (k / 2 * width + o) * 2 + k % 2;
+}
+
+void pack_bf16(const packed_layout& layout, std::span<const float> rows, const byte_block& block) {
+  auto* numbers = reinterpret_cast<std::uint16_t*>(block.first);
+  for (std::size_t o = 0; o < block.width; ++o) {
+    const auto row = row_of(layout, rows, o);
+    for (std::size_t k = 0; k < 2 * layout.n_pairs(); ++k)
+      numbers[bf16_at(block.width, o, k)] = k < row.size() ? to_bf16(row[k]) : std::uint16_t{0};
   }
 }
 
@@ -241,9 +223,9 @@ void pack_block(const packed_layout& layout, std::size_t start, std::span<const 
                          start, std::min(packed_layout::block, layout.padded_out() - start)};
   switch (storage) {
     case weight_storage::fp32:
-      return pack_plain<float>(layout, rows, block, [](float x) { return x; });
+      return pack_fp32(layout, rows, block);
     case weight_storage::bf16:
-      return pack_plain<std::uint16_t>(layout, rows, block, to_bf16);
+      return pack_bf16(layout, rows, block);
     case weight_storage::int8:
       return pack_int8(layout, rows, block);
     case weight_storage::int4:
@@ -270,15 +252,14 @@ std::vector<float> unpack(const packed_matrix& matrix) {
     for (std::size_t o = 0; o < block.width && block.start + o < layout.n_out; ++o)
       for (std::size_t k = 0; k < layout.n_in; ++k) {
         float& x = row_major[(block.start + o) * layout.n_in + k];
-        const std::size_t plain = k * block.width + o;
         float scale;
         std::uint16_t half;
         switch (matrix.storage) {
           case weight_storage::fp32:
-            std::memcpy(&x, bytes + plain * 4, 4);
+            std::memcpy(&x, bytes + (k * block.width + o) * 4, 4);
             break;
           case weight_storage::bf16:
-            std::memcpy(&half, bytes + plain * 2, 2);
+            std::memcpy(&half, bytes + bf16_at(block.width, o, k) * 2, 2);
             x = from_bf16(half);
             break;
           case weight_storage::int8:
@@ -307,18 +288,23 @@ packed_matrix blocks_of(const packed_matrix& matrix, std::size_t first, std::siz
   const std::size_t bytes_an_output = layout.bytes(matrix.storage) / layout.padded_out();
   return {{end - start, layout.n_in},
           matrix.storage,
-          static_cast<const std::byte*>(matrix.data) + start * bytes_an_output};
+          static_cast<const std::byte*>(matrix.data) + start * bytes_an_output,
+          matrix.rows};
+}
+
+std::size_t row_bytes(const packed_matrix& matrix) {
+  const packed_layout& layout = matrix.layout;
+  if (quantised(matrix.storage)) return layout.n_groups() * sizeof(quantised_group);
+  if (rounds_rows(matrix)) return layout.n_pairs() * 2 * sizeof(std::uint32_t);
+  return layout.n_in * sizeof(float);
 }
 
 std::size_t expert_scratch(const packed_expert& expert, std::size_t n_rows) {
   const auto aligned = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
-  const auto row = [](const packed_matrix& matrix) {
-    return quantised(matrix.storage) ? matrix.layout.n_groups() * sizeof(quantised_group)
-                                     : matrix.layout.n_in * sizeof(float);
-  };
+  const bool as_they_are = !quantised(expert.up.storage) && !rounds_rows(expert.up);
   return 2 * aligned(n_rows * packed_layout::block * sizeof(float)) +
-         aligned(n_rows * row(expert.down)) +
-         (quantised(expert.up.storage) ? aligned(n_rows * row(expert.up)) : 0);
+         aligned(n_rows * row_bytes(expert.down)) +
+         (as_they_are ? 0 : aligned(n_rows * row_bytes(expert.up)));
 }
 
 bool fits_bf16(std::span<const float> numbers) {
@@ -326,7 +312,26 @@ bool fits_bf16(std::span<const float> numbers) {
       numbers, [](float x) { return (std::bit_cast<std::uint32_t>(x) & 0xffffu) == 0; });
 }
 
-std::vector<const kernel_set*> available_kernels() {
+namespace {
+
+/// Numbers whose products and sums tell roundings, orders and rules for denormal numbers apart:
+/// ordinary ones, those whose products lie about the least normal number, and a few that are none.
+std::vector<float> telling_numbers(std::size_t n, std::uint32_t seed) {
+  std::vector<float> numbers;
+  for (std::size_t i = 0; i < n; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    const std::uint32_t sign = seed & 0x80000000u, digits = seed >> 8 & 0x7f0000u;
+    const std::uint32_t draw = seed >> 16 & 0xffu;
+    const std::uint32_t exponent = draw < 96    ? 120 + draw % 16
+                                   : draw < 200 ? 60 + draw % 16
+                                   : draw < 240 ? draw % 4
+                                                : 252 + draw % 4;
+    numbers.push_back(std::bit_cast<float>(sign | exponent << 23 | digits));
+  }
+  return numbers;
+}
+
+std::vector<kernel_set const*> sets_of_this_processor() {
   std::vector<const kernel_set*> sets{&portable_kernels()};
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
@@ -336,7 +341,37 @@ std::vector<const kernel_set*> available_kernels() {
     sets.push_back(&avx512_kernels());
   if (__builtin_cpu_supports("avx512vnni") && sets.size() == 3)
     sets.push_back(&avx512_vnni_kernels());
+  if (__builtin_cpu_supports("avx512bf16") && sets.size() == 4 &&
+      rounds_as_defined(avx512_bf16_kernels()))
+    sets.push_back(&avx512_bf16_kernels());
 #endif
+  return sets;
+}
+
+}  // namespace
+
+bool rounds_as_defined(const kernel_set& set) {
+  constexpr packed_layout layout{packed_layout::block, 6};
+  constexpr std::size_t n_rows = 24;
+  std::vector<std::byte> packed(layout.bytes(weight_storage::bf16));
+  pack(layout, telling_numbers(layout.n_out * layout.n_in, 1), weight_storage::bf16, packed);
+  const packed_matrix weights{layout, weight_storage::bf16, packed.data(), row_precision::bf16};
+  const auto input = telling_numbers(n_rows * layout.n_in, 2);
+  const auto outputs_of = [&](const kernel_set& by) {
+    const std::size_t words = layout.n_pairs() * by.rounded_words;
+    std::vector<std::uint32_t> rows(n_rows * words);
+    for (std::size_t i = 0; i < n_rows; ++i)
+      by.round_row(&input[i * layout.n_in], layout.n_in, &rows[i * words]);
+    std::vector<float> output(n_rows * layout.n_out);
+    by.linear_rounded(weights, rows.data(), output.data(), layout.n_out, n_rows);
+    return output;
+  };
+  const auto expected = outputs_of(portable_kernels()), found = outputs_of(set);
+  return std::memcmp(expected.data(), found.data(), found.size() * sizeof(float)) == 0;
+}
+
+std::vector<const kernel_set*> available_kernels() {
+  static const auto sets = sets_of_this_processor();
   return sets;
 }
 

@@ -15,6 +15,7 @@
 // them.
 #pragma GCC target("avx2,fma")
 
+#include "model/kernels/kernel_flushing.hpp"
 #include "model/kernels/kernel_linear.hpp"
 
 namespace ordermoe::model {
@@ -31,10 +32,11 @@ struct avx2 {
   };
   using bytes = ints;
   // Sixteen registers: twelve sums at most, and what the weights and one input take.
-  static constexpr int most_rows = 6;
-  /// Tiles of three and five rows of plain numbers, too.
-  static constexpr bool odd_tiles = true;
+  using flushing = model::flushing;
+  static constexpr std::size_t most_rows = 6, most_bf16_rows = 5, few_rows = 6;
+  static constexpr bool many_registers = false;
   static constexpr bool pairs = false;
+  static constexpr std::size_t rounded_words = 2;
   template <int Rows>
   static constexpr int block_panels = Rows == 1   ? 4
                                       : Rows == 2 ? 2
@@ -61,6 +63,17 @@ struct avx2 {
   }
   static vec load_weights(const float* p) { return load(p); }
   static vec load_weights(const std::uint16_t* p) { return {widen(p), widen(p + 8)}; }
+  static vec load_even(const std::uint8_t* p) {
+    const auto both = load_bytes(p);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(both.low, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(both.high, 16))};
+  }
+  static vec load_odd(const std::uint8_t* p) {
+    const auto upper = _mm256_set1_epi32(static_cast<std::int32_t>(0xffff0000));
+    const auto both = load_bytes(p);
+    return {_mm256_castsi256_ps(_mm256_and_si256(both.low, upper)),
+            _mm256_castsi256_ps(_mm256_and_si256(both.high, upper))};
+  }
   static vec max(const vec& a, const vec& b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
   }
@@ -71,6 +84,9 @@ struct avx2 {
   static vec fma(const vec& a, const vec& b, const vec& c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
+
+  static vec flushed_fma(const vec& a, const vec& b, const vec& c) { return fma(a, b, c); }
+  static vec one_nan(const vec& v) { return {one_nan(v.low), one_nan(v.high)}; }
 
   static bytes load_bytes(const std::uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
@@ -98,6 +114,10 @@ struct avx2 {
   }
 
  private:
+  static __m256 one_nan(__m256 v) {
+    const auto nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+    return _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  }
   static __m256i two_of(std::int8_t low, std::int8_t high) {
     return _mm256_set1_epi32(static_cast<std::uint16_t>(low) |
                              (static_cast<std::int32_t>(high) << 16));

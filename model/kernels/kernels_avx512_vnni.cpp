@@ -15,22 +15,10 @@
 // has both.
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,prefer-vector-width=512")
 
-#include "model/kernels/kernel_avx512.hpp"
+#include "model/kernels/kernel_avx512_vnni.hpp"
 #include "model/kernels/kernel_linear.hpp"
 
 namespace ordermoe::model {
-namespace {
-
-struct avx512_vnni : avx512 {
-  static ints dot(ints sums, bytes w, const std::int8_t* values) {
-    std::int32_t four;
-    std::memcpy(&four, values, sizeof four);
-    return _mm512_dpbusd_epi32(sums, w, _mm512_set1_epi32(four));
-  }
-};
-
-}  // namespace
-
 const kernel_set& avx512_vnni_kernels() {
   static constexpr kernel_set set = bodies::make_set<avx512_vnni>("avx512-vnni");
   return set;

@@ -1,4 +1,5 @@
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <type_traits>
 
@@ -18,9 +19,12 @@ struct portable {
   struct bytes {
     std::uint8_t lanes[64];
   };
-  static constexpr int most_rows = 2;
-  static constexpr bool odd_tiles = false;
+  /// flushed_fma() does without.
+  struct flushing {};
+  static constexpr std::size_t most_rows = 2, most_bf16_rows = 2, few_rows = 2;
+  static constexpr bool many_registers = false;
   static constexpr bool pairs = false;
+  static constexpr std::size_t rounded_words = 2;
   template <int Rows>
   static constexpr int block_panels = 2;
   template <int Rows>
@@ -54,6 +58,12 @@ struct portable {
       v.lanes[i] = std::bit_cast<float>(static_cast<std::uint32_t>(p[i]) << 16);
     return v;
   }
+  static vec load_even(const std::uint8_t* p) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = bodies::widen(bits_at(p + 4 * i));
+    return v;
+  }
+  static vec load_odd(const std::uint8_t* p) { return load_even(p + 2); }
   static vec max(const vec& a, const vec& b) {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] > b.lanes[i] ? a.lanes[i] : b.lanes[i];
@@ -72,6 +82,17 @@ struct portable {
   static vec fma(const vec& a, const vec& b, const vec& c) {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = std::fma(a.lanes[i], b.lanes[i], c.lanes[i]);
+    return v;
+  }
+  static vec flushed_fma(const vec& a, const vec& b, const vec& c) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = flushed_fma(a.lanes[i], b.lanes[i], c.lanes[i]);
+    return v;
+  }
+  static vec one_nan(const vec& a) {
+    vec v = a;
+    for (float& lane : v.lanes)
+      if (std::isnan(lane)) lane = std::bit_cast<float>(0x7fc00000u);
     return v;
   }
 
@@ -105,6 +126,26 @@ struct portable {
     for (int i = 0; i < 16; ++i)
       for (int j = 0; j < 4; ++j) v.lanes[i] += w.lanes[4 * i + j] * values[j];
     return v;
+  }
+
+ private:
+  static std::uint16_t bits_at(const std::uint8_t* p) {
+    std::uint16_t bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return bits;
+  }
+  static float flushed(float x) { return std::abs(x) < FLT_MIN ? std::copysign(0.0f, x) : x; }
+  /// A result that rounds up to the least normal number is a zero where it would not with digits as
+  /// fine as that number's own. In double it is exact as far as that: factors of eight digits, and
+  /// a sum that is then a few of the least numbers.
+  static float flushed_fma(float a, float b, float c) {
+    a = flushed(a), b = flushed(b), c = flushed(c);
+    const float sum = std::fma(a, b, c);
+    if (std::abs(sum) == FLT_MIN) {
+      const double exact = static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c);
+      if (std::abs(exact) < 0x1p-126 - 0x1p-151) return std::copysign(0.0f, sum);
+    }
+    return flushed(sum);
   }
 };
 

@@ -16,8 +16,7 @@ using fixture::same_bits;
 struct matrix {
   om::packed_layout layout;
   std::vector<float> row_major;
-  std::vector<float> wide;
-  std::vector<std::uint16_t> narrow;
+  std::vector<std::byte> wide, narrow;
 
   om::packed_matrix fp32() const { return {layout, om::weight_storage::fp32, wide.data()}; }
   om::packed_matrix bf16() const { return {layout, om::weight_storage::bf16, narrow.data()}; }
@@ -33,10 +32,10 @@ matrix make_matrix(std::size_t n_out, std::size_t n_in, std::uint64_t seed) {
     bits &= 0xffff0000u;
     std::memcpy(&x, &bits, 4);
   }
-  m.wide.resize(m.layout.size());
-  m.narrow.resize(m.layout.size());
-  om::pack(m.layout, m.row_major, std::span(m.wide));
-  om::pack(m.layout, m.row_major, std::span(m.narrow));
+  m.wide.resize(m.layout.bytes(om::weight_storage::fp32));
+  m.narrow.resize(m.layout.bytes(om::weight_storage::bf16));
+  om::pack(m.layout, m.row_major, om::weight_storage::fp32, m.wide);
+  om::pack(m.layout, m.row_major, om::weight_storage::bf16, m.narrow);
   return m;
 }
 

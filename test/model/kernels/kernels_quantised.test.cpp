@@ -14,8 +14,18 @@ using fixture::same_bits;
 
 constexpr om::weight_storage quantised_storages[] = {om::weight_storage::int8,
                                                      om::weight_storage::int4};
-constexpr om::weight_storage every_storage[] = {om::weight_storage::fp32, om::weight_storage::bf16,
-                                                om::weight_storage::int8, om::weight_storage::int4};
+/// A storage and what rows are before it.
+struct form {
+  om::weight_storage storage;
+  om::row_precision rows;
+  constexpr form(om::weight_storage kept, om::row_precision before = om::row_precision::fp32)
+      : storage(kept), rows(before) {}
+};
+constexpr form every_form[] = {om::weight_storage::fp32,
+                               om::weight_storage::bf16,
+                               {om::weight_storage::bf16, om::row_precision::bf16},
+                               om::weight_storage::int8,
+                               om::weight_storage::int4};
 
 // Outputs that fill no lane or no block, one and several blocks, inputs that fill no group.
 constexpr std::size_t shapes[][2] = {{1, 1},   {5, 3},    {16, 32},  {17, 40},   {64, 33},
@@ -27,11 +37,12 @@ struct matrix {
   std::vector<std::byte> bytes;
 };
 
-matrix make_matrix(std::size_t n_out, std::size_t n_in, om::weight_storage storage,
-                   std::uint64_t seed) {
+matrix make_matrix(std::size_t n_out, std::size_t n_in, form kept, std::uint64_t seed) {
   matrix m;
+  const auto storage = kept.storage;
   m.packed.layout = {n_out, n_in};
   m.packed.storage = storage;
+  m.packed.rows = kept.rows;
   m.row_major = numbers(n_out * n_in, seed);
   m.bytes.resize(m.packed.layout.bytes(storage));
   om::pack(m.packed.layout, m.row_major, storage, m.bytes);
@@ -60,8 +71,7 @@ struct expert {
   om::packed_expert packed() const { return {gate.packed, up.packed, down.packed}; }
 };
 
-expert make_expert(std::size_t width, std::size_t inner, om::weight_storage wide,
-                   om::weight_storage down, std::uint64_t seed) {
+expert make_expert(std::size_t width, std::size_t inner, form wide, form down, std::uint64_t seed) {
   return {make_matrix(inner, width, wide, seed), make_matrix(inner, width, wide, seed + 1),
           make_matrix(width, inner, down, seed + 2)};
 }
@@ -80,6 +90,15 @@ std::vector<float> product(const om::kernel_set& set, const om::packed_matrix& w
                            const std::vector<float>& input, std::size_t n_rows) {
   if (om::quantised(weights.storage)) return run(set, weights, input, n_rows);
   std::vector<float> output(n_rows * weights.layout.n_out, NAN);
+  if (om::rounds_rows(weights)) {
+    const std::size_t n_in = weights.layout.n_in,
+                      words = weights.layout.n_pairs() * set.rounded_words;
+    std::vector<std::uint32_t> rows(n_rows * words);
+    for (std::size_t i = 0; i < n_rows; ++i)
+      set.round_row(&input[i * n_in], n_in, &rows[i * words]);
+    set.linear_rounded(weights, rows.data(), output.data(), weights.layout.n_out, n_rows);
+    return output;
+  }
   set.linear(weights, input.data(), weights.layout.n_in, output.data(), weights.layout.n_out,
              n_rows);
   return output;
@@ -136,8 +155,8 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
             BOOST_TEST(same_bits(wanted.data(), output.data(), output.size()));
           }
         }
-        for (const auto wide : every_storage)
-          for (const auto down : every_storage) {
+        for (const auto wide : every_form)
+          for (const auto down : every_form) {
             const auto e = make_expert(n_in, n_out, wide, down, 5);
             for (const std::size_t n_rows : {1, 2, 11}) {
               const std::vector<float> rows(input.begin(),
@@ -168,7 +187,7 @@ BOOST_AUTO_TEST_CASE(sums_of_the_largest_integers_are_exact_in_every_instruction
 
 BOOST_AUTO_TEST_CASE(a_row_has_the_same_bits_alone_and_in_every_batch) {
   for (const auto* set : om::available_kernels())
-    for (const auto storage : every_storage)
+    for (const auto storage : every_form)
       for (const auto& [n_out, n_in] : {std::pair<std::size_t, std::size_t>{200, 57}, {128, 96}}) {
         const auto m = make_matrix(n_out, n_in, storage, 11);
         const auto e = make_expert(n_in, n_out, storage, storage, 12);
@@ -196,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_row_has_the_same_bits_alone_and_in_every_batch) {
 
 BOOST_AUTO_TEST_CASE(an_expert_in_one_pass_has_the_bits_of_its_steps) {
   for (const auto* set : om::available_kernels())
-    for (const auto storage : every_storage)
+    for (const auto storage : every_form)
       for (const auto& [inner, width] : shapes)
         for (const std::size_t n_rows : {1, 5}) {
           const auto e = make_expert(width, inner, storage, storage, 21);
