@@ -314,8 +314,8 @@ void add_precisions(CLI::App& command, std::string& expert, std::string& dense) 
   const CLI::IsMember known({"stored", "bf16", "int8", "int4"});
   command
       .add_option("--expert-precision", expert,
-                  "What expert weights are turned into: stored (as in the checkpoint), bf16, int8 "
-                  "or int4")
+                  "What expert weights are turned into: stored (as in the checkpoint), bf16 (with "
+                  "rows rounded to it, too), int8 or int4 (with rows in int8)")
       ->check(known)
       ->capture_default_str();
   command

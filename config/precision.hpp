@@ -8,9 +8,10 @@
 
 namespace ordermoe {
 
-/// What weights are turned into when they are loaded; `stored`: what the checkpoint has. bf16
-/// rounds what has more bits; int8 has one scale for each output, int4 one for 32 inputs of an
-/// output. Ordered from fine to coarse.
+/// What weights are turned into when they are loaded; `stored`: what the checkpoint has, and rows
+/// as they are. bf16 rounds weights that have more bits, and rows; int8 has one scale for each
+/// output, int4 one for 32 inputs of an output, and rows before both are int8 by 32. Ordered from
+/// fine to coarse.
 enum class precision : std::uint8_t { stored, bf16, int8, int4 };
 
 /// "stored", "bf16", "int8", "int4".

@@ -95,6 +95,13 @@ void run_shared(const packed_expert& expert, const float* input, float* output, 
   multiply(expert.down, scratch, output, n);
 }
 
+/// What stays in its file, of a precision that it may be kept in.
+packed_matrix kept_at(const matrix_source& source, precision kept) {
+  auto matrix = source.packed();
+  if (kept == precision::bf16) matrix.rows = row_precision::bf16;
+  return matrix;
+}
+
 void throw_where_failed(const result<void>& done, const std::string& what) {
   if (!done) throw device_failure(fmt::format("{} on {}", what, done.error().message));
 }
@@ -109,7 +116,7 @@ projection::projection(std::span<const float> row_major, std::size_t n_out, std:
 
 projection::projection(matrix_source& source, const compute_place& place, precision kept) {
   if (source.stays()) {
-    packed_ = source.packed();
+    packed_ = kept_at(source, kept);
     host_ = source.owner();
     return;
   }
@@ -127,7 +134,9 @@ projection::projection(matrix_source& source, const compute_place& place, precis
     device_ = std::move(*matrix);
     return;
   }
-  packed_.storage = storage_for({&source}, kept);
+  const auto form = form_for({&source}, kept);
+  packed_.storage = form.storage;
+  packed_.rows = form.rows;
   const auto memory = weight_memory(packed_.layout.bytes(packed_.storage));
   pack(packed_.layout, source, packed_.storage,
        {memory.get(), packed_.layout.bytes(packed_.storage)});
@@ -178,16 +187,17 @@ void expert_weights::keep(matrix_source* gate, matrix_source& up, matrix_source&
     return;
   }
   if (up.stays()) {
-    packed_ = {gate != nullptr ? gate->packed() : packed_matrix(), up.packed(), down.packed()};
+    packed_ = {gate != nullptr ? kept_at(*gate, kept) : packed_matrix(), kept_at(up, kept),
+               kept_at(down, kept)};
     host_ = up.owner();
     return;
   }
-  // The kernel takes gate and up in one storage.
-  const auto wide = storage_for({&up, gate}, kept);
-  packed_.up = {{up.n_out(), up.n_in()}, wide, nullptr};
+  // The kernel takes gate and up in one form.
+  const auto wide = form_for({&up, gate}, kept), narrow = form_for({&down}, kept);
+  packed_.up = {{up.n_out(), up.n_in()}, wide.storage, nullptr, wide.rows};
   packed_.gate = packed_.up;
-  packed_.down = {{down.n_out(), down.n_in()}, storage_for({&down}, kept), nullptr};
-  const std::size_t wide_bytes = packed_.up.layout.bytes(wide);
+  packed_.down = {{down.n_out(), down.n_in()}, narrow.storage, nullptr, narrow.rows};
+  const std::size_t wide_bytes = packed_.up.layout.bytes(wide.storage);
   const std::size_t down_bytes = packed_.down.layout.bytes(packed_.down.storage);
   const std::size_t step = whole_lines(wide_bytes);
   const auto memory = weight_memory((gate == nullptr ? 1 : 2) * step + down_bytes);
@@ -222,8 +232,10 @@ expert_weights::expert_weights(matrix_source& up, matrix_source& down, const com
 
 expert_weights::expert_weights(const packed_expert& packed, std::shared_ptr<const void> owner)
     : packed_(packed), host_(std::move(owner)) {
-  ORDERMOE_CHECK(packed.gate.data == nullptr || packed.gate.storage == packed.up.storage,
-                 "the gate and the up matrix of an expert are kept differently");
+  ORDERMOE_CHECK(
+      packed.gate.data == nullptr || (packed.gate.storage == packed.up.storage &&
+                                      rounds_rows(packed.gate) == rounds_rows(packed.up)),
+      "the gate and the up matrix of an expert are kept differently");
 }
 
 std::size_t expert_weights::bytes() const {
@@ -252,7 +264,7 @@ void expert_weights::apply(const float* input, float* output, std::size_t n) con
 }
 
 std::size_t expert_bytes(std::size_t width, std::size_t inner, precision kept, bool gated) {
-  const auto storage = storage_of(kept, true);
+  const auto storage = form_of(kept, true).storage;
   return (gated ? 2 : 1) * packed_layout{inner, width}.bytes(storage) +
          packed_layout{width, inner}.bytes(storage);
 }

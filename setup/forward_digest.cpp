@@ -57,7 +57,7 @@ result<std::string> forward_digest(model::family kind, const std::filesystem::pa
   std::string computed;
   result<void> done;
   if (auto written = model::write_random_model(folder, options); !written) done = written.error();
-  for (const auto kept : {precision::stored, precision::int8, precision::int4})
+  for (const auto kept : {precision::stored, precision::bf16, precision::int8, precision::int4})
     if (done && (kept == precision::stored || device == kernels_device))
       done = run(folder, kept, device, computed);
   std::filesystem::remove_all(folder, ignored);

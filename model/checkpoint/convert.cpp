@@ -343,33 +343,34 @@ class packer : rewriter {
     std::map<std::string_view, const packed_tensor*> by_name;
     for (const auto& each : tensors) by_name[each.name] = &each;
     std::vector<tensor_entry> entries;
-    std::vector<weight_storage> storages;
+    std::vector<kept_form> forms;
     for (const auto& each : tensors) {
       if (each.kind == packed_tensor::role::plain) {
         entries.push_back({each.name, source_->find(each.parts.front())->type, each.shape});
-        storages.emplace_back();
+        forms.emplace_back();
         continue;
       }
       const auto source = source_of(each);
       if (each.kind == packed_tensor::role::rows) {
         entries.push_back(
             {each.name, source.fits_bf16() ? tensor_type::bf16 : tensor_type::f32, each.shape});
-        storages.emplace_back();
+        forms.emplace_back();
         continue;
       }
       std::optional<matrix_source> like;
       if (!each.like.empty()) like = source_of(*by_name.at(each.like));
-      const auto kept = storage_for({&source, like ? &*like : nullptr}, precision_of(each.kind));
-      storages.push_back(kept);
-      entries.push_back(
-          {each.name, packed_type(kept), {packed_size({each.shape[0], each.shape[1]}, kept)}});
+      const auto kept = form_for({&source, like ? &*like : nullptr}, precision_of(each.kind));
+      forms.push_back(kept);
+      entries.push_back({each.name,
+                         packed_type(kept),
+                         {packed_size({each.shape[0], each.shape[1]}, kept.storage)}});
     }
     auto begun = checkpoint_writer::begin(target_, entries, options_.shard_bytes, packed_format());
     if (!begun) return begun.error();
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const auto written =
           tensors[i].packed()
-              ? write_packed(**begun, tensors[i], storages[i])
+              ? write_packed(**begun, tensors[i], forms[i].storage)
               : write_plain(**begun, *source_->find(tensors[i].parts.front()), entries[i].type);
       if (!written) return written.error();
     }
@@ -421,7 +422,7 @@ class packer : rewriter {
       done += packed.size();
     }
     const packed_layout whole{source.n_out(), source.n_in()};
-    const std::size_t room = packed_size(whole, kept) * bytes_per_number(packed_type(kept));
+    const std::size_t room = packed_size(whole, kept) * bytes_per_number(packed_type({kept}));
     return writer.append(std::string(room - done, '\0'));
   }
 

@@ -365,28 +365,28 @@ void pack(const packed_layout& layout, matrix_source& source, weight_storage sto
   }
 }
 
-weight_storage storage_of(precision kept, bool fits) {
+kept_form form_of(precision kept, bool fits) {
   switch (kept) {
     case precision::stored:
-      return fits ? weight_storage::bf16 : weight_storage::fp32;
+      return {fits ? weight_storage::bf16 : weight_storage::fp32};
     case precision::bf16:
-      return weight_storage::bf16;
+      return {weight_storage::bf16, row_precision::bf16};
     case precision::int8:
-      return weight_storage::int8;
+      return {weight_storage::int8};
     case precision::int4:
-      return weight_storage::int4;
+      return {weight_storage::int4};
   }
-  return weight_storage::fp32;
+  return {};
 }
 
-weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept) {
+kept_form form_for(std::initializer_list<const matrix_source*> together, precision kept) {
   bool fits = kept == precision::stored;
   for (const auto* each : together) {
     if (each == nullptr) continue;
-    if (each->quantised_as()) return *each->quantised_as();
+    if (each->quantised_as()) return {*each->quantised_as()};
     fits = fits && each->fits_bf16();
   }
-  return storage_of(kept, fits);
+  return form_of(kept, fits);
 }
 
 std::shared_ptr<std::byte> weight_memory(std::size_t bytes) {

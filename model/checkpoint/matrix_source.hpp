@@ -116,12 +116,21 @@ class matrix_source {
   std::shared_ptr<const void> owner_;
 };
 
-/// The storage of a precision; `stored` is bf16 where that keeps every number, else fp32.
-weight_storage storage_of(precision kept, bool fits_bf16);
+/// How a matrix is kept, and what rows are before it.
+struct kept_form {
+  weight_storage storage = weight_storage::fp32;
+  row_precision rows = row_precision::fp32;
+
+  friend bool operator==(const kept_form&, const kept_form&) = default;
+};
+
+/// The form of a precision; `stored` is bf16 where that keeps every number, else fp32, by rows as
+/// they are.
+kept_form form_of(precision kept, bool fits_bf16);
 /// What matrices are kept in that have the same storage, which is bf16 for `stored` where it keeps
 /// every number of all of them. What is stored quantised stays so whatever `kept` says; null ones
 /// are left out. Reads the numbers where the types do not tell.
-weight_storage storage_for(std::initializer_list<const matrix_source*> together, precision kept);
+kept_form form_for(std::initializer_list<const matrix_source*> together, precision kept);
 
 /// What packing needs beside its result; kept from block to block.
 struct packing_room {

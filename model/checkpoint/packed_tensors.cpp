@@ -16,10 +16,11 @@ namespace {
 
 constexpr const char* redo = "convert the model that it was made from again";
 
-std::optional<weight_storage> storage_of(tensor_type type) {
-  for (const auto storage :
-       {weight_storage::fp32, weight_storage::bf16, weight_storage::int8, weight_storage::int4})
-    if (packed_type(storage) == type) return storage;
+std::optional<kept_form> form_of(tensor_type type) {
+  for (const kept_form& form : {kept_form{weight_storage::fp32}, kept_form{weight_storage::bf16},
+                                kept_form{weight_storage::bf16, row_precision::bf16},
+                                kept_form{weight_storage::int8}, kept_form{weight_storage::int4}})
+    if (packed_type(form) == type) return form;
   return std::nullopt;
 }
 
@@ -69,7 +70,7 @@ result<void> check_plain(const tensor_view& view, const packed_tensor& expected)
         errc::mismatch,
         fmt::format("{}: tensor '{}' has shape [{}], expected [{}]; {}", view.file.string(),
                     view.name, fmt::join(view.shape, ", "), fmt::join(expected.shape, ", "), redo)};
-  if (bytes_per_number(view.type) == 1 ||
+  if (bytes_per_number(view.type) == 1 || view.type == tensor_type::i16 ||
       (expected.kind == packed_tensor::role::rows && view.type == tensor_type::f16))
     return error{errc::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
@@ -124,12 +125,12 @@ std::vector<packed_tensor> packed_tensors(const model_config& config) {
   return all;
 }
 
-tensor_type packed_type(weight_storage storage) {
-  switch (storage) {
+tensor_type packed_type(const kept_form& kept) {
+  switch (kept.storage) {
     case weight_storage::fp32:
       return tensor_type::f32;
     case weight_storage::bf16:
-      return tensor_type::bf16;
+      return kept.rows == row_precision::bf16 ? tensor_type::i16 : tensor_type::bf16;
     case weight_storage::int8:
       return tensor_type::i8;
     case weight_storage::int4:
@@ -140,32 +141,32 @@ tensor_type packed_type(weight_storage storage) {
 
 std::size_t packed_size(const packed_layout& layout, weight_storage storage) {
   const std::size_t pages = (layout.bytes(storage) + packed_alignment - 1) / packed_alignment;
-  return pages * packed_alignment / bytes_per_number(packed_type(storage));
+  return pages * packed_alignment / bytes_per_number(packed_type({storage}));
 }
 
 result<packed_matrix> packed_view(const tensor_view& view, std::size_t n_out, std::size_t n_in) {
   if (auto known = check_version(view); !known) return known.error();
-  const auto storage = storage_of(view.type);
-  if (!storage)
+  const auto kept = form_of(view.type);
+  if (!kept)
     return error{errc::unsupported,
-                 fmt::format("{}: tensor '{}' is of type {}, expected F32, BF16, I8 or U8; {}",
+                 fmt::format("{}: tensor '{}' is of type {}, expected F32, BF16, I16, I8 or U8; {}",
                              view.file.string(), view.name, to_string(view.type), redo)};
   const packed_layout layout{n_out, n_in};
-  const std::size_t size = packed_size(layout, *storage);
+  const std::size_t size = packed_size(layout, kept->storage);
   if (view.shape != std::vector{size})
     return error{
         errc::mismatch,
         fmt::format("{}: tensor '{}' has shape [{}], expected [{}], [{}, {}] packed in {}; "
                     "{}",
                     view.file.string(), view.name, fmt::join(view.shape, ", "), size, n_out, n_in,
-                    to_string(*storage), redo)};
+                    to_string(kept->storage), redo)};
   if (view.offset % packed_alignment != 0)
     return error{
         errc::mismatch,
         fmt::format("{}: tensor '{}' begins at byte {} of the file, expected a multiple of "
                     "{}; {}",
                     view.file.string(), view.name, view.offset, packed_alignment, redo)};
-  return packed_matrix{layout, *storage, view.bytes.data()};
+  return packed_matrix{layout, kept->storage, view.bytes.data(), kept->rows};
 }
 
 bool is_packed(const tensor_map& tensors) {
@@ -200,11 +201,10 @@ std::vector<error> compare_packed(const model_config& config, const std::string&
       problems.push_back(matrix.error());
       continue;
     }
-    if (each.kind == role::unrouted && quantised(matrix->storage))
-      problems.push_back(
-          {errc::unsupported,
-           fmt::format("{}: tensor '{}' is kept in {}, expected fp32 or bf16; {}",
-                       view.file.string(), each.name, to_string(matrix->storage), redo)});
+    if (each.kind == role::unrouted && (quantised(matrix->storage) || rounds_rows(*matrix)))
+      problems.push_back({errc::unsupported,
+                          fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
+                                      view.file.string(), each.name, to_string(view.type), redo)});
     const auto other = tensors.find(each.like);
     if (other != tensors.end() && other->second.type != view.type)
       problems.push_back(
@@ -234,7 +234,7 @@ bool all_finite(const packed_matrix& matrix, std::size_t first, std::size_t end)
   const std::size_t output_bytes = layout.bytes(matrix.storage) / padded;
   const auto* bytes = static_cast<const std::byte*>(matrix.data) + first * output_bytes;
   if (!quantised(matrix.storage))
-    return all_finite(packed_type(matrix.storage), {bytes, (end - first) * output_bytes});
+    return all_finite(packed_type({matrix.storage}), {bytes, (end - first) * output_bytes});
   bool finite = true;
   for (std::size_t start = first; start < end; start += block) {
     const std::size_t width = std::min(block, padded - start);

@@ -9,6 +9,7 @@
 
 #include "config/error.hpp"
 #include "model/architecture/model_config.hpp"
+#include "model/checkpoint/matrix_source.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/kernels/kernels.hpp"
 
@@ -17,8 +18,8 @@
 ///
 /// Every matrix that rows are multiplied by is a tensor of one side: the bytes of packed_layout
 /// (kernels.hpp, the same for every instruction set), then zeros up to whole pages. It begins at a
-/// multiple of packed_alignment in its file. The type is the storage: F32 fp32, BF16 bf16, I8 int8,
-/// U8 int4. Query, key and value are one matrix, the rows one below the other, as they are when
+/// multiple of packed_alignment in its file. The type is the form: F32 fp32, BF16 bf16 by rows as
+/// they are, I16 bf16 by rows rounded to bf16, I8 int8, U8 int4. Query, key and value are one matrix, the rows one below the other, as they are when
 /// they are computed with; an output head that is the embedding is there once more, packed. The
 /// embedding stays row by row, vectors and tables of positions as they were. A file says in its
 /// metadata that its format is "ordermoe-packed-N", N the version of all this.
@@ -55,7 +56,7 @@ std::vector<packed_tensor> packed_tensors(const model_config& config);
 /// key's and value's, else its own.
 std::string packed_name(std::string_view name);
 
-tensor_type packed_type(weight_storage storage);
+tensor_type packed_type(const kept_form& kept);
 /// Numbers of that type.
 std::size_t packed_size(const packed_layout& layout, weight_storage storage);
 

@@ -69,6 +69,7 @@ std::optional<tensor_type> type_of(std::string_view name) {
   if (name == "F32") return tensor_type::f32;
   if (name == "F16") return tensor_type::f16;
   if (name == "BF16") return tensor_type::bf16;
+  if (name == "I16") return tensor_type::i16;
   if (name == "I8") return tensor_type::i8;
   if (name == "U8") return tensor_type::u8;
   return std::nullopt;
@@ -134,6 +135,8 @@ const char* to_string(tensor_type type) {
       return "F16";
     case tensor_type::bf16:
       return "BF16";
+    case tensor_type::i16:
+      return "I16";
     case tensor_type::i8:
       return "I8";
     case tensor_type::u8:
@@ -148,6 +151,7 @@ std::size_t bytes_per_number(tensor_type type) {
       return 4;
     case tensor_type::f16:
     case tensor_type::bf16:
+    case tensor_type::i16:
       return 2;
     case tensor_type::i8:
     case tensor_type::u8:
@@ -212,6 +216,7 @@ bool all_finite(tensor_type type, std::span<const std::byte> stored) {
       return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7c00u);
     case tensor_type::bf16:
       return no_exponent_is_full<std::uint16_t>(stored.data(), n, 0x7f80u);
+    case tensor_type::i16:
     case tensor_type::i8:
     case tensor_type::u8:
       return true;
@@ -416,7 +421,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
     if (!entry.contains("dtype") || !entry["dtype"].is_string())
       return wrong("dtype is absent or not a string");
     const auto type = type_of(entry["dtype"].get<std::string>());
-    if (!type)
+    if (!type || (*type == tensor_type::i16 && packed == 0))
       return error{errc::unsupported,
                    fmt::format("{}: tensor '{}': dtype {}, expected F32, F16 or BF16; convert it",
                                place, name, entry["dtype"].get<std::string>())};

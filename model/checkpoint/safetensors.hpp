@@ -22,7 +22,8 @@
 namespace ordermoe::model {
 
 /// i8 and u8 hold quantised weights (quantised_rows.hpp, packed_tensors.hpp), nothing else.
-enum class tensor_type { f32, f16, bf16, i8, u8 };
+/// i16 is of packed checkpoints alone (packed_tensors.hpp).
+enum class tensor_type { f32, f16, bf16, i16, i8, u8 };
 const char* to_string(tensor_type type);
 std::size_t bytes_per_number(tensor_type type);
 

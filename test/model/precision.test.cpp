@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_SUITE(precision)
 
 BOOST_AUTO_TEST_CASE(perplexity_rises_by_half_a_per_cent_at_eight_bits_and_three_at_four_at_most) {
   for (const std::string name : {"lineage", "upcycled"}) {
-    const double stored = held_out_perplexity(name, om::precision::bf16, 6144);
+    const double stored = held_out_perplexity(name, om::precision::stored, 6144);
     const double eight = held_out_perplexity(name, om::precision::int8, 6144);
     const double four = held_out_perplexity(name, om::precision::int4, 6144);
     BOOST_TEST(eight < 1.005 * stored);
@@ -57,10 +57,23 @@ BOOST_AUTO_TEST_CASE(perplexity_rises_by_half_a_per_cent_at_eight_bits_and_three
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_rounded_to_bf16_keep_perplexity_within_a_thousandth) {
+  for (const std::string name : {"lineage", "upcycled"}) {
+    const double stored = held_out_perplexity(name, om::precision::stored, 6144);
+    const double experts = held_out_perplexity(name, om::precision::bf16, 6144);
+    const double all = held_out_perplexity(name, om::precision::bf16, 6144, om::precision::bf16);
+    BOOST_TEST(std::abs(experts / stored - 1) < 0.001);
+    BOOST_TEST(std::abs(all / stored - 1) < 0.001);
+    BOOST_TEST(experts != stored);
+    BOOST_TEST(all != experts);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(quantised_dense_parts_keep_perplexity_within_the_same_bounds) {
   for (const std::string name : {"lineage", "upcycled"}) {
-    const double stored = held_out_perplexity(name, om::precision::bf16, 6144);
-    const double dense = held_out_perplexity(name, om::precision::bf16, 6144, om::precision::int8);
+    const double stored = held_out_perplexity(name, om::precision::stored, 6144);
+    const double dense =
+        held_out_perplexity(name, om::precision::stored, 6144, om::precision::int8);
     const double eight = held_out_perplexity(name, om::precision::int8, 6144, om::precision::int8);
     const double four = held_out_perplexity(name, om::precision::int4, 6144, om::precision::int8);
     BOOST_TEST(dense < 1.005 * stored);
@@ -97,7 +110,7 @@ BOOST_AUTO_TEST_CASE(dense_parts_at_any_precision_give_the_same_bits_token_by_to
     }
     if (kept == om::precision::stored)
       as_stored = whole;
-    else if (kept != om::precision::bf16)  // The checkpoint is bf16 already.
+    else  // The checkpoint is bf16 already; rows are not.
       BOOST_TEST(!same_bits(as_stored.data(), whole.data(), whole.size()));
   }
 }

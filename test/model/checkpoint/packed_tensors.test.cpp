@@ -180,6 +180,33 @@ BOOST_AUTO_TEST_CASE(every_family_gives_the_bits_of_loading_the_original_in_ever
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_packed_folder_says_that_rows_are_rounded_before_its_bf16_weights) {
+  const fixture::scratch_folder place;
+  const auto original = sharded_qwen();
+  const auto by_rows = place.path() / "rows", rounded = place.path() / "rounded";
+  fixture::need(om::pack_model(original, by_rows, to(precision::stored)));
+  fixture::need(om::pack_model(original, rounded, to(precision::bf16)));
+  const auto type = [](const fs::path& folder, const std::string& name) {
+    return fixture::need(om::checkpoint::open_folder(folder))->find(name)->type;
+  };
+  BOOST_TEST((type(by_rows, expert) == om::tensor_type::bf16));
+  BOOST_TEST((type(rounded, expert) == om::tensor_type::i16));
+  BOOST_TEST((type(rounded, router) == om::tensor_type::bf16));
+  // Other bits, and the same bytes of weights, which can be asked for in either way.
+  const auto exact = logits_of(by_rows), coarse = logits_of(rounded);
+  BOOST_TEST((exact != coarse));
+  BOOST_TEST((logits_of(by_rows, as(to(precision::bf16))) == coarse));
+  BOOST_TEST(om::model_digest(by_rows).value() != om::model_digest(rounded).value());
+  // Row by row nothing is of that type.
+  auto tensors = tensors_in(original);
+  named(tensors, "model.norm.weight").type = om::tensor_type::i16;
+  const auto odd = place.path() / "odd";
+  fs::create_directory(odd);
+  fs::copy_file(original / "config.json", odd / "config.json");
+  BOOST_REQUIRE(ordermoe::write_file(odd / "model.safetensors", file_of(tensors, "pt")));
+  check_error(om::transformer::load(odd), errc::unsupported, {"model.norm.weight", "I16"});
+}
+
 BOOST_AUTO_TEST_CASE(numbers_that_bf16_does_not_keep_are_packed_in_fp32) {
   const fixture::scratch_folder place;
   const auto original = place.path() / "original", packed = place.path() / "packed";
@@ -241,7 +268,7 @@ BOOST_AUTO_TEST_CASE(matrices_are_the_packed_bytes_on_pages_of_several_files) {
     std::vector<std::byte> expected(view.bytes.size());
     om::pack(layout, numbers, kept, std::span(expected).first(layout.bytes(kept)));
     BOOST_TEST_CONTEXT(each.name) {
-      BOOST_TEST((view.type == om::packed_type(kept)));
+      BOOST_TEST((view.type == om::packed_type({kept})));
       BOOST_TEST(view.offset % 4096 == 0u);
       BOOST_TEST(view.bytes.size() == (layout.bytes(kept) + 4095) / 4096 * 4096);
       BOOST_TEST(std::ranges::equal(view.bytes, expected));
@@ -404,7 +431,11 @@ BOOST_AUTO_TEST_CASE(other_sizes_types_and_places_are_named) {
         each.shape = {om::packed_size(layout, weight_storage::int8)};
         each.bytes.resize(each.shape[0]);
       },
-      errc::unsupported, {router, "int8"});
+      errc::unsupported, {router, "I8", "F32 or BF16"});
+  check([&] { named(copy.tensors, router).type = om::tensor_type::i16; }, errc::unsupported,
+        {router, "I16", "F32 or BF16"});
+  check([&] { named(copy.tensors, "model.norm.weight").type = om::tensor_type::i16; },
+        errc::unsupported, {"model.norm.weight", "I16"});
   check(
       [&] {
         auto& each = named(copy.tensors, "model.layers.0.mlp.experts.2.up_proj.weight");
