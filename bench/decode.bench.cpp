@@ -2,13 +2,13 @@
 // actors.
 //
 // bench_decode --model DIR [--experts PRECISION...] [--dense PRECISION...] [--kv fp32|bf16]
-// [--threads N] [--rounds N] [--own-time] [--json]: for each precision of the experts with the
+// [--threads N] [--prompt N] [--rounds N] [--own-time] [--json]: for each precision of the experts with the
 // dense precision of the same place in the list (the last one goes on). Every round measures, one
 // after the other, the pieces of the single-process reference (tokens decoded behind a short
-// prompt, a prompt of 128 tokens, of all but whose last row the last layer computes keys and values
+// prompt, a prompt of 128 tokens or --prompt, of all but whose last row the last layer computes keys and values
 // alone, and the steps of each layer behind 1,000 tokens); and, where the
-// folder has a profile.json, local mode on one server that holds everything: a prompt of 128
-// tokens, and 32 new tokens behind one of 16. Decoding is held against a plain read by one core
+// folder has a profile.json, local mode on one server that holds everything: such a prompt,
+// and 32 new tokens behind one of 16. Decoding is held against a plain read by one core
 // right before it and one right behind it, their mean. Medians and quartiles over the rounds are
 // printed. In the reference, tokens are drawn, not decoded, so that routers choose among all
 // experts; their logits are computed all the same. `model make-random` writes full-width
@@ -39,7 +39,8 @@ using namespace ordermoe;
 using namespace ordermoe::bench;
 using namespace ordermoe::model;
 
-constexpr std::size_t prompt_tokens = 128;
+constexpr std::size_t marked_prompt = 128;
+std::size_t prompt_tokens = marked_prompt;
 constexpr std::size_t local_new_tokens = 32;
 constexpr std::size_t short_context = 16;
 constexpr std::size_t long_context = 1000;
@@ -360,7 +361,8 @@ nlohmann::ordered_json with_mark(const spread& s, double mark) {
 int usage(std::string_view what) {
   fmt::print(stderr,
              "bench_decode --model DIR [--experts stored|bf16|int8|int4...] [--dense ...] "
-             "[--kv fp32|bf16] [--threads N] [--rounds N] [--own-time] [--json]; found '{}'\n",
+             "[--kv fp32|bf16] [--threads N] [--prompt N] [--rounds N] [--own-time] [--json]; "
+             "found '{}'\n",
              what);
   return 2;
 }
@@ -388,6 +390,8 @@ std::optional<std::string> read_arguments(int argc, char** argv, arguments& give
       given.folder = argv[++i];
     } else if (flag == "--rounds" && more) {
       given.rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
+    } else if (flag == "--prompt" && more) {
+      prompt_tokens = static_cast<std::size_t>(std::clamp(std::atoi(argv[++i]), 1, 4096));
     } else if (flag == "--threads" && more) {
       given.n_threads = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
     } else if (flag == "--kv" && more) {
@@ -515,6 +519,7 @@ result<measurement> measure_precisions(const arguments& given, std::size_t i, co
   made.through_actors = through_actors.has_value();
   made.shared_expert = config.shared_intermediate_size > 0;
   made.asked = marks_of(config);
+  if (prompt_tokens != marked_prompt) made.asked.prompt = 0;
   made.decoded_mark = given.experts[i] == precision::int4   ? made.asked.decoded_int4
                       : given.experts[i] == precision::int8 ? 0
                                                             : made.asked.decoded_bf16;
