@@ -67,6 +67,14 @@ constexpr std::size_t most_ahead = 64u << 10;
 constexpr std::size_t most_shown = 40;
 constexpr std::chrono::milliseconds linger_time(2'000);
 
+/// As they are sent, or less.
+std::size_t bytes_of(const http::fields& fields) {
+  constexpr std::size_t others = 3;  // A colon and the end of the line.
+  std::size_t bytes = 0;
+  for (const auto& each : fields) bytes += each.name_string().size() + each.value().size() + others;
+  return bytes;
+}
+
 std::string lower(std::string_view text) {
   std::string made(text);
   std::ranges::transform(made, made.begin(),
@@ -211,6 +219,10 @@ bool connection::parse() {
     error_code problem;
     const auto used = parser_->put(in_.data(), problem);
     in_.consume(used);
+    // The parser has a limit for what it reads at once, and takes field after field where they come so.
+    if (used > 0 && (!problem || problem == http::error::need_more) &&
+        bytes_of(parser_->get()) > side_.options.limits.header_bytes)
+      problem = http::error::header_limit;
     if (problem == http::error::need_more) {
       // What the parser wants to see at once: the fields, a line before a chunk, the fields behind the last one. No limit of
       // its own holds for the last two.

@@ -22,6 +22,7 @@ class noting_stream final : public byte_stream {
  public:
   struct state {
     std::string says;
+    std::size_t says_at_once = SIZE_MAX;
     std::vector<std::string> writes;
     std::vector<std::string> writes_now;
     std::size_t room = 0;  ///< For what is written at once.
@@ -38,7 +39,7 @@ class noting_stream final : public byte_stream {
       state_->reader = std::move(told);
       return;
     }
-    const auto n = std::min(most, state_->says.size());
+    const auto n = std::min({most, state_->says.size(), state_->says_at_once});
     std::ranges::copy(state_->says.substr(0, n), to);
     state_->says.erase(0, n);
     boost::asio::post(io_, [n, told = std::move(told)] { told({}, n); });
@@ -82,12 +83,17 @@ struct scene {
     run();
   }
   std::shared_ptr<connection> open(const std::shared_ptr<noting_stream::state>& to) {
+    auto opened = begin(to);
+    BOOST_TEST_REQUIRE(asked != nullptr);
+    return opened;
+  }
+  /// Whatever comes of it.
+  std::shared_ptr<connection> begin(const std::shared_ptr<noting_stream::state>& to) {
     asked = nullptr;
     auto opened =
         std::make_shared<connection>(side, std::make_unique<noting_stream>(io, to), "peer");
     opened->open();
     run();
-    BOOST_TEST_REQUIRE(asked != nullptr);
     return opened;
   }
   void run() {
@@ -117,6 +123,30 @@ BOOST_AUTO_TEST_CASE(what_is_said_outside_of_turns_is_written_at_once) {
   at.asked->write("a");
   BOOST_TEST(at.peer->writes.size() == 2u);
   BOOST_TEST(at.peer->writes.back() == "1\r\na\r\n");
+}
+
+BOOST_AUTO_TEST_CASE(fields_beyond_the_limit_are_refused_however_they_come) {
+  std::string fields;
+  for (int i = 0; i < 2000; ++i) fields += "X" + std::to_string(1000 + i) + ": value\r\n";
+  const std::string heads[] = {
+      "GET / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n",
+      "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n" + fields +
+          "\r\n"};
+  scene at;
+  BOOST_TEST_REQUIRE(fields.size() > at.options.limits.header_bytes);
+  // Each is within the limit, and so is what is read at once.
+  for (const auto& head : heads)
+    for (const std::size_t at_once : {1, 13, 1000, 100'000}) {
+      const auto peer = std::make_shared<noting_stream::state>();
+      peer->says = head;
+      peer->says_at_once = at_once;
+      const auto made = at.begin(peer);
+      BOOST_TEST(at.asked == nullptr);
+      BOOST_TEST_REQUIRE(!peer->writes.empty());
+      BOOST_TEST(peer->writes[0].starts_with("HTTP/1.1 431 "));
+      made->close();
+      at.run();
+    }
 }
 
 BOOST_AUTO_TEST_CASE(what_is_said_in_one_turn_is_one_write) {
