@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "actors/scheduling/virtual_time_worker.hpp"
+#include "planning/plan_alike.hpp"
 #include "planning/serving/link_board.hpp"
 #include "planning/serving/phases.hpp"
 #include "planning/serving/token_rules.hpp"
@@ -47,16 +48,6 @@ struct next_plan {
   planning::weight_move move;
   plan_change change;
 };
-
-bool same_layout(const planning::plan& a, const planning::plan& b) {
-  for (std::size_t access = 0; access < a.n_servers; ++access)
-    if (a.residence[access].layers != b.residence[access].layers) return false;
-  const planning::placement_index left(a), right(b);
-  for (std::size_t l = 0; l < a.n_layers; ++l)
-    for (std::size_t e = 0; e < a.n_experts; ++e)
-      if (left.hosts(l, e) != right.hosts(l, e)) return false;
-  return true;
-}
 
 /// One that all servers of a cluster make together.
 struct joint_change {
@@ -379,7 +370,7 @@ struct planner_state {
     if (plan.expert_precision != current->plan.expert_precision)
       return error{errc::unsupported,
                    "it keeps experts in another precision than servers have loaded"};
-    if (same_layout(current->plan, plan)) return error{errc::failed, "it is the plan in force"};
+    if (planning::are_alike(current->plan, plan)) return error{errc::failed, "it is the plan in force"};
     changed.cost_before_ns =
         planning::placement_cost_ns(profile, current->plan, known, context->costs);
     changed.cost_after_ns = planning::placement_cost_ns(profile, plan, known, context->costs);

@@ -25,7 +25,6 @@
 #include "actors/service/runtime.hpp"
 #include "bench/processes.hpp"
 #include "bench/spread.hpp"
-#include "config/files.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 
@@ -52,21 +51,6 @@ actors::run_setup local_setup(const std::string& model, const std::string& clust
   made.mode = actors::run_mode::local;
   made.threads_per_server = 1;
   return made;
-}
-
-std::vector<actors::request_spec> requests_of(const actors::run_setup& local, std::size_t n,
-                                              std::uint32_t new_tokens) {
-  const auto ids = local.tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
-  constexpr std::size_t prompt = 16;
-  std::vector<actors::request_spec> requests(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt % (ids.size() - prompt));
-    requests[i].prompt.assign(at, at + prompt);
-    requests[i].max_new_tokens = new_tokens;
-    requests[i].ignore_end_of_text = true;
-  }
-  actors::draw_arrivals(requests, local.servers, 0, 1);
-  return requests;
 }
 
 /// The same by local mode, in a service that lives as long.
@@ -175,8 +159,9 @@ int main(int argc, char** argv) {
   bench::processes cluster({argv[1], argv[2], argv[3], costs});
   job work;
   const auto setup = local_setup(argv[1], argv[2], cluster.plan(), costs, work);
-  const auto requests = requests_of(setup, static_cast<std::size_t>(number(5, 16)),
-                                    static_cast<std::uint32_t>(number(6, 128)));
+  auto requests = bench::requests_of(*setup.tokens, static_cast<std::size_t>(number(5, 16)),
+                                     static_cast<std::uint32_t>(number(6, 128)), true);
+  actors::draw_arrivals(requests, setup.servers, 0, 1);
   const std::vector<actors::request_spec> alone(requests.begin(), requests.begin() + 1);
   local_mode local(setup);
   std::vector<double> by_cluster, by_local, ratio, by_cluster_streamed, by_local_streamed,

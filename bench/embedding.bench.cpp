@@ -20,9 +20,7 @@
 
 #include "bench/processes.hpp"
 #include "bench/spread.hpp"
-#include "config/files.hpp"
 #include "ordermoe/actors.hpp"
-#include "setup/world.hpp"
 
 namespace {
 
@@ -71,26 +69,6 @@ class guest {
   api::node node_;
 };
 
-std::vector<actors::request_spec> requests_of(const std::string& model, std::size_t n,
-                                              std::uint32_t new_tokens) {
-  setup::world_options options;
-  options.model = model;
-  options.costs = "measured";
-  options.runs_model = false;
-  options.use = setup::profile_use::none;
-  job work;
-  const auto world = take(setup::load_world(options, work));
-  const auto ids = world.tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
-  constexpr std::size_t prompt = 16;
-  std::vector<actors::request_spec> requests(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt % (ids.size() - prompt));
-    requests[i].prompt.assign(at, at + prompt);
-    requests[i].max_new_tokens = new_tokens;
-  }
-  return requests;
-}
-
 /// What one way of asking gave, round by round.
 struct way {
   std::vector<double> tokens_per_s, processor_us;
@@ -133,8 +111,10 @@ int main(int argc, char** argv) {
     return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise;
   };
   const std::string strategy = argc > 3 ? argv[3] : "layer-shards";
-  const auto requests = requests_of(argv[1], static_cast<std::size_t>(number(4, 16)),
-                                    static_cast<std::uint32_t>(number(6, 128)));
+  // An embedded node ends where text ends, and so do both.
+  const auto requests =
+      bench::requests_of(*bench::world_of(argv[1]).tokens, static_cast<std::size_t>(number(4, 16)),
+                         static_cast<std::uint32_t>(number(6, 128)), false);
   const int rounds = number(5, 21);
   bench::processes apart({argv[1], argv[2], strategy, "mixtral-8x7b", 7900});
   bench::processes around({argv[1], argv[2], strategy, "mixtral-8x7b", 7920});

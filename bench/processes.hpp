@@ -20,8 +20,10 @@
 #include "actors/cluster/client.hpp"
 #include "bench/spread.hpp"
 #include "bench/work_counts.hpp"
+#include "config/files.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/node_setup.hpp"
+#include "setup/world.hpp"
 
 /// A cluster of processes on this machine, as benchmarks ask it.
 namespace ordermoe::bench {
@@ -31,6 +33,33 @@ T take(result<T> value) {
   if (value) return std::move(*value);
   fmt::print(stderr, "{}\n", value.error().message);
   std::exit(1);
+}
+
+/// A model as benchmarks of processes need it: its shape and its tokens, and no experts.
+inline setup::world world_of(const std::string& model) {
+  setup::world_options options;
+  options.model = model;
+  options.costs = "measured";
+  options.runs_model = false;
+  options.use = setup::profile_use::none;
+  job work;
+  return take(setup::load_world(options, work));
+}
+
+/// Prompts of 16 tokens of the held-out text, one behind the other, asked of the first server.
+inline std::vector<actors::request_spec> requests_of(const model::tokenizer& tokens, std::size_t n,
+                                                     std::uint32_t new_tokens,
+                                                     bool ignores_end_of_text) {
+  const auto ids = tokens.encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
+  constexpr std::size_t prompt = 16;
+  std::vector<actors::request_spec> requests(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto at = ids.begin() + static_cast<std::ptrdiff_t>(i * prompt % (ids.size() - prompt));
+    requests[i].prompt.assign(at, at + prompt);
+    requests[i].max_new_tokens = new_tokens;
+    requests[i].ignore_end_of_text = ignores_end_of_text;
+  }
+  return requests;
 }
 
 inline double seconds_since(std::chrono::steady_clock::time_point begin) {

@@ -48,26 +48,6 @@ cluster equal_servers(std::size_t n, std::size_t layers_each, const setup::world
   return made;
 }
 
-setup::world world_of(const std::string& model) {
-  setup::world_options options;
-  options.model = model;
-  options.costs = "measured";
-  options.runs_model = false;
-  options.use = setup::profile_use::none;
-  job work;
-  return take(setup::load_world(options, work));
-}
-
-std::vector<actors::request_spec> one_request(const setup::world& of, std::uint32_t new_tokens) {
-  const auto ids = of.tokens->encode(take(read_file(ORDERMOE_DATA "/eval/held-out.txt")));
-  constexpr std::size_t prompt = 16;
-  std::vector<actors::request_spec> requests(1);
-  requests[0].prompt.assign(ids.begin(), ids.begin() + prompt);
-  requests[0].max_new_tokens = new_tokens;
-  requests[0].ignore_end_of_text = true;
-  return requests;
-}
-
 /// Processes of a cluster file that is written for them.
 struct nodes {
   nodes(const std::string& model, const cluster& servers, int port)
@@ -94,9 +74,10 @@ int main(int argc, char** argv) {
     return argc > at ? std::max(1, std::atoi(argv[at])) : otherwise;
   };
   const int rounds = number(2, 9);
-  const auto world = world_of(argv[1]);
+  const auto world = bench::world_of(argv[1]);
   const auto n_layers = world.model->config().n_layers;
-  const auto requests = one_request(world, static_cast<std::uint32_t>(number(3, 128)));
+  const auto requests =
+      bench::requests_of(*world.tokens, 1, static_cast<std::uint32_t>(number(3, 128)), true);
   nodes one(argv[1], equal_servers(1, n_layers, world), 7900);
   nodes two(argv[1], equal_servers(2, (n_layers + 1) / 2, world), 7910);
   std::vector<double> by_one, by_two, ratio, frames;

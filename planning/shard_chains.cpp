@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "planning/packing.hpp"
 #include "planning/placement.hpp"
-#include "planning/plan_alike.hpp"
 
 namespace ordermoe::planning {
 
@@ -65,7 +63,6 @@ shard_chain_planner::shard_chain_planner(const profile& profile, const cluster& 
       units_per_layer_(largest_divisor(profile.n_experts, options.units_per_layer)),
       top_k_(static_cast<double>(profile.top_k)),
       others_(std::max(0.0, options.concurrency - 1)),
-      one_stretch_each_(options.one_stretch_each),
       expert_bytes_(costs.expert_bytes) {
   const auto unit_bytes = expert_bytes_ * static_cast<std::int64_t>(n_experts_ / units_per_layer_);
   for (const auto& server : servers.servers) {
@@ -93,7 +90,7 @@ bool shard_chain_planner::fits(const chain_layout& layout) const {
   for (std::size_t m = 0; m < n_servers(); ++m) {
     std::size_t units = 0;
     for (const auto& part : held[m]) units += part.end - part.first;
-    if (units > capacity_[m] || (one_stretch_each_ && held[m].size() > 1)) return false;
+    if (units > capacity_[m]) return false;
   }
   return true;
 }
@@ -259,44 +256,6 @@ plan shard_chain_planner::to_plan(const chain_layout& layout) const {
     }
   }
   return made;
-}
-
-/// How many units of a layer a server has, from the first on, before one that it lacks.
-std::size_t shard_chain_planner::leading_units(const placement_index& index, std::size_t server,
-                                               std::size_t layer) const {
-  const auto of_unit = n_experts_ / units_per_layer_;
-  std::size_t n = 0;
-  while (n < n_experts_ && index.hosts(server, layer, order_[layer * n_experts_ + n])) ++n;
-  return n / of_unit;
-}
-
-std::optional<chain_layout> shard_chain_planner::layout_of(const plan& placed) const {
-  const placement_index index(placed);
-  chain_layout layout;
-  for (const auto& homes : placed.residence) {
-    shard_chain chain;
-    for (std::size_t l = 0; l < n_layers_; ++l) {
-      if (std::popcount(homes.layers[l]) != 1) return std::nullopt;
-      const auto m = static_cast<std::size_t>(std::countr_zero(homes.layers[l]));
-      // The last layer of a stage may go on at the next one.
-      const bool is_last = l + 1 == n_layers_;
-      const auto next =
-          is_last ? m : static_cast<std::size_t>(std::countr_zero(homes.layers[l + 1]));
-      const auto here = next == m ? units_per_layer_ : leading_units(index, m, l);
-      if (chain.empty() || chain.back().server != m) chain.push_back({m, 0});
-      chain.back().units += here;
-      if (here < units_per_layer_) chain.push_back({next, units_per_layer_ - here});
-    }
-    const auto known = std::ranges::find(layout.chains, chain);
-    layout.chain_of.push_back(static_cast<std::size_t>(known - layout.chains.begin()));
-    if (known == layout.chains.end()) layout.chains.push_back(std::move(chain));
-  }
-  for (const auto& chain : layout.chains)
-    for (std::size_t i = 0; i < chain.size(); ++i)
-      for (std::size_t j = 0; j < i; ++j)
-        if (chain[i].server == chain[j].server) return std::nullopt;
-  if (!fits(layout) || !are_alike(to_plan(layout), placed)) return std::nullopt;
-  return layout;
 }
 
 }  // namespace ordermoe::planning

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "config/cluster.hpp"
@@ -40,8 +39,6 @@ struct shard_chain_options {
   std::size_t units_per_layer = 8;
   /// Requests in flight that one of them meets, itself included; 1: nobody else.
   double concurrency = 1;
-  /// Whether what a server holds, for whatever chains, is one stretch (Parallax).
-  bool one_stretch_each = false;
 };
 
 /// Layouts of one model on one cluster: what they cost, what may follow from one by a small change, and plans of them.
@@ -75,9 +72,6 @@ class shard_chain_planner {
   std::vector<chain_layout> search(std::size_t n_most) const;
 
   plan to_plan(const chain_layout& layout) const;
-  /// A layout of which to_plan() makes a plan like this; nothing where none is found. A stage that begins no layer is not
-  /// found.
-  std::optional<chain_layout> layout_of(const plan& placed) const;
 
  private:
   /// What a position of one chain costs: at servers, and between them.
@@ -98,8 +92,6 @@ class shard_chain_planner {
   double layer_ns(std::size_t server) const {
     return prices_.attention_ns[server] + top_k_ * prices_.expert_ns[server];
   }
-  std::size_t leading_units(const placement_index& index, std::size_t server,
-                            std::size_t layer) const;
   shard_chain filled(const std::vector<std::size_t>& order) const;
   shard_chain along_near_servers(std::size_t first) const;
   void add_chains_of(const std::vector<std::size_t>& pool, std::vector<shard_chain>& found) const;
@@ -111,7 +103,6 @@ class shard_chain_planner {
   std::vector<double> arrival_share_;
   std::size_t n_layers_ = 0, n_experts_ = 0, units_per_layer_ = 1;
   double top_k_ = 1, others_ = 0;
-  bool one_stretch_each_ = false;
   std::vector<std::size_t> capacity_;
   std::vector<std::int64_t> limit_bytes_;
   std::int64_t expert_bytes_ = 0;

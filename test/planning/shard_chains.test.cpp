@@ -8,7 +8,6 @@
 
 #include "config/random.hpp"
 #include "planning/placement.hpp"
-#include "planning/plan_alike.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
 
@@ -221,11 +220,6 @@ BOOST_AUTO_TEST_CASE(memory_is_counted_once_where_chains_overlap) {
   BOOST_TEST(chains.fits({{{{0, 2}, {1, 2}}, {{0, 2}, {2, 2}}}, {0, 0, 1}}));
   // Layers 0 and 1 for one, 2 and 3 for the other.
   BOOST_TEST(!chains.fits({{{{0, 2}, {1, 2}}, {{2, 2}, {0, 2}}}, {0, 0, 1}}));
-  const shard_chain_planner stretches(experts, alike({12, 8, 8}, 4), costs,
-                                      {.units_per_layer = 1, .one_stretch_each = true});
-  BOOST_TEST(stretches.fits({{{{0, 2}, {1, 2}}, {{2, 1}, {0, 2}, {1, 1}}}, {0, 0, 1}}));
-  // Layers 0 and 3 are no stretch.
-  BOOST_TEST(!stretches.fits({{{{0, 1}, {1, 2}, {2, 1}}, {{1, 2}, {2, 1}, {0, 1}}}, {0, 0, 1}}));
 }
 
 BOOST_AUTO_TEST_CASE(every_change_of_a_layout_is_a_layout_that_fits) {
@@ -261,39 +255,6 @@ BOOST_AUTO_TEST_CASE(every_change_of_a_layout_is_a_layout_that_fits) {
     for (const auto& next : chains.neighbours(layouts.front()))
       BOOST_TEST(chains.cost_ns(next) >= chains.cost_ns(layouts.front()) * (1 - 1e-9));
   }
-}
-
-BOOST_AUTO_TEST_CASE(a_layout_is_found_again_in_its_plan) {
-  std::size_t n_found = 0, n_several = 0, n_shared = 0;
-  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
-    const auto experts = random_profile(5, n_experts, 2, seed);
-    auto servers = instances::drawn_cluster(4, 5, n_experts, 2.5, seed);
-    // So slow that positions meet.
-    for (auto& server : servers.servers) server.flops_per_s /= 50;
-    const shard_chain_planner chains(experts, servers, costs, {.concurrency = 3});
-    for (const auto& layout : chains.search(4)) {
-      const auto placed = chains.to_plan(layout);
-      const auto again = chains.layout_of(placed);
-      if (!again) continue;
-      ++n_found;
-      n_several += again->chains.size() > 1 ? 1 : 0;
-      for (const auto& chain : again->chains)
-        for (const auto& stage : chain) n_shared += stage.units % n_experts != 0 ? 1 : 0;
-      BOOST_TEST(are_alike(chains.to_plan(*again), placed));
-    }
-    const auto single = place_layer_shards(experts, servers, costs);
-    if (!single) continue;
-    const auto again = chains.layout_of(*single);
-    BOOST_REQUIRE(again.has_value());
-    BOOST_TEST(are_alike(chains.to_plan(*again), *single));
-    // A plan that is none of chains.
-    const auto popular = place_by_popularity(experts, servers, costs, {});
-    BOOST_REQUIRE(popular.has_value());
-    BOOST_TEST(!chains.layout_of(*popular).has_value());
-  }
-  BOOST_TEST(n_found > 20u);
-  BOOST_TEST(n_several > 5u);
-  BOOST_TEST(n_shared > 5u);
 }
 
 BOOST_AUTO_TEST_CASE(on_many_servers_chains_are_found_among_neighbours) {
