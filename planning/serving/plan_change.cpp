@@ -165,10 +165,18 @@ void plan_changes::take(actions& todo, std::uint32_t from, const change_message&
   }
 }
 
+/// Of two that lead at once neither is prepared by the other. The one with the lower number goes on: the other gives its own
+/// change up when it hears of it, and who was told of the other first lets this one wait for that.
 void plan_changes::prepare(actions& todo, std::uint32_t from, const change_message& message) {
-  if (is_ending() && !waiting_) {
-    waiting_.emplace(from, message);
-    return;
+  const bool prepares = phase_ == change_phase::preparing || phase_ == change_phase::prepared;
+  const bool may_wait = is_ending() || (prepares && from < leader_);
+  if (may_wait && (!waiting_ || from < waiting_->first)) {
+    const auto why = fmt::format("server {} leads another change at the same time", from);
+    if (from != self_ && leading_ && leading_->step == change_step::prepare) end_lead(todo, why);
+    if (const auto behind = std::exchange(waiting_, std::nullopt))
+      tell(todo, behind->first, {behind->second.change, message_kind::failed, why});
+    // What this server led itself and prepared is over with that.
+    if (phase_ != change_phase::none) return void(waiting_.emplace(from, message));
   }
   if (phase_ != change_phase::none)
     return tell(todo, from,
@@ -287,6 +295,8 @@ void plan_changes::abandon(actions& todo, const std::string& why) {
   phase_ = change_phase::none;
   answer_inquirers(todo);
   do_here(todo, change_step::abort, why);
+  if (const auto next = std::exchange(waiting_, std::nullopt))
+    prepare(todo, next->first, next->second);
 }
 
 // ----------------------------------------------------------------------------------- without a leader

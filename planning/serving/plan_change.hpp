@@ -39,8 +39,8 @@
 /// there, told to commit or not. After the commit a server says `ended` to all others once none of its own requests is under
 /// the plan before, and lets go of that plan (`retire`) once everybody has, or is lost: nothing under it can come then but what
 /// nobody waits for. No leader is needed for it. A prepare that comes before waits for it, so that no third plan is ever there.
-///
-/// Who prepares is connected to every member, so that all hear from all when requests under the plan before have ended.
+/// Who prepares is connected to every member, so that all hear from all when requests under the plan before have ended. Of two
+/// that begin to lead at once neither is prepared by the other; the one with the lower number goes on.
 ///
 /// Servers that are no members of the cluster are lost for as long as they are none, whether they can be reached or not: a
 /// change goes on without them. While one is under way at a server, nobody makes another a member or none through that server

@@ -451,6 +451,12 @@ void check_outcomes(world& of, std::uint64_t seed) {
       if (!why.empty()) BOOST_TEST(!committed.contains(change), "seed " << seed);
 }
 
+/// Of a change that another one, which began at the same time, went before: whichever word of it came first.
+bool says_who_goes_before(const std::string& why) {
+  return why.ends_with("server 1 leads another change at the same time") ||
+         why.ends_with("a change that server 1 leads is under way");
+}
+
 /// Until nothing happens any more.
 void run(world& of, double failures = 0) {
   while (of.step(failures)) {
@@ -607,29 +613,78 @@ BOOST_AUTO_TEST_CASE(requests_under_the_plan_before_keep_it_everywhere_and_the_n
 
 BOOST_AUTO_TEST_CASE(a_change_that_waits_is_taken_back_with_its_leader_or_by_it) {
   for (const bool dies : {false, true}) {
-    plan_changes rules(1, 3);
+    plan_changes rules(2, 4);
     for (const auto kind : {change_message::what::prepare, change_message::what::install,
                             change_message::what::commit}) {
       rules.hear(0, {1, kind, "plan"});
       rules.step_done(1);
     }
-    rules.hear(2, {2, change_message::what::prepare, "plan"});
-    // Nobody else's turn is before it.
-    const auto refused = rules.hear(0, {3, change_message::what::prepare, "plan"});
+    rules.hear(1, {2, change_message::what::prepare, "plan"});
+    // Of a higher number.
+    const auto refused = rules.hear(3, {3, change_message::what::prepare, "plan"});
     BOOST_REQUIRE_EQUAL(refused.size(), 1u);
     BOOST_TEST((refused[0].message.kind == change_message::what::failed));
     BOOST_TEST(!rules.begin(4, "plan", false));
     if (dies)
-      rules.lost(2);
+      rules.lost(1);
     else
-      BOOST_TEST(rules.hear(2, {2, change_message::what::abort, {}}).empty());
+      BOOST_TEST(rules.hear(1, {2, change_message::what::abort, {}}).empty());
     rules.ended(1);
     rules.hear(0, {1, change_message::what::ended, {}});
-    if (!dies) rules.hear(2, {1, change_message::what::ended, {}});
+    if (!dies) rules.hear(1, {1, change_message::what::ended, {}});
+    rules.hear(3, {1, change_message::what::ended, {}});
     BOOST_TEST((rules.phase() == change_phase::retiring));
     BOOST_TEST(rules.step_done(1).empty());
     BOOST_TEST((rules.phase() == change_phase::none));
   }
+}
+
+BOOST_AUTO_TEST_CASE(of_two_that_lead_at_once_the_one_with_the_lower_number_goes_on) {
+  std::size_t behind_another = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    world four(4, seed);
+    four.allow_requests(20);
+    // In half of them while requests may still end under the plan before.
+    const auto by_first = [](const auto& each) { return each.plan == 1; };
+    if (seed % 2 == 0) {
+      BOOST_REQUIRE(four.begin(0, 1));
+      while (!std::ranges::all_of(four.servers(), by_first)) BOOST_REQUIRE(four.step());
+      if (!std::ranges::all_of(four.servers(), [](const auto& each) {
+            return each.rules.phase() >= change_phase::ending;
+          }))
+        continue;
+      behind_another += four.servers()[1].rules.change() != 0;
+    }
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      BOOST_REQUIRE((four.begin(3, 3) && four.begin(1, 2)));
+      run(four);
+      check_agreement(four, seed);
+      check_outcomes(four, seed);
+      BOOST_TEST(four.servers()[0].plan == 2u);
+      BOOST_TEST(four.servers()[1].outcomes.at(2).empty());
+      BOOST_TEST(says_who_goes_before(four.servers()[3].outcomes.at(3)));
+    }
+  }
+  BOOST_TEST(behind_another > 0u);
+}
+
+BOOST_AUTO_TEST_CASE(the_lowest_of_those_that_lead_at_once_is_prepared_next) {
+  plan_changes rules(3, 4);
+  const auto told = [](const std::vector<change_action>& todo) {
+    return todo.size() == 1 && todo[0].kind == change_action::what::tell ? todo[0].server : 99u;
+  };
+  BOOST_REQUIRE_EQUAL(rules.hear(2, {1, change_message::what::prepare, "plan"}).size(), 1u);
+  BOOST_TEST(rules.hear(1, {2, change_message::what::prepare, "plan"}).empty());
+  // Another lower one: who waited hears that it fails.
+  BOOST_TEST(told(rules.hear(0, {3, change_message::what::prepare, "plan"})) == 1u);
+  BOOST_TEST(rules.hear(1, {2, change_message::what::abort, {}}).empty());
+  BOOST_TEST((rules.phase() == change_phase::preparing));
+  const auto todo = rules.hear(2, {1, change_message::what::abort, {}});
+  BOOST_REQUIRE_EQUAL(todo.size(), 2u);
+  BOOST_TEST((todo[0].step == change_step::abort));
+  BOOST_TEST(todo[0].change == 1u);
+  BOOST_TEST((todo[1].step == change_step::prepare));
+  BOOST_TEST(todo[1].change == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(an_end_that_is_told_before_the_own_commit_counts_and_commits_nothing) {
