@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "actors/context.hpp"
+#include "actors/token_meter.hpp"
 
 /// What an operator sees of a running cluster and changes in it. Every node has an admin; whoever is connected to a node
 /// asks that one, and it asks the others where that takes all of them.
@@ -65,6 +66,7 @@ struct admin_work {
   edge_server_actor server;
   recorder_actor recorder;
   monitor_actor monitor;
+  std::shared_ptr<const token_meter> tokens;  ///< Of this server's users.
 };
 
 admin_actor spawn_admin(caf::actor_system& system, admin_work work);

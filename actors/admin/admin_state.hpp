@@ -35,7 +35,11 @@ inline constexpr std::size_t most_proposals = 8;
 inline constexpr std::int64_t longest_drain_s = 3600;
 
 /// What all nodes are asked for.
-enum class subject : std::uint8_t { status, activation };
+enum class subject : std::uint8_t {
+  status,      ///< The line of each.
+  activation,  ///< What its routers chose.
+  ways         ///< Its line, and what the way to each other node is like.
+};
 const char* to_string(subject of);
 
 /// A change of plan that this server leads.
@@ -150,7 +154,7 @@ struct admin_state {
   void tell_topology(const order_ptr& order, const json_value&);
   /// Answers with what `report` makes of what all nodes say of themselves, who does not in time left out.
   void gather(const order_ptr& order,
-              const std::function<ordered_json(const told_reports&)>& report);
+              const std::function<ordered_json(const told_reports&)>& report, subject of);
   error asked_too_much() const;
   /// done(what each node says), who does not in time left out. Not where gatherings are full.
   void ask_all(subject of, const gathering_book::finish& done);

@@ -83,8 +83,9 @@ void admin_state::take_talk(std::uint32_t from, json_document& document) {
   const auto ask = root.find("ask"), told = root.find("told"), set = root.find("policy"),
              shared = root.find("tokens");
   const auto what = root.find("of");
-  const auto of = what ? static_cast<subject>(what->one_of(
-                             {to_string(subject::status), to_string(subject::activation)}))
+  const auto of = what ? static_cast<subject>(what->one_of({to_string(subject::status),
+                                                            to_string(subject::activation),
+                                                            to_string(subject::ways)}))
                        : subject::status;
   const auto question = ask    ? ask->unsigned_integer()
                         : told ? told->unsigned_integer()

@@ -8,7 +8,7 @@
 namespace ordermoe::actors {
 
 const char* to_string(subject of) {
-  return of == subject::status ? "status" : "activation";
+  return of == subject::status ? "status" : of == subject::ways ? "ways" : "activation";
 }
 
 void admin_state::with_activation(

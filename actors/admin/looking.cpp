@@ -72,19 +72,23 @@ void admin_state::tell_experts(const order_ptr& order, const json_value& argumen
 }
 
 void admin_state::tell_status(const order_ptr& order, const json_value&) {
-  gather(order, [this](const told_reports& told) {
-    return cluster_report(context(), told, away, absent());
-  });
+  gather(
+      order,
+      [this](const told_reports& told) { return cluster_report(context(), told, away, absent()); },
+      subject::status);
 }
 
 void admin_state::tell_topology(const order_ptr& order, const json_value&) {
-  gather(order, [this](const told_reports& told) { return topology_report(context(), told); });
+  gather(
+      order, [this](const told_reports& told) { return topology_report(context(), told); },
+      subject::ways);
 }
 
 void admin_state::gather(const order_ptr& order,
-                         const std::function<ordered_json(const told_reports&)>& report) {
+                         const std::function<ordered_json(const told_reports&)>& report,
+                         subject of) {
   if (gatherings.full()) return book->refuse(order, asked_too_much());
-  ask_all(subject::status, [this, order, report](const told_reports& told, const auto&) {
+  ask_all(of, [this, order, report](const told_reports& told, const auto&) {
     book->tell(order, report(told));
   });
 }
@@ -107,9 +111,11 @@ void admin_state::ask_all(subject of, const gathering_book::finish& done) {
 }
 
 void admin_state::tell_own(subject of, const std::function<void(ordered_json)>& use) {
-  if (of == subject::status)
-    return with_status([this, use](const server_status& status) {
-      use(node_report(context(), status, figures(), away));
+  if (of != subject::activation)
+    return with_status([this, of, use](const server_status& status) {
+      auto report = node_report(context(), status, *work.tokens, away);
+      if (of == subject::ways) report["peers"] = ways_report(context(), figures());
+      use(std::move(report));
     });
   self->request(work.monitor, caf::infinite, status_query{})
       .then([this, use](const observations& seen) {

@@ -66,13 +66,13 @@ void order_book::audit(const order_ptr& order, log_event what, const std::string
   keep(audit_, std::move(kept));
 }
 
-void order_book::answer(const order_ptr& order, const ordered_json& reply) {
+void order_book::answer(const order_ptr& order, ordered_json reply) {
   const auto tell = std::exchange(order->reply, nullptr);
   if (!tell) return;
   ordered_json full{{"ref", order->ref}};
   if (order->by_token_alone && !order->token.empty())
     full["bearer"] = {{"token", order->token}, {"role", order->role}};
-  full.update(reply);
+  for (auto& [name, value] : reply.items()) full[name] = std::move(value);
   tell(full.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
 }
 

@@ -66,7 +66,7 @@ class order_book {
   const lines& audited() const { return audit_; }
 
  private:
-  void answer(const order_ptr& order, const nlohmann::ordered_json& reply);
+  void answer(const order_ptr& order, nlohmann::ordered_json reply);
 
   std::function<double()> time_s_;
   log_outlet log_;

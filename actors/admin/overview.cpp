@@ -48,31 +48,34 @@ constexpr double ms_per_ns = 1e-6, mbit_per_byte = 8e-6;
 }  // namespace
 
 ordered_json node_report(const service_context& context, const server_status& status,
-                         const ordered_json& figures, const std::set<std::uint32_t>& away) {
+                         const token_meter& tokens, const std::set<std::uint32_t>& away) {
   const auto self = context.seat->server;
-  // What the way to each is like; what each lane carries is for `peers`, which asks one node.
-  auto peers = ordered_json::array();
-  for_each_peer(figures, context.n_servers(), [&](std::uint32_t server, const ordered_json& each) {
-    peers.push_back({{"server", server},
-                     {"up", member(each, "up")},
-                     {"round_trip_ns", member(each, "round_trip_ns")},
-                     {"bytes_per_s", member(each, "bytes_per_s")}});
-  });
   return {{"state", state_of(status)},
           {"name", name_of(context, self)},
           {"server", self},
           {"boot", context.seat->boot},
           {"epoch", status.epoch},
           {"policy", status.policy},
-          {"tokens_per_s", member(figures, "tokens_per_s")},
-          {"tokens", member(figures, "tokens")},
+          {"tokens_per_s", tokens.per_s()},
+          {"tokens", tokens.total()},
           {"requests", status.requests.size()},
           {"answered", status.ended_requests},
           {"sequences", status.sequences.size()},
           {"reserved_bytes", status.reserved_bytes},
           {"kv_bytes", context.servers.servers[self].kv_bytes},
-          {"connected", context.n_servers() - 1 - away.size()},
-          {"peers", std::move(peers)}};
+          {"connected", context.n_servers() - 1 - away.size()}};
+}
+
+ordered_json ways_report(const service_context& context, const ordered_json& figures) {
+  // What each lane carries is for `peers`, which asks one node.
+  auto ways = ordered_json::array();
+  for_each_peer(figures, context.n_servers(), [&](std::uint32_t server, const ordered_json& each) {
+    ways.push_back({{"server", server},
+                    {"up", member(each, "up")},
+                    {"round_trip_ns", member(each, "round_trip_ns")},
+                    {"bytes_per_s", member(each, "bytes_per_s")}});
+  });
+  return ways;
 }
 
 ordered_json cluster_report(const service_context& context, const told_reports& told,
@@ -91,13 +94,12 @@ ordered_json cluster_report(const service_context& context, const told_reports& 
                        {"server", server}});
       continue;
     }
-    auto line = found->second;
-    line.erase("peers");
+    const auto& line = found->second;
     if (const auto rate = member(line, "tokens_per_s"); rate.is_number())
       tokens_per_s += rate.get<double>();
     if (const auto n = member(line, "requests"); n.is_number_integer())
       requests += n.get<std::int64_t>();
-    nodes.push_back(std::move(line));
+    nodes.push_back(line);
   }
   return {{"node", name_of(context, context.seat->server)},
           {"answering", told.size()},

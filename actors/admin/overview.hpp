@@ -7,20 +7,23 @@
 #include <set>
 
 #include "actors/context.hpp"
+#include "actors/token_meter.hpp"
 
 /// What an operator sees of how a cluster does, as JSON: values in, a text's content out.
 namespace ordermoe::actors {
 
-/// What one node says of itself when another, or its own console, asks: its line of `status`, and its peers. `figures`: as
-/// cluster_seat::figures has them; `away`: who is not connected.
+/// What one node says of itself when another, or its own console, asks: its line of `status`. `tokens`: of its users; `away`:
+/// who is not connected.
 nlohmann::ordered_json node_report(const service_context& context, const server_status& status,
-                                   const nlohmann::ordered_json& figures,
-                                   const std::set<std::uint32_t>& away);
+                                   const token_meter& tokens, const std::set<std::uint32_t>& away);
+/// What the way to each other node is like. `figures`: as cluster_seat::figures has them.
+nlohmann::ordered_json ways_report(const service_context& context,
+                                   const nlohmann::ordered_json& figures);
 
 /// By server, what each said; who was away, or did not answer in time, has none.
 using told_reports = std::map<std::uint32_t, nlohmann::ordered_json>;
 
-/// A line for each node, without its peers. What other nodes say is passed on as it is. `absent`: who is no member.
+/// A line for each node. What other nodes say is passed on as it is. `absent`: who is no member.
 nlohmann::ordered_json cluster_report(const service_context& context, const told_reports& told,
                                       const std::set<std::uint32_t>& away,
                                       const std::set<std::uint32_t>& absent);

@@ -354,10 +354,7 @@ class node::content final : public net::transport_user {
   /// Of the admin's actor.
   std::string figures_json() const {
     if (through_->load() == nullptr) return "{}";
-    const auto [tokens, per_s] = told_.rate(service_->tokens_told());
-    return ordered_json{{"tokens", tokens},
-                        {"tokens_per_s", per_s},
-                        {"credit_bytes", credits_json(options_.transport.limits)},
+    return ordered_json{{"credit_bytes", credits_json(options_.transport.limits)},
                         {"peers", peers_json({})}}
         .dump();
   }
@@ -813,7 +810,6 @@ class node::content final : public net::transport_user {
         look_at_identity();
         if (options_.believes_measures) tell_links();
       }
-      told_.sample(service_->tokens_told());
       if (askers.empty()) {
         lock.lock();
         continue;
@@ -833,7 +829,6 @@ class node::content final : public net::transport_user {
   std::int64_t warned_s_ = 0;
   std::unique_ptr<service> service_;
   std::unique_ptr<net::transport> transport_;
-  token_rate told_;
   std::mutex clients_mutex_;
   std::map<peer_id, client> clients_;
   std::mutex

@@ -48,21 +48,4 @@ ordered_json rehearsal_json(const rehearsal& how, const rehearsal_figures& figur
           {"late_ns", charged(figures.late_ns)}};
 }
 
-void token_rate::sample(std::uint64_t count) {
-  const std::lock_guard lock(mutex_);
-  const auto now = clock::now();
-  if (!samples_.empty() && now - samples_.back().at < std::chrono::milliseconds(900)) return;
-  if (samples_.size() == n_samples) samples_.pop_front();
-  samples_.push_back({now, count});
-}
-
-std::pair<std::uint64_t, double> token_rate::rate(std::uint64_t count) const {
-  const std::lock_guard lock(mutex_);
-  if (samples_.empty()) return {count, 0};
-  const std::chrono::duration<double> passed = clock::now() - samples_.front().at;
-  return {count, passed.count() > 0
-                     ? static_cast<double>(count - samples_.front().count) / passed.count()
-                     : 0};
-}
-
 }  // namespace ordermoe::actors

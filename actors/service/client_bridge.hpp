@@ -10,6 +10,7 @@
 
 #include "actors/protocol/messages.hpp"
 #include "actors/protocol/requests.hpp"
+#include "actors/token_meter.hpp"
 
 /// Between a service's requests and callers that are no actors.
 namespace ordermoe::actors {
@@ -29,9 +30,9 @@ class answer_book {
     changed_.notify_all();
   }
   std::size_t outstanding() const { return outstanding_; }
-  void count_token() { tokens_.fetch_add(1, std::memory_order_relaxed); }
-  /// Of all answers so far.
-  std::uint64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
+  void count_token() { tokens_.count(); }
+  /// Of all answers.
+  const token_meter& tokens() const { return tokens_; }
   /// Until the next answer ends, or so long.
   void wait_for_end(std::chrono::milliseconds longest) {
     std::unique_lock lock(mutex_);
@@ -43,7 +44,7 @@ class answer_book {
   std::condition_variable changed_;
   std::atomic<std::size_t> outstanding_ = 0;
   std::atomic<std::uint64_t> next_;
-  std::atomic<std::uint64_t> tokens_ = 0;
+  token_meter tokens_;
 };
 
 /// From the service, before it submits the request: where its answer goes.

@@ -256,8 +256,12 @@ class service::actors {
     if (context_->seat) forget_models();
     spawn_planner_of();
     if (context_->seat)
-      admin_ =
-          spawn_admin(system_, {context_, planner_, views_.front()->server, recorder_, monitor_});
+      admin_ = spawn_admin(system_, {context_,
+                                     planner_,
+                                     views_.front()->server,
+                                     recorder_,
+                                     monitor_,
+                                     {answers_, &answers_->tokens()}});
     count(admin_);
     caf::anon_send(planner_, push_plan{});
     return await_first_plan();
@@ -356,7 +360,6 @@ class service::actors {
   void tell_admin(peer_changed change) { caf::anon_send(admin_, change); }
 
   std::size_t outstanding() const { return answers_->outstanding(); }
-  std::uint64_t tokens_told() const { return answers_->tokens(); }
   std::int64_t now_ns() const { return clock_ns() - context_->start_ns; }
 
   bool run_until(const std::function<bool()>& done, const std::function<bool()>& pause) {
@@ -658,9 +661,6 @@ void service::run_delivered() {
 }
 std::size_t service::outstanding() const {
   return content_->outstanding();
-}
-std::uint64_t service::tokens_told() const {
-  return content_->tokens_told();
 }
 std::int64_t service::now_ns() const {
   return content_->now_ns();

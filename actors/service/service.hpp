@@ -120,8 +120,6 @@ class service {
   result<told> history();
   /// Requests that have not ended.
   std::size_t outstanding() const;
-  /// Tokens of answers so far.
-  std::uint64_t tokens_told() const;
 
   /// With a seat: what came from other servers, in order; run_delivered() follows, on the same thread, which is one and
   /// the same each time.
