@@ -66,7 +66,7 @@ bool read_alike(const attention_view& a, const attention_view& b) {
 }
 
 /// Query rows that are given to the attention kernel in one call, at most.
-constexpr std::size_t most_queries = 8;
+constexpr std::size_t most_queries = most_heads_at_once;
 
 /// Where runs of rows begin that may be taken together, and where the last one ends.
 void find_runs(std::span<const attention_query> rows, std::vector<std::size_t>& starts) {
@@ -77,11 +77,27 @@ void find_runs(std::span<const attention_query> rows, std::vector<std::size_t>& 
   starts.push_back(rows.size());
 }
 
-/// The attention of all rows, shared out by runs of rows and, within them, by heads that share keys.
+/// Heads [first, last) of those that share keys, for rows that may be taken together.
+void attend_run(const attention_shape& heads, std::size_t first, std::size_t last,
+                std::span<const attention_query> rows) {
+  thread_local scratch_buffer score_room;
+  std::size_t longest = 0;
+  for (const auto& row : rows) longest = std::max(longest, row.view.n_rows);
+  const std::size_t sharing = rows.size() * (heads.n_heads / heads.n_kv_heads);
+  kernels().attention(heads, first, last, rows,
+                      score_room.room(attention_scratch(longest, sharing)));
+}
+
+/// The attention of all rows, shared out by runs of rows and by heads that share keys. Runs of one head follow one another
+/// where they may read the same keys; heads of one row where each row has keys of its own.
 void attend_rows(const attention_shape& heads, std::span<const attention_query> rows) {
   thread_local std::vector<std::size_t> start_room;
   find_runs(rows, start_room);
   const std::span<const std::size_t> starts = start_room;
+  const std::size_t n_runs = starts.size() - 1;
+  const auto run_at = [&](std::size_t run) {
+    return rows.subspan(starts[run], starts[run + 1] - starts[run]);
+  };
   const std::size_t width = heads.n_heads * heads.head_dim;
   const std::size_t kv_width = 2 * heads.n_kv_heads * heads.head_dim;
   // A core multiplies four times while it reads a byte.
@@ -89,21 +105,26 @@ void attend_rows(const attention_shape& heads, std::span<const attention_query> 
       std::max(static_cast<double>(kv_width * sizeof(float)), static_cast<double>(2 * width) / 4);
   double work = 0;
   for (const auto& row : rows) work += row_work * static_cast<double>(row.view.n_rows);
-  const auto attend = [&](std::size_t first, std::size_t last) {
-    thread_local scratch_buffer score_room;
+  const auto by_head = [&](std::size_t first, std::size_t last) {
+    for (; first < last; ++first) {
+      const std::size_t head = first / n_runs;
+      attend_run(heads, head, head + 1, run_at(first % n_runs));
+    }
+  };
+  const auto by_row = [&](std::size_t first, std::size_t last) {
     while (first < last) {
       const std::size_t run = first / heads.n_kv_heads;
       const std::size_t begin = run * heads.n_kv_heads;
       const std::size_t end = std::min(last, begin + heads.n_kv_heads);
-      const auto taken = rows.subspan(starts[run], starts[run + 1] - starts[run]);
-      std::size_t longest = 0;
-      for (const auto& row : taken) longest = std::max(longest, row.view.n_rows);
-      kernels().attention(heads, first - begin, end - begin, taken,
-                          score_room.room(attention_scratch(longest)));
+      attend_run(heads, first - begin, end - begin, run_at(run));
       first = end;
     }
   };
-  share_out((starts.size() - 1) * heads.n_kv_heads, work, attend);
+  const std::size_t n_parts = n_runs * heads.n_kv_heads;
+  if (n_runs == rows.size())
+    share_out(n_parts, work, by_row);
+  else
+    share_out(n_parts, work, by_head);
 }
 
 /// hidden += output(attention of each row): row i's query is at queries + i * stride, what it

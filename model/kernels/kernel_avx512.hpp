@@ -38,6 +38,11 @@ struct avx512 {
                                       : Heads == 4 ? 4
                                                    : 8;
 
+  static constexpr int tile_heads = 6, score_panels = 2, value_panels_at_once = 4,
+                       lanes_at_once = 2, block_keys = 32;
+  template <int Panels>
+  static constexpr int value_heads = Panels == 4 ? 6 : 12;
+
   static vec zero() { return _mm512_setzero_ps(); }
   static vec set1(float x) { return _mm512_set1_ps(x); }
   static vec load(const float* p) { return _mm512_loadu_ps(p); }
@@ -56,6 +61,7 @@ struct avx512 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
   }
   static vec max(vec a, vec b) { return _mm512_maskz_max_ps(all, a, b); }
+  static vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
   static vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
   /// The tree of lane_sum for 16 rows at once; rows g, g + 4, g + 8 and g + 12 share a register
   /// from the second step on, so that the sums come out in the order of the rows.
@@ -73,6 +79,31 @@ struct avx512 {
                              _mm512_maskz_shuffle_ps(all, four[2 * i], four[2 * i + 1], 0xee));
     return _mm512_add_ps(_mm512_maskz_shuffle_ps(all, two[0], two[1], 0x88),
                          _mm512_maskz_shuffle_ps(all, two[0], two[1], 0xdd));
+  }
+  /// Row i and number i change places. Four rows that are four apart share a register from the first step on.
+  static void transpose(vec (&rows)[16]) {
+    vec fours[16];
+    for (int i = 0; i < 16; i += 4) {
+      const auto ab = _mm512_maskz_unpacklo_ps(all, rows[i], rows[i + 1]);
+      const auto ab_high = _mm512_maskz_unpackhi_ps(all, rows[i], rows[i + 1]);
+      const auto cd = _mm512_maskz_unpacklo_ps(all, rows[i + 2], rows[i + 3]);
+      const auto cd_high = _mm512_maskz_unpackhi_ps(all, rows[i + 2], rows[i + 3]);
+      fours[i] = _mm512_maskz_shuffle_ps(all, ab, cd, 0x44);
+      fours[i + 1] = _mm512_maskz_shuffle_ps(all, ab, cd, 0xee);
+      fours[i + 2] = _mm512_maskz_shuffle_ps(all, ab_high, cd_high, 0x44);
+      fours[i + 3] = _mm512_maskz_shuffle_ps(all, ab_high, cd_high, 0xee);
+    }
+    // Of fours[4 * g + c] part p is number 4 * p + c of rows 4 * g and on.
+    for (int c = 0; c < 4; ++c) {
+      const auto low = _mm512_maskz_shuffle_f32x4(all, fours[c], fours[4 + c], 0x88);
+      const auto low_odd = _mm512_maskz_shuffle_f32x4(all, fours[c], fours[4 + c], 0xdd);
+      const auto high = _mm512_maskz_shuffle_f32x4(all, fours[8 + c], fours[12 + c], 0x88);
+      const auto high_odd = _mm512_maskz_shuffle_f32x4(all, fours[8 + c], fours[12 + c], 0xdd);
+      rows[c] = _mm512_maskz_shuffle_f32x4(all, low, high, 0x88);
+      rows[8 + c] = _mm512_maskz_shuffle_f32x4(all, low, high, 0xdd);
+      rows[4 + c] = _mm512_maskz_shuffle_f32x4(all, low_odd, high_odd, 0x88);
+      rows[12 + c] = _mm512_maskz_shuffle_f32x4(all, low_odd, high_odd, 0xdd);
+    }
   }
   static vec fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
   static vec flushed_fma(vec a, vec b, vec c) { return fma(a, b, c); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "model/kernels/kernel_attention.hpp"
 #include "model/kernels/kernel_operands.hpp"
 #include "model/kernels/kernel_rows.hpp"
 

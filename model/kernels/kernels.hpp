@@ -176,12 +176,19 @@ struct attention_shape {
 };
 
 /// Heads of query rows that read their keys and values together, at most.
-constexpr std::size_t most_heads_at_once = 8;
+constexpr std::size_t most_heads_at_once = 48;
 
-/// fp32 numbers that the attention kernel needs beside its output; `n_rows` as the longest view has.
-constexpr std::size_t attention_scratch(std::size_t n_rows) {
-  return most_heads_at_once *
-         ((n_rows + packed_layout::lane - 1) / packed_layout::lane * packed_layout::lane);
+/// Numbers of keys or values that are widened at a time where many heads read them.
+constexpr std::size_t attention_block = 8192;
+
+/// fp32 numbers that the attention kernel needs beside its output; `n_rows` as the longest view has,
+/// `n_heads` heads of all query rows that share a key and value head.
+constexpr std::size_t attention_scratch(std::size_t n_rows,
+                                        std::size_t n_heads = most_heads_at_once) {
+  constexpr std::size_t lane = packed_layout::lane;
+  // A line more between two heads: powers of two would meet in the same places of a cache.
+  return 2 * attention_block + (n_heads < most_heads_at_once ? n_heads : most_heads_at_once) *
+                                   ((n_rows + lane - 1) / lane * lane + lane);
 }
 
 /// One instruction set's kernels. All sets give the same bits.

@@ -51,6 +51,11 @@ struct avx2 {
   template <int Heads>
   static constexpr int value_panels = Heads == 4 ? 1 : 2;
 
+  static constexpr int tile_heads = 6, score_panels = 1, value_panels_at_once = 2,
+                       lanes_at_once = 1, block_keys = 32;
+  template <int Panels>
+  static constexpr int value_heads = Panels == 2 ? 3 : 6;
+
   static vec zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static vec set1(float x) {
     const auto v = _mm256_set1_ps(x);
@@ -77,10 +82,31 @@ struct avx2 {
   static vec max(const vec& a, const vec& b) {
     return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
   }
+  static vec add(const vec& a, const vec& b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+  }
   static vec mul(const vec& a, const vec& b) {
     return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
   }
   static vec lane_sums(const vec (&rows)[16]) { return {eight_sums(rows), eight_sums(rows + 8)}; }
+  /// Row i and number i change places.
+  static void transpose(vec (&rows)[16]) {
+    __m256 quarter[8], other[8];
+    for (int i = 0; i < 8; ++i) quarter[i] = rows[i].low;
+    transpose_eight(quarter);
+    for (int i = 0; i < 8; ++i) other[i] = rows[i + 8].low;
+    transpose_eight(other);
+    vec low[8];
+    for (int i = 0; i < 8; ++i) low[i] = {quarter[i], other[i]};
+    for (int i = 0; i < 8; ++i) quarter[i] = rows[i].high;
+    transpose_eight(quarter);
+    for (int i = 0; i < 8; ++i) other[i] = rows[i + 8].high;
+    transpose_eight(other);
+    for (int i = 0; i < 8; ++i) {
+      rows[i] = low[i];
+      rows[i + 8] = {quarter[i], other[i]};
+    }
+  }
   static vec fma(const vec& a, const vec& b, const vec& c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
@@ -126,6 +152,23 @@ struct avx2 {
     const auto low = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), even);
     const auto high = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), odd);
     return _mm256_add_epi32(sums, _mm256_add_epi32(low, high));
+  }
+  static void transpose_eight(__m256 (&rows)[8]) {
+    __m256 fours[8];
+    for (int i = 0; i < 8; i += 4) {
+      const auto ab = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+      const auto ab_high = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+      const auto cd = _mm256_unpacklo_ps(rows[i + 2], rows[i + 3]);
+      const auto cd_high = _mm256_unpackhi_ps(rows[i + 2], rows[i + 3]);
+      fours[i] = _mm256_shuffle_ps(ab, cd, 0x44);
+      fours[i + 1] = _mm256_shuffle_ps(ab, cd, 0xee);
+      fours[i + 2] = _mm256_shuffle_ps(ab_high, cd_high, 0x44);
+      fours[i + 3] = _mm256_shuffle_ps(ab_high, cd_high, 0xee);
+    }
+    for (int c = 0; c < 4; ++c) {
+      rows[c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x20);
+      rows[4 + c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x31);
+    }
   }
   /// The tree of lane_sum for eight rows at once: rows i and i + 4 share a register from the second
   /// step on.

@@ -2,6 +2,7 @@
 #include <cfloat>
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "model/kernels/kernel_linear.hpp"
 #include "model/kernels/kernel_sets.hpp"
@@ -37,6 +38,11 @@ struct portable {
   template <int Heads>
   static constexpr int value_panels = 2;
 
+  static constexpr int tile_heads = 2, score_panels = 2, value_panels_at_once = 2,
+                       lanes_at_once = 1, block_keys = 32;
+  template <int Panels>
+  static constexpr int value_heads = Panels == 2 ? 2 : 4;
+
   static vec zero() { return {}; }
   static vec set1(float x) {
     vec v;
@@ -69,6 +75,11 @@ struct portable {
     for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] > b.lanes[i] ? a.lanes[i] : b.lanes[i];
     return v;
   }
+  static vec add(const vec& a, const vec& b) {
+    vec v;
+    for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] + b.lanes[i];
+    return v;
+  }
   static vec mul(const vec& a, const vec& b) {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = a.lanes[i] * b.lanes[i];
@@ -78,6 +89,11 @@ struct portable {
     vec v;
     for (int i = 0; i < 16; ++i) v.lanes[i] = bodies::lane_sum(rows[i].lanes);
     return v;
+  }
+  /// Row i and number i change places.
+  static void transpose(vec (&rows)[16]) {
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < i; ++j) std::swap(rows[i].lanes[j], rows[j].lanes[i]);
   }
   static vec fma(const vec& a, const vec& b, const vec& c) {
     vec v;

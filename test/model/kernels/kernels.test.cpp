@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <type_traits>
 
 #include "model/kv_cache.hpp"
@@ -82,11 +83,18 @@ struct some_queries {
   /// Of the first n, in one call or in one for each: the last ones attend to fewer rows than those before them.
   std::vector<float> attend(const om::kernel_set& set, const om::kv_cache& cache, std::size_t n,
                             std::size_t fewest, bool biased, bool together) const {
+    const auto rows_of = [&](std::size_t i) { return fewest + (i < 6 ? i : 11 - i); };
+    return attend(set, cache, n, rows_of, biased, together);
+  }
+  /// Query i attends to rows_of(i) rows.
+  std::vector<float> attend(const om::kernel_set& set, const om::kv_cache& cache, std::size_t n,
+                            const std::function<std::size_t(std::size_t)>& rows_of, bool biased,
+                            bool together) const {
     const std::size_t width = shape.n_heads * shape.head_dim;
     std::vector<float> output(n * width), scratch(om::attention_scratch(bias_size), NAN);
     std::vector<om::attention_query> rows;
     for (std::size_t i = 0; i < n; ++i) {
-      auto view = cache.rows(0, fewest + (i < 6 ? i : 11 - i), 0);
+      auto view = cache.rows(0, rows_of(i), 0);
       view.bias = biased ? bias.data() : nullptr;
       view.bias_size = biased ? bias_size : 0;
       rows.push_back({queries.data() + i * width, output.data() + i * width, view});
@@ -289,6 +297,38 @@ BOOST_AUTO_TEST_CASE(a_query_row_has_the_same_bits_alone_and_beside_others_of_it
                 }
               }
       }
+}
+
+BOOST_AUTO_TEST_CASE(a_query_row_has_the_portable_sets_bits_beside_as_many_others_as_fill_tiles) {
+  constexpr std::size_t most = 4 * om::kv_cache::page_rows + 13, most_queries = 53;
+  const std::function<std::size_t(std::size_t)> causal = [](std::size_t i) { return 88 + i; },
+                                                mixed = [](std::size_t i) {
+                                                  return 1 + i * 37 % most;
+                                                };
+  for (const auto& [dim, n_heads] :
+       std::vector<std::pair<std::size_t, std::size_t>>{{16, 2}, {80, 2}, {128, 8}, {512, 2}})
+    for (const auto precision : {om::kv_precision::fp32, om::kv_precision::bf16}) {
+      const std::size_t n_queries = dim == 512 ? 23 : most_queries;
+      const some_queries of{{n_heads, 2, dim},
+                            numbers(n_queries * n_heads * dim, 43, 2.0),
+                            numbers(n_heads * most, 44, 3.0),
+                            most};
+      om::kv_cache by_row(most, 4 * dim, precision), by_head(most, 4 * dim, precision, dim);
+      for (std::size_t p = 0; p < most; ++p)
+        for (auto* each : {&by_row, &by_head}) each->put(p, numbers(4 * dim, 700 + p, 2.0));
+      for (const bool biased : {false, true})
+        for (const auto& rows_of : {causal, mixed}) {
+          const auto& portable = *om::available_kernels().front();
+          const auto alone = of.attend(portable, by_row, n_queries, rows_of, biased, false);
+          for (const auto* set : om::available_kernels())
+            for (const auto n : {n_queries, n_queries - 6, std::size_t{21}})
+              for (const auto* cache : {&by_row, &by_head}) {
+                const auto together = of.attend(*set, *cache, n, rows_of, biased, true);
+                BOOST_TEST_REQUIRE(same_bits(alone.data(), together.data(), together.size()),
+                                   set->name << ": " << n << " queries, dim " << dim);
+              }
+        }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(scores_may_be_scaled_and_biased_and_rows_lie_apart) {
