@@ -8,15 +8,14 @@
 /// and without fused multiply-add; this one is made of additions and products that every IEEE 754 processor rounds alike.
 namespace ordermoe {
 
-/// e^x, within 1 ulp where it is a normal number. Infinity above the largest, 0 below the least one that is normal (there
-/// nothing that is summed with others is left of it), a NaN of a NaN.
-inline double exact_exp(double x) {
+/// The least x for which exact_exp() is not 0.
+constexpr double least_of_exact_exp = -708.3964185322641;
+
+/// exact_exp() from the least number of it to the largest. Inlined wherever it is called, as vector instructions go.
+[[gnu::always_inline]] inline double exact_exp_between(double x) {
   // x = k ln 2 + r with |r| <= ln 2 / 2; the first part of ln 2 has so few bits that k times it is exact.
   constexpr double log2_e = 0x1.71547652b82fep+0, to_integer = 0x1.8p+52;
   constexpr double ln2_first = 0x1.62e42fefa0000p-1, ln2_rest = 0x1.cf79abc9e3b39p-40;
-  constexpr double largest = 709.782712893384, least = -708.3964185322641;
-  if (!(x <= largest)) return x != x ? x : std::numeric_limits<double>::infinity();
-  if (x < least) return 0;
   const double shifted = x * log2_e + to_integer;
   const double k = shifted - to_integer;
   const double r = (x - k * ln2_first) - k * ln2_rest;
@@ -33,6 +32,14 @@ inline double exact_exp(double x) {
   // k stands in the last bits of what it was found by, and goes to the exponent: the result is a normal number.
   const auto bits = std::bit_cast<std::uint64_t>(shifted) << 52;
   return std::bit_cast<double>(std::bit_cast<std::uint64_t>(y) + bits);
+}
+
+/// e^x, within 1 ulp where it is a normal number. Infinity above the largest, 0 below the least one that is normal (there
+/// nothing that is summed with others is left of it), a NaN of a NaN.
+inline double exact_exp(double x) {
+  constexpr double largest = 709.782712893384;
+  if (!(x <= largest)) return x != x ? x : std::numeric_limits<double>::infinity();
+  return x < least_of_exact_exp ? 0 : exact_exp_between(x);
 }
 
 }  // namespace ordermoe

@@ -22,7 +22,6 @@ struct sampling_options {
   bool has_penalty() const { return frequency_penalty != 0 || presence_penalty != 0; }
   /// Of n tokens.
   bool leaves_all(std::size_t n) const { return (top_k == 0 || top_k >= n) && top_p >= 1; }
-  bool is_plain() const { return bias.empty() && !has_penalty() && top_k == 0 && top_p >= 1; }
 };
 
 /// The next token. Greedy: the largest logit, ties to the lowest id. Otherwise the inverse of the

@@ -8,6 +8,7 @@
 #include <span>
 #include <type_traits>
 
+#include "config/exact_exp.hpp"
 #include "model/kernels/kernels.hpp"
 
 /// The kernels' bodies, included once by the source of each instruction set after its target
@@ -108,8 +109,9 @@ float softmax_weights(const float* numbers, std::size_t n, float largest, float 
                       float* weights) {
   for (std::size_t i = 0; i < n; ++i) {
     const float x = (numbers[i] - largest) * scale;
-    const float weight = exponential(x);
-    weights[i] = x >= -87.0f ? weight : 0.0f;
+    // By a mask, as a branch would keep compilers from vector instructions.
+    const auto kept = 0u - std::uint32_t{x >= -87.0f};
+    weights[i] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(exponential(x)) & kept);
   }
   alignas(64) float lanes[lane] = {};
   std::size_t i = 0;
@@ -117,6 +119,18 @@ float softmax_weights(const float* numbers, std::size_t n, float largest, float 
     for (std::size_t j = 0; j < lane; ++j) lanes[j] += weights[i + j];
   for (std::size_t j = 0; i < n; ++i, ++j) lanes[j] += weights[i];
   return lane_sum(lanes);
+}
+
+template <class Isa>
+void exact_weights(const float* numbers, std::size_t n, double largest, double temperature,
+                   double* weights) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const double x = (static_cast<double>(numbers[i]) - largest) / temperature;
+    // Below the least the outcome is 0, whatever is made of it; what is no number stays none. By a mask, as a branch would
+    // keep compilers from vector instructions.
+    const auto kept = std::uint64_t{x < least_of_exact_exp} - 1;
+    weights[i] = std::bit_cast<double>(std::bit_cast<std::uint64_t>(exact_exp_between(x)) & kept);
+  }
 }
 
 }  // namespace ordermoe::model::bodies

@@ -399,6 +399,7 @@ constexpr kernel_set make_set(const char* name) {
           &rms_norm<Isa>,
           &attention<Isa>,
           &softmax_weights<Isa>,
+          &exact_weights<Isa>,
           &silu_product<Isa>,
           &rotate<Isa>};
 }

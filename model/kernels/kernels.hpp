@@ -236,6 +236,10 @@ struct kernel_set {
   /// nothing that can be compared. Returns their sum.
   float (*softmax_weights)(const float* numbers, std::size_t n, float largest, float scale,
                            float* weights);
+  /// weights[i] = exact_exp((numbers[i] - largest) / temperature) of n numbers that are at most `largest`, or none; then
+  /// the weight is none either.
+  void (*exact_weights)(const float* numbers, std::size_t n, double largest, double temperature,
+                        double* weights);
   /// output[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, float* output, std::size_t n);
   /// Rotates the pairs (i, i + half) of each head by the angles whose cosines and sines [half] are

@@ -212,6 +212,47 @@ BOOST_AUTO_TEST_CASE(top_p_draws_what_a_sort_of_everything_draws) {
       }
 }
 
+BOOST_AUTO_TEST_CASE(top_k_and_top_p_of_many_draw_what_a_sort_of_everything_draws) {
+  // Of so many that the largest are looked for by blocks, and what top_p leaves by the size of weights. Some are no numbers for
+  // the draw, some equal, and of the flattest nearly all weigh the same.
+  constexpr std::size_t n = 20000;
+  unsigned place = 0;
+  for (const double scale : {1e-7, 1.0, 4.0})
+    for (const bool has_equals : {false, true}) {
+      auto logits = fixture::numbers(n, 77, scale);
+      if (has_equals)
+        for (auto& each : logits) each = std::round(4 * each) / 4;
+      for (std::size_t i = 0; i < n; i += 1000) logits[i] = -INFINITY;
+      for (const std::size_t top_k : {0, 1, 40, 600, 2500, 19999})
+        for (const double top_p : {0.01, 0.5, 0.9, 0.9999, 1.0}) {
+          if (top_k == 0 && top_p == 1) continue;
+          const om::sampling_options options{
+              .temperature = 0.9, .seed = 9, .top_k = top_k, .top_p = top_p};
+          BOOST_TEST(om::sample(logits, options, 2, place) ==
+                         drawn_by_full_sort(logits, options, 2, place),
+                     "scale " << scale << ", top_p " << top_p << ", top_k " << top_k);
+          ++place;
+        }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(what_rules_change_is_ranked_by_what_it_became) {
+  // Adding the biases to the logits beforehand is the same, as they are exact there.
+  auto logits = fixture::numbers(30000, 12, 2.0);
+  for (auto& each : logits) each = std::round(64 * each) / 64;
+  auto changed = logits;
+  om::sampling_options plain{.temperature = 0.7, .seed = 6}, ruled = plain;
+  for (const auto& [id, bias] : {std::pair{5, 9.0f}, {17, -4.0f}, {29999, 8.5f}, {4000, -100.0f}}) {
+    ruled.bias.emplace_back(id, bias);
+    changed[static_cast<std::size_t>(id)] += bias;
+  }
+  for (unsigned i = 0; i < 200; ++i) {
+    plain.top_k = ruled.top_k = i % 3 == 0 ? 0 : 30;
+    plain.top_p = ruled.top_p = i % 3 == 1 ? 1 : 0.8;
+    BOOST_TEST(om::sample(logits, ruled, 1, i) == om::sample(changed, plain, 1, i));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(penalties_count_what_was_answered) {
   const float logits[] = {3.0f, 2.5f, 2.0f};
   const std::vector<std::int32_t> answered{0, 0, 1};

@@ -5,6 +5,7 @@
 #include <functional>
 #include <type_traits>
 
+#include "config/exact_exp.hpp"
 #include "model/kv_cache.hpp"
 #include "test/model/fixture.hpp"
 
@@ -188,6 +189,27 @@ BOOST_AUTO_TEST_CASE(every_instruction_set_gives_the_bits_of_the_portable_one) {
         }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(exact_weights_are_exact_exponentials_in_every_set) {
+  auto scores = numbers(1003, 31, 400.0);
+  scores[3] = 400;
+  scores[4] = -INFINITY;
+  scores[5] = -1e30f;
+  scores[6] = NAN;
+  std::vector<double> weights(scores.size());
+  for (const auto* set : om::available_kernels())
+    for (const double temperature : {0.3, 1.0, 1e9}) {
+      set->exact_weights(scores.data(), scores.size(), 400, temperature, weights.data());
+      for (std::size_t i = 0; i < scores.size(); ++i) {
+        const double expected =
+            ordermoe::exact_exp((static_cast<double>(scores[i]) - 400) / temperature);
+        if (std::isnan(expected))
+          BOOST_TEST(std::isnan(weights[i]));
+        else
+          BOOST_TEST(weights[i] == expected, set->name << ": " << scores[i]);
+      }
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_row_of_a_product_has_the_same_bits_alone_and_in_every_batch) {
