@@ -332,15 +332,15 @@ struct token_data {
     if (given)
       report.id = state.forced.front();
     else
-      report.id = choose(result.logits, position);
+      report.id = choose(result.logits(), position);
     if (state.sampling && state.sampling->logprobs > 0 && !replayed)
       for (const auto& each :
-           model::chances(result.logits, report.id, state.sampling->logprobs - 1))
+           model::chances(result.logits(), report.id, state.sampling->logprobs - 1))
         // A token that cannot be has no logarithm, which no frame would carry.
         report.logprobs.push_back(
             {each.id, each.logprob > least_logprob ? each.logprob : least_logprob});
     if (terms.score != 0)
-      report.losses.push_back(model::negative_log_likelihood(result.logits, report.id));
+      report.losses.push_back(model::negative_log_likelihood(result.logits(), report.id));
     const auto generated = position + 1 - terms.prompt_tokens - start_rows;
     const bool end_of_text =
         context().shape().ends_text(report.id) && terms.ignore_end_of_text == 0;
@@ -358,7 +358,7 @@ struct token_data {
     tell_owner(std::move(report));
   }
 
-  std::int32_t choose(const std::vector<float>& logits, std::uint32_t position) const {
+  std::int32_t choose(std::span<const float> logits, std::uint32_t position) const {
     const auto& terms = state.terms;
     model::sampling_options how{terms.temperature, terms.sampling_seed};
     if (!state.sampling) return model::sample(logits, how, terms.sampling_stream, position);

@@ -1,6 +1,7 @@
 #include "actors/device/device.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <utility>
@@ -279,20 +280,35 @@ void device::run_experts(batch& content) {
   }
 }
 
+/// Room for logits that nobody reads any more, or new room: what is new has to come from the system page by page.
+std::shared_ptr<std::vector<float>> device::logit_room() {
+  constexpr std::size_t most_kept = 3;
+  for (const auto& each : logit_rooms_)
+    if (each.use_count() == 1) {
+      // Whoever gave up the last other share has read what it shows.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      return each;
+    }
+  auto made = std::make_shared<std::vector<float>>();
+  if (logit_rooms_.size() < most_kept) logit_rooms_.push_back(made);
+  return made;
+}
+
 void device::run_heads(batch& content) {
   const auto width = model_->config().hidden_size;
   const auto vocabulary = model_->config().vocab_size;
   std::vector<float> hidden;
   for (const auto& work : content.heads)
     hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
-  std::vector<float> logits(hidden.size() / width * vocabulary);
-  model_->head(hidden, logits);
-  if (content.heads.size() == 1) return content.head_results.push_back({std::move(logits)});
-  auto from = logits.begin();
+  const auto logits = logit_room();
+  const std::size_t n = hidden.size() / width * vocabulary;
+  if (logits->size() < n) logits->resize(n);
+  model_->head(hidden, std::span(*logits).first(n));
+  std::size_t first = 0;
   for (const auto& work : content.heads) {
-    const auto to = from + static_cast<std::ptrdiff_t>(work.hidden.size() / width * vocabulary);
-    content.head_results.push_back({std::vector<float>(from, to)});
-    from = to;
+    const auto count = work.hidden.size() / width * vocabulary;
+    content.head_results.push_back({logits, first, count});
+    first += count;
   }
 }
 

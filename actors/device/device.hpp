@@ -112,11 +112,13 @@ class device {
   void run_attention(batch& content);
   void run_experts(batch& content);
   void run_heads(batch& content);
+  std::shared_ptr<std::vector<float>> logit_room();
 
   std::shared_ptr<const model::transformer> model_;
   std::unordered_set<std::uint64_t> incomplete_;  ///< Requests that lost rows.
   /// By request, then layer; without capacity until used.
   std::unordered_map<std::uint64_t, std::vector<model::kv_cache>> caches_;
+  std::vector<std::shared_ptr<std::vector<float>>> logit_rooms_;  ///< Of batches before.
 };
 
 /// The outputs of a call whose batches have all run: rows whose slots were all here are weighed and

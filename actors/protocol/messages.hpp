@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -245,9 +246,14 @@ struct decided {
   std::vector<loss_units> allowance;  ///< [n] as the token sent it
 };
 
-/// From compute: logits over the vocabulary of the rows that were asked for.
+/// From compute: logits over the vocabulary of the rows that were asked for, a part of those of a batch, which it keeps alive.
 struct head_done {
-  std::vector<float> logits;
+  std::shared_ptr<const std::vector<float>> batch;
+  std::size_t first = 0, count = 0;
+
+  std::span<const float> logits() const {
+    return batch ? std::span(*batch).subspan(first, count) : std::span<const float>();
+  }
 };
 
 /// From compute: what the token waits for cannot be computed.

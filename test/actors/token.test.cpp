@@ -19,6 +19,11 @@ constexpr std::uint64_t number = 7;
 
 /// A token of a user of server 1, at that server. Users of server 1 may be at server 1 at layer 0, at 0
 /// and 1 at layer 1, at 1 and 2 at layer 2.
+actors::head_done computed(std::vector<float> logits) {
+  const std::size_t n = logits.size();
+  return {std::make_shared<const std::vector<float>>(std::move(logits)), 0, n};
+}
+
 struct one_token : test::probe_server {
   wire::token_state state;
   std::vector<actors::arrived_output> early;
@@ -104,10 +109,9 @@ struct one_token : test::probe_server {
   }
   /// Logits whose largest is this id's.
   void sample(std::int32_t id_wanted) {
-    actors::head_done done;
-    done.logits.assign(context->shape().vocab_size, 0.0f);
-    done.logits[static_cast<std::size_t>(id_wanted)] = 5.0f;
-    tell(token, done);
+    std::vector<float> logits(context->shape().vocab_size, 0.0f);
+    logits[static_cast<std::size_t>(id_wanted)] = 5.0f;
+    tell(token, computed(std::move(logits)));
   }
   bool gone() const { return server.count<actors::token_departed>() == 1; }
   bool gone_at(std::uint32_t layer) const {
@@ -486,12 +490,11 @@ BOOST_AUTO_TEST_CASE(a_temperature_draws_from_the_requests_stream) {
   world.awaiting(2);
   world.spawn();
   world.deliver(2, {{0, whole_row}});
-  actors::head_done done;
+  std::vector<float> logits;
   for (std::size_t i = 0; i < world.context->shape().vocab_size; ++i)
-    done.logits.push_back(static_cast<float>(i % 5));
-  world.tell(world.token, done);
-  BOOST_TEST(world.server.only<wire::progress_report>().id ==
-             model::sample(done.logits, {1, 3}, 9, 5));
+    logits.push_back(static_cast<float>(i % 5));
+  world.tell(world.token, computed(logits));
+  BOOST_TEST(world.server.only<wire::progress_report>().id == model::sample(logits, {1, 3}, 9, 5));
 }
 
 BOOST_AUTO_TEST_CASE(a_chunk_before_the_last_only_says_that_it_ended_and_what_it_spent) {

@@ -1,5 +1,6 @@
 #include "actors/device/device.hpp"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include "test/actors/fixture.hpp"
@@ -186,6 +187,36 @@ BOOST_AUTO_TEST_CASE(a_failed_batch_fails_the_calls_that_wait_for_it) {
   BOOST_TEST(batch.failed.has_value());
   BOOST_REQUIRE_EQUAL(batch.complete.size(), 1u);
   BOOST_TEST(call->failed.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(logits_stay_while_somebody_reads_them_and_their_room_is_used_again_then) {
+  const auto model = test::tiny_model();
+  const auto width = model->config().hidden_size, vocabulary = model->config().vocab_size;
+  actors::device device(model);
+  const auto run = [&](float first) {
+    actors::batch batch;
+    batch.kind = work_kind::head;
+    for (const float each : {first, first + 1}) {
+      std::vector<float> hidden(width, 1.0f);
+      hidden[0] = each;
+      batch.heads.push_back({{}, std::move(hidden)});
+    }
+    device.run(batch);
+    BOOST_REQUIRE(!batch.failed.has_value());
+    BOOST_REQUIRE_EQUAL(batch.head_results.size(), 2u);
+    return batch.head_results[1];
+  };
+  auto held = run(1);
+  const std::vector<float> as_told(held.logits().begin(), held.logits().end());
+  BOOST_TEST(as_told.size() == vocabulary);
+  const auto other = run(5);
+  BOOST_TEST(!std::ranges::equal(other.logits(), as_told));
+  BOOST_TEST(std::ranges::equal(held.logits(), as_told));
+  const auto* room = held.logits().data();
+  held = {};
+  const auto next = run(1);
+  BOOST_TEST(next.logits().data() == room);
+  BOOST_TEST(std::ranges::equal(next.logits(), as_told));
 }
 
 BOOST_AUTO_TEST_CASE(what_was_attended_is_told_with_its_rows_and_streamed_where_it_is_asked_for) {
