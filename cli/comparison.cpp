@@ -22,11 +22,12 @@ void comparison_options::add(CLI::App& command) {
   command.add_option("--problems", problems, "Arithmetic problems for exact match")
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
-  command
-      .add_option("--concurrency", concurrency,
-                  "Requests in flight that the ordermoe planner expects")
+  command.add_option("--concurrency", concurrency, "Requests in flight that planners expect")
       ->check(number_from(1, 1e4))
       ->capture_default_str();
+  command.add_flag("--concurrency-by-trial", concurrency_by_trial,
+                   "Plan again for as many requests as a trial had in flight, where that is less "
+                   "than half of --concurrency or more than twice, and take what answers faster");
   add_search_steps(command, search_steps);
 }
 
@@ -85,6 +86,7 @@ result<experiments::strategy_report> measure_strategy(const setup::world& loaded
   request.options.seed = seed;
   request.options.search_steps = options.search_steps;
   request.options.concurrency = options.concurrency;
+  request.options.concurrency_by_trial = options.concurrency_by_trial;
   request.options.expected_rate = options.rate;
   request.options.choose_precision = choose_precision;
   options.ablation.apply_those_it_has(request);

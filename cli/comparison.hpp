@@ -18,6 +18,7 @@ struct comparison_options {
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4;
+  bool concurrency_by_trial = false;
   ablation_flags ablation;  ///< Of the strategies that have these parts.
 
   void add(CLI::App& command);

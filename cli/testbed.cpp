@@ -313,6 +313,7 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
                              {"concurrency", load.concurrency},
                              {"search_steps", load.search_steps},
                              {"memory_ratio", options.memory_ratio}};
+  if (load.concurrency_by_trial) settings["concurrency_by_trial"] = true;
   if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;
   if (!load.ablation.without.empty()) settings["without"] = load.ablation.without;
   return settings;

@@ -232,6 +232,27 @@ result<std::optional<budget_trial>> try_budget(const task& about, job& work) {
   return std::optional(std::move(*tried));
 }
 
+/// Plans for the concurrency of the options, and tries what there is.
+result<prepared> choose_for_load(const task& about, const budget_trial* budget, job& work) {
+  const auto& service = about.service;
+  const auto variants =
+      about.options.dry_run_requests == 0
+          ? std::vector{about.options}
+          : planning::plan_variants(about.name, budget ? budget->corrected : service.profile,
+                                    service.servers, service.costs, about.options);
+  return choose_variant(about, variants, budget, work);
+}
+
+/// Itself, and those that a request meets when it comes: by Little's law as many as come while one is answered.
+double requests_in_flight(const strategy_options& options, double latency_ms) {
+  return 1 + options.expected_rate * latency_ms * 1e-3;
+}
+
+/// Beyond the loads that plans for this one are made for, too.
+bool is_far_from(double planned, double in_flight) {
+  return in_flight < planned / 2 || in_flight > planned * 2;
+}
+
 /// Prepares a strategy for the model as it is.
 result<prepared> prepare_one(const task& about, job& work) {
   if (leaves_no_choice(about)) return prepare_only_plan(about, work);
@@ -241,13 +262,17 @@ result<prepared> prepare_one(const task& about, job& work) {
     if (!tried) return tried.error();
     budget = std::move(*tried);
   }
-  const auto& service = about.service;
-  const auto variants =
-      about.options.dry_run_requests == 0
-          ? std::vector{about.options}
-          : planning::plan_variants(about.name, budget ? budget->corrected : service.profile,
-                                    service.servers, service.costs, about.options);
-  return choose_variant(about, variants, budget ? &*budget : nullptr, work);
+  auto chosen = choose_for_load(about, budget ? &*budget : nullptr, work);
+  const bool says_load = about.options.concurrency_by_trial && about.options.expected_rate > 0;
+  if (!chosen || !says_load || !chosen->trial_ms) return chosen;
+  const auto in_flight = requests_in_flight(about.options, *chosen->trial_ms);
+  if (!is_far_from(about.options.concurrency, in_flight)) return chosen;
+  auto again = about;
+  again.options.concurrency = in_flight;
+  auto other = choose_for_load(again, budget ? &*budget : nullptr, work);
+  if (!other && other.error().code != errc::infeasible) return other;
+  const bool is_better = other && other->trial_ms && *other->trial_ms < *chosen->trial_ms;
+  return is_better ? std::move(other) : std::move(chosen);
 }
 
 /// Whether the whole model may be kept coarser, as a server may: there is a budget that this can

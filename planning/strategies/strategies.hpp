@@ -22,7 +22,9 @@ struct strategy_options {
   std::optional<std::size_t> horizon;  ///< Overrides the strategy's own.
   std::uint64_t seed = 1;
   std::size_t search_steps = 10000;
-  double concurrency = 1;             ///< Requests in flight that a searching planner expects.
+  double concurrency = 1;  ///< Requests in flight that a searching planner expects.
+  /// Whether preparation plans again for as many as its trial had in flight, where that is far from `concurrency`.
+  bool concurrency_by_trial = false;
   double planned_budget_scale = 1;    ///< A searching planner plans for this many budgets.
   double expected_rate = 4;           ///< Requests per second of a dry run; 0: all at once.
   std::size_t dry_run_requests = 64;  ///< Of a dry run between candidate plans; 0: none.
@@ -125,7 +127,8 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 /// make_strategy; never empty. `exact`, `drop` and `wdmoe`: popularity placements of three seeds and the
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
 /// access server or straight to the first holder. `ordermoe` and `router-ledger`: searched for several loads and
-/// budgets around those expected; without a budget or without limit also the layer shards. `random`, `popularity`,
+/// budgets around those expected; without a budget or without limit also every plan of the exact rivals
+/// (`layer-shards`, `shard-chains`, `parallax`). `random`, `popularity`,
 /// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,
 /// `local-tuned` by similarity and by popularity. The others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,

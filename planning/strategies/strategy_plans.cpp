@@ -42,10 +42,18 @@ result<plan> popular(const planning_task& task, std::uint64_t offset = 0) {
   return place_by_popularity(task.profile, task.servers, task.costs, seeded(task, offset));
 }
 
+/// Loads that plans are made for: as many other requests in flight as are expected, a quarter of them, and twice as many.
+constexpr double planned_loads[] = {0.25, 1, 2};
+
+/// Requests in flight with so many times the others that are expected.
+double loaded(const planning_task& task, double load) {
+  return 1 + load * std::max(0.0, task.options.concurrency - 1);
+}
+
 result<plan> ranges(const planning_task& task, shard_objective objective, double load) {
   layer_range_options options;
   options.objective = objective;
-  options.concurrency = load * task.options.concurrency;
+  options.concurrency = loaded(task, load);
   return place_layer_ranges(task.profile, task.servers, task.costs, options);
 }
 
@@ -93,13 +101,13 @@ void add_shards(const planning_task& task, shard_objective objective, shard_retu
   add_plan(task, place_layer_shards(task.profile, task.servers, task.costs, shards), variants);
 }
 
-/// The best of several plans by the planner's estimate under the load that is expected, each once.
-void add_best(const planning_task& task, std::vector<plan> plans, std::size_t n_most,
+/// The best of several plans by the search's estimate under a load, each once.
+void add_best(const planning_task& task, double load, std::vector<plan> plans, std::size_t n_most,
               std::vector<strategy_options>& variants) {
-  search_options load;
-  load.concurrency = std::max(1.0, task.options.concurrency);
-  load.should_stop = task.options.should_stop;
-  const auto rated = estimate_plans(task.profile, plans, task.servers, task.costs, load);
+  search_options under;
+  under.concurrency = loaded(task, load);
+  under.should_stop = task.options.should_stop;
+  const auto rated = estimate_plans(task.profile, plans, task.servers, task.costs, under);
   for (std::size_t i = 0; i < plans.size(); ++i) plans[i].estimated_token_ns = rated[i];
   std::ranges::stable_sort(plans, {}, &plan::estimated_token_ns);
   std::vector<plan> kept;
@@ -110,14 +118,6 @@ void add_best(const planning_task& task, std::vector<plan> plans, std::size_t n_
     kept.push_back(std::move(each));
     add_plan(task, kept.back(), variants);
   }
-}
-
-/// Loads that plans are made for: as many other requests in flight as are expected, and twice as many.
-constexpr double planned_loads[] = {1, 2};
-
-/// Requests in flight with so many times the others that are expected.
-double loaded(const planning_task& task, double load) {
-  return 1 + load * std::max(0.0, task.options.concurrency - 1);
 }
 
 /// Chains of shards side by side, the best that are found for each load.
@@ -143,6 +143,13 @@ void add_copies(const planning_task& task, double scale, std::vector<strategy_op
     variants.back().planned_budget_scale = scale;
     variants.back().expert_precision = std::move(kept);
   }
+}
+
+/// Every plan that the rivals which never substitute are tried with.
+void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_chain_variants(task, variants);  // Those of `layer-shards`, too.
+  add_plan(task, place_ranges(task), variants);
+  add_range_variants(task, variants);
 }
 
 }  // namespace
@@ -220,10 +227,10 @@ void add_shard_variants(const planning_task& task, std::vector<strategy_options>
 }
 
 void add_chain_variants(const planning_task& task, std::vector<strategy_options>& variants) {
-  constexpr std::size_t n_of_each = 6, n_most = 5;
+  constexpr std::size_t n_of_each = 6, n_most = 4;
   auto chains = side_by_side(task, {.units_per_layer = 1}, n_of_each);
   std::ranges::move(side_by_side(task, {}, n_of_each), std::back_inserter(chains));
-  add_best(task, std::move(chains), n_most, variants);
+  for (const double load : {planned_loads[0], 1.0}) add_best(task, load, chains, n_most, variants);
   add_plan(task, place_shards(task), variants);
   add_shard_variants(task, variants);
 }
@@ -243,8 +250,7 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
     variants.push_back(options);
     variants.back().concurrency = std::max(1.0, load * options.concurrency);
   }
-  add_shards(task, shard_objective::latency, shard_return::direct, variants);
-  add_shards(task, shard_objective::throughput, shard_return::direct, variants);
+  add_exact_rivals(task, variants);
 }
 
 result<plan> place_few_remote(const planning_task& task) {
@@ -260,9 +266,10 @@ void add_roaming_few_remote(const planning_task& task, std::vector<strategy_opti
 }
 
 void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants) {
-  add_plan(task, ranges(task, shard_objective::latency, 2), variants);
-  for (const double load : {1.0, 2.0})
-    add_plan(task, ranges(task, shard_objective::throughput, load), variants);
+  for (const auto objective : {shard_objective::latency, shard_objective::throughput})
+    for (const double load : planned_loads)
+      if (objective != shard_objective::latency || load != 1)
+        add_plan(task, ranges(task, objective, load), variants);
 }
 
 void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants) {

@@ -72,7 +72,7 @@ struct joint_planner : one_planner {
   std::string answer() { return admin.only<actors::plan_step_done>().why; }
 };
 
-BOOST_AUTO_TEST_SUITE(planner)
+BOOST_AUTO_TEST_SUITE(planner_steps)
 
 // ------------------------------------------------------------------------- changes that all servers make
 

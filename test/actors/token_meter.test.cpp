@@ -6,25 +6,24 @@ namespace ordermoe {
 
 namespace {
 
-using actors::token_meter;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-const token_meter::clock::time_point start{seconds(1000)};
+const actors::token_meter::clock::time_point start{seconds(1000)};
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(token_meter_rates)
+BOOST_AUTO_TEST_SUITE(token_meter)
 
 BOOST_AUTO_TEST_CASE(nothing_was_counted_at_the_start) {
-  const token_meter meter(start);
+  const actors::token_meter meter(start);
   BOOST_TEST(meter.total() == 0u);
   BOOST_TEST(meter.per_s(start) == 0.0);
   BOOST_TEST(meter.per_s(start + seconds(100)) == 0.0);
 }
 
 BOOST_AUTO_TEST_CASE(before_ten_seconds_it_is_the_rate_since_the_start) {
-  token_meter meter(start);
+  actors::token_meter meter(start);
   for (int i = 0; i < 30; ++i) meter.count(start + milliseconds(100 * i));
   BOOST_TEST(meter.total() == 30u);
   BOOST_TEST(meter.per_s(start + seconds(3)) == 10.0);
@@ -32,7 +31,7 @@ BOOST_AUTO_TEST_CASE(before_ten_seconds_it_is_the_rate_since_the_start) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_older_than_ten_seconds_does_not_count_and_the_total_stays) {
-  token_meter meter(start);
+  actors::token_meter meter(start);
   // 100 a second for 40 seconds, and nothing afterwards.
   for (int i = 0; i < 4000; ++i) meter.count(start + milliseconds(10 * i));
   const auto end = start + seconds(40);

@@ -382,6 +382,32 @@ BOOST_AUTO_TEST_CASE(of_plans_that_differ_the_one_that_answers_fastest_is_taken)
   BOOST_TEST(*ready->trial_ms == *tried.begin());
 }
 
+BOOST_AUTO_TEST_CASE(plans_are_made_again_for_as_many_requests_as_a_trial_had_in_flight) {
+  const auto content = world_with(coarse_model());
+  auto options = choosing(0);
+  options.choose_precision = false;
+  options.concurrency = 64;
+  const auto trial_of = [&](const planning::strategy_options& by) {
+    auto request = request_of(by);
+    request.strategy = "shard-chains";
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    return ready->trial_ms.value();
+  };
+  const double for_many = trial_of(options);
+  auto few = options;
+  few.concurrency = 1 + options.expected_rate * for_many / 1000;
+  BOOST_TEST_REQUIRE(few.concurrency < options.concurrency / 2);
+  const double for_few = trial_of(few);
+  BOOST_TEST(for_few < for_many);
+  options.concurrency_by_trial = true;
+  BOOST_TEST(trial_of(options) == for_few);
+  // What is near enough stays.
+  few.concurrency_by_trial = true;
+  BOOST_TEST(trial_of(few) == for_few);
+}
+
 BOOST_AUTO_TEST_CASE(a_budget_that_comes_to_nothing_is_not_tuned) {
   auto options = choosing(1e-12);
   options.choose_precision = false;

@@ -260,6 +260,29 @@ BOOST_AUTO_TEST_CASE(shard_chains_are_tried_side_by_side_and_as_the_single_chain
   BOOST_TEST(ways_of(at.make("shard-chains", options).plan).size() > 1u);
 }
 
+BOOST_AUTO_TEST_CASE(without_a_budget_a_searched_plan_is_tried_beside_those_of_the_exact_rivals) {
+  scene at;
+  at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 5, 3);
+  auto options = quick();
+  options.concurrency = 4;
+  for (const auto* name : {"ordermoe", "router-ledger"}) {
+    std::vector<plan> rivals;
+    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options)) {
+      if (variant.plan) rivals.push_back(*variant.plan);
+    }
+    for (const auto& placed : rivals) BOOST_TEST(is_singleton_path(placed));
+    // Chains or ranges side by side are among them, and pipelines of whole layers.
+    BOOST_TEST(
+        std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() > 1; }));
+    BOOST_TEST(
+        std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() == 1; }));
+    options.quality_percent = 5;
+    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options))
+      BOOST_TEST(!variant.plan.has_value());
+    options.quality_percent = 0;
+  }
+}
+
 BOOST_AUTO_TEST_CASE(shard_chains_fit_where_whole_layers_do_not) {
   scene at;
   // Room for a layer and a half each.

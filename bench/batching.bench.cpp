@@ -1,0 +1,189 @@
+// How full batches are where many requests are answered at once.
+//
+// bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--sampled]:
+// local mode on one server that holds everything. For each number of requests at once, so many of 16 random prompt tokens are
+// given at the same time and answered with so many tokens each, greedily or drawn at temperature 1; printed are tokens/s from when they are given to the last
+// one's end, batches a token and rows of a batch. Medians and quartiles over the rounds; the first round warms up. MODEL needs a profile.json.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/service/service.hpp"
+#include "bench/spread.hpp"
+#include "bench/work_counts.hpp"
+#include "config/precision.hpp"
+#include "config/random.hpp"
+#include "model/transformer.hpp"
+#include "planning/profile.hpp"
+#include "planning/strategies/strategies.hpp"
+
+namespace {
+
+using namespace ordermoe;
+using namespace ordermoe::bench;
+
+constexpr std::size_t prompt_tokens = 16;
+
+struct arguments {
+  std::string folder;
+  model::load_options loading;
+  std::size_t n_threads = 1, rounds = 5;
+  std::uint32_t tokens = 64;
+  std::vector<std::size_t> at_once;
+  bool sampled = false;
+};
+
+[[noreturn]] void fail(const std::string& message) {
+  fmt::print(stderr, "bench_batching: {}\n", message);
+  std::exit(1);
+}
+
+template <class T>
+T take(result<T> made) {
+  if (!made) fail(made.error().message);
+  return std::move(*made);
+}
+
+std::optional<std::size_t> number(std::string_view text) {
+  std::size_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size() || value == 0) return std::nullopt;
+  return value;
+}
+
+arguments read_arguments(int argc, char** argv) {
+  arguments given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string_view next = i + 1 < argc ? argv[i + 1] : "";
+    const auto count = [&] {
+      const auto value = number(next);
+      if (!value) fail(fmt::format("{}: found '{}', expected a number above 0", word, next));
+      ++i;
+      return *value;
+    };
+    const auto kept = [&] {
+      ++i;
+      return take(parse_precision(next));
+    };
+    if (word == "--experts") {
+      given.loading.expert_precision = kept();
+    } else if (word == "--dense") {
+      given.loading.dense_precision = kept();
+    } else if (word == "--kv" && (next == "fp32" || next == "bf16")) {
+      given.loading.kv = next == "fp32" ? model::kv_precision::fp32 : model::kv_precision::bf16;
+      ++i;
+    } else if (word == "--threads") {
+      given.n_threads = count();
+    } else if (word == "--tokens") {
+      given.tokens = static_cast<std::uint32_t>(count());
+    } else if (word == "--rounds") {
+      given.rounds = count();
+    } else if (word == "--at-once") {
+      while (i + 1 < argc && number(argv[i + 1])) given.at_once.push_back(*number(argv[++i]));
+    } else if (word == "--sampled") {
+      given.sampled = true;
+    } else if (given.folder.empty() && !word.starts_with('-')) {
+      given.folder = word;
+    } else {
+      fail(fmt::format("found '{}'; bench/batching.bench.cpp says what is expected", word));
+    }
+  }
+  if (given.folder.empty()) fail("expected a model's folder");
+  if (given.at_once.empty()) given.at_once = {1, 8, 32};
+  return given;
+}
+
+actors::service_options one_server(const arguments& given) {
+  actors::service_options made;
+  made.model = take(model::transformer::load(given.folder, given.loading));
+  made.profile = take(planning::read_profile(given.folder + "/profile.json"));
+  made.costs = model::own_costs(made.model->config());
+  made.mode = actors::run_mode::local;
+  made.threads_per_server = given.n_threads;
+  server_spec server;
+  server.name = "s0";
+  server.flops_per_s = 1e12;
+  server.memory_bandwidth_bytes_per_s = 35e9;
+  server.memory_bytes = std::int64_t{1} << 40;
+  server.kv_bytes = std::int64_t{4} << 30;
+  server.arrival_share = 1;
+  made.servers.name = "one";
+  made.servers.servers = {server};
+  made.servers.links.resize(1);
+  made.chosen = take(planning::make_strategy("layer-shards", made.profile, made.servers, made.costs,
+                                             planning::strategy_options()));
+  return made;
+}
+
+work_counts work_of(actors::service& service) {
+  work_counts all;
+  for (const auto& server : take(service.status()).servers) {
+    all.batches += static_cast<double>(server.ledger.batches);
+    all.rows += static_cast<double>(server.ledger.rows);
+  }
+  return all;
+}
+
+/// Seconds until the last answer has ended.
+double answer(actors::service& service, const arguments& given, std::size_t n, std::size_t vocab,
+              random_stream& draws) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < n; ++i) {
+    actors::request_spec spec;
+    for (std::size_t t = 0; t < prompt_tokens; ++t)
+      spec.prompt.push_back(static_cast<std::int32_t>(draws.below(vocab)));
+    spec.max_new_tokens = given.tokens;
+    spec.ignore_end_of_text = true;
+    if (given.sampled) spec.temperature = 1;
+    actors::answer_sink sink;
+    sink.on_end = [](const auto& outcome) {
+      if (outcome.problem) fail(outcome.problem->message);
+    };
+    service.submit(std::move(spec), std::move(sink));
+  }
+  service.run_until([&] { return service.outstanding() == 0; });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto given = read_arguments(argc, argv);
+  auto options = one_server(given);
+  const auto vocab = options.model->config().vocab_size;
+  const auto service = take(actors::service::start(std::move(options)));
+  fmt::print("{}: experts {}, dense {}, {} threads, {}; medians of {} rounds\n", given.folder,
+             to_string(given.loading.expert_precision), to_string(given.loading.dense_precision),
+             given.n_threads, given.sampled ? "drawn" : "greedy", given.rounds);
+  for (const auto n : given.at_once) {
+    random_stream draws(1);
+    std::vector<double> rate, batches, rows;
+    for (std::size_t round = 0; round <= given.rounds; ++round) {
+      const auto before = work_of(*service);
+      const double seconds = answer(*service, given, n, vocab, draws);
+      const auto work = work_of(*service) - before;
+      if (round == 0) continue;
+      const auto tokens = static_cast<double>(n * given.tokens);
+      rate.push_back(tokens / seconds);
+      batches.push_back(work.batches / tokens);
+      rows.push_back(work.rows / work.batches);
+    }
+    const auto line = [&](const char* what, const spread& s, const char* unit) {
+      fmt::print("{:>4} at once, {:<18}{:>10.2f} ({:.2f} to {:.2f}) {}\n", n, what, s.middle, s.low,
+                 s.high, unit);
+    };
+    line("answers", spread_of(rate), "tokens/s");
+    line("batches", spread_of(batches), "a token");
+    line("rows of a batch", spread_of(rows), "");
+  }
+}
