@@ -217,7 +217,9 @@ struct compute_state {
 std::int64_t charge(const service_context& context, std::uint32_t server, batch& content) {
   const auto& spec = context.servers.servers[server];
   content.count_cost(context.costs, expert_bytes(spec, context.costs), context.wire.hidden_size);
-  return compute_ns(spec, content.flops, content.bytes_read);
+  const bool offloaded = content.kind == work_kind::expert &&
+                         context.is_offloaded(server, content.layer, content.expert);
+  return (offloaded ? offloaded_ns : compute_ns)(spec, content.flops, content.bytes_read);
 }
 
 compute_actor spawn_compute(caf::actor_system& system,

@@ -38,6 +38,8 @@ struct service_context {
   std::shared_ptr<const model::tokenizer> tokens;  ///< May be null: answers have no text.
   cluster servers;
   cost_profile costs;
+  /// [n_servers], each [n_layers, n_experts]: 1 where the weights are read from the host's memory; empty where none are.
+  std::vector<std::vector<std::uint8_t>> offloaded;
   planning::cost_model prices;
   clock_kind clock = clock_kind::virtual_time;
   std::size_t chunk_rows = 64;  ///< Prompt rows that take one residence decision together.
@@ -71,6 +73,9 @@ struct service_context {
   }
   const model::model_config& shape() const { return model->config(); }
   std::uint32_t n_servers() const { return static_cast<std::uint32_t>(servers.size()); }
+  bool is_offloaded(std::size_t server, std::size_t layer, std::size_t expert) const {
+    return !offloaded.empty() && offloaded[server][layer * shape().n_experts + expert] != 0;
+  }
   /// Whether this server is in this process.
   bool is_here(std::size_t server) const { return !seat || seat->server == server; }
   /// Servers know whether another one is connected.
@@ -93,7 +98,7 @@ struct server_view {
   compute_actor compute;
   selector_actor selector;
   recorder_actor recorder;
-  monitor_actor monitor;  ///< Empty where none runs.
+  monitor_actor monitor;            ///< Empty where none runs.
   std::vector<link_actor> links;    ///< [n_servers]; the own entry is empty
   std::vector<shard_actor> shards;  ///< [n_layers]; empty where no expert of the layer is here
 

@@ -71,6 +71,13 @@ result<void> planner_state::weigh(const planning::plan& plan, const planning::pr
   if (plan.expert_precision != current->plan.expert_precision)
     return error{errc::unsupported,
                  "it keeps experts in another precision than servers have loaded"};
+  const auto stays = [](const planning::plan& one) {
+    return one.offloads() || !one.pruned.empty();
+  };
+  if (stays(plan) || stays(current->plan))
+    return error{errc::unsupported,
+                 "a plan that prunes experts or keeps some in host memory is in force from the "
+                 "start to the end; start the service again with the other plan"};
   if (planning::are_alike(current->plan, plan))
     return error{errc::failed, "it is the plan in force"};
   changed.cost_before_ns =

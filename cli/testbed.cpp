@@ -34,16 +34,25 @@ struct point {
   double percent;  ///< Negative: unbounded.
 };
 
-constexpr point points[] = {{"exact", 0},         {"layer-shards", 0},  {"shard-chains", 0},
-                            {"parallax", 0},      {"prism", 0},         {"random", 0},
-                            {"popularity", 0},    {"similarity", 0},    {"local-only", 7},
-                            {"local-skip", 0},    {"local-tuned", 1},   {"local-tuned", 7},
-                            {"drop", 1},          {"drop", 7},          {"drop", -1},
-                            {"wdmoe", 1},         {"wdmoe", 7},         {"router-restricted", 0},
-                            {"router-ledger", 1}, {"router-ledger", 7}, {"paper", 0},
-                            {"paper", 1},         {"paper", 7},         {"paper", -1},
-                            {"ordermoe", 0},      {"ordermoe", 0.5},    {"ordermoe", 1},
-                            {"ordermoe", 3},      {"ordermoe", 7},      {"ordermoe", 20},
+constexpr point points[] = {{"exact", 0},          {"layer-shards", 0},
+                            {"shard-chains", 0},   {"parallax", 0},
+                            {"prism", 0},          {"edge-llm", 0},
+                            {"offload", 0},        {"random", 0},
+                            {"popularity", 0},     {"similarity", 0},
+                            {"local-only", 7},     {"local-skip", 0},
+                            {"local-tuned", 1},    {"local-tuned", 7},
+                            {"drop", 1},           {"drop", 7},
+                            {"drop", -1},          {"wdmoe", 1},
+                            {"wdmoe", 7},          {"static-pruning", 1},
+                            {"static-pruning", 7}, {"static-pruning", -1},
+                            {"moe2", 1},           {"moe2", 7},
+                            {"moe2", -1},          {"router-restricted", 0},
+                            {"router-ledger", 1},  {"router-ledger", 7},
+                            {"paper", 0},          {"paper", 1},
+                            {"paper", 7},          {"paper", -1},
+                            {"ordermoe", 0},       {"ordermoe", 0.5},
+                            {"ordermoe", 1},       {"ordermoe", 3},
+                            {"ordermoe", 7},       {"ordermoe", 20},
                             {"ordermoe", -1}};
 
 /// Behind the strategy's name.

@@ -19,6 +19,12 @@ std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int6
   return static_cast<std::int64_t>(std::ceil(std::max(arithmetic, reading) * 1e9));
 }
 
+std::int64_t offloaded_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read) {
+  auto host = server;
+  host.memory_bandwidth_bytes_per_s = server.host_bandwidth_bytes_per_s;
+  return compute_ns(host, flops, bytes_read);
+}
+
 std::int64_t expert_memory_bytes(const server_spec& server, const cost_profile& costs,
                                  std::size_t n_layers) {
   return server.memory_bytes - server.kv_bytes - costs.resident_bytes(n_layers);

@@ -15,6 +15,9 @@ namespace ordermoe {
 /// The most servers that one cluster may have.
 inline constexpr std::size_t max_servers = 64;
 
+/// Of a host's memory where a cluster does not say: a quarter of eight channels of DDR4-3200, twice a PCIe 4.0 x16 slot.
+inline constexpr double default_host_bandwidth_bytes_per_s = 50e9;
+
 /// Rates are whole numbers of FLOPs or bytes a second, so that a cluster file holds them exactly.
 struct server_spec {
   std::string name;
@@ -25,7 +28,9 @@ struct server_spec {
   /// How this server keeps its experts: stored, int8 or int4. Coarser than stored: an expert here
   /// is a substitute of itself.
   precision expert_precision = precision::stored;
-  double arrival_share = 0;    ///< Share of the requests that arrive here; shares sum to 1.
+  double arrival_share = 0;  ///< Share of the requests that arrive here; shares sum to 1.
+  /// Rate at which weights are read that are in the host's memory and not in the server's own.
+  double host_bandwidth_bytes_per_s = default_host_bandwidth_bytes_per_s;
   std::string device = "cpu";  ///< What this server computes on (devices.hpp).
 };
 
@@ -55,6 +60,9 @@ std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes);
 /// Nanoseconds that a batch keeps a server busy: max(flops / F, bytes read / memory bandwidth),
 /// rounded up.
 std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
+
+/// The same for weights in the host's memory: max(flops / F, bytes / host bandwidth), rounded up.
+std::int64_t offloaded_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
 
 /// Bytes of one expert on this server.
 inline std::int64_t expert_bytes(const server_spec& server, const cost_profile& costs) {

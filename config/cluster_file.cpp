@@ -25,6 +25,7 @@ constexpr double share_tolerance = 1e-6;
 
 constexpr quantity tflops{1e12, {1e-6, 5000}};
 constexpr quantity memory_bandwidth_gb_per_s{1e9, {1e-6, 100'000}};
+constexpr quantity host_bandwidth_gb_per_s{1e9, {1e-6, 100'000}};
 constexpr quantity memory_gb{1e9, {0, 100'000}};
 constexpr quantity bandwidth_gbps{125e6, {1e-6, 10'000}};
 constexpr quantity latency_ms{1e6, {0, 60'000}};
@@ -53,9 +54,10 @@ class cluster_reader {
                          servers.empty() ? "add a [[servers]] table" : "remove some"));
     std::size_t n_shares = 0;
     for (const auto& item : servers) {
-      const section server(*item.as_table(), "a server",
-                           {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb",
-                            "arrival_share", "expert_precision", "device"});
+      const section server(
+          *item.as_table(), "a server",
+          {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb", "arrival_share",
+           "expert_precision", "host_bandwidth_gb_per_s", "device"});
       server_spec spec;
       spec.name = server.name("name");
       const auto [first, is_new] = server_index_.emplace(spec.name, content_.servers.size());
@@ -80,6 +82,9 @@ class cluster_reader {
                              text));
         spec.expert_precision = *kept;
       }
+      if (server.find("host_bandwidth_gb_per_s") != nullptr)
+        spec.host_bandwidth_bytes_per_s =
+            server.whole_units("host_bandwidth_gb_per_s", host_bandwidth_gb_per_s);
       if (server.find("device") != nullptr) spec.device = device_of(server, spec);
       if (spec.kv_bytes > spec.memory_bytes)
         refuse(errc::out_of_range, server.place("kv_gb"),
@@ -302,6 +307,9 @@ std::string cluster_toml(const cluster& content) {
         in_units(static_cast<double>(server.kv_bytes), memory_gb), decimal(server.arrival_share));
     if (server.expert_precision != precision::stored)
       text += fmt::format("expert_precision = \"{}\"\n", to_string(server.expert_precision));
+    if (server.host_bandwidth_bytes_per_s != default_host_bandwidth_bytes_per_s)
+      text += fmt::format("host_bandwidth_gb_per_s = {}\n",
+                          in_units(server.host_bandwidth_bytes_per_s, host_bandwidth_gb_per_s));
     if (server.device != kernels_device) text += fmt::format("device = \"{}\"\n", server.device);
   }
   if (n == 1) return text;

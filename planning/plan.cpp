@@ -11,7 +11,7 @@ namespace ordermoe::planning {
 namespace {
 
 constexpr std::array reason_names{"mandatory",  "waiting_list", "repair", "replica",
-                                  "min_copies", "layer_shard",  "search"};
+                                  "min_copies", "layer_shard",  "search", "offload"};
 
 error wrong_plan(errc code, const std::string& path, const std::string& found,
                  const std::string& expected) {
@@ -63,6 +63,54 @@ result<void> check_grouping(const layer_grouping& grouping, std::size_t n_expert
   return {};
 }
 
+/// Ascending numbers of experts, fewer than there are.
+result<void> check_pruned(const plan& content) {
+  if (content.pruned.empty()) return {};
+  if (content.pruned.size() != content.n_servers)
+    return wrong_plan(errc::mismatch, "pruned", fmt::format("{} sets", content.pruned.size()),
+                      fmt::format("none or {}, one for each access server", content.n_servers));
+  for (std::size_t a = 0; a < content.n_servers; ++a) {
+    const auto& layers = content.pruned[a].layers;
+    if (layers.size() != content.n_layers)
+      return wrong_plan(errc::mismatch, fmt::format("pruned[{}]", a),
+                        fmt::format("{} layers", layers.size()),
+                        fmt::format("{}", content.n_layers));
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const auto here = fmt::format("pruned[{}][{}]", a, l);
+      for (std::size_t i = 0; i < layers[l].size(); ++i) {
+        if (layers[l][i] >= content.n_experts)
+          return wrong_plan(errc::out_of_range, here, fmt::format("expert {}", layers[l][i]),
+                            fmt::format("experts below {}", content.n_experts));
+        if (i > 0 && layers[l][i] <= layers[l][i - 1])
+          return wrong_plan(errc::mismatch, here, fmt::format("expert {}", layers[l][i]),
+                            "experts in ascending order");
+      }
+      if (layers[l].size() >= content.n_experts)
+        return wrong_plan(errc::mismatch, here, "all experts", "one left at least");
+    }
+  }
+  return {};
+}
+
+/// [n_layers, n_experts] 1 where no router may choose the expert. Precondition: check_pruned().
+std::vector<std::uint8_t> pruned_for_everybody(const plan& content) {
+  std::vector<std::size_t> times(content.n_layers * content.n_experts, 0);
+  for (const auto& access : content.pruned)
+    for (std::size_t l = 0; l < content.n_layers; ++l)
+      for (const auto e : access.layers[l]) ++times[l * content.n_experts + e];
+  std::vector<std::uint8_t> pruned;
+  for (const auto n : times) pruned.push_back(!content.pruned.empty() && n == content.n_servers);
+  return pruned;
+}
+
+/// Experts that a plan tells something of, one by one.
+std::size_t n_listed(const plan& content) {
+  auto n = content.experts.size();
+  if (!content.pruned.empty())
+    for (const auto& layer : content.pruned.front().layers) n += layer.size();
+  return n;
+}
+
 result<void> check_experts(const plan& content) {
   std::vector<server_mask> hosts(content.n_layers * content.n_experts, 0);
   for (std::size_t i = 0; i < content.experts.size(); ++i) {
@@ -90,7 +138,9 @@ result<void> check_experts(const plan& content) {
   server_mask exact = 0;
   for (std::size_t m = 0; m < content.n_servers; ++m)
     if (content.precision_at(m) == precision::stored) exact |= server_bit(m);
+  const auto optional = pruned_for_everybody(content);
   for (std::size_t i = 0; i < hosts.size(); ++i) {
+    if (hosts[i] == 0 && optional[i] != 0) continue;
     if (hosts[i] == 0)
       return wrong_plan(errc::infeasible, "experts",
                         fmt::format("no server for layer {} expert {}", i / content.n_experts,
@@ -141,6 +191,28 @@ bool plan::hosts(server_id server, layer_id layer, expert_id expert) const {
   });
 }
 
+bool plan::offloads() const {
+  return std::ranges::any_of(
+      experts, [](const auto& each) { return each.reason == placement_reason::offload; });
+}
+
+std::vector<std::vector<std::uint8_t>> offloaded_flags(const plan& content) {
+  if (!content.offloads()) return {};
+  std::vector<std::vector<std::uint8_t>> flags(
+      content.n_servers, std::vector<std::uint8_t>(content.n_layers * content.n_experts, 0));
+  for (const auto& each : content.experts)
+    if (each.reason == placement_reason::offload)
+      flags[each.server.index()][each.layer.index() * content.n_experts + each.expert.index()] = 1;
+  return flags;
+}
+
+std::vector<std::uint8_t> pruned_flags(std::span<const std::uint32_t> pruned,
+                                       std::size_t n_experts) {
+  std::vector<std::uint8_t> flags(n_experts, 0);
+  for (const auto e : pruned) flags[e] = 1;
+  return flags;
+}
+
 placement_index::placement_index(const plan& content)
     : n_experts_(content.n_experts), hosts_(content.n_layers * content.n_experts, 0) {
   for (const auto& placed : content.experts)
@@ -157,8 +229,8 @@ result<void> validate(const plan& content) {
                       "at least 1");
   // A plan lists every expert, so that a shape far beyond its list is a lie that must not size an
   // array.
-  if (content.n_layers > content.experts.size() ||
-      content.n_experts > content.experts.size() / content.n_layers)
+  const auto listed = n_listed(content);
+  if (content.n_layers > listed || content.n_experts > listed / content.n_layers)
     return wrong_plan(errc::infeasible, "experts",
                       fmt::format("{} entries", content.experts.size()),
                       fmt::format("every one of {} experts in {} layers on at least one server",
@@ -167,6 +239,7 @@ result<void> validate(const plan& content) {
     return wrong_plan(errc::mismatch, "expert_precision",
                       fmt::format("{} values", content.expert_precision.size()),
                       fmt::format("none or {}, one for each server", content.n_servers));
+  if (auto r = check_pruned(content); !r) return r;
   if (auto r = check_experts(content); !r) return r;
   if (!content.grouping.empty() && content.grouping.size() != content.n_layers)
     return wrong_plan(errc::mismatch, "grouping", fmt::format("{} layers", content.grouping.size()),
@@ -198,7 +271,8 @@ result<void> validate(const plan& content, const cluster& servers, const cost_pr
                       fmt::format("{}, the servers of the cluster", servers.size()));
   std::vector<std::int64_t> used(content.n_servers, 0);
   for (const auto& placed : content.experts)
-    used[placed.server.index()] += expert_bytes(servers.servers[placed.server.index()], costs);
+    if (placed.reason != placement_reason::offload)
+      used[placed.server.index()] += expert_bytes(servers.servers[placed.server.index()], costs);
   for (std::size_t m = 0; m < content.n_servers; ++m) {
     const auto& server = servers.servers[m];
     if (content.precision_at(m) != server.expert_precision)

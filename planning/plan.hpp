@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,8 @@ enum class placement_reason {
   replica,
   min_copies,
   layer_shard,
-  search
+  search,
+  offload  ///< In the server's host memory: it runs there and takes nothing of the server's memory.
 };
 const char* to_string(placement_reason reason);
 
@@ -54,6 +56,13 @@ struct residency {
   std::vector<server_mask> layers;  ///< [n_layers], none empty
 };
 
+/// Experts that do not exist for the router of the requests of one access server: it chooses among the others, and gates
+/// are those of a model without them.
+struct pruned_experts {
+  std::vector<std::vector<std::uint32_t>> layers;  ///< [n_layers], each ascending
+  friend bool operator==(const pruned_experts&, const pruned_experts&) = default;
+};
+
 /// Grouping, placement, replicas and residency: plan.json, version 1.
 struct plan {
   std::string strategy;  ///< Which planner made it.
@@ -62,6 +71,9 @@ struct plan {
   std::vector<layer_grouping> grouping;  ///< [n_layers]; empty where the strategy does not group
   std::vector<placed_expert> experts;    ///< In the order chosen.
   std::vector<residency> residence;      ///< [n_servers], by access server
+  /// [n_servers], by access server; empty: the router chooses among all experts for everybody. What it may choose for
+  /// anybody has a server.
+  std::vector<pruned_experts> pruned;
   /// [n_servers] how each server keeps its experts; empty: all as the model has them. Every expert
   /// has a copy that is stored so.
   std::vector<precision> expert_precision;
@@ -72,6 +84,7 @@ struct plan {
   double estimated_token_ns = 0;
 
   bool hosts(server_id server, layer_id layer, expert_id expert) const;
+  bool offloads() const;  ///< Some expert is in a host's memory.
   precision precision_at(std::size_t server) const {
     return expert_precision.empty() ? precision::stored : expert_precision[server];
   }
@@ -86,7 +99,7 @@ cluster with_precisions(cluster servers, const plan& content);
 class placement_index {
  public:
   explicit placement_index(const plan& content);
-  /// Servers that host this expert, as a mask; never empty in a valid plan.
+  /// Servers that host this expert, as a mask; empty in a valid plan only where it is pruned for everybody.
   server_mask hosts(std::size_t layer, std::size_t expert) const {
     return hosts_[layer * n_experts_ + expert];
   }
@@ -100,8 +113,8 @@ class placement_index {
 };
 
 /// What holds of a plan by itself: shapes, ids in range, no expert twice on a server, every expert
-/// on some server (c.2), groups that cover each layer once, residency sets that are neither empty
-/// nor name unknown servers, a copy of every expert as the model has it. The message opens with the
+/// on some server (c.2) unless nobody's router may choose it, groups that cover each layer once, residency sets that are
+/// neither empty nor name unknown servers, an expert left in each layer where some are pruned, a copy of every expert as the model has it. The message opens with the
 /// JSON path. Errors: mismatch, out_of_range, infeasible (an expert that no server hosts).
 result<void> validate(const plan& content);
 
@@ -112,6 +125,13 @@ result<void> validate(const plan& content, const cluster& servers, const cost_pr
 result<plan> read_plan(const std::filesystem::path& path);
 result<plan> parse_plan(const std::string& json, const std::string& place);
 std::string plan_json(const plan& content);
+
+/// [n_servers], each [n_layers, n_experts]: 1 where a server has an expert in its host's memory; empty where none has.
+std::vector<std::vector<std::uint8_t>> offloaded_flags(const plan& content);
+
+/// [n_experts] whether a list of pruned experts has it.
+std::vector<std::uint8_t> pruned_flags(std::span<const std::uint32_t> pruned,
+                                       std::size_t n_experts);
 
 /// Residency rules that need no planner.
 /// R_l = {access}

@@ -62,8 +62,9 @@ placed_expert placed_of(const json_value& entry) {
   placed.server = server_id{entry.at("server").count(0, UINT32_MAX)};
   placed.layer = layer_id{entry.at("layer").count(0, UINT32_MAX)};
   placed.expert = expert_id{entry.at("expert").count(0, UINT32_MAX)};
-  placed.reason = static_cast<placement_reason>(entry.at("reason").one_of(
-      {"mandatory", "waiting_list", "repair", "replica", "min_copies", "layer_shard", "search"}));
+  placed.reason = static_cast<placement_reason>(
+      entry.at("reason").one_of({"mandatory", "waiting_list", "repair", "replica", "min_copies",
+                                 "layer_shard", "search", "offload"}));
   placed.score = entry.at("score").number();
   return placed;
 }
@@ -94,6 +95,11 @@ std::string plan_json(const plan& content) {
     residence.push_back(std::move(layers));
   }
   document["residence"] = std::move(residence);
+  if (!content.pruned.empty()) {
+    auto pruned = ordered_json::array();
+    for (const auto& access : content.pruned) pruned.push_back(access.layers);
+    document["pruned"] = std::move(pruned);
+  }
   auto experts = ordered_json::array();
   for (const auto& placed : content.experts) {
     ordered_json entry;
@@ -137,6 +143,11 @@ result<plan> parse_plan(const std::string& json, const std::string& place) {
     auto& layers = content.residence.emplace_back().layers;
     for (const auto& servers : access.items()) layers.push_back(mask_of(servers));
   }
+  if (const auto pruned = root.find("pruned"))
+    for (const auto& access : pruned->items()) {
+      auto& layers = content.pruned.emplace_back().layers;
+      for (const auto& experts : access.items()) layers.push_back(experts.indices(UINT32_MAX));
+    }
   for (const auto& entry : root.at("experts").items()) content.experts.push_back(placed_of(entry));
   for (const auto& layer : root.at("grouping").items())
     content.grouping.push_back(grouping_of(layer));

@@ -378,6 +378,10 @@ result<std::vector<plan>> place_shard_chains(const profile& profile, const clust
   std::vector<plan> plans;
   for (const auto& layout : chains.search(n_most)) plans.push_back(chains.to_plan(layout));
   if (!plans.empty()) return plans;
+  if (!options.pruned.layers.empty())
+    return error{errc::infeasible,
+                 "found no chain of servers with room for the experts that are not pruned; add "
+                 "memory, or prune more"};
   // The single chain of whole layers fails, too, and says by how many bytes.
   auto why = place_layer_shards(profile, servers, costs);
   if (!why) return why.error();

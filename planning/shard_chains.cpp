@@ -8,6 +8,7 @@
 
 #include "planning/packing.hpp"
 #include "planning/placement.hpp"
+#include "planning/pruning.hpp"
 
 namespace ordermoe::planning {
 
@@ -64,6 +65,8 @@ shard_chain_planner::shard_chain_planner(const profile& profile, const cluster& 
       top_k_(static_cast<double>(profile.top_k)),
       others_(std::max(0.0, options.concurrency - 1)),
       expert_bytes_(costs.expert_bytes) {
+  cut_units(options.pruned.layers.empty() ? profile : with_pruned(profile, options.pruned),
+            options.pruned);
   const auto unit_bytes = expert_bytes_ * static_cast<std::int64_t>(n_experts_ / units_per_layer_);
   for (const auto& server : servers.servers) {
     arrival_share_.push_back(server.arrival_share);
@@ -71,17 +74,30 @@ shard_chain_planner::shard_chain_planner(const profile& profile, const cluster& 
     const auto room = std::max<std::int64_t>(0, limit_bytes_.back());
     capacity_.push_back(std::min(n_units(), static_cast<std::size_t>(room / unit_bytes)));
   }
+}
+
+void shard_chain_planner::cut_units(const profile& profile, const pruned_experts& pruned) {
+  const auto of_unit = n_experts_ / units_per_layer_;
   chosen_before_.assign(1, 0);
-  for (const auto& layer : profile.layers) {
+  begun_.assign(1, 0);
+  for (std::size_t l = 0; l < n_layers_; ++l) {
+    const auto& activation = profile.layers[l].activation;
     std::vector<std::uint32_t> order(n_experts_);
     std::iota(order.begin(), order.end(), 0u);
-    std::ranges::stable_sort(
-        order, [&](auto a, auto b) { return layer.activation[a] > layer.activation[b]; });
-    for (std::size_t i = 0; i < n_experts_; ++i) {
-      if (i % (n_experts_ / units_per_layer_) == 0) chosen_before_.push_back(chosen_before_.back());
-      chosen_before_.back() += top_k_ * layer.activation[order[i]];
+    if (!pruned.layers.empty()) {
+      const auto gone = pruned_flags(pruned.layers[l], n_experts_);
+      std::erase_if(order, [&](auto e) { return gone[e] != 0; });
     }
-    order_.insert(order_.end(), order.begin(), order.end());
+    std::ranges::stable_sort(order, [&](auto a, auto b) { return activation[a] > activation[b]; });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i % of_unit == 0) {
+        units_.push_back({l, {}});
+        chosen_before_.push_back(chosen_before_.back());
+        begun_.push_back(l + 1);
+      }
+      units_.back().experts.push_back(order[i]);
+      chosen_before_.back() += top_k_ * activation[order[i]];
+    }
   }
 }
 
@@ -101,12 +117,8 @@ shard_chain_planner::chain_times shard_chain_planner::times_of(const shard_chain
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const auto m = chain[i].server;
     const auto end = first + chain[i].units;
-    // Layers that begin in [first, end).
-    const auto begun = [&](std::size_t unit) {
-      return (unit + units_per_layer_ - 1) / units_per_layer_;
-    };
     times.stages.push_back(
-        {m, static_cast<double>(begun(end) - begun(first)) * prices_.attention_ns[m] +
+        {m, static_cast<double>(begun_[end] - begun_[first]) * prices_.attention_ns[m] +
                 (chosen_before_[end] - chosen_before_[first]) * prices_.expert_ns[m]});
     if (i > 0) times.between_ns += prices_.hidden(chain[i - 1].server, m);
     first = end;
@@ -232,14 +244,13 @@ plan shard_chain_planner::to_plan(const chain_layout& layout) const {
   made.n_experts = n_experts_;
   made.expert_bytes_limit = limit_bytes_;
   made.estimated_token_ns = cost_ns(layout);
-  const auto of_unit = n_experts_ / units_per_layer_;
   const auto held = stretches_of(layout, n_servers());
   for (std::size_t m = 0; m < n_servers(); ++m) {
     std::int64_t used = 0;
     for (const auto& part : held[m])
       for (auto unit = part.first; unit < part.end; ++unit)
-        for (auto i = unit * of_unit; i < (unit + 1) * of_unit; ++i) {
-          made.experts.push_back({server_id{m}, layer_id{i / n_experts_}, expert_id{order_[i]},
+        for (const auto expert : units_[unit].experts) {
+          made.experts.push_back({server_id{m}, layer_id{units_[unit].layer}, expert_id{expert},
                                   placement_reason::layer_shard, layer_ns(m)});
           used += expert_bytes_;
         }
@@ -251,7 +262,7 @@ plan shard_chain_planner::to_plan(const chain_layout& layout) const {
     for (const auto& stage : layout.chains[layout.chain_of[a]]) {
       const auto end = first + stage.units;
       for (auto unit = first; unit < end; ++unit)
-        if (unit % units_per_layer_ == 0) homes.layers.push_back(server_bit(stage.server));
+        if (begun_[unit] < begun_[unit + 1]) homes.layers.push_back(server_bit(stage.server));
       first = end;
     }
   }

@@ -39,6 +39,9 @@ struct shard_chain_options {
   std::size_t units_per_layer = 8;
   /// Requests in flight that one of them meets, itself included; 1: nobody else.
   double concurrency = 1;
+  /// What nobody's router may choose, which no server holds; without layers: none. A layer has so many units fewer, its
+  /// last one perhaps of fewer experts.
+  pruned_experts pruned = {};
 };
 
 /// Layouts of one model on one cluster: what they cost, what may follow from one by a small change, and plans of them.
@@ -55,7 +58,7 @@ class shard_chain_planner {
                       const shard_chain_options& options);
 
   std::size_t n_servers() const { return prices_.n_servers; }
-  std::size_t n_units() const { return n_layers_ * units_per_layer_; }
+  std::size_t n_units() const { return units_.size(); }
   std::size_t units_per_layer() const { return units_per_layer_; }
   /// Units that fit a server, at most n_units().
   std::size_t capacity(std::size_t server) const { return capacity_[server]; }
@@ -74,6 +77,7 @@ class shard_chain_planner {
   plan to_plan(const chain_layout& layout) const;
 
  private:
+  void cut_units(const profile& profile, const pruned_experts& pruned);
   /// What a position of one chain costs: at servers, and between them.
   struct chain_times {
     struct at_server {
@@ -106,7 +110,13 @@ class shard_chain_planner {
   std::vector<std::size_t> capacity_;
   std::vector<std::int64_t> limit_bytes_;
   std::int64_t expert_bytes_ = 0;
-  std::vector<std::uint32_t> order_;   ///< [n_layers, n_experts] those chosen most first
+  /// Some of a layer's experts, those chosen most in its first unit.
+  struct unit {
+    std::size_t layer = 0;
+    std::vector<std::uint32_t> experts;
+  };
+  std::vector<unit> units_;            ///< In the order of layers.
+  std::vector<std::size_t> begun_;     ///< [n_units + 1] layers that begin before the unit.
   std::vector<double> chosen_before_;  ///< [n_units + 1] slots of the units before, of all layers
 };
 

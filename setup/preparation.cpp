@@ -1,4 +1,5 @@
 #include "setup/preparation.hpp"
+#include "setup/cutting.hpp"
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@
 #include "config/precision.hpp"
 #include "planning/plan_alike.hpp"
 #include "setup/calibration.hpp"
+#include "setup/cutting.hpp"
 #include "setup/trials.hpp"
 
 namespace ordermoe::setup {
@@ -232,6 +234,81 @@ result<std::optional<budget_trial>> try_budget(const task& about, job& work) {
   return std::optional(std::move(*tried));
 }
 
+/// Where a budget is met by how far the strategy cuts.
+bool may_be_cut(const task& about) {
+  const auto* record = planning::find_strategy(about.name);
+  const auto& options = about.options;
+  return record != nullptr && record->most_cut != nullptr && options.quality_percent > 0 &&
+         !options.plan && !options.cut && options.dry_run_requests > 0;
+}
+
+/// Whether a plan keeps the budget on the texts with 95 % confidence; its strategy keeps none while it runs.
+result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
+                          const scored_texts& texts, const job& work) {
+  if (with_plan.chosen.plan.pruned.empty()) return true;
+  const auto found = texts.score(with_plan, work);
+  if (!found) return found.error();
+  return found->bound() <= planning::nats_of_percent(about.options.quality_percent);
+}
+
+/// The farthest cut that keeps the budget.
+result<std::size_t> cut_of_budget(const task& about, const scored_texts& texts, job& work) {
+  const auto& service = about.service;
+  const auto most =
+      planning::find_strategy(about.name)
+          ->most_cut({service.profile, service.servers, service.costs, about.options});
+  steps progress(work, fmt::format("calibrating the budget of {}", about.name),
+                 most_cut_trials(most));
+  return farthest_cut(most, [&](std::size_t cut) -> result<cut_trial> {
+    auto options = about.options;
+    options.cut = cut;
+    const auto made = planned(service, about.name, options, work);
+    progress.done();
+    if (!made && made.error().code == errc::infeasible) return cut_trial::does_not_fit;
+    if (!made) return made.error();
+    const auto kept = keeps_budget(about, *made, texts, work);
+    if (!kept) return kept.error();
+    return *kept ? cut_trial::within : cut_trial::beyond;
+  });
+}
+
+/// Variants that prune otherwise than the one the cut was found by lose something else: those that keep the budget stay.
+result<std::vector<strategy_options>> variants_within_budget(const task& about,
+                                                             const scored_texts& texts,
+                                                             const job& work) {
+  const auto& service = about.service;
+  auto variants = planning::plan_variants(about.name, service.profile, service.servers,
+                                          service.costs, about.options);
+  const auto found = planned(service, about.name, variants.front(), work);
+  if (!found) return found.error();
+  std::vector<strategy_options> kept{variants.front()};
+  for (std::size_t i = 1; i < variants.size(); ++i) {
+    const auto made = planned(service, about.name, variants[i], work);
+    if (!made) continue;
+    if (made->chosen.plan.pruned != found->chosen.plan.pruned) {
+      const auto keeps = keeps_budget(about, *made, texts, work);
+      if (!keeps) return keeps.error();
+      if (!*keeps) continue;
+    }
+    kept.push_back(std::move(variants[i]));
+  }
+  return kept;
+}
+
+result<prepared> prepare_cut(const task& about, job& work) {
+  work.begin(fmt::format("calibrating the budget of {}", about.name));
+  const auto texts = scored_texts::make(
+      about.service, affordable(about.texts, about.service.model->config()), work);
+  if (!texts) return texts.error();
+  const auto cut = cut_of_budget(about, *texts, work);
+  if (!cut) return cut.error();
+  auto with_cut = about;
+  with_cut.options.cut = *cut;
+  const auto variants = variants_within_budget(with_cut, *texts, work);
+  if (!variants) return variants.error();
+  return choose_variant(with_cut, *variants, nullptr, work);
+}
+
 /// Plans for the concurrency of the options, and tries what there is.
 result<prepared> choose_for_load(const task& about, const budget_trial* budget, job& work) {
   const auto& service = about.service;
@@ -255,6 +332,7 @@ bool is_far_from(double planned, double in_flight) {
 
 /// Prepares a strategy for the model as it is.
 result<prepared> prepare_one(const task& about, job& work) {
+  if (may_be_cut(about)) return prepare_cut(about, work);
   if (leaves_no_choice(about)) return prepare_only_plan(about, work);
   std::optional<budget_trial> budget;
   if (may_be_priced(about)) {

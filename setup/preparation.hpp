@@ -51,6 +51,9 @@ double expected_concurrency(std::size_t n_requests);
 /// profile, and each gets the lowest price at which the measured increase keeps the budget with
 /// 95 % confidence, before it answers the trial load.
 ///
+/// `static-pruning` and `moe2` meet a budget by the farthest cut at which the texts' increase stays within it with 95 %
+/// confidence (setup/cutting.hpp): in the mean, with no ledger of a request's own.
+///
 /// With choose_precision, `ordermoe` under a budget is also prepared on the whole model in each
 /// precision of world::coarser: what that alone costs on the texts, at 95 % confidence, is taken of
 /// the budget beforehand (strategy::whole_model), and the rest is substitution's. Where that

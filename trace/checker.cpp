@@ -78,6 +78,7 @@ void verifier::open(const std::string& text) {
 void verifier::make_room() {
   links_.resize(n() * n());
   servers_.resize(n());
+  offloaded_ = planning::offloaded_flags(placed_->plan);
   for (auto& server : servers_) {
     server.placed[placed_->plan.epoch] = placed_;
     server.loads = load_board(n());

@@ -416,6 +416,8 @@ class verifier {
   std::set<std::uint64_t> done_;
   std::set<std::uint64_t> given_up_;
   std::vector<link_state> links_;  ///< [from, to]
+  std::vector<std::vector<std::uint8_t>>
+      offloaded_;  ///< planning::offloaded_flags of the first plan.
   std::vector<server_state> servers_;
   /// KV bytes by request, server.
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::int64_t> held_;

@@ -28,8 +28,11 @@ bool verifier::on_batch(std::string_view text) {
   if (b.end_ns < b.start_ns)
     return refuse("end_ns: found {}, expected at least {}", b.end_ns, b.start_ns);
   const auto busy = b.end_ns - b.start_ns;
+  const bool offloaded = b.work == "expert" && !offloaded_.empty() &&
+                         offloaded_[b.server][b.layer * n_experts() + b.expert] != 0;
   if (emulated() && !same("end_ns - start_ns", busy,
-                          compute_ns(header_.servers.servers[b.server], b.flops, b.bytes)))
+                          (offloaded ? offloaded_ns : compute_ns)(header_.servers.servers[b.server],
+                                                                  b.flops, b.bytes)))
     return false;
   if (!in_order(b.end_ns, server.batch_end_ns) || !count_work(b)) return false;
   auto& ledger = server.ledger;

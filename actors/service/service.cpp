@@ -142,6 +142,11 @@ result<void> check_options(const service_options& options, const service_context
   if (options.rehearsed && options.mode == run_mode::emulated)
     return error{errc::unsupported,
                  "virtual time takes what is charged anyway; rehearse on the wall clock"};
+  if (options.chosen.plan.offloads() && options.mode != run_mode::emulated)
+    return error{
+        errc::unsupported,
+        "the plan keeps experts in the memory of hosts, beside that of servers, which only "
+        "virtual time tells apart; run it emulated, or plan by another strategy"};
   if (options.chunk_rows < 1)
     return error{errc::out_of_range, "chunks of no rows; expected 1 at least"};
   if (options.sink && options.model->config().encoder_decoder)
@@ -165,6 +170,7 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
   context->servers = planning::with_precisions(options.servers, options.chosen.plan);
   context->costs = options.costs;
   context->prices = planning::make_cost_model(context->servers, options.costs);
+  context->offloaded = planning::offloaded_flags(options.chosen.plan);
   context->models = models_of(options, context->servers);
   const bool emulated = options.mode == run_mode::emulated;
   context->clock = emulated ? clock_kind::virtual_time : clock_kind::wall;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planning/pruning.hpp"
+
 namespace ordermoe::planning {
 
 namespace {
@@ -517,7 +519,9 @@ trajectory_usage trajectory::usage() {
 trajectory_estimate estimate_trajectory(const profile& profile, const plan& placed,
                                         const cluster& servers, const cost_profile& costs,
                                         std::size_t access, double ns_per_nat) {
-  const trajectory_model model(profile, make_cost_model(servers, costs));
+  const trajectory_model model(
+      placed.pruned.empty() ? profile : with_pruned(profile, placed.pruned[access]),
+      make_cost_model(servers, costs));
   const placement_index index(placed);
   std::vector<server_mask> hosts;
   for (std::size_t l = 0; l < model.n_layers; ++l) {

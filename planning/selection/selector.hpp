@@ -205,7 +205,8 @@ class selection_tables {
  public:
   /// token_budget: the budget class, units that one token may spend; 0 none, unbounded_budget no
   /// limit. Errors: mismatch where profile, plan and cluster disagree; usage for a policy that
-  /// cannot be (with_slot at k > 1); unsupported where `keys` asks for sets and they are too many
+  /// cannot be (with_slot at k > 1); mismatch for a plan that prunes experts with any policy but one
+  /// of targets without look-ahead, or that leaves a layer fewer than top_k; unsupported where `keys` asks for sets and they are too many
   /// to look ahead over.
   static result<std::shared_ptr<const selection_tables>> build(
       const profile& profile, const plan& placed, const cost_model& costs,
@@ -229,6 +230,12 @@ class selection_tables {
 
   /// [to, from] one hidden state over each link, without queues.
   virtual std::span<const double> link_ns() const = 0;
+
+  /// [n_experts] 1 for those that the plan prunes for the requests of an access server; empty where it prunes none. A slot's
+  /// target must be another.
+  virtual std::span<const std::uint8_t> pruned(std::size_t access, std::size_t layer) const = 0;
+  /// What a slot loses in which another expert has to run, to which the router gives `regret` less: at least a unit.
+  virtual loss_units pruned_loss(std::size_t layer, double regret) const = 0;
 
   /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the
   /// horizon, for a token at `server` with the target set `set` (of those that the look-ahead keeps

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <string>
 
 #include "planning/selection/selector_tables.hpp"
@@ -105,7 +107,11 @@ result<void> tables::set_hosts(std::size_t layer, const layer_profile& here,
     server_mask hosts = 0;
     for (const auto servers : servers_at_) hosts |= placement.hosts(layer, e) & servers;
     facts.hosts.push_back(hosts);
-    if (hosts == 0)
+    const auto may_be_asked = [&](std::size_t access) {
+      return pruned_.empty() || pruned_[access * n_layers_ + layer][e] == 0;
+    };
+    if (hosts == 0 &&
+        std::ranges::any_of(std::views::iota(std::size_t{0}, n_servers_), may_be_asked))
       return mismatch(
           fmt::format("no server hosts expert {} of layer {}, expected one at least; "
                       "plan again",

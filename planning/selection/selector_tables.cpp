@@ -210,6 +210,29 @@ result<void> tables::set_residencies(const plan& placed) {
   return {};
 }
 
+result<void> tables::set_pruned(const plan& placed) {
+  if (placed.pruned.empty()) return {};
+  if (policy_.candidates != candidate_rule::exact || policy_.horizon != 1)
+    return mismatch(fmt::format(
+        "the plan '{}' prunes experts, and only targets without look-ahead can be chosen by it; "
+        "name the strategy that made it, or plan again",
+        placed.strategy));
+  if (placed.pruned.size() != n_servers_)
+    return mismatch(fmt::format("the plan prunes for {} access servers, expected {}; plan again",
+                                placed.pruned.size(), n_servers_));
+  for (std::size_t access = 0; access < n_servers_; ++access)
+    for (std::size_t l = 0; l < n_layers_; ++l) {
+      const auto& layer = placed.pruned[access].layers[l];
+      if (layer.size() + top_k_ > n_experts_)
+        return mismatch(fmt::format(
+            "the plan leaves access server {} {} experts of layer {}, expected {}, as many as a "
+            "token has; plan again",
+            access, n_experts_ - layer.size(), l, top_k_));
+      pruned_.push_back(pruned_flags(layer, n_experts_));
+    }
+  return {};
+}
+
 result<std::shared_ptr<const selection_tables>> tables::make(
     const profile& profile, const plan& placed, const cost_model& costs,
     const selection_policy& policy, loss_units token_budget, look_ahead_keys keys) {
@@ -277,6 +300,7 @@ result<std::shared_ptr<const selection_tables>> tables::make(
   if (made->is_priced())
     made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
   made->set_keys();
+  if (auto done = made->set_pruned(placed); !done) return done.error();
   if (auto done = made->set_layers(profile, placed); !done) return done.error();
   if (auto done = made->set_residencies(placed); !done) return done.error();
   for (auto& residency : made->residencies_) made->build_residency(residency);

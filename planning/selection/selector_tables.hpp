@@ -132,6 +132,13 @@ class tables final : public selection_tables {
   }
   decision select(const decision_query& query) const override;
   std::span<const double> link_ns() const override { return hidden_to_; }
+  std::span<const std::uint8_t> pruned(std::size_t access, std::size_t layer) const override {
+    return pruned_.empty() ? std::span<const std::uint8_t>()
+                           : std::span(pruned_[access * n_layers_ + layer]);
+  }
+  loss_units pruned_loss(std::size_t layer, double regret) const override {
+    return to_substitute_units(regret * layers_[layer].damage);
+  }
   double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
                std::size_t bin) const override;
   std::size_t bins() const override { return n_bins_; }
@@ -170,6 +177,7 @@ class tables final : public selection_tables {
   void set_target_sets(const layer_profile& here, const representatives& kept,
                        layer_facts& facts) const;
   result<void> set_residencies(const plan& placed);
+  result<void> set_pruned(const plan& placed);
   void set_precisions(const cost_model& costs);
   void set_keys();
   std::uint32_t key_of(const std::uint32_t* experts, std::size_t count) const;
@@ -352,6 +360,8 @@ class tables final : public selection_tables {
   set_index key_index_, step_index_;
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]
+  std::vector<std::vector<std::uint8_t>>
+      pruned_;  ///< [n_servers, n_layers] of [n_experts]; empty: none
   std::vector<residency_tables> residencies_;
   std::vector<std::uint32_t> residency_of_;  ///< [n_servers], by access server
 };

@@ -45,7 +45,43 @@ struct scratch {
   std::vector<double> weights;              ///< [n_experts]
   std::vector<loss_units> losses;           ///< [n, k, n_experts]
   std::vector<planning::slot_query> slots;  ///< [n, k]
+  std::vector<float> kept_logits;           ///< [n, n_experts] where experts are pruned
+  std::vector<loss_units> pruned_losses;    ///< [n, k] likewise
 };
+
+/// What a row's slots ask for where experts are pruned. kept_logits [n_experts]: overwritten with the logits of the others, minus
+/// infinity for these; losses [k]: of the slots. probabilities: of all experts.
+struct pruned_row {
+  std::span<const float> logits;
+  std::span<const float> probabilities;
+  std::span<float> kept_logits;
+  std::span<planning::slot_query> slots;
+  std::span<loss_units> losses;
+};
+
+void redirect(const planning::selection_tables& tables, const decide_input& input,
+              std::span<const std::uint8_t> pruned, const pruned_row& row) {
+  for (std::size_t e = 0; e < pruned.size(); ++e)
+    row.kept_logits[e] = pruned[e] != 0 ? -INFINITY : row.logits[e];
+  std::array<model::route_slot, planning::max_slots> best;
+  model::choose_experts(row.kept_logits, input.gates, std::span(best).first(row.slots.size()));
+  // What is wanted and kept is among the best, so that the others are as many as the slots without one.
+  slot_list<std::uint32_t> others;
+  for (std::size_t j = 0; j < row.slots.size(); ++j) {
+    const auto expert = best[j].expert.value;
+    if (std::ranges::none_of(row.slots, [&](const auto& slot) { return slot.target == expert; }))
+      others.push_back(expert);
+  }
+  auto other = others.begin();
+  for (std::size_t j = 0; j < row.slots.size(); ++j) {
+    auto& target = row.slots[j].target;
+    row.losses[j] = 0;
+    if (pruned[target] == 0) continue;
+    row.losses[j] = tables.pruned_loss(
+        input.layer, static_cast<double>(row.probabilities[target]) - row.probabilities[*other]);
+    target = *other++;
+  }
+}
 
 }  // namespace
 
@@ -59,16 +95,25 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   const bool substitutes = tables.policy().candidates != planning::candidate_rule::exact;
   const bool asks_losses = tables.reads_losses();
   thread_local scratch memory;
-  auto& [probabilities, weights, losses, slots] = memory;
+  auto& [probabilities, weights, losses, slots, kept_logits, pruned_losses] = memory;
   slots.assign(n * k, {});
-  if (substitutes) {
+  const auto pruned = tables.pruned(input.access, input.layer);
+  const bool prunes = !pruned.empty();
+  if (prunes) {
+    kept_logits.resize(n * n_experts);
+    pruned_losses.resize(n * k);
+  }
+  if (substitutes || prunes) {
     probabilities.resize(n * n_experts);
     weights.resize(n_experts);
     if (asks_losses) losses.resize(n * k * n_experts);
   }
   const auto probabilities_of = [&](std::size_t i) {
-    return substitutes ? std::span(probabilities).subspan(i * n_experts, n_experts)
-                       : std::span<float>();
+    return substitutes || prunes ? std::span(probabilities).subspan(i * n_experts, n_experts)
+                                 : std::span<float>();
+  };
+  const auto kept_of = [&](std::size_t i) {
+    return std::span(kept_logits).subspan(i * n_experts, n_experts);
   };
   for (std::size_t i = 0; i < n; ++i) {
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
@@ -81,8 +126,12 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
       row.target_gates.push_back(wanted[j].gate);
       slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
     }
-    if (!substitutes) continue;
+    if (!substitutes && !prunes) continue;
     router_probabilities(logits, weights, probabilities_of(i));
+    if (prunes)
+      redirect(tables, input, pruned,
+               {logits, probabilities_of(i), kept_of(i), std::span(slots).subspan(i * k, k),
+                std::span(pruned_losses).subspan(i * k, k)});
     if (!asks_losses) continue;
     for (std::size_t j = 0; j < k; ++j) {
       const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
@@ -133,11 +182,16 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     auto& row = chunk.rows[i];
     if (row.targets.empty()) continue;
     row.choice = choose(i, chunk.pool_left);
+    for (std::size_t j = 0; prunes && j < k; ++j)
+      row.choice.slots[j].loss += pruned_losses[i * k + j];
     row.loss = loss_of(row.choice);
     chunk.pool_left -= row.loss;
     chunk.residence = row.choice.residence;
-    find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
-                  input.gates);
+    if (prunes)
+      find_executed(row, kept_of(i), planning::gating::executed, input.gates);
+    else
+      find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
+                    input.gates);
   }
   // Behind the last layer a chunk that awaits nothing goes nowhere.
   const bool is_last = input.next_members == 0;

@@ -53,6 +53,10 @@ struct decide_input {
   planning::server_mask next_members = 0;
 };
 
+/// Where the plan prunes experts for the access server, the router chooses among the others: a slot whose target is pruned runs
+/// the best of them that no other slot has, gates are those of a model without the pruned ones, and the slot loses what it would
+/// where that expert stood in for the target.
+///
 /// One residence for the whole chunk: the rows first choose freely, the residence with most rows
 /// wins (ties: the lower server), then every row chooses its slots with that residence given. A row
 /// spends at most its allowance and what the rows before it left in the pool.

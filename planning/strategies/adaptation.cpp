@@ -47,7 +47,14 @@ selection_weights adapt_to_window(double omega_quality, double kappa,
 
 double placement_cost_ns(const profile& profile, const plan& placed, const cluster& servers,
                          const cost_profile& costs) {
-  return estimate_plan(profile, placed, servers, costs, search_options{});
+  if (placed.pruned.empty())
+    return estimate_plan(profile, placed, servers, costs, search_options{});
+  // Each access server's users have a model of their own.
+  const auto position_ns = exact_position_ns(profile, placed, servers, costs);
+  double mean_ns = 0;
+  for (std::size_t access = 0; access < servers.size(); ++access)
+    mean_ns += servers.servers[access].arrival_share * position_ns[access];
+  return mean_ns;
 }
 
 weight_move weights_to_move(const plan& from, const plan& to, const cluster& servers,

@@ -55,8 +55,10 @@ plan widened(const plan& content, const cluster& servers, const cost_profile& co
   if (!content.expert_precision.empty())
     for (const auto& server : servers.servers)
       wide.expert_precision.push_back(server.expert_precision);
+  if (!content.pruned.empty()) wide.pruned.assign(n, content.pruned.front());
   for (std::size_t i = 0; i < stay.size(); ++i) {
     const auto m = stay[i];
+    if (!content.pruned.empty()) wide.pruned[m] = content.pruned[i];
     wide.expert_bytes_used[m] = content.expert_bytes_used[i];
     wide.expert_bytes_limit[m] = content.expert_bytes_limit[i];
     if (!content.expert_precision.empty()) wide.expert_precision[m] = content.expert_precision[i];

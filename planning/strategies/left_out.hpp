@@ -18,7 +18,7 @@ std::vector<std::size_t> staying(std::size_t n_servers, server_mask left_out);
 /// to 1 again (even where they had none).
 cluster without(const cluster& servers, server_mask left_out);
 
-/// A plan for without(servers, left_out) as one for all of them: the others host nothing, attention of nobody but their
+/// A plan for without(servers, left_out) as one for all of them, their users' routers choosing as those of the first that stays: the others host nothing, attention of nobody but their
 /// own users runs at them, and they keep experts as the cluster says.
 plan widened(const plan& content, const cluster& servers, const cost_profile& costs,
              server_mask left_out);

@@ -32,6 +32,15 @@ selection_policy substitute_policy(std::string name, candidate_rule candidates) 
   return policy;
 }
 
+/// Targets alone, of a router that the plan leaves some experts; what it loses by that is told in nats.
+selection_policy pruned_policy(std::string name) {
+  auto policy = exact_policy(std::move(name));
+  policy.metric = loss_metric::token_gate;
+  policy.calibrated = true;
+  policy.gates = gating::executed;
+  return policy;
+}
+
 /// As published: the defaults of selection_policy.
 selection_policy paper_policy(std::size_t top_k) {
   selection_policy policy;
@@ -157,6 +166,31 @@ constexpr strategy_record records[] = {
      .place = place_few_remote,
      .add_variants = add_roaming_few_remote,
      .token_budget = no_budget},
+    // Edge-LLM: whole requests by value over cost and slack, here by the server where they arrive, each on one server; experts run
+    // exactly, those that a server's requests use most from its own copies.
+    {.name = "edge-llm",
+     .sentence = "whole requests on one server each, by value over cost and slack; it caches the "
+                 "experts that they use most",
+     .source = "Edge-LLM, ICWS 2024",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return exact_policy("edge-llm"); },
+     .place = place_whole,
+     .add_variants = add_whole_variants,
+     .token_budget = no_budget},
+    // The whole model on one server for each user: the experts chosen most in its memory, the others in its host's, read from
+    // there each time that they run. All are at the token's server, so that no token leaves it for one.
+    {.name = "offload",
+     .sentence = "the whole model on one server: experts that do not fit are read from its host's "
+                 "memory; emulated only",
+     .source = "expert offloading with a static cache, as MoE-Infinity and Fiddler",
+     .is_adapted = true,
+     .policy =
+         [](std::size_t) {
+           return substitute_policy("offload", candidate_rule::router_restricted);
+         },
+     .place = place_with_host_memory,
+     .add_variants = add_host_memory_variants,
+     .token_budget = no_budget},
     // Every expert once on a random server with room, then copies at random until nothing fits; the nearest copy of each
     // target runs it. A draw is not tuned: another seed is another draw.
     {.name = "random",
@@ -257,6 +291,33 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .allowance_factor = 16,
      .tunes_price = true},
+    // The experts that are missed least by measured damage and activation are pruned and the router renormalised over the others:
+    // as many as execution says a budget allows, the rest on chains side by side. Without a limit each site has what fits there.
+    {.name = "static-pruning",
+     .sentence = "the model without the experts that are missed least, as many as the budget "
+                 "allows, on pipelines side by side; without a limit what fits on each site",
+     .source = "expert pruning, as NAEE, arXiv 2402.14800",
+     .policy = [](std::size_t) { return pruned_policy("static-pruning"); },
+     .place = place_static_pruning,
+     .add_variants = add_pruned_variants,
+     .token_budget = no_limit,
+     .has_budget = true,
+     .keeps_budgets = false,
+     .most_cut = most_pruned},
+    // MoE^2: offline the (expert, server) pairs that are feasible under delay and memory, for each access server; online the router
+    // over those. The budget sets how far away an expert may be.
+    {.name = "moe2",
+     .sentence = "the router's best among the experts that are near enough to each access server; "
+                 "the budget sets how near",
+     .source = "MoE^2, arXiv 2501.09410",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return pruned_policy("moe2"); },
+     .place = place_gated,
+     .add_variants = add_gated_variants,
+     .token_budget = no_limit,
+     .has_budget = true,
+     .keeps_budgets = false,
+     .most_cut = most_reaches},
     {.name = "router-restricted",
      .sentence = "the router's best among the experts of the token's server, whatever it costs",
      .source = "cache-conditional experts, arXiv 2412.00099",

@@ -32,6 +32,9 @@ struct strategy_options {
   std::optional<planning::plan> plan;
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
+  /// How far a strategy that cuts what routers may choose goes (strategy_record::most_cut), from 0, not at all; none: as far
+  /// as it can without a limit of quality, else not at all.
+  std::optional<std::size_t> cut;
   /// Servers that host nothing, as those that leave or are not there yet; some must be left (left_out.hpp).
   server_mask without = 0;
   /// Whether plan_variants also tries coarser copies, where the profile has them, and
@@ -91,6 +94,9 @@ struct strategy_record {
   bool continue_in_place = true;
   double allowance_factor = 1;
   bool tunes_price = false;
+  /// How far strategy_options::cut may go; null for strategies that leave the router all experts. A budget is met by the
+  /// farthest cut at which execution keeps it (setup/cutting.hpp).
+  std::size_t (*most_cut)(const planning_task&) = nullptr;
   bool uses_coarser_copies = false;  ///< Else every server keeps experts as the model has them.
   bool places_groups = false;        ///< By Algorithm 1: its plans have groups of experts.
   bool needs_profile = true;         ///< False: it places a model of which nothing is known, too.

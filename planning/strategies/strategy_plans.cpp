@@ -12,6 +12,8 @@
 #include "planning/search/plan_estimates.hpp"
 #include "planning/search/search.hpp"
 #include "planning/shard_chains.hpp"
+#include "planning/spread_copies.hpp"
+#include "planning/strategies/pruned_placement.hpp"
 
 namespace ordermoe::planning {
 
@@ -291,6 +293,95 @@ void add_local_variants(const planning_task& task, std::vector<strategy_options>
   add_plan(task, popular(task), variants);
   add_plan(task, place_as_published(task), variants);
   add_plan(task, roaming(popular(task), task), variants);
+}
+
+std::size_t most_pruned(const planning_task& task) {
+  return task.profile.n_layers * (task.profile.n_experts - task.profile.top_k);
+}
+
+std::size_t most_reaches(const planning_task& task) {
+  return reaches_of(task.servers, task.costs).size() - 1;
+}
+
+namespace {
+
+/// No limit of quality, and nobody says how much to cut.
+bool cuts_all(const planning_task& task) {
+  return !task.options.cut && task.options.quality_percent < 0;
+}
+
+result<plan> gated(const planning_task& task, std::size_t n_hubs) {
+  const auto reaches = reaches_of(task.servers, task.costs);
+  const auto cut = cuts_all(task) ? reaches.size() - 1
+                                  : std::min(task.options.cut.value_or(0), reaches.size() - 1);
+  return place_reachable(task.profile, task.servers, task.costs,
+                         {reaches[cut], n_hubs, cut > 0 || cuts_all(task)});
+}
+
+/// Placed by a function of (profile, cluster, costs, load or homes).
+template <class Place>
+void add_homes(const planning_task& task, const Place& placed,
+               std::vector<strategy_options>& variants) {
+  for (const double load : {0.0, 2.0})
+    add_plan(task, placed(task.profile, task.servers, task.costs, loaded(task, load)), variants);
+  add_plan(task, placed(task.profile, task.servers, task.costs, own_homes(task.servers.size())),
+           variants);
+}
+
+}  // namespace
+
+result<plan> place_static_pruning(const planning_task& task) {
+  if (cuts_all(task))
+    return place_pruned_sites(task.profile, task.servers, task.costs, task.servers.size(),
+                              loaded(task, 1));
+  auto made = place_pruned(task.profile, task.servers, task.costs, task.options.cut.value_or(0),
+                           loaded(task, 1), 1);
+  if (!made) return made.error();
+  return std::move(made->front());
+}
+
+void add_pruned_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  if (cuts_all(task)) {
+    for (auto n = task.servers.size() / 2; n >= 1; n /= 2)
+      add_plan(task, place_pruned_sites(task.profile, task.servers, task.costs, n, loaded(task, 1)),
+               variants);
+    return;
+  }
+  const auto cut = task.options.cut.value_or(0);
+  if (cut == 0) return add_chain_variants(task, variants);
+  constexpr std::size_t n_most = 3;
+  for (const double load : planned_loads) {
+    auto made =
+        place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load), n_most);
+    for (std::size_t i = 0; made && i < made->size(); ++i)
+      add_plan(task, std::move((*made)[i]), variants);
+  }
+}
+
+result<plan> place_gated(const planning_task& task) {
+  return gated(task, task.servers.size());
+}
+
+void add_gated_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  for (auto n = task.servers.size() / 2; n >= 1; n /= 2) add_plan(task, gated(task, n), variants);
+}
+
+result<plan> place_whole(const planning_task& task) {
+  return place_whole_requests(task.profile, task.servers, task.costs, loaded(task, 1));
+}
+
+void add_whole_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_homes(
+      task, [](const auto&... of) { return place_whole_requests(of...); }, variants);
+}
+
+result<plan> place_with_host_memory(const planning_task& task) {
+  return place_offloaded(task.profile, task.servers, task.costs, loaded(task, 1));
+}
+
+void add_host_memory_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_homes(
+      task, [](const auto&... of) { return place_offloaded(of...); }, variants);
 }
 
 }  // namespace ordermoe::planning

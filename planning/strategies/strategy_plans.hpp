@@ -30,6 +30,29 @@ result<plan> place_chains(const planning_task& task);
 /// Layer ranges with copies, for options.concurrency.
 result<plan> place_ranges(const planning_task& task);
 
+/// Without the options.cut experts that are missed least, on chains; without a limit of quality each server by itself, with
+/// what fits.
+result<plan> place_static_pruning(const planning_task& task);
+/// Copies within the reach that options.cut leaves.
+result<plan> place_gated(const planning_task& task);
+/// Whole requests on one server each, for options.concurrency.
+result<plan> place_whole(const planning_task& task);
+/// The whole model on every server that serves users, for options.concurrency.
+result<plan> place_with_host_memory(const planning_task& task);
+
+/// Experts that can be pruned at most, and reaches that experts can have less the longest.
+std::size_t most_pruned(const planning_task& task);
+std::size_t most_reaches(const planning_task& task);
+
+/// More chains without the same experts, for the load expected and twice as many others; where none is pruned, those of
+/// add_chain_variants; without a limit of quality, sites of more servers.
+void add_pruned_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// With users at half of the servers, a quarter, and so on to one.
+void add_gated_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// For one request at a time, for twice as many others, and each request at its own server.
+void add_whole_variants(const planning_task& task, std::vector<strategy_options>& variants);
+void add_host_memory_variants(const planning_task& task, std::vector<strategy_options>& variants);
+
 /// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
 /// strategy's own plan is one of them.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);

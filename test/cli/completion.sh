@@ -25,7 +25,7 @@ offers "one that was given is not offered again" "nothing" run --quality-budget 
 offers "one that may come again is" "nothing --address" cluster prepare --address a=b:1 --addr
 offers "values" "nothing measured stated" cluster up --links ""
 offers "the beginning of a value" "nothing stated" cluster up --links st
-offers "an alias" "nothing edgeshard" run --strategy edge
+offers "an alias" "nothing edgeshard" run --strategy edges
 offers "a value behind =" "nothing --links=stated" cluster up --links=st
 offers "a file" "files" run --prompts ""
 offers "a folder" "folders" run --model x

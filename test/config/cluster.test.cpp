@@ -456,4 +456,35 @@ BOOST_AUTO_TEST_CASE(a_batch_is_bound_by_arithmetic_or_by_memory) {
   BOOST_TEST(compute_ns(server, 0, 0) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(weights_in_a_hosts_memory_are_read_at_its_rate) {
+  server_spec server;
+  server.flops_per_s = 1e12;
+  server.memory_bandwidth_bytes_per_s = 500e9;
+  BOOST_TEST(offloaded_ns(server, 1000, 100) == 2);
+  server.host_bandwidth_bytes_per_s = 1e9;
+  BOOST_TEST(offloaded_ns(server, 1000, 100) == 100);
+  BOOST_TEST(offloaded_ns(server, 1'000'000, 100) == 1000);
+}
+
+BOOST_AUTO_TEST_CASE(a_host_bandwidth_is_read_and_written_where_it_is_another) {
+  const auto text = [](const std::string& more) {
+    return "version = 1\nname = \"a\"\n[[servers]]\nname = \"s\"\ntflops = 1\n"
+           "memory_bandwidth_gb_per_s = 1\nmemory_gb = 1\nkv_gb = 0\n" +
+           more;
+  };
+  const auto usual = parse_cluster(text(""), "a.toml");
+  BOOST_REQUIRE_MESSAGE(usual, (usual ? "" : usual.error().message));
+  BOOST_TEST(usual->servers[0].host_bandwidth_bytes_per_s == 50e9);
+  BOOST_TEST(cluster_toml(*usual).find("host_bandwidth") == std::string::npos);
+  const auto other = parse_cluster(text("host_bandwidth_gb_per_s = 25.5\n"), "a.toml");
+  BOOST_REQUIRE_MESSAGE(other, (other ? "" : other.error().message));
+  BOOST_TEST(other->servers[0].host_bandwidth_bytes_per_s == 25.5e9);
+  const auto again = parse_cluster(cluster_toml(*other), "again.toml");
+  BOOST_REQUIRE(again.has_value());
+  BOOST_TEST(again->servers[0].host_bandwidth_bytes_per_s == 25.5e9);
+  const auto refused = parse_cluster(text("host_bandwidth_gb_per_s = 0\n"), "a.toml");
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("host_bandwidth_gb_per_s") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

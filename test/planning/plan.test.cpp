@@ -100,6 +100,42 @@ BOOST_AUTO_TEST_CASE(a_plan_that_breaks_a_constraint_is_refused_with_its_path) {
          "estimated_token_ns");
 }
 
+BOOST_AUTO_TEST_CASE(an_expert_needs_a_server_unless_every_router_is_without_it) {
+  const auto without = [](auto& p) {
+    std::erase_if(p.experts,
+                  [](const auto& e) { return e.layer.index() == 1 && e.expert.index() == 2; });
+    p.pruned.assign(4, {{{}, {2}, {}}});
+    p.expert_bytes_used.assign(4, 0);
+    for (const auto& e : p.experts) p.expert_bytes_used[e.server.index()] += 1000;
+  };
+  BOOST_TEST(after(without).message == "");
+  const auto with = [&](auto change) {
+    return after([&](auto& p) {
+      without(p);
+      change(p);
+    });
+  };
+  expect(with([](auto& p) { p.pruned[3].layers[1].clear(); }), errc::infeasible, "experts");
+  expect(with([](auto& p) { p.pruned.pop_back(); }), errc::mismatch, "pruned");
+  expect(with([](auto& p) { p.pruned[2].layers.pop_back(); }), errc::mismatch, "pruned[2]");
+  expect(with([](auto& p) { p.pruned[2].layers[0] = {4}; }), errc::out_of_range, "pruned[2][0]");
+  expect(with([](auto& p) { p.pruned[2].layers[0] = {2, 1}; }), errc::mismatch, "pruned[2][0]");
+  expect(with([](auto& p) {
+           p.pruned[2].layers[0] = {0, 1, 2, 3};
+         }),
+         errc::mismatch, "pruned[2][0]");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_in_a_hosts_memory_takes_none_of_the_servers) {
+  BOOST_TEST(after([](auto& p) {
+               auto& moved = p.experts.front();
+               moved.reason = placement_reason::offload;
+               p.expert_bytes_used[moved.server.index()] -= 1000;
+             }).message == "");
+  expect(after([](auto& p) { p.experts.front().reason = placement_reason::offload; }),
+         errc::mismatch, "expert_bytes_used");
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_for_other_servers_is_refused) {
   const instance given;
   const auto fewer = instances::drawn_cluster(3, 3, 4, 2.0, 5);
@@ -123,12 +159,17 @@ BOOST_AUTO_TEST_CASE(a_written_plan_reads_back_the_same) {
   given.placed.estimated_token_ns = 1.0 / 3;
   std::size_t reason = 0;
   for (auto& placed : given.placed.experts)
-    placed.reason = static_cast<placement_reason>(reason++ % 7);
+    placed.reason = static_cast<placement_reason>(reason++ % 8);
+  for (const auto& placed : given.placed.experts)
+    if (placed.reason == placement_reason::offload)
+      given.placed.expert_bytes_used[placed.server.index()] -= given.costs.expert_bytes;
+  given.placed.pruned.assign(4, {{{1, 3}, {}, {0}}});
   const auto text = plan_json(given.placed);
   const auto read = parse_plan(text, "plan.json");
   BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
   BOOST_TEST(plan_json(*read) == text);
   BOOST_TEST(read->epoch == given.placed.epoch);
+  BOOST_TEST((read->pruned == given.placed.pruned));
   BOOST_TEST(read->estimated_token_ns == given.placed.estimated_token_ns);
   BOOST_REQUIRE(read->experts.size() == given.placed.experts.size());
   for (std::size_t i = 0; i < read->experts.size(); ++i) {

@@ -382,6 +382,34 @@ BOOST_AUTO_TEST_CASE(of_plans_that_differ_the_one_that_answers_fastest_is_taken)
   BOOST_TEST(*ready->trial_ms == *tried.begin());
 }
 
+BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
+  const auto content = world_with(coarse_model());
+  for (const auto* name : {"static-pruning", "moe2"}) {
+    auto options = choosing(3);
+    options.choose_precision = false;
+    auto request = request_of(options);
+    request.strategy = name;
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    const auto texts = setup::scored_texts::make(ready->service, content.tuning_texts, work);
+    BOOST_REQUIRE(texts.has_value());
+    const auto found = texts->score(ready->service, work);
+    BOOST_REQUIRE(found.has_value());
+    BOOST_TEST(found->bound() <= planning::nats_of_percent(3));
+    // All that can be pruned loses more.
+    auto all = setup::service_in(content, seed);
+    options.cut = planning::find_strategy(name)->most_cut(
+        {content.profile, content.servers, content.costs, options});
+    auto made = planning::make_strategy(name, all.profile, all.servers, all.costs, options);
+    BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+    all.chosen = std::move(*made);
+    const auto lost = texts->score(all, work);
+    BOOST_REQUIRE(lost.has_value());
+    BOOST_TEST(lost->bound() > planning::nats_of_percent(3), name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(plans_are_made_again_for_as_many_requests_as_a_trial_had_in_flight) {
   const auto content = world_with(coarse_model());
   auto options = choosing(0);

@@ -38,6 +38,11 @@ class scripted_tables final : public planning::selection_tables {
   double value(std::size_t, std::size_t, std::size_t, std::size_t, std::size_t) const override {
     return 0;
   }
+  std::vector<std::uint8_t> without;  ///< Pruned.
+  std::span<const std::uint8_t> pruned(std::size_t, std::size_t) const override { return without; }
+  loss_units pruned_loss(std::size_t layer, double regret) const override {
+    return static_cast<loss_units>(std::lround(1000 * regret)) + static_cast<loss_units>(layer);
+  }
   std::size_t bins() const override { return 1; }
   loss_units bin_width() const override { return 1; }
   const planning::selection_policy& policy() const override { return rules; }
@@ -313,6 +318,39 @@ BOOST_AUTO_TEST_CASE(the_price_of_loss_follows_the_pool_only_where_the_policy_sa
   q.decide();
   // Half of an even share of 100 is left: four times as dear.
   BOOST_TEST(q.tables.asked[0].price_scale == 4.0);
+}
+
+BOOST_AUTO_TEST_CASE(a_router_chooses_among_the_experts_that_are_not_pruned) {
+  question q;
+  q.tables.rules.candidates = candidate_rule::exact;
+  q.tables.without = {0, 1, 0, 0};
+  q.input.layer = 3;
+  q.tables.answer = [](const decision_query& query) { return all_at(0, query); };
+  const auto chunk = q.decide();
+  // Row 0 wants experts 1 and 0 and has 0 and, of the equal ones, 2: expert 2 runs in the place of 1.
+  const auto& row = chunk.rows[0];
+  BOOST_TEST(row.targets[0] == 1u);
+  BOOST_TEST(row.targets[1] == 0u);
+  BOOST_TEST(row.choice.slots[0].expert == 2u);
+  BOOST_TEST(row.choice.slots[1].expert == 0u);
+  const double e = std::exp(1.0), sum = e + e * e + 2;
+  BOOST_TEST(row.choice.slots[0].loss == std::lround(1000 * (e * e - 1) / sum) + 3);
+  BOOST_TEST(row.choice.slots[1].loss == 0);
+  BOOST_TEST(row.loss == row.choice.slots[0].loss);
+  BOOST_REQUIRE(row.executed.size() == 2u);
+  BOOST_TEST(row.executed[0].gate == static_cast<float>(1 / (1 + e)),
+             boost::test_tools::tolerance(1e-6f));
+  BOOST_TEST(row.executed[1].gate == static_cast<float>(e / (1 + e)),
+             boost::test_tools::tolerance(1e-6f));
+  // Row 1 wants experts 2 and 3, which are there.
+  BOOST_TEST(chunk.rows[1].loss == 0);
+  BOOST_TEST(chunk.rows[1].choice.slots[0].expert == 2u);
+  BOOST_TEST(chunk.pool_left == q.input.pool - row.loss);
+  // Gates that are probabilities are those of a model without it.
+  q.input.gates = model::gate_rule::probabilities;
+  const auto by_probability = q.decide();
+  BOOST_TEST(by_probability.rows[0].executed[1].gate == static_cast<float>(e / (e + 2)),
+             boost::test_tools::tolerance(1e-6f));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <bit>
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <set>
 #include <string>
 
 #include "config/random.hpp"
 #include "planning/placement.hpp"
+#include "planning/pruning.hpp"
+#include "planning/spread_copies.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
@@ -206,7 +209,8 @@ BOOST_AUTO_TEST_CASE(an_alias_is_taken_for_its_strategy) {
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
-  for (const auto* name : {"parallax", "prism", "wdmoe", "shard-chains"})
+  for (const auto* name :
+       {"parallax", "prism", "wdmoe", "shard-chains", "edge-llm", "moe2", "offload"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
@@ -337,6 +341,219 @@ BOOST_AUTO_TEST_CASE(algorithm_1_can_do_without_its_parts) {
   const auto given = make_strategy("paper", at.experts, at.servers, costs, options);
   BOOST_REQUIRE(!given.has_value());
   BOOST_TEST(given.error().message.find("the plan is given") != std::string::npos);
+}
+
+namespace {
+
+/// Layers of three experts at top-1, chosen by half, three tenths and two tenths of the tokens. Without one of them, by
+/// hand: the damage times 0.5 * 0.4 for expert 0, times 0.3 * 0.1 for 1, times 0.2 * 0.2 for 2; without 1, times
+/// 0.2 * 0.3 more for 2.
+profile worked_out(std::vector<double> damage) {
+  auto made = uniform_profile("small", "", damage.size(), 3, 1);
+  for (std::size_t l = 0; l < damage.size(); ++l) {
+    auto& layer = made.layers[l];
+    layer.activation = {0.5, 0.3, 0.2};
+    layer.sets = {{{0}, {1}, 0.5}, {{1}, {1}, 0.3}, {{2}, {1}, 0.2}};
+    layer.token_gate_regret.values = {0, 0.4, 0.6, 0.1, 0, 0.5, 0.3, 0.2, 0};
+    layer.damage[static_cast<std::size_t>(loss_metric::token_gate)] = damage[l];
+  }
+  return made;
+}
+
+/// Servers with room for so many experts.
+cluster roomy(std::vector<std::int64_t> room, std::vector<double> arrivals, std::size_t n_layers) {
+  auto made = instances::drawn_cluster(room.size(), n_layers, 3, 2, 1);
+  for (std::size_t m = 0; m < room.size(); ++m) {
+    made.servers[m].arrival_share = arrivals[m];
+    room[m] *= costs.expert_bytes;
+  }
+  instances::set_expert_memory(made, room, costs, n_layers);
+  return made;
+}
+
+using expert_list = std::vector<std::uint32_t>;
+
+/// What a server has of a layer; of its own memory or its host's.
+expert_list at_server(const plan& placed, std::size_t server, std::size_t layer, bool offloaded) {
+  expert_list found;
+  for (const auto& each : placed.experts)
+    if (each.server.index() == server && each.layer.index() == layer &&
+        (each.reason == placement_reason::offload) == offloaded)
+      found.push_back(static_cast<std::uint32_t>(each.expert.index()));
+  std::ranges::sort(found);
+  return found;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(experts_are_pruned_in_the_order_in_which_they_are_missed_least) {
+  const auto order = pruning_order(worked_out({2, 3}));
+  BOOST_REQUIRE(order.size() == 4u);
+  const std::size_t layers[] = {0, 1, 0, 1}, experts[] = {1, 1, 2, 2};
+  const double nats[] = {0.06, 0.09, 0.12, 0.18};
+  for (std::size_t i = 0; i < 4; ++i) {
+    BOOST_TEST(order[i].layer == layers[i]);
+    BOOST_TEST(order[i].expert == experts[i]);
+    BOOST_TEST(order[i].nats == nats[i], boost::test_tools::tolerance(1e-12));
+  }
+  const auto pruned = first_pruned(order, 2, 3);
+  BOOST_TEST((pruned.layers == std::vector<expert_list>{{1, 2}, {1}}));
+  const auto without = with_pruned(worked_out({2, 3}), pruned);
+  const std::vector<double> all_at_0{1, 0, 0}, without_1{0.8, 0, 0.2};
+  BOOST_TEST(without.layers[0].activation == all_at_0, boost::test_tools::per_element());
+  BOOST_TEST(without.layers[1].activation == without_1, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(static_pruning_leaves_out_what_is_missed_least_and_what_does_not_fit) {
+  const auto experts = worked_out({2});
+  const auto servers = roomy({1, 2}, {0.5, 0.5}, 1);
+  auto options = quick();
+  options.quality_percent = 1;
+  options.cut = 1;
+  const auto cut = make_strategy("static-pruning", experts, servers, costs, options);
+  BOOST_REQUIRE_MESSAGE(cut, (cut ? "" : cut.error().message));
+  for (std::size_t access = 0; access < 2; ++access)
+    BOOST_TEST(cut->plan.pruned[access].layers[0] == expert_list{1},
+               boost::test_tools::per_element());
+  const placement_index index(cut->plan);
+  BOOST_TEST(index.hosts(0, 1) == 0u);
+  BOOST_TEST(index.hosts(0, 0) != 0u);
+  BOOST_TEST(index.hosts(0, 2) != 0u);
+  // Nothing is cut where nothing may be lost.
+  options.quality_percent = 0;
+  options.cut.reset();
+  const auto whole = make_strategy("static-pruning", experts, servers, costs, options);
+  BOOST_REQUIRE_MESSAGE(whole, (whole ? "" : whole.error().message));
+  BOOST_TEST(whole->plan.pruned.empty());
+  // Without a limit every server has what fits, for its own users.
+  options.quality_percent = -1;
+  const auto alone = make_strategy("static-pruning", experts, servers, costs, options);
+  BOOST_REQUIRE_MESSAGE(alone, (alone ? "" : alone.error().message));
+  BOOST_TEST((alone->plan.pruned[0].layers[0] == expert_list{1, 2}));
+  BOOST_TEST((alone->plan.pruned[1].layers[0] == expert_list{1}));
+  BOOST_TEST((at_server(alone->plan, 0, 0, false) == expert_list{0}));
+  BOOST_TEST((at_server(alone->plan, 1, 0, false) == expert_list{0, 2}));
+  for (std::size_t access = 0; access < 2; ++access)
+    BOOST_TEST(alone->plan.residence[access].layers[0] == server_bit(access));
+  // Room for half of the model is enough for one that is cut.
+  options.quality_percent = 1;
+  options.cut = 1;
+  const auto small = roomy({1, 1}, {0.5, 0.5}, 1);
+  BOOST_TEST(make_strategy("static-pruning", experts, small, costs, options).has_value());
+  options.cut = 0;
+  const auto none = make_strategy("static-pruning", experts, small, costs, options);
+  BOOST_REQUIRE(!none.has_value());
+  BOOST_TEST((none.error().code == errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(a_site_too_small_for_a_token_is_served_by_its_neighbour) {
+  const auto experts = worked_out({2});
+  auto options = quick();
+  options.quality_percent = -1;
+  const auto made =
+      make_strategy("static-pruning", experts, roomy({0, 2}, {0.5, 0.5}, 1), costs, options);
+  BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+  for (std::size_t access = 0; access < 2; ++access) {
+    BOOST_TEST(made->plan.residence[access].layers[0] == server_bit(1));
+    BOOST_TEST((made->plan.pruned[access].layers[0] == expert_list{1}));
+  }
+  const auto none =
+      make_strategy("static-pruning", experts, roomy({0, 0}, {0.5, 0.5}, 1), costs, options);
+  BOOST_REQUIRE(!none.has_value());
+  BOOST_TEST((none.error().code == errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(moe2_gates_among_the_experts_within_reach) {
+  const auto experts = worked_out({2});
+  const auto servers = roomy({1, 2}, {0.5, 0.5}, 1);
+  auto options = quick();
+  // Everything is within the longest reach.
+  const auto all = make_strategy("moe2", experts, servers, costs, options);
+  BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().message));
+  BOOST_TEST(all->plan.pruned.empty());
+  // Within none but its own: what the model would miss most, for each.
+  options.quality_percent = -1;
+  const auto own = make_strategy("moe2", experts, servers, costs, options);
+  BOOST_REQUIRE_MESSAGE(own, (own ? "" : own.error().message));
+  BOOST_TEST((at_server(own->plan, 0, 0, false) == expert_list{0}));
+  BOOST_TEST((at_server(own->plan, 1, 0, false) == expert_list{0, 2}));
+  BOOST_TEST((own->plan.pruned[0].layers[0] == expert_list{1, 2}));
+  BOOST_TEST((own->plan.pruned[1].layers[0] == expert_list{1}));
+  // Short of memory, something has to be pruned, which no limit of nothing allows.
+  options.quality_percent = 0;
+  const auto none = make_strategy("moe2", experts, roomy({1, 1}, {0.5, 0.5}, 1), costs, options);
+  BOOST_REQUIRE(!none.has_value());
+  BOOST_TEST((none.error().code == errc::infeasible));
+}
+
+BOOST_AUTO_TEST_CASE(a_farther_cut_leaves_no_router_more) {
+  for (const auto* name : {"static-pruning", "moe2"}) {
+    const scene at;
+    auto options = quick();
+    options.quality_percent = 1;
+    const auto most = find_strategy(name)->most_cut({at.experts, at.servers, costs, options});
+    std::size_t before = 0, first = 0;
+    for (std::size_t cut = 0; cut <= most; ++cut) {
+      options.cut = cut;
+      std::size_t n_pruned = 0;
+      for (const auto& access : at.make(name, options).plan.pruned)
+        for (const auto& layer : access.layers) n_pruned += layer.size();
+      if (std::string_view(name) == "static-pruning") BOOST_TEST(n_pruned == n_servers * cut);
+      if (cut == 0) first = n_pruned;
+      before = n_pruned;
+    }
+    BOOST_TEST(first == 0u);
+    BOOST_TEST(before > 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(edge_llm_keeps_a_request_on_one_server_and_caches_what_it_uses) {
+  const auto experts = worked_out({2});
+  const auto servers = roomy({2, 2}, {0.8, 0.2}, 1);
+  const auto placed = place_whole_requests(experts, servers, costs, own_homes(2));
+  BOOST_REQUIRE_MESSAGE(placed, (placed ? "" : placed.error().message));
+  // First copies where most arrives, then the one that server 1's own requests use most.
+  BOOST_TEST((at_server(*placed, 0, 0, false) == expert_list{0, 1}));
+  BOOST_TEST((at_server(*placed, 1, 0, false) == expert_list{0, 2}));
+  const scene at;
+  for (const auto& each : planned("edge-llm", at, quick())) {
+    BOOST_TEST(is_singleton_path(each));
+    for (const auto& way : ways_of(each))
+      for (const auto home : way) BOOST_TEST(home == way.front());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(whole_requests_go_where_positions_are_over_soonest) {
+  const auto servers = roomy({3, 3}, {0.7, 0.3}, 1);
+  const auto prices = make_cost_model(servers, costs);
+  // Alone, everybody goes to the faster one; two others, and 0.7 of arrivals there make 2.4 times 1 of it.
+  BOOST_TEST((soonest_homes(servers, prices, {1e12, 2e12}, 0) == homes{0, 0}));
+  BOOST_TEST((soonest_homes(servers, prices, {1e12, 2e12}, 2) == homes{0, 1}));
+  BOOST_TEST((soonest_homes(servers, prices, {INFINITY, 2e12}, 2) == homes{1, 1}));
+}
+
+BOOST_AUTO_TEST_CASE(offload_has_the_whole_model_at_the_users_server_partly_in_its_host) {
+  const auto experts = worked_out({2, 2});
+  const auto servers = roomy({4, 6}, {0.5, 0.5}, 2);
+  const auto placed = place_offloaded(experts, servers, costs, own_homes(2));
+  BOOST_REQUIRE_MESSAGE(placed, (placed ? "" : placed.error().message));
+  for (std::size_t l = 0; l < 2; ++l) {
+    BOOST_TEST((at_server(*placed, 0, l, false) == expert_list{0, 1}));
+    BOOST_TEST((at_server(*placed, 0, l, true) == expert_list{2}));
+    BOOST_TEST((at_server(*placed, 1, l, false) == expert_list{0, 1, 2}));
+  }
+  BOOST_TEST(placed->expert_bytes_used[0] == 4 * costs.expert_bytes);
+  BOOST_TEST(validate(*placed, servers, costs).has_value());
+  BOOST_TEST(placed->offloads());
+  const auto flags = offloaded_flags(*placed);
+  const std::vector<std::uint8_t> at_0{0, 0, 1, 0, 0, 1};
+  BOOST_TEST(flags[0] == at_0, boost::test_tools::per_element());
+  BOOST_TEST(std::ranges::count(flags[1], 1) == 0);
+  // In one place only, where nobody else is served.
+  const auto one = place_offloaded(experts, servers, costs, homes{1, 1});
+  BOOST_REQUIRE(one.has_value());
+  BOOST_TEST(at_server(*one, 0, 0, false).empty());
+  BOOST_TEST(!one->offloads());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

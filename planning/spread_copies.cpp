@@ -1,0 +1,297 @@
+#include "planning/spread_copies.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "planning/placement.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Positions that the ways of a request's prompt and text are counted for.
+constexpr double positions_of_request = 32;
+
+/// What one more copy brings: what comes within reach first, then what is saved.
+struct gain {
+  double reached = 0, saved_ns = 0;
+  friend auto operator<=>(const gain&, const gain&) = default;
+};
+
+class copy_spreader {
+ public:
+  copy_spreader(packing& state, const profile& profile, const cost_model& prices,
+                const spread_problem& problem)
+      : state_(state), profile_(profile), prices_(prices), problem_(problem) {
+    const auto n = state.problem().n_servers;
+    for (std::size_t h = 0; h < n; ++h)
+      for (std::size_t m = 0; m < n; ++m) farthest_ns_ = std::max(farthest_ns_, way_ns(h, m));
+    users_.assign(n, 0);
+    for (std::size_t a = 0; a < n; ++a)
+      users_[(*problem.where)[a]] += state.problem().arrival_share[a];
+    nearest_ns_.assign(n * n_flat(), 2 * farthest_ns_);
+    reached_.assign(n * n_flat(), 0);
+  }
+
+  void fill() {
+    struct entry {
+      gain brings;
+      std::size_t server, flat;
+    };
+    const auto later = [](const entry& a, const entry& b) {
+      if (a.brings != b.brings) return a.brings < b.brings;
+      return std::pair(a.server, a.flat) > std::pair(b.server, b.flat);
+    };
+    std::priority_queue<entry, std::vector<entry>, decltype(later)> waiting(later);
+    for (std::size_t m = 0; m < state_.problem().n_servers; ++m)
+      for (std::size_t flat = 0; flat < n_flat(); ++flat) waiting.push({gain_of(m, flat), m, flat});
+    while (!waiting.empty()) {
+      auto next = waiting.top();
+      waiting.pop();
+      if (state_.free_bytes(next.server) < state_.problem().expert_bytes[next.flat]) continue;
+      // A copy never brings more than it did before others were placed.
+      const auto now = gain_of(next.server, next.flat);
+      if (now < next.brings) {
+        waiting.push({now, next.server, next.flat});
+        continue;
+      }
+      place(next.server, next.flat, now);
+    }
+  }
+
+ private:
+  std::size_t n_flat() const { return state_.problem().expert_bytes.size(); }
+  double way_ns(std::size_t home, std::size_t server) const {
+    return home == server ? 0 : round_trip_ns(prices_, home, server);
+  }
+  bool reaches(std::size_t home, std::size_t server) const {
+    return home == server || way_ns(home, server) <= problem_.reach_ns;
+  }
+
+  gain gain_of(std::size_t server, std::size_t flat) const {
+    const auto layer = flat / profile_.n_experts, expert = flat % profile_.n_experts;
+    gain brings;
+    for (std::size_t h = 0; h < users_.size(); ++h) {
+      if (users_[h] == 0) continue;
+      const auto at = h * n_flat() + flat;
+      if (reached_[at] == 0 && reaches(h, server))
+        brings.reached += users_[h] * (*problem_.worth)[layer][expert];
+      brings.saved_ns += users_[h] * profile_.layers[layer].activation[expert] *
+                         std::max(0.0, nearest_ns_[at] - way_ns(h, server));
+    }
+    return brings;
+  }
+
+  void place(std::size_t server, std::size_t flat, const gain& brings) {
+    const auto layer = flat / profile_.n_experts, expert = flat % profile_.n_experts;
+    const bool is_first = state_.hosts(layer, expert) == 0;
+    state_.place(server, layer, expert,
+                 is_first ? placement_reason::mandatory : placement_reason::replica,
+                 brings.reached > 0 ? brings.reached : brings.saved_ns);
+    for (std::size_t h = 0; h < users_.size(); ++h) {
+      const auto at = h * n_flat() + flat;
+      if (reaches(h, server)) reached_[at] = 1;
+      nearest_ns_[at] = std::min(nearest_ns_[at], way_ns(h, server));
+    }
+  }
+
+  packing& state_;
+  const profile& profile_;
+  const cost_model& prices_;
+  const spread_problem& problem_;
+  double farthest_ns_ = 0;
+  std::vector<double> users_;          ///< [n_servers] arrivals that are served there
+  std::vector<double> nearest_ns_;     ///< [homes, layers * experts] way to the nearest copy
+  std::vector<std::uint8_t> reached_;  ///< Likewise, whether one is within reach.
+};
+
+plan plan_of(const packing& state, std::string strategy, const homes& where) {
+  const auto& problem = state.problem();
+  plan made;
+  made.strategy = std::move(strategy);
+  made.n_servers = problem.n_servers;
+  made.n_layers = problem.n_layers;
+  made.n_experts = problem.n_experts;
+  made.experts = state.placed();
+  made.expert_bytes_used = state.used();
+  made.expert_bytes_limit = problem.limit_bytes;
+  made.residence = residency_at(where, problem.n_layers);
+  return made;
+}
+
+/// Experts of all layers, those chosen most first, as flat numbers.
+std::vector<std::size_t> by_activation(const profile& profile) {
+  std::vector<std::size_t> order(profile.n_layers * profile.n_experts);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](auto a, auto b) {
+    const auto of = [&](std::size_t flat) {
+      return profile.layers[flat / profile.n_experts].activation[flat % profile.n_experts];
+    };
+    return of(a) > of(b);
+  });
+  return order;
+}
+
+/// A position at each server where experts that do not fit there take another time: [n_servers].
+template <class MissNs>
+std::vector<double> position_times(const profile& profile, const packing_problem& problem,
+                                   const cost_model& prices, const MissNs& miss_ns) {
+  const auto order = by_activation(profile);
+  std::vector<double> times;
+  for (std::size_t m = 0; m < problem.n_servers; ++m) {
+    double ns = static_cast<double>(profile.n_layers) * prices.attention_ns[m] + prices.head_ns[m];
+    auto room = problem.limit_bytes[m];
+    for (const auto flat : order) {
+      const bool fits = room >= problem.expert_bytes[flat];
+      if (fits) room -= problem.expert_bytes[flat];
+      const double chosen =
+          static_cast<double>(profile.top_k) *
+          profile.layers[flat / profile.n_experts].activation[flat % profile.n_experts];
+      ns += chosen * (fits ? prices.expert_ns[m] : miss_ns(m));
+    }
+    times.push_back(ns);
+  }
+  return times;
+}
+
+}  // namespace
+
+double round_trip_ns(const cost_model& prices, std::size_t home, std::size_t server) {
+  return prices.hidden(home, server) + prices.expert_ns[server] + prices.hidden(server, home);
+}
+
+homes own_homes(std::size_t n_servers) {
+  homes where(n_servers);
+  std::iota(where.begin(), where.end(), std::size_t{0});
+  return where;
+}
+
+homes soonest_homes(const cluster& servers, const cost_model& prices,
+                    const std::vector<double>& position_ns, double others) {
+  const auto n = servers.size();
+  std::vector<std::size_t> by_arrivals = own_homes(n);
+  std::ranges::stable_sort(by_arrivals, [&](auto a, auto b) {
+    return servers.servers[a].arrival_share > servers.servers[b].arrival_share;
+  });
+  homes where(n, n);
+  std::vector<double> load(n, 0);
+  const auto best_for = [&](std::size_t a) {
+    std::size_t best = n;
+    double least = infinity;
+    for (std::size_t h = 0; h < n; ++h) {
+      const double ns =
+          position_ns[h] * (1 + others * load[h]) +
+          (a == h ? 0 : (prices.message(a, h) + prices.message(h, a)) / positions_of_request);
+      if (ns >= least) continue;
+      least = ns;
+      best = h;
+    }
+    ORDERMOE_CHECK(best < n, "users are served by some server");
+    return best;
+  };
+  constexpr int most_rounds = 8;
+  bool moved = true;
+  for (int round = 0; moved && round < most_rounds; ++round) {
+    moved = false;
+    for (const auto a : by_arrivals) {
+      const double share = servers.servers[a].arrival_share;
+      if (where[a] < n) load[where[a]] -= share;
+      const auto best = best_for(a);
+      moved |= best != where[a];
+      where[a] = best;
+      load[best] += share;
+    }
+  }
+  return where;
+}
+
+std::vector<residency> residency_at(const homes& where, std::size_t n_layers) {
+  std::vector<residency> sets;
+  for (const auto home : where)
+    sets.push_back({std::vector<server_mask>(n_layers, server_bit(home))});
+  return sets;
+}
+
+void spread_copies(packing& state, const profile& profile, const cost_model& prices,
+                   const spread_problem& problem) {
+  copy_spreader(state, profile, prices, problem).fill();
+}
+
+result<plan> place_whole_requests(const profile& profile, const cluster& servers,
+                                  const cost_profile& costs, const homes& where) {
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
+  if (!problem) return problem.error();
+  packing state(*problem);
+  const std::vector<std::vector<double>> worth(profile.n_layers,
+                                               std::vector<double>(profile.n_experts, 1));
+  spread_copies(state, profile, make_cost_model(servers, costs), {&where, infinity, &worth});
+  for (std::size_t l = 0; l < profile.n_layers; ++l)
+    for (std::size_t e = 0; e < profile.n_experts; ++e)
+      if (state.hosts(l, e) == 0) return place_by_popularity(profile, servers, costs, {}).error();
+  return plan_of(state, "edge-llm", where);
+}
+
+result<plan> place_whole_requests(const profile& profile, const cluster& servers,
+                                  const cost_profile& costs, double concurrency) {
+  auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
+  if (!problem) return problem.error();
+  const auto prices = make_cost_model(servers, costs);
+  const auto away_ns = [&](std::size_t home) {
+    double sum = 0;
+    for (std::size_t m = 0; m < servers.size(); ++m)
+      if (m != home) sum += round_trip_ns(prices, home, m);
+    return servers.size() > 1 ? sum / static_cast<double>(servers.size() - 1)
+                              : prices.expert_ns[home];
+  };
+  const auto times = position_times(profile, *problem, prices, away_ns);
+  return place_whole_requests(
+      profile, servers, costs,
+      soonest_homes(servers, prices, times, std::max(0.0, concurrency - 1)));
+}
+
+result<plan> place_offloaded(const profile& profile, const cluster& servers,
+                             const cost_profile& costs, const homes& where) {
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
+  if (!problem) return problem.error();
+  packing state(*problem);
+  std::vector<placed_expert> in_hosts;
+  const auto prices = make_cost_model(servers, costs);
+  for (std::size_t m = 0; m < servers.size(); ++m) {
+    if (std::ranges::find(where, m) == where.end()) continue;
+    for (const auto flat : by_activation(profile)) {
+      const auto layer = flat / profile.n_experts, expert = flat % profile.n_experts;
+      const double chosen = profile.layers[layer].activation[expert];
+      if (state.free_bytes(m) >= problem->expert_bytes[flat])
+        state.place(m, layer, expert, placement_reason::mandatory, chosen);
+      else
+        in_hosts.push_back(
+            {server_id{m}, layer_id{layer}, expert_id{expert}, placement_reason::offload, chosen});
+    }
+  }
+  auto made = plan_of(state, "offload", where);
+  made.experts.insert(made.experts.end(), in_hosts.begin(), in_hosts.end());
+  return made;
+}
+
+result<plan> place_offloaded(const profile& profile, const cluster& servers,
+                             const cost_profile& costs, double concurrency) {
+  auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
+  if (!problem) return problem.error();
+  const auto prices = make_cost_model(servers, costs);
+  const auto from_host_ns = [&](std::size_t m) {
+    const auto& server = servers.servers[m];
+    return static_cast<double>(
+        offloaded_ns(server, costs.expert_flops, expert_bytes(server, costs)));
+  };
+  const auto times = position_times(profile, *problem, prices, from_host_ns);
+  return place_offloaded(profile, servers, costs,
+                         soonest_homes(servers, prices, times, std::max(0.0, concurrency - 1)));
+}
+
+}  // namespace ordermoe::planning
