@@ -1,5 +1,7 @@
 #include "planning/spread_copies.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -108,6 +110,15 @@ class copy_spreader {
   std::vector<double> nearest_ns_;     ///< [homes, layers * experts] way to the nearest copy
   std::vector<std::uint8_t> reached_;  ///< Likewise, whether one is within reach.
 };
+
+/// For an expert that got no server: the refusal of a placement that says what each lacks, where that refuses, too.
+error too_little_memory(const profile& profile, const cluster& servers, const cost_profile& costs,
+                        std::size_t layer, std::size_t expert) {
+  auto otherwise = place_by_popularity(profile, servers, costs, {});
+  if (!otherwise) return otherwise.error();
+  return {errc::infeasible,
+          fmt::format("no server is left with room for expert {} of layer {}", expert, layer)};
+}
 
 plan plan_of(const packing& state, std::string strategy, const homes& where) {
   const auto& problem = state.problem();
@@ -232,7 +243,7 @@ result<plan> place_whole_requests(const profile& profile, const cluster& servers
   spread_copies(state, profile, make_cost_model(servers, costs), {&where, infinity, &worth});
   for (std::size_t l = 0; l < profile.n_layers; ++l)
     for (std::size_t e = 0; e < profile.n_experts; ++e)
-      if (state.hosts(l, e) == 0) return place_by_popularity(profile, servers, costs, {}).error();
+      if (state.hosts(l, e) == 0) return too_little_memory(profile, servers, costs, l, e);
   return plan_of(state, "edge-llm", where);
 }
 

@@ -40,14 +40,41 @@ BOOST_AUTO_TEST_CASE(emulated_exact_strategies_equal_the_reference_bit_for_bit) 
 
 BOOST_AUTO_TEST_CASE(local_exact_strategies_equal_the_reference_bit_for_bit) {
   for (const auto& strategy : test::exact_without_budget()) {
-    if (strategy == "offload") continue;  // Only virtual time tells the memories apart.
     BOOST_TEST_CONTEXT(strategy) {
       test::world world(strategy);
       world.setup.mode = actors::run_mode::local;
       world.add_requests(12, 10, 0.8);
+      // Only virtual time tells the memories of hosts and servers apart.
+      if (world.setup.chosen.plan.offloads()) continue;
       check_equals_reference(world);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(experts_in_the_memory_of_hosts_are_emulated_alone) {
+  test::world world("offload");
+  BOOST_REQUIRE(world.setup.chosen.plan.offloads());
+  world.add_requests(2, 10, 0.8);
+  world.setup.mode = actors::run_mode::local;
+  const auto refused = actors::run_requests(world.setup);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::unsupported), refused.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_read_from_the_memory_of_hosts_takes_as_long_as_that_is_slow) {
+  const auto done_ns = [](double bytes_per_s) {
+    test::world world("offload");
+    for (auto& server : world.setup.servers.servers)
+      server.host_bandwidth_bytes_per_s = bytes_per_s;
+    world.add_requests(1, 10, 0);
+    const auto outcome = actors::run_requests(world.setup);
+    BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+    return outcome->outcomes.front().done_ns;
+  };
+  const auto fast = done_ns(1e9), slow = done_ns(5e8), slower = done_ns(2.5e8);
+  BOOST_TEST(slow > fast);
+  // Half the rate: what the reads take doubles, and nothing else does.
+  BOOST_TEST(std::abs((slower - slow) - 2 * (slow - fast)) < (slow - fast) / 50);
 }
 
 BOOST_AUTO_TEST_CASE(every_family_equals_the_reference_bit_for_bit) {

@@ -237,6 +237,15 @@ BOOST_AUTO_TEST_CASE(the_plan_in_force_is_no_other_plan) {
   BOOST_TEST(world.all_heard<actors::hold_admission>(0));
 }
 
+BOOST_AUTO_TEST_CASE(experts_do_not_go_to_the_memory_of_hosts_while_requests_run) {
+  one_planner world;
+  world.leave_little_room();
+  world.steady();
+  world.order("offload");
+  BOOST_TEST(says(world.recorder.only<actors::plan_change>().refused, "from the start to the end"));
+  BOOST_TEST((world.phase() == planner_phase::steady));
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_under_which_the_longest_request_never_fits_is_refused) {
   one_planner world;
   world.work.most_positions.assign(world.n_servers, 1000);
