@@ -1,8 +1,8 @@
 // How full batches are where many requests are answered at once.
 //
-// bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--sampled]:
+// bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--apart MS] [--sampled]:
 // local mode on one server that holds everything. For each number of requests at once, so many of 16 random prompt tokens are
-// given at the same time and answered with so many tokens each, greedily or drawn at temperature 1; printed are tokens/s from when they are given to the last
+// given at the same time, or MS milliseconds after each other, and answered with so many tokens each, greedily or drawn at temperature 1; printed are tokens/s from when they are given to the last
 // one's end, batches a token and rows of a batch. Medians and quartiles over the rounds; the first round warms up. MODEL needs a profile.json.
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "actors/service/service.hpp"
@@ -38,6 +39,7 @@ struct arguments {
   model::load_options loading;
   std::size_t n_threads = 1, rounds = 5;
   std::uint32_t tokens = 64;
+  std::uint32_t apart_ms = 0;
   std::vector<std::size_t> at_once;
   bool sampled = false;
 };
@@ -86,6 +88,8 @@ arguments read_arguments(int argc, char** argv) {
       given.n_threads = count();
     } else if (word == "--tokens") {
       given.tokens = static_cast<std::uint32_t>(count());
+    } else if (word == "--apart") {
+      given.apart_ms = static_cast<std::uint32_t>(count());
     } else if (word == "--rounds") {
       given.rounds = count();
     } else if (word == "--at-once") {
@@ -150,6 +154,8 @@ double answer(actors::service& service, const arguments& given, std::size_t n, s
       if (outcome.problem) fail(outcome.problem->message);
     };
     service.submit(std::move(spec), std::move(sink));
+    if (given.apart_ms > 0)
+      std::this_thread::sleep_until(begin + (i + 1) * std::chrono::milliseconds(given.apart_ms));
   }
   service.run_until([&] { return service.outstanding() == 0; });
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -58,6 +58,7 @@ void batch::clear() {
   complete.clear();
   unserved.clear();
   failed.reset();
+  overtaken = 0;
   streamed.content.blocks.clear();
   streamed.access.clear();
   streamed.epochs.clear();
@@ -82,12 +83,29 @@ batch& batch_queue::joinable(work_kind kind, std::uint32_t layer, std::uint32_t 
   return *found;
 }
 
+std::size_t batch_queue::next() const {
+  const auto most_overtaken = index_of(work_kind::head, 0, 0) + 1;
+  if (order_ == batch_order::as_they_came || waiting_.front()->overtaken >= most_overtaken)
+    return 0;
+  std::size_t farthest = 0;
+  for (const auto& each : waiting_) farthest = std::max(farthest, step_of(*each));
+  const auto is_at = [this](std::size_t step) {
+    return [this, step](const std::shared_ptr<batch>& each) { return step_of(*each) == step; };
+  };
+  auto chosen = waiting_.end();
+  if (farthest > 0) chosen = std::ranges::find_if(waiting_, is_at(farthest - 1));
+  if (chosen == waiting_.end()) chosen = std::ranges::find_if(waiting_, is_at(farthest));
+  return static_cast<std::size_t>(chosen - waiting_.begin());
+}
+
 std::shared_ptr<batch> batch_queue::take() {
   if (waiting_.empty()) return nullptr;
-  auto next = std::move(waiting_.front());
-  waiting_.pop_front();
-  open_[index_of(next->kind, next->layer, next->expert)] = nullptr;
-  return next;
+  const auto at = next();
+  auto taken = std::move(waiting_[at]);
+  for (std::size_t i = 0; i < at; ++i) waiting_[i]->overtaken += 1;
+  waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(at));
+  open_[index_of(taken->kind, taken->layer, taken->expert)] = nullptr;
+  return taken;
 }
 
 void batch_queue::recycle(std::shared_ptr<batch> done) {

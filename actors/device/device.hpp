@@ -54,6 +54,7 @@ struct batch {
   // Filled by whoever starts and ends it:
   std::int64_t start_ns = 0, end_ns = 0;
   std::int64_t rows = 0, flops = 0, bytes_read = 0;
+  std::size_t overtaken = 0;  ///< How many that came later were taken while it waited.
 
   /// `expert_bytes`: of one expert on this server.
   void count_cost(const cost_profile& costs, std::int64_t expert_bytes, std::size_t hidden_size);
@@ -63,16 +64,26 @@ struct batch {
   void clear();
 };
 
-/// Batches that wait for a device, in FIFO order of their first arrival. One thread at a time.
+enum class batch_order : std::uint8_t {
+  /// FIFO, by the first of their rows.
+  as_they_came,
+  /// Rows at different layers share no weights. So those that are farthest on go first, whoever comes later waits at its layer
+  /// until they come there again, and all go on as one. Steps are the attention of a layer, its experts, the next attention, ...,
+  /// the head; of two steps that follow each other the earlier one goes first, as its rows can join the other's. Batches of one
+  /// step go as they came. One that as many have overtaken as a pass through all weights takes goes before all others.
+  together,
+};
+
+/// Batches that wait for a device. One thread at a time.
 class batch_queue {
  public:
-  explicit batch_queue(const model::model_config& shape)
-      : n_layers_(shape.n_layers), n_experts_(shape.n_experts) {}
+  batch_queue(const model::model_config& shape, batch_order order)
+      : n_layers_(shape.n_layers), n_experts_(shape.n_experts), order_(order) {}
 
   bool empty() const { return waiting_.empty(); }
   /// The batch that waits for these weights, at the end of the queue where there was none.
   batch& joinable(work_kind kind, std::uint32_t layer, std::uint32_t expert);
-  /// The first, which nothing joins any more; null where none waits.
+  /// The next, which nothing joins any more; null where none waits.
   std::shared_ptr<batch> take();
   /// Forgets attention that waits for rows of this request.
   void drop(std::uint64_t request);
@@ -87,7 +98,15 @@ class batch_queue {
     return layer * (n_experts_ + 1) + (kind == work_kind::expert ? expert + 1 : 0);
   }
 
+  /// By batch_order, in waiting_; some batch waits.
+  std::size_t next() const;
+  std::size_t step_of(const batch& waiting) const {
+    if (waiting.kind == work_kind::head) return 2 * n_layers_;
+    return 2 * std::size_t{waiting.layer} + (waiting.kind == work_kind::expert ? 1 : 0);
+  }
+
   std::size_t n_layers_, n_experts_;
+  batch_order order_;
   std::deque<std::shared_ptr<batch>> waiting_;
   std::vector<batch*> open_;  ///< Those of waiting_, by index_of.
   std::vector<std::shared_ptr<batch>> spare_;

@@ -12,8 +12,10 @@ namespace {
 using actors::batch_queue;
 using actors::work_kind;
 
-batch_queue queue_of_tiny() {
-  return batch_queue(test::tiny_model()->config());
+using actors::batch_order;
+
+batch_queue queue_of_tiny(batch_order order = batch_order::as_they_came) {
+  return {test::tiny_model()->config(), order};
 }
 
 actors::attend_work attention(std::uint64_t request, std::uint32_t first = 0, std::uint32_t n = 1) {
@@ -26,6 +28,49 @@ actors::attend_work attention(std::uint64_t request, std::uint32_t first = 0, st
   work.ids.assign(n, 7);
   work.allowance.assign(n, 0);
   return work;
+}
+
+/// Batches that a device takes until each of n positions has been through all layers `passes` times. Position i joins when i times
+/// `apart` batches were taken; each runs the attention of a layer, two experts that are the same for all, and the head.
+std::size_t batches_of(batch_order order, std::size_t n, std::size_t passes, std::size_t apart) {
+  struct position {
+    std::uint32_t layer = 0;
+    std::size_t experts_left = 0, passes = 0;
+  };
+  auto queue = queue_of_tiny(order);
+  const auto n_layers = test::tiny_model()->config().n_layers;
+  std::vector<position> positions(n);
+  const auto attends = [&](std::uint64_t i) {
+    queue.joinable(work_kind::attend, positions[i].layer, 0).attends.push_back(attention(i));
+  };
+  const auto goes_on = [&](std::uint64_t i) {
+    if (++positions[i].layer < n_layers) return attends(i);
+    actors::head_work head;
+    head.hidden = {static_cast<float>(i)};
+    queue.joinable(work_kind::head, 0, 0).heads.push_back(std::move(head));
+  };
+  std::size_t taken = 0, begun = 0;
+  for (;; ++taken) {
+    for (; begun < n && taken >= begun * apart; ++begun) attends(begun);
+    const auto next = queue.take();
+    if (next == nullptr) return taken;
+    for (const auto& work : next->attends) {
+      positions[work.terms.request].experts_left = 2;
+      for (const std::uint32_t expert : {0, 1}) {
+        auto call = std::make_shared<actors::running_call>();
+        call->work.call.rows = {static_cast<std::uint32_t>(work.terms.request)};
+        queue.joinable(work_kind::expert, next->layer, expert).experts.push_back({call, 1});
+      }
+    }
+    for (const auto& share : next->experts)
+      if (const auto i = share.call->work.call.rows.front(); --positions[i].experts_left == 0)
+        goes_on(i);
+    for (const auto& work : next->heads) {
+      const auto i = static_cast<std::uint64_t>(work.hidden.front());
+      positions[i].layer = 0;
+      if (++positions[i].passes < passes) attends(i);
+    }
+  }
 }
 
 /// One row through two experts of layer 0 on this server; the second row through one of them alone.
@@ -55,6 +100,52 @@ BOOST_AUTO_TEST_CASE(work_joins_the_batch_that_waits_for_the_same_weights) {
   BOOST_TEST(&queue.joinable(work_kind::expert, 1, 0) != &queue.joinable(work_kind::expert, 1, 1));
   BOOST_TEST(&queue.joinable(work_kind::head, 0, 0) == &queue.joinable(work_kind::head, 0, 0));
   BOOST_TEST(queue.waiting().size() == 5u);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_farthest_on_goes_first_but_what_can_join_it_before) {
+  auto queue = queue_of_tiny(batch_order::together);
+  queue.joinable(work_kind::attend, 0, 0);
+  queue.joinable(work_kind::expert, 2, 1);
+  queue.joinable(work_kind::expert, 1, 3);
+  queue.joinable(work_kind::expert, 2, 0);
+  queue.joinable(work_kind::attend, 2, 0);
+  const auto is_next = [&](work_kind kind, std::uint32_t layer, std::uint32_t expert) {
+    const auto next = queue.take();
+    return next->kind == kind && next->layer == layer && next->expert == expert;
+  };
+  BOOST_TEST(is_next(work_kind::attend, 2, 0));
+  BOOST_TEST(is_next(work_kind::expert, 2, 1));  // As they came.
+  BOOST_TEST(is_next(work_kind::expert, 2, 0));
+  queue.joinable(work_kind::head, 0, 0);
+  queue.joinable(work_kind::attend, 1, 0);
+  BOOST_TEST(is_next(work_kind::head, 0, 0));
+  BOOST_TEST(is_next(work_kind::attend, 1, 0));
+  BOOST_TEST(is_next(work_kind::expert, 1, 3));
+  BOOST_TEST(is_next(work_kind::attend, 0, 0));
+  BOOST_TEST(queue.empty());
+}
+
+BOOST_AUTO_TEST_CASE(nothing_waits_for_more_than_a_pass_of_others) {
+  auto queue = queue_of_tiny(batch_order::together);
+  const auto& shape = test::tiny_model()->config();
+  queue.joinable(work_kind::attend, 0, 0);
+  std::size_t before = 0;
+  for (;; ++before) {
+    queue.joinable(work_kind::head, 0, 0);
+    if (queue.take()->kind == work_kind::attend) break;
+    BOOST_REQUIRE(before < 1000u);
+  }
+  BOOST_TEST(before == shape.n_layers * (shape.n_experts + 1) + 1);
+}
+
+BOOST_AUTO_TEST_CASE(positions_that_began_apart_come_to_share_batches) {
+  const auto n_layers = test::tiny_model()->config().n_layers;
+  const std::size_t a_pass = 3 * n_layers + 1, passes = 20;
+  BOOST_TEST(batches_of(batch_order::together, 1, passes, 0) == passes * a_pass);
+  BOOST_TEST(batches_of(batch_order::together, 4, passes, 0) == passes * a_pass);
+  // Each begins in the middle of another's layers. What comes together is less than a pass late, and ends as much later.
+  BOOST_TEST(batches_of(batch_order::together, 4, passes, 4) <= (passes + 4) * a_pass);
+  BOOST_TEST(batches_of(batch_order::as_they_came, 4, passes, 4) >= 2 * passes * a_pass);
 }
 
 BOOST_AUTO_TEST_CASE(batches_come_in_the_order_of_their_first_arrival_and_are_closed_then) {
