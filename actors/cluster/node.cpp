@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,9 +15,8 @@
 #include "actors/admin/identity_report.hpp"
 #include "actors/admin/member_roll.hpp"
 #include "actors/cluster/control.hpp"
-#include "actors/cluster/expert_desk.hpp"
-#include "actors/cluster/expert_exchange.hpp"
-#include "actors/cluster/expert_relay.hpp"
+#include "actors/cluster/node_clients.hpp"
+#include "actors/cluster/node_experts.hpp"
 #include "actors/cluster/node_figures.hpp"
 #include "actors/cluster/session_outlet.hpp"
 #include "actors/service/status_json.hpp"
@@ -50,7 +48,8 @@ class node::content final : public net::transport_user {
                  through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,
                                         attempt, 0, std::move(payload));
                }),
-        relay_(ways_of_asks()) {}
+        clients_(options_.server, options_.service.tokens, options_.log, speaker()),
+        experts_(options_, through_, [this](peer_id client) { return clients_.may_ask(client); }) {}
 
   result<void> begin() {
     identity_->tell([through = through_](const auto& next) {
@@ -62,8 +61,8 @@ class node::content final : public net::transport_user {
     auto service = service::start(options_.service);
     if (!service) return service.error();
     service_ = std::move(*service);
-    open_desk();
-    open_exchange();
+    clients_.use(*service_);
+    experts_.open();
     auto transport = net::transport::start(options_.transport, *this);
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
@@ -86,9 +85,7 @@ class node::content final : public net::transport_user {
       asked_.notify_all();
     }
     if (asker_.joinable()) asker_.join();
-    if (desk_) desk_->stop();
-    // The planner may wait for experts that come.
-    if (exchange_) exchange_->stop();
+    experts_.stop();
     if (service_) service_->stop();
   }
 
@@ -154,10 +151,8 @@ class node::content final : public net::transport_user {
   void rest() override { service_->run_delivered(); }
 
   void client_came(peer_id id, const net::certificate_name& who) override {
-    log(log_event::client_came, {{"client", who.name}, {"role", net::to_string(who.of)}});
     if (who.of == net::role::node) plans_.came(id);
-    const std::lock_guard lock(clients_mutex_);
-    clients_[id] = {who, {}};
+    clients_.came(id, who);
   }
 
   void problem(const std::string& who, const error& why) override {
@@ -199,10 +194,10 @@ class node::content final : public net::transport_user {
                              static_cast<std::uint8_t>(control_kind::admin), 0, 0, 0,
                              std::move(text), trace ? trace->stamp() : 0);
     };
-    seat.load = [this](std::uint64_t change, const auto& hosts) { return load(change, hosts); };
-    seat.stop_loading = [this](std::uint64_t change) {
-      if (exchange_) exchange_->stop_fetching(change);
+    seat.load = [this](std::uint64_t change, const auto& hosts) {
+      return experts_.load(change, hosts);
     };
+    seat.stop_loading = [this](std::uint64_t change) { experts_.stop_loading(change); };
     seat.adopt = [this](const planning::plan& plan) { return adopt(plan); };
     seat.log = options_.log;
     seat.identity = identity_;
@@ -261,90 +256,8 @@ class node::content final : public net::transport_user {
 
   // --------------------------------------------------------------------------------------- other plans
 
-  /// The model with these experts. On the planner's thread, while the node serves.
-  result<std::shared_ptr<const model::transformer>> load(
-      std::uint64_t change, const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
-    if (!options_.coarser || !options_.keep_plan)
-      return error{errc::unsupported, "this node cannot change its plan"};
-    if (auto here = fetch(change, hosts); !here) return here.error();
-    const auto kept = expert_precision();
-    auto loaded = model_now()->with_experts(*options_.coarser, hosts, kept);
-    if (!loaded) return loaded.error();
-    const std::lock_guard lock(placing_);
-    options_.service.server_models[options_.server] = *loaded;
-    desk_->use(*loaded);
-    return loaded;
-  }
-
-  /// Brings the experts that are not on this disk, from those first that host them.
-  result<void> fetch(std::uint64_t change,
-                     const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
-    return exchange_ ? exchange_->fetch(change, not_here(hosts)) : result<void>{};
-  }
-
-  std::vector<wanted_expert> not_here(
-      const std::function<bool(layer_id layer, expert_id expert)>& hosts) {
-    std::vector<wanted_expert> wanted;
-    const auto& shape = options_.experts->config();
-    const std::lock_guard lock(placing_);
-    for (std::size_t l = 0; l < shape.n_layers; ++l)
-      for (std::size_t e = 0; e < shape.n_experts; ++e) {
-        const layer_id layer{l};
-        const expert_id expert{e};
-        if (!hosts(layer, expert) || options_.experts->has(layer, expert)) continue;
-        auto& each = wanted.emplace_back(wanted_expert{layer, expert, {}});
-        for (peer_id peer = 0; is_server(peer); ++peer)
-          if (placed_->hosts(server_of(peer), l, e)) each.hosts.push_back(peer);
-      }
-    return wanted;
-  }
-
-  void open_exchange() {
-    if (!options_.experts) return;
-    expert_exchange::ways to;
-    for (const auto& peer : options_.transport.peers) to.names.push_back(peer.name);
-    to.send = [this](peer_id peer, net::bulk_frame content) {
-      auto* through = through_->load();
-      return through != nullptr &&
-             through->send(peer, lane::bulk, static_cast<std::uint8_t>(content.kind),
-                           content.request, content.attempt, 0, std::move(content.payload));
-    };
-    to.used = [this](peer_id peer, std::uint64_t bytes) {
-      if (auto* through = through_->load()) through->used(peer, lane::bulk, bytes);
-    };
-    to.waiting_bytes = [this](peer_id peer) {
-      // A frame may come before the transport is known here: nothing is sent until it is.
-      auto* through = through_->load();
-      if (through == nullptr) return UINT64_MAX;
-      return through->figures(peer).lanes[static_cast<std::size_t>(lane::bulk)].waiting_bytes;
-    };
-    exchange_ = std::make_unique<expert_exchange>(options_.experts, std::move(to), options_.log);
-  }
-
-  /// As this server keeps its experts, under any plan that it goes over to.
-  precision expert_precision() {
-    const std::lock_guard lock(placing_);
-    const auto kept = options_.service.chosen.plan.precision_at(options_.server);
-    return kept != precision::stored ? kept : options_.service.chosen.whole_model;
-  }
-
-  std::shared_ptr<const model::transformer> model_now() {
-    const std::lock_guard lock(placing_);
-    return options_.service.server_models[options_.server];
-  }
-
   result<void> adopt(const planning::plan& plan) {
-    {
-      const std::lock_guard lock(placing_);
-      const auto before = std::exchange(placed_, planning::placement_index(plan));
-      // Requests under the plan before may go on for long, and this node end meanwhile.
-      if (options_.experts)
-        options_.experts->keep_only([&](layer_id layer, expert_id expert) {
-          return placed_->hosts(options_.server, layer.index(), expert.index()) ||
-                 before->hosts(options_.server, layer.index(), expert.index());
-        });
-      options_.service.chosen.plan = plan;
-    }
+    experts_.adopt(plan);
     auto digest = options_.keep_plan(plan);
     if (!digest) return digest.error();
     through_->load()->agree("plan", *digest);
@@ -382,10 +295,7 @@ class node::content final : public net::transport_user {
     for (auto& event : events) {
       log_session(from, event);
       note_plan(event);
-      if (event.kind == session_event::what::down) {
-        relay_.lose(from);
-        if (exchange_) exchange_->lose(from);
-      }
+      if (event.kind == session_event::what::down) experts_.lose(from);
       if (event.kind == session_event::what::up || event.kind == session_event::what::down)
         service_->admin_peer(server_of(from), event.kind == session_event::what::up);
       if (event.kind == session_event::what::frame &&
@@ -395,14 +305,13 @@ class node::content final : public net::transport_user {
         through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
         continue;
       }
-      if (event.kind == session_event::what::frame && is_of_experts(event)) {
-        take_of_experts(from, event);
+      if (event.kind == session_event::what::frame && node_experts::is_of_experts(event)) {
+        experts_.take(from, event);
         continue;
       }
-      if (exchange_ && event.kind == session_event::what::frame && event.header.of == lane::bulk) {
-        exchange_->take(from, event.header, std::move(event.text));
+      if (event.kind == session_event::what::frame && event.header.of == lane::bulk &&
+          experts_.take_bulk(from, event))
         continue;
-      }
       if (event.kind == session_event::what::frame && options_.service.sink)
         options_.service.sink->observe(event.header.stamp);
       if (auto made = event_of(event, server_of(from), options_.server,
@@ -458,11 +367,6 @@ class node::content final : public net::transport_user {
 
   // ------------------------------------------------------------------------------------- clients
 
-  struct client {
-    net::certificate_name who;
-    std::map<std::uint64_t, std::uint64_t> requests;  ///< By the client's ref.
-  };
-
   void take_from_client(peer_id from, std::vector<session_event> events) {
     for (const auto& event : events) switch (event.kind) {
         case session_event::what::frame:
@@ -470,15 +374,17 @@ class node::content final : public net::transport_user {
           through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
           break;
         case session_event::what::down:
-          client_gone(from);
+          plans_.left(from);
+          experts_.forget(from);
+          clients_.gone(from);
           break;
         case session_event::what::congested:
           through_->load()->leave(from, "it does not read what it asked for");
-          client_is_refused(from, "it does not read what it asked for");
+          clients_.log_refusal(from, "it does not read what it asked for");
           break;
         case session_event::what::refused:
         case session_event::what::fault:
-          client_is_refused(from, event.text);
+          clients_.log_refusal(from, event.text);
           break;
         default:
           break;
@@ -488,7 +394,7 @@ class node::content final : public net::transport_user {
   void answer_client(peer_id from, const session_event& event) {
     const auto refused = [&](const error& why) {
       through_->load()->leave(from, why.message);
-      client_is_refused(from, why.message);
+      clients_.log_refusal(from, why.message);
     };
     if (plans_.is_here(from)) {
       if (auto taken = plans_.take(from, event.header, event.text); !taken) refused(taken.error());
@@ -497,19 +403,19 @@ class node::content final : public net::transport_user {
     switch (static_cast<control_kind>(event.header.kind)) {
       case control_kind::submit:
         if (auto wanted = parse_submit(event.text))
-          return submit(from, std::move(*wanted));
+          return clients_.submit(from, std::move(*wanted));
         else
           return refused(wanted.error());
       case control_kind::cancel:
         if (const auto ref = parse_cancel(event.text))
-          return cancel(from, *ref);
+          return clients_.cancel(from, *ref);
         else
           return refused(ref.error());
       case control_kind::run_expert:
-        if (auto asked = take_ask(from, event.text); !asked) return refused(asked.error());
+        if (auto asked = experts_.take_ask(from, event.text); !asked) return refused(asked.error());
         return;
       case control_kind::order:
-        return order(from, event.text);
+        return clients_.order(from, event.text);
       case control_kind::ask: {
         const std::lock_guard lock(asks_mutex_);
         asks_.push_back(from);
@@ -524,122 +430,17 @@ class node::content final : public net::transport_user {
     }
   }
 
-  void client_is_refused(peer_id from, const std::string& why) {
-    std::string who;
-    {
-      const std::lock_guard lock(clients_mutex_);
-      if (const auto found = clients_.find(from); found != clients_.end())
-        who = found->second.who.name;
-    }
-    log(log_event::client_refused, {{"client", who}, {"why", why}});
+  void say(peer_id to, control_kind kind, std::string text) const {
+    speaker()(to, kind, std::move(text));
   }
 
-  void order(peer_id from, std::string text) {
-    net::certificate_name who;
-    {
-      const std::lock_guard lock(clients_mutex_);
-      const auto found = clients_.find(from);
-      if (found == clients_.end()) return;
-      who = found->second.who;
-    }
-    service_->administer(who.name, net::to_string(who.of), std::move(text),
-                         [through = through_, from](std::string reply) {
-                           if (auto* transport = through->load())
-                             transport->send(from, lane::control,
-                                             static_cast<std::uint8_t>(control_kind::reply), 0, 0,
-                                             0, std::move(reply));
-                         });
-  }
-
-  void say(peer_id to, control_kind kind, std::string text) {
-    through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
-                           std::move(text));
-  }
-
-  void submit(peer_id from, remote_request wanted) {
-    const auto ref = wanted.ref;
-    const auto refuse = [&](error why) {
-      request_outcome outcome;
-      outcome.request = ref;
-      outcome.access = options_.server;
-      outcome.finish = "failed";
-      outcome.problem = std::move(why);
-      say(from, control_kind::ended, ended_text(outcome));
+  /// It says nothing before the transport is known.
+  node_clients::speak speaker() const {
+    return [through = through_](peer_id to, control_kind kind, std::string text) {
+      if (auto* transport = through->load())
+        transport->send(to, lane::control, static_cast<std::uint8_t>(kind), 0, 0, 0,
+                        std::move(text));
     };
-    const std::lock_guard lock(clients_mutex_);
-    const auto found = clients_.find(from);
-    if (found == clients_.end()) return;
-    if (found->second.who.of == net::role::viewer)
-      return refuse({errc::usage,
-                     "a viewer's certificate asks for no answers; use one of an "
-                     "operator or admin"});
-    if (found->second.requests.contains(ref))
-      return refuse({errc::usage, fmt::format("ref {} is being answered", ref)});
-    auto& spec = wanted.spec;
-    spec.access = options_.server;
-    if (spec.prompt.empty() && !wanted.text.empty()) {
-      if (!options_.service.tokens)
-        return refuse({errc::unsupported, "this node has no tokenizer; send ids"});
-      spec.prompt = options_.service.tokens->encode(wanted.text);
-    }
-    auto sink = sink_of(from, ref);
-    if (!wanted.tells_tokens) sink.on_token = {};
-    found->second.requests[ref] = service_->submit(std::move(spec), std::move(sink));
-  }
-
-  answer_sink sink_of(peer_id from, std::uint64_t ref) {
-    return {[this, from, ref](const answer_token& token) {
-              auto told = token;
-              told.request = ref;
-              say(from, control_kind::token, token_text(told));
-            },
-            [this, from, ref](const request_outcome& outcome) {
-              forget(from, ref);
-              auto told = outcome;
-              told.request = ref;
-              say(from, control_kind::ended, ended_text(told));
-            }};
-  }
-
-  /// Before the client hears of its end: it may ask under this number again.
-  void forget(peer_id from, std::uint64_t ref) {
-    const std::lock_guard lock(clients_mutex_);
-    if (const auto found = clients_.find(from); found != clients_.end())
-      found->second.requests.erase(ref);
-  }
-
-  void cancel(peer_id from, std::uint64_t ref) {
-    const std::lock_guard lock(clients_mutex_);
-    const auto found = clients_.find(from);
-    if (found == clients_.end()) return;
-    if (const auto request = found->second.requests.find(ref);
-        request != found->second.requests.end())
-      service_->cancel(request->second);
-  }
-
-  /// Nobody waits for its answers any more.
-  void client_gone(peer_id from) {
-    plans_.left(from);
-    relay_.forget(from);
-    const std::lock_guard lock(clients_mutex_);
-    const auto found = clients_.find(from);
-    if (found == clients_.end()) return;
-    for (const auto& [ref, request] : found->second.requests) service_->cancel(request);
-    log(log_event::client_left,
-        {{"client", found->second.who.name}, {"requests", found->second.requests.size()}});
-    clients_.erase(found);
-  }
-
-  // ------------------------------------------------------------------------------------- experts
-  //
-  // A client has experts run on rows of its own, here or where relay_ passes it on to.
-
-  const planning::strategy& plan_in_force() const { return options_.service.chosen; }
-
-  /// Whether server m runs its experts as the model has them.
-  bool runs_as_stored(std::uint32_t m) const {
-    return plan_in_force().whole_model == precision::stored &&
-           plan_in_force().plan.precision_at(m) == precision::stored;
   }
 
   std::string model_digest() const {
@@ -648,104 +449,7 @@ class node::content final : public net::transport_user {
     return {};
   }
 
-  void open_desk() {
-    placed_.emplace(plan_in_force().plan);
-    desk_ = std::make_unique<expert_desk>(options_.service.server_models[options_.server],
-                                          options_.coarser, runs_as_stored(options_.server),
-                                          options_.service.threads_per_server);
-  }
-
-  static bool is_of_experts(const session_event& event) {
-    const auto kind = static_cast<control_kind>(event.header.kind);
-    return kind == control_kind::run_expert || kind == control_kind::expert_ran;
-  }
-
-  /// From another server: an ask for a client of its own, or the answer to one for a client of this one.
-  void take_of_experts(peer_id from, const session_event& event) {
-    const auto kind = static_cast<control_kind>(event.header.kind);
-    auto taken = kind == control_kind::run_expert ? take_ask(from, event.text)
-                                                  : take_answer(from, event.text);
-    if (!taken)
-      log(log_event::peer_ignored, {{"peer", name_of(from)}, {"why", taken.error().message}});
-    through_->load()->used(from, event.header.of, net::session::frame_bytes(event.header));
-  }
-
-  bool is_server(peer_id who) const { return who < options_.transport.peers.size(); }
-
-  void answer_ask(peer_id to, const expert_answer& answer) {
-    through_->load()->send(to, is_server(to) ? lane::kv : lane::token,
-                           static_cast<std::uint8_t>(control_kind::expert_ran), 0, 0, 0,
-                           encode(answer));
-  }
-
-  void refuse_ask(peer_id to, std::uint64_t ref, error why) {
-    answer_ask(to, refusal_of(ref, std::move(why)));
-  }
-
-  /// Error: what makes no sense, whoever asks.
-  result<void> take_ask(peer_id from, const std::string& bytes) {
-    auto ask = decode_expert_ask(bytes);
-    if (!ask) return ask.error();
-    if (!is_server(from) && !may_ask(from)) {
-      refuse_ask(from, ask->ref,
-                 {errc::usage,
-                  "a viewer's certificate runs no experts; use one of an operator or "
-                  "admin"});
-      return {};
-    }
-    const std::lock_guard lock(placing_);
-    const auto here = desk_->takes(*ask);
-    if (!here) return here.error();
-    if (*here && placed_->hosts(options_.server, ask->layer, ask->expert)) {
-      const auto ref = ask->ref;
-      if (!desk_->run(std::move(*ask),
-                      [this, from](const expert_answer& answer) { answer_ask(from, answer); }))
-        refuse_ask(from, ref,
-                   {errc::failed, fmt::format("{} has too many asks for experts waiting; try again "
-                                              "when others are done",
-                                              name_of_self())});
-      return {};
-    }
-    if (is_server(from))
-      refuse_ask(from, ask->ref,
-                 {errc::mismatch, fmt::format("{} does not have expert {} of layer {}",
-                                              name_of_self(), ask->expert, ask->layer)});
-    else
-      relay_.pass_on(from, *ask, [&](peer_id node) {
-        return placed_->hosts(server_of(node), ask->layer, ask->expert) &&
-               (ask->kept != precision::stored || runs_as_stored(server_of(node)));
-      });
-    return {};
-  }
-
-  bool may_ask(peer_id from) {
-    const std::lock_guard lock(clients_mutex_);
-    const auto found = clients_.find(from);
-    return found != clients_.end() && found->second.who.of != net::role::viewer;
-  }
-
-  const std::string& name_of_self() const { return options_.transport.identity->name().name; }
-
-  expert_relay::ways ways_of_asks() {
-    expert_relay::ways to;
-    for (const auto& peer : options_.transport.peers) to.names.push_back(peer.name);
-    to.self = name_of_self();
-    to.is_up = [this](peer_id node) { return through_->load()->figures(node).up; };
-    to.ask = [this](peer_id node, const expert_ask& ask) {
-      return through_->load()->send(node, lane::kv,
-                                    static_cast<std::uint8_t>(control_kind::run_expert), 0, 0, 0,
-                                    encode(ask));
-    };
-    to.answer = [this](peer_id client, const expert_answer& answer) { answer_ask(client, answer); };
-    return to;
-  }
-
-  result<void> take_answer(peer_id from, const std::string& bytes) {
-    auto answer = decode_expert_answer(bytes);
-    if (!answer) return answer.error();
-    relay_.take(from, std::move(*answer));
-    return {};
-  }
+  // ---------------------------------------------------------------------------------- once a second
 
   /// Half of the round trip is this direction's.
   void tell_links() {
@@ -829,18 +533,12 @@ class node::content final : public net::transport_user {
   std::int64_t warned_s_ = 0;
   std::unique_ptr<service> service_;
   std::unique_ptr<net::transport> transport_;
-  std::mutex clients_mutex_;
-  std::map<peer_id, client> clients_;
-  std::mutex
-      placing_;  ///< What is placed where, and the model here: of service.chosen and what follows.
-  std::unique_ptr<expert_desk> desk_;
-  std::unique_ptr<expert_exchange> exchange_;  ///< Null: experts come from this disk alone.
-  std::optional<planning::placement_index> placed_;
   std::mutex asks_mutex_;
   std::condition_variable asked_;
   std::vector<peer_id> asks_;
-  plan_desk plans_;  ///< Of the transport's thread, as the next.
-  expert_relay relay_;
+  plan_desk plans_;  ///< Of the transport's thread.
+  node_clients clients_;
+  node_experts experts_;
   std::atomic<std::size_t> n_up_ = 0;
   std::atomic<bool> refused_for_plan_ = false;
   bool ending_ = false;
