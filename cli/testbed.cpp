@@ -10,6 +10,7 @@
 #include "cli/comparison.hpp"
 #include "cli/frontier_file.hpp"
 #include "cli/strategy_list.hpp"
+#include "cli/testbed_experiments.hpp"
 #include "config/files.hpp"
 #include "ordermoe_version.hpp"
 
@@ -411,6 +412,7 @@ void add_testbed(CLI::App& app) {
       "frontier.json --continue");
   set_body(command, [options] { return frontier(*options); });
   add_strategy_list(parent);
+  add_experiments(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -19,7 +19,7 @@ expect "the command is not linked with LibTorch" 1 '' bash -c "ldd '$ordermoe' |
 expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
 expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
 # Every command that there is, found by asking for help.
-subcommands() { "$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/p' | sed -nE 's/^  ([a-z][a-z-]*) .*/\1/p'; }
+subcommands() { "$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/p' | sed -nE 's/^  ([a-z][a-z0-9-]*) .*/\1/p'; }
 n_commands=0
 for first in $(subcommands); do
   for second in $(subcommands "$first") ''; do

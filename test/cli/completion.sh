@@ -45,7 +45,7 @@ missing() {
   while read -r name; do
     grep -qxF -- "$name" <("$ordermoe" __complete "$@" "$name" | cut -f 1) || fail "'$* $name' is not offered"
   done < <("$ordermoe" "$@" --help | sed -nE 's/^  (-h,)?(--[a-z0-9-]+).*/\2/p')
-  for sub in $("$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]*\) .*/\1/p'); do
+  for sub in $("$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p'); do
     grep -qxF -- "$sub" <("$ordermoe" __complete "$@" "$sub" | cut -f 1) || fail "'$* $sub' is not offered"
     missing "$@" "$sub"
   done

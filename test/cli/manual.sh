@@ -13,7 +13,7 @@ expect "a folder that cannot be" 1 'file/pages' "$ordermoe" __manual file/pages
 expect "no folder" 2 'expected one folder' "$ordermoe" __manual
 
 # Subcommands that are listed below `ordermoe WORDS...`.
-below() { "$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z-]*\) .*/\1/p'; }
+below() { "$ordermoe" "$@" --help | sed -n '/^Subcommands:/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p'; }
 # of PAGE WORDS...: every option of these and of what is below is on the page.
 of() {
   local page=$1 name sub

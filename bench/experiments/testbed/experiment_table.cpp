@@ -1,0 +1,342 @@
+#include "bench/experiments/testbed/experiment_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "planning/strategies/strategies.hpp"
+
+namespace ordermoe::experiments::testbed {
+
+namespace {
+
+constexpr std::size_t to_the_end = 0;
+
+/// At the main budget where the strategy has one.
+point of(std::string_view strategy, std::uint64_t seed) {
+  point made;
+  made.strategy = strategy;
+  made.seed = seed;
+  if (planning::find_strategy(strategy)->has_budget) made.percent = main_budget;
+  return made;
+}
+
+point with(point made, double percent) {
+  made.percent = percent;
+  return made;
+}
+point without(point made, const char* part) {
+  made.without = part;
+  return made;
+}
+point looking_ahead(point made, std::size_t horizon) {
+  made.horizon = horizon;
+  return made;
+}
+
+using names = std::initializer_list<std::string_view>;
+using points = std::vector<point>;
+
+/// Every strategy that there is at one budget or several, and what the paper calls its internal variants.
+points everything(scale how_much, std::uint64_t seed) {
+  points made;
+  for (const auto& record : planning::strategy_records()) {
+    if (record.name == "ordermoe") made.push_back(with(of(record.name, seed), 0));
+    if (record.has_budget && how_much == scale::whole)
+      made.push_back(with(of(record.name, seed), 1));
+    made.push_back(of(record.name, seed));
+    if (record.name != "paper") continue;
+    made.push_back(looking_ahead(of(record.name, seed), 1));
+    made.push_back(without(of(record.name, seed), "redundancy"));
+  }
+  return made;
+}
+
+points horizons(scale how_much, std::uint64_t seed) {
+  points made;
+  // Its own horizon is 3, which `overall` measures as the strategy is.
+  const std::vector<std::size_t> depths = how_much == scale::whole
+                                              ? std::vector<std::size_t>{1, 2, 3, 4, 5, to_the_end}
+                                              : std::vector<std::size_t>{1, 2, 3, 5, to_the_end};
+  for (const auto depth : depths) made.push_back(looking_ahead(of("paper", seed), depth));
+  // ordermoe looks to the end by itself.
+  const std::vector<std::size_t> ours =
+      how_much == scale::whole ? depths : std::vector<std::size_t>{1, to_the_end};
+  for (const auto depth : ours) made.push_back(looking_ahead(of("ordermoe", seed), depth));
+  return made;
+}
+
+points thresholds(scale how_much, std::uint64_t seed) {
+  points made{of("paper", seed)};
+  const std::vector<double> tried = how_much == scale::whole
+                                        ? std::vector<double>{0.5, 0.6, 0.7, 0.8, 0.9}
+                                        : std::vector<double>{0.5, 0.7, 0.9};
+  for (const auto threshold : tried) {
+    auto one = of("paper", seed);
+    one.threshold = threshold;
+    made.push_back(std::move(one));
+  }
+  return made;
+}
+
+/// The strategies at each value of what is swept; `set` writes it.
+template <class Value, class Set>
+points sweep(names strategies, const std::vector<Value>& values, std::uint64_t seed,
+             const Set& set) {
+  points made;
+  for (const auto strategy : strategies)
+    for (const auto& value : values) {
+      auto one = of(strategy, seed);
+      set(one, value);
+      made.push_back(std::move(one));
+    }
+  return made;
+}
+
+points memories(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, double ratio) { one.memory_ratio = ratio; };
+  if (how_much == scale::quick)
+    return sweep<double>({"layer-shards", "popularity", "paper", "ordermoe"}, {1.25, 2, 3}, seed,
+                         set);
+  return sweep<double>(
+      {"exact", "layer-shards", "shard-chains", "popularity", "local-tuned", "paper", "ordermoe"},
+      {1, 1.25, 1.5, 1.75, 2, 2.5, 3}, seed, set);
+}
+
+points ablations(scale, std::uint64_t seed) {
+  const auto paper = of("paper", seed), ours = of("ordermoe", seed);
+  return {paper,
+          looking_ahead(paper, 1),
+          without(paper, "redundancy"),
+          without(paper, "dispersion"),
+          with(paper, 0),
+          ours,
+          looking_ahead(ours, 1),
+          with(ours, 0)};
+}
+
+points loads(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, double rate) { one.rate = rate; };
+  if (how_much == scale::quick)
+    return sweep<double>({"exact", "layer-shards", "moe2", "paper", "ordermoe"}, {1, 4, 8}, seed,
+                         set);
+  return sweep<double>({"exact", "layer-shards", "shard-chains", "popularity", "wdmoe", "moe2",
+                        "edge-llm", "paper", "ordermoe"},
+                       {1, 2, 3, 4, 6, 8, 16}, seed, set);
+}
+
+/// As many requests and as much memory a server as at eight of them with two and a half times the model's: four have a
+/// quarter more than the model then. Exactly the model's never fits, since experts do not divide servers' memory.
+points scaled(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, std::size_t servers) {
+    one.n_servers = servers;
+    one.memory_ratio = 2.5 * static_cast<double>(servers) / 8;
+    one.rate = static_cast<double>(servers) / 2;
+  };
+  if (how_much == scale::quick)
+    return sweep<std::size_t>({"exact", "layer-shards", "moe2", "paper", "ordermoe"}, {4, 8, 16},
+                              seed, set);
+  return sweep<std::size_t>(
+      {"exact", "layer-shards", "shard-chains", "popularity", "moe2", "paper", "ordermoe"},
+      {4, 6, 8, 10, 12, 16}, seed, set);
+}
+
+struct site_spread {
+  std::size_t n_sites;
+  double ms;
+};
+
+points networks(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, const site_spread& spread) {
+    one.n_sites = spread.n_sites;
+    one.site_ms = spread.ms;
+  };
+  if (how_much == scale::quick)
+    return sweep<site_spread>({"exact", "layer-shards", "paper", "ordermoe"},
+                              {{1, 0}, {2, 10}, {2, 80}}, seed, set);
+  return sweep<site_spread>(
+      {"exact", "layer-shards", "shard-chains", "static-pruning", "moe2", "local-tuned", "paper",
+       "ordermoe"},
+      {{1, 0}, {2, 10}, {2, 20}, {2, 40}, {2, 80}, {3, 40}, {4, 10}, {4, 20}, {4, 40}, {4, 80}},
+      seed, set);
+}
+
+points coarse_memories(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, double ratio) {
+    one.kept = precision::int4;
+    one.memory_ratio = ratio;
+  };
+  if (how_much == scale::quick)
+    return sweep<double>({"layer-shards", "static-pruning", "offload", "ordermoe"}, {0.7, 1.25, 2},
+                         seed, set);
+  return sweep<double>({"layer-shards", "shard-chains", "parallax", "static-pruning", "moe2",
+                        "offload", "paper", "ordermoe"},
+                       {0.5, 0.7, 0.85, 1, 1.25, 1.5, 2}, seed, set);
+}
+
+using m = metric;
+
+const experiment table[] = {
+    {"overall",
+     "How do all strategies compare in latency, traffic and throughput?",
+     "Fig. 4",
+     "",
+     axis::nothing,
+     figure_kind::bars,
+     {m::latency_ms, m::traffic_mb_per_1k, m::throughput_tokens_per_s, m::network_ms, m::compute_ms,
+      m::waiting_ms},
+     everything},
+    {"execution",
+     "Where do experts run, and what does that do to quality?",
+     "Fig. 5",
+     "The bundled models' own text and arithmetic stand for the paper's three data sets.",
+     axis::nothing,
+     figure_kind::stacked,
+     {m::local_exact, m::local_substitute, m::remote_exact, m::remote_substitute, m::left_out,
+      m::increase_percent, m::exact_match, m::budget_spent},
+     everything},
+    {"horizon",
+     "What does looking further ahead bring?",
+     "Fig. 7",
+     "",
+     axis::horizon,
+     figure_kind::lines,
+     {m::latency_ms, m::traffic_mb_per_1k, m::network_ms, m::compute_ms, m::waiting_ms,
+      m::increase_percent},
+     horizons},
+    {"thresholds",
+     "One similarity threshold for all layers, or one that falls with depth?",
+     "Fig. 8",
+     "The variant without a threshold in its name has one that falls from 0.9 to 0.5.",
+     axis::threshold,
+     figure_kind::scatter,
+     {m::latency_ms, m::increase_percent, m::local_substitute, m::remote_substitute, m::coverage},
+     thresholds},
+    {"memory",
+     "What does memory for more copies bring?",
+     "Fig. 9",
+     "",
+     axis::memory_ratio,
+     figure_kind::lines,
+     {m::coverage, m::latency_ms, m::traffic_mb_per_1k, m::increase_percent},
+     memories},
+    {"ablation",
+     "What does each part contribute?",
+     "Fig. 10",
+     "",
+     axis::nothing,
+     figure_kind::bars,
+     {m::latency_ms, m::traffic_mb_per_1k, m::increase_percent, m::network_ms, m::compute_ms,
+      m::waiting_ms},
+     ablations},
+    {"load",
+     "How do strategies bear more requests?",
+     "Fig. 11",
+     "The paper's 10 to 80 requests a second stand at a tenth here, 1 to 8: 4 is its 40. Each "
+     "strategy plans for the rate at hand.",
+     axis::rate,
+     figure_kind::lines,
+     {m::latency_ms, m::within_sla, m::throughput_tokens_per_s, m::network_ms, m::compute_ms,
+      m::waiting_ms},
+     loads},
+    {"servers",
+     "Does latency grow with the number of servers?",
+     "Fig. 12(a)",
+     "Memory and requests grow with the servers: at eight of them 2.5 times the model's memory, so "
+     "that it fits on four. What a decision costs, Fig. 12(b), is measured by bench_selector.",
+     axis::servers,
+     figure_kind::lines,
+     {m::latency_ms, m::traffic_mb_per_1k, m::local_exact, m::local_substitute, m::network_ms,
+      m::compute_ms, m::waiting_ms},
+     scaled},
+    {"network",
+     "What if servers stand at several sites?",
+     "",
+     "Between sites the bandwidth is as drawn, 1 to 10 Gbps; within one, 0.2 to 1 ms.",
+     axis::site_ms,
+     figure_kind::lines,
+     {m::latency_ms, m::traffic_mb_per_1k, m::network_ms, m::compute_ms, m::waiting_ms,
+      m::increase_percent},
+     networks},
+    {"memory-int4",
+     "What if experts are kept in int4, down to half of the model's memory?",
+     "",
+     "Memory is over that of the model with int4 experts; increases of perplexity are over the "
+     "model as stored, and so are those of strategies that run every expert as it is kept.",
+     axis::memory_ratio,
+     figure_kind::lines,
+     {m::latency_ms, m::increase_percent, m::network_ms, m::compute_ms, m::waiting_ms},
+     coarse_memories}};
+
+}  // namespace
+
+const char* title_of(axis which) {
+  switch (which) {
+    case axis::horizon:
+      return "look-ahead horizon, layers";
+    case axis::threshold:
+      return "similarity threshold";
+    case axis::memory_ratio:
+      return "memory for experts over the model's";
+    case axis::rate:
+      return "requests per second";
+    case axis::servers:
+      return "servers";
+    case axis::site_ms:
+      return "between sites, ms";
+    case axis::nothing:
+      break;
+  }
+  return "";
+}
+
+std::optional<double> place_on(axis which, const point& what) {
+  switch (which) {
+    case axis::horizon:
+      if (!what.horizon) return std::nullopt;
+      // The end comes behind the depths that are tried.
+      return *what.horizon == to_the_end ? 6.0 : static_cast<double>(*what.horizon);
+    case axis::threshold:
+      return what.threshold;
+    case axis::memory_ratio:
+      return what.memory_ratio;
+    case axis::rate:
+      return what.rate;
+    case axis::servers:
+      return static_cast<double>(what.n_servers);
+    case axis::site_ms:
+      return what.site_ms;
+    case axis::nothing:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::string place_name(axis which, const point& what) {
+  const auto place = place_on(which, what);
+  if (which == axis::horizon && what.horizon == to_the_end) return "all";
+  if (which == axis::threshold && !place) return "by layer";
+  if (which == axis::site_ms && what.n_sites == 1) return "one site";
+  return place ? fmt::format("{:g}", *place) : std::string();
+}
+
+std::span<const experiment> experiments() {
+  return table;
+}
+
+const experiment* find_experiment(std::string_view name) {
+  const auto found = std::ranges::find(table, name, &experiment::name);
+  return found == std::end(table) ? nullptr : &*found;
+}
+
+std::string series_of(const experiment& of, const point& what) {
+  auto bare = what;
+  if (of.swept == axis::horizon) bare.horizon.reset();
+  auto name = variant_name(bare);
+  if (of.swept == axis::site_ms && what.n_sites > 1)
+    name += fmt::format(", {} sites", what.n_sites);
+  return name;
+}
+
+}  // namespace ordermoe::experiments::testbed

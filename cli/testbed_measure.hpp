@@ -1,0 +1,66 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bench/experiments/testbed/row_file.hpp"
+#include "cli/common.hpp"
+#include "cli/comparison.hpp"
+
+/// Points of the testbed's experiments, measured on the emulation.
+namespace ordermoe::cli {
+
+/// Of a trace while it is measured from.
+inline constexpr const char* trace_prefix = ".trace";
+
+/// What all points of a folder have in common.
+struct testbed_load {
+  comparison_options of;  ///< Its rate is a point's.
+  double sla_ms = 0;      ///< A request in time is answered within this.
+  /// Trials and tuning while strategies are prepared: requests, and texts of the model's tuning texts; 0: all of these.
+  std::size_t trial_requests = 64, tuning_texts = 0;
+};
+
+/// Loads what points need once, and measures them; measure() may be called from several threads.
+class testbed_bench {
+ public:
+  /// `scratch`: an existing folder for traces, which are removed as soon as they are read.
+  testbed_bench(world_flags flags, testbed_load load, std::filesystem::path scratch)
+      : flags_(std::move(flags)), load_(std::move(load)), scratch_(std::move(scratch)) {}
+
+  /// The model as stored, whatever points ask. Errors: those of load_world.
+  result<void> open();
+  const setup::world& stored() const { return worlds_.at(precision::stored).content; }
+  /// Loads the model kept so, too. Not while measure() runs.
+  result<void> open(precision kept);
+
+  /// Infeasible points make a row as well. Errors: those of setup::prepare and of running; interrupted.
+  result<experiments::testbed::row> measure(const experiments::testbed::point& what, job& work);
+
+ private:
+  struct opened {
+    setup::world content;
+  };
+  result<setup::prepared> prepare(const experiments::testbed::point& what, const setup::world& here,
+                                  job& work);
+  result<planning::plan> base_plan(const experiments::testbed::point& what,
+                                   const setup::world& here, job& work);
+  result<void> compare_losses(const std::vector<double>& losses,
+                              experiments::testbed::row& made) const;
+  result<void> score_reference();
+
+  world_flags flags_;
+  testbed_load load_;
+  std::filesystem::path scratch_;
+  std::map<precision, opened> worlds_;
+  std::vector<std::vector<double>> reference_;  ///< [documents] losses of the model as stored.
+  std::mutex mutex_;                            ///< Of what follows.
+  std::map<std::string, planning::plan> plans_;
+  std::size_t n_traces_ = 0;
+};
+
+}  // namespace ordermoe::cli

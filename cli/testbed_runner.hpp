@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "bench/experiments/testbed/page.hpp"
+#include "cli/testbed_measure.hpp"
+
+/// Runs experiments into a folder, from where it was interrupted.
+namespace ordermoe::cli {
+
+struct testbed_request {
+  std::filesystem::path folder;
+  std::vector<const experiments::testbed::experiment*> experiments;
+  experiments::testbed::scale how_much = experiments::testbed::scale::whole;
+  std::uint64_t first_seed = 11, seeds = 5;
+  std::size_t at_once = 1;  ///< Points that are measured at the same time; no row depends on it.
+  experiments::testbed::settings settings;
+};
+
+/// Measures every point that the folder lacks, and writes the files of each experiment that has it as soon as it is measured.
+/// What one experiment measured is not measured again for another. Gives the rows of every experiment that the folder has,
+/// in the table's order. Errors: those of claim_folder, read_rows, write_rows and testbed_bench; interrupted.
+result<std::vector<experiments::testbed::measured_experiment>> run_experiments(
+    const testbed_request& asked, testbed_bench& bench);
+
+}  // namespace ordermoe::cli

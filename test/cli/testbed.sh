@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Experiments as users run them: what is killed goes on to the same bytes, and what does not belong together is refused.
+# testbed.sh ORDERMOE DATA
+set -uo pipefail
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
+begin "$1" "$2"
+
+small=(--model "$model" --quick --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1)
+thresholds() { "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 "$@"; }
+
+expect "unknown experiments are refused" 2 'tresholds' "$ordermoe" testbed tresholds --out x
+expect "a folder is needed" 2 '--out is required' "$ordermoe" testbed thresholds --model "$model"
+expect "no seeds are refused" 2 '--seeds: found' thresholds --seeds 0 --out x
+expect "an SLA that is no number is refused" 2 '--sla-ms: found' thresholds --sla-ms soon --out x
+expect "a file is no folder" 1 'settings.json|folder' thresholds --out "$model/config.json"
+[[ ! -e x ]] || fail "refused commands leave a folder"
+
+# Killed at any time: here as soon as a row is there.
+expect "an experiment" 0 '^\| paper 7 % \| by layer \|' thresholds --out whole
+"$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --at-once 1 --out killed >/dev/null 2>&1 &
+others+=($!)
+eventually test -s killed/thresholds.csv || fail "no row within a minute"
+expect "a folder is one process at a time" 2 'killed: found another process' thresholds --out killed
+kill -9 "${others[-1]}" 2>/dev/null
+wait "${others[-1]}" 2>/dev/null
+n_rows=$(wc -l <killed/thresholds.csv)
+((n_rows < 25)) || fail "all rows were there before it was killed: $n_rows"
+expect "a killed experiment goes on" 0 '^\| paper 7 % \| 0\.9 \|' thresholds --out killed
+for file in thresholds.csv thresholds.json settings.json; do
+  cmp -s "whole/$file" "killed/$file" || fail "what was interrupted has another $file"
+done
+[[ $(wc -l <whole/thresholds.csv) -eq 25 ]] || fail "expected 24 rows, found $(wc -l <whole/thresholds.csv) lines"
+head -n 1 whole/thresholds.csv | grep -q '^settings,strategy,budget_percent,' || fail "the CSV has other columns"
+[[ -z $(find whole -name '.trace*') ]] || fail "traces are left behind"
+
+cp -r whole before
+expect "nothing is measured again" 0 'Fig\. 8, paper' thresholds --out whole
+diff -r whole before >/dev/null || fail "running again changed files"
+expect "other settings are refused by name" 2 'whole/settings.json: requests: found 2, expected 3.*another name' "$ordermoe" testbed thresholds \
+  --model "$model" --quick --requests 3 --max-new-tokens 2 --scored-tokens 64 --problems 1 --out whole
+expect "and so is the whole in a quick folder" 2 'settings.json: quick: found true, expected false' \
+  "$ordermoe" testbed thresholds --model "$model" --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --out whole
+sed -i '3s/measured/guessed/' whole/thresholds.csv
+expect "a changed row is refused with its line" 2 'thresholds.csv:3: column status' thresholds --out whole
+expect "JSON has rows and claims" 0 '"claims"' thresholds --out killed --json
+
+# Points of one experiment that another one has are taken from there.
+expect "a page" 0 'report\.html' "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --out killed
+python3 - killed/report.html <<'P' || fail "the page is no HTML that is closed"
+import html.parser, sys
+class page(html.parser.HTMLParser):
+    void = {"meta", "link", "br", "hr", "img", "input"}
+    def __init__(self):
+        super().__init__()
+        self.open = []
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.void: self.open.append(tag)
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, (tag, self.open[-3:], self.getpos())
+        self.open.pop()
+reader = page()
+reader.feed(open(sys.argv[1]).read())
+assert not reader.open, reader.open
+P
+if command -v gnuplot >/dev/null; then
+  [[ -s killed/thresholds.svg && -s killed/thresholds.png ]] || fail "no figures"
+  grep -q '<svg' killed/report.html || fail "no figure on the page"
+else
+  echo "gnuplot is not there: figures are not looked at"
+fi
+mkdir empty
+expect "without gnuplot there are rows all the same" 0 'gnuplot is not there' \
+  env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --out killed
+
+((failures == 0)) || exit 1
+echo "experiments go on"
