@@ -147,13 +147,15 @@ result<void> run(const experiment_options& options) {
   testbed_bench bench(options.world, options.load, asked.folder);
   if (auto opened = bench.open(); !opened) return opened;
   asked.settings = settings_of(options, bench.stored());
-  const auto all = run_experiments(asked, bench);
-  if (!all) return all.error();
-  if (auto written = write_page(asked, *all); !written) return written;
+  const auto outcome = run_experiments(asked, bench);
+  if (!outcome) return outcome.error();
+  const auto& all = outcome->experiments;
+  if (auto written = write_page(asked, all); !written) return written;
   if (options.world.json)
-    print_json(asked, *all);
+    print_json(asked, all);
   else
-    print_text(asked, *all);
+    print_text(asked, all);
+  if (outcome->problem) return *outcome->problem;
   return {};
 }
 

@@ -111,9 +111,10 @@ class crew {
       for (std::size_t i = 1; i < n; ++i) workers.emplace_back([this, i] { work_on(jobs_[i]); });
       work_on(jobs_[0]);
     }
-    if (problem_) return *problem_;
+    if (unwritten_) return *unwritten_;
     return {};
   }
+  const std::optional<error>& unmeasured() const { return unmeasured_; }
 
  private:
   void work_on(job& own) {
@@ -125,14 +126,13 @@ class crew {
                                tb::variant_name(what), what.seed));
       const auto measured = bench_.measure(what, own);
       const std::lock_guard guard(mutex_);
-      result<void> kept;
-      if (measured)
-        kept = rows_.take(*measured);
-      else
-        kept =
-            at(fmt::format("cluster {}, {}", what.seed, tb::variant_name(what)), measured.error());
-      if (!kept) {
-        if (!problem_) problem_ = kept.error();
+      if (!measured && own.stopped()) return;
+      if (!measured) {
+        if (!unmeasured_)
+          unmeasured_ = at(fmt::format("cluster {}, {}", what.seed, tb::variant_name(what)),
+                           measured.error());
+      } else if (auto kept = rows_.take(*measured); !kept) {
+        unwritten_ = kept.error();
         for (auto& each : jobs_) each.stop();
         return;
       }
@@ -159,7 +159,7 @@ class crew {
   std::deque<job> jobs_;
   std::atomic<std::size_t> next_{0}, n_done_{0};
   std::mutex mutex_;
-  std::optional<error> problem_;
+  std::optional<error> unmeasured_, unwritten_;
 };
 
 /// Of a process that was killed.
@@ -173,8 +173,7 @@ void remove_traces(const std::filesystem::path& folder) {
 
 }  // namespace
 
-result<std::vector<tb::measured_experiment>> run_experiments(const testbed_request& asked,
-                                                             testbed_bench& bench) {
+result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_bench& bench) {
   if (auto ours = tb::claim_folder(asked.folder, asked.settings); !ours) return ours.error();
   const auto lock = tb::folder_lock::take(asked.folder);
   if (!lock) return lock.error();
@@ -183,20 +182,20 @@ result<std::vector<tb::measured_experiment>> run_experiments(const testbed_reque
   if (auto done = rows.read(); !done) return done.error();
   auto left = rows.missing();
   if (!left) return left.error();
-  if (left->empty()) return rows.all();
+  if (left->empty()) return testbed_outcome{rows.all(), {}};
   // Those whose plan another one's search makes come behind all that search.
   std::ranges::stable_partition(*left, [](const tb::point& what) { return !what.horizon; });
   for (const auto& what : *left)
     if (auto opened = bench.open(what.kept); !opened) return opened.error();
   const progress_display shown;
-  auto done = crew(std::move(*left), bench, rows).run(asked.at_once);
-  if (!done && stop_requested())
+  crew workers(std::move(*left), bench, rows);
+  if (auto done = workers.run(asked.at_once); !done) return done.error();
+  if (stop_requested())
     return error{errc::interrupted,
                  fmt::format("interrupted; {} holds what was measured: the same command goes on "
                              "from there",
                              asked.folder.string())};
-  if (!done) return done.error();
-  return rows.all();
+  return testbed_outcome{rows.all(), workers.unmeasured()};
 }
 
 }  // namespace ordermoe::cli

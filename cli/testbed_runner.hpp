@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "bench/experiments/testbed/page.hpp"
@@ -18,10 +19,16 @@ struct testbed_request {
   experiments::testbed::settings settings;
 };
 
+struct testbed_outcome {
+  /// Every experiment that the folder has, in the table's order.
+  std::vector<experiments::testbed::measured_experiment> experiments;
+  std::optional<error>
+      problem;  ///< The first of the points that could not be measured; they have no rows.
+};
+
 /// Measures every point that the folder lacks, and writes the files of each experiment that has it as soon as it is measured.
-/// What one experiment measured is not measured again for another. Gives the rows of every experiment that the folder has,
-/// in the table's order. Errors: those of claim_folder, read_rows, write_rows and testbed_bench; interrupted.
-result<std::vector<experiments::testbed::measured_experiment>> run_experiments(
-    const testbed_request& asked, testbed_bench& bench);
+/// What one experiment measured is not measured again for another. A point that cannot be measured keeps no other from it.
+/// Errors: those of claim_folder, folder_lock, read_rows, write_rows and testbed_bench::open; interrupted.
+result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_bench& bench);
 
 }  // namespace ordermoe::cli

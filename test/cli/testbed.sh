@@ -23,6 +23,15 @@ eventually test -s killed/thresholds.csv || fail "no row within a minute"
 expect "a folder is one process at a time" 2 'killed: found another process' thresholds --out killed
 kill -9 "${others[-1]}" 2>/dev/null
 wait "${others[-1]}" 2>/dev/null
+# An interrupt is told, and is no loss either.
+n_rows=$(wc -l <killed/thresholds.csv)
+"$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --at-once 1 --out killed >told 2>&1 &
+others+=($!)
+has_more() { [[ $(wc -l <killed/thresholds.csv) -gt $n_rows ]]; }
+eventually has_more || fail "no further row within a minute"
+kill -TERM "${others[-1]}"
+wait "${others[-1]}" && fail "an interrupted experiment ends as if it were done"
+grep -q 'interrupted; killed holds what was measured: the same command goes on' told || fail "an interrupt is told as: $(<told)"
 n_rows=$(wc -l <killed/thresholds.csv)
 ((n_rows < 25)) || fail "all rows were there before it was killed: $n_rows"
 expect "a killed experiment goes on" 0 '^\| paper 7 % \| 0\.9 \|' thresholds --out killed
