@@ -57,12 +57,13 @@ struct drawing {
 
 /// Where a panel ends: what is far beyond the others is cut, and its number stands there.
 double end_of(const cells& all, metric column) {
-  std::vector<double> medians;
+  std::vector<double> highs;
   for (const auto& one : all)
-    if (const auto value = one[column]) medians.push_back(value->high);
-  const auto most = *std::ranges::max_element(medians);
-  const auto usual = 3 * median(medians);
-  return most > usual && usual > 0 ? usual : 1.05 * most;
+    if (const auto value = one[column]) highs.push_back(value->high);
+  std::sort(highs.begin(), highs.end());
+  // What four of five stay below, and half of it again.
+  const auto usual = 1.5 * highs[highs.size() * 4 / 5];
+  return highs.back() > usual && usual > 0 ? usual : 1.05 * highs.back();
 }
 
 /// Below 0 where a value is.
@@ -89,12 +90,14 @@ std::string bar_lines(const cells& all, metric column, double end) {
     const auto at = all.size() - place++;
     const auto value = one[column];
     if (!value)
-      lines +=
-          fmt::format("{} {} NaN NaN NaN \"\"\n", plot_string(one.series + " (infeasible)"), at);
-    else
       lines += fmt::format(
-          "{} {} {} {}\n", plot_string(one.series), at, numbers(*value),
-          plot_string(value->median > end ? fmt::format("{:.3g}", value->median) : std::string()));
+          "{} {} NaN NaN NaN \"\"\n",
+          plot_string(one.series + (one.n_infeasible() == one.rows.size() ? " (infeasible)" : "")),
+          at);
+    else
+      lines += fmt::format("{} {} {} {}\n", plot_string(one.series), at, numbers(*value),
+                           plot_string(value->median > end ? shown(interval{value->median, 0, 0, 1})
+                                                           : std::string()));
   }
   return lines;
 }
