@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 
 namespace ordermoe::actors {
 
@@ -23,13 +22,14 @@ class work_limit {
     const std::chrono::nanoseconds half(most_ns / 2);
     if (std::chrono::steady_clock::now() - began_ < half) return false;
     const auto now_ns = processor_ns();
-    if (!halfway_ns_) halfway_ns_ = now_ns;
-    return now_ns - *halfway_ns_ >= half.count();
+    if (halfway_ns_ < 0) halfway_ns_ = now_ns;
+    return now_ns - halfway_ns_ >= half.count();
   }
 
  private:
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  std::optional<std::int64_t> halfway_ns_;  ///< Processor time when half of the time had passed.
+  std::int64_t halfway_ns_ =
+      -1;  ///< Processor time when half of the time had passed; below 0: it has not.
 };
 
 }  // namespace ordermoe::actors

@@ -30,10 +30,6 @@ constexpr std::size_t most_list_bytes = std::size_t{64} << 20;
 constexpr const char* whole_end = ".safetensors";
 constexpr const char* coming_end = ".coming";
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// Null where the checkpoint has none of that name.
 void add(const checkpoint& source, const std::string& name, std::vector<const tensor_view*>& into) {
   if (const auto* view = source.find(name)) into.push_back(view);
