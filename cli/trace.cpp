@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "cli/trace_gap.hpp"
 #include "trace/merge.hpp"
 #include "trace/verify.hpp"
 
@@ -58,6 +59,7 @@ void add_trace(CLI::App& app) {
   auto& parent = *app.add_subcommand("trace", "Work with traces");
   parent.require_subcommand(1);
   add_merge(parent);
+  add_trace_gap(parent);
   auto& command =
       *parent.add_subcommand("verify", "Check every constraint and every decision of a trace");
   auto file = std::make_shared<std::string>();

@@ -64,6 +64,9 @@ expect "a run without a cluster says what is missing" 2 'cluster' "$ordermoe" ru
 expect "an emulated run answers and leaves a trace" 0 '"strategies"' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl \
   --strategy layer-shards --max-new-tokens 8 --trace trace.jsonl --json
 expect "the trace holds" 0 'valid' "$ordermoe" trace verify trace.jsonl
+expect "a pipeline has nothing to choose" 0 'looking ahead changes nothing in' "$ordermoe" trace gap trace.jsonl
+expect "the gap of a trace as JSON" 0 '"worst_gap_percent": ' "$ordermoe" trace gap trace.jsonl --json
+expect "no labels are too few" 2 "found '0'" "$ordermoe" trace gap trace.jsonl --labels 0
 sed '5d' trace.jsonl >shorter.jsonl
 expect "a trace with a line removed is refused" 2 'shorter.jsonl' "$ordermoe" trace verify shorter.jsonl
 expect "a plan changes while requests run" 0 'plan 2 \(order\): asked at 100.0 ms' "$ordermoe" run --model "$model" --cluster "$cluster" \
@@ -278,6 +281,7 @@ few_threads() { (ulimit -v 6000000; "$@"); }
 expect "too many threads are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 1024 --max-new-tokens 1
 expect "too many threads of all servers are an error" 1 'gives [0-9]+ threads, expected' few_threads "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode local --cluster "$cluster" --strategy exact --threads 1024 --max-new-tokens 1
 expect "a folder is no trace" 2 'is a folder' "$ordermoe" trace verify own
+expect "nor has it a gap" 2 'is a folder' "$ordermoe" trace gap own
 expect "inspect says what it counts in" 0 'own$' "$ordermoe" model inspect --model "$model" --cluster "$cluster"
 
 # A trace goes where its name leads, and replaces neither links nor pipes.
