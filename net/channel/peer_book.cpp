@@ -268,8 +268,9 @@ void peer_book::dispatch(const peer_ptr& of) {
     of->dispatches = false;
     if (of->link) events = of->link->take_events();
   }
-  bool cut = false, down = false;
+  bool up = false, cut = false, down = false;
   for (const auto& event : events) {
+    up |= event.kind == session_event::what::up;
     cut |= event.kind == session_event::what::cut;
     down |= event.kind == session_event::what::down;
     if (event.kind == session_event::what::up || event.kind == session_event::what::resumed)
@@ -278,9 +279,17 @@ void peer_book::dispatch(const peer_ptr& of) {
   std::erase_if(events, [&](const session_event& each) { return is_stale(*of, each); });
   if (events.empty()) return;
   tell_user(*of, std::move(events));
+  // It was dismissed while it introduced itself.
+  if (of->joins && up && !down && is_absent(of->spec.name))
+    return give_up(of, "it is no member of the cluster any more");
   // Nothing of a client outlives its connection.
   if (of->is_client && cut && !down) return give_up(of, "its connection is closed");
   if (of->is_client && down) forget(of);
+}
+
+bool peer_book::is_absent(std::string_view name) const {
+  return std::ranges::any_of(
+      members_, [&](const peer_ptr& each) { return each->spec.name == name && each->spec.absent; });
 }
 
 void peer_book::dispatch_later(const peer_ptr& of) {

@@ -285,11 +285,14 @@ BOOST_AUTO_TEST_CASE(who_is_no_member_is_let_in_once_it_is_added_and_not_when_it
   another.start(std::move(options));
   BOOST_REQUIRE(eventually([&] { return another.is_up(); }));
   member.admit(false);
-  BOOST_CHECK(eventually([&] {
+  std::string heard;
+  const bool is_told = eventually([&] {
+    heard.clear();
     for (const auto& each : another.events(net::session_event::what::down))
-      if (says(each.text, "no member")) return true;
-    return false;
-  }));
+      heard += each.text + "; ";
+    return says(heard, "no member");
+  });
+  BOOST_CHECK_MESSAGE(is_told, "it heard: " << heard);
 }
 
 BOOST_AUTO_TEST_CASE(whoever_is_no_node_does_not_join) {
