@@ -69,7 +69,9 @@ struct peer {
   bool joins = false;  ///< A client that is a node of the list (dial_purpose).
   bool dials = false;  ///< This end dials.
   std::array<dialling, n_streams> dialled;
-  told_reasons told;  ///< Why it was refused; of the connections' thread alone.
+  told_reasons told;  ///< Why it was refused; of the connections' thread alone, as the next.
+  std::string
+      given_up;  ///< Of a client: why its session ends as soon as it begins; empty: it does not.
 
   reader_first mutex;  ///< Of everything below.
   std::optional<session> link;

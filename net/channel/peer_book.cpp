@@ -279,17 +279,10 @@ void peer_book::dispatch(const peer_ptr& of) {
   std::erase_if(events, [&](const session_event& each) { return is_stale(*of, each); });
   if (events.empty()) return;
   tell_user(*of, std::move(events));
-  // It was dismissed while it introduced itself.
-  if (of->joins && up && !down && is_absent(of->spec.name))
-    return give_up(of, "it is no member of the cluster any more");
+  if (up && !down && !of->given_up.empty()) return give_up(of, of->given_up);
   // Nothing of a client outlives its connection.
   if (of->is_client && cut && !down) return give_up(of, "its connection is closed");
   if (of->is_client && down) forget(of);
-}
-
-bool peer_book::is_absent(std::string_view name) const {
-  return std::ranges::any_of(
-      members_, [&](const peer_ptr& each) { return each->spec.name == name && each->spec.absent; });
 }
 
 void peer_book::dispatch_later(const peer_ptr& of) {
@@ -300,6 +293,8 @@ void peer_book::dispatch_later(const peer_ptr& of) {
 void peer_book::give_up(const peer_ptr& of, const std::string& why) {
   {
     const auto lock = hold(*of);
+    // A client that still introduces itself has no session yet that could end.
+    if (of->is_client && of->link && of->link->now_in() == session::phase::away) of->given_up = why;
     if (of->link) of->link->leave(why);
     write_all(of);
   }

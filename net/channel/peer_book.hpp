@@ -64,8 +64,6 @@ class peer_book final : public connections_user {
   void rest();
   /// What the session has to tell, with its lock not held.
   void dispatch(const peer_ptr& of);
-  /// Of the member list, and no member for now.
-  bool is_absent(std::string_view name) const;
   /// Lock held. Once, however much is sent until then.
   void dispatch_later(const peer_ptr& of);
   void give_up(const peer_ptr& of, const std::string& why);

@@ -69,9 +69,7 @@ class row_fronts {
   bool may_stay(const slot_place& place) const {
     return !place.at_token_alone || place.server == from_;
   }
-  bool is_open(const slot_place& place) const {
-    return room_[place.server] > 0 && may_stay(place);
-  }
+  bool is_open(const slot_place& place) const { return room_[place.server] > 0 && may_stay(place); }
   void list_times(const row_choices& row);
   loss_units bound_slots(const row_choices& row);
   void place_slot(const row_choices& row, std::size_t slot, loss_units so_far);

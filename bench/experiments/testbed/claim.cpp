@@ -203,7 +203,10 @@ judgement judge(const claim& about, std::string_view subject, const std::vector<
   made.value = over_clusters(found);
   if (!made.value) return made;
   made.ordering = verdict_of(about, *made.value);
-  made.why = made.ordering == verdict::agrees ? about.why_so : about.why_not;
+  if (made.ordering == verdict::agrees) made.why = about.why_so;
+  if (made.ordering == verdict::disagrees) made.why = about.why_not;
+  if (made.ordering == verdict::undecided)
+    made.why = "The interval lies on both sides, or too near to tell.";
   if (about.published) {
     constexpr double near = 0.1;
     const auto p = *about.published;

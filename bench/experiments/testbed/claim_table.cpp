@@ -1,6 +1,6 @@
 #include "bench/experiments/testbed/claim.hpp"
 
-/// The paper's findings in our words, and why they hold here or do not.
+/// The paper's findings in our words, and what likely makes them hold here or not.
 namespace ordermoe::experiments::testbed {
 
 namespace {

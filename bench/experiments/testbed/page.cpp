@@ -89,9 +89,10 @@ std::string claims_html(const std::vector<judgement>& found) {
       "value itself, as the finding says; absolute times and bytes of other hardware are not "
       "compared. <b>agrees</b>: the whole interval is on the side that the paper says, by one per "
       "cent where two are compared; <b>undecided</b>: the interval is on both sides or too near; "
-      "<b>near</b>: the paper's number is in the interval or within a tenth.</p>\n"
+      "<b>near</b>: the paper's number is in the interval or within a tenth. Why is what the "
+      "methods' rules make likely, and was not measured.</p>\n"
       "<div class=\"wide\"><table>\n<thead><tr><th>figure</th><th>finding</th><th>judged</th>"
-      "<th>the paper's</th><th>measured</th><th>order</th><th>number</th><th>why</th></tr>"
+      "<th>the paper's</th><th>measured</th><th>order</th><th>number</th><th>likely why</th></tr>"
       "</thead>\n<tbody>\n";
   for (const auto& one : found) {
     const auto* near = !one.number_agrees ? "-" : *one.number_agrees ? "near" : "not near";

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -11,34 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "config/loss_units.hpp"
 #include "planning/cost_model.hpp"
+#include "trace/fields.hpp"
 
 namespace ordermoe::experiments::testbed {
 
 namespace {
-
-/// The number behind `"name":` in a line of a trace, whose names stand once each and in order.
-class number_scanner {
- public:
-  explicit number_scanner(std::string_view line) : rest_(line) {}
-  std::int64_t next(std::string_view name) {
-    const auto at = rest_.find(name);
-    std::int64_t value = 0;
-    if (at == std::string_view::npos) {
-      failed_ = true;
-      return 0;
-    }
-    rest_.remove_prefix(at + name.size());
-    const auto read = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
-    if (read.ec != std::errc()) failed_ = true;
-    return value;
-  }
-  bool failed() const { return failed_; }
-
- private:
-  std::string_view rest_;
-  bool failed_ = false;
-};
 
 struct executed {
   std::size_t expert = 0, executor = 0;
@@ -147,14 +125,14 @@ class path_reader {
   path_reader(token_times& times, std::size_t n_layers) : times_(times), n_layers_(n_layers) {}
 
   bool read(std::string_view line) {
-    if (line.starts_with(R"({"type":"request")")) {
-      number_scanner numbers(line);
-      const auto request = numbers.next(R"("request":)");
-      requests_[request].prompt_tokens =
-          static_cast<std::size_t>(numbers.next(R"("prompt_tokens":)"));
-      return !numbers.failed();
-    }
-    return !line.starts_with(R"({"type":"slot")") || read_slot(line);
+    const auto type = trace::line_type(line);
+    if (type == "slot") return read_slot(line);
+    if (type != "request") return true;
+    trace::line_fields fields(line);
+    const auto request = fields.integer<std::uint64_t>("request");
+    fields.integer<std::uint32_t>("access");
+    requests_[request].prompt_tokens = fields.integer<std::uint32_t>("prompt_tokens", 1);
+    return !fields.failed();
   }
 
   void finish() {
@@ -163,25 +141,33 @@ class path_reader {
 
  private:
   bool read_slot(std::string_view line) {
-    number_scanner numbers(line);
-    auto& path = requests_[numbers.next(R"("request":)")];
+    trace::line_fields fields(line);
+    auto& path = requests_[fields.integer<std::uint64_t>("request")];
+    fields.integer<std::uint32_t>("attempt");
+    fields.integer<std::uint32_t>("first");
     decision made;
-    made.position = static_cast<std::size_t>(numbers.next(R"("position":)"));
-    if (!numbers.failed() && made.position < path.prompt_tokens) return true;
-    made.layer = static_cast<std::size_t>(numbers.next(R"("layer":)"));
-    const auto slot = numbers.next(R"("slot":)");
-    made.server = static_cast<std::size_t>(numbers.next(R"("server":)"));
-    made.residence = static_cast<std::size_t>(numbers.next(R"("residence":)"));
+    made.position = fields.integer<std::uint32_t>("position");
+    if (!fields.failed() && made.position < path.prompt_tokens) return true;
+    made.layer = fields.integer<std::uint32_t>("layer");
+    const auto slot = fields.integer<std::uint32_t>("slot");
+    fields.integer<std::uint32_t>("access");
+    made.server = fields.integer<std::uint32_t>("server");
+    made.residence = fields.integer<std::uint32_t>("residence");
+    fields.integer<std::uint32_t>("target");
+    fields.number("gate");
     executed ran;
-    ran.expert = static_cast<std::size_t>(numbers.next(R"("expert":)"));
-    ran.executor = static_cast<std::size_t>(numbers.next(R"("executor":)"));
-    made.time_ns = numbers.next(R"("time_ns":)");
-    if (numbers.failed()) return false;
+    ran.expert = fields.integer<std::uint32_t>("expert");
+    ran.executor = fields.integer<std::uint32_t>("executor");
+    const bool is_left_out = fields.word("kind") == "left_out";
+    for (const auto* loss : {"loss", "allowance_left", "pool_left"})
+      fields.integer<loss_units>(loss);
+    fields.integer<std::uint64_t>("snapshot");
+    made.time_ns = fields.amount("time_ns");
+    if (fields.failed()) return false;
     if (slot == 0) {
       close(path);
       path.open = std::move(made);
     }
-    const bool is_left_out = line.find(R"("kind":"left_out")") != std::string_view::npos;
     if (path.open && !is_left_out) path.open->slots.push_back(ran);
     return true;
   }
@@ -196,7 +182,7 @@ class path_reader {
 
   token_times& times_;
   std::size_t n_layers_;
-  std::map<std::int64_t, request_path> requests_;
+  std::map<std::uint64_t, request_path> requests_;
 };
 
 }  // namespace

@@ -143,6 +143,10 @@ BOOST_AUTO_TEST_CASE(another_process_with_the_same_name_and_boot_waits_until_the
 BOOST_AUTO_TEST_CASE(who_does_not_use_up_what_comes_gets_no_more_than_the_credit) {
   test::who_does_not_use_up_what_comes_gets_no_more_than_the_credit(*this);
 }
+BOOST_AUTO_TEST_CASE(a_client_that_is_left_before_it_introduced_itself_is_told_so) {
+  test::a_client_that_is_left_before_it_introduced_itself_is_told_so(*this);
+}
+
 BOOST_AUTO_TEST_CASE(a_client_comes_is_told_sends_and_leaves) {
   test::a_client_comes_is_told_sends_and_leaves(*this);
 }

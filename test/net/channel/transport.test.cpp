@@ -399,6 +399,10 @@ BOOST_AUTO_TEST_CASE(who_is_revoked_is_out_within_5_s_and_in_again_with_another_
   test::who_is_revoked_is_out_within_5_s_and_in_again_with_another_certificate(*this);
 }
 
+BOOST_AUTO_TEST_CASE(a_client_that_is_left_before_it_introduced_itself_is_told_so) {
+  test::a_client_that_is_left_before_it_introduced_itself_is_told_so(*this);
+}
+
 BOOST_AUTO_TEST_CASE(a_client_that_is_revoked_is_gone_at_once) {
   test::a_client_that_is_revoked_is_gone_at_once(*this);
 }

@@ -694,6 +694,17 @@ inline void who_is_revoked_is_out_within_5_s_and_in_again_with_another_certifica
   BOOST_TEST(ends.a.send(0, lane::token, 1, 0));
 }
 
+inline void a_client_that_is_left_before_it_introduced_itself_is_told_so(const some_nodes& with) {
+  transport_end a, ann;
+  auto options = with.node("a", {});
+  options.takes_clients = true;
+  a.leaves_clients = "nobody is let in";
+  a.start(std::move(options));
+  ann.start(with.client("ann", {"", a.at()}));
+  BOOST_TEST(ann.wait_for(what::down));
+  BOOST_TEST(has(ann.now().last(what::down), "nobody is let in"));
+}
+
 inline void a_client_that_is_revoked_is_gone_at_once(const some_nodes& with) {
   transport_end a, ann, ben;
   auto options = with.node("a", {});

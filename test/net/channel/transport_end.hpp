@@ -107,6 +107,8 @@ class transport_end final : public net::transport_user {
     if (transport_) transport_->stop();
   }
   net::transport& net() { return *transport_; }
+  /// Why every client that comes is left at once; null: none is. Set before any comes.
+  const char* leaves_clients = nullptr;
   net::address at() { return transport_->listens_at().front(); }
 
   bool send(net::peer_id to, net::lane of, std::uint64_t sender, std::uint32_t i) {
@@ -177,6 +179,7 @@ class transport_end final : public net::transport_user {
     const std::lock_guard lock(mutex_);
     state_.clients.emplace_back(id, who);
     changed_.notify_all();
+    if (leaves_clients) transport_->leave(id, leaves_clients);
   }
   void problem(const std::string& who, const error& why) override {
     const std::lock_guard lock(mutex_);
