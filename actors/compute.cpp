@@ -237,7 +237,7 @@ compute_actor spawn_compute(caf::actor_system& system,
         if (!thread)
           state.emulated.emplace(
               virtual_device{device(context->models[id]),
-                             batch_queue(context->shape(), batch_order::as_they_came), nullptr, 0});
+                             batch_queue(context->shape()), nullptr, 0});
         return {
             // CAF tries one after the other, so the most frequent come first.
             [&state](batch_done& done) {

@@ -65,11 +65,13 @@ void add_cluster(CLI::App& app) {
   command.add_option("--sites", options->draw.n_sites, "Servers of a site are close; 0: no sites")
       ->check(whole_from(0, max_servers))
       ->capture_default_str();
-  command
-      .add_option("--memory-ratio", options->draw.memory_ratio,
-                  "Expert memory over one replica of the model's experts")
-      ->check(number_from(0.01, 1000))
-      ->capture_default_str();
+  auto* ratio = command
+                    .add_option("--memory-ratio", options->draw.memory_ratio,
+                                "Expert memory over one replica of the model's experts")
+                    ->check(number_from(0.01, 1000))
+                    ->capture_default_str();
+  command.add_flag("--memory-as-drawn", options->draw.memory_as_drawn, memory_as_drawn_help)
+      ->excludes(ratio);
   command.add_option("--costs", options->costs, "Cost profile that says what an expert weighs")
       ->check(CLI::IsMember(cost_profile_names()))
       ->capture_default_str();

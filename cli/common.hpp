@@ -64,6 +64,8 @@ int run_command_line(CLI::App& app, int argc, char** argv);
 /// What an option's value is called where it names a file or a folder: shells complete by it.
 inline constexpr const char* file_value = "FILE";
 inline constexpr const char* folder_value = "FOLDER";
+inline constexpr const char* memory_as_drawn_help =
+    "Servers have 12 to 48 GB as drawn, whatever the model weighs, instead of a ratio";
 
 /// A finite number from low to high; NaN and what only begins with a number are refused.
 CLI::Validator number_from(double low, double high);

@@ -7,18 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/experiments/increase.hpp"
 #include "config/error.hpp"
 
 /// What `testbed frontier` keeps of each strategy on each cluster: the numbers of its table, and the
 /// file from which an interrupted run goes on.
 namespace ordermoe::cli {
-
-/// Perplexity increase over `exact` in per cent with its paired 95 % interval, from the losses of
-/// the same tokens.
-struct paired_increase {
-  double percent = 0, low = 0, high = 0;
-  friend bool operator==(const paired_increase&, const paired_increase&) = default;
-};
 
 /// One strategy on one cluster.
 struct measurement {
@@ -29,7 +23,8 @@ struct measurement {
   double latency_ms = 0, tpot_ms = 0, ttft_ms = 0;  ///< Means over the requests.
   double megabytes = 0;                             ///< Charged, for 1,000 tokens.
   double perplexity = 0;
-  std::optional<paired_increase> increase;  ///< Empty where `exact` is infeasible.
+  std::optional<experiments::paired_increase>
+      increase;  ///< Over `exact`; empty where that is infeasible.
   std::optional<double> exact_match, budget_spent_ratio;
   std::string whole_model;      ///< Precision that the planner gave all experts.
   double plan_estimate_ms = 0;  ///< The planner's own estimate of one decoded token.

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -27,7 +26,13 @@ struct frontier_options {
   comparison_options load;
   std::uint64_t seeds = 10, first_seed = 1;
   double memory_ratio = 2;
+  bool memory_as_drawn = false;
   bool goes_on = false;
+
+  std::string memory() const {
+    return memory_as_drawn ? "12 to 48 GB a server"
+                           : fmt::format("memory ratio {:g}", memory_ratio);
+  }
 };
 
 struct point {
@@ -35,25 +40,55 @@ struct point {
   double percent;  ///< Negative: unbounded.
 };
 
-constexpr point points[] = {{"exact", 0},          {"layer-shards", 0},
-                            {"shard-chains", 0},   {"parallax", 0},
-                            {"prism", 0},          {"edge-llm", 0},
-                            {"offload", 0},        {"random", 0},
-                            {"popularity", 0},     {"similarity", 0},
-                            {"local-only", 7},     {"local-skip", 0},
-                            {"local-tuned", 1},    {"local-tuned", 7},
-                            {"drop", 1},           {"drop", 7},
-                            {"drop", -1},          {"wdmoe", 1},
-                            {"wdmoe", 7},          {"static-pruning", 1},
-                            {"static-pruning", 7}, {"static-pruning", -1},
-                            {"moe2", 1},           {"moe2", 7},
-                            {"moe2", -1},          {"router-restricted", 0},
-                            {"router-ledger", 1},  {"router-ledger", 7},
-                            {"paper", 0},          {"paper", 1},
-                            {"paper", 7},          {"paper", -1},
-                            {"ordermoe", 0},       {"ordermoe", 0.5},
-                            {"ordermoe", 1},       {"ordermoe", 3},
-                            {"ordermoe", 7},       {"ordermoe", 20},
+constexpr point points[] = {{"exact", 0},
+                            {"layer-shards", 0},
+                            {"shard-chains", 0},
+                            {"parallax", 0},
+                            {"prism", 0},
+                            {"edge-llm", 0},
+                            {"offload", 0},
+                            {"random", 0},
+                            {"popularity", 0},
+                            {"similarity", 0},
+                            {"local-only", 7},
+                            {"local-skip", 0},
+                            {"local-tuned", 1},
+                            {"local-tuned", 3},
+                            {"local-tuned", 7},
+                            {"drop", 1},
+                            {"drop", 3},
+                            {"drop", 7},
+                            {"drop", -1},
+                            {"wdmoe", 1},
+                            {"wdmoe", 3},
+                            {"wdmoe", 7},
+                            {"static-pruning", 1},
+                            {"static-pruning", 3},
+                            {"static-pruning", 7},
+                            {"static-pruning", -1},
+                            {"moe2", 1},
+                            {"moe2", 3},
+                            {"moe2", 7},
+                            {"moe2", -1},
+                            {"router-restricted", 0},
+                            {"router-ledger", 1},
+                            {"router-ledger", 3},
+                            {"router-ledger", 7},
+                            {"paper", 0},
+                            {"paper", 1},
+                            {"paper", 3},
+                            {"paper", 7},
+                            {"paper", -1},
+                            {"paper-in-place", 0},
+                            {"paper-in-place", 1},
+                            {"paper-in-place", 3},
+                            {"paper-in-place", 7},
+                            {"ordermoe", 0},
+                            {"ordermoe", 0.5},
+                            {"ordermoe", 1},
+                            {"ordermoe", 3},
+                            {"ordermoe", 7},
+                            {"ordermoe", 20},
                             {"ordermoe", -1}};
 
 /// Behind the strategy's name.
@@ -95,17 +130,6 @@ result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
   return wanted;
 }
 
-/// The perplexity increase of the losses of the same tokens.
-paired_increase compare(const std::vector<double>& losses, const std::vector<double>& exact) {
-  const auto n = static_cast<double>(losses.size());
-  double mean = 0, square = 0;
-  for (std::size_t i = 0; i < losses.size(); ++i) mean += (losses[i] - exact[i]) / n;
-  for (std::size_t i = 0; i < losses.size(); ++i)
-    square += std::pow(losses[i] - exact[i] - mean, 2);
-  const auto half = 1.96 * std::sqrt(square / (n - 1) / n);
-  return {100 * std::expm1(mean), 100 * std::expm1(mean - half), 100 * std::expm1(mean + half)};
-}
-
 // ------------------------------------------------------------------------------------ measuring
 
 /// A cluster of drawn servers with the memory that the model as stored is to have: the same servers
@@ -118,11 +142,12 @@ cluster draw(const frontier_options& options, const setup::world& loaded,
   draw.n_layers = loaded.profile.n_layers;
   draw.n_experts = loaded.profile.n_experts;
   draw.memory_ratio = options.memory_ratio;
+  draw.memory_as_drawn = options.memory_as_drawn;
   return draw_cluster(draw);
 }
 
-measurement measured(std::uint64_t seed, const point& p, const strategy_report& r,
-                     const std::optional<strategy_report>& exact) {
+result<measurement> measured(std::uint64_t seed, const point& p, const strategy_report& r,
+                             const std::optional<strategy_report>& exact) {
   measurement m;
   m.seed = seed;
   m.row = label(p);
@@ -131,7 +156,12 @@ measurement measured(std::uint64_t seed, const point& p, const strategy_report& 
   m.ttft_ms = r.ttft_ms.mean;
   m.megabytes = r.per_1k(r.charged.charged()) * 1e-6;
   m.perplexity = *r.perplexity;
-  if (exact) m.increase = compare(r.losses, exact->losses);
+  if (exact) {
+    const auto found =
+        experiments::increase_by_document(r.losses, exact->losses, exact->scored_lengths);
+    if (!found) return found.error();
+    m.increase = *found;
+  }
   m.exact_match = r.exact_match;
   m.budget_spent_ratio = r.budget_spent_ratio;
   m.whole_model = to_string(r.whole_model);
@@ -163,7 +193,9 @@ result<std::vector<measurement>> measure_cluster(const frontier_options& options
       continue;
     }
     if (std::string(p.strategy) == "exact") exact = *report;
-    made.push_back(measured(seed, p, *report, exact));
+    auto found = measured(seed, p, *report, exact);
+    if (!found) return found.error();
+    made.push_back(std::move(*found));
   }
   return made;
 }
@@ -224,15 +256,16 @@ std::string summary(const std::vector<double>& values, const char* format) {
 }
 
 std::string increase_summary(const std::vector<const measurement*>& row) {
-  const auto of = [&](double paired_increase::*part) {
+  const auto of = [&](double experiments::paired_increase::*part) {
     return values_of(row, [part](const measurement& m) {
       return m.increase ? std::optional(*m.increase.*part) : std::nullopt;
     });
   };
-  const auto percent = of(&paired_increase::percent);
+  const auto percent = of(&experiments::paired_increase::percent);
   if (percent.empty()) return "-";
   return fmt::format("{:+.2f} [{:+.2f}, {:+.2f}] ({:+.2f})", median(percent),
-                     median(of(&paired_increase::low)), median(of(&paired_increase::high)),
+                     median(of(&experiments::paired_increase::low)),
+                     median(of(&experiments::paired_increase::high)),
                      *std::ranges::max_element(percent));
 }
 
@@ -282,12 +315,12 @@ void print_ablation(const frontier_options& options, const std::vector<point>& w
 void print_rows(const frontier_options& options, const setup::world& loaded, std::size_t n_problems,
                 const std::vector<point>& wanted, const std::vector<measurement>& all) {
   fmt::print(
-      "Model {}, clusters drawn with seeds {} to {}, memory ratio {:g}, virtual clock, charged as "
+      "Model {}, clusters drawn with seeds {} to {}, {}, virtual clock, charged as "
       "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
       "Median over clusters, the worst in brackets; change of perplexity against exact with the "
-      "median paired 95 % interval. -: nothing to compare with.\n\n",
+      "median paired 95 % interval, by document. -: nothing to compare with.\n\n",
       loaded.model_name, options.first_seed, options.first_seed + options.seeds - 1,
-      options.memory_ratio, loaded.costs.name, options.load.requests, options.load.rate,
+      options.memory(), loaded.costs.name, options.load.requests, options.load.rate,
       options.load.scored_tokens, n_problems);
   print_ablation(options, wanted);
   fmt::print(
@@ -323,6 +356,7 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
                              {"concurrency", load.concurrency},
                              {"search_steps", load.search_steps},
                              {"memory_ratio", options.memory_ratio}};
+  if (options.memory_as_drawn) settings["memory_ratio"] = "as drawn";
   if (load.concurrency_by_trial) settings["concurrency_by_trial"] = true;
   if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;
   if (!load.ablation.without.empty()) settings["without"] = load.ablation.without;
@@ -390,9 +424,13 @@ void add_testbed(CLI::App& app) {
       ->capture_default_str();
   options->load.add(command);
   options->load.ablation.add(command);
-  command.add_option("--memory-ratio", options->memory_ratio, "Expert memory over one replica")
-      ->check(number_from(1, 100))
-      ->capture_default_str();
+  auto* ratio = command
+                    .add_option("--memory-ratio", options->memory_ratio,
+                                "Expert memory over one replica of the model as stored")
+                    ->check(number_from(0.1, 100))
+                    ->capture_default_str();
+  command.add_flag("--memory-as-drawn", options->memory_as_drawn, memory_as_drawn_help)
+      ->excludes(ratio);
   command
       .add_option("--rows", options->rows,
                   "Only these rows besides exact: strategies (paper) or rows of the table "

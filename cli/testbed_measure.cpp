@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "bench/experiments/increase.hpp"
 #include "bench/experiments/testbed/waiting.hpp"
 #include "model/reference.hpp"
 #include "planning/placement.hpp"
@@ -166,30 +167,17 @@ result<setup::prepared> testbed_bench::prepare(const tb::point& what, const setu
 
 /// Against those of the model as stored, by document: its tokens are no draws of their own.
 result<void> testbed_bench::compare_losses(const std::vector<double>& losses, tb::row& made) const {
-  std::vector<double> of_document;
-  double increase = 0;
-  std::size_t n = 0;
+  std::vector<double> exact;
+  std::vector<std::size_t> lengths;
   for (const auto& document : reference_) {
-    double sum = 0;
-    for (const auto loss : document) {
-      if (n == losses.size())
-        return error{errc::failed, fmt::format("found {} scored tokens, expected more", n)};
-      sum += losses[n++] - loss;
-    }
-    of_document.push_back(sum);
-    increase += sum;
+    exact.insert(exact.end(), document.begin(), document.end());
+    lengths.push_back(document.size());
   }
-  const auto tokens = static_cast<double>(n), documents = static_cast<double>(reference_.size());
-  increase /= tokens;
-  double square = 0;
-  for (std::size_t i = 0; i < of_document.size(); ++i)
-    square += std::pow(of_document[i] - increase * static_cast<double>(reference_[i].size()), 2);
-  constexpr double two_sided_95 = 1.96;
-  const auto half =
-      documents > 1 ? two_sided_95 * std::sqrt(square * documents / (documents - 1)) / tokens : 0;
-  made[metric::increase_percent] = 100 * std::expm1(increase);
-  made[metric::increase_low] = 100 * std::expm1(increase - half);
-  made[metric::increase_high] = 100 * std::expm1(increase + half);
+  const auto found = experiments::increase_by_document(losses, exact, lengths);
+  if (!found) return found.error();
+  made[metric::increase_percent] = found->percent;
+  made[metric::increase_low] = found->low;
+  made[metric::increase_high] = found->high;
   return {};
 }
 

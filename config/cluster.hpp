@@ -89,14 +89,16 @@ struct draw_options {
   std::size_t n_sites = 0;
   /// Expert memory of all servers over one replica of the model's experts.
   double memory_ratio = 2.0;
+  /// Servers have their 12 to 48 GB as drawn, in whole millions of bytes, whatever the model weighs, instead of memory_ratio.
+  bool memory_as_drawn = false;
   cost_profile costs;  ///< What an expert, the resident parts and a KV row weigh.
   std::size_t n_layers = 6;
   std::size_t n_experts = 8;
   std::size_t kv_tokens = 16384;  ///< Tokens (of all layers) whose KV each server keeps room for.
 };
 
-/// Draws a cluster in the paper's ranges: 20-110 TFLOPS with a matching memory bandwidth, memory in
-/// proportion to 12-48 GB scaled to memory_ratio, 1-10 Gbps, 0.2-20 ms with the triangle inequality
+/// Draws a cluster in the paper's ranges: 20-110 TFLOPS with a matching memory bandwidth, memory of
+/// 12-48 GB or in proportion to that scaled to memory_ratio, 1-10 Gbps, 0.2-20 ms with the triangle inequality
 /// restored by shortest paths, a non-uniform spread of arrivals. The same options give the same
 /// cluster.
 cluster draw_cluster(const draw_options& options);

@@ -38,7 +38,7 @@ void draw_speeds(cluster& content, const draw_options& options) {
 
 /// Memory for experts in proportion to a draw from 12 to 48 GB, scaled so that all servers together
 /// have memory_ratio times one replica of the model's experts; the resident parts and KV are added
-/// to it.
+/// to it. Or as drawn, with the resident parts and KV in it.
 void draw_memory(cluster& content, const draw_options& options) {
   random_stream random(options.seed, memory_stream);
   std::vector<double> drawn_gb;
@@ -50,6 +50,13 @@ void draw_memory(cluster& content, const draw_options& options) {
   const auto total = static_cast<std::int64_t>(std::llround(replica * options.memory_ratio));
   const auto kv_bytes =
       static_cast<std::int64_t>(options.kv_tokens * options.n_layers) * options.costs.kv_row_bytes;
+  if (options.memory_as_drawn) {
+    for (std::size_t i = 0; i < content.size(); ++i) {
+      content.servers[i].kv_bytes = kv_bytes;
+      content.servers[i].memory_bytes = std::llround(drawn_gb[i] * 1e3) * 1'000'000;
+    }
+    return;
+  }
   std::int64_t left = total;
   for (std::size_t i = 0; i < content.size(); ++i) {
     auto share = static_cast<std::int64_t>(static_cast<double>(total) * (drawn_gb[i] / sum_gb));

@@ -1,11 +1,11 @@
 #include "setup/preparation.hpp"
-#include "setup/cutting.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <numeric>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -155,15 +155,59 @@ std::vector<std::size_t> different(const planned_services& made) {
   return kept;
 }
 
+/// What the trial load takes under each plan at the price of loss that fits one made quickly; never of one that does not fit.
+result<std::vector<double>> rough_trials(const task& about, const planned_services& made,
+                                         const std::vector<std::size_t>& of,
+                                         const budget_trial& budget, job& work) {
+  steps progress(work, fmt::format("trying {} plans of {}", of.size(), about.name), of.size());
+  std::vector<result<double>> tried(of.size(), error{errc::failed, "not tried"});
+  in_parallel(of.size(), [&](std::size_t i) {
+    auto service = *made[of[i]];
+    service.profile = about.service.profile;
+    tried[i] =
+        trial_load_ms(tuned(std::move(service), budget.rough), about.options, about.texts, work);
+    progress.done();
+  });
+  std::vector<double> ms;
+  for (const auto& one : tried) {
+    if (!one && one.error().code != errc::infeasible) return one.error();
+    ms.push_back(one ? *one : std::numeric_limits<double>::infinity());
+  }
+  return ms;
+}
+
+/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at a common price, in the order
+/// that they had.
+result<std::vector<std::size_t>> worth_tuning(const task& about, const planned_services& made,
+                                              std::vector<std::size_t> kept,
+                                              const budget_trial& budget, job& work) {
+  constexpr std::size_t most_tuned = 4;
+  if (kept.size() <= most_tuned) return kept;
+  const auto ms = rough_trials(about, made, kept, budget, work);
+  if (!ms) return ms.error();
+  std::vector<std::size_t> by_time(kept.size());
+  std::iota(by_time.begin(), by_time.end(), std::size_t{0});
+  std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
+  by_time.resize(most_tuned);
+  std::ranges::sort(by_time);
+  for (auto& each : by_time) each = kept[each];
+  return by_time;
+}
+
 /// Tries every plan that is like none before it; the fastest one is taken. The result does not depend on the threads. One
-/// plan without a budget needs no trial.
+/// plan without a budget needs no trial; with one, the fastest few at a common price are tuned.
 result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
                                 const budget_trial* budget, job& work) {
   const auto made = plan_all(about, variants, budget, work);
   for (const auto& one : made)
     if (!one && one.error().code != errc::infeasible) return one.error();
-  const auto kept = different(made);
+  auto kept = different(made);
   if (kept.empty()) return made.front().error();
+  if (budget != nullptr) {
+    auto worth = worth_tuning(about, made, std::move(kept), *budget, work);
+    if (!worth) return worth.error();
+    kept = std::move(*worth);
+  }
   if (kept.size() == 1 && budget == nullptr)
     return prepared{*made[kept.front()], {}, false, std::nullopt};
   const auto steps_of_plan =

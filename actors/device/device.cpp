@@ -85,8 +85,7 @@ batch& batch_queue::joinable(work_kind kind, std::uint32_t layer, std::uint32_t 
 
 std::size_t batch_queue::next() const {
   const auto most_overtaken = index_of(work_kind::head, 0, 0) + 1;
-  if (order_ == batch_order::as_they_came || waiting_.front()->overtaken >= most_overtaken)
-    return 0;
+  if (waiting_.front()->overtaken >= most_overtaken) return 0;
   std::size_t farthest = 0;
   for (const auto& each : waiting_) farthest = std::max(farthest, step_of(*each));
   const auto is_at = [this](std::size_t step) {

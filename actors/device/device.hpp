@@ -64,21 +64,16 @@ struct batch {
   void clear();
 };
 
-enum class batch_order : std::uint8_t {
-  /// FIFO, by the first of their rows.
-  as_they_came,
-  /// Rows at different layers share no weights. So those that are farthest on go first, whoever comes later waits at its layer
-  /// until they come there again, and all go on as one. Steps are the attention of a layer, its experts, the next attention, ...,
-  /// the head; of two steps that follow each other the earlier one goes first, as its rows can join the other's. Batches of one
-  /// step go as they came. One that as many have overtaken as a pass through all weights takes goes before all others.
-  together,
-};
-
 /// Batches that wait for a device. One thread at a time.
+///
+/// Rows at different layers share no weights. So those that are farthest on go first, whoever comes later waits at its layer
+/// until they come there again, and all go on as one. Steps are the attention of a layer, its experts, the next attention, ...,
+/// the head; of two steps that follow each other the earlier one goes first, as its rows can join the other's. Batches of one
+/// step go as they came. One that as many have overtaken as a pass through all weights takes goes before all others.
 class batch_queue {
  public:
-  batch_queue(const model::model_config& shape, batch_order order)
-      : n_layers_(shape.n_layers), n_experts_(shape.n_experts), order_(order) {}
+  explicit batch_queue(const model::model_config& shape)
+      : n_layers_(shape.n_layers), n_experts_(shape.n_experts) {}
 
   bool empty() const { return waiting_.empty(); }
   /// The batch that waits for these weights, at the end of the queue where there was none.
@@ -98,7 +93,7 @@ class batch_queue {
     return layer * (n_experts_ + 1) + (kind == work_kind::expert ? expert + 1 : 0);
   }
 
-  /// By batch_order, in waiting_; some batch waits.
+  /// In waiting_; some batch waits.
   std::size_t next() const;
   std::size_t step_of(const batch& waiting) const {
     if (waiting.kind == work_kind::head) return 2 * n_layers_;
@@ -106,7 +101,6 @@ class batch_queue {
   }
 
   std::size_t n_layers_, n_experts_;
-  batch_order order_;
   std::deque<std::shared_ptr<batch>> waiting_;
   std::vector<batch*> open_;  ///< Those of waiting_, by index_of.
   std::vector<std::shared_ptr<batch>> spare_;

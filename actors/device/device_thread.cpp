@@ -22,7 +22,7 @@ device_thread::device_thread(caf::actor_system& system,
       charge_(std::move(charge)),
       rehearsed_(rehearsed),
       turns_(std::move(turns)),
-      waiting_(model->config(), rehearsed ? batch_order::as_they_came : batch_order::together),
+      waiting_(model->config()),
       thread_([this] { run(); }) {}
 
 device_thread::~device_thread() {

@@ -41,9 +41,10 @@ struct strategy_report {
   double serialised_hidden_bytes = 0, serialised_kv_bytes = 0;  ///< Bytes of our own model's rows.
   /// Shares of slots by execution_kind, of the requests.
   std::array<double, serving::n_execution_kinds> execution{};
-  double busiest_server = 0;         ///< Largest share of the time that a server computed.
-  std::optional<double> perplexity;  ///< Teacher-forced through the same actors.
-  std::vector<double> losses;        ///< Of every scored token in order.
+  double busiest_server = 0;                ///< Largest share of the time that a server computed.
+  std::optional<double> perplexity;         ///< Teacher-forced through the same actors.
+  std::vector<double> losses;               ///< Of every scored token in order.
+  std::vector<std::size_t> scored_lengths;  ///< [documents] how many of these each has.
   std::optional<double> exact_match;
   std::size_t n_problems = 0;
   std::optional<model::squad_score> questions;  ///< Means over the questions.

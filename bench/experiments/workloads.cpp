@@ -110,6 +110,7 @@ void account_losses(const run_setup& asked, const run_result& answered, std::siz
     report.losses.insert(report.losses.end(),
                          answer.losses.begin() + static_cast<std::ptrdiff_t>(skipped),
                          answer.losses.end());
+    report.scored_lengths.push_back(answer.losses.size() - skipped);
   }
   double nats = 0;
   for (const auto loss : report.losses) nats += loss;

@@ -48,6 +48,13 @@ selection_policy paper_policy(std::size_t top_k) {
   return policy;
 }
 
+selection_policy paper_in_place_policy(std::size_t top_k) {
+  auto policy = paper_policy(top_k);
+  policy.name = "paper-in-place";
+  policy.price_attention = true;
+  return policy;
+}
+
 selection_policy ordermoe_policy(std::size_t) {
   auto policy = substitute_policy("ordermoe", candidate_rule::any);
   policy.horizon = 0;
@@ -355,6 +362,19 @@ constexpr strategy_record records[] = {
      .token_budget = paper_budget,
      .has_budget = true,
      .continue_in_place = false,
+     .places_groups = true},
+    // The same where positions begin where the last one ended, which `paper` pays a way back for, and with the time of attention
+    // at a residence in (37), which decides where the next layer runs.
+    {.name = "paper-in-place",
+     .sentence = "the published algorithms with attention priced; a position begins where the last "
+                 "one ended",
+     .source = "OrderMoE",
+     .is_adapted = true,
+     .policy = paper_in_place_policy,
+     .place = place_as_published,
+     .add_variants = add_similar_at_access,
+     .token_budget = paper_budget,
+     .has_budget = true,
      .places_groups = true},
     {.name = "ordermoe",
      .sentence = "searched placement and selection that looks ahead to the end of the position",

@@ -245,12 +245,12 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
       variants.back().planned_budget_scale = scale;
     }
     for (const double scale : {1.0, 0.5}) add_copies(task, scale, variants);
-    return;
-  }
-  if (options.quality_percent < 0) add_copies(task, 1, variants);
-  for (const double load : {0.5, 2.0}) {
-    variants.push_back(options);
-    variants.back().concurrency = std::max(1.0, load * options.concurrency);
+  } else {
+    if (options.quality_percent < 0) add_copies(task, 1, variants);
+    for (const double load : {0.5, 2.0}) {
+      variants.push_back(options);
+      variants.back().concurrency = std::max(1.0, load * options.concurrency);
+    }
   }
   add_exact_rivals(task, variants);
 }

@@ -206,6 +206,30 @@ BOOST_AUTO_TEST_CASE(memory_left_for_experts_sums_to_the_ratio_asked_for) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(memory_as_drawn_is_that_of_the_ranges_whatever_the_model_weighs) {
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    auto options = options_of(seed, 1 + seed % 16);
+    options.memory_as_drawn = true;
+    options.costs = *named_cost_profile(cost_profile_names()[seed % 3]);
+    options.n_layers = 1 + seed % 40;
+    const auto drawn = draw_cluster(options);
+    auto scaled = options;
+    scaled.memory_as_drawn = false;
+    const auto other = draw_cluster(scaled);
+    for (std::size_t i = 0; i < drawn.size(); ++i) {
+      const auto& server = drawn.servers[i];
+      BOOST_TEST((server.memory_bytes >= 12'000'000'000 && server.memory_bytes <= 48'000'000'000),
+                 "seed " << seed);
+      BOOST_TEST(server.kv_bytes == other.servers[i].kv_bytes);
+      BOOST_TEST(server.flops_per_s == other.servers[i].flops_per_s);
+      // In the same order as scaled.
+      for (std::size_t j = 0; j < i; ++j)
+        BOOST_TEST((server.memory_bytes < drawn.servers[j].memory_bytes ||
+                    other.servers[i].memory_bytes >= other.servers[j].memory_bytes));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(arrival_shares_of_a_draw_sum_to_one_and_differ) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const auto drawn = draw_cluster(options_of(seed, 2 + seed));

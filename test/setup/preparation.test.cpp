@@ -382,6 +382,25 @@ BOOST_AUTO_TEST_CASE(of_plans_that_differ_the_one_that_answers_fastest_is_taken)
   BOOST_TEST(*ready->trial_ms == *tried.begin());
 }
 
+BOOST_AUTO_TEST_CASE(with_a_budget_it_is_as_fast_as_every_rival_that_never_substitutes) {
+  const auto content = world_with(coarse_model());
+  for (const double percent : {0.0, 3.0, much}) {
+    auto options = choosing(percent);
+    options.choose_precision = false;
+    const auto ready = prepare(content, options);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    for (const auto* name : {"layer-shards", "shard-chains", "parallax"}) {
+      auto request = request_of(options);
+      request.strategy = name;
+      job work;
+      const auto rival = setup::prepare(content, request, work);
+      BOOST_REQUIRE_MESSAGE(rival.has_value(), (rival ? "" : rival.error().message));
+      if (rival->trial_ms)
+        BOOST_TEST(*ready->trial_ms <= *rival->trial_ms, name << " at " << percent << " %");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
   const auto content = world_with(coarse_model());
   for (const auto* name : {"static-pruning", "moe2"}) {

@@ -7,6 +7,7 @@
 
 #include "config/random.hpp"
 #include "planning/placement.hpp"
+#include "planning/plan_alike.hpp"
 #include "planning/pruning.hpp"
 #include "planning/spread_copies.hpp"
 #include "planning/strategies/strategies.hpp"
@@ -206,11 +207,28 @@ BOOST_AUTO_TEST_CASE(an_alias_is_taken_for_its_strategy) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(
+    paper_in_place_is_the_paper_but_for_where_positions_begin_and_the_price_of_attention) {
+  const scene at;
+  auto options = quick();
+  options.quality_percent = 3;
+  const auto published = at.make("paper", options), in_place = at.make("paper-in-place", options);
+  BOOST_TEST(plan_json(published.plan) == plan_json(in_place.plan));
+  BOOST_TEST(published.token_budget == in_place.token_budget);
+  BOOST_TEST(!published.continue_in_place);
+  BOOST_TEST(in_place.continue_in_place);
+  auto policy = published.policy;
+  policy.name = in_place.policy.name;
+  BOOST_TEST(!(policy == in_place.policy));
+  policy.price_attention = true;
+  BOOST_TEST((policy == in_place.policy));
+}
+
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
-  for (const auto* name :
-       {"parallax", "prism", "wdmoe", "shard-chains", "edge-llm", "moe2", "offload"})
+  for (const auto* name : {"parallax", "prism", "wdmoe", "shard-chains", "edge-llm", "moe2",
+                           "offload", "paper-in-place"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
@@ -264,27 +282,30 @@ BOOST_AUTO_TEST_CASE(shard_chains_are_tried_side_by_side_and_as_the_single_chain
   BOOST_TEST(ways_of(at.make("shard-chains", options).plan).size() > 1u);
 }
 
-BOOST_AUTO_TEST_CASE(without_a_budget_a_searched_plan_is_tried_beside_those_of_the_exact_rivals) {
+BOOST_AUTO_TEST_CASE(a_searched_plan_is_tried_beside_those_of_the_exact_rivals_at_every_budget) {
   scene at;
   at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 5, 3);
   auto options = quick();
   options.concurrency = 4;
-  for (const auto* name : {"ordermoe", "router-ledger"}) {
-    std::vector<plan> rivals;
-    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options)) {
-      if (variant.plan) rivals.push_back(*variant.plan);
+  for (const auto* name : {"ordermoe", "router-ledger"})
+    for (const double budget : {0.0, 5.0, -1.0}) {
+      options.quality_percent = budget;
+      std::vector<plan> rivals;
+      for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options)) {
+        if (variant.plan) rivals.push_back(*variant.plan);
+      }
+      for (const auto* rival : {"layer-shards", "shard-chains", "parallax"})
+        for (const auto& theirs : planned(rival, at, options))
+          BOOST_TEST(std::ranges::any_of(rivals,
+                                         [&](const plan& ours) { return are_alike(ours, theirs); }),
+                     name << " at " << budget << " % lacks a plan of " << rival);
+      for (const auto& placed : rivals) BOOST_TEST(is_singleton_path(placed));
+      // Chains or ranges side by side are among them, and pipelines of whole layers.
+      BOOST_TEST(
+          std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() > 1; }));
+      BOOST_TEST(
+          std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() == 1; }));
     }
-    for (const auto& placed : rivals) BOOST_TEST(is_singleton_path(placed));
-    // Chains or ranges side by side are among them, and pipelines of whole layers.
-    BOOST_TEST(
-        std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() > 1; }));
-    BOOST_TEST(
-        std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() == 1; }));
-    options.quality_percent = 5;
-    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options))
-      BOOST_TEST(!variant.plan.has_value());
-    options.quality_percent = 0;
-  }
 }
 
 BOOST_AUTO_TEST_CASE(shard_chains_fit_where_whole_layers_do_not) {
