@@ -4,6 +4,7 @@
 
 #include "cli/common.hpp"
 #include "cli/connection.hpp"
+#include "cli/plan_gap.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 struct plan_options {
   world_flags world;
   planning_flags planning;
+  plan_gap_options gap;
   std::string out;
   connection_flags connection;
   double concurrency = setup::expected_concurrency(64);
@@ -100,7 +102,11 @@ void add_plan(CLI::App& app) {
   command.footer(
       "Example:\n  ordermoe plan --model data/models/lineage --cluster data/clusters/edge8.toml "
       "--quality-budget 1 --out plan.json");
-  set_body(command, [options] { return make_plan(*options); });
+  options->gap.add(command);
+  set_body(command, [options]() -> result<void> {
+    if (options->gap.is_chosen()) return print_plan_gaps(options->gap);
+    return make_plan(*options);
+  });
 }
 
 }  // namespace ordermoe::cli

@@ -25,7 +25,7 @@ set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME ordermoe)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_DEPENDS adduser)
-set(CPACK_DEBIAN_COMMAND_PACKAGE_SUGGESTS ordermoe-torch)
+set(CPACK_DEBIAN_COMMAND_PACKAGE_SUGGESTS "ordermoe-torch, coinor-libcbc3")
 # CPack indents what follows the first line, and marks empty lines.
 set(CPACK_DEBIAN_COMMAND_DESCRIPTION "Mixture-of-Experts language models over uneven servers
 OrderMoE serves a Mixture-of-Experts language model from several uneven

@@ -31,6 +31,7 @@ for first in $(subcommands); do
     n_commands=$((n_commands + 1))
   done
 done
+expect "help of plan, which has one of its own, has an example" 0 "^ +ordermoe plan --model" "$ordermoe" plan --help
 ((n_commands >= 14)) || { echo "FAILED: help lists $n_commands commands"; failures=$((failures + 1)); }
 
 expect "a cluster is drawn" 0 'seed 3' "$ordermoe" cluster draw --seed 3 --out drawn.toml
@@ -64,6 +65,14 @@ expect "a run without a cluster says what is missing" 2 'cluster' "$ordermoe" ru
 expect "an emulated run answers and leaves a trace" 0 '"strategies"' "$ordermoe" run --model "$model" --cluster "$cluster" --prompts prompts.jsonl \
   --strategy layer-shards --max-new-tokens 8 --trace trace.jsonl --json
 expect "the trace holds" 0 'valid' "$ordermoe" trace verify trace.jsonl
+"$ordermoe" cluster draw --servers 2 --seed 1 --out two.toml >/dev/null
+expect "the best placement of a small cluster is found" 0 '"ended_by": "optimum"' "$ordermoe" plan gap --model "$model" --cluster two.toml --strategies exact,layer-shards --sets 6 --json
+expect "a program that is too large is bounded" 0 'not sought' "$ordermoe" plan gap --model "$model" --cluster two.toml --strategies exact --max-columns 10
+"$ordermoe" cluster draw --servers 2 --seed 1 --memory-ratio 0.5 --out small.toml >/dev/null
+expect "what has no room is said" 3 'c.2' "$ordermoe" plan gap --model "$model" --cluster small.toml --strategies exact
+expect "options stand behind gap" 2 'remove --out' "$ordermoe" plan --out x.json gap --model "$model" --cluster two.toml
+expect "plan still needs its own" 2 '--cluster is required' "$ordermoe" plan --model "$model"
+expect "a strategy that is none" 2 'no-such' "$ordermoe" plan gap --model "$model" --cluster two.toml --strategies no-such
 expect "a pipeline has nothing to choose" 0 'looking ahead changes nothing in' "$ordermoe" trace gap trace.jsonl
 expect "the gap of a trace as JSON" 0 '"worst_gap_percent": ' "$ordermoe" trace gap trace.jsonl --json
 expect "no labels are too few" 2 "found '0'" "$ordermoe" trace gap trace.jsonl --labels 0
@@ -208,7 +217,7 @@ expect "a misspelt subcommand" 2 "unknown subcommand 'rnu'; did you mean run" "$
 expect "a misspelt subcommand of a subcommand" 2 "cluster: unknown subcommand 'drwa'; did you mean draw" "$ordermoe" cluster drwa
 expect "a misspelt option" 2 "unknown option '--modle'; did you mean --model" "$ordermoe" run --modle x
 expect "a misspelt option beside good ones" 2 "unknown option '--promts'; did you mean --prompts" "$ordermoe" run --model "$model" --promts p
-expect "a word too many" 2 "found 'good3.toml' where an option" "$ordermoe" plan --model "$model" good3.toml
+expect "a word too many" 2 "found 'good3.toml' where an option" "$ordermoe" run --model "$model" good3.toml
 
 # Outputs are checked before the work, and standard output's end is an error.
 expect "frontier checks --out first" 1 'no folder' "$ordermoe" testbed frontier --model "$model" --out nowhere/x.json --seeds 1000
