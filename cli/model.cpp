@@ -18,6 +18,7 @@
 #include "model/checkpoint/safetensors.hpp"
 #include "model/checkpoint/verify.hpp"
 #include "model/reference.hpp"
+#include "model/training/shapes.hpp"
 #include "model/training/train.hpp"
 #include "setup/calibration.hpp"
 
@@ -27,8 +28,8 @@ namespace {
 
 /// The profile of a model that was just trained, on texts of its own kind.
 result<std::map<std::string, std::string>> own_profile(
-    const training::train_options& options, const std::filesystem::path& folder,
-    const std::vector<std::vector<std::int32_t>>& left_out) {
+    const training::train_options& options, const std::filesystem::path& out,
+    const std::filesystem::path& folder, const std::vector<std::vector<std::int32_t>>& left_out) {
   if (options.recipe == "dense") return std::map<std::string, std::string>();
   if (left_out.empty()) {
     fmt::print(stderr,
@@ -42,8 +43,7 @@ result<std::map<std::string, std::string>> own_profile(
   progress_line line("calibrating");
   setup::calibration_request request;
   request.folder = folder;
-  request.model_name =
-      (options.out.has_filename() ? options.out : options.out.parent_path()).filename().string();
+  request.model_name = (out.has_filename() ? out : out.parent_path()).filename().string();
   request.documents = left_out;
   request.seed = options.seed;
   request.copies = {precision::int8, precision::int4};
@@ -60,6 +60,7 @@ void add_train(CLI::App& parent) {
       *parent.add_subcommand("train", "Train a small Mixture-of-Experts model on a text");
   auto options = std::make_shared<training::train_options>();
   auto json = std::make_shared<bool>(false);
+  auto shape = std::make_shared<std::string>(options->shape);
   command
       .add_option("--text", options->text,
                   "Plain text to learn; default: the project's synthetic corpus")
@@ -73,6 +74,22 @@ void add_train(CLI::App& parent) {
       ->check(CLI::IsMember({"upcycled", "lineage", "dense"}))
       ->capture_default_str();
   command
+      .add_option("--shape", *shape,
+                  "Sizes and routing: small, or those of a real model at a small width, "
+                  "mixtral-twin (32 layers), qwen-twin (24) or switch-twin (12)")
+      ->check(CLI::IsMember(training::shape_names()))
+      ->capture_default_str();
+  command
+      .add_option("--plain", options->plain,
+                  "Folder for the model as it is before the stage of outages too: no expert has "
+                  "learnt to replace another there")
+      ->type_name(folder_value);
+  command
+      .add_option("--device", options->device,
+                  "What trains: cpu, or one that LibTorch knows, as libtorch:cuda:0")
+      ->type_name("DEVICE")
+      ->capture_default_str();
+  command
       .add_option("--minutes", options->minutes,
                   "Stop training after this long; tokenizer, profile and card come on top")
       ->check(CLI::Range(0.05, 100000.0))
@@ -81,7 +98,7 @@ void add_train(CLI::App& parent) {
                      "Train on this many tokens instead, whatever time it takes");
   command
       .add_option("--threads", options->threads,
-                  "Threads; more than one makes the weights depend on their number")
+                  "Threads; on the CPU, more than one makes the weights depend on their number")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   command.add_option("--seed", options->seed, "Seed of weights, data order and noise")
@@ -91,16 +108,21 @@ void add_train(CLI::App& parent) {
       "The folder appears at the end, with a profile.json made on pieces of the text that are left "
       "out\n"
       "of training. Interrupted, the same command goes on where it stopped.\n"
-      "Example:\n  ordermoe model train --text my.txt --out my-model --minutes 5");
-  set_body(command, [options, json]() -> result<void> {
+      "Examples:\n"
+      "  ordermoe model train --text my.txt --out my-model --minutes 5\n"
+      "  ordermoe model train --shape mixtral-twin --device libtorch:cuda:0 --threads 8 --tokens "
+      "60000000 \\\n    --plain twin-plain --out twin");
+  set_body(command, [options, json, shape]() -> result<void> {
+    if (auto known = training::use_shape(*options, *shape); !known) return known.error();
     progress_line line("training");
     options->should_stop = stop_requested;
     options->on_progress = [&](const training::train_progress& p) {
       line.show(p.share_done, fmt::format("{} step {} loss {:.3f} {:.0f} tokens/s", p.stage, p.step,
                                           p.loss, p.tokens_per_s));
     };
-    options->finish = [&](const std::filesystem::path& folder, const auto& left_out) {
-      return own_profile(*options, folder, left_out);
+    options->finish = [&](const std::filesystem::path& out, const std::filesystem::path& folder,
+                          const auto& left_out) {
+      return own_profile(*options, out, folder, left_out);
     };
     const auto trained = training::train(*options);
     if (!trained) return trained.error();

@@ -55,7 +55,7 @@ result<void*> load() {
         reinterpret_cast<build_function>(::dlsym(module, "ordermoe_torch_module_build"));
     const std::string_view found = build == nullptr ? "no module of OrderMoE" : build();
     if (found == torch_module_build) return module;
-    ::dlclose(module);
+    // It stays: LibTorch does not bear being unloaded.
     return error{errc::unsupported,
                  fmt::format("{}: is '{}', expected '{}'; build the module and this program from "
                              "the same sources",

@@ -16,7 +16,7 @@ namespace ordermoe::model {
 
 /// Changes with every interface that crosses into the module: what was built of other sources or by
 /// another compiler is refused.
-inline constexpr const char* torch_module_build = "ordermoe-torch 2, " __VERSION__;
+inline constexpr const char* torch_module_build = "ordermoe-torch 3, " __VERSION__;
 
 /// What the module's entry function of that name returns; the module is loaded at the first call
 /// and stays. Safe to call from several threads. Errors: unsupported, with where it was looked for

@@ -333,107 +333,185 @@ Tensor decoder::make(std::vector<std::int64_t> sizes, std::size_t& offset, bool 
   return view;
 }
 
-decoder::decoder(const model::model_config& shape, std::uint64_t seed) : shape_(shape) {
-  const auto hidden = static_cast<std::int64_t>(shape.hidden_size),
-             inner = static_cast<std::int64_t>(shape.intermediate_size),
-             experts = static_cast<std::int64_t>(shape.n_experts),
-             vocab = static_cast<std::int64_t>(shape.vocab_size),
-             width = static_cast<std::int64_t>(shape.n_heads * shape.head_dim),
-             kv = static_cast<std::int64_t>(shape.kv_width());
-  for (int pass = 0; pass < 2; ++pass) {
-    std::size_t offset = 0;
-    layers.clear();
-    embedding = make({vocab, hidden}, offset, false);
-    for (std::size_t l = 0; l < shape.n_layers; ++l) {
-      layer_weights w;
-      w.input_norm = make({hidden}, offset, false);
-      w.qkv = make({width + 2 * kv, hidden}, offset, true);
-      w.output = make({hidden, width}, offset, true);
-      w.post_norm = make({hidden}, offset, false);
-      if (experts > 1) w.router = make({experts, hidden}, offset, false);
-      w.gate_and_up = make({experts, 2 * inner, hidden}, offset, true);
-      w.down = make({experts, hidden, inner}, offset, true);
-      layers.push_back(std::move(w));
+decoder::decoder(const model::model_config& shape, std::uint64_t seed, at::Device device)
+    : shape_(shape), plain_(!device.is_cpu()) {
+  std::size_t size = 0;
+  make_all(size);
+  flat_ = torch::zeros({static_cast<std::int64_t>(size)}, at::TensorOptions().device(device));
+  flat_gradients_ = torch::zeros_like(flat_);
+  decay_mask_ = torch::zeros_like(flat_);
+  size = 0;
+  make_all(size);
+  draw(seed);
+}
+
+void decoder::make_all(std::size_t& offset) {
+  const auto hidden = static_cast<std::int64_t>(shape_.hidden_size),
+             inner = static_cast<std::int64_t>(shape_.intermediate_size),
+             shared = static_cast<std::int64_t>(shape_.shared_intermediate_size),
+             experts = static_cast<std::int64_t>(shape_.n_experts),
+             vocab = static_cast<std::int64_t>(shape_.vocab_size),
+             dim = static_cast<std::int64_t>(shape_.head_dim),
+             width = static_cast<std::int64_t>(shape_.n_heads) * dim,
+             kv = static_cast<std::int64_t>(shape_.kv_width());
+  layers.clear();
+  embedding = make({vocab, hidden}, offset, false);
+  for (std::size_t l = 0; l < shape_.n_layers; ++l) {
+    layer_weights w;
+    w.input_norm = make({hidden}, offset, false);
+    w.qkv = make({width + 2 * kv, hidden}, offset, true);
+    if (shape_.query_key_value_bias) w.qkv_bias = make({width + 2 * kv}, offset, false);
+    if (shape_.qk_norm != model::query_key_norm::none) {
+      w.query_norm = make({dim}, offset, false);
+      w.key_norm = make({dim}, offset, false);
     }
-    final_norm = make({hidden}, offset, false);
-    head = make({vocab, hidden}, offset, true);
-    if (pass == 0) {
-      flat_ = torch::zeros({static_cast<std::int64_t>(offset)});
-      flat_gradients_ = torch::zeros_like(flat_);
-      decay_mask_ = torch::zeros_like(flat_);
+    w.output = make({hidden, width}, offset, true);
+    w.post_norm = make({hidden}, offset, false);
+    if (experts > 1) w.router = make({experts, hidden}, offset, false);
+    w.gate_and_up = make({experts, 2 * inner, hidden}, offset, true);
+    w.down = make({experts, hidden, inner}, offset, true);
+    if (shared > 0) {
+      w.shared_gate = make({1, hidden}, offset, false);
+      w.shared_gate_and_up = make({1, 2 * shared, hidden}, offset, true);
+      w.shared_down = make({1, hidden, shared}, offset, true);
     }
+    layers.push_back(std::move(w));
   }
+  final_norm = make({hidden}, offset, false);
+  head = make({vocab, hidden}, offset, true);
+}
+
+void decoder::draw(std::uint64_t seed) {
   torch::NoGradGuard no_gradients;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
-  const double into_stream = 0.02 / std::sqrt(2.0 * static_cast<double>(shape.n_layers));
-  embedding.copy_(normal({vocab, hidden}, 0.02, generator));
+  const auto fill = [&](Tensor& tensor, double deviation) {
+    if (tensor.defined()) tensor.copy_(normal(tensor.sizes().vec(), deviation, generator));
+  };
+  const auto fill_with_one = [](Tensor& tensor) {
+    if (tensor.defined()) tensor.fill_(1.0f);
+  };
+  const double into_stream = 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.n_layers));
+  fill(embedding, 0.02);
   for (auto& w : layers) {
-    w.input_norm.fill_(1.0f);
-    w.post_norm.fill_(1.0f);
-    w.qkv.copy_(normal(w.qkv.sizes().vec(), 0.05, generator));
-    w.output.copy_(normal(w.output.sizes().vec(), into_stream * 2, generator));
-    if (w.router.defined()) w.router.copy_(normal(w.router.sizes().vec(), 0.02, generator));
-    w.gate_and_up.copy_(normal(w.gate_and_up.sizes().vec(), 0.05, generator));
-    w.down.copy_(normal(w.down.sizes().vec(), into_stream * 2, generator));
+    for (auto* norm : {&w.input_norm, &w.post_norm, &w.query_norm, &w.key_norm})
+      fill_with_one(*norm);
+    fill(w.qkv, 0.05);
+    fill(w.output, into_stream * 2);
+    fill(w.router, 0.02);
+    fill(w.gate_and_up, 0.05);
+    fill(w.down, into_stream * 2);
+    fill(w.shared_gate, 0.02);
+    fill(w.shared_gate_and_up, 0.05);
+    fill(w.shared_down, into_stream * 2);
   }
-  final_norm.fill_(1.0f);
-  head.copy_(normal({vocab, hidden}, 0.02, generator));
+  fill_with_one(final_norm);
+  fill(head, 0.02);
+}
+
+Tensor decoder::norm(const Tensor& x, const Tensor& weight) const {
+  return plain_ ? plain::rms_norm(x, weight, shape_.rms_norm_eps)
+                : rms_norm::apply(x, weight, shape_.rms_norm_eps);
+}
+
+Tensor decoder::attend(const layer_weights& w, const Tensor& normed, std::int64_t sequences,
+                       const plain::rotation& rotated) const {
+  const auto heads = static_cast<std::int64_t>(shape_.n_heads),
+             kv_heads = static_cast<std::int64_t>(shape_.n_kv_heads),
+             dim = static_cast<std::int64_t>(shape_.head_dim), n = normed.size(0);
+  auto qkv = w.qkv_bias.defined() ? torch::addmm(w.qkv_bias, normed, w.qkv.t())
+                                  : torch::mm(normed, w.qkv.t());
+  if (w.query_norm.defined()) {
+    const auto per_head = [&](std::int64_t first, std::int64_t count, const Tensor& weight) {
+      const auto rows = qkv.narrow(1, first * dim, count * dim).reshape({n * count, dim});
+      return norm(rows, weight).view({n, count * dim});
+    };
+    qkv = torch::cat({per_head(0, heads, w.query_norm), per_head(heads, kv_heads, w.key_norm),
+                      qkv.narrow(1, (heads + kv_heads) * dim, kv_heads * dim)},
+                     1);
+  }
+  if (plain_) return plain::causal_attention(qkv, sequences, heads, kv_heads, rotated);
+  return causal_attention::apply(qkv, sequences, heads, kv_heads, dim, shape_.rope_theta);
+}
+
+routing decoder::route(std::size_t layer, const Tensor& normed, const forward_options& options,
+                       Tensor& auxiliary) const {
+  const auto experts = static_cast<std::int64_t>(shape_.n_experts),
+             top_k = static_cast<std::int64_t>(shape_.top_k), n = normed.size(0);
+  const auto logits = torch::mm(normed, layers[layer].router.t());
+  const layer_outage none, &outage = options.outages.empty() ? none : options.outages[layer];
+  const auto open = outage.blocked.defined() ? logits.masked_fill(outage.blocked, -1e9) : logits;
+  auto [best, which] = open.topk(top_k, 1, true, true);
+  // A gate that is a probability is one among all experts, those included that are out.
+  const auto gates = shape_.gates == model::gate_rule::renormalised
+                         ? torch::softmax(best, 1)
+                         : torch::softmax(logits, 1).gather(1, which);
+  if (outage.stand_in.defined()) which = outage.stand_in.gather(1, which);
+  routing chosen{which.contiguous(), gates.contiguous()};
+  if (options.router_logits) options.router_logits->push_back(logits.detach());
+  if (options.balance_weight > 0 || options.z_weight > 0) {
+    const auto counts =
+        plain_ ? plain::weights_of(torch::ones_like(best.detach()), which, experts).sum(0)
+               : torch::bincount(which.reshape({-1}), {}, experts).to(torch::kFloat32);
+    const auto balance =
+        (torch::softmax(logits, 1).mean(0) * counts / static_cast<double>(n * top_k)).sum() *
+        static_cast<double>(experts);
+    const auto z = torch::logsumexp(logits, 1).square().mean();
+    const auto share = 1.0 / static_cast<double>(layers.size());
+    const auto loss = balance * (options.balance_weight * share) + z * (options.z_weight * share);
+    auxiliary = auxiliary.defined() ? auxiliary + loss : loss;
+  }
+  if (options.override_routing) {
+    options.override_routing(layer, logits, chosen);
+    if (plain_)  // A slot left out weighs nothing here.
+      chosen = {chosen.experts.clamp_min(0), chosen.gates * chosen.experts.ge(0)};
+  }
+  return chosen;
+}
+
+Tensor decoder::mixture(const Tensor& x, const routing& chosen, const Tensor& gate_and_up,
+                        const Tensor& down) const {
+  if (!plain_) return expert_mixture::apply(x, chosen.gates, chosen.experts, gate_and_up, down);
+  const bool alone = gate_and_up.size(0) == 1;
+  return plain::expert_mixture(
+      x, alone ? chosen.gates : plain::weights_of(chosen.gates, chosen.experts, down.size(0)),
+      gate_and_up, down);
 }
 
 forward_result decoder::forward(const Tensor& ids, const forward_options& options) {
   const auto sequences = ids.size(0);
-  const auto experts = static_cast<std::int64_t>(shape_.n_experts);
-  const auto top_k = static_cast<std::int64_t>(shape_.top_k);
   auto x = torch::embedding(embedding, ids.reshape({-1}));
   const auto n = x.size(0);
   Tensor auxiliary;
-  const routing dense{torch::zeros({n, 1}, torch::kInt64), torch::ones({n, 1})};
+  plain::rotation rotated;
+  routing all_alike;  // Of a dense model and of the shared expert.
+  if (plain_) {
+    rotated = plain::rotation_of(ids.size(1), static_cast<std::int64_t>(shape_.head_dim),
+                                 shape_.rope_theta, device());
+  } else {
+    all_alike = {torch::zeros({n, 1}, torch::kInt64), torch::ones({n, 1})};
+  }
   for (std::size_t l = 0; l < layers.size(); ++l) {
     auto& w = layers[l];
-    const auto qkv = torch::mm(rms_norm::apply(x, w.input_norm, shape_.rms_norm_eps), w.qkv.t());
-    const auto mixed =
-        causal_attention::apply(qkv, sequences, static_cast<std::int64_t>(shape_.n_heads),
-                                static_cast<std::int64_t>(shape_.n_kv_heads),
-                                static_cast<std::int64_t>(shape_.head_dim), shape_.rope_theta);
-    x = torch::addmm(x, mixed, w.output.t());
-    const auto normed = rms_norm::apply(x, w.post_norm, shape_.rms_norm_eps);
-    routing chosen = dense;
-    if (experts > 1) {
-      const auto logits = torch::mm(normed, w.router.t());
-      const layer_outage none, &outage = options.outages.empty() ? none : options.outages[l];
-      const auto open =
-          outage.blocked.defined() ? logits.masked_fill(outage.blocked, -1e9) : logits;
-      auto [best, which] = open.topk(top_k, 1, true, true);
-      if (outage.stand_in.defined()) which = outage.stand_in.gather(1, which);
-      chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
-      if (options.router_logits) options.router_logits->push_back(logits.detach());
-      if (options.balance_weight > 0 || options.z_weight > 0) {
-        const auto counts = torch::bincount(which.reshape({-1}), {}, experts).to(torch::kFloat32);
-        const auto balance =
-            (torch::softmax(logits, 1).mean(0) * counts / static_cast<double>(n * top_k)).sum() *
-            static_cast<double>(experts);
-        const auto z = torch::logsumexp(logits, 1).square().mean();
-        const auto share = 1.0 / static_cast<double>(layers.size());
-        const auto loss =
-            balance * (options.balance_weight * share) + z * (options.z_weight * share);
-        auxiliary = auxiliary.defined() ? auxiliary + loss : loss;
-      }
-      if (options.override_routing) options.override_routing(l, logits, chosen);
-    }
-    x = x + expert_mixture::apply(normed, chosen.gates, chosen.experts, w.gate_and_up, w.down);
+    x = torch::addmm(x, attend(w, norm(x, w.input_norm), sequences, rotated), w.output.t());
+    const auto normed = norm(x, w.post_norm);
+    const auto chosen = shape_.n_experts > 1 ? route(l, normed, options, auxiliary) : all_alike;
+    x = x + mixture(normed, chosen, w.gate_and_up, w.down);
+    if (w.shared_gate.defined())
+      x = x + mixture(normed,
+                      {all_alike.experts, torch::sigmoid(torch::mm(normed, w.shared_gate.t()))},
+                      w.shared_gate_and_up, w.shared_down);
   }
-  return {torch::mm(rms_norm::apply(x, final_norm, shape_.rms_norm_eps), head.t()), auxiliary};
+  return {torch::mm(norm(x, final_norm), head.t()), auxiliary};
 }
 
 std::vector<named_tensor> decoder::export_tensors() const {
   torch::NoGradGuard no_gradients;
   std::vector<named_tensor> all;
   const auto add = [&](const model::tensor_spec& to, const Tensor& tensor) {
-    all.push_back({to.name, tensor.detach().contiguous().clone()});
+    all.push_back({to.name, tensor.detach().to(torch::kCPU).contiguous().clone()});
   };
   const auto width = static_cast<std::int64_t>(shape_.n_heads * shape_.head_dim),
-             kv = static_cast<std::int64_t>(shape_.kv_width()),
-             inner = static_cast<std::int64_t>(shape_.intermediate_size);
+             kv = static_cast<std::int64_t>(shape_.kv_width());
   const auto tensors = model::tensors_by_use(shape_);
   add(tensors.embedding, embedding);
   for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -443,16 +521,32 @@ std::vector<named_tensor> decoder::export_tensors() const {
     add(block.attention.query, w.qkv.narrow(0, 0, width));
     add(block.attention.key, w.qkv.narrow(0, width, kv));
     add(block.attention.value, w.qkv.narrow(0, width + kv, kv));
+    if (w.qkv_bias.defined()) {
+      add(block.attention.bias[0], w.qkv_bias.narrow(0, 0, width));
+      add(block.attention.bias[1], w.qkv_bias.narrow(0, width, kv));
+      add(block.attention.bias[2], w.qkv_bias.narrow(0, width + kv, kv));
+    }
+    if (w.query_norm.defined()) {
+      add(*block.attention.query_norm, w.query_norm);
+      add(*block.attention.key_norm, w.key_norm);
+    }
     add(block.attention.output, w.output);
     add(block.feed_forward_norm, w.post_norm);
     // A dense model is a mixture of one: its router's row never matters.
     add(block.sparse->router, w.router.defined() ? w.router : torch::zeros({1, w.output.size(0)}));
-    for (std::size_t e = 0; e < block.sparse->experts.size(); ++e) {
-      const auto& expert = block.sparse->experts[e];
-      const auto both = w.gate_and_up[static_cast<std::int64_t>(e)];
+    const auto add_expert = [&](const model::feed_forward_tensors& expert, const Tensor& both,
+                                const Tensor& down) {
+      const auto inner = down.size(1);
       add(*expert.gate, both.narrow(0, 0, inner));
-      add(expert.down, w.down[static_cast<std::int64_t>(e)]);
+      add(expert.down, down);
       add(expert.up, both.narrow(0, inner, inner));
+    };
+    for (std::size_t e = 0; e < block.sparse->experts.size(); ++e)
+      add_expert(block.sparse->experts[e], w.gate_and_up[static_cast<std::int64_t>(e)],
+                 w.down[static_cast<std::int64_t>(e)]);
+    if (w.shared_gate.defined()) {
+      add_expert(*block.sparse->shared, w.shared_gate_and_up[0], w.shared_down[0]);
+      add(*block.sparse->shared_gate, w.shared_gate);
     }
   }
   add(tensors.decoder.final_norm, final_norm);
@@ -471,16 +565,25 @@ void grow(decoder& parent, decoder& child, const growth& how, std::uint64_t seed
   child.head.copy_(parent.head);
   for (std::size_t l = 0; l < child.layers.size(); ++l) {
     auto &from = parent.layers[l], &to = child.layers[l];
-    to.input_norm.copy_(from.input_norm);
-    to.qkv.copy_(from.qkv);
-    to.output.copy_(from.output);
-    to.post_norm.copy_(from.post_norm);
+    const auto copy = [](Tensor& into, const Tensor& what) {
+      if (what.defined()) into.copy_(what);
+    };
+    copy(to.input_norm, from.input_norm);
+    copy(to.qkv, from.qkv);
+    copy(to.qkv_bias, from.qkv_bias);
+    copy(to.query_norm, from.query_norm);
+    copy(to.key_norm, from.key_norm);
+    copy(to.output, from.output);
+    copy(to.post_norm, from.post_norm);
+    copy(to.shared_gate, from.shared_gate);
+    copy(to.shared_gate_and_up, from.shared_gate_and_up);
+    copy(to.shared_down, from.shared_down);
     if (from.router.defined()) {
       const double deviation = from.router.std().item<double>();
       to.router.copy_(from.router.repeat_interleave(children / parents, 0) +
                       normal(to.router.sizes().vec(), how.router_noise * deviation, generator));
     } else {
-      to.router.copy_(normal(to.router.sizes().vec(), 0.02, generator));
+      to.router.copy_(normal(to.router.sizes().vec(), how.drawn_router, generator));
     }
     const auto inner = static_cast<std::int64_t>(child.shape().intermediate_size);
     for (std::int64_t e = 0; e < children; ++e) {

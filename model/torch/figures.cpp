@@ -52,8 +52,9 @@ routing_override substitute(const outage& drawn) {
   };
 }
 
-routing_override drop(const outage& drawn) {
-  return [&drawn](std::size_t layer, const Tensor&, routing& chosen) {
+/// Gates that are probabilities stay as they are, as in serving; others are renormalised.
+routing_override drop(const outage& drawn, model::gate_rule gates) {
+  return [&drawn, gates](std::size_t layer, const Tensor&, routing& chosen) {
     const auto slots = chosen.experts.size(1);
     auto* expert = chosen.experts.data_ptr<std::int64_t>();
     auto* gate = chosen.gates.data_ptr<float>();
@@ -64,21 +65,24 @@ routing_override drop(const outage& drawn) {
         if (drawn.stand_in[layer][static_cast<std::size_t>(expert[s])] != expert[s]) expert[s] = -1;
         if (expert[s] >= 0) left += gate[s];
       }
-      for (std::int64_t s = 0; s < slots; ++s)
+      for (std::int64_t s = 0; s < slots && gates == model::gate_rule::renormalised; ++s)
         if (expert[s] >= 0) gate[s] /= left;
     }
   };
 }
 
 /// Lets the router choose among the experts present.
-routing_override restrict_router(const outage& drawn) {
-  return [&drawn](std::size_t layer, const Tensor& logits, routing& chosen) {
+routing_override restrict_router(const outage& drawn, model::gate_rule gates) {
+  return [&drawn, gates](std::size_t layer, const Tensor& logits, routing& chosen) {
     auto open = logits.clone();
     for (std::size_t e = 0; e < drawn.stand_in[layer].size(); ++e)
       if (drawn.stand_in[layer][e] != static_cast<std::int64_t>(e))
         open.select(1, static_cast<std::int64_t>(e)).fill_(-1e9);
     const auto [best, which] = open.topk(chosen.gates.size(1), 1, true, true);
-    chosen = {which.contiguous(), torch::softmax(best, 1).contiguous()};
+    const auto weights = gates == model::gate_rule::renormalised
+                             ? torch::softmax(best, 1)
+                             : torch::softmax(logits, 1).gather(1, which);
+    chosen = {which.contiguous(), weights.contiguous()};
   };
 }
 
@@ -226,12 +230,13 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
   figures.perplexity = perplexity(model, held_out);
   if (model.shape().n_experts > 1) {
     figures.n_draws = 8;
+    const auto gates = model.shape().gates;
     std::vector<double> stood_in, dropped, routed, siblings_only;
     for (std::uint64_t draw = 0; draw < figures.n_draws; ++draw) {
       const auto drawn = draw_outage(model, seed, draw);
       stood_in.push_back(perplexity(model, held_out, substitute(drawn)));
-      dropped.push_back(perplexity(model, held_out, drop(drawn)));
-      routed.push_back(perplexity(model, held_out, restrict_router(drawn)));
+      dropped.push_back(perplexity(model, held_out, drop(drawn, gates)));
+      routed.push_back(perplexity(model, held_out, restrict_router(drawn, gates)));
       if (siblings) {
         const auto pairs = draw_siblings(model, seed, draw);
         siblings_only.push_back(perplexity(model, held_out, substitute(pairs)));

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "model/torch/batches_torch.hpp"
 #include "model/training/safetensors_file.hpp"
 
 namespace ordermoe::training {
@@ -21,8 +22,20 @@ constexpr std::size_t steps_in_mean = 20;
 /// Of a 95 KB text, 17 readings left a held-out perplexity of 31, and 72 one of 115.
 constexpr double most_passes = 16;
 
-/// One AdamW step over the flat parameters; gradients are zeroed. `rate` is the learning rate.
-void step(decoder& model, optimizer_state& optimizer, double rate) {
+/// How much of the whole is done: by tokens where they are given, else by time, or by how often a
+/// short text has been read.
+double share_done(const stage_progress& progress, const text_source& source,
+                  const train_options& options) {
+  const auto tokens = static_cast<double>(progress.tokens);
+  if (options.tokens > 0) return tokens / static_cast<double>(options.tokens);
+  const double by_time = progress.seconds / (54.0 * options.minutes);
+  if (source.size() == 0) return by_time;
+  return std::max(by_time, tokens / (most_passes * static_cast<double>(source.size())));
+}
+
+}  // namespace
+
+void step_in_one_pass(decoder& model, optimizer_state& optimizer, double rate) {
   ++optimizer.steps;
   const auto n = model.parameters().numel();
   float *p = model.parameters().data_ptr<float>(), *g = model.gradients().data_ptr<float>(),
@@ -44,15 +57,46 @@ void step(decoder& model, optimizer_state& optimizer, double rate) {
   }
 }
 
-/// How much of the whole is done: by tokens where they are given, else by time, or by how often a
-/// short text has been read.
-double share_done(const stage_progress& progress, const text_source& source,
-                  const train_options& options) {
-  const auto tokens = static_cast<double>(progress.tokens);
-  if (options.tokens > 0) return tokens / static_cast<double>(options.tokens);
-  const double by_time = progress.seconds / (54.0 * options.minutes);
-  if (source.size() == 0) return by_time;
-  return std::max(by_time, tokens / (most_passes * static_cast<double>(source.size())));
+void step_in_vectors(decoder& model, optimizer_state& optimizer, double rate) {
+  torch::NoGradGuard no_gradients;
+  ++optimizer.steps;
+  auto &p = model.parameters(), &g = model.gradients();
+  const double t = static_cast<double>(optimizer.steps);
+  const double unbias = 1.0 / std::sqrt(1.0 - std::pow(second_decay, t)),
+               scaled = rate / (1.0 - std::pow(first_decay, t));
+  g.mul_((largest_norm / g.norm()).clamp_max(1.0));
+  optimizer.first.mul_(first_decay).add_(g, 1 - first_decay);
+  optimizer.second.mul_(second_decay).addcmul_(g, g, 1 - second_decay);
+  p.sub_(p * model.decay_mask(), rate * weight_decay);
+  p.addcdiv_(optimizer.first, optimizer.second.sqrt().mul_(unbias).add_(epsilon), -scaled);
+  g.zero_();
+}
+
+namespace {
+
+/// For one layer, [rows, n_experts]: what each row does without.
+layer_outage draw_rows(std::size_t n_experts, std::int64_t rows, bool siblings,
+                       random_stream& random) {
+  auto blocked = torch::zeros({rows, static_cast<std::int64_t>(n_experts)}, torch::kBool);
+  auto stand_in =
+      torch::arange(static_cast<std::int64_t>(n_experts), torch::kInt64).repeat({rows, 1});
+  for (std::int64_t r = 0; r < rows; ++r) {
+    auto* lost = blocked.data_ptr<bool>() + r * static_cast<std::int64_t>(n_experts);
+    auto* who = stand_in.data_ptr<std::int64_t>() + r * static_cast<std::int64_t>(n_experts);
+    if (r % 2 == 0) continue;
+    if (siblings && r % 4 == 1) {
+      for (std::size_t pair = 0; pair + 1 < n_experts; pair += 2) {
+        const auto choice = random.below(4);
+        if (choice < 2) who[pair + choice] = static_cast<std::int64_t>(pair + 1 - choice);
+      }
+      continue;
+    }
+    std::vector<std::size_t> order(n_experts);
+    for (std::size_t e = 0; e < n_experts; ++e) order[e] = e;
+    for (std::size_t i = n_experts - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+    for (std::size_t i = 0; i < n_experts / 2; ++i) lost[order[i]] = true;
+  }
+  return {blocked, stand_in};
 }
 
 }  // namespace
@@ -62,28 +106,37 @@ std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_exper
                                        random_stream& random) {
   std::vector<layer_outage> drawn;
   for (std::size_t l = 0; l < n_layers; ++l) {
-    auto blocked = torch::zeros({rows, static_cast<std::int64_t>(n_experts)}, torch::kBool);
-    auto stand_in =
-        torch::arange(static_cast<std::int64_t>(n_experts), torch::kInt64).repeat({rows, 1});
-    for (std::int64_t r = 0; r < rows; ++r) {
-      auto* lost = blocked.data_ptr<bool>() + r * static_cast<std::int64_t>(n_experts);
-      auto* who = stand_in.data_ptr<std::int64_t>() + r * static_cast<std::int64_t>(n_experts);
-      if (r % 2 == 0) continue;
-      if (siblings && r % 4 == 1) {
-        for (std::size_t pair = 0; pair + 1 < n_experts; pair += 2) {
-          const auto choice = random.below(4);
-          if (choice < 2) who[pair + choice] = static_cast<std::int64_t>(pair + 1 - choice);
-        }
-        continue;
-      }
-      std::vector<std::size_t> order(n_experts);
-      for (std::size_t e = 0; e < n_experts; ++e) order[e] = e;
-      for (std::size_t i = n_experts - 1; i > 0; --i)
-        std::swap(order[i], order[random.below(i + 1)]);
-      for (std::size_t i = 0; i < n_experts / 2; ++i) lost[order[i]] = true;
-    }
-    drawn.push_back(
-        {blocked.repeat_interleave(row_length, 0), stand_in.repeat_interleave(row_length, 0)});
+    const auto by_row = draw_rows(n_experts, rows, siblings, random);
+    drawn.push_back({by_row.blocked.repeat_interleave(row_length, 0),
+                     by_row.stand_in.repeat_interleave(row_length, 0)});
+  }
+  return drawn;
+}
+
+std::vector<layer_outage> draw_outages_on(at::Device device, std::size_t n_layers,
+                                          std::size_t n_experts, std::int64_t rows,
+                                          std::int64_t row_length, bool siblings,
+                                          random_stream& random) {
+  std::vector<torch::Tensor> blocked, stand_in;
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    const auto by_row = draw_rows(n_experts, rows, siblings, random);
+    blocked.push_back(by_row.blocked);
+    stand_in.push_back(by_row.stand_in);
+  }
+  // One transfer for all layers.
+  const auto of_tokens = [&](const std::vector<torch::Tensor>& by_row) {
+    const auto all = torch::stack(by_row).to(device);
+    const auto experts = all.size(2);
+    return all.unsqueeze(2)
+        .expand({all.size(0), rows, row_length, experts})
+        .reshape({all.size(0), rows * row_length, experts});
+  };
+  const auto all_blocked = of_tokens(blocked);
+  const auto all_stand_in = siblings ? of_tokens(stand_in) : torch::Tensor();
+  std::vector<layer_outage> drawn;
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    const auto at = static_cast<std::int64_t>(l);
+    drawn.push_back({all_blocked[at], siblings ? all_stand_in[at] : torch::Tensor()});
   }
   return drawn;
 }
@@ -107,15 +160,25 @@ result<void> save_checkpoint(const std::filesystem::path& path, decoder& model,
                              const std::string& fingerprint) {
   nlohmann::json curve = nlohmann::json::array();
   for (const auto& point : progress.curve) curve.push_back({point.stage, point.tokens, point.loss});
-  const nlohmann::json state = {{"fingerprint", fingerprint},         {"steps", progress.steps},
-                                {"tokens", progress.tokens},          {"seconds", progress.seconds},
-                                {"optimizer_steps", optimizer.steps}, {"curve", curve}};
+  nlohmann::json devices = nlohmann::json::array();
+  for (const auto& device : progress.devices) devices.push_back({device.device, device.product});
+  const nlohmann::json state = {{"fingerprint", fingerprint},
+                                {"steps", progress.steps},
+                                {"tokens", progress.tokens},
+                                {"seconds", progress.seconds},
+                                {"optimizer_steps", optimizer.steps},
+                                {"curve", curve},
+                                {"devices", devices}};
   const std::vector<std::int64_t> shape = {model.parameters().numel()};
   stored_file content;
   content.metadata["state"] = state.dump();
-  content.tensors.push_back(store_f32("parameters", shape, model.parameters().data_ptr<float>()));
-  content.tensors.push_back(store_f32("first_moments", shape, optimizer.first.data_ptr<float>()));
-  content.tensors.push_back(store_f32("second_moments", shape, optimizer.second.data_ptr<float>()));
+  const auto store = [&](const char* name, const torch::Tensor& tensor) {
+    const auto here = tensor.to(torch::kCPU);
+    content.tensors.push_back(store_f32(name, shape, here.data_ptr<float>()));
+  };
+  store("parameters", model.parameters());
+  store("first_moments", optimizer.first);
+  store("second_moments", optimizer.second);
   return write_safetensors(path, content);
 }
 
@@ -141,7 +204,11 @@ result<void> load_checkpoint(const std::filesystem::path& path, decoder& model,
     progress = {state.at("steps").get<std::uint64_t>(),
                 state.at("tokens").get<std::uint64_t>(),
                 state.at("seconds").get<double>(),
+                {},
                 {}};
+    for (const auto& device : state.value("devices", nlohmann::json::array()))
+      progress.devices.push_back(
+          {device.at(0).get<std::string>(), device.at(1).get<std::string>()});
     for (const auto& point : state.at("curve"))
       progress.curve.push_back({point.at(0).get<std::string>(), point.at(1).get<std::uint64_t>(),
                                 point.at(2).get<double>()});
@@ -153,11 +220,14 @@ result<void> load_checkpoint(const std::filesystem::path& path, decoder& model,
   const std::pair<const char*, torch::Tensor*> parts[] = {{"parameters", &model.parameters()},
                                                           {"first_moments", &optimizer.first},
                                                           {"second_moments", &optimizer.second}};
+  torch::NoGradGuard no_gradients;
   for (const auto& [name, into] : parts) {
     const auto* tensor = content->find(name);
     if (!tensor || tensor->bytes.size() != size)
       return broken(fmt::format("tensor {} is missing or has another size", name));
-    std::memcpy(into->data_ptr<float>(), tensor->bytes.data(), size);
+    auto here = torch::empty({into->numel()}, torch::kFloat32);
+    std::memcpy(here.data_ptr<float>(), tensor->bytes.data(), size);
+    into->copy_(here);
   }
   return {};
 }
@@ -166,7 +236,8 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
                        const text_source& source, const train_options& options,
                        const stage_limits& limits, const std::function<result<void>()>& save) {
   using clock = std::chrono::steady_clock;
-  const auto length = static_cast<std::int64_t>(options.sequence_length);
+  const auto device = model.device();
+  batch_feed feed(source, options);
   auto last = clock::now(), saved = last;
   std::deque<double> losses;
   const auto mean = [&] {
@@ -189,30 +260,33 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
           fmt::format("stopped in stage {} after {} tokens; the same command goes on from there",
                       limits.name, progress.tokens)};
     }
-    // Every eighth step has rows twice as long and half as many, so that late positions are trained
-    // too.
-    const bool doubled = optimizer.steps % 8 == 7 &&
-                         options.max_context >= 2 * options.sequence_length &&
-                         options.sequences_per_step % 2 == 0;
-    const auto row_length = doubled ? 2 * length : length;
-    const auto rows = static_cast<std::int64_t>(options.sequences_per_step) / (doubled ? 2 : 1);
-    auto batch = torch::empty({rows, row_length + 1}, torch::kInt64);
-    for (std::int64_t r = 0; r < rows; ++r)
-      source.fill(progress.tokens, static_cast<std::uint64_t>(r),
-                  {batch.data_ptr<std::int64_t>() + r * (row_length + 1),
-                   static_cast<std::size_t>(row_length + 1)});
+    const auto [rows, row_length] = batch_size_of(options, optimizer.steps);
+    const auto batch = feed.take(progress.tokens, {rows, row_length}).to(device);
+    if (!device.is_cpu())
+      feed.prepare(progress.tokens + static_cast<std::uint64_t>(rows * row_length),
+                   batch_size_of(options, optimizer.steps + 1));
     forward_options how{options.balance_weight, options.z_weight, {}, nullptr, {}};
     if (limits.outages) {
       random_stream random(mix64(options.seed) + 1, progress.tokens);
-      how.outages = draw_outages(model.shape().n_layers, model.shape().n_experts, rows, row_length,
-                                 limits.siblings, random);
+      const auto draw = [&](auto&&... what) {
+        return device.is_cpu() ? draw_outages(what...) : draw_outages_on(device, what...);
+      };
+      how.outages = draw(model.shape().n_layers, model.shape().n_experts, rows, row_length,
+                         limits.siblings, random);
     }
     const auto outcome = model.forward(batch.narrow(1, 0, row_length), how);
     const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1),
                                       batch.narrow(1, 1, row_length).reshape({-1}));
     (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
-    step(model, optimizer, options.learning_rate * schedule(done, progress.steps, limits.warm_up));
+    const double rate = options.learning_rate * schedule(done, progress.steps, limits.warm_up);
+    device.is_cpu() ? step_in_one_pass(model, optimizer, rate)
+                    : step_in_vectors(model, optimizer, rate);
     losses.push_back(loss.item<double>());
+    if (!std::isfinite(losses.back()))
+      return error{errc::failed,
+                   fmt::format("stage {}: the loss is no number after {} tokens; train with a "
+                               "lower learning rate",
+                               limits.name, progress.tokens)};
     if (losses.size() > steps_in_mean) losses.pop_front();
     ++progress.steps;
     progress.tokens += static_cast<std::uint64_t>(rows * row_length);

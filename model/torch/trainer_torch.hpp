@@ -23,9 +23,10 @@ struct optimizer_state {
 /// What a stage has reached; saved with the weights.
 struct stage_progress {
   std::uint64_t steps = 0;
-  std::uint64_t tokens = 0;       ///< In all stages.
-  double seconds = 0;             ///< In all stages.
-  std::vector<loss_point> curve;  ///< In all stages.
+  std::uint64_t tokens = 0;         ///< In all stages.
+  double seconds = 0;               ///< In all stages.
+  std::vector<trained_on> devices;  ///< In all stages, each once.
+  std::vector<loss_point> curve;    ///< In all stages.
 };
 
 struct stage_limits {
@@ -40,7 +41,8 @@ struct stage_limits {
 };
 
 /// Runs one stage until its share of the recipe is done. Calls `save` every minute and when it is
-/// asked to stop. Errors: interrupted; what `save` reports.
+/// asked to stop. Errors: interrupted; failed where the loss is no number any more; what `save`
+/// reports.
 result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress,
                        const text_source& source, const train_options& options,
                        const stage_limits& limits, const std::function<result<void>()>& save);
@@ -60,6 +62,19 @@ result<void> load_checkpoint(const std::filesystem::path& path, decoder& model,
 std::vector<layer_outage> draw_outages(std::size_t n_layers, std::size_t n_experts,
                                        std::int64_t rows, std::int64_t row_length, bool siblings,
                                        random_stream& random);
+
+/// The same on a device, for rows of one step: [rows * row_length, n_experts] of every layer, drawn
+/// alike.
+std::vector<layer_outage> draw_outages_on(at::Device device, std::size_t n_layers,
+                                          std::size_t n_experts, std::int64_t rows,
+                                          std::int64_t row_length, bool siblings,
+                                          random_stream& random);
+
+/// One AdamW step over the flat parameters in vector operations, which never waits for the device;
+/// gradients are zeroed. `rate` is the learning rate.
+void step_in_vectors(decoder& model, optimizer_state& optimizer, double rate);
+/// The same in one pass over the CPU's memory.
+void step_in_one_pass(decoder& model, optimizer_state& optimizer, double rate);
 
 /// The last stage of every recipe goes on for another fifth of the tokens before it: shares of a
 /// recipe count the stages before as 1, so a whole recipe ends at this.

@@ -1,6 +1,7 @@
 #include "model/torch/training_torch.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <system_error>
 
@@ -10,6 +11,7 @@
 #include "model/torch/decoder_torch.hpp"
 #include "model/torch/figures_torch.hpp"
 #include "model/torch/trainer_torch.hpp"
+#include "model/torch/training_device_torch.hpp"
 
 /// LibTorch's own setting does not reach OpenBLAS, where that is the BLAS in use.
 extern "C" void openblas_set_num_threads(int) __attribute__((weak));
@@ -54,6 +56,11 @@ model::model_config shape_of(const train_options& o, std::size_t vocab_size, std
   shape.top_k = top_k;
   shape.vocab_size = vocab_size;
   shape.max_context = o.max_context;
+  shape.kind = o.kind;
+  shape.gates = o.gates;
+  shape.shared_intermediate_size = o.shared_intermediate_size;
+  shape.query_key_value_bias = o.kind == model::family::qwen2_moe;
+  if (o.kind == model::family::qwen3_moe) shape.qk_norm = model::query_key_norm::per_head;
   return shape;
 }
 
@@ -73,6 +80,7 @@ std::string fingerprint_of(const train_options& o, const std::vector<stage_plan>
     print +=
         fmt::format(" top {} noise {} redrawn {} router {} balance {} z {}", stages[stage].top_k,
                     o.weight_noise, o.redrawn_share, o.router_noise, o.balance_weight, o.z_weight);
+  if (o.shape != "small") print += " of " + o.shape;
   if (o.recipe == "lineage" && stage > 1)
     print += fmt::format(" siblings redrawn {}", o.sibling_redrawn_share);
   return print;
@@ -85,38 +93,71 @@ class training_run {
       : job_(job), options_(job.options), stages_(stages_of(job.options)) {}
 
   result<trained_model> run() {
-    for (std::size_t i = 0; i < stages_.size(); ++i)
+    auto opened = open_training_device(options_.device);
+    if (!opened) return opened.error();
+    device_ = std::move(*opened);
+    std::unique_ptr<trained_model> plain;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      if (stages_[i].outages && !options_.plain.empty()) {
+        auto before = finished_model();
+        if (!before) return before.error();
+        before->report.plain = true;
+        plain = std::make_unique<trained_model>(std::move(*before));
+      }
       if (auto done = reach_end_of(i); !done) return done.error();
-    round_to_bf16(*model_);
-    trained_model made;
-    made.report.recipe = options_.recipe;
-    made.report.tokens = progress_.tokens;
-    made.report.seconds = progress_.seconds;
-    made.report.curve = progress_.curve;
-    if (auto measured = score(made.report); !measured) return measured.error();
-    made.shape = model_->shape();
-    for (const auto& [name, tensor] : model_->export_tensors())
-      made.tensors.push_back(store_bf16(name, tensor.sizes().vec(), tensor.data_ptr<float>()));
+    }
+    auto made = finished_model();
+    if (made) made->plain = std::move(plain);
     return made;
   }
 
  private:
+  /// The model as it is, rounded to what a folder holds, with its figures.
+  result<trained_model> finished_model() {
+    const auto copy = copy_of(*model_, at::kCPU);
+    auto& here = *copy;
+    round_to_bf16(here);
+    trained_model made;
+    made.report.recipe = options_.recipe;
+    made.report.tokens = progress_.tokens;
+    made.report.seconds = progress_.seconds;
+    made.report.devices = progress_.devices;
+    made.report.curve = progress_.curve;
+    if (auto measured = score(here, made.report); !measured) return measured.error();
+    made.shape = here.shape();
+    for (const auto& [name, tensor] : here.export_tensors())
+      made.tensors.push_back(store_bf16(name, tensor.sizes().vec(), tensor.data_ptr<float>()));
+    return made;
+  }
+
+  /// A copy of a model, elsewhere.
+  static std::unique_ptr<decoder> copy_of(decoder& model, at::Device where) {
+    torch::NoGradGuard no_gradients;
+    auto made = std::make_unique<decoder>(model.shape(), 0, where);
+    made->parameters().copy_(model.parameters());
+    return made;
+  }
+
   /// Makes the model of a stage: a fresh one, one grown from what is there, or what is there.
   void begin(std::size_t i) {
     progress_.steps = 0;
     if (i > 0 && !grows(i)) return;
     const auto& stage = stages_[i];
     const auto shape = shape_of(options_, job_.pieces.vocab_size(), stage.n_experts, stage.top_k);
+    // Made on the CPU, piece by piece.
     auto next = std::make_unique<decoder>(shape, options_.seed + i);
     if (i > 0) {
       const bool siblings = stages_[i - 1].n_experts > 1;
-      grow(*model_, *next,
-           {options_.weight_noise,
-            siblings ? options_.sibling_redrawn_share : options_.redrawn_share,
-            options_.router_noise},
-           mix64(options_.seed) + i);
+      growth how{options_.weight_noise,
+                 siblings ? options_.sibling_redrawn_share : options_.redrawn_share,
+                 options_.router_noise};
+      // A gate that is a probability starts well above 1 / n_experts only where logits differ.
+      if (shape.gates == model::gate_rule::probabilities)
+        how.drawn_router = 1.0 / std::sqrt(static_cast<double>(shape.hidden_size));
+      grow(*copy_of(*model_, at::kCPU), *next, how, mix64(options_.seed) + i);
     }
-    model_ = std::move(next);
+    model_ = device_.where.is_cpu() ? std::move(next) : copy_of(*next, device_.where);
+    if (device_.plain) model_->use_plain_blocks();
     optimizer_ = std::make_unique<optimizer_state>(*model_);
   }
 
@@ -136,6 +177,8 @@ class training_run {
     if (fs::exists(running))
       if (auto loaded = load_checkpoint(running, *model_, *optimizer_, progress_, print); !loaded)
         return loaded;
+    if (std::ranges::find(progress_.devices, device_.kept) == progress_.devices.end())
+      progress_.devices.push_back(device_.kept);
     const auto save = [&](const fs::path& path) {
       return save_checkpoint(path, *model_, *optimizer_, progress_, print);
     };
@@ -151,12 +194,12 @@ class training_run {
     return {};
   }
 
-  result<void> score(train_report& report) {
+  result<void> score(decoder& model, train_report& report) {
     const bool synthetic = options_.text.empty();
     const auto held_out = job_.source.held_out(synthetic ? 16384 : 8192);
-    report.held_out_perplexity = perplexity(*model_, held_out);
+    report.held_out_perplexity = perplexity(model, held_out);
     if (!options_.measure) return {};
-    report.figures = measure(*model_, held_out, synthetic ? &job_.pieces : nullptr, options_.seed,
+    report.figures = measure(model, held_out, synthetic ? &job_.pieces : nullptr, options_.seed,
                              options_.recipe == "lineage");
     if (options_.dense_state.empty()) return {};
     auto dense_options = options_;
@@ -176,6 +219,7 @@ class training_run {
   const training_job& job_;
   const train_options& options_;
   std::vector<stage_plan> stages_;
+  training_device device_;
   stage_progress progress_;
   std::unique_ptr<decoder> model_;
   std::unique_ptr<optimizer_state> optimizer_;
@@ -188,6 +232,8 @@ class torch_backend final : public training_backend {
       const int n_threads = std::max(1, job.options.threads);
       at::set_num_threads(n_threads);
       if (openblas_set_num_threads) openblas_set_num_threads(n_threads);
+      // Training needs no more than TF32's ten bits of a product's factors.
+      at::globalContext().setAllowTF32CuBLAS(true);
       return training_run(job).run();
     } catch (const c10::Error& problem) {
       return error{errc::failed, fmt::format("LibTorch refused while training: {}",

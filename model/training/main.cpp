@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "model/training/evaluation_data.hpp"
+#include "model/training/shapes.hpp"
 #include "model/training/train.hpp"
 
 namespace {
@@ -37,6 +38,17 @@ int main(int argc, char** argv) {
       options.state = value;
     else if (key == "dense")
       options.dense_state = value;
+    else if (key == "plain")
+      options.plain = value;
+    else if (key == "device")
+      options.device = value;
+    else if (key == "shape") {  // Before what changes it.
+      if (const auto known = ordermoe::training::use_shape(options, value); !known) {
+        fmt::print(stderr, "{}\n", known.error().message);
+        return 2;
+      }
+    } else if (key == "layers")
+      options.n_layers = static_cast<std::size_t>(number());
     else if (key == "recipe")
       options.recipe = value;
     else if (key == "tokens")

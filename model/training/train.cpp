@@ -30,6 +30,11 @@ result<void> check(const train_options& o) {
     return refuse(
         fmt::format("recipe \"{}\" is not known; use upcycled, lineage or dense", o.recipe));
   if (o.out.empty()) return refuse("no folder for the model was given");
+  if (!o.plain.empty() && o.recipe == "dense")
+    return refuse("the recipe dense has no stage of outages, before which a plain model would be");
+  if (!o.plain.empty() && o.plain == o.out)
+    return refuse(fmt::format("{} is asked for twice: the plain model needs a folder of its own",
+                              o.out.string()));
   if (o.n_heads == 0 || o.hidden_size % o.n_heads != 0 || (o.hidden_size / o.n_heads) % 2 != 0)
     return refuse(fmt::format("hidden size {} does not divide into {} heads of even width",
                               o.hidden_size, o.n_heads));
@@ -40,6 +45,13 @@ result<void> check(const train_options& o) {
     return refuse(fmt::format(
         "{} experts with top {}: an even number of experts is needed, and top-k at most half of it",
         o.n_experts, o.top_k));
+  if ((o.kind == model::family::qwen2_moe) != (o.shared_intermediate_size > 0))
+    return refuse("a shared expert belongs to the family qwen2_moe, and to no other");
+  if (o.kind == model::family::mixtral && o.gates != model::gate_rule::renormalised)
+    return refuse("the gates of the family mixtral are renormalised");
+  if (o.kind != model::family::mixtral && o.kind != model::family::qwen2_moe &&
+      o.kind != model::family::qwen3_moe)
+    return refuse("only models of the families mixtral, qwen2_moe and qwen3_moe are trained");
   if (o.n_layers == 0 || o.intermediate_size == 0 || o.sequence_length < 2 ||
       o.sequences_per_step == 0 || o.sequence_length > o.max_context)
     return refuse(
@@ -116,7 +128,10 @@ result<learning_text> read_text(const train_options& options) {
 std::string command_of(const train_options& o) {
   std::string line = "ordermoe model train";
   if (!o.text.empty()) line += fmt::format(" --text '{}'", o.text.string());
+  if (o.shape != "small") line += " --shape " + o.shape;
   line += fmt::format(" --recipe {}", o.recipe);
+  if (o.device != "cpu") line += " --device " + o.device;
+  if (!o.plain.empty()) line += fmt::format(" --plain '{}'", o.plain.string());
   line += o.tokens > 0 ? fmt::format(" --tokens {}", o.tokens)
                        : fmt::format(" --minutes {}", o.minutes);
   return line +
@@ -137,16 +152,16 @@ result<fs::path> state_folder(const train_options& options) {
   return state;
 }
 
-/// Writes the folder in one step.
-result<void> write_folder(const train_options& options, const learning_text& text,
-                          const trained_model& made,
+/// Writes a model's folder in one step.
+result<void> write_folder(const std::filesystem::path& out, const train_options& options,
+                          const learning_text& text, const trained_model& made,
                           const std::vector<std::vector<std::int32_t>>& left_out) {
   std::vector<model::tensor_entry> entries;
   for (const auto& tensor : made.tensors)
     entries.push_back(
         {tensor.name, model::tensor_type::bf16, {tensor.shape.begin(), tensor.shape.end()}});
   auto writer =
-      model::checkpoint_writer::begin(options.out, std::move(entries), model::default_shard_bytes);
+      model::checkpoint_writer::begin(out, std::move(entries), model::default_shard_bytes);
   if (!writer) return writer.error();
   for (const auto& tensor : made.tensors)
     if (auto written = (*writer)->append(tensor.bytes); !written) return written;
@@ -157,7 +172,7 @@ result<void> write_folder(const train_options& options, const learning_text& tex
   for (const auto& [name, bytes] : files)
     if (auto written = (*writer)->add_file(name, bytes); !written) return written;
   if (options.finish) {
-    const auto more = options.finish((*writer)->folder(), left_out);
+    const auto more = options.finish(out, (*writer)->folder(), left_out);
     if (!more && more.error().code == errc::interrupted)
       return error{errc::interrupted,
                    "stopped after training; the same command goes on from there"};
@@ -167,6 +182,17 @@ result<void> write_folder(const train_options& options, const learning_text& tex
   }
   const auto finished = (*writer)->finish();
   return finished ? result<void>() : finished.error();
+}
+
+/// What the state of a run says once the plain model's folder is there.
+constexpr const char* plain_is_written = "plain-is-written";
+
+/// Whether the folders of the models may be written.
+result<void> check_room(const train_options& options) {
+  if (auto free = model::check_free(options.out); !free) return free;
+  const auto state = options.state.empty() ? model::training_state_of(options.out) : options.state;
+  if (options.plain.empty() || fs::exists(state / plain_is_written)) return {};
+  return model::check_free(options.plain);
 }
 
 }  // namespace
@@ -181,7 +207,7 @@ result<std::string> synthetic_tokenizer(std::size_t vocab_size) {
 
 result<train_report> train(const train_options& options) {
   if (auto fine = check(options); !fine) return fine.error();
-  if (auto free = model::check_free(options.out); !free) return free.error();
+  if (auto room = check_room(options); !room) return room.error();
   const auto text = read_text(options);
   if (!text) return text.error();
   const auto backend = model::torch_entry("ordermoe_torch_training");
@@ -195,7 +221,15 @@ result<train_report> train(const train_options& options) {
   const auto left_out =
       text->source->left_out(most_left_out, std::min(longest, options.max_context));
   for (const auto& ids : left_out) made->report.left_out += ids.size();
-  if (auto written = write_folder(options, *text, *made, left_out); !written)
+  if (made->plain && !fs::exists(*state / plain_is_written)) {
+    made->plain->report.left_out = made->report.left_out;
+    if (auto written = write_folder(options.plain, options, *text, *made->plain, left_out);
+        !written)
+      return written.error();
+    if (auto kept = write_file(*state / plain_is_written, options.plain.string() + "\n"); !kept)
+      return kept.error();
+  }
+  if (auto written = write_folder(options.out, options, *text, *made, left_out); !written)
     return written.error();
   std::error_code ignored;
   if (options.state.empty()) fs::remove_all(*state, ignored);

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "config/error.hpp"
+#include "model/architecture/model_config.hpp"
 
-/// Training of small Mixture-of-Experts models of Mixtral's architecture, from a user's text or
-/// from the synthetic corpus (corpus.hpp), by recipes that leave experts which can partly stand in
-/// for each other.
+/// Training of small Mixture-of-Experts models, from a user's text or from the synthetic corpus
+/// (corpus.hpp), by recipes that leave experts which can partly stand in for each other. Which
+/// shapes there are by name: shapes.hpp.
 ///
 /// Recipes, with their stages in twenty-fourths of the work:
 ///   dense     one expert throughout: "dense" 5, "continued" 15, "afterwards" 4. What a mixture is
@@ -34,15 +35,32 @@ struct train_progress {
   double tokens_per_s = 0;
 };
 
+/// A device that took part in training.
+struct trained_on {
+  std::string device;   ///< As train_options names it.
+  std::string product;  ///< What its maker calls it, where the driver says so.
+  bool operator==(const trained_on&) const = default;
+};
+
 struct train_options {
   std::filesystem::path text;  ///< The user's own text; empty: the synthetic corpus.
   std::filesystem::path out;   ///< Folder of the finished model.
+  /// Folder of the model as it is before the stage of outages, a model of its own from the same
+  /// run; empty: it is not kept.
+  std::filesystem::path plain;
   std::string recipe = "upcycled";
+  /// What trains: cpu, or libtorch:NAME for a device that LibTorch knows (libtorch:cuda:0). Another
+  /// device gives other weights.
+  std::string device = "cpu";
   std::uint64_t seed = 1;
   double minutes = 5;  ///< Ends after this long, where `tokens` is 0; sooner where a short text
                        ///< was read sixteen times, since more makes held-out text worse.
   std::uint64_t tokens = 0;  ///< Trains on this many tokens, whatever time it takes.
 
+  std::string shape = "small";                  ///< The name of what follows (shapes.hpp).
+  model::family kind = model::family::mixtral;  ///< A decoder: mixtral, qwen2_moe or qwen3_moe.
+  model::gate_rule gates = model::gate_rule::renormalised;
+  std::size_t shared_intermediate_size = 0;  ///< 0: there is no shared expert.
   std::size_t vocab_size = 768;
   std::size_t hidden_size = 128;
   std::size_t intermediate_size = 192;
@@ -70,11 +88,12 @@ struct train_options {
   /// Checkpoint of a dense run's last stage to compare with; may be empty.
   std::filesystem::path dense_state;
   std::string notes;  ///< Added to the card as it stands.
-  /// What else belongs into the folder, by file name: asked for when all of the model is in
-  /// `folder`, which has a name of its own until then. `left_out` are token ids of texts of the
-  /// model's own kind that it was neither trained nor scored on. May be empty.
+  /// What else belongs into a folder, by file name: asked for when all of the model that will be
+  /// `out` is in `folder`, which has a name of its own until then. `left_out` are token ids of
+  /// texts of the model's own kind that it was neither trained nor scored on. May be empty.
   std::function<result<std::map<std::string, std::string>>(
-      const std::filesystem::path& folder, const std::vector<std::vector<std::int32_t>>& left_out)>
+      const std::filesystem::path& out, const std::filesystem::path& folder,
+      const std::vector<std::vector<std::int32_t>>& left_out)>
       finish;
   /// Asked once a step; true: save, leave with errc::interrupted.
   std::function<bool()> should_stop;
@@ -115,8 +134,10 @@ struct model_figures {
 struct train_report {
   std::filesystem::path folder;
   std::string recipe;
+  bool plain = false;  ///< Of the model as it is before the stage of outages.
   std::uint64_t tokens = 0;
   double seconds = 0;
+  std::vector<trained_on> devices;  ///< In their order.
   std::vector<loss_point> curve;
   double held_out_perplexity = 0;
   std::size_t left_out = 0;  ///< Tokens of the text that `finish` gets.
@@ -126,10 +147,13 @@ struct train_report {
 /// Trains and writes OUT (config.json, model.safetensors in bf16, tokenizer.model, CARD.md,
 /// SHA256SUMS), which appears in one step at the end and must be absent or empty before. Until then
 /// OUT.training holds the checkpoints (half_trained.hpp); called again with the same options after
-/// an interruption it goes on where it stopped. Of `minutes`, nine tenths go into training and the
+/// an interruption it goes on where it stopped. With `plain`, that folder is written likewise, and
+/// before OUT. Of `minutes`, nine tenths go into training and the
 /// rest into what surrounds it. Errors: not_found, io (also where OUT holds anything), usage
-/// (unknown recipe, impossible shape), out_of_range (text too short), mismatch (OUT.training holds
-/// the state of another run), unsupported (no LibTorch: torch_module.hpp), interrupted.
+/// (unknown recipe, impossible shape, `plain` of a recipe without
+/// outages), out_of_range (text too short), mismatch (OUT.training holds
+/// the state of another run), unsupported (no LibTorch: torch_module.hpp; a device that it does not know), failed (the loss is
+/// no number any more), interrupted.
 result<train_report> train(const train_options& options);
 
 /// Trains only the tokenizer of the synthetic corpus; the same bytes as in a model folder of that

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,17 @@ struct training_job {
 
 struct trained_model {
   model::model_config shape;
-  std::vector<stored_tensor> tensors;  ///< In bf16, by their Hugging Face names.
-  train_report report;                 ///< Without its folder.
+  std::vector<stored_tensor> tensors;    ///< In bf16, by their Hugging Face names.
+  train_report report;                   ///< Without its folder.
+  std::unique_ptr<trained_model> plain;  ///< As it was before the outages, where that is asked for.
 };
 
 /// What the module's entry ordermoe_torch_training returns.
 class training_backend {
  public:
   virtual ~training_backend() = default;
-  /// Errors: io; mismatch (the folder holds the state of another run); interrupted; failed where
-  /// LibTorch refuses.
+  /// Errors: io; mismatch (the folder holds the state of another run); interrupted; unsupported
+  /// where there is no such device; failed where LibTorch refuses or the loss is no number.
   virtual result<trained_model> run(const training_job& job) const = 0;
 };
 

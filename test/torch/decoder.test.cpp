@@ -6,6 +6,7 @@
 
 #include "config/random.hpp"
 #include "model/torch/figures_torch.hpp"
+#include "model/torch/trainer_torch.hpp"
 
 using namespace ordermoe;
 using namespace ordermoe::training;
@@ -37,9 +38,24 @@ torch::Tensor some_ids(std::int64_t rows, std::int64_t length) {
   return ids;
 }
 
-torch::Tensor loss_of(training::decoder& model, const torch::Tensor& ids) {
+/// Mixtral's, dense and with experts, Qwen2-MoE's and Qwen3-MoE's.
+std::vector<model::model_config> all_architectures() {
+  auto qwen2 = small_shape(6), qwen3 = small_shape(4);
+  qwen2.kind = model::family::qwen2_moe;
+  qwen2.gates = model::gate_rule::probabilities;
+  qwen2.query_key_value_bias = true;
+  qwen2.shared_intermediate_size = 28;
+  qwen3.kind = model::family::qwen3_moe;
+  qwen3.gates = model::gate_rule::probabilities;
+  qwen3.qk_norm = model::query_key_norm::per_head;
+  qwen3.top_k = 1;
+  return {small_shape(1), small_shape(4), qwen2, qwen3};
+}
+
+torch::Tensor loss_of(training::decoder& model, const torch::Tensor& ids,
+                      const std::vector<layer_outage>& outages = {}) {
   const auto length = ids.size(1) - 1;
-  const auto out = model.forward(ids.narrow(1, 0, length), {0.05, 0.01, {}, nullptr});
+  const auto out = model.forward(ids.narrow(1, 0, length), {0.05, 0.01, {}, nullptr, outages});
   const auto loss =
       torch::nll_loss(torch::log_softmax(out.logits, 1), ids.narrow(1, 1, length).reshape({-1}));
   return out.auxiliary.defined() ? loss + out.auxiliary : loss;
@@ -144,6 +160,54 @@ BOOST_AUTO_TEST_CASE(fast_blocks_equal_plain_operations_forwards_and_backwards) 
   }
 }
 
+BOOST_AUTO_TEST_CASE(plain_blocks_have_the_loss_and_gradients_of_the_fast_ones) {
+  for (const auto& shape : all_architectures()) {
+    training::decoder fast(shape, 1), plain(shape, 1);
+    stir(fast);
+    stir(plain);
+    plain.use_plain_blocks();
+    BOOST_TEST_REQUIRE(fast.parameters().equal(plain.parameters()));
+    const auto ids = some_ids(4, 9);
+    random_stream random(3, 0);
+    std::vector<layer_outage> outages;
+    if (shape.n_experts > 1)
+      outages = draw_outages(shape.n_layers, shape.n_experts, 4, 8, true, random);
+    const auto of_fast = loss_of(fast, ids, outages), of_plain = loss_of(plain, ids, outages);
+    of_fast.backward();
+    of_plain.backward();
+    // Both are fp32 with sums in another order.
+    BOOST_TEST(of_fast.item<double>() == of_plain.item<double>(),
+               boost::test_tools::tolerance(1e-5));
+    const double difference = (fast.gradients() - plain.gradients()).abs().max().item<double>(),
+                 size = fast.gradients().abs().max().item<double>();
+    BOOST_TEST(size > 1e-3);
+    BOOST_TEST(difference < 1e-4 * size);
+    // Every kind of parameter learns.
+    for (const auto& w : fast.layers)
+      for (const auto& tensor : {w.qkv, w.qkv_bias, w.query_norm, w.key_norm, w.router, w.down,
+                                 w.shared_gate, w.shared_gate_and_up, w.shared_down})
+        if (tensor.defined()) BOOST_TEST(tensor.grad().abs().max().item<double>() > 1e-7);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gates_that_are_probabilities_are_those_among_all_experts) {
+  auto shape = small_shape(4);
+  shape.kind = model::family::qwen3_moe;
+  shape.qk_norm = model::query_key_norm::per_head;
+  shape.gates = model::gate_rule::probabilities;
+  shape.top_k = 1;
+  training::decoder model(shape, 1);
+  stir(model);
+  forward_options how;
+  how.override_routing = [](std::size_t, const torch::Tensor& logits, routing& chosen) {
+    const auto all = torch::softmax(logits, 1);
+    BOOST_TEST(chosen.gates.equal(all.gather(1, chosen.experts)));
+    BOOST_TEST(chosen.experts.reshape({-1}).equal(all.argmax(1)));
+  };
+  torch::NoGradGuard no_gradients;
+  model.forward(some_ids(2, 9), how);
+}
+
 BOOST_AUTO_TEST_CASE(auxiliary_losses_reach_the_routers) {
   training::decoder model(small_shape(4), 1);
   stir(model);
@@ -180,26 +244,52 @@ BOOST_AUTO_TEST_CASE(children_stand_beside_their_siblings) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_no_expert_owns_is_handed_down) {
+  for (auto shape : all_architectures()) {
+    if (shape.n_experts == 1) continue;
+    auto dense = shape;
+    dense.n_experts = dense.top_k = 1;
+    training::decoder parent(dense, 3), child(shape, 5);
+    stir(parent);
+    grow(parent, child, {}, 7);
+    const auto &from = parent.layers[1], &to = child.layers[1];
+    const std::pair<torch::Tensor, torch::Tensor> pairs[] = {
+        {from.qkv, to.qkv},
+        {from.qkv_bias, to.qkv_bias},
+        {from.query_norm, to.query_norm},
+        {from.key_norm, to.key_norm},
+        {from.shared_gate, to.shared_gate},
+        {from.shared_gate_and_up, to.shared_gate_and_up},
+        {from.shared_down, to.shared_down}};
+    for (const auto& [before, after] : pairs) {
+      BOOST_TEST_REQUIRE(before.defined() == after.defined());
+      if (before.defined()) BOOST_TEST(before.equal(after));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_slot_left_out_adds_nothing) {
-  training::decoder model(small_shape(4), 1);
-  stir(model);
-  const auto ids = some_ids(1, 6);
-  torch::NoGradGuard no_gradients;
-  const auto all_left_out = model
-                                .forward(ids, {0, 0,
-                                               [](std::size_t, const torch::Tensor&,
-                                                  routing& chosen) { chosen.experts.fill_(-1); },
-                                               nullptr})
-                                .logits;
-  const auto no_weight = model
-                             .forward(ids, {0, 0,
-                                            [](std::size_t, const torch::Tensor&, routing& chosen) {
-                                              chosen.gates.fill_(0);
-                                            },
-                                            nullptr})
-                             .logits;
-  BOOST_TEST(all_left_out.equal(no_weight));
-  BOOST_TEST(!all_left_out.equal(model.forward(ids).logits));
+  for (const bool plain : {false, true}) {
+    training::decoder model(small_shape(4), 1);
+    stir(model);
+    if (plain) model.use_plain_blocks();
+    const auto ids = some_ids(1, 6);
+    torch::NoGradGuard no_gradients;
+    const auto all_left_out = model
+                                  .forward(ids, {0, 0,
+                                                 [](std::size_t, const torch::Tensor&,
+                                                    routing& chosen) { chosen.experts.fill_(-1); },
+                                                 nullptr})
+                                  .logits;
+    const auto no_weight = model
+                               .forward(ids, {0, 0,
+                                              [](std::size_t, const torch::Tensor&,
+                                                 routing& chosen) { chosen.gates.fill_(0); },
+                                              nullptr})
+                               .logits;
+    BOOST_TEST(all_left_out.equal(no_weight));
+    BOOST_TEST(!all_left_out.equal(model.forward(ids).logits));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(gradients_follow_finite_differences) {

@@ -13,6 +13,7 @@
 #include "model/reference.hpp"
 #include "model/text/tokenizer.hpp"
 #include "model/training/corpus.hpp"
+#include "model/training/shapes.hpp"
 #include "model/transformer.hpp"
 
 using namespace ordermoe;
@@ -59,6 +60,31 @@ std::string bytes_of(const fs::path& path) {
   return *bytes;
 }
 
+/// The same held-out text through code that shares nothing with the trainer.
+void check_perplexity(const fs::path& trained_on, const fs::path& out, double reported) {
+  const auto model = model::transformer::load(out);
+  BOOST_TEST_REQUIRE(model.has_value());
+  const auto tokens = model::tokenizer::load(out);
+  BOOST_TEST_REQUIRE(tokens.has_value());
+  const auto text = bytes_of(trained_on);
+  const auto cut = text.find('\n', text.size() - text.size() / 10) + 1;
+  const auto ids = (*tokens)->encode(std::string_view(text).substr(cut));
+  double total = 0;
+  std::size_t n = 0;
+  const std::size_t window = (*model)->config().max_context;
+  for (std::size_t at = 0; at + 1 < ids.size(); at += window) {
+    const auto losses =
+        model::token_losses(**model, std::span(ids).subspan(at, std::min(window, ids.size() - at)));
+    BOOST_TEST_REQUIRE(losses.has_value());
+    for (const double loss : *losses) total += loss;
+    n += losses->size();
+  }
+  BOOST_TEST(n > 200u);
+  // Both compute in fp32 from the same bf16 weights.
+  BOOST_TEST(std::exp(total / static_cast<double>(n)) == reported,
+             boost::test_tools::tolerance(1e-4));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(the_folder_runs_in_the_reference_and_scores_the_same) {
@@ -75,29 +101,90 @@ BOOST_AUTO_TEST_CASE(the_folder_runs_in_the_reference_and_scores_the_same) {
   const auto tokens = model::tokenizer::load(options.out);
   BOOST_TEST_REQUIRE(tokens.has_value());
   BOOST_TEST((*tokens)->vocab_size() == (*model)->config().vocab_size);
-  // The same held-out text through code that shares nothing with the trainer.
-  const auto text = bytes_of(options.text);
-  const auto cut = text.find('\n', text.size() - text.size() / 10) + 1;
-  const auto ids = (*tokens)->encode(std::string_view(text).substr(cut));
-  double total = 0;
-  std::size_t n = 0;
-  const std::size_t window = (*model)->config().max_context;
-  for (std::size_t at = 0; at + 1 < ids.size(); at += window) {
-    const auto losses =
-        model::token_losses(**model, std::span(ids).subspan(at, std::min(window, ids.size() - at)));
-    BOOST_TEST_REQUIRE(losses.has_value());
-    for (const double loss : *losses) total += loss;
-    n += losses->size();
-  }
-  BOOST_TEST(n > 200u);
-  // Both compute in fp32 from the same bf16 weights.
-  BOOST_TEST(std::exp(total / static_cast<double>(n)) == report->held_out_perplexity,
-             boost::test_tools::tolerance(1e-4));
+  check_perplexity(options.text, options.out, report->held_out_perplexity);
   BOOST_TEST(!bytes_of(options.out / "CARD.md").empty());
   BOOST_TEST(!fs::exists(model::training_state_of(options.out)));
   const auto checked = model::verify_model(options.out, model::checksum_check::verify);
   BOOST_TEST_REQUIRE(checked.has_value());
   BOOST_TEST(checked->problems.empty());
+}
+
+BOOST_AUTO_TEST_CASE(twins_run_in_the_reference_and_score_the_same) {
+  for (const std::string name : {"mixtral-twin", "qwen-twin", "switch-twin"}) {
+    const folder here;
+    auto options = tiny(here.path);
+    BOOST_TEST_REQUIRE(use_shape(options, name).has_value());
+    const auto depth = options.n_layers, wanted = options.n_experts;
+    BOOST_TEST(depth >= 12u);
+    options.n_layers = 2;
+    options.n_experts = 8;
+    options.sequences_per_step = 4;
+    options.tokens = 2048;
+    options.measure = false;
+    options.device = "libtorch:cpu";
+    options.plain = here.path / "plain";
+    const auto report = training::train(options);
+    BOOST_TEST_REQUIRE(report.has_value(), (report ? "" : report.error().message));
+    check_perplexity(options.text, options.out, report->held_out_perplexity);
+    const auto model = model::transformer::load(options.out);
+    BOOST_TEST_REQUIRE(model.has_value());
+    const auto& shape = (*model)->config();
+    BOOST_TEST((shape.kind == options.kind));
+    BOOST_TEST((shape.gates == options.gates));
+    BOOST_TEST(shape.top_k == options.top_k);
+    BOOST_TEST(shape.shared_intermediate_size == options.shared_intermediate_size);
+    BOOST_TEST(wanted >= 8u);
+    const auto card = bytes_of(options.out / "CARD.md"),
+               plain = bytes_of(options.plain / "CARD.md");
+    BOOST_TEST(card.starts_with("# " + name + "\n"));
+    BOOST_TEST(plain.starts_with("# " + name + "-plain\n"));
+    BOOST_TEST(card.find("--device libtorch:cpu") != std::string::npos);
+    BOOST_TEST(card.find("the router choosing among the rest") != std::string::npos);
+    BOOST_TEST(plain.find("No row ever did without an expert") != std::string::npos);
+    BOOST_TEST(plain.find("outages") == std::string::npos);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_plain_model_is_the_state_before_the_outages) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  options.plain = here.path / "plain";
+  std::vector<fs::path> finished;
+  options.finish = [&](const fs::path& out, const fs::path&,
+                       const auto&) -> result<std::map<std::string, std::string>> {
+    finished.push_back(out);
+    if (finished.size() == 2) return error{errc::interrupted, "stopped"};
+    return std::map<std::string, std::string>{{"name.txt", out.filename().string() + "\n"}};
+  };
+  const auto stopped = training::train(options);
+  BOOST_TEST_REQUIRE(!stopped.has_value());
+  BOOST_TEST((stopped.error().code == errc::interrupted));
+  const auto weights = bytes_of(options.plain / "model.safetensors");
+  BOOST_TEST((bytes_of(options.plain / "name.txt") == "plain\n"));
+  // Goes on with the folder that is missing, and leaves the one that is there.
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(report.has_value(), (report ? "" : report.error().message));
+  BOOST_TEST((finished == std::vector<fs::path>{options.plain, options.out, options.out}));
+  BOOST_TEST((bytes_of(options.plain / "model.safetensors") == weights));
+  BOOST_TEST((bytes_of(options.out / "model.safetensors") != weights));
+  const auto checked = model::verify_model(options.plain, model::checksum_check::verify);
+  BOOST_TEST_REQUIRE(checked.has_value());
+  BOOST_TEST(checked->problems.empty());
+
+  // It is what the run would be without its last stage, and a model beside it changes nothing.
+  auto alone = options;
+  alone.plain.clear();
+  alone.finish = nullptr;
+  alone.out = here.path / "alone";
+  BOOST_TEST_REQUIRE(training::train(alone).has_value());
+  BOOST_TEST(
+      (bytes_of(alone.out / "model.safetensors") == bytes_of(options.out / "model.safetensors")));
+  // A folder that holds something is not written into.
+  alone.out = here.path / "again";
+  alone.plain = options.plain;
+  BOOST_TEST((training::train(alone).error().code == errc::io));
+  BOOST_TEST(!fs::exists(alone.out));
 }
 
 BOOST_AUTO_TEST_CASE(an_interrupted_run_ends_in_the_same_weights) {
@@ -172,7 +259,7 @@ BOOST_AUTO_TEST_CASE(what_else_belongs_into_the_folder_is_asked_for_before_it_ap
   auto options = tiny(here.path);
   options.measure = false;
   std::size_t n_left_out = 0;
-  options.finish = [&](const fs::path& folder,
+  options.finish = [&](const fs::path&, const fs::path& folder,
                        const auto& left_out) -> result<std::map<std::string, std::string>> {
     BOOST_TEST(!fs::exists(options.out));
     BOOST_TEST(model::transformer::load(folder).has_value());
@@ -182,7 +269,8 @@ BOOST_AUTO_TEST_CASE(what_else_belongs_into_the_folder_is_asked_for_before_it_ap
   BOOST_TEST(!training::train(options).has_value());
   BOOST_TEST(!fs::exists(options.out));
   BOOST_TEST(n_left_out > 256u);
-  options.finish = [&](const fs::path&, const auto&) -> result<std::map<std::string, std::string>> {
+  options.finish = [&](const fs::path&, const fs::path&,
+                       const auto&) -> result<std::map<std::string, std::string>> {
     return std::map<std::string, std::string>{{"second.txt", "made\n"}};
   };
   const auto report = training::train(options);
@@ -253,6 +341,12 @@ BOOST_AUTO_TEST_CASE(impossible_wishes_are_refused) {
   BOOST_TEST((refused([](auto& o) { o.n_experts = 3; }) == errc::usage));
   BOOST_TEST((refused([](auto& o) { o.tokens = 0, o.minutes = -1; }) == errc::usage));
   BOOST_TEST((refused([](auto& o) { o.n_heads = 5; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.plain = o.out; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.recipe = "dense", o.plain = "p"; }) == errc::usage));
+  BOOST_TEST((refused([](auto& o) { o.device = "libtorch:abacus"; }) == errc::unsupported));
+  BOOST_TEST((refused([](auto& o) { o.shared_intermediate_size = 8; }) == errc::usage));
+  train_options unknown;
+  BOOST_TEST((use_shape(unknown, "llama-twin").error().code == errc::usage));
   BOOST_TEST((refused([&](auto& o) { o.text = here.path / "missing.txt"; }) == errc::not_found));
   BOOST_TEST((refused([&](auto& o) {
                 BOOST_REQUIRE(write_file(here.path / "binary", "text \xff\xfe").has_value());
