@@ -232,6 +232,34 @@ result<void> load_checkpoint(const std::filesystem::path& path, decoder& model,
   return {};
 }
 
+namespace {
+
+/// One step on ids [rows, length + 1]; `tokens` came before. Returns the loss in nats a token.
+double train_on(decoder& model, optimizer_state& optimizer, std::uint64_t tokens,
+                const torch::Tensor& batch, const train_options& options,
+                const stage_limits& limits, double rate) {
+  const auto device = model.device();
+  const auto rows = batch.size(0), row_length = batch.size(1) - 1;
+  forward_options how{options.balance_weight, options.z_weight, {}, nullptr, {}};
+  if (limits.outages) {
+    random_stream random(mix64(options.seed) + 1, tokens);
+    const auto draw = [&](auto&&... what) {
+      return device.is_cpu() ? draw_outages(what...) : draw_outages_on(device, what...);
+    };
+    how.outages = draw(model.shape().n_layers, model.shape().n_experts, rows, row_length,
+                       limits.siblings, random);
+  }
+  const auto outcome = model.forward(batch.narrow(1, 0, row_length), how);
+  const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1),
+                                    batch.narrow(1, 1, row_length).reshape({-1}));
+  (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
+  device.is_cpu() ? step_in_one_pass(model, optimizer, rate)
+                  : step_in_vectors(model, optimizer, rate);
+  return loss.item<double>();
+}
+
+}  // namespace
+
 result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progress& progress,
                        const text_source& source, const train_options& options,
                        const stage_limits& limits, const std::function<result<void>()>& save) {
@@ -265,23 +293,8 @@ result<void> run_stage(decoder& model, optimizer_state& optimizer, stage_progres
     if (!device.is_cpu())
       feed.prepare(progress.tokens + static_cast<std::uint64_t>(rows * row_length),
                    batch_size_of(options, optimizer.steps + 1));
-    forward_options how{options.balance_weight, options.z_weight, {}, nullptr, {}};
-    if (limits.outages) {
-      random_stream random(mix64(options.seed) + 1, progress.tokens);
-      const auto draw = [&](auto&&... what) {
-        return device.is_cpu() ? draw_outages(what...) : draw_outages_on(device, what...);
-      };
-      how.outages = draw(model.shape().n_layers, model.shape().n_experts, rows, row_length,
-                         limits.siblings, random);
-    }
-    const auto outcome = model.forward(batch.narrow(1, 0, row_length), how);
-    const auto loss = torch::nll_loss(torch::log_softmax(outcome.logits, 1),
-                                      batch.narrow(1, 1, row_length).reshape({-1}));
-    (outcome.auxiliary.defined() ? loss + outcome.auxiliary : loss).backward();
     const double rate = options.learning_rate * schedule(done, progress.steps, limits.warm_up);
-    device.is_cpu() ? step_in_one_pass(model, optimizer, rate)
-                    : step_in_vectors(model, optimizer, rate);
-    losses.push_back(loss.item<double>());
+    losses.push_back(train_on(model, optimizer, progress.tokens, batch, options, limits, rate));
     if (!std::isfinite(losses.back()))
       return error{errc::failed,
                    fmt::format("stage {}: the loss is no number after {} tokens; train with a "

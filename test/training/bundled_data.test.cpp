@@ -7,9 +7,11 @@
 #include <nlohmann/json.hpp>
 
 #include "config/files.hpp"
+#include "model/architecture/model_config.hpp"
 #include "model/text/tokenizer.hpp"
 #include "model/training/corpus.hpp"
 #include "model/training/evaluation_data.hpp"
+#include "model/training/shapes.hpp"
 #include "model/training/train.hpp"
 
 using namespace ordermoe;
@@ -84,6 +86,37 @@ BOOST_AUTO_TEST_CASE(both_models_carry_the_tokenizer_of_the_corpus_and_stay_smal
     BOOST_TEST(bytes <= 12u * 1024 * 1024);
     BOOST_TEST(!bytes_of(folder / "CARD.md").empty());
   }
+}
+
+BOOST_AUTO_TEST_CASE(twins_have_the_shape_that_train_knows_by_their_name_and_stay_small) {
+  const auto tokenizer = synthetic_tokenizer(768);
+  BOOST_TEST_REQUIRE(tokenizer.has_value());
+  std::uintmax_t all = 0;
+  std::size_t with_weights = 0;
+  for (const std::string name : {"mixtral-twin", "qwen-twin", "switch-twin"})
+    for (const std::string degree : {"", "-plain"}) {
+      const auto folder = data / "models" / (name + degree);
+      BOOST_TEST(bytes_of(folder / "CARD.md").starts_with("# " + name + degree + "\n"));
+      for (const auto& entry : fs::directory_iterator(folder)) all += fs::file_size(entry);
+      if (!fs::exists(folder / "model.safetensors")) continue;  // The card has the command.
+      ++with_weights;
+      BOOST_TEST(fs::file_size(folder / "model.safetensors") <= 12u * 1024 * 1024);
+      BOOST_TEST((bytes_of(folder / "tokenizer.model") == *tokenizer), name);
+      train_options wanted;
+      BOOST_TEST_REQUIRE(use_shape(wanted, name).has_value());
+      const auto shape = model::read_model_config(folder);
+      BOOST_TEST_REQUIRE(shape.has_value());
+      BOOST_TEST((shape->kind == wanted.kind));
+      BOOST_TEST((shape->gates == wanted.gates));
+      BOOST_TEST(shape->n_layers == wanted.n_layers);
+      BOOST_TEST(shape->n_experts == wanted.n_experts);
+      BOOST_TEST(shape->top_k == wanted.top_k);
+      BOOST_TEST(shape->hidden_size == wanted.hidden_size);
+      BOOST_TEST(shape->intermediate_size == wanted.intermediate_size);
+      BOOST_TEST(shape->shared_intermediate_size == wanted.shared_intermediate_size);
+    }
+  BOOST_TEST(with_weights >= 3u);
+  BOOST_TEST(all <= 40'000'000u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
