@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <semaphore.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -29,9 +30,13 @@ namespace {
 job work_of_process;
 command_body chosen_body;
 
-/// A signal handler may touch no more than an atomic; the job exists before any signal is caught.
+/// Up once for each signal that asks to stop.
+sem_t signals;
+
+/// A signal handler may touch no more than an atomic and a semaphore; both exist before any signal is caught.
 void on_signal(int) {
   work_of_process.stop();
+  ::sem_post(&signals);
 }
 
 }  // namespace
@@ -44,7 +49,12 @@ bool stop_requested() {
   return work_of_process.stopped();
 }
 
+void wait_for_stop() {
+  while (!stop_requested()) ::sem_wait(&signals);
+}
+
 void install_signal_handlers() {
+  ::sem_init(&signals, 0, 0);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
 }

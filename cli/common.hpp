@@ -20,6 +20,8 @@ namespace ordermoe::cli {
 job& work();
 bool stop_requested();
 void install_signal_handlers();
+/// Until a signal stops the work; sleeps meanwhile. Of one thread, once the handlers are installed.
+void wait_for_stop();
 
 /// Prints "ordermoe: message" on stderr and returns the exit code.
 int report(const error& problem);

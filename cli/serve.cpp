@@ -260,7 +260,7 @@ result<void> serve(const serve_options& options, const CLI::App& command) {
   if (starting != nullptr)
     if (auto started = wait_for(*starting); !started) return started;
   say_ready(options, **running, model);
-  while (!stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_for_stop();
   notify("STOPPING=1");
   (*running)->stop();
   return {};
