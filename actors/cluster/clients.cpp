@@ -75,6 +75,7 @@ class cluster_clients::content final : public net::transport_user {
     options.carried_by = std::move(carried_by);
     for (const auto& each : nodes_) options.peers.push_back({each.name, each.at});
     options.is_client = true;
+    options.rests = false;
     // Whoever starts later is a later one: no count is kept.
     options.boot =
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(

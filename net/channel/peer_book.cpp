@@ -232,7 +232,7 @@ void peer_book::tell_user(const peer& of, std::vector<session_event> events) {
 }
 
 void peer_book::rest_later() {
-  if (std::exchange(rest_is_due_, true)) return;
+  if (!options_.rests || std::exchange(rest_is_due_, true)) return;
   // Behind whatever else can be read now.
   connections_->post([this] { rest(); });
 }

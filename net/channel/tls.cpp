@@ -230,6 +230,8 @@ result<void> tls_channel::take(std::string_view wire, std::string& plain) {
     const auto n = SSL_read(ssl_, record.data(), static_cast<int>(record.size()));
     if (n > 0) {
       plain.append(record.data(), static_cast<std::size_t>(n));
+      // Most often that was all: it need not be asked for more.
+      if (wire_.in.empty() && SSL_has_pending(ssl_) == 0) return {};
       continue;
     }
     const auto why = SSL_get_error(ssl_, n);

@@ -257,6 +257,10 @@ class all_tls_connections final : public connections, public room_keeper {
  private:
   /// Until it is halted.
   void run() {
+    if (options_.busy_poll_ns <= 0) {
+      io_.run();
+      return;
+    }
     busy_poll waits(options_.busy_poll_ns);
     while (!io_.stopped()) {
       if (io_.poll() > 0) continue;

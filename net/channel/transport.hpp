@@ -44,6 +44,7 @@ struct transport_options {
   session_limits limits;
   /// How long the thread that reads looks for more at most before it sleeps, where that pays (busy_poll.hpp); 0: it sleeps.
   std::int64_t busy_poll_ns = 0;
+  bool rests = true;  ///< Whether transport_user::rest() is called.
   /// What carries the bytes; left out: TLS over TCP (tls_connections.hpp). Nodes that meet must have the same.
   connections_maker carried_by;
 };
@@ -58,7 +59,7 @@ class transport_user {
   /// Of one peer, in order. A client's session ends with `down`, and its number with it.
   virtual void take(peer_id from, std::vector<session_event> events) = 0;
   /// Some time after take(), once for all of them that followed each other: what else had come was told as well. Work
-  /// that may take longer belongs here, where it is done for all of it together.
+  /// that may take longer belongs here, where it is done for all of it together. Where transport_options::rests.
   virtual void rest() {}
   /// A client came; its events follow.
   virtual void client_came(peer_id id, const certificate_name& who) = 0;

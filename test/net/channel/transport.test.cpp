@@ -131,6 +131,10 @@ BOOST_AUTO_TEST_CASE(whoever_took_something_hears_when_there_is_no_more_for_now)
   test::whoever_took_something_hears_when_there_is_no_more_for_now(*this);
 }
 
+BOOST_AUTO_TEST_CASE(whoever_does_not_rest_is_not_asked_to) {
+  test::whoever_does_not_rest_is_not_asked_to(*this);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows) {
   test::what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows(*this);
 }

@@ -294,6 +294,24 @@ inline void whoever_took_something_hears_when_there_is_no_more_for_now(const som
   }
 }
 
+inline void whoever_does_not_rest_is_not_asked_to(const some_nodes& with) {
+  transport_end a, b;
+  auto options = with.node("b", {{"a", std::nullopt}});
+  options.rests = false;
+  b.start(std::move(options));
+  a.start(with.node("a", {{"b", b.at()}}));
+  BOOST_REQUIRE(a.wait_for(what::up));
+  BOOST_REQUIRE(b.wait_for(what::up));
+  // It would rest before it takes what is sent once it has taken what came before.
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    BOOST_REQUIRE(a.send(0, lane::token, 1, i));
+    BOOST_TEST(b.wait([&](const state& now) { return now.frames(0) == i + 1; }));
+  }
+  BOOST_TEST(b.now().rests == 0u);
+  b.stop();
+  BOOST_TEST(b.now().rests == 0u);
+}
+
 inline void what_is_put_off_is_done_later_as_a_turn_of_the_user_and_a_rest_follows(
     const some_nodes& with) {
   two_ends ends(with);
