@@ -38,7 +38,6 @@ reply_quality quality_of(const actors::request_outcome& outcome) {
 
 named_counts named(const actors::told_executions& told) {
   named_counts made;
-  made.reserve(told.size());
   for (std::size_t i = 0; i < told.size(); ++i)
     made.emplace_back(serving::to_string(static_cast<serving::execution_kind>(i)), told[i]);
   return made;
@@ -147,9 +146,9 @@ token_report job::report_of(const actors::answer_token& told) const {
 }
 
 /// The space that stands between a prompt and its answer is no part of a message.
-std::string job::text_of(choice& of, std::string text) const {
+std::string_view job::text_of(choice& of, std::string_view text) const {
   if (text.empty() || std::exchange(of.has_text, true)) return text;
-  if (order_.kind == reply_kind::chat && text.starts_with(' ')) text.erase(0, 1);
+  if (order_.kind == reply_kind::chat && text.starts_with(' ')) text.remove_prefix(1);
   return text;
 }
 
@@ -167,11 +166,15 @@ void job::begin_stream() {
   }
 }
 
-void job::put(std::size_t i, chunk_content content) {
+void job::put(std::size_t i, chunk_content& content) {
+  // Every token of every answer that the thread tells comes by here.
+  static thread_local std::string chunk;
   content.index = static_cast<std::uint32_t>(i);
   content.text_offset = choices_[i].bytes;
   choices_[i].bytes += content.text.size();
-  from_->write(writer_->chunk(content));
+  chunk.clear();
+  writer_->append_chunk(chunk, content);
+  from_->write(chunk);
 }
 
 void job::take(std::size_t i, const actors::answer_token& told) {
@@ -189,7 +192,7 @@ void job::take(std::size_t i, const actors::answer_token& told) {
   }
   if (text.empty() && !content.traced_id && of.reports.empty()) return;
   if (order_.how.logprobs) content.logprobs = &of.reports;
-  put(i, std::move(content));
+  put(i, content);
   of.reports.clear();
 }
 

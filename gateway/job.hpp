@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gateway/desk.hpp"
@@ -58,8 +59,9 @@ class job final : public std::enable_shared_from_this<job> {
   // Lock held:
   void begin_stream();
   void put_end(std::size_t i, const std::string& finish);
-  std::string text_of(choice& of, std::string text) const;
-  void put(std::size_t i, chunk_content content);
+  /// Of `text`.
+  std::string_view text_of(choice& of, std::string_view text) const;
+  void put(std::size_t i, chunk_content& content);
   token_report report_of(const actors::answer_token& told) const;
   reply_usage usage() const;
   void count(choice& of);

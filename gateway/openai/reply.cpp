@@ -91,9 +91,6 @@ ordered_json json_of(const reply_usage& usage) {
 
 // A chunk is written for each token, so it is put together without values of JSON between.
 
-/// Of what a chunk says besides its text and what is the same in all.
-constexpr std::size_t room_of_chunk = 256;
-
 void append(std::string& to, std::integral auto number) {
   std::array<char, 24> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
@@ -175,40 +172,42 @@ std::string reply_json(const reply_head& head, const std::vector<reply_choice>& 
 
 chunk_writer::chunk_writer(const reply_head& head, bool says_usage)
     : is_chat_(head.kind == reply_kind::chat) {
-  begin_ = fmt::format(
+  head_ = fmt::format(
       R"(data: {{"id":{},"object":"{}","created":{},"model":{},"system_fingerprint":{},)",
       json_text(ordered_json(head.id)), object_of(head.kind, true), head.created_s,
       json_text(ordered_json(head.model)), json_text(fingerprint_of(head)));
-  end_ = says_usage ? ",\"usage\":null}\n\n" : "}\n\n";
+  begin_ = head_ + R"("choices":[{"index":)";
+  end_ = says_usage ? "}],\"usage\":null}\n\n" : "}]}\n\n";
 }
 
 std::string chunk_writer::chunk(const chunk_content& content) const {
   std::string made;
-  made.reserve(begin_.size() + content.text.size() + room_of_chunk);
-  made += begin_;
-  made += R"("choices":[{"index":)";
-  append(made, content.index);
-  made += ',';
-  append_said(made, content, is_chat_);
-  made += R"(,"logprobs":)";
-  if (content.logprobs == nullptr)
-    made += "null";
-  else
-    made += json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
-                                  content.logprobs, content.text_offset));
-  made += R"(,"finish_reason":)";
-  if (content.finish.empty())
-    made += "null";
-  else
-    append(made, content.finish);
-  append_ours(made, content);
-  made += "}]";
-  made += end_;
+  append_chunk(made, content);
   return made;
 }
 
+void chunk_writer::append_chunk(std::string& to, const chunk_content& content) const {
+  to += begin_;
+  append(to, content.index);
+  to += ',';
+  append_said(to, content, is_chat_);
+  to += R"(,"logprobs":)";
+  if (content.logprobs == nullptr)
+    to += "null";
+  else
+    to += json_text(logprobs_of(is_chat_ ? reply_kind::chat : reply_kind::completion,
+                                content.logprobs, content.text_offset));
+  to += R"(,"finish_reason":)";
+  if (content.finish.empty())
+    to += "null";
+  else
+    append(to, content.finish);
+  append_ours(to, content);
+  to += end_;
+}
+
 std::string chunk_writer::usage(const reply_usage& usage) const {
-  return fmt::format("{}\"choices\":[],\"usage\":{}}}\n\n", begin_, json_text(json_of(usage)));
+  return fmt::format("{}\"choices\":[],\"usage\":{}}}\n\n", head_, json_text(json_of(usage)));
 }
 
 std::string problem_event(std::string_view problem_json) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/container/static_vector.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,8 +33,8 @@ struct token_report {
   std::vector<token_choice> top;
 };
 
-/// Names are of constants.
-using named_counts = std::vector<std::pair<std::string_view, std::uint64_t>>;
+/// Names are of constants. Without memory of its own: each token may have one.
+using named_counts = boost::container::static_vector<std::pair<std::string_view, std::uint64_t>, 8>;
 
 struct reply_choice {
   std::uint32_t index = 0;
@@ -82,10 +83,12 @@ class chunk_writer {
   /// `says_usage`: every chunk has a member for it.
   chunk_writer(const reply_head& head, bool says_usage);
   std::string chunk(const chunk_content& content) const;
+  /// Behind what stands there.
+  void append_chunk(std::string& to, const chunk_content& content) const;
   std::string usage(const reply_usage& usage) const;
 
  private:
-  std::string begin_, end_;
+  std::string head_, begin_, end_;  ///< Of all events; of chunks, before and behind what is theirs.
   bool is_chat_ = false;
 };
 

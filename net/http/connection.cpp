@@ -386,10 +386,11 @@ void server_side::begin_turn() {
 
 void server_side::end_turn() {
   turn.of = nullptr;
-  for (const auto& each : std::exchange(turn.unwritten, {})) {
+  for (const auto& each : turn.unwritten) {
     const std::lock_guard lock(each->mutex_);
     each->write_out();
   }
+  turn.unwritten.clear();
 }
 
 void connection::flush() {

@@ -164,6 +164,75 @@ BOOST_AUTO_TEST_CASE(a_chunk_says_every_text_as_json_does) {
   }
 }
 
+/// What a chunk of a token says, from values of JSON.
+std::string chunk_by_library(const reply_head& head, bool says_usage, const chunk_content& of) {
+  using nlohmann::ordered_json;
+  const bool is_chat = head.kind == reply_kind::chat;
+  ordered_json choice{{"index", of.index}};
+  if (is_chat) {
+    choice["delta"] = ordered_json::object();
+    if (of.begins) choice["delta"]["role"] = "assistant";
+    if (of.begins || !of.text.empty() || of.finish.empty()) choice["delta"]["content"] = of.text;
+  } else {
+    choice["text"] = of.text;
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = of.finish.empty() ? ordered_json() : ordered_json(of.finish);
+  if (of.traced_id) choice["ordermoe"]["id"] = *of.traced_id;
+  for (const auto& [name, n] : of.ran) choice["ordermoe"]["executions"][std::string(name)] = n;
+  ordered_json all{{"id", head.id},
+                   {"object", is_chat ? "chat.completion.chunk" : "text_completion"},
+                   {"created", head.created_s},
+                   {"model", head.model},
+                   {"system_fingerprint",
+                    head.fingerprint.empty() ? ordered_json() : ordered_json(head.fingerprint)},
+                   {"choices", ordered_json::array({choice})}};
+  if (says_usage) all["usage"] = nullptr;
+  std::string made = "data: ";
+  made += all.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  made += "\n\n";
+  return made;
+}
+
+BOOST_AUTO_TEST_CASE(a_chunk_is_what_the_json_library_writes) {
+  // Quotes, controls, other languages, and what is no UTF-8: pieces of characters, surrogates, overlong ones, stray bytes.
+  const std::string_view texts[] = {"",
+                                    " a",
+                                    "\"\\/",
+                                    "\b\f\n\r\t\x01\x1f\x7f",
+                                    "gr\u00fcn \u4e2d\u2028",
+                                    "\xf0\x9f\x99\x82",
+                                    "\xf0\x9f\x99",
+                                    "\x82 ",
+                                    "a\xe4\xb8",
+                                    "\xed\xa0\xbd\xed\xb8\x82",
+                                    "\xc0\x80",
+                                    "\xf8\xff",
+                                    {"nul\0", 4}};
+  const reply_head heads[] = {
+      chat_head, completion_head, {reply_kind::chat, "\"\xff", "m\n", "", 0}};
+  for (const auto& head : heads)
+    for (const bool says_usage : {false, true}) {
+      const chunk_writer writer(head, says_usage);
+      for (const auto text : texts)
+        for (int bits = 0; bits < 16; ++bits) {
+          chunk_content content;
+          content.index = (bits & 1) != 0 ? 4294967295u : 0;
+          content.text = text;
+          if ((bits & 2) != 0) content.finish = "stop";
+          if ((bits & 4) != 0) content.traced_id = -7;
+          if ((bits & 4) != 0 && (bits & 1) != 0)
+            content.ran = {{"local_exact", 18446744073709551615u}, {"remote_exact", 0}};
+          content.begins = head.kind == reply_kind::chat && (bits & 8) != 0;
+          const auto expected = chunk_by_library(head, says_usage, content);
+          BOOST_TEST(writer.chunk(content) == expected);
+          std::string behind = "before";
+          writer.append_chunk(behind, content);
+          BOOST_TEST(behind.substr(6) == expected);
+        }
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_traced_token_has_its_id_and_what_is_known_of_its_executions) {
   const chunk_writer writer(completion_head, false);
   chunk_content content;
