@@ -47,6 +47,15 @@ class conversation {
     return {code, fmt::format("{}: {}", to_string(ask_.to.at), what)};
   }
 
+  /// After each slice of waiting. Errors: interrupted, timed_out.
+  result<void> may_wait(std::chrono::steady_clock::time_point end,
+                        std::chrono::milliseconds longest, const char* what) const {
+    if (paused_ && paused_()) return error{errc::interrupted, "interrupted"};
+    if (std::chrono::steady_clock::now() < end) return {};
+    return problem(errc::timed_out, fmt::format("{} took longer than {} s", what,
+                                                static_cast<double>(longest.count()) / 1000));
+  }
+
   /// Until `done` is set; by then at the latest.
   result<void> wait(const bool& done, std::chrono::milliseconds longest, const char* what) {
     const auto end = std::chrono::steady_clock::now() + longest;
@@ -54,10 +63,7 @@ class conversation {
       io_.restart();
       io_.run_one_for(slice);
       if (done) break;
-      if (paused_ && paused_()) return error{errc::interrupted, "interrupted"};
-      if (std::chrono::steady_clock::now() >= end)
-        return problem(errc::timed_out, fmt::format("{} took longer than {} s", what,
-                                                    static_cast<double>(longest.count()) / 1000));
+      if (auto may = may_wait(end, longest, what); !may) return may;
     }
     if (failed_) return problem(errc::io, fmt::format("{}: {}", what, failed_.message()));
     return {};
@@ -118,6 +124,30 @@ class conversation {
     return wait(done, ask_.silence, "sending the request");
   }
 
+  /// Of the answer, at least a byte; 0 at the end of what the other end says.
+  result<std::size_t> read(char* to, std::size_t most) {
+    constexpr auto what = "waiting for the answer";
+    const auto end = std::chrono::steady_clock::now() + ask_.silence;
+    while (const auto had = stream_->read_within(to, most, slice)) {
+      if (!had->problem) return had->bytes;
+      if (had->problem == asio::error::eof) return std::size_t{0};
+      if (had->problem != asio::error::try_again)
+        return problem(errc::io, fmt::format("{}: {}", what, had->problem.message()));
+      if (auto may = may_wait(end, ask_.silence, what); !may) return may.error();
+    }
+    bool done = false;
+    std::size_t n = 0;
+    stream_->read(to, most, [&](const error_code& told, std::size_t got) {
+      failed_ = told;
+      n = got;
+      done = true;
+    });
+    auto came = wait(done, ask_.silence, what);
+    if (!came && done && failed_ == asio::error::eof) return std::size_t{0};
+    if (!came) return came.error();
+    return n;
+  }
+
   result<http_reply> hear() {
     http::response_parser<http::string_body> parser;
     parser.eager(true);
@@ -126,22 +156,12 @@ class conversation {
     boost::beast::flat_buffer in;
     http_reply reply;
     while (!parser.is_done()) {
-      bool done = false;
-      std::size_t n = 0;
       const auto to = in.prepare(read_bytes);
-      stream_->read(static_cast<char*>(to.data()), to.size(),
-                    [&](const error_code& told, std::size_t got) {
-                      failed_ = told;
-                      n = got;
-                      done = true;
-                    });
-      const auto came = wait(done, ask_.silence, "waiting for the answer");
-      in.commit(n);
+      const auto n = read(static_cast<char*>(to.data()), to.size());
+      if (!n) return n.error();
+      in.commit(*n);
       error_code why;
-      if (!came && done && failed_ == asio::error::eof)
-        parser.put_eof(why);
-      else if (!came)
-        return came.error();
+      if (*n == 0) parser.put_eof(why);
       while (in.size() > 0 && !parser.is_done() && !why) in.consume(parser.put(in.data(), why));
       if (why && why != http::error::need_more)
         return problem(errc::malformed,

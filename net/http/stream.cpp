@@ -1,5 +1,6 @@
 #include "net/http/stream.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <boost/asio/buffer.hpp>
@@ -7,6 +8,7 @@
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
+#include <cerrno>
 #include <utility>
 
 namespace ordermoe::net::http_detail {
@@ -29,6 +31,17 @@ class plain final : public byte_stream {
   void open(std::function<void(const error_code&)> told) override { told({}); }
   void read(char* to, std::size_t most, done told) override {
     socket_.async_read_some(asio::buffer(to, most), std::move(told));
+  }
+  std::optional<had> read_within(char* to, std::size_t most,
+                                 std::chrono::milliseconds longest) override {
+    pollfd wanted{socket_.native_handle(), POLLIN, 0};
+    const had nothing{asio::error::try_again};
+    if (::poll(&wanted, 1, static_cast<int>(longest.count())) <= 0) return nothing;
+    const auto n = ::recv(socket_.native_handle(), to, most, MSG_DONTWAIT);
+    if (n > 0) return had{{}, static_cast<std::size_t>(n)};
+    if (n == 0) return had{asio::error::eof};
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return nothing;
+    return had{{errno, boost::system::system_category()}};
   }
   void write(std::string_view what, done told) override {
     asio::async_write(socket_, asio::buffer(what.data(), what.size()), std::move(told));

@@ -3,9 +3,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,16 @@ class byte_stream {
   /// Before anything else.
   virtual void open(std::function<void(const boost::system::error_code&)> told) = 0;
   virtual void read(char* to, std::size_t most, done told) = 0;
+  /// What read() tells.
+  struct had {
+    boost::system::error_code problem;
+    std::size_t bytes = 0;
+  };
+  /// What comes within that time, on the calling thread, which sleeps until then: a wake for each part and nothing
+  /// besides. try_again where nothing came. None: this stream has read() alone. While no read() is under way.
+  virtual std::optional<had> read_within(char*, std::size_t, std::chrono::milliseconds) {
+    return std::nullopt;
+  }
   /// All of it; the text must live until told.
   virtual void write(std::string_view what, done told) = 0;
   /// How much of it is written at once: what there is room for, or nothing. While no write() is under way; on any thread,
