@@ -1,9 +1,11 @@
 // What a gateway costs beside `ordermoe run --connect`.
 //
 // bench_gateway MODEL CLUSTER [rounds] [--costs NAME] [--speed STREAMS [TOKENS]]: `ordermoe cluster up` starts a process for each server, and
-// `ordermoe serve` a gateway before them. As many clients as it says ask it at once for a stream each, all of the same length; measured
-// are the processor time of the gateway for each token that came, and tokens/s. In the same rounds `ordermoe run --connect` asks the
-// same cluster the same prompts, as many at once: its processor time a token, less what it takes to ask for a single one.
+// `ordermoe serve` a gateway before them. As many streams as it says are asked of it at once, all of the same length; measured are
+// tokens/s and, for each token that came, the processor time of the gateway, of whoever asks, and of both ends together. They are asked
+// twice: by a thread for each stream, each of which is woken for each of its tokens, and by one thread for all of them, as clients with
+// an event loop and `run --connect` have it. In the same rounds `ordermoe run --connect` asks the same cluster the same prompts, as many
+// at once: its processor time a token, less what it takes to ask for a single one.
 //
 // With --speed: tokens/s of both and the time to the first token, in turns, for models whose tokens take long: so many streams at once,
 // of 64 tokens if nothing else is said. Connecting to the gateway counts, the connection of `run` to its node does not.
@@ -17,6 +19,7 @@
 #include <string_view>
 #include <thread>
 
+#include "bench/http_streams.hpp"
 #include "bench/processes.hpp"
 #include "net/http/client.hpp"
 
@@ -69,10 +72,7 @@ class gateway_process {
     ask.method = "POST";
     ask.path = "/v1/completions";
     ask.fields = {{"Content-Type", "application/json"}};
-    ask.body = nlohmann::json{{"prompt", prompt}, {"max_tokens", wanted},
-                              {"temperature", 0}, {"ignore_eos", true},
-                              {"stream", true},   {"ordermoe", {{"trace", true}}}}
-                   .dump();
+    ask.body = body(wanted);
     std::string all;
     heard made;
     const auto begin = std::chrono::steady_clock::now();
@@ -80,32 +80,83 @@ class gateway_process {
       if (all.empty()) made.first_ms = 1e3 * seconds_since(begin);
       all += part;
     });
-    if (!reply || reply->status != 200 || !all.ends_with("data: [DONE]\n\n")) return made;
-    for (auto at = all.find("\"ordermoe\""); at != std::string::npos;
-         at = all.find("\"ordermoe\"", at + 1))
-      ++made.tokens;
+    if (reply && reply->status == 200) made.tokens = tokens_in(all);
+    return made;
+  }
+
+  /// The same from the calling thread alone.
+  std::vector<heard> streams(std::size_t n, std::size_t wanted) const {
+    const auto text = body(wanted);
+    const auto at = take(net::parse_url(url_)).at;
+    const auto request = fmt::format(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n"
+        "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+        net::to_string(at), text.size(), text);
+    std::vector<std::string> all(n);
+    std::vector<heard> made(n);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto whole = ask_at_once(at.port, request, n, [&](std::size_t i, std::string_view part) {
+      if (all[i].empty()) made[i].first_ms = 1e3 * seconds_since(begin);
+      all[i] += part;
+    });
+    if (whole == n)
+      for (std::size_t i = 0; i < n; ++i) made[i].tokens = tokens_in(all[i]);
     return made;
   }
 
  private:
+  static std::string body(std::size_t wanted) {
+    return nlohmann::json{{"prompt", prompt}, {"max_tokens", wanted},
+                          {"temperature", 0}, {"ignore_eos", true},
+                          {"stream", true},   {"ordermoe", {{"trace", true}}}}
+        .dump();
+  }
+  /// 0 where it did not come to its end.
+  static std::size_t tokens_in(const std::string& stream) {
+    std::size_t n = 0;
+    if (!stream.ends_with("data: [DONE]\n\n")) return n;
+    for (auto at = stream.find("\"ordermoe\""); at != std::string::npos;
+         at = stream.find("\"ordermoe\"", at + 1))
+      ++n;
+    return n;
+  }
+
   std::string url_;
   int pid_ = 0;
 };
 
+/// Processor time of this process, or of its children that ended.
+double used_s(int whose) {
+  rusage used{};
+  ::getrusage(whose, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
 struct cost {
-  double us_a_token = 0, tokens_per_s = 0, first_ms = 0;
+  double us_a_token = 0;         ///< Of the gateway.
+  double client_us_a_token = 0;  ///< Of this process, which asks.
+  double tokens_per_s = 0, first_ms = 0;
 };
 
+enum class askers { thread_each, one_thread };
+
 /// `streams` at once, each of which must come whole.
-cost ask_gateway(const gateway_process& gateway, std::size_t streams, std::size_t wanted) {
+cost ask_gateway(const gateway_process& gateway, std::size_t streams, std::size_t wanted,
+                 askers who = askers::thread_each) {
   std::vector<gateway_process::heard> heard(streams);
-  const auto before = gateway.processor_s();
+  const auto before = gateway.processor_s(), own_before = used_s(RUSAGE_SELF);
   const auto begin = std::chrono::steady_clock::now();
-  {
+  if (who == askers::one_thread) {
+    heard = gateway.streams(streams, wanted);
+  } else {
     std::vector<std::jthread> clients;
     for (auto& each : heard) clients.emplace_back([&] { each = gateway.stream(wanted); });
   }
   const auto seconds = seconds_since(begin);
+  const auto own = used_s(RUSAGE_SELF) - own_before;
   std::size_t failed = 0;
   std::vector<double> first_ms;
   for (const auto& each : heard) {
@@ -117,16 +168,8 @@ cost ask_gateway(const gateway_process& gateway, std::size_t streams, std::size_
     std::exit(1);
   }
   const auto n = static_cast<double>(streams * wanted);
-  return {1e6 * (gateway.processor_s() - before) / n, n / seconds, spread_of(first_ms).middle};
-}
-
-double children_s() {
-  rusage used{};
-  ::getrusage(RUSAGE_CHILDREN, &used);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
+  return {1e6 * (gateway.processor_s() - before) / n, 1e6 * own / n, n / seconds,
+          spread_of(first_ms).middle};
 }
 
 std::string address_of(const processes& cluster) {
@@ -149,14 +192,14 @@ connected_run run_connected(const processes& cluster, std::size_t requests, std:
     for (std::size_t i = 0; i < requests; ++i)
       file << nlohmann::json{{"prompt", prompt}}.dump() << '\n';
   }
-  const auto before = children_s();
+  const auto before = used_s(RUSAGE_CHILDREN);
   processes::run(
       fmt::format("run --connect {} --dir {} --prompts {} --max-new-tokens {} --at-once "
                   "{} --json > {}",
                   address_of(cluster), cluster.folder().string(), prompts.string(), wanted, streams,
                   out.string()));
   connected_run made;
-  made.processor_s = children_s() - before;
+  made.processor_s = used_s(RUSAGE_CHILDREN) - before;
   std::ifstream file(out);
   const auto report = nlohmann::json::parse(file);
   made.seconds = report.at("seconds").get<double>();
@@ -169,30 +212,51 @@ connected_run run_connected(const processes& cluster, std::size_t requests, std:
   return made;
 }
 
+/// Of rounds.
+struct costs {
+  std::vector<double> gateway, clients, both, speed;
+
+  /// So many times, of which the mean counts.
+  void add(const gateway_process& of, std::size_t streams, std::size_t times, askers who) {
+    cost mean;
+    for (std::size_t i = 0; i < times; ++i) {
+      const auto one = ask_gateway(of, streams, n_tokens, who);
+      mean.us_a_token += one.us_a_token / static_cast<double>(times);
+      mean.client_us_a_token += one.client_us_a_token / static_cast<double>(times);
+      mean.tokens_per_s += one.tokens_per_s / static_cast<double>(times);
+    }
+    gateway.push_back(mean.us_a_token);
+    clients.push_back(mean.client_us_a_token);
+    both.push_back(mean.us_a_token + mean.client_us_a_token);
+    speed.push_back(mean.tokens_per_s);
+  }
+};
+
 void measure_processor(const processes& cluster, const gateway_process& gateway,
                        std::size_t streams, int rounds) {
   const std::size_t times = most_streams / streams;
-  std::vector<double> us, speed, run_us, ratio;
+  costs threads, one;
+  std::vector<double> run_us, ratio;
   ask_gateway(gateway, streams, n_tokens);
   for (int round = 0; round < rounds; ++round) {
-    cost sum;
-    for (std::size_t i = 0; i < times; ++i) {
-      const auto one = ask_gateway(gateway, streams, n_tokens);
-      sum.us_a_token += one.us_a_token / static_cast<double>(times);
-      sum.tokens_per_s += one.tokens_per_s / static_cast<double>(times);
-    }
+    threads.add(gateway, streams, times, askers::thread_each);
+    one.add(gateway, streams, times, askers::one_thread);
     const auto least = run_connected(cluster, most_streams, streams, 1);
     const auto all = run_connected(cluster, most_streams, streams, n_tokens);
-    us.push_back(sum.us_a_token);
-    speed.push_back(sum.tokens_per_s);
     run_us.push_back(1e6 * (all.processor_s - least.processor_s) / (all.tokens - least.tokens));
-    ratio.push_back(us.back() / run_us.back());
+    ratio.push_back(threads.gateway.back() / run_us.back());
   }
   fmt::print("{} streams at once\n", streams);
-  print("  a token, processor time of the gateway", us, "us");
+  print("  a token, processor time of the gateway", threads.gateway, "us");
+  print("  of its clients, a thread each", threads.clients, "us");
+  print("  both ends", threads.both, "us");
+  print("  of the gateway, one thread asks for all", one.gateway, "us");
+  print("  of that client", one.clients, "us");
+  print("  both ends", one.both, "us");
   print("  of `run --connect`", run_us, "us");
-  print("  ratio", ratio, "");
-  print("  tokens/s", speed, "");
+  print("  ratio, a thread each", ratio, "");
+  print("  tokens/s, a thread each", threads.speed, "");
+  print("  tokens/s, one thread", one.speed, "");
 }
 
 /// Whoever goes first in a round goes second in the next.
