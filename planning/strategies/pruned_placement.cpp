@@ -146,6 +146,44 @@ homes homes_at_hubs(const profile& profile, const cluster& servers, const cost_m
   return where;
 }
 
+/// [n_servers] from where the layer runs to the server and back, by arrivals.
+std::vector<double> ways_from(const plan& placed, const cluster& servers, const cost_model& prices,
+                              std::size_t layer) {
+  std::vector<double> ways(servers.size(), 0);
+  for (std::size_t a = 0; a < servers.size(); ++a)
+    for (std::size_t m = 0; m < servers.size(); ++m) {
+      double least = infinity;
+      for_each_server(placed.residence[a].layers[layer],
+                      [&](std::size_t s) { least = std::min(least, round_trip_ns(prices, s, m)); });
+      ways[m] += servers.servers[a].arrival_share * least;
+    }
+  return ways;
+}
+
+/// Gives every expert that has no server one; false where there is no room.
+bool place_outside(plan& placed, const std::vector<pruning_step>& order, std::size_t n_outside,
+                   const cluster& servers, const cost_profile& costs, const cost_model& prices) {
+  std::vector<std::vector<double>> ways;
+  for (std::size_t l = 0; l < placed.n_layers; ++l)
+    ways.push_back(ways_from(placed, servers, prices, l));
+  for (auto i = n_outside; i-- > 0;) {
+    const auto [layer, expert, nats] = order[i];
+    std::size_t best = servers.size();
+    for (std::size_t m = 0; m < servers.size(); ++m) {
+      const auto bytes = expert_bytes(servers.servers[m], costs);
+      if (servers.servers[m].expert_precision != precision::stored ||
+          placed.expert_bytes_used[m] + bytes > placed.expert_bytes_limit[m])
+        continue;
+      if (best == servers.size() || ways[layer][m] < ways[layer][best]) best = m;
+    }
+    if (best == servers.size()) return false;
+    placed.expert_bytes_used[best] += expert_bytes(servers.servers[best], costs);
+    placed.experts.push_back(
+        {server_id{best}, layer_id{layer}, expert_id{expert}, placement_reason::search, nats});
+  }
+  return true;
+}
+
 /// [n_experts] of a layer that a home's router may not choose; fewer than top_k are reached only where there are fewer at all.
 std::vector<std::uint32_t> out_of_reach(const packing& state, const cost_model& prices,
                                         std::size_t home, std::size_t layer, std::size_t top_k,
@@ -178,6 +216,31 @@ result<std::vector<plan>> place_pruned(const profile& profile, const cluster& se
   return pruned_chains(profile, servers, costs,
                        first_pruned(pruning_order(profile), profile.n_layers, n_pruned),
                        concurrency, n_most);
+}
+
+result<std::vector<plan>> place_around_core(const profile& profile, const cluster& servers,
+                                            const cost_profile& costs, std::size_t n_outside,
+                                            double concurrency, std::size_t n_most) {
+  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
+  const auto order = pruning_order(profile);
+  n_outside = std::min(n_outside, order.size());
+  auto made = pruned_chains(profile, servers, costs,
+                            first_pruned(order, profile.n_layers, n_outside), concurrency, n_most);
+  if (!made) return made;
+  const auto prices = make_cost_model(servers, costs);
+  std::vector<plan> whole;
+  for (auto& each : *made) {
+    each.strategy = "core";
+    each.pruned.clear();
+    each.estimated_token_ns = 0;
+    if (place_outside(each, order, n_outside, servers, costs, prices))
+      whole.push_back(std::move(each));
+  }
+  if (!whole.empty()) return whole;
+  return error{errc::infeasible,
+               fmt::format("found no room for the {} experts beside chains of the others, expected "
+                           "room for all; add memory",
+                           n_outside)};
 }
 
 result<plan> place_pruned_sites(const profile& profile, const cluster& servers,

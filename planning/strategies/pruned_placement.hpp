@@ -16,6 +16,14 @@ result<std::vector<plan>> place_pruned(const profile& profile, const cluster& se
                                        const cost_profile& costs, std::size_t n_pruned,
                                        double concurrency, std::size_t n_most);
 
+/// What is missed most on the ways of place_pruned(), and the other n experts, too, each where there is room for it and the way there
+/// and back from where its layer runs is shortest, by arrivals; those that are missed most first. Nothing is pruned: a target that is
+/// far away runs there, or something on the way stands in for it. Ties to the lower server. Error: infeasible where no chain fits, or
+/// where there is no room for the others.
+result<std::vector<plan>> place_around_core(const profile& profile, const cluster& servers,
+                                            const cost_profile& costs, std::size_t n_outside,
+                                            double concurrency, std::size_t n_most);
+
 /// The model on every site by itself, without as many experts of pruning_order() as do not fit there: the site's servers are a chain
 /// or several, and users are served at their own site or, where that has too little room for top_k experts a layer, at the
 /// nearest that has. Sites are made by joining the two whose servers are nearest, from as many as servers on, until `n_sites`

@@ -133,7 +133,8 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 /// make_strategy; never empty. `exact`, `drop` and `wdmoe`: popularity placements of three seeds and the
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
 /// access server or straight to the first holder. `ordermoe` and `router-ledger`: searched for several loads and
-/// budgets around those expected, and every plan of the exact rivals (`layer-shards`, `shard-chains`, `parallax`). `random`, `popularity`,
+/// budgets around those expected, every plan of the exact rivals (`layer-shards`, `shard-chains`, `parallax`), and with a
+/// budget cores (place_around_core). `random`, `popularity`,
 /// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,
 /// `local-tuned` by similarity and by popularity. The others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,

@@ -147,6 +147,18 @@ void add_copies(const planning_task& task, double scale, std::vector<strategy_op
   }
 }
 
+/// Chains of the experts that are missed most, the others around them: what a budget lets substitution do without most of the time.
+void add_cores(const planning_task& task, std::vector<strategy_options>& variants) {
+  constexpr std::size_t n_most = 2;
+  const auto all = static_cast<double>(task.profile.n_layers * task.profile.n_experts);
+  for (const double share : {0.125, 0.25, 0.375, 0.5}) {
+    auto made = place_around_core(task.profile, task.servers, task.costs,
+                                  static_cast<std::size_t>(share * all), loaded(task, 1), n_most);
+    for (std::size_t i = 0; made && i < made->size(); ++i)
+      add_plan(task, std::move((*made)[i]), variants);
+  }
+}
+
 /// Every plan that the rivals which never substitute are tried with.
 void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants) {
   add_chain_variants(task, variants);  // Those of `layer-shards`, too.
@@ -245,6 +257,7 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
       variants.back().planned_budget_scale = scale;
     }
     for (const double scale : {1.0, 0.5}) add_copies(task, scale, variants);
+    add_cores(task, variants);
   } else {
     if (options.quality_percent < 0) add_copies(task, 1, variants);
     for (const double load : {0.5, 2.0}) {

@@ -61,7 +61,8 @@ void add_shard_variants(const planning_task& task, std::vector<strategy_options>
 /// The best chains side by side by the planner's estimate, of whole layers and of layers that neighbours share, for options.concurrency
 /// and with twice as many others in flight; and what add_shard_variants() adds.
 void add_chain_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// For several loads or budgets, and every plan that the rivals which never substitute are tried with.
+/// For several loads or budgets, every plan that the rivals which never substitute are tried with, and with a budget
+/// cores.
 void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// The same placement with attention anywhere.
 void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants);

@@ -10,6 +10,7 @@
 #include "planning/plan_alike.hpp"
 #include "planning/pruning.hpp"
 #include "planning/spread_copies.hpp"
+#include "planning/strategies/pruned_placement.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
@@ -306,6 +307,53 @@ BOOST_AUTO_TEST_CASE(a_searched_plan_is_tried_beside_those_of_the_exact_rivals_a
       BOOST_TEST(
           std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() == 1; }));
     }
+}
+
+BOOST_AUTO_TEST_CASE(
+    around_a_core_every_expert_is_somewhere_and_those_outside_as_near_as_there_is_room) {
+  scene at;
+  at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 3, 3);
+  const auto prices = make_cost_model(at.servers, costs);
+  const auto order = pruning_order(at.experts);
+  for (const std::size_t n_outside : {0, 3, 9}) {
+    const auto cores = place_around_core(at.experts, at.servers, costs, n_outside, 2, 2);
+    const auto chains = place_pruned(at.experts, at.servers, costs, n_outside, 2, 2);
+    BOOST_REQUIRE((cores && chains));
+    BOOST_REQUIRE(cores->size() == chains->size());
+    for (std::size_t i = 0; i < cores->size(); ++i) {
+      const auto& placed = (*cores)[i];
+      BOOST_TEST(placed.pruned.empty());
+      BOOST_TEST(validate(placed, at.servers, costs).has_value());
+      BOOST_TEST(placed.experts.size() == (*chains)[i].experts.size() + n_outside);
+      for (std::size_t a = 0; a < n_servers; ++a)
+        BOOST_TEST((placed.residence[a].layers == (*chains)[i].residence[a].layers));
+      const auto way = [&](std::size_t layer, std::size_t m) {
+        double sum = 0;
+        for (std::size_t a = 0; a < n_servers; ++a) {
+          const auto members = placed.residence[a].layers[layer];
+          sum += at.servers.servers[a].arrival_share *
+                 round_trip_ns(prices, static_cast<std::size_t>(std::countr_zero(members)), m);
+        }
+        return sum;
+      };
+      for (std::size_t j = 0; j < n_outside; ++j) {
+        const auto& outside = placed.experts[placed.experts.size() - 1 - j];
+        BOOST_TEST(outside.layer.index() == order[j].layer);
+        BOOST_TEST(outside.expert.index() == order[j].expert);
+        for (std::size_t m = 0; m < n_servers; ++m)
+          if (placed.expert_bytes_used[m] + costs.expert_bytes <= placed.expert_bytes_limit[m])
+            BOOST_TEST(way(order[j].layer, outside.server.index()) <= way(order[j].layer, m));
+      }
+    }
+  }
+  // Room for the core alone.
+  at.servers = instances::drawn_cluster(2, n_layers, n_experts, 1, 3);
+  const auto room = static_cast<std::int64_t>(n_layers * n_experts) / 2 - 2;
+  instances::set_expert_memory(at.servers, {room * costs.expert_bytes, room * costs.expert_bytes},
+                               costs, n_layers);
+  const auto refused = place_around_core(at.experts, at.servers, costs, 8, 1, 1);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
 }
 
 BOOST_AUTO_TEST_CASE(shard_chains_fit_where_whole_layers_do_not) {
