@@ -235,9 +235,8 @@ compute_actor spawn_compute(caf::actor_system& system,
         state.ledger.server = id;
         state.thread = thread;
         if (!thread)
-          state.emulated.emplace(
-              virtual_device{device(context->models[id]),
-                             batch_queue(context->shape()), nullptr, 0});
+          state.emulated.emplace(virtual_device{device(context->models[id]),
+                                                batch_queue(context->shape()), nullptr, 0});
         return {
             // CAF tries one after the other, so the most frequent come first.
             [&state](batch_done& done) {

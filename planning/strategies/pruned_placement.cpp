@@ -218,11 +218,11 @@ result<std::vector<plan>> place_pruned(const profile& profile, const cluster& se
                        concurrency, n_most);
 }
 
-result<std::vector<plan>> place_around_core(const profile& profile, const cluster& servers,
-                                            const cost_profile& costs, std::size_t n_outside,
-                                            double concurrency, std::size_t n_most) {
-  if (auto checked = validate(profile); !checked) return at("profile", checked.error());
-  const auto order = pruning_order(profile);
+result<std::vector<plan>> place_around_core(const profile& profile,
+                                            const std::vector<pruning_step>& order,
+                                            const cluster& servers, const cost_profile& costs,
+                                            std::size_t n_outside, double concurrency,
+                                            std::size_t n_most) {
   n_outside = std::min(n_outside, order.size());
   auto made = pruned_chains(profile, servers, costs,
                             first_pruned(order, profile.n_layers, n_outside), concurrency, n_most);

@@ -6,6 +6,7 @@
 #include "config/cluster.hpp"
 #include "planning/plan.hpp"
 #include "planning/profile.hpp"
+#include "planning/pruning.hpp"
 
 /// Placement of models without some of their experts.
 namespace ordermoe::planning {
@@ -16,13 +17,15 @@ result<std::vector<plan>> place_pruned(const profile& profile, const cluster& se
                                        const cost_profile& costs, std::size_t n_pruned,
                                        double concurrency, std::size_t n_most);
 
-/// What is missed most on the ways of place_pruned(), and the other n experts, too, each where there is room for it and the way there
+/// What is missed most on the ways of place_pruned(), and the first n experts of `order`, which is pruning_order() of the profile, too, each where there is room for it and the way there
 /// and back from where its layer runs is shortest, by arrivals; those that are missed most first. Nothing is pruned: a target that is
 /// far away runs there, or something on the way stands in for it. Ties to the lower server. Error: infeasible where no chain fits, or
 /// where there is no room for the others.
-result<std::vector<plan>> place_around_core(const profile& profile, const cluster& servers,
-                                            const cost_profile& costs, std::size_t n_outside,
-                                            double concurrency, std::size_t n_most);
+result<std::vector<plan>> place_around_core(const profile& profile,
+                                            const std::vector<pruning_step>& order,
+                                            const cluster& servers, const cost_profile& costs,
+                                            std::size_t n_outside, double concurrency,
+                                            std::size_t n_most);
 
 /// The model on every site by itself, without as many experts of pruning_order() as do not fit there: the site's servers are a chain
 /// or several, and users are served at their own site or, where that has too little room for top_k experts a layer, at the

@@ -9,6 +9,7 @@
 #include "planning/layer_ranges.hpp"
 #include "planning/placement.hpp"
 #include "planning/plan_alike.hpp"
+#include "planning/pruning.hpp"
 #include "planning/search/plan_estimates.hpp"
 #include "planning/search/search.hpp"
 #include "planning/shard_chains.hpp"
@@ -150,9 +151,11 @@ void add_copies(const planning_task& task, double scale, std::vector<strategy_op
 /// Chains of the experts that are missed most, the others around them: what a budget lets substitution do without most of the time.
 void add_cores(const planning_task& task, std::vector<strategy_options>& variants) {
   constexpr std::size_t n_most = 2;
+  if (!validate(task.profile)) return;  // Which the search says.
+  const auto order = pruning_order(task.profile);
   const auto all = static_cast<double>(task.profile.n_layers * task.profile.n_experts);
   for (const double share : {0.125, 0.25, 0.375, 0.5}) {
-    auto made = place_around_core(task.profile, task.servers, task.costs,
+    auto made = place_around_core(task.profile, order, task.servers, task.costs,
                                   static_cast<std::size_t>(share * all), loaded(task, 1), n_most);
     for (std::size_t i = 0; made && i < made->size(); ++i)
       add_plan(task, std::move((*made)[i]), variants);

@@ -316,7 +316,7 @@ BOOST_AUTO_TEST_CASE(
   const auto prices = make_cost_model(at.servers, costs);
   const auto order = pruning_order(at.experts);
   for (const std::size_t n_outside : {0, 3, 9}) {
-    const auto cores = place_around_core(at.experts, at.servers, costs, n_outside, 2, 2);
+    const auto cores = place_around_core(at.experts, order, at.servers, costs, n_outside, 2, 2);
     const auto chains = place_pruned(at.experts, at.servers, costs, n_outside, 2, 2);
     BOOST_REQUIRE((cores && chains));
     BOOST_REQUIRE(cores->size() == chains->size());
@@ -351,7 +351,7 @@ BOOST_AUTO_TEST_CASE(
   const auto room = static_cast<std::int64_t>(n_layers * n_experts) / 2 - 2;
   instances::set_expert_memory(at.servers, {room * costs.expert_bytes, room * costs.expert_bytes},
                                costs, n_layers);
-  const auto refused = place_around_core(at.experts, at.servers, costs, 8, 1, 1);
+  const auto refused = place_around_core(at.experts, order, at.servers, costs, 8, 1, 1);
   BOOST_REQUIRE(!refused.has_value());
   BOOST_TEST((refused.error().code == errc::infeasible));
 }
