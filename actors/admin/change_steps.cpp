@@ -27,6 +27,7 @@ void admin_state::take_step(const change_action& what) {
   step.change = what.change;
   step.step = what.step;
   step.admin = caf::actor_cast<caf::strong_actor_ptr>(self);
+  book->log(log_event::plan_step, {{"step", to_string(what.step)}});
   switch (what.step) {
     case change_step::prepare: {
       book->note(log_event::plan_change_begins, {{"leader", name_of(rules->leader())}});

@@ -44,8 +44,12 @@ const char* to_string(rank of) {
   return of == rank::admin ? "admin" : of == rank::operator_ ? "operator" : "viewer";
 }
 
-void order_book::note(log_event event, const ordered_json& about) {
+void order_book::log(log_event event, const ordered_json& about) const {
   log_.tell(event, fields_of(about));
+}
+
+void order_book::note(log_event event, const ordered_json& about) {
+  log(event, about);
   keep_event(event, about);
 }
 

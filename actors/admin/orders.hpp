@@ -45,6 +45,8 @@ class order_book {
   order_book(std::function<double()> time_s, log_outlet log)
       : time_s_(std::move(time_s)), log_(std::move(log)) {}
 
+  /// Into the log alone; `about` has the event's fields.
+  void log(log_event event, const nlohmann::ordered_json& about) const;
   /// Into the events and the log; `about` has the event's fields.
   void note(log_event event,
             const nlohmann::ordered_json& about = nlohmann::ordered_json::object());

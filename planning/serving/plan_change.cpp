@@ -43,6 +43,11 @@ const char* to_string(change_phase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
+const char* to_string(change_step step) {
+  constexpr const char* names[] = {"prepare", "hold", "install", "commit", "abort", "retire"};
+  return names[static_cast<std::size_t>(step)];
+}
+
 // ------------------------------------------------------------------------------------------- leading
 
 result<std::vector<change_action>> plan_changes::begin(change_id change, std::string plan,

@@ -96,6 +96,7 @@ enum class change_phase : std::uint8_t {
 const char* to_string(change_phase phase);
 
 enum class change_step : std::uint8_t { prepare, hold, install, commit, abort, retire };
+const char* to_string(change_step step);
 
 /// What a server has to do because of what it was told.
 struct change_action {

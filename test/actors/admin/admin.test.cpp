@@ -7,7 +7,7 @@
 #include <future>
 #include <limits>
 
-#include "test/actors/cluster/nodes.hpp"
+#include "test/actors/admin/steered.hpp"
 
 namespace ordermoe {
 
@@ -15,75 +15,12 @@ namespace {
 
 using nlohmann::ordered_json;
 using test::asked_requests;
+using test::check_answers;
 using test::eventually;
 using test::nodes;
 using test::request_of;
 using test::says;
-
-std::shared_ptr<const model::expert_reader> tiny_reader() {
-  auto opened = model::expert_reader::open(ORDERMOE_TEST_DATA "/mixtral-tiny");
-  ORDERMOE_CHECK(opened.has_value(), opened ? "" : opened.error().message);
-  return std::move(*opened);
-}
-
-/// Three nodes whose plans can change, and an operator at each.
-struct steered : nodes {
-  std::vector<std::unique_ptr<actors::cluster_client>> admins;
-
-  explicit steered(const std::string& strategy = "exact", double memory_ratio = 2.5,
-                   const drift_watch& watch = {})
-      : nodes(strategy, memory_ratio) {
-    drift = watch;
-    reader = tiny_reader();
-    start_all();
-    for (std::uint32_t m = 0; m < n; ++m) admins.push_back(client(m, "ada", net::role::admin));
-  }
-
-  result<std::string> try_order(std::uint32_t m, const std::string& verb,
-                                const ordered_json& arguments = ordered_json::object(),
-                                bool dry_run = false) {
-    return admins[m]->order(verb, arguments.dump(), dry_run, test::patience);
-  }
-  ordered_json order(std::uint32_t m, const std::string& verb,
-                     const ordered_json& arguments = ordered_json::object(), bool dry_run = false) {
-    const auto reply = try_order(m, verb, arguments, dry_run);
-    BOOST_REQUIRE_MESSAGE(reply.has_value(), (reply ? "" : reply.error().message));
-    return ordered_json::parse(*reply);
-  }
-  std::string refused(std::uint32_t m, const std::string& verb,
-                      const ordered_json& arguments = ordered_json::object()) {
-    const auto reply = try_order(m, verb, arguments);
-    BOOST_TEST(!reply.has_value(), verb);
-    return reply ? *reply : reply.error().message;
-  }
-  std::uint64_t epoch(std::uint32_t m) {
-    return order(m, "members")["result"]["epoch"].get<std::uint64_t>();
-  }
-  void await_epochs(std::uint64_t expected) {
-    for (std::uint32_t m = 0; m < n; ++m)
-      BOOST_TEST(eventually([&] { return epoch(m) == expected; }));
-  }
-  /// What the operator is told of requests meanwhile.
-  std::string change_to(std::uint32_t m, const std::string& strategy) {
-    order(m, "plan.propose", {{"strategy", strategy}});
-    return apply(m);
-  }
-  std::string apply(std::uint32_t m) {
-    const auto done = order(m, "plan.apply", {{"drain_s", 30}});
-    BOOST_TEST(done["epoch_after"].get<int>() > done["epoch_before"].get<int>());
-    return done["result"]["admission"].get<std::string>();
-  }
-};
-
-void check_answers(const nodes& cluster, const asked_requests& asked) {
-  for (const auto& each : asked.all()) {
-    BOOST_REQUIRE(each.ended.has_value());
-    BOOST_TEST(!each.ended->problem.has_value(),
-               (each.ended->problem ? each.ended->problem->message : ""));
-    BOOST_TEST(each.streamed == test::reference_ids(cluster.model(), each.spec, 0),
-               boost::test_tools::per_element());
-  }
-}
+using test::steered;
 
 }  // namespace
 
@@ -170,42 +107,6 @@ BOOST_AUTO_TEST_CASE(a_node_that_was_away_is_named_and_nothing_changes) {
   BOOST_TEST(says(cluster.refused(0, "plan.apply"), "server 2 is not connected"));
   BOOST_TEST(cluster.epoch(0) == 1u);
   BOOST_TEST(cluster.epoch(1) == 1u);
-}
-
-/// Whatever the change had reached: the two that are left go by the same plan, and go on.
-void check_the_leader_may_die(double memory_ratio, const std::string& admission) {
-  steered cluster("exact", memory_ratio);
-  const auto user = cluster.client(1, "bob");
-  asked_requests asked(*user);
-  // Long enough to be in flight when admission is held.
-  for (std::uint32_t i = 0; i < 30; ++i) asked.ask(request_of(i, 55));
-  BOOST_REQUIRE(eventually([&] { return asked.any_token(); }));
-  const auto proposed = cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
-  BOOST_TEST(says(proposed["result"]["admission"], admission), proposed.dump());
-  auto applied = std::async(std::launch::async, [&] {
-    return cluster.try_order(0, "plan.apply", {{"drain_s", 30}}).has_value();
-  });
-  BOOST_REQUIRE(eventually([&] {
-    const auto members = cluster.order(2, "members")["result"];
-    return members["change"] != "none" || members["epoch"] == 2;
-  }));
-  cluster.stop(0);
-  applied.wait();
-  asked.await_all();
-  BOOST_REQUIRE(eventually([&] {
-    const auto one = cluster.order(1, "members")["result"];
-    const auto other = cluster.order(2, "members")["result"];
-    return one["change"] == "none" && other["change"] == "none" && one["epoch"] == other["epoch"] &&
-           one["admitting"] == true && other["admitting"] == true;
-  }));
-}
-
-BOOST_AUTO_TEST_CASE(where_the_leader_dies_in_a_change_the_others_go_by_one_plan) {
-  check_the_leader_may_die(test::world::roomy, "never stops");
-}
-
-BOOST_AUTO_TEST_CASE(where_the_leader_dies_on_the_way_over_several_plans_the_others_go_by_one) {
-  check_the_leader_may_die(2.0, "plans one after the other");
 }
 
 BOOST_AUTO_TEST_CASE(requests_that_take_longer_than_the_drain_end_by_name) {

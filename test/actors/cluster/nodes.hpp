@@ -246,8 +246,12 @@ class nodes {
     made.server = m;
     made.transport = transport_of(m);
     made.transport.takes_clients = true;
-    made.log =
-        log_outlet([this, m](const log_record& record) { logs_[m].add(record); }, log_level::debug);
+    made.log = log_outlet(
+        [this, m](const log_record& record) {
+          logs_[m].add(record);
+          if (on_record) on_record(m, record);
+        },
+        log_level::debug);
     {
       const std::lock_guard lock(keeping_);
       made.kept = kept_[m];
@@ -355,6 +359,8 @@ class nodes {
 
   scratch_authority authority;
   net::session_limits limits;
+  /// Of whatever node m writes into its log, in the thread of whoever does: it goes on when this returns.
+  std::function<void(std::uint32_t m, const log_record&)> on_record;
   std::shared_ptr<const model::expert_reader> reader;  ///< Null: plans do not change.
   std::shared_ptr<actors::kept_papers> papers;         ///< What hosts that join are told.
   drift_watch drift;
