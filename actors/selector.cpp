@@ -164,7 +164,9 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
             },
             [&state](const wire::load_report& report) { state.take_in(report); },
             [&state](decide_by& message) { state.take_in(message); },
+            // What it counted is with the monitor before whoever asked can ask that.
             [&state](status_query) {
+              state.tell_monitor();
               return selector_status{state.executions, state.by_layer, state.snapshot};
             },
         };

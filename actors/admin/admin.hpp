@@ -64,6 +64,7 @@ struct admin_work {
   std::shared_ptr<const service_context> context;  ///< With a seat.
   planner_actor planner;
   edge_server_actor server;
+  selector_actor selector;
   recorder_actor recorder;
   monitor_actor monitor;
   std::shared_ptr<const token_meter> tokens;  ///< Of this server's users.

@@ -117,11 +117,15 @@ void admin_state::tell_own(subject of, const std::function<void(ordered_json)>& 
       if (of == subject::ways) report["peers"] = ways_report(context(), figures());
       use(std::move(report));
     });
-  self->request(work.monitor, caf::infinite, status_query{})
-      .then([this, use](const observations& seen) {
-        const auto text = planning::activation_json(seen.activation);
-        keep_counts(seen, text);
-        use(ordered_json::parse(text));
+  // The selector tells the monitor what it has counted and not told yet.
+  self->request(work.selector, caf::infinite, status_query{})
+      .then([this, use](const selector_status&) {
+        self->request(work.monitor, caf::infinite, status_query{})
+            .then([this, use](const observations& seen) {
+              const auto text = planning::activation_json(seen.activation);
+              keep_counts(seen, text);
+              use(ordered_json::parse(text));
+            });
       });
 }
 

@@ -265,6 +265,7 @@ class service::actors {
       admin_ = spawn_admin(system_, {context_,
                                      planner_,
                                      views_.front()->server,
+                                     views_.front()->selector,
                                      recorder_,
                                      monitor_,
                                      {answers_, &answers_->tokens()}});
