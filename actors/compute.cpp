@@ -37,6 +37,8 @@ struct compute_state {
   server_ledger ledger;
   std::unordered_map<std::uint64_t, kept_sequence> sequences;  ///< By request.
   std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
+  std::uint64_t lacks_under = 0;               ///< Of install_plans.
+  std::vector<expert_work> for_want_of_experts;
 
   const service_context& context() const { return *view->context; }
 
@@ -61,6 +63,8 @@ struct compute_state {
     view = std::move(message.view);
     if (message.model)
       on_device([model = std::move(message.model)](device& tensors) { tensors.use(model); });
+    if (std::exchange(lacks_under, message.lacks_under) == lacks_under) return;
+    for (auto& work : std::exchange(for_want_of_experts, {})) run_experts(work);
   }
 
   void open(const open_sequence& message) {
@@ -103,6 +107,8 @@ struct compute_state {
   }
 
   void run_experts(expert_work& work) {
+    if (lacks_under != 0 && work.epoch == lacks_under)
+      return for_want_of_experts.push_back(std::move(work));
     auto running_here = std::make_shared<running_call>();
     running_here->work = std::move(work);
     const auto& call = running_here->work.call;

@@ -56,7 +56,7 @@ void edge_server_state::go_by(const install_plans& message) {
     live[epoch] = next;
   }
   view = live.at(message.begins_under);
-  self->send(view->compute, attach_view{view, message.model});
+  self->send(view->compute, attach_view{view, message.model, message.lacks_under});
   self->send(view->selector, decide_by{view, message.plans});
   self->send(planner, plans_installed{message.number, id});
   told_ended = 0;

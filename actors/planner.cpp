@@ -62,6 +62,7 @@ install_plans planner_state::what_is_there(loaded_model model) const {
   message.number = n_installs;
   message.planner = handle();
   message.model = std::move(model);
+  message.lacks_under = lacks_under;
   return message;
 }
 

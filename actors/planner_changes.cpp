@@ -196,6 +196,7 @@ void planner_state::retire() {
   else
     report(loaded.error());
   beside = nullptr;
+  lacks_under = 0;
   install_and_await(planner_phase::retiring, model);
 }
 
@@ -211,8 +212,10 @@ void planner_state::give_up_change(std::string why) {
   ++change;
   awaited.clear();
   const bool is_installed = std::exchange(beside, nullptr) != nullptr;
-  const auto model = load_here(hosted_by(current->plan));
+  const auto model = lacks_under != 0 ? load_in_steps(next.content->plan, current->plan)
+                                      : load_here(hosted_by(current->plan));
   if (!model) report(model.error());
+  lacks_under = 0;
   if (joint || is_installed) install(model ? *model : nullptr);
   joint.reset();
   resume();

@@ -67,6 +67,7 @@ struct planner_state {
   bool holding = true;           ///< No request begins.
   std::uint64_t n_installs = 0;  ///< Sent to every server.
   std::uint64_t awaited_install = 0;
+  std::uint64_t lacks_under = 0;    ///< Of install_plans.
   std::uint64_t change = 0;         ///< Counts what needs answers of all servers.
   std::set<std::uint32_t> awaited;  ///< Servers that have not answered it.
   std::set<std::uint32_t> ended;    ///< That said so before all began under the next plan.
@@ -199,7 +200,8 @@ struct planner_state {
   /// The weights of both, where they fit; else those of both that are the same are kept, and then the rest is read: nothing
   /// is in flight.
   void install_with_others();
-  result<loaded_model> load_in_steps();
+  /// The same from one plan to the other; until it has ended, experts of both are not here.
+  result<loaded_model> load_in_steps(const planning::plan& from, const planning::plan& to);
   void end_requests_in_flight();
   void abort(std::string why);
 

@@ -120,7 +120,10 @@ result<void> planner_state::make_ready(const plan_step& step) {
 
 void planner_state::install_with_others() {
   if (next.change.held) {
-    auto loaded = load_in_steps();
+    phase.move(planner_phase::moving);
+    // Whoever hears sooner that the change was given up may ask for them.
+    lacks_under = current->plan.epoch;
+    auto loaded = load_in_steps(current->plan, next.content->plan);
     if (!loaded) return answer_step(serving::change_step::install, loaded.error().message);
     next.model = std::move(*loaded);
   } else {
@@ -136,17 +139,16 @@ void planner_state::install_with_others() {
   install_and_await(planner_phase::installing, std::exchange(next.model, nullptr));
 }
 
-result<loaded_model> planner_state::load_in_steps() {
-  phase.move(planner_phase::moving);
-  const auto after = hosted_by(next.content->plan);
-  auto kept =
-      load_here([before = hosted_by(current->plan), after](layer_id layer, expert_id expert) {
+result<loaded_model> planner_state::load_in_steps(const planning::plan& from,
+                                                  const planning::plan& to) {
+  auto kept = load_here(
+      [before = hosted_by(from), after = hosted_by(to)](layer_id layer, expert_id expert) {
         return before(layer, expert) && after(layer, expert);
       });
   if (!kept) return kept;
   install(*kept);
   *kept = nullptr;
-  return load_here(after);
+  return load_here(hosted_by(to));
 }
 
 void planner_state::end_requests_in_flight() {

@@ -344,6 +344,7 @@ struct attach_view {
   std::shared_ptr<const server_view> view;
   /// To a compute: with the experts that all plans here place here; null: what is there has them.
   std::shared_ptr<const model::transformer> model = nullptr;
+  std::uint64_t lacks_under = 0;  ///< To a compute: as in install_plans.
 };
 
 using compute_actor = caf::typed_actor<
@@ -514,6 +515,9 @@ struct install_plans {
   planner_actor planner;
   /// With the experts that the plans place here; null: what is there has them.
   std::shared_ptr<const model::transformer> model = nullptr;
+  /// The epoch of a plan of which experts are not here, since there was no room: what comes for it waits until they are, or
+  /// the plan is gone. 0: none.
+  std::uint64_t lacks_under = 0;
 };
 
 /// From the planner: requests under plans before this one have had their time and end by name.

@@ -88,10 +88,11 @@ enum class fate {
 
 constexpr std::uint32_t leader = 0, late = 2;
 
+/// The last has users.
 std::vector<std::uint32_t> living_after(fate what) {
   switch (what) {
     case fate::aborted:
-      return {0, 1, 2};
+      return {0, 2, 1};
     case fate::server_dies:
       return {0, 2};
     case fate::late_server_dies:
@@ -107,13 +108,17 @@ std::uint32_t victim_of(fate what) {
   return what == fate::server_dies ? 1 : what == fate::late_server_dies ? late : leader;
 }
 
-void let_happen(held_cluster& cluster, fate what, bool is_committed) {
+/// `after`: requests of a server that lives, from when the change is aborted.
+void let_happen(held_cluster& cluster, fate what, bool is_committed, asked_requests& after) {
   auto& nodes = cluster.nodes;
   switch (what) {
     case fate::aborted: {
       const auto told = nodes.try_order(leader, "plan.abort");
       BOOST_TEST(told.has_value() == !is_committed);
       if (!told) BOOST_TEST(says(told.error().message, "it is committed"), told.error().message);
+      // They begin by the plan that is in force, while the late one is on its way to the next and back.
+      for (std::uint32_t i = 40; i < 60; ++i) after.ask(request_of(i, 55));
+      BOOST_TEST(eventually([&] { return after.any_token(); }));
       return cluster.held.let_go();
     }
     case fate::server_dies:
@@ -174,15 +179,16 @@ void check_one_plan_stays(const form& by, const std::string& step, fate what) {
     return nodes.try_order(leader, "plan.apply", {{"drain_s", 30}}).has_value();
   });
   cluster.held.await();
-  let_happen(cluster, what, is_committed);
+  asked_requests after(*user);
+  let_happen(cluster, what, is_committed, after);
   const bool was_applied = applied.get();
   asked.await_all();
+  after.await_all();
   const auto epoch = epoch_of_all(nodes, living);
   // One that ends late may have said before that it had done the step.
   if (what != fate::late_server_dies && what != fate::late_leader_dies)
     BOOST_TEST(epoch == (is_committed ? 2u : 1u));
   if (std::ranges::find(living, leader) != living.end()) BOOST_TEST(was_applied == (epoch == 2));
-  asked_requests after(*user);
   for (std::uint32_t i = 30; i < 34; ++i) after.ask(request_of(i));
   after.await_all();
   if (what == fate::aborted) {
@@ -266,6 +272,42 @@ BOOST_AUTO_TEST_CASE(where_the_leader_dies_in_a_change_the_others_go_by_one_plan
 
 BOOST_AUTO_TEST_CASE(where_the_leader_dies_on_the_way_over_several_plans_the_others_go_by_one) {
   check_the_leader_may_die(2.0, "plans one after the other");
+}
+
+BOOST_AUTO_TEST_CASE(
+    where_admission_was_held_requests_wait_for_experts_that_are_on_their_way_back) {
+  held_step early(1, "install"), back(late, "abort");
+  steered cluster("exact", held.memory_ratio, {}, [&](std::uint32_t m, const log_record& record) {
+    early.hold(m, record);
+    back.hold(m, record);
+  });
+  const auto end = [&] {
+    early.let_go();
+    back.let_go();
+  };
+  const std::shared_ptr<void> at_the_end(nullptr, [&](void*) { end(); });
+  cluster.order(leader, "plan.propose", {{"strategy", held.to}});
+  auto applied = std::async(std::launch::async, [&] {
+    return cluster.try_order(leader, "plan.apply", {{"drain_s", 30}}).has_value();
+  });
+  early.await();
+  // It has let go of what the plan in force places there and the next one does not.
+  BOOST_REQUIRE(eventually(
+      [&] { return cluster.order(late, "members")["result"]["change"] == "installed"; }));
+  cluster.order(leader, "plan.abort");
+  back.await();
+  const auto user = cluster.client(leader, "bob");
+  asked_requests asked(*user);
+  for (std::uint32_t i = 0; i < 20; ++i) asked.ask(request_of(i));
+  early.let_go();
+  // As long as it takes them to come to the late one.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  BOOST_TEST(user->outstanding() == 20u);
+  end();
+  asked.await_all();
+  check_answers(cluster, asked);
+  BOOST_TEST(!applied.get());
+  BOOST_TEST(epoch_of_all(cluster, {0, 1, 2}) == 1u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
