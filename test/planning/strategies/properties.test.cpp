@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/random.hpp"
+#include "planning/search/search.hpp"
+#include "planning/strategies/adaptation.hpp"
+#include "planning/strategies/strategies.hpp"
+#include "test/planning/instances.hpp"
+#include "test/support/random_profile.hpp"
+#include "test/support/seeds.hpp"
+
+/// What holds of the plans of every strategy, on clusters and profiles that are drawn by seed.
+namespace ordermoe::planning {
+
+namespace {
+
+const cost_profile costs = instances::small_costs();
+
+struct drawn {
+  std::size_t n_servers, n_layers, n_experts, top_k;
+  profile experts;
+  cluster servers;
+
+  explicit drawn(std::uint64_t seed) {
+    random_stream random(seed, 0x9709);
+    n_servers = 2 + random.below(5);
+    n_layers = 2 + random.below(4);
+    n_experts = 4 + random.below(5);
+    top_k = 1 + random.below(2);
+    experts = random_profile(n_layers, n_experts, top_k, seed);
+    servers =
+        instances::drawn_cluster(n_servers, n_layers, n_experts, random.uniform(1.2, 3), seed);
+  }
+};
+
+strategy_options quick(std::uint64_t seed) {
+  strategy_options options;
+  options.seed = seed;
+  options.search_steps = 200;
+  options.dry_run_requests = 0;
+  return options;
+}
+
+search_options searched(std::uint64_t seed, double quality_nats) {
+  search_options options;
+  options.seed = seed;
+  options.n_steps = 400;
+  options.quality_nats = quality_nats;
+  return options;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(properties)
+
+BOOST_AUTO_TEST_CASE(every_plan_keeps_to_memory_and_hosts_what_may_be_chosen) {
+  const auto range = test::seeds(60);
+  std::size_t n_plans = 0, n_refused = 0;
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    for (const auto& record : strategy_records())
+      BOOST_TEST_CONTEXT("seed " << seed << ", " << record.name) {
+        auto options = quick(seed);
+        if (seed % 2 == 0 && record.has_budget) options.quality_percent = 3;
+        const auto made = make_strategy(record.name, at.experts, at.servers, costs, options);
+        if (!made) {
+          BOOST_TEST((made.error().code == errc::infeasible), made.error().message);
+          ++n_refused;
+          continue;
+        }
+        ++n_plans;
+        const auto valid = validate(made->plan, at.servers, costs);
+        BOOST_TEST(valid.has_value(), (valid ? "" : valid.error().message));
+      }
+  }
+  BOOST_TEST(n_plans > 5 * n_refused);
+}
+
+BOOST_AUTO_TEST_CASE(a_slower_clock_changes_no_plan) {
+  const auto slowed = [](cluster servers, std::int64_t times) {
+    for (auto& each : servers.servers) {
+      each.flops_per_s /= static_cast<double>(times);
+      each.memory_bandwidth_bytes_per_s /= static_cast<double>(times);
+      each.host_bandwidth_bytes_per_s /= static_cast<double>(times);
+    }
+    for (auto& each : servers.links) {
+      each.bandwidth_bytes_per_s /= static_cast<double>(times);
+      each.latency_ns *= times;
+    }
+    return servers;
+  };
+  const auto range = test::seeds(40);
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    // So slow that whole nanoseconds are nothing beside what they round.
+    const auto before = slowed(at.servers, 1024), after = slowed(at.servers, 4096);
+    for (const auto& record : strategy_records()) {
+      // A search takes or leaves moves by the last bit: of 300 seeds two end elsewhere.
+      if (record.name == "ordermoe" || record.name == "router-ledger") continue;
+      BOOST_TEST_CONTEXT("seed " << seed << ", " << record.name) {
+        const auto made = make_strategy(record.name, at.experts, before, costs, quick(seed));
+        const auto again = make_strategy(record.name, at.experts, after, costs, quick(seed));
+        BOOST_REQUIRE(made.has_value() == again.has_value());
+        if (made)
+          BOOST_TEST(placement_cost_ns(at.experts, again->plan, after, costs) ==
+                         4 * placement_cost_ns(at.experts, made->plan, before, costs),
+                     boost::test_tools::tolerance(1e-6));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(servers_in_another_order_get_plans_of_the_same_cost) {
+  // The others begin where servers tie, as empty ones do, and go by their order there; or draw.
+  const char* names[] = {"layer-shards", "shard-chains",   "parallax", "edge-llm",
+                         "offload",      "static-pruning", "moe2"};
+  const auto range = test::seeds(40);
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    random_stream random(seed, 0x0bde);
+    const auto other = instances::relabelled(at.servers, instances::shuffled(at.n_servers, random));
+    for (const auto* name : names) BOOST_TEST_CONTEXT("seed " << seed << ", " << name) {
+        const auto made = make_strategy(name, at.experts, at.servers, costs, quick(seed));
+        const auto again = make_strategy(name, at.experts, other, costs, quick(seed));
+        BOOST_REQUIRE(made.has_value() == again.has_value());
+        if (made)
+          BOOST_TEST(placement_cost_ns(at.experts, again->plan, other, costs) ==
+                         placement_cost_ns(at.experts, made->plan, at.servers, costs),
+                     boost::test_tools::tolerance(1e-9));
+      }
+  }
+}
+
+/// The search's own estimate of what it finds; none where nothing fits.
+std::optional<double> searched_cost(const drawn& at, const cluster& servers,
+                                    const search_options& options) {
+  const auto made = place_by_search(at.experts, servers, costs, options);
+  if (!made) return std::nullopt;
+  return estimate_plan(at.experts, *made, servers, costs, options);
+}
+
+/// Without the last server, whose users go to the others.
+cluster without_last(const cluster& servers) {
+  const auto n = servers.size() - 1;
+  auto left = servers;
+  left.servers.pop_back();
+  left.links.clear();
+  for (std::size_t from = 0; from < n; ++from)
+    for (std::size_t to = 0; to < n; ++to)
+      left.links.push_back(servers.links[from * servers.size() + to]);
+  return left;
+}
+
+BOOST_AUTO_TEST_CASE(more_memory_makes_no_searched_plan_dearer) {
+  const auto range = test::seeds(40);
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    const auto options = searched(seed, seed % 3 == 0 ? 0 : 0.01);
+    auto roomy = at.servers;
+    for (auto& each : roomy.servers) each.memory_bytes += 2 * costs.expert_bytes;
+    const auto before = searched_cost(at, at.servers, options);
+    const auto after = searched_cost(at, roomy, options);
+    if (!before) continue;
+    BOOST_REQUIRE(after.has_value());
+    BOOST_TEST(*after <= *before * (1 + 1e-9), "seed " << seed << ": " << *before << " " << *after);
+  }
+}
+
+/// What it finds hangs on where its random moves lead: with 10,000 steps the best of six seeds is 1.3 % cheaper than one of
+/// them in the mean of 40 such instances, and with one more server a fifth of 300 are dearer, by 22 % at most.
+BOOST_AUTO_TEST_CASE(one_more_server_seldom_makes_a_searched_plan_dearer) {
+  const auto range = test::seeds(40);
+  std::size_t n = 0, n_dearer = 0;
+  double logs = 0;
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    auto more = instances::drawn_cluster(at.n_servers + 1, at.n_layers, at.n_experts, 3, seed);
+    const auto least = more.servers.back().arrival_share;
+    for (auto& each : more.servers) each.arrival_share /= 1 - least;
+    more.servers.back().arrival_share = 0;
+    const auto options = searched(seed, seed % 3 == 0 ? 0 : 0.01);
+    const auto before = searched_cost(at, without_last(more), options);
+    const auto after = searched_cost(at, more, options);
+    if (!before) continue;
+    BOOST_REQUIRE(after.has_value());
+    ++n;
+    n_dearer += *after > *before * (1 + 1e-9);
+    logs += std::log(*after / *before);
+  }
+  BOOST_TEST(n_dearer <= n / 3, n_dearer << " of " << n);
+  BOOST_TEST(logs < 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe::planning
