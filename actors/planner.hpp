@@ -60,7 +60,8 @@ struct planner_work {
 /// In a node of a cluster all planners change together, each for its own server, step by step as the admin says
 /// (plan_step): prepare builds tables and loads what is new beside what is there, all in `steady`; hold drains, where both do
 /// not fit; install reads the rest in that case; after `installed` it waits for commit, in `ending` for retire; abort leads
-/// back to `steady` from anywhere before the commit. Requests that are in flight, or under the plan before, longer than the
+/// back to `steady` from anywhere before the commit. Others may have come back sooner: what they ask of experts that made room
+/// for the next plan's waits (install_plans::lacks_under). Requests that are in flight, or under the plan before, longer than the
 /// change allows end by name.
 ///
 /// Refused, with the reason told to the recorder: no feasible plan; KV rows of the longest request would
