@@ -12,6 +12,7 @@
 
 #include "config/precision.hpp"
 #include "planning/plan_alike.hpp"
+#include "planning/pruning.hpp"
 #include "setup/calibration.hpp"
 #include "setup/cutting.hpp"
 #include "setup/trials.hpp"
@@ -83,33 +84,36 @@ class steps {
   std::atomic<std::size_t> done_{0};
 };
 
-/// What a budget is tuned with: texts, what their first half said, and the profile with that damage.
+/// What a budget is tuned with: texts, what their first half said, the profile with that damage, and how many experts `static-pruning`
+/// would do without for it.
 struct budget_trial {
   scored_texts texts;
   tuning rough;
   planning::profile corrected;
+  std::optional<std::size_t> cut;
 };
 
-/// Tunes a plan where there is a budget, and tries it.
+/// Prices that a tuned plan is tried at, over the one that keeps the budget: what substitution saves is predicted, and not always
+/// saved, so that a budget need not be used up.
+constexpr double dearer_prices[] = {1, 8};
+
+/// A plan with this price and damage, which its budget is kept at.
+prepared ready_at(const task& about, actors::service_options with_plan, const tuning& found) {
+  with_plan.profile = about.service.profile;
+  return {tuned(std::move(with_plan), found), found, true, std::nullopt};
+}
+
+/// Tries a plan that needs no budget.
 result<prepared> try_plan(const task& about, const actors::service_options& with_plan,
-                          const budget_trial* budget, const job& work, steps& progress) {
-  prepared ready;
-  ready.service = with_plan;
-  if (budget != nullptr) {
-    ready.service.profile = about.service.profile;
-    const auto found =
-        tune(ready.service, budget->rough, budget->texts, {}, work, [&] { progress.done(); });
-    if (!found) return found.error();
-    ready.found = *found;
-    ready.was_tuned = true;
-    ready.service = tuned(std::move(ready.service), *found);
-  }
-  const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
+                          const job& work, steps& progress) {
+  const auto latency = trial_load_ms(with_plan, about.options, about.texts, work);
   progress.done();
   if (!latency) return latency.error();
-  ready.trial_ms = *latency;
-  return ready;
+  return prepared{with_plan, {}, false, *latency};
 }
+
+constexpr std::size_t steps_of_tuned =
+    static_cast<std::size_t>(tuning_limits{}.most_trials) + std::size(dearer_prices);
 
 /// Does body(0) to body(n - 1), two or more at a time where there are cores and threads for it.
 void in_parallel(std::size_t n, const std::function<void(std::size_t)>& body) {
@@ -155,69 +159,81 @@ std::vector<std::size_t> different(const planned_services& made) {
   return kept;
 }
 
-/// What the trial load takes under each plan at the price of loss that fits one made quickly; never of one that does not fit.
-result<std::vector<double>> rough_trials(const task& about, const planned_services& made,
-                                         const std::vector<std::size_t>& of,
-                                         const budget_trial& budget, job& work) {
-  steps progress(work, fmt::format("trying {} plans of {}", of.size(), about.name), of.size());
-  std::vector<result<double>> tried(of.size(), error{errc::failed, "not tried"});
-  in_parallel(of.size(), [&](std::size_t i) {
-    auto service = *made[of[i]];
-    service.profile = about.service.profile;
-    tried[i] =
-        trial_load_ms(tuned(std::move(service), budget.rough), about.options, about.texts, work);
+/// One of a strategy's plans, and the price of loss at which its budget is about kept.
+struct candidate {
+  const actors::service_options* with_plan = nullptr;
+  tuning about;
+  bool is_core = false;
+};
+
+/// With a core of what `static-pruning` keeps within the budget, or of more, every price about keeps it: what is outside has its
+/// substitutes in the core then, as with pruning.
+candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
+                       const budget_trial& budget) {
+  const auto n_outside = variant.cut.value_or(0);
+  const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
+  return {&with_plan, is_within ? next_to_any_loss(budget.rough.damage) : budget.rough,
+          n_outside > 0};
+}
+
+/// What the trial load takes under each plan at its price; never of one that does not fit.
+result<std::vector<double>> trials_of(const task& about, const std::vector<candidate>& tried,
+                                      job& work) {
+  steps progress(work, fmt::format("trying {} plans of {}", tried.size(), about.name),
+                 tried.size());
+  std::vector<result<double>> found(tried.size(), error{errc::failed, "not tried"});
+  in_parallel(tried.size(), [&](std::size_t i) {
+    const auto ready = ready_at(about, *tried[i].with_plan, tried[i].about);
+    found[i] = trial_load_ms(ready.service, about.options, about.texts, work);
     progress.done();
   });
   std::vector<double> ms;
-  for (const auto& one : tried) {
+  for (const auto& one : found) {
     if (!one && one.error().code != errc::infeasible) return one.error();
     ms.push_back(one ? *one : std::numeric_limits<double>::infinity());
   }
   return ms;
 }
 
-/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at a common price, in the order
+/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, in the order
 /// that they had.
-result<std::vector<std::size_t>> worth_tuning(const task& about, const planned_services& made,
-                                              std::vector<std::size_t> kept,
-                                              const budget_trial& budget, job& work) {
+result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
+                                            job& work) {
   constexpr std::size_t most_tuned = 4;
   if (kept.size() <= most_tuned) return kept;
-  const auto ms = rough_trials(about, made, kept, budget, work);
+  const auto ms = trials_of(about, kept, work);
   if (!ms) return ms.error();
   std::vector<std::size_t> by_time(kept.size());
   std::iota(by_time.begin(), by_time.end(), std::size_t{0});
   std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
   by_time.resize(most_tuned);
   std::ranges::sort(by_time);
-  for (auto& each : by_time) each = kept[each];
-  return by_time;
+  std::vector<candidate> worth;
+  for (const auto i : by_time) worth.push_back(kept[i]);
+  return worth;
 }
 
-/// Tries every plan that is like none before it; the fastest one is taken. The result does not depend on the threads. One
-/// plan without a budget needs no trial; with one, the fastest few at a common price are tuned.
-result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
-                                const budget_trial* budget, job& work) {
-  const auto made = plan_all(about, variants, budget, work);
-  for (const auto& one : made)
-    if (!one && one.error().code != errc::infeasible) return one.error();
-  auto kept = different(made);
-  if (kept.empty()) return made.front().error();
-  if (budget != nullptr) {
-    auto worth = worth_tuning(about, made, std::move(kept), *budget, work);
-    if (!worth) return worth.error();
-    kept = std::move(*worth);
+/// Tunes a plan to its budget and tries it, at the best of the prices.
+result<prepared> try_tuned(const task& about, const candidate& one, const budget_trial& budget,
+                           const job& work, steps& progress) {
+  auto service = *one.with_plan;
+  service.profile = about.service.profile;
+  const auto found = tune(service, one.about, budget.texts, {}, work, [&] { progress.done(); });
+  if (!found) return found.error();
+  std::optional<prepared> best;
+  for (const double dearer : dearer_prices) {
+    auto ready = ready_at(about, *one.with_plan, {found->price_ns_per_nat * dearer, found->damage});
+    const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
+    progress.done();
+    if (!latency) return latency.error();
+    ready.trial_ms = *latency;
+    if (!best || *ready.trial_ms < *best->trial_ms) best = std::move(ready);
   }
-  if (kept.size() == 1 && budget == nullptr)
-    return prepared{*made[kept.front()], {}, false, std::nullopt};
-  const auto steps_of_plan =
-      budget == nullptr ? 1 : 1 + static_cast<std::size_t>(tuning_limits{}.most_trials);
-  steps progress(work, fmt::format("trying {} plans of {}", kept.size(), about.name),
-                 kept.size() * steps_of_plan);
-  std::vector<result<prepared>> tried(kept.size(), error{errc::failed, "not tried"});
-  in_parallel(kept.size(), [&](std::size_t i) {
-    tried[i] = try_plan(about, *made[kept[i]], budget, work, progress);
-  });
+  return *std::move(best);
+}
+
+/// The fastest of those that fit; the first error where none does.
+result<prepared> fastest(const std::vector<result<prepared>>& tried) {
   const prepared* best = nullptr;
   for (const auto& one : tried) {
     if (!one && one.error().code == errc::infeasible) continue;
@@ -226,6 +242,67 @@ result<prepared> choose_variant(const task& about, const std::vector<strategy_op
   }
   if (best == nullptr) return tried.front().error();
   return *best;
+}
+
+/// The plan that answers the trial load fastest with next to no loss, which is how the rivals that never substitute answer it; nothing
+/// where every plan has a core, or nothing is tried.
+result<std::optional<prepared>> fastest_without_loss(const task& about, std::vector<candidate> kept,
+                                                     job& work) {
+  if (about.options.dry_run_requests == 0) return std::optional<prepared>();
+  std::erase_if(kept, [](const candidate& one) { return one.is_core; });
+  for (auto& one : kept) one.about = next_to_no_loss();
+  const auto ms = trials_of(about, kept, work);
+  if (!ms) return ms.error();
+  const auto best = std::ranges::min_element(*ms);
+  if (best == ms->end() || *best == std::numeric_limits<double>::infinity())
+    return std::optional<prepared>();
+  const auto& one = kept[static_cast<std::size_t>(best - ms->begin())];
+  auto ready = ready_at(about, *one.with_plan, one.about);
+  ready.trial_ms = *best;
+  return std::optional(std::move(ready));
+}
+
+/// The fastest few at about their price are tuned. What then loses quality has to be faster than the fastest plan that does not by
+/// more than loads alike differ in what they say.
+result<prepared> choose_tuned(const task& about, const std::vector<candidate>& kept,
+                              const budget_trial& budget, job& work) {
+  constexpr double least_gain = 0.02;
+  const auto lossless = fastest_without_loss(about, kept, work);
+  if (!lossless) return lossless.error();
+  const auto worth = worth_tuning(about, kept, work);
+  if (!worth) return worth.error();
+  steps progress(work, fmt::format("trying {} plans of {}", worth->size(), about.name),
+                 worth->size() * steps_of_tuned);
+  std::vector<result<prepared>> tried(worth->size(), error{errc::failed, "not tried"});
+  in_parallel(worth->size(), [&](std::size_t i) {
+    tried[i] = try_tuned(about, (*worth)[i], budget, work, progress);
+  });
+  auto best = fastest(tried);
+  if (!*lossless || (!best && best.error().code != errc::infeasible)) return best;
+  if (best && *best->trial_ms < *(*lossless)->trial_ms * (1 - least_gain)) return best;
+  return **lossless;
+}
+
+/// Tries every plan that is like none before it; the fastest one is taken. The result does not depend on the threads. One
+/// plan without a budget needs no trial.
+result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
+                                const budget_trial* budget, job& work) {
+  const auto made = plan_all(about, variants, budget, work);
+  for (const auto& one : made)
+    if (!one && one.error().code != errc::infeasible) return one.error();
+  const auto kept = different(made);
+  if (kept.empty()) return made.front().error();
+  if (budget != nullptr) {
+    std::vector<candidate> candidates;
+    for (const auto i : kept) candidates.push_back(candidate_of(*made[i], variants[i], *budget));
+    return choose_tuned(about, candidates, *budget, work);
+  }
+  if (kept.size() == 1) return prepared{*made[kept.front()], {}, false, std::nullopt};
+  steps progress(work, fmt::format("trying {} plans of {}", kept.size(), about.name), kept.size());
+  std::vector<result<prepared>> tried(kept.size(), error{errc::failed, "not tried"});
+  in_parallel(kept.size(),
+              [&](std::size_t i) { tried[i] = try_plan(about, *made[kept[i]], work, progress); });
+  return fastest(tried);
 }
 
 /// A plan where there is but one. What substitutes is never faster there, so that no budget is worth a search for its price.
@@ -241,6 +318,22 @@ result<prepared> prepare_only_plan(const task& about, job& work) {
   return ready;
 }
 
+/// The most experts of planning::pruning_order() without which the texts keep the budget with 95 % confidence, as `static-pruning` does.
+result<std::size_t> cut_for_cores(const task& about, const scored_texts& texts, job& work) {
+  const auto& service = about.service;
+  const auto order = planning::pruning_order(service.profile);
+  const double nats = planning::nats_of_percent(about.options.quality_percent);
+  steps progress(work, fmt::format("calibrating the budget of {}", about.name),
+                 most_cut_trials(order.size()));
+  return farthest_cut(order.size(), [&](std::size_t cut) -> result<cut_trial> {
+    const auto found = texts.score(
+        *service.model, planning::first_pruned(order, service.profile.n_layers, cut), work);
+    progress.done();
+    if (!found) return found.error();
+    return found->bound() <= nats ? cut_trial::within : cut_trial::beyond;
+  });
+}
+
 /// What the budget's price is about, from a plan that is made quickly and half of the texts.
 result<budget_trial> tune_roughly(const task& about, const actors::service_options& with_plan,
                                   job& work) {
@@ -253,10 +346,16 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   constexpr double scored_share = 0.4;
   double share = scored_share;
   work.advance(share);
-  const auto found = tune(with_plan, {}, texts->half(), roughly, work,
-                          [&] { work.advance(share += (1 - scored_share) / roughly.most_trials); });
+  const auto found = tune_about(with_plan, {}, texts->half(), 2, roughly, work, [&] {
+    work.advance(share += (1 - scored_share) / roughly.most_trials);
+  });
   if (!found) return found.error();
-  return budget_trial{std::move(*texts), *found, tuned(with_plan, *found).profile};
+  budget_trial made{std::move(*texts), *found, tuned(with_plan, *found).profile, std::nullopt};
+  if (!planning::find_strategy(about.name)->tries_cores) return made;
+  const auto cut = cut_for_cores(about, made.texts, work);
+  if (!cut) return cut.error();
+  made.cut = *cut;
+  return made;
 }
 
 bool may_be_priced(const task& about) {
@@ -289,8 +388,12 @@ bool may_be_cut(const task& about) {
 /// Whether a plan keeps the budget on the texts with 95 % confidence; its strategy keeps none while it runs.
 result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
                           const scored_texts& texts, const job& work) {
-  if (with_plan.chosen.plan.pruned.empty()) return true;
-  const auto found = texts.score(with_plan, work);
+  const auto& pruned = with_plan.chosen.plan.pruned;
+  if (pruned.empty()) return true;
+  const bool is_for_all =
+      std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
+  const auto found = is_for_all ? texts.score(*with_plan.model, pruned.front(), work)
+                                : texts.score(with_plan, work);
   if (!found) return found.error();
   return found->bound() <= planning::nats_of_percent(about.options.quality_percent);
 }
@@ -356,11 +459,13 @@ result<prepared> prepare_cut(const task& about, job& work) {
 /// Plans for the concurrency of the options, and tries what there is.
 result<prepared> choose_for_load(const task& about, const budget_trial* budget, job& work) {
   const auto& service = about.service;
+  auto options = about.options;
+  if (budget != nullptr) options.cut = budget->cut;
   const auto variants =
-      about.options.dry_run_requests == 0
-          ? std::vector{about.options}
+      options.dry_run_requests == 0
+          ? std::vector{options}
           : planning::plan_variants(about.name, budget ? budget->corrected : service.profile,
-                                    service.servers, service.costs, about.options);
+                                    service.servers, service.costs, options);
   return choose_variant(about, variants, budget, work);
 }
 

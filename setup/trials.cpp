@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "model/architecture/routing.hpp"
 #include "model/reference.hpp"
 #include "setup/seeds.hpp"
 
@@ -124,6 +125,29 @@ result<trial_score> scored_texts::score(const actors::service_options& service,
   auto found = above(losses);
   found.predicted = spent / n;
   return found;
+}
+
+result<trial_score> scored_texts::score(const model::transformer& model,
+                                        const planning::pruned_experts& pruned,
+                                        const job& work) const {
+  const auto rule = model.config().gates;
+  const auto choose = [&](layer_id layer, std::size_t, std::span<const float> logits,
+                          std::vector<model::executed_slot>& slots) {
+    const auto& without = pruned.layers[layer.index()];
+    if (without.empty()) return;
+    std::vector<float> kept(logits.begin(), logits.end());
+    for (const auto expert : without) kept[expert] = -INFINITY;
+    const auto chosen = model::choose_experts(kept, slots.size(), rule);
+    for (std::size_t j = 0; j < slots.size(); ++j) slots[j] = {chosen[j].expert, chosen[j].gate};
+  };
+  std::vector<std::vector<double>> losses;
+  for (const auto& spec : requests_) {
+    if (work.stopped()) return error{errc::interrupted, "interrupted; nothing was written"};
+    auto of_text = model::token_losses(model, spec.prompt, choose);
+    if (!of_text) return of_text.error();
+    losses.push_back(std::move(*of_text));
+  }
+  return above(losses);
 }
 
 trial_score scored_texts::above(const std::vector<std::vector<double>>& losses) const {

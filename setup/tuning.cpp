@@ -70,43 +70,86 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   return service;
 }
 
+tuning next_to_any_loss(double damage) {
+  return {.price_ns_per_nat = least_price, .damage = damage};
+}
+
 tuning next_to_no_loss() {
   return {.price_ns_per_nat = highest_price};
 }
 
-result<tuning> tune(const actors::service_options& service, const tuning& start,
-                    const scored_texts& texts, tuning_limits limits, const job& work,
-                    const std::function<void()>& told) {
+namespace {
+
+/// Where a search for a price came.
+struct searched {
+  std::optional<tuning> kept;  ///< The lowest price of those at which the budget was kept.
+  tuning next;                 ///< The last one where that was near enough, else what would follow.
+};
+
+/// Whether the ledger counts about as much as was measured, or more than nothing.
+bool is_counted(const trial_score& found) {
+  constexpr double factor = 2;
+  return found.increase <= 0 || found.predicted <= 0 ||
+         (found.predicted <= found.increase * factor && found.increase <= found.predicted * factor);
+}
+
+/// Of a budget that is to be kept on so many times these texts.
+result<searched> search_price(const actors::service_options& service, const tuning& start,
+                              const scored_texts& texts, double times_as_many, tuning_limits limits,
+                              const job& work, const std::function<void()>& told) {
   const double nats = static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
   price_search search(start.price_ns_per_nat, nats);
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
-  std::optional<double> best_price;
-  tuning best{highest_price, start.damage};
+  double best_price = 0;
+  searched ended;
   int left = limits.most_trials;
   const auto tell = [&] {
     --left;
     if (told) told();
   };
+  const auto here = [&] {
+    return tuning{std::exp(search.price()) / damage, start.damage * damage};
+  };
+  ended.next = here();
   while (left > 0) {
-    const tuning here{std::exp(search.price()) / damage, start.damage * damage};
-    const auto found = texts.score(tuned(service, here), work);
+    const auto found = texts.score(tuned(service, ended.next), work);
     if (!found) return found.error();
     tell();
-    const double bound = found->bound();
+    const double bound = found->bound(times_as_many);
     if (bound <= nats) {
-      if (!best_price || search.price() < *best_price) {
+      if (!ended.kept || search.price() <= best_price) {
         best_price = search.price();
-        best = here;
+        ended.kept = ended.next;
       }
-      if (bound >= nats * (1 - limits.tolerance) || search.at_least()) break;
+      const bool is_near = bound >= nats * (1 - limits.tolerance) || search.at_least();
+      if (is_near && is_counted(*found)) break;
     }
     if (found->increase > 0 && found->predicted > 0)
       damage *= std::clamp(found->increase / found->predicted, 0.25, 4.0);
     search.note(bound);
+    ended.next = here();
   }
   while (left > 0) tell();
-  return best;
+  return ended;
+}
+
+}  // namespace
+
+result<tuning> tune(const actors::service_options& service, const tuning& start,
+                    const scored_texts& texts, tuning_limits limits, const job& work,
+                    const std::function<void()>& told) {
+  const auto ended = search_price(service, start, texts, 1, limits, work, told);
+  if (!ended) return ended.error();
+  return ended->kept.value_or(tuning{highest_price, start.damage});
+}
+
+result<tuning> tune_about(const actors::service_options& service, const tuning& start,
+                          const scored_texts& texts, double times_as_many, tuning_limits limits,
+                          const job& work, const std::function<void()>& told) {
+  const auto ended = search_price(service, start, texts, times_as_many, limits, work, told);
+  if (!ended) return ended.error();
+  return ended->next;
 }
 
 }  // namespace ordermoe::setup
