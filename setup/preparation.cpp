@@ -84,13 +84,14 @@ class steps {
   std::atomic<std::size_t> done_{0};
 };
 
-/// What a budget is tuned with: texts, what their first half said, the profile with that damage, and how many experts `static-pruning`
-/// would do without for it.
+/// What a budget is tuned with: texts, what their first half said, the profile with that damage, how many experts `static-pruning`
+/// would do without for it, and the damage that these were found to do.
 struct budget_trial {
   scored_texts texts;
   tuning rough;
   planning::profile corrected;
   std::optional<std::size_t> cut;
+  double cut_damage = 1;
 };
 
 /// Prices that a tuned plan is tried at, over the one that keeps the budget: what substitution saves is predicted, and not always
@@ -172,7 +173,7 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
                        const budget_trial& budget) {
   const auto n_outside = variant.cut.value_or(0);
   const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
-  return {&with_plan, is_within ? next_to_any_loss(budget.rough.damage) : budget.rough,
+  return {&with_plan, is_within ? next_to_any_loss(budget.cut_damage) : budget.rough,
           n_outside > 0};
 }
 
@@ -318,20 +319,30 @@ result<prepared> prepare_only_plan(const task& about, job& work) {
   return ready;
 }
 
-/// The most experts of planning::pruning_order() without which the texts keep the budget with 95 % confidence, as `static-pruning` does.
-result<std::size_t> cut_for_cores(const task& about, const scored_texts& texts, job& work) {
+/// The most experts of planning::pruning_order() without which the texts keep the budget with 95 % confidence, as `static-pruning`
+/// does, and what their loss was over what is predicted of it.
+result<void> find_cut(const task& about, budget_trial& budget, job& work) {
   const auto& service = about.service;
   const auto order = planning::pruning_order(service.profile);
   const double nats = planning::nats_of_percent(about.options.quality_percent);
   steps progress(work, fmt::format("calibrating the budget of {}", about.name),
                  most_cut_trials(order.size()));
-  return farthest_cut(order.size(), [&](std::size_t cut) -> result<cut_trial> {
-    const auto found = texts.score(
-        *service.model, planning::first_pruned(order, service.profile.n_layers, cut), work);
+  const auto cut = farthest_cut(order.size(), [&](std::size_t tried) -> result<cut_trial> {
+    const auto found =
+        budget.texts.score(*service.model, service.profile,
+                           planning::first_pruned(order, service.profile.n_layers, tried), work);
     progress.done();
     if (!found) return found.error();
-    return found->bound() <= nats ? cut_trial::within : cut_trial::beyond;
+    if (found->bound() > nats) return cut_trial::beyond;
+    // What seems to lose nothing is not believed.
+    constexpr double least_damage = 0.1;
+    if (found->predicted > 0)
+      budget.cut_damage = std::max(least_damage, found->increase / found->predicted);
+    return cut_trial::within;
   });
+  if (!cut) return cut.error();
+  budget.cut = *cut;
+  return {};
 }
 
 /// What the budget's price is about, from a plan that is made quickly and half of the texts.
@@ -350,11 +361,9 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
     work.advance(share += (1 - scored_share) / roughly.most_trials);
   });
   if (!found) return found.error();
-  budget_trial made{std::move(*texts), *found, tuned(with_plan, *found).profile, std::nullopt};
-  if (!planning::find_strategy(about.name)->tries_cores) return made;
-  const auto cut = cut_for_cores(about, made.texts, work);
-  if (!cut) return cut.error();
-  made.cut = *cut;
+  budget_trial made{std::move(*texts), *found, tuned(with_plan, *found).profile, {}};
+  if (planning::find_strategy(about.name)->tries_cores)
+    if (auto cut = find_cut(about, made, work); !cut) return cut.error();
   return made;
 }
 
@@ -392,8 +401,9 @@ result<bool> keeps_budget(const task& about, const actors::service_options& with
   if (pruned.empty()) return true;
   const bool is_for_all =
       std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
-  const auto found = is_for_all ? texts.score(*with_plan.model, pruned.front(), work)
-                                : texts.score(with_plan, work);
+  const auto found = is_for_all
+                         ? texts.score(*with_plan.model, with_plan.profile, pruned.front(), work)
+                         : texts.score(with_plan, work);
   if (!found) return found.error();
   return found->bound() <= planning::nats_of_percent(about.options.quality_percent);
 }

@@ -50,8 +50,8 @@ class scored_texts {
   result<trial_score> score(const actors::service_options& service, const job& work) const;
   /// Of the model without these experts: the same as score() of a plan that prunes them for everybody, as far as rounding
   /// goes, without servers. Errors: those of model::token_losses; interrupted.
-  result<trial_score> score(const model::transformer& model, const planning::pruned_experts& pruned,
-                            const job& work) const;
+  result<trial_score> score(const model::transformer& model, const planning::profile& profile,
+                            const planning::pruned_experts& pruned, const job& work) const;
   /// How far these losses, of the same texts, are above those without substitution.
   trial_score above(const std::vector<std::vector<double>>& losses) const;
   const std::vector<std::vector<double>>& exact() const { return exact_; }

@@ -19,11 +19,17 @@ class price_search {
         target_(std::log(budget_nats)) {}
 
   double price() const { return price_; }
+  /// Whether the last price spent about the same as the one before.
+  bool is_flat() const { return is_flat_; }
   bool at_least() const { return price_ <= std::log(least_price); }
 
   /// What was spent at price(): another price follows.
   void note(double spent_nats) {
     const point here{price_, std::log(std::max(spent_nats, 1e-3 * std::exp(target_))), true};
+    constexpr double hardly = 0.1, far = 0.5;
+    is_flat_ = last_.known && std::abs(here.price - last_.price) > far &&
+               std::abs(here.spend - last_.spend) < hardly;
+    last_ = here;
     if (here.spend > target_) {
       if (!over_.known || price_ > over_.price) over_ = here;
     } else if (!within_.known || price_ < within_.price) {
@@ -49,13 +55,14 @@ class price_search {
 
   void beyond(const point& here) {
     constexpr double elasticity = 0.7, longest = 4;  // of spend in price; steps of e^4 at most
-    price_ += std::clamp((here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1), -longest,
-                         longest);
+    const double step = (here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1);
+    price_ += is_flat_ ? std::copysign(longest, step) : std::clamp(step, -longest, longest);
     price_ = std::clamp(price_, std::log(least_price), std::log(highest_price));
   }
 
   double price_, target_;
-  point over_, within_;
+  point over_, within_, last_;
+  bool is_flat_ = false;
 };
 
 }  // namespace
@@ -71,7 +78,9 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
 }
 
 tuning next_to_any_loss(double damage) {
-  return {.price_ns_per_nat = least_price, .damage = damage};
+  constexpr double low =
+      1e7;  // ns: a slot loses 0.001 nats or so, and what is saved is a round trip
+  return {.price_ns_per_nat = low, .damage = damage};
 }
 
 tuning next_to_no_loss() {
@@ -117,17 +126,19 @@ result<searched> search_price(const actors::service_options& service, const tuni
     if (!found) return found.error();
     tell();
     const double bound = found->bound(times_as_many);
+    const double price = search.price();
+    const bool is_least = search.at_least();
+    search.note(bound);
     if (bound <= nats) {
-      if (!ended.kept || search.price() <= best_price) {
-        best_price = search.price();
+      if (!ended.kept || price <= best_price) {
+        best_price = price;
         ended.kept = ended.next;
       }
-      const bool is_near = bound >= nats * (1 - limits.tolerance) || search.at_least();
+      const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
       if (is_near && is_counted(*found)) break;
     }
     if (found->increase > 0 && found->predicted > 0)
       damage *= std::clamp(found->increase / found->predicted, 0.25, 4.0);
-    search.note(bound);
     ended.next = here();
   }
   while (left > 0) tell();

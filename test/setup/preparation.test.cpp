@@ -419,9 +419,11 @@ BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
     BOOST_TEST(found->bound() <= planning::nats_of_percent(3));
     if (const auto& pruned = ready->service.chosen.plan.pruned;
         std::string_view(name) == "static-pruning" && !pruned.empty()) {
-      const auto alone = texts->score(*ready->service.model, pruned.front(), work);
+      const auto alone =
+          texts->score(*ready->service.model, ready->service.profile, pruned.front(), work);
       BOOST_REQUIRE(alone.has_value());
       BOOST_TEST(alone->increase == found->increase, boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->predicted == found->predicted, boost::test_tools::tolerance(1e-4));
       BOOST_TEST(alone->standard_error == found->standard_error,
                  boost::test_tools::tolerance(1e-4));
     }
