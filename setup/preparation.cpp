@@ -196,8 +196,8 @@ result<std::vector<double>> trials_of(const task& about, const std::vector<candi
   return ms;
 }
 
-/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, in the order
-/// that they had.
+/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, half of them
+/// around cores where there are as many, in the order that they had: what is about the price of one kind says little of the other.
 result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
                                             job& work) {
   constexpr std::size_t most_tuned = 4;
@@ -207,10 +207,16 @@ result<std::vector<candidate>> worth_tuning(const task& about, const std::vector
   std::vector<std::size_t> by_time(kept.size());
   std::iota(by_time.begin(), by_time.end(), std::size_t{0});
   std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
-  by_time.resize(most_tuned);
-  std::ranges::sort(by_time);
+  // The fastest of each kind go before all others.
+  std::size_t n_of_kind[2] = {};
+  std::vector<std::size_t> chosen, others;
+  for (const auto i : by_time)
+    (n_of_kind[kept[i].is_core ? 1 : 0]++ < most_tuned / 2 ? chosen : others).push_back(i);
+  chosen.insert(chosen.end(), others.begin(), others.end());
+  chosen.resize(most_tuned);
+  std::ranges::sort(chosen);
   std::vector<candidate> worth;
-  for (const auto i : by_time) worth.push_back(kept[i]);
+  for (const auto i : chosen) worth.push_back(kept[i]);
   return worth;
 }
 

@@ -36,7 +36,7 @@ run_setup trial_of(const actors::service_options& service, const job& work) {
 std::vector<request_spec> load_of(const token_documents& documents, std::size_t n_wanted,
                                   const model::model_config& shape) {
   constexpr std::size_t prompt_tokens = 32, least_requests = 4;
-  constexpr std::uint32_t new_tokens = 32;
+  constexpr std::uint32_t new_tokens = 48;  // as many as comparisons ask for
   const auto most =
       std::max(least_requests, affordable_tokens(shape) / (prompt_tokens + new_tokens));
   std::vector<request_spec> requests;
