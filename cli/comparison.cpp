@@ -14,6 +14,9 @@ void comparison_options::add(CLI::App& command) {
   command.add_option("--max-new-tokens", max_new_tokens, "New tokens for each request at most")
       ->check(whole_from(1, 4096))
       ->capture_default_str();
+  command.add_flag("--equal-lengths", equal_lengths,
+                   "Answers go on to --max-new-tokens, also behind an end of text: all strategies "
+                   "give as many tokens, whatever they say");
   command
       .add_option("--scored-tokens", scored_tokens,
                   "Held-out tokens that perplexity is measured on")
@@ -64,6 +67,7 @@ result<bundled_load> make_load(const setup::world& loaded, const comparison_opti
     actors::request_spec spec;
     spec.prompt = loaded.tokens->encode(made.prompts[i % made.prompts.size()]);
     spec.max_new_tokens = options.max_new_tokens;
+    spec.ignore_end_of_text = options.equal_lengths;
     requests.push_back(std::move(spec));
   }
   made.workloads.push_back(experiments::answering(std::move(requests), options.rate));

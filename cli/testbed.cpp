@@ -358,6 +358,7 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
                              {"memory_ratio", options.memory_ratio}};
   if (options.memory_as_drawn) settings["memory_ratio"] = "as drawn";
   if (load.concurrency_by_trial) settings["concurrency_by_trial"] = true;
+  if (load.equal_lengths) settings["equal_lengths"] = true;
   if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;
   if (!load.ablation.without.empty()) settings["without"] = load.ablation.without;
   return settings;

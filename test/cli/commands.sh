@@ -253,6 +253,11 @@ expect "a rival in a frontier says that it is adapted" 0 '^\| parallax \(adapted
   --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
 expect "only rows that are asked for are printed" 0 '^strategy exact $' rows
 expect "other settings are not mixed" 2 'settings.rate: found 4.0, expected 5.0' "${clusters[@]}" --rate 5 --continue
+expect "lengths are among the settings" 2 'settings.equal_lengths' "${clusters[@]}" --equal-lengths --continue
+# Of the bundled prompts' answers most end before the fortieth token.
+latency() { "$ordermoe" testbed frontier --model "$model" --rows layer-shards --seeds 1 --requests 6 --max-new-tokens 60 --scored-tokens 64 --problems 1 \
+  --json "$@" | python3 -c 'import json, sys; print([each["latency_ms"] for each in json.load(sys.stdin)["measurements"]][-1])'; }
+python3 -c "import sys; sys.exit(not $(latency --equal-lengths) > 1.1 * $(latency))" || fail "answers end with the text where lengths are to be equal"
 echo '{"settings": {}}' >torn.json
 expect "a torn file cannot be continued" 2 'torn.json: .*measurements' "$ordermoe" testbed frontier --model "$model" --rows exact --out torn.json --continue
 expect "a frontier without a file cannot go on" 2 'requires --out' "$ordermoe" testbed frontier --model "$model" --continue
