@@ -63,7 +63,8 @@ struct compute_state {
     view = std::move(message.view);
     if (message.model)
       on_device([model = std::move(message.model)](device& tensors) { tensors.use(model); });
-    if (std::exchange(lacks_under, message.lacks_under) == lacks_under) return;
+    if (lacks_under == message.lacks_under) return;
+    lacks_under = message.lacks_under;
     for (auto& work : std::exchange(for_want_of_experts, {})) run_experts(work);
   }
 
