@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -8,7 +7,6 @@
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "model/architecture/model_config.hpp"
-#include "model/transformer.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "setup/texts.hpp"
 
@@ -30,10 +28,10 @@ struct trial_score {
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
 
-  /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same.
-  double bound(double times_as_many = 1) const {
+  /// What the increase stays below with 95 % confidence.
+  double bound() const {
     constexpr double one_sided_95 = 1.645;
-    return increase + one_sided_95 * standard_error / std::sqrt(times_as_many);
+    return increase + one_sided_95 * standard_error;
   }
 };
 
@@ -48,10 +46,6 @@ class scored_texts {
   scored_texts half() const;
   /// Scores the texts on a service. Errors: those of run_requests.
   result<trial_score> score(const actors::service_options& service, const job& work) const;
-  /// Of the model without these experts: the same as score() of a plan that prunes them for everybody, as far as rounding
-  /// goes, without servers. Errors: those of model::token_losses; interrupted.
-  result<trial_score> score(const model::transformer& model, const planning::profile& profile,
-                            const planning::pruned_experts& pruned, const job& work) const;
   /// How far these losses, of the same texts, are above those without substitution.
   trial_score above(const std::vector<std::vector<double>>& losses) const;
   const std::vector<std::vector<double>>& exact() const { return exact_; }
