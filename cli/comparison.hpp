@@ -20,7 +20,7 @@ struct comparison_options {
   double rate = 4, concurrency = 4;
   bool concurrency_by_trial = false;
   bool equal_lengths = false;  ///< Answers go on behind an end of text.
-  ablation_flags ablation;  ///< Of the strategies that have these parts.
+  ablation_flags ablation;     ///< Of the strategies that have these parts.
 
   void add(CLI::App& command);
 };
