@@ -45,6 +45,15 @@ strategy_options quick(std::uint64_t seed) {
   return options;
 }
 
+/// Those that cut what routers may choose do so for most seeds.
+strategy_options quick(const drawn& at, const strategy_record& record, std::uint64_t seed) {
+  auto options = quick(seed);
+  if (record.most_cut != nullptr)
+    options.cut =
+        std::min<std::size_t>(seed % 5, record.most_cut({at.experts, at.servers, costs, options}));
+  return options;
+}
+
 search_options searched(std::uint64_t seed, double quality_nats) {
   search_options options;
   options.seed = seed;
@@ -64,7 +73,7 @@ BOOST_AUTO_TEST_CASE(every_plan_keeps_to_memory_and_hosts_what_may_be_chosen) {
     const drawn at(seed);
     for (const auto& record : strategy_records())
       BOOST_TEST_CONTEXT("seed " << seed << ", " << record.name) {
-        auto options = quick(seed);
+        auto options = quick(at, record, seed);
         if (seed % 2 == 0 && record.has_budget) options.quality_percent = 3;
         const auto made = make_strategy(record.name, at.experts, at.servers, costs, options);
         if (!made) {
@@ -102,8 +111,9 @@ BOOST_AUTO_TEST_CASE(a_slower_clock_changes_no_plan) {
       // A search takes or leaves moves by the last bit: of 300 seeds two end elsewhere.
       if (record.name == "ordermoe" || record.name == "router-ledger") continue;
       BOOST_TEST_CONTEXT("seed " << seed << ", " << record.name) {
-        const auto made = make_strategy(record.name, at.experts, before, costs, quick(seed));
-        const auto again = make_strategy(record.name, at.experts, after, costs, quick(seed));
+        const auto options = quick(at, record, seed);
+        const auto made = make_strategy(record.name, at.experts, before, costs, options);
+        const auto again = make_strategy(record.name, at.experts, after, costs, options);
         BOOST_REQUIRE(made.has_value() == again.has_value());
         if (made)
           BOOST_TEST(placement_cost_ns(at.experts, again->plan, after, costs) ==
@@ -124,8 +134,9 @@ BOOST_AUTO_TEST_CASE(servers_in_another_order_get_plans_of_the_same_cost) {
     random_stream random(seed, 0x0bde);
     const auto other = instances::relabelled(at.servers, instances::shuffled(at.n_servers, random));
     for (const auto* name : names) BOOST_TEST_CONTEXT("seed " << seed << ", " << name) {
-        const auto made = make_strategy(name, at.experts, at.servers, costs, quick(seed));
-        const auto again = make_strategy(name, at.experts, other, costs, quick(seed));
+        const auto options = quick(at, *find_strategy(name), seed);
+        const auto made = make_strategy(name, at.experts, at.servers, costs, options);
+        const auto again = make_strategy(name, at.experts, other, costs, options);
         BOOST_REQUIRE(made.has_value() == again.has_value());
         if (made)
           BOOST_TEST(placement_cost_ns(at.experts, again->plan, other, costs) ==
