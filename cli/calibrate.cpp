@@ -136,7 +136,11 @@ void add_calibrate(CLI::App& app) {
       command, "Address of a node: experts run on the cluster, and this process loads none");
   command.add_option("--text", options->text, "Calibration text; default: the bundled one")
       ->type_name(file_value);
-  command.add_option("--tokens", options->tokens, "Calibration tokens at most")
+  command
+      .add_option(
+          "--tokens", options->tokens,
+          "Calibration tokens at most, and two thirds of the text at most: budgets are tuned "
+          "on what follows")
       ->check(whole_from(64, 100'000'000))
       ->capture_default_str();
   command

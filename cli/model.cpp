@@ -44,7 +44,9 @@ result<std::map<std::string, std::string>> own_profile(
   setup::calibration_request request;
   request.folder = folder;
   request.model_name = (out.has_filename() ? out : out.parent_path()).filename().string();
-  request.documents = left_out;
+  auto parts = setup::set_apart(left_out, left_out.size());
+  request.documents = std::move(parts.documents);
+  request.apart = std::move(parts.apart);
   request.seed = options.seed;
   request.copies = {precision::int8, precision::int4};
   request.progress = [&](double share) { line.show(share); };

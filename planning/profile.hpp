@@ -78,7 +78,7 @@ struct profile {
   std::uint64_t seed = 0;
   double baseline_nats = 0;  ///< Mean negative log-likelihood per token without substitution.
   std::vector<layer_profile> layers;
-  /// Token ids of texts that it was calibrated on, which budgets are tuned on too; empty: not kept.
+  /// Token ids of texts of the kind that it was calibrated on, which budgets are tuned on; empty: not kept.
   std::vector<std::vector<std::int32_t>> texts;
 };
 

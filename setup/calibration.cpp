@@ -59,9 +59,16 @@ result<planning::profile> calibrate_model(const model::transformer& model,
   auto digest = model::model_digest(request.folder);
   if (!digest) return digest.error();
   auto made = make_profile(*statistics, request.model_name, std::move(*digest), request.seed);
-  constexpr std::size_t tuning_tokens = 8192;
-  made.texts = first_of(request.documents, tuning_tokens);
+  made.texts =
+      first_of(request.apart.empty() ? request.documents : request.apart, most_tuning_tokens);
   return made;
+}
+
+calibration_texts set_apart(std::vector<std::vector<std::int32_t>> documents, std::size_t most) {
+  constexpr std::size_t fewest = 3;
+  if (documents.size() < fewest) return {documents, documents};
+  const auto n = static_cast<std::ptrdiff_t>(std::min(most, documents.size() * 2 / 3));
+  return {{documents.begin(), documents.begin() + n}, {documents.begin() + n, documents.end()}};
 }
 
 std::optional<error> unfit(const planning::profile& content, const model::model_config& shape) {

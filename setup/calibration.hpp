@@ -19,6 +19,8 @@ struct calibration_request {
   std::filesystem::path folder;  ///< Of the model.
   std::string model_name;        ///< As the profile has it.
   std::vector<std::vector<std::int32_t>> documents;
+  std::vector<std::vector<std::int32_t>> apart =
+      {};  ///< Others of their kind, which the profile keeps; empty: the same.
   std::uint64_t seed = 1;
   std::vector<precision> copies = {};  ///< Coarser ones to be measured too.
   /// Who runs the experts, the model having none; null: the model does, and the copies are loaded.
@@ -27,7 +29,19 @@ struct calibration_request {
   std::function<bool()> should_stop = {};
 };
 
-/// The profile has the documents' first 8192 tokens as its texts. Errors: those of loading and of
+/// Tokens of texts that a profile keeps to tune budgets on.
+inline constexpr std::size_t most_tuning_tokens = 32'768;
+
+/// Documents that statistics are made of, and others.
+struct calibration_texts {
+  std::vector<std::vector<std::int32_t>> documents, apart;
+};
+
+/// A text's documents in two parts, of which the second has a third of them at least, since what is chosen by statistics loses less on their own
+/// texts than on others: the first `most` documents or fewer, and what follows. Of fewer than three, all and all.
+calibration_texts set_apart(std::vector<std::vector<std::int32_t>> documents, std::size_t most);
+
+/// The profile has the first most_tuning_tokens of the documents apart as its texts. Errors: those of loading and of
 /// model::calibrate.
 result<planning::profile> calibrate_model(const model::transformer& model,
                                           const calibration_request& request);

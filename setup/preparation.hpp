@@ -48,11 +48,14 @@ double expected_concurrency(std::size_t n_requests);
 /// predicted layer by layer, which underestimates what substitution in many layers at once costs,
 /// so the world's tuning texts are scored through the actors. The damage coefficients of the
 /// profile are multiplied by measured over predicted, the variants are planned with the corrected
-/// profile, and each of the four that answer the trial load fastest at the price of a plan made
-/// quickly gets the lowest price at which the measured increase keeps the budget with 95 %
-/// confidence, before it answers the trial load again.
+/// profile. Of the two with a core and the two without that answer the trial load fastest at about their price, each gets one that
+/// is sought on a quarter of the texts, and the two fastest at that get, on the others, the lowest price at which the measured
+/// increase stays within aimed_share of the budget with 95 % confidence, before they
+/// answer the trial load again, at that price and at a dearer one. About its price is, for a plan around a core of what `static-pruning`
+/// keeps within the budget or of more, none, and for others that of a plan made quickly. What is found is taken if it is faster by
+/// more than 2 % than every plan without a core at the price at which next to nothing is lost; else the fastest of these.
 ///
-/// `static-pruning` and `moe2` meet a budget by the farthest cut at which the texts' increase stays within it with 95 %
+/// `static-pruning` and `moe2` meet a budget by the farthest cut at which the texts' increase stays within as much of it with 95 %
 /// confidence (setup/cutting.hpp): in the mean, with no ledger of a request's own.
 ///
 /// With choose_precision, `ordermoe` under a budget is also prepared on the whole model in each

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "model/architecture/routing.hpp"
 #include "model/reference.hpp"
 #include "setup/seeds.hpp"
 
@@ -35,7 +36,7 @@ run_setup trial_of(const actors::service_options& service, const job& work) {
 std::vector<request_spec> load_of(const token_documents& documents, std::size_t n_wanted,
                                   const model::model_config& shape) {
   constexpr std::size_t prompt_tokens = 32, least_requests = 4;
-  constexpr std::uint32_t new_tokens = 32;
+  constexpr std::uint32_t new_tokens = 48;  // as many as comparisons ask for
   const auto most =
       std::max(least_requests, affordable_tokens(shape) / (prompt_tokens + new_tokens));
   std::vector<request_spec> requests;
@@ -100,12 +101,27 @@ result<scored_texts> scored_texts::make(const actors::service_options& service,
   return made;
 }
 
-scored_texts scored_texts::half() const {
+scored_texts scored_texts::part(std::size_t begin, std::size_t end) const {
   scored_texts made;
-  const auto n = static_cast<std::ptrdiff_t>((requests_.size() + 1) / 2);
-  made.requests_.assign(requests_.begin(), requests_.begin() + n);
-  made.exact_.assign(exact_.begin(), exact_.begin() + n);
+  const auto first = static_cast<std::ptrdiff_t>(begin), last = static_cast<std::ptrdiff_t>(end);
+  made.requests_.assign(requests_.begin() + first, requests_.begin() + last);
+  made.exact_.assign(exact_.begin() + first, exact_.begin() + last);
+  // The first comes at once, as of all.
+  for (const auto from = made.requests_.empty() ? 0 : made.requests_.front().arrival_ns;
+       auto& each : made.requests_)
+    each.arrival_ns -= from;
   return made;
+}
+
+scored_texts scored_texts::half() const {
+  return part(0, (requests_.size() + 1) / 2);
+}
+
+std::pair<scored_texts, scored_texts> scored_texts::sought_and_judged() const {
+  constexpr std::size_t fewest = 16;
+  const auto n = requests_.size();
+  if (n < fewest) return {*this, *this};
+  return {part(0, n / 4), part(n / 4, n)};
 }
 
 result<trial_score> scored_texts::score(const actors::service_options& service,
@@ -123,6 +139,44 @@ result<trial_score> scored_texts::score(const actors::service_options& service,
   }
   auto found = above(losses);
   found.predicted = spent / n;
+  return found;
+}
+
+result<trial_score> scored_texts::score(const model::transformer& model,
+                                        const planning::profile& profile,
+                                        const planning::pruned_experts& pruned,
+                                        const job& work) const {
+  const auto rule = model.config().gates;
+  double predicted = 0, n = 0;
+  std::vector<double> probabilities;
+  const auto choose = [&](layer_id layer, std::size_t, std::span<const float> logits,
+                          std::vector<model::executed_slot>& slots) {
+    const auto& without = pruned.layers[layer.index()];
+    if (without.empty()) return;
+    std::vector<float> kept(logits.begin(), logits.end());
+    for (const auto expert : without) kept[expert] = -INFINITY;
+    const auto chosen = model::choose_experts(kept, slots.size(), rule);
+    probabilities.resize(logits.size());
+    model::softmax(logits, probabilities);
+    // What one loses to the others is what the targets have more in the router's eyes.
+    double regret = 0;
+    for (std::size_t j = 0; j < slots.size(); ++j) {
+      regret += probabilities[slots[j].expert.index()] - probabilities[chosen[j].expert.index()];
+      slots[j] = {chosen[j].expert, chosen[j].gate};
+    }
+    constexpr auto metric = static_cast<std::size_t>(planning::loss_metric::token_gate);
+    predicted += profile.layers[layer.index()].damage[metric] * regret;
+  };
+  std::vector<std::vector<double>> losses;
+  for (const auto& spec : requests_) {
+    if (work.stopped()) return error{errc::interrupted, "interrupted; nothing was written"};
+    auto of_text = model::token_losses(model, spec.prompt, choose);
+    if (!of_text) return of_text.error();
+    n += static_cast<double>(of_text->size());
+    losses.push_back(std::move(*of_text));
+  }
+  auto found = above(losses);
+  found.predicted = predicted / n;
   return found;
 }
 

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <cmath>
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "actors/service/runtime.hpp"
 #include "config/error.hpp"
 #include "config/job.hpp"
 #include "model/architecture/model_config.hpp"
+#include "model/transformer.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "setup/texts.hpp"
 
@@ -22,17 +25,29 @@ std::vector<actors::request_spec> scoring_requests(const token_documents& docume
 /// shorter before they get fewer: what is measured on them is as sure as they are many.
 token_documents affordable(const token_documents& documents, const model::model_config& shape);
 
+/// Of a budget, what the bound of an increase may reach. What has used a budget up exceeds it on every other text, since texts of some ten thousand
+/// tokens differ by a quarter of a budget of 1 % in what the same substitutions cost on them.
+inline constexpr double aimed_share = 0.8;
+
 /// What scoring texts says of a price.
 struct trial_score {
   double increase = 0;        ///< Mean nats per token above those without substitution.
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
 
-  /// What the increase stays below with 95 % confidence.
-  double bound() const {
-    constexpr double one_sided_95 = 1.645;
-    return increase + one_sided_95 * standard_error;
+  /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same.
+  double bound(double times_as_many = 1) const {
+    return increase + one_sided_95 * standard_error / std::sqrt(times_as_many);
   }
+  /// What the ledger should have counted: what was measured where that is above nothing with 95 % confidence, since less may be
+  /// chance; else what it did count, or where that is more than the bound, the bound.
+  double to_count() const {
+    if (increase > one_sided_95 * standard_error) return increase;
+    return std::max(0.0, std::min(predicted, bound()));
+  }
+
+ private:
+  static constexpr double one_sided_95 = 1.645;
 };
 
 /// Texts, and their losses without substitution, which every exact run has.
@@ -44,13 +59,22 @@ class scored_texts {
 
   /// The first half of the texts: for trials that need not be as sure.
   scored_texts half() const;
+  /// The first quarter, on which what loses little may be sought, and the others, on which what was found so is judged: what is best on
+  /// some texts is better on these than on others. Of fewer than 16 texts, all and all.
+  std::pair<scored_texts, scored_texts> sought_and_judged() const;
   /// Scores the texts on a service. Errors: those of run_requests.
   result<trial_score> score(const actors::service_options& service, const job& work) const;
+  /// Of the model without these experts: the same as score() of a plan that prunes them for everybody, as far as rounding
+  /// goes, without servers. Errors: those of model::token_losses; interrupted.
+  result<trial_score> score(const model::transformer& model, const planning::profile& profile,
+                            const planning::pruned_experts& pruned, const job& work) const;
   /// How far these losses, of the same texts, are above those without substitution.
   trial_score above(const std::vector<std::vector<double>>& losses) const;
   const std::vector<std::vector<double>>& exact() const { return exact_; }
 
  private:
+  scored_texts part(std::size_t begin, std::size_t end) const;
+
   std::vector<actors::request_spec> requests_;
   std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
 };

@@ -8,8 +8,9 @@ namespace ordermoe::setup {
 
 namespace {
 
-constexpr double least_price = 1e5,
-                 highest_price = 1e13;  // ns per nat: next to nothing, next to never
+// ns per nat. Below the least, a slot's 0.001 nats or so cost less than what a time is predicted by, and what seems faster need not
+// be; above the highest, next to nothing is lost.
+constexpr double least_price = 1e7, highest_price = 1e13;
 
 /// A secant search on logarithmic scales for the price at which the spend meets the budget.
 class price_search {
@@ -19,11 +20,17 @@ class price_search {
         target_(std::log(budget_nats)) {}
 
   double price() const { return price_; }
+  /// Whether the last price spent about the same as the one before.
+  bool is_flat() const { return is_flat_; }
   bool at_least() const { return price_ <= std::log(least_price); }
 
   /// What was spent at price(): another price follows.
   void note(double spent_nats) {
     const point here{price_, std::log(std::max(spent_nats, 1e-3 * std::exp(target_))), true};
+    constexpr double hardly = 0.1, far = 0.5;
+    is_flat_ = last_.known && std::abs(here.price - last_.price) > far &&
+               std::abs(here.spend - last_.spend) < hardly;
+    last_ = here;
     if (here.spend > target_) {
       if (!over_.known || price_ > over_.price) over_ = here;
     } else if (!within_.known || price_ < within_.price) {
@@ -49,13 +56,14 @@ class price_search {
 
   void beyond(const point& here) {
     constexpr double elasticity = 0.7, longest = 4;  // of spend in price; steps of e^4 at most
-    price_ += std::clamp((here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1), -longest,
-                         longest);
+    const double step = (here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1);
+    price_ += is_flat_ ? std::copysign(longest, step) : std::clamp(step, -longest, longest);
     price_ = std::clamp(price_, std::log(least_price), std::log(highest_price));
   }
 
   double price_, target_;
-  point over_, within_;
+  point over_, within_, last_;
+  bool is_flat_ = false;
 };
 
 }  // namespace
@@ -70,43 +78,89 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   return service;
 }
 
+tuning next_to_any_loss(double damage) {
+  return {.price_ns_per_nat = least_price, .damage = damage};
+}
+
 tuning next_to_no_loss() {
   return {.price_ns_per_nat = highest_price};
 }
 
-result<tuning> tune(const actors::service_options& service, const tuning& start,
-                    const scored_texts& texts, tuning_limits limits, const job& work,
-                    const std::function<void()>& told) {
-  const double nats = static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
+namespace {
+
+/// Where a search for a price came.
+struct searched {
+  std::optional<tuning> kept;  ///< The lowest price of those at which the budget was kept.
+  tuning next;                 ///< The last one where that was near enough, else what would follow.
+};
+
+/// Whether the ledger counts about as much as it should, or more than nothing.
+bool is_counted(const trial_score& found) {
+  constexpr double factor = 2;
+  const double wanted = found.to_count();
+  return wanted <= 0 || found.predicted <= 0 ||
+         (found.predicted <= wanted * factor && wanted <= found.predicted * factor);
+}
+
+/// Of a budget that is to be kept on so many times these texts.
+result<searched> search_price(const actors::service_options& service, const tuning& start,
+                              const scored_texts& texts, double times_as_many, tuning_limits limits,
+                              const job& work, const std::function<void()>& told) {
+  const double nats =
+      aimed_share * static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
   price_search search(start.price_ns_per_nat, nats);
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
-  std::optional<double> best_price;
-  tuning best{highest_price, start.damage};
+  double best_price = 0;
+  searched ended;
   int left = limits.most_trials;
   const auto tell = [&] {
     --left;
     if (told) told();
   };
+  const auto here = [&] {
+    return tuning{std::exp(search.price()) / damage, start.damage * damage};
+  };
+  ended.next = here();
   while (left > 0) {
-    const tuning here{std::exp(search.price()) / damage, start.damage * damage};
-    const auto found = texts.score(tuned(service, here), work);
+    const auto found = texts.score(tuned(service, ended.next), work);
     if (!found) return found.error();
     tell();
-    const double bound = found->bound();
-    if (bound <= nats) {
-      if (!best_price || search.price() < *best_price) {
-        best_price = search.price();
-        best = here;
-      }
-      if (bound >= nats * (1 - limits.tolerance) || search.at_least()) break;
-    }
-    if (found->increase > 0 && found->predicted > 0)
-      damage *= std::clamp(found->increase / found->predicted, 0.25, 4.0);
+    const double bound = found->bound(times_as_many);
+    const double price = search.price();
+    const bool is_least = search.at_least();
     search.note(bound);
+    if (bound <= nats) {
+      if (!ended.kept || price <= best_price) {
+        best_price = price;
+        ended.kept = ended.next;
+      }
+      const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
+      if (is_near && is_counted(*found)) break;
+    }
+    if (found->predicted > 0) damage *= std::clamp(found->to_count() / found->predicted, 0.25, 4.0);
+    ended.next = here();
   }
   while (left > 0) tell();
-  return best;
+  return ended;
+}
+
+}  // namespace
+
+result<tuning> tune(const actors::service_options& service, const tuning& start,
+                    const scored_texts& texts, tuning_limits limits, const job& work,
+                    const std::function<void()>& told) {
+  const auto ended = search_price(service, start, texts, 1, limits, work, told);
+  if (!ended) return ended.error();
+  return ended->kept.value_or(tuning{highest_price, start.damage});
+}
+
+result<tuning> tune_about(const actors::service_options& service, const tuning& start,
+                          const scored_texts& texts, double times_as_many, tuning_limits limits,
+                          const job& work, const std::function<void()>& told) {
+  const auto ended = search_price(service, start, texts, times_as_many, limits, work, told);
+  if (!ended) return ended.error();
+  return ended->next;
 }
 
 }  // namespace ordermoe::setup

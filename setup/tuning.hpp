@@ -21,6 +21,9 @@ struct tuning {
 /// The service with this price and damage; it must have the profile of its world.
 actors::service_options tuned(actors::service_options service, const tuning& found);
 
+/// A price at which loss next to never keeps anything from being faster, with this correction of the damage.
+tuning next_to_any_loss(double damage);
+
 /// How long a search for a price may go on.
 struct tuning_limits {
   int most_trials = 5;
@@ -30,9 +33,16 @@ struct tuning_limits {
 /// The price at which next to nothing is lost, without a correction of the damage.
 tuning next_to_no_loss();
 
+/// What tune() is likely to find on so many times these texts, without being sure that the budget is kept: where a search on them ends, at a price
+/// that it tried or at the next one that it would.
+result<tuning> tune_about(const actors::service_options& service, const tuning& start,
+                          const scored_texts& texts, double times_as_many, tuning_limits limits,
+                          const job& work, const std::function<void()>& told = {});
+
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
-/// lowest price of loss at which the texts' increase stays within the budget with 95 % confidence,
-/// and the damage by what was measured over what was predicted, both from `start` on. What
+/// lowest price of loss at which the texts' increase stays within aimed_share of the budget with 95 % confidence,
+/// and the damage by what was measured over what was predicted, both from `start` on, until a price is near enough and the ledger counts within
+/// a factor of two what was measured. What
 /// selection does without a ledger depends on price times damage alone, so that both are found in
 /// one search: a secant search for that product on logarithmic scales, since the increase falls
 /// about as a power of it. `told`: called limits.most_trials times, once for each trial as it ends and, where fewer are

@@ -216,11 +216,13 @@ result<void> load_tuning_texts(world& content, bool runs_model) {
     content.tuning_texts = std::exchange(content.profile.texts, {});
     return {};
   }
-  constexpr std::size_t tuning_tokens = 8192;
-  auto texts = read_documents(bundled_calibration_text(), *content.tokens,
-                              document_tokens(*content.model), tuning_tokens);
+  // Those that a profile of the bundled text has.
+  const auto length = document_tokens(*content.model);
+  const auto calibrated = usual_calibration(content.model->config());
+  auto texts = read_documents(bundled_calibration_text(), *content.tokens, length,
+                              calibrated + most_tuning_tokens);
   if (!texts) return texts.error();
-  content.tuning_texts = std::move(*texts);
+  content.tuning_texts = set_apart(std::move(*texts), (calibrated + length - 1) / length).apart;
   if (!content.unfit && runs_model)
     content.unfit = unfit(content.tuning_texts, content.profile, *content.model);
   return {};
@@ -239,13 +241,20 @@ result<planning::profile> calibrate_on(const fs::path& model_folder,
                                        std::size_t max_tokens, std::uint64_t seed,
                                        const std::vector<precision>& copies, job& work,
                                        std::shared_ptr<const model::expert_source> elsewhere) {
-  const auto documents = read_documents(text, tokens, document_tokens(model), max_tokens);
+  const auto length = document_tokens(model);
+  const auto wanted = read_documents(text, tokens, length, max_tokens);
+  if (!wanted) return wanted.error();
+  auto documents = read_documents(text, tokens, length, max_tokens + most_tuning_tokens);
   if (!documents) return documents.error();
+  // The last one that is wanted may be a part of what it is among all.
+  for (std::size_t i = 0; i < wanted->size(); ++i) (*documents)[i] = (*wanted)[i];
+  auto parts = set_apart(std::move(*documents), wanted->size());
   work.begin("calibrating");
   calibration_request request;
   request.folder = model_folder;
   request.model_name = fs::canonical(model_folder).filename().string();
-  request.documents = *documents;
+  request.documents = std::move(parts.documents);
+  request.apart = std::move(parts.apart);
   request.seed = seed;
   request.copies = copies;
   request.elsewhere = std::move(elsewhere);

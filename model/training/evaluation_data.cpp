@@ -14,7 +14,7 @@
 namespace ordermoe::training {
 namespace {
 
-constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tokens = 40000,
+constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tokens = 60000,
                       n_problems = 256, n_prompts = 96;
 constexpr std::size_t shortest_prompt = 20, longest_prompt = 60;
 

@@ -351,7 +351,8 @@ constexpr strategy_record records[] = {
      .token_budget = budget_of_nats,
      .has_budget = true,
      .allowance_factor = 16,
-     .tunes_price = true},
+     .tunes_price = true,
+     .tries_cores = true},
     // Algorithms 1 and 2, eq. (3) to (44).
     {.name = "paper",
      .sentence = "the published algorithms: similarity placement and look-ahead selection",
@@ -386,6 +387,7 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .allowance_factor = 16,
      .tunes_price = true,
+     .tries_cores = true,
      .uses_coarser_copies = true},
 };
 

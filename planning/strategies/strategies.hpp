@@ -33,7 +33,9 @@ struct strategy_options {
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
   /// How far a strategy that cuts what routers may choose goes (strategy_record::most_cut), from 0, not at all; none: as far
-  /// as it can without a limit of quality, else not at all.
+  /// as it can without a limit of quality, else not at all. For strategies that try cores (strategy_record::tries_cores): how many
+  /// experts `static-pruning` would prune for this budget; in their plan_variants how many are outside the plan's core, none where
+  /// it has none.
   std::optional<std::size_t> cut;
   /// Servers that host nothing, as those that leave or are not there yet; some must be left (left_out.hpp).
   server_mask without = 0;
@@ -97,6 +99,8 @@ struct strategy_record {
   /// How far strategy_options::cut may go; null for strategies that leave the router all experts. A budget is met by the
   /// farthest cut at which execution keeps it (setup/cutting.hpp).
   std::size_t (*most_cut)(const planning_task&) = nullptr;
+  bool tries_cores =
+      false;  ///< With a budget plan_variants has the plans of `static-pruning`, with what these prune beside them.
   bool uses_coarser_copies = false;  ///< Else every server keeps experts as the model has them.
   bool places_groups = false;        ///< By Algorithm 1: its plans have groups of experts.
   bool needs_profile = true;         ///< False: it places a model of which nothing is known, too.
@@ -134,7 +138,7 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
 /// access server or straight to the first holder. `ordermoe` and `router-ledger`: searched for several loads and
 /// budgets around those expected, every plan of the exact rivals (`layer-shards`, `shard-chains`, `parallax`), and with a
-/// budget cores (place_around_core). `random`, `popularity`,
+/// budget cores (place_around_core), those of every plan of `static-pruning` with options.cut among them. `random`, `popularity`,
 /// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,
 /// `local-tuned` by similarity and by popularity. The others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,

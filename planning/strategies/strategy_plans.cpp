@@ -148,18 +148,28 @@ void add_copies(const planning_task& task, double scale, std::vector<strategy_op
   }
 }
 
+/// `static-pruning` is tried with so many plans for each load.
+constexpr std::size_t n_pruned_plans = 3;
+
 /// Chains of the experts that are missed most, the others around them: what a budget lets substitution do without most of the time.
+/// Where it is known how many `static-pruning` does without, all of its plans with what they prune beside them, too.
 void add_cores(const planning_task& task, std::vector<strategy_options>& variants) {
   constexpr std::size_t n_most = 2;
   if (!validate(task.profile)) return;  // Which the search says.
   const auto order = pruning_order(task.profile);
-  const auto all = static_cast<double>(task.profile.n_layers * task.profile.n_experts);
-  for (const double share : {0.125, 0.25, 0.375, 0.5}) {
-    auto made = place_around_core(task.profile, order, task.servers, task.costs,
-                                  static_cast<std::size_t>(share * all), loaded(task, 1), n_most);
-    for (std::size_t i = 0; made && i < made->size(); ++i)
+  const auto add = [&](std::size_t n_outside, double load, std::size_t n_plans) {
+    auto made = place_around_core(task.profile, order, task.servers, task.costs, n_outside,
+                                  loaded(task, load), n_plans);
+    for (std::size_t i = 0; made && i < made->size(); ++i) {
       add_plan(task, std::move((*made)[i]), variants);
-  }
+      variants.back().cut = n_outside;
+    }
+  };
+  const auto all = static_cast<double>(task.profile.n_layers * task.profile.n_experts);
+  for (const double share : {0.125, 0.25, 0.375, 0.5})
+    add(static_cast<std::size_t>(share * all), 1, n_most);
+  if (task.options.cut.value_or(0) == 0) return;
+  for (const double load : planned_loads) add(*task.options.cut, load, n_pruned_plans);
 }
 
 /// Every plan that the rivals which never substitute are tried with.
@@ -260,7 +270,6 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
       variants.back().planned_budget_scale = scale;
     }
     for (const double scale : {1.0, 0.5}) add_copies(task, scale, variants);
-    add_cores(task, variants);
   } else {
     if (options.quality_percent < 0) add_copies(task, 1, variants);
     for (const double load : {0.5, 2.0}) {
@@ -269,6 +278,8 @@ void add_searched_variants(const planning_task& task, std::vector<strategy_optio
     }
   }
   add_exact_rivals(task, variants);
+  for (auto& each : variants) each.cut.reset();
+  if (options.quality_percent > 0) add_cores(task, variants);
 }
 
 result<plan> place_few_remote(const planning_task& task) {
@@ -365,10 +376,9 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   }
   const auto cut = task.options.cut.value_or(0);
   if (cut == 0) return add_chain_variants(task, variants);
-  constexpr std::size_t n_most = 3;
   for (const double load : planned_loads) {
-    auto made =
-        place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load), n_most);
+    auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
+                             n_pruned_plans);
     for (std::size_t i = 0; made && i < made->size(); ++i)
       add_plan(task, std::move((*made)[i]), variants);
   }

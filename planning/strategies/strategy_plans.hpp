@@ -62,7 +62,8 @@ void add_shard_variants(const planning_task& task, std::vector<strategy_options>
 /// and with twice as many others in flight; and what add_shard_variants() adds.
 void add_chain_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For several loads or budgets, every plan that the rivals which never substitute are tried with, and with a budget
-/// cores.
+/// cores, each with options.cut as many experts outside: some of each layer, and what every plan of `static-pruning` prunes where
+/// the task's options.cut is known.
 void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// The same placement with attention anywhere.
 void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants);

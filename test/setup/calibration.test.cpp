@@ -72,6 +72,36 @@ BOOST_AUTO_TEST_CASE(a_profile_keeps_its_texts_and_fits_the_model_that_learnt_su
   BOOST_TEST(!setup::unfit(made, lineage()->config()).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(statistics_see_nothing_of_what_is_set_apart) {
+  const auto texts = own_text(12);
+  for (const std::size_t most : {4, 8, 12, 100}) {
+    const auto parts = setup::set_apart(texts, most);
+    BOOST_TEST(parts.documents.size() == std::min<std::size_t>(most, 8));
+    auto all = parts.documents;
+    all.insert(all.end(), parts.apart.begin(), parts.apart.end());
+    BOOST_TEST((all == texts));
+  }
+  // Too few for two parts.
+  const auto few = setup::set_apart(own_text(2), 1);
+  BOOST_TEST((few.documents == own_text(2)));
+  BOOST_TEST((few.apart == own_text(2)));
+}
+
+BOOST_AUTO_TEST_CASE(a_profile_keeps_texts_that_its_statistics_did_not_see) {
+  // 512 tokens are two documents, and what follows them in the bundled text is kept.
+  const auto model = lineage();
+  const auto tokens = *model::tokenizer::load(folder);
+  job work;
+  const auto made = setup::calibrate_on(folder, *model, *tokens,
+                                        ORDERMOE_DATA "/eval/calibration.txt", 512, 1, {}, work);
+  BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+  BOOST_TEST(made->calibration_tokens == 512u);
+  auto all = *setup::read_documents(ORDERMOE_DATA "/eval/calibration.txt", *tokens, 256,
+                                    512 + setup::most_tuning_tokens);
+  all.erase(all.begin(), all.begin() + 2);
+  BOOST_TEST((made->texts == all));
+}
+
 BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_text_that_does_not_fit) {
   for (const auto& texts : {random_ids(5), of_file(ORDERMOE_DATA "/../LICENSE", 5)}) {
     const auto made = calibrated(texts);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <compare>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -401,6 +402,28 @@ BOOST_AUTO_TEST_CASE(with_a_budget_it_is_as_fast_as_every_rival_that_never_subst
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_is_sought_on_some_texts_is_judged_by_others) {
+  auto content = world_with(coarse_model());
+  const auto more = texts(*content.model);
+  content.tuning_texts.insert(content.tuning_texts.end(), more.begin(), more.end());
+  const auto service = setup::service_in(content, seed);
+  job work;
+  const auto all = setup::scored_texts::make(service, content.tuning_texts, work);
+  BOOST_REQUIRE(all.has_value());
+  const auto [sought, judged] = all->sought_and_judged();
+  auto joined = sought.exact();
+  joined.insert(joined.end(), judged.exact().begin(), judged.exact().end());
+  BOOST_TEST(sought.exact().size() == 4u);
+  BOOST_TEST((joined == all->exact()));
+  // Of few, each has all.
+  content.tuning_texts.resize(15);
+  const auto few = setup::scored_texts::make(service, content.tuning_texts, work);
+  BOOST_REQUIRE(few.has_value());
+  const auto [first, second] = few->sought_and_judged();
+  BOOST_TEST(first.exact().size() == 15u);
+  BOOST_TEST(second.exact().size() == 15u);
+}
+
 BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
   const auto content = world_with(coarse_model());
   for (const auto* name : {"static-pruning", "moe2"}) {
@@ -415,7 +438,17 @@ BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
     BOOST_REQUIRE(texts.has_value());
     const auto found = texts->score(ready->service, work);
     BOOST_REQUIRE(found.has_value());
-    BOOST_TEST(found->bound() <= planning::nats_of_percent(3));
+    BOOST_TEST(found->bound() <= setup::aimed_share * planning::nats_of_percent(3));
+    if (const auto& pruned = ready->service.chosen.plan.pruned;
+        std::string_view(name) == "static-pruning" && !pruned.empty()) {
+      const auto alone =
+          texts->score(*ready->service.model, ready->service.profile, pruned.front(), work);
+      BOOST_REQUIRE(alone.has_value());
+      BOOST_TEST(alone->increase == found->increase, boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->predicted == found->predicted, boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->standard_error == found->standard_error,
+                 boost::test_tools::tolerance(1e-4));
+    }
     // All that can be pruned loses more.
     auto all = setup::service_in(content, seed);
     options.cut = planning::find_strategy(name)->most_cut(
@@ -426,6 +459,76 @@ BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
     const auto lost = texts->score(all, work);
     BOOST_REQUIRE(lost.has_value());
     BOOST_TEST(lost->bound() > planning::nats_of_percent(3), name);
+  }
+}
+
+/// `ordermoe` on its own plan with a budget, not tuned.
+actors::service_options untuned(const setup::world& content, double percent) {
+  auto options = choosing(percent);
+  options.choose_precision = false;
+  auto service = setup::service_in(content, seed);
+  auto made =
+      planning::make_strategy("ordermoe", service.profile, service.servers, service.costs, options);
+  BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
+  service.chosen = std::move(*made);
+  return service;
+}
+
+/// Random texts on which it loses something that everything is substituted: a random model is no better at most than one with other experts.
+setup::token_documents texts_that_lose(const actors::service_options& service) {
+  constexpr std::size_t n_drawn = 48, n_kept = 8;
+  const auto free_of_loss = setup::tuned(service, setup::next_to_any_loss(1e-3));
+  random_stream draws(9);
+  std::vector<std::pair<double, std::vector<std::int32_t>>> drawn(n_drawn);
+  job work;
+  for (auto& [increase, text] : drawn) {
+    for (int i = 0; i < 24; ++i)
+      text.push_back(static_cast<std::int32_t>(draws.below(service.model->config().vocab_size)));
+    const auto alone = setup::scored_texts::make(service, {text}, work);
+    BOOST_REQUIRE(alone.has_value());
+    const auto found = alone->score(free_of_loss, work);
+    BOOST_REQUIRE(found.has_value());
+    increase = found->increase;
+  }
+  std::ranges::sort(drawn, std::greater(), [](const auto& one) { return one.first; });
+  setup::token_documents kept;
+  for (std::size_t i = 0; i < n_kept; ++i) kept.push_back(drawn[i].second);
+  return kept;
+}
+
+BOOST_AUTO_TEST_CASE(a_rough_search_for_a_price_ends_where_the_next_trial_would_be) {
+  const auto content = world_with(coarse_model());
+  const auto service = untuned(content, 0.5);
+  job work;
+  const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
+  BOOST_REQUIRE(texts.has_value());
+  // Loss is as good as free: the one trial says that this is too low.
+  const auto start = setup::next_to_any_loss(1e-3);
+  const setup::tuning_limits once{1, 0.1};
+  const auto sure = setup::tune(service, start, *texts, once, work);
+  const auto about = setup::tune_about(service, start, *texts, 2, once, work);
+  BOOST_REQUIRE((sure && about));
+  BOOST_TEST(sure->price_ns_per_nat == setup::next_to_no_loss().price_ns_per_nat);
+  BOOST_TEST(about->price_ns_per_nat * about->damage > start.price_ns_per_nat * start.damage);
+  BOOST_TEST(about->price_ns_per_nat < sure->price_ns_per_nat);
+}
+
+BOOST_AUTO_TEST_CASE(a_budget_is_kept_by_a_ledger_that_counts_about_what_was_measured) {
+  const auto content = world_with(coarse_model());
+  const auto service = untuned(content, 300);
+  job work;
+  const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
+  BOOST_REQUIRE(texts.has_value());
+  for (const double damage : {0.1, 10.0}) {
+    const auto found =
+        setup::tune(service, setup::next_to_any_loss(damage), *texts, {8, 0.1}, work);
+    BOOST_REQUIRE(found.has_value());
+    const auto score = texts->score(setup::tuned(service, *found), work);
+    BOOST_REQUIRE(score.has_value());
+    BOOST_TEST(score->bound() <= std::log(4.0));
+    BOOST_TEST_REQUIRE(score->increase > 0);
+    BOOST_TEST(score->predicted <= 2 * score->increase);
+    BOOST_TEST(score->increase <= 2 * score->predicted);
   }
 }
 

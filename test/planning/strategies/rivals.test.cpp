@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -307,6 +308,50 @@ BOOST_AUTO_TEST_CASE(a_searched_plan_is_tried_beside_those_of_the_exact_rivals_a
       BOOST_TEST(
           std::ranges::any_of(rivals, [](const auto& each) { return ways_of(each).size() == 1; }));
     }
+}
+
+BOOST_AUTO_TEST_CASE(every_plan_of_static_pruning_is_tried_with_what_it_prunes_beside_it) {
+  scene at;
+  at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 3, 3);
+  auto options = quick();
+  options.concurrency = 4;
+  options.quality_percent = 5;
+  options.cut = 5;
+  const auto theirs = planned("static-pruning", at, options);
+  BOOST_TEST_REQUIRE(theirs.size() > 1u);
+  using copies = std::vector<std::array<std::size_t, 3>>;
+  const auto kept_of = [&](const plan& placed) {
+    const auto& pruned = theirs.front().pruned.front().layers;
+    copies kept;
+    for (const auto& each : placed.experts)
+      if (!std::ranges::binary_search(pruned[each.layer.index()], each.expert.value))
+        kept.push_back({each.server.index(), each.layer.index(), each.expert.index()});
+    std::ranges::sort(kept);
+    return kept;
+  };
+  for (const auto* name : {"ordermoe", "router-ledger"}) {
+    std::vector<plan> cores;
+    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options))
+      if (variant.cut == 5) cores.push_back(*variant.plan);
+    for (const auto& each : cores) {
+      BOOST_TEST(each.pruned.empty());
+      BOOST_TEST(validate(each, at.servers, costs).has_value());
+    }
+    for (const auto& their : theirs)
+      BOOST_TEST(std::ranges::any_of(cores,
+                                     [&](const plan& ours) {
+                                       return std::ranges::equal(ours.residence, their.residence,
+                                                                 {}, &residency::layers,
+                                                                 &residency::layers) &&
+                                              kept_of(ours) == kept_of(their);
+                                     }),
+                 name);
+    // Nothing else says that it has a core of so many, nor does any plan without a budget.
+    options.quality_percent = 0;
+    for (const auto& variant : plan_variants(name, at.experts, at.servers, costs, options))
+      BOOST_TEST(!variant.cut.has_value());
+    options.quality_percent = 5;
+  }
 }
 
 BOOST_AUTO_TEST_CASE(

@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "planning/pruning.hpp"
+#include "setup/cutting.hpp"
+#include "setup/preparing.hpp"
+
+/// What a budget allows, as texts say that are decoded under it: a price of loss, or how many experts may be pruned.
+namespace ordermoe::setup::preparing {
+
+bool is_priced(const planning::strategy& chosen) {
+  return chosen.tunes_price && chosen.token_budget > 0 &&
+         chosen.token_budget < planning::unbounded_budget;
+}
+
+result<actors::service_options> planned(const actors::service_options& service,
+                                        std::string_view name, const strategy_options& options,
+                                        const job& work) {
+  auto made =
+      planning::make_strategy(name, service.profile, service.servers, service.costs, options);
+  if (work.stopped()) return error{errc::interrupted, "interrupted; nothing was written"};
+  if (!made) return made.error();
+  auto with_strategy = service;
+  with_strategy.chosen = std::move(*made);
+  return with_strategy;
+}
+
+namespace {
+
+/// The most experts of planning::pruning_order() without which the texts keep the budget with 95 % confidence, as `static-pruning`
+/// does, and what their loss was over what is predicted of it.
+result<void> find_cut(const task& about, budget_trial& budget, job& work) {
+  const auto& service = about.service;
+  const auto order = planning::pruning_order(service.profile);
+  const double nats = aimed_share * planning::nats_of_percent(about.options.quality_percent);
+  steps progress(work, fmt::format("calibrating the budget of {}", about.name),
+                 most_cut_trials(order.size()));
+  const auto cut = farthest_cut(order.size(), [&](std::size_t tried) -> result<cut_trial> {
+    const auto found =
+        budget.judged.score(*service.model, service.profile,
+                            planning::first_pruned(order, service.profile.n_layers, tried), work);
+    progress.done();
+    if (!found) return found.error();
+    if (found->bound() > nats) return cut_trial::beyond;
+    // What seems to lose nothing is not believed.
+    constexpr double least_damage = 0.1;
+    if (found->predicted > 0)
+      budget.cut_damage = std::max(least_damage, found->to_count() / found->predicted);
+    return cut_trial::within;
+  });
+  if (!cut) return cut.error();
+  budget.cut = *cut;
+  return {};
+}
+
+/// What the budget's price is about, from a plan that is made quickly and half of the texts.
+result<budget_trial> tune_roughly(const task& about, const actors::service_options& with_plan,
+                                  job& work) {
+  constexpr tuning_limits roughly{4, 0.3};
+  work.begin(fmt::format("calibrating the budget of {}", about.name));
+  auto texts = scored_texts::make(about.service,
+                                  affordable(about.texts, about.service.model->config()), work);
+  if (!texts) return texts.error();
+  auto [sought, judged] = texts->sought_and_judged();
+  // Half of those that are sought on, a few times, is what is left.
+  constexpr double scored_share = 0.4;
+  double share = scored_share;
+  work.advance(share);
+  const auto found = tune_about(with_plan, {}, sought.half(), 2, roughly, work, [&] {
+    work.advance(share += (1 - scored_share) / roughly.most_trials);
+  });
+  if (!found) return found.error();
+  budget_trial made{
+      std::move(sought), std::move(judged), *found, tuned(with_plan, *found).profile, {}};
+  if (planning::find_strategy(about.name)->tries_cores)
+    if (auto cut = find_cut(about, made, work); !cut) return cut.error();
+  return made;
+}
+
+/// Whether a plan keeps the budget on the texts with 95 % confidence; its strategy keeps none while it runs.
+result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
+                          const scored_texts& texts, const job& work) {
+  const auto& pruned = with_plan.chosen.plan.pruned;
+  if (pruned.empty()) return true;
+  const bool is_for_all =
+      std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
+  const auto found = is_for_all
+                         ? texts.score(*with_plan.model, with_plan.profile, pruned.front(), work)
+                         : texts.score(with_plan, work);
+  if (!found) return found.error();
+  return found->bound() <= aimed_share * planning::nats_of_percent(about.options.quality_percent);
+}
+
+/// The farthest cut that keeps the budget.
+result<std::size_t> cut_of_budget(const task& about, const scored_texts& texts, job& work) {
+  const auto& service = about.service;
+  const auto most =
+      planning::find_strategy(about.name)
+          ->most_cut({service.profile, service.servers, service.costs, about.options});
+  steps progress(work, fmt::format("calibrating the budget of {}", about.name),
+                 most_cut_trials(most));
+  return farthest_cut(most, [&](std::size_t cut) -> result<cut_trial> {
+    auto options = about.options;
+    options.cut = cut;
+    const auto made = planned(service, about.name, options, work);
+    progress.done();
+    if (!made && made.error().code == errc::infeasible) return cut_trial::does_not_fit;
+    if (!made) return made.error();
+    const auto kept = keeps_budget(about, *made, texts, work);
+    if (!kept) return kept.error();
+    return *kept ? cut_trial::within : cut_trial::beyond;
+  });
+}
+
+/// Variants that prune otherwise than the one the cut was found by lose something else: those that keep the budget stay.
+result<std::vector<strategy_options>> variants_within_budget(const task& about,
+                                                             const scored_texts& texts,
+                                                             const job& work) {
+  const auto& service = about.service;
+  auto variants = planning::plan_variants(about.name, service.profile, service.servers,
+                                          service.costs, about.options);
+  const auto found = planned(service, about.name, variants.front(), work);
+  if (!found) return found.error();
+  std::vector<strategy_options> kept{variants.front()};
+  for (std::size_t i = 1; i < variants.size(); ++i) {
+    const auto made = planned(service, about.name, variants[i], work);
+    if (!made) continue;
+    if (made->chosen.plan.pruned != found->chosen.plan.pruned) {
+      const auto keeps = keeps_budget(about, *made, texts, work);
+      if (!keeps) return keeps.error();
+      if (!*keeps) continue;
+    }
+    kept.push_back(std::move(variants[i]));
+  }
+  return kept;
+}
+
+}  // namespace
+
+bool may_be_priced(const task& about) {
+  const auto* record = planning::find_strategy(about.name);
+  return record != nullptr && record->tunes_price && about.options.quality_percent > 0;
+}
+
+result<std::optional<budget_trial>> try_budget(const task& about, job& work) {
+  auto quickly = about.options;
+  constexpr std::size_t quick_steps = 2000;
+  quickly.search_steps = std::min(about.options.search_steps, quick_steps);
+  work.begin(fmt::format("planning {}", about.name));
+  const auto rough_plan = planned(about.service, about.name, quickly, work);
+  if (!rough_plan) return rough_plan.error();
+  if (!is_priced(rough_plan->chosen)) return std::optional<budget_trial>();
+  auto tried = tune_roughly(about, *rough_plan, work);
+  if (!tried) return tried.error();
+  return std::optional(std::move(*tried));
+}
+
+bool may_be_cut(const task& about) {
+  const auto* record = planning::find_strategy(about.name);
+  const auto& options = about.options;
+  return record != nullptr && record->most_cut != nullptr && options.quality_percent > 0 &&
+         !options.plan && !options.cut && options.dry_run_requests > 0;
+}
+
+result<prepared> prepare_cut(const task& about, job& work) {
+  work.begin(fmt::format("calibrating the budget of {}", about.name));
+  const auto texts = scored_texts::make(
+      about.service, affordable(about.texts, about.service.model->config()), work);
+  if (!texts) return texts.error();
+  const auto cut = cut_of_budget(about, *texts, work);
+  if (!cut) return cut.error();
+  auto with_cut = about;
+  with_cut.options.cut = *cut;
+  const auto variants = variants_within_budget(with_cut, *texts, work);
+  if (!variants) return variants.error();
+  return choose_variant(with_cut, *variants, nullptr, work);
+}
+
+}  // namespace ordermoe::setup::preparing

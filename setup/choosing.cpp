@@ -1,0 +1,309 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "planning/plan_alike.hpp"
+#include "setup/preparing.hpp"
+
+/// The choice between a strategy's plans, by how fast they answer the trial load.
+namespace ordermoe::setup::preparing {
+
+namespace {
+
+/// Whether what follows from two of a strategy's plans is the same, whatever their planners expect of them.
+bool are_alike(const planning::strategy& a, const planning::strategy& b) {
+  const auto reads_groups = [](const planning::strategy& content) {
+    return content.policy.candidates != planning::candidate_rule::exact &&
+           content.policy.candidates != planning::candidate_rule::any &&
+           !content.plan.grouping.empty();
+  };
+  return a.policy == b.policy && !reads_groups(a) && !reads_groups(b) &&
+         planning::are_alike(a.plan, b.plan);
+}
+
+/// Prices that a tuned plan is tried at, over the one that keeps the budget: what substitution saves is predicted, and not always
+/// saved, so that a budget need not be used up.
+constexpr double dearer_prices[] = {1, 8};
+
+/// A plan with this price and damage, which its budget is kept at.
+prepared ready_at(const task& about, actors::service_options with_plan, const tuning& found) {
+  with_plan.profile = about.service.profile;
+  return {tuned(std::move(with_plan), found), found, true, std::nullopt};
+}
+
+/// Tries a plan that needs no budget.
+result<prepared> try_plan(const task& about, const actors::service_options& with_plan,
+                          const job& work, steps& progress) {
+  const auto latency = trial_load_ms(with_plan, about.options, about.texts, work);
+  progress.done();
+  if (!latency) return latency.error();
+  return prepared{with_plan, {}, false, *latency};
+}
+
+/// Prices are sought on some texts, and what was found on them is a start for the others.
+constexpr tuning_limits sought{4, 0.3}, judged{4, 0.2};
+constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought.most_trials) + 1;
+constexpr std::size_t steps_of_judged =
+    static_cast<std::size_t>(judged.most_trials) + std::size(dearer_prices);
+
+/// Does body(0) to body(n - 1), two or more at a time where there are cores and threads for it.
+void in_parallel(std::size_t n, const std::function<void(std::size_t)>& body) {
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < n; i = next++) body(i);
+  };
+  std::vector<std::jthread> threads;
+  const auto n_threads =
+      std::min<std::size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
+  try {
+    for (std::size_t i = 1; i < n_threads; ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Those that there are do it.
+  }
+  work();
+}
+
+using planned_services = std::vector<result<actors::service_options>>;
+
+/// Every variant planned, with the damage that was measured where there is a budget.
+planned_services plan_all(const task& about, const std::vector<strategy_options>& variants,
+                          const budget_trial* budget, job& work) {
+  auto service = about.service;
+  if (budget != nullptr) service.profile = budget->corrected;
+  steps progress(work, fmt::format("planning {}", about.name), variants.size());
+  planned_services made(variants.size(), error{errc::failed, "not planned"});
+  in_parallel(variants.size(), [&](std::size_t i) {
+    made[i] = planned(service, about.name, variants[i], work);
+    progress.done();
+  });
+  return made;
+}
+
+/// Places of the plans that are none of those before them again. What is alike answers alike.
+std::vector<std::size_t> different(const planned_services& made) {
+  std::vector<std::size_t> kept;
+  for (std::size_t i = 0; i < made.size(); ++i)
+    if (made[i] && std::ranges::none_of(kept, [&](std::size_t before) {
+          return are_alike(made[before]->chosen, made[i]->chosen);
+        }))
+      kept.push_back(i);
+  return kept;
+}
+
+/// One of a strategy's plans, and the price of loss at which its budget is about kept.
+struct candidate {
+  const actors::service_options* with_plan = nullptr;
+  tuning about;
+  bool is_core = false;
+  bool is_within =
+      false;  ///< Around a core that keeps the budget where nothing outside is ever used.
+};
+
+/// With a core of what `static-pruning` keeps within the budget, or of more, every price about keeps it: what is outside has its
+/// substitutes in the core then, as with pruning.
+candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
+                       const budget_trial& budget) {
+  const auto n_outside = variant.cut.value_or(0);
+  const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
+  return {&with_plan, is_within ? next_to_any_loss(budget.cut_damage) : budget.rough, n_outside > 0,
+          is_within};
+}
+
+/// What the trial load takes under each plan at its price; never of one that does not fit.
+result<std::vector<double>> trials_of(const task& about, const std::vector<candidate>& tried,
+                                      job& work) {
+  steps progress(work, fmt::format("trying {} plans of {}", tried.size(), about.name),
+                 tried.size());
+  std::vector<result<double>> found(tried.size(), error{errc::failed, "not tried"});
+  in_parallel(tried.size(), [&](std::size_t i) {
+    const auto ready = ready_at(about, *tried[i].with_plan, tried[i].about);
+    found[i] = trial_load_ms(ready.service, about.options, about.texts, work);
+    progress.done();
+  });
+  std::vector<double> ms;
+  for (const auto& one : found) {
+    if (!one && one.error().code != errc::infeasible) return one.error();
+    ms.push_back(one ? *one : std::numeric_limits<double>::infinity());
+  }
+  return ms;
+}
+
+/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, half of them
+/// around cores where there are as many, in the order that they had: what is about the price of one kind says little of the other.
+result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
+                                            job& work) {
+  constexpr std::size_t most_tuned = 4;
+  if (kept.size() <= most_tuned) return kept;
+  const auto ms = trials_of(about, kept, work);
+  if (!ms) return ms.error();
+  std::vector<std::size_t> by_time(kept.size());
+  std::iota(by_time.begin(), by_time.end(), std::size_t{0});
+  std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
+  // The fastest of each kind go before all others.
+  std::size_t n_of_kind[2] = {};
+  std::vector<std::size_t> chosen, others;
+  for (const auto i : by_time)
+    (n_of_kind[kept[i].is_core ? 1 : 0]++ < most_tuned / 2 ? chosen : others).push_back(i);
+  chosen.insert(chosen.end(), others.begin(), others.end());
+  chosen.resize(most_tuned);
+  std::ranges::sort(chosen);
+  std::vector<candidate> worth;
+  for (const auto i : chosen) worth.push_back(kept[i]);
+  return worth;
+}
+
+/// A plan whose price was sought.
+struct sought_price {
+  candidate one;  ///< About the price that was found.
+  double trial_ms = 0;
+};
+
+/// Seeks a plan's price and tries it.
+result<sought_price> seek_price(const task& about, const candidate& one, const budget_trial& budget,
+                                const job& work, steps& progress) {
+  auto service = *one.with_plan;
+  service.profile = about.service.profile;
+  constexpr double judged_by = 3;  // times as many texts
+  result<tuning> found = one.about;
+  // There is none to seek where every price keeps the budget.
+  if (one.is_within)
+    for (int i = 0; i < sought.most_trials; ++i) progress.done();
+  else
+    found = tune_about(service, one.about, budget.sought, judged_by, sought, work,
+                       [&] { progress.done(); });
+  if (!found) return found.error();
+  const auto ready = ready_at(about, *one.with_plan, *found);
+  const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
+  progress.done();
+  if (!latency) return latency.error();
+  return sought_price{{one.with_plan, *found, one.is_core, one.is_within}, *latency};
+}
+
+/// Tunes a plan to its budget on texts on which nothing was sought, from the price that others found, and tries it at the best of the
+/// prices.
+result<prepared> tune_judged(const task& about, const candidate& one, const budget_trial& budget,
+                             const job& work, steps& progress) {
+  auto service = *one.with_plan;
+  service.profile = about.service.profile;
+  const auto found =
+      tune(service, one.about, budget.judged, judged, work, [&] { progress.done(); });
+  if (!found) return found.error();
+  std::optional<prepared> best;
+  for (const double dearer : dearer_prices) {
+    auto ready = ready_at(about, *one.with_plan, {found->price_ns_per_nat * dearer, found->damage});
+    const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
+    progress.done();
+    if (!latency) return latency.error();
+    ready.trial_ms = *latency;
+    if (!best || *ready.trial_ms < *best->trial_ms) best = std::move(ready);
+  }
+  return *std::move(best);
+}
+
+/// The fastest of those that fit; the first error where none does.
+result<prepared> fastest(const std::vector<result<prepared>>& tried) {
+  const prepared* best = nullptr;
+  for (const auto& one : tried) {
+    if (!one && one.error().code == errc::infeasible) continue;
+    if (!one) return one.error();
+    if (best == nullptr || *one->trial_ms < *best->trial_ms) best = &*one;
+  }
+  if (best == nullptr) return tried.front().error();
+  return *best;
+}
+
+/// The plan that answers the trial load fastest with next to no loss, which is how the rivals that never substitute answer it; nothing
+/// where every plan has a core, or nothing is tried.
+result<std::optional<prepared>> fastest_without_loss(const task& about, std::vector<candidate> kept,
+                                                     job& work) {
+  if (about.options.dry_run_requests == 0) return std::optional<prepared>();
+  std::erase_if(kept, [](const candidate& one) { return one.is_core; });
+  for (auto& one : kept) one.about = next_to_no_loss();
+  const auto ms = trials_of(about, kept, work);
+  if (!ms) return ms.error();
+  const auto best = std::ranges::min_element(*ms);
+  if (best == ms->end() || *best == std::numeric_limits<double>::infinity())
+    return std::optional<prepared>();
+  const auto& one = kept[static_cast<std::size_t>(best - ms->begin())];
+  auto ready = ready_at(about, *one.with_plan, one.about);
+  ready.trial_ms = *best;
+  return std::optional(std::move(ready));
+}
+
+/// The fastest at the price that was sought for each; nothing where a plan does not fit.
+result<std::vector<candidate>> fastest_sought(const task& about,
+                                              const std::vector<candidate>& worth,
+                                              const budget_trial& budget, job& work) {
+  constexpr std::size_t most_judged = 2;
+  steps progress(work, fmt::format("trying {} plans of {}", worth.size(), about.name),
+                 worth.size() * steps_of_sought);
+  std::vector<result<sought_price>> tried(worth.size(), error{errc::failed, "not tried"});
+  in_parallel(worth.size(), [&](std::size_t i) {
+    tried[i] = seek_price(about, worth[i], budget, work, progress);
+  });
+  std::vector<sought_price> found;
+  for (auto& one : tried) {
+    if (!one && one.error().code != errc::infeasible) return one.error();
+    if (one) found.push_back(*one);
+  }
+  if (found.empty()) return tried.front().error();
+  std::ranges::stable_sort(found, {}, &sought_price::trial_ms);
+  std::vector<candidate> kept;
+  for (std::size_t i = 0; i < std::min(most_judged, found.size()); ++i)
+    kept.push_back(found[i].one);
+  return kept;
+}
+
+/// Of the fastest few at about their price, the fastest two at the price that was sought for each are tuned on other texts. What then loses
+/// quality has to be faster than the fastest plan that does not by more than loads alike differ in what they say.
+result<prepared> choose_tuned(const task& about, const std::vector<candidate>& kept,
+                              const budget_trial& budget, job& work) {
+  constexpr double least_gain = 0.02;
+  const auto lossless = fastest_without_loss(about, kept, work);
+  if (!lossless) return lossless.error();
+  const auto worth = worth_tuning(about, kept, work);
+  if (!worth) return worth.error();
+  const auto few = fastest_sought(about, *worth, budget, work);
+  if (!few && few.error().code != errc::infeasible) return few.error();
+  if (!few) return *lossless ? result<prepared>(**lossless) : result<prepared>(few.error());
+  steps progress(work, fmt::format("trying {} plans of {} on other texts", few->size(), about.name),
+                 few->size() * steps_of_judged);
+  std::vector<result<prepared>> tried(few->size(), error{errc::failed, "not tried"});
+  in_parallel(few->size(), [&](std::size_t i) {
+    tried[i] = tune_judged(about, (*few)[i], budget, work, progress);
+  });
+  auto best = fastest(tried);
+  if (!*lossless || (!best && best.error().code != errc::infeasible)) return best;
+  if (best && *best->trial_ms < *(*lossless)->trial_ms * (1 - least_gain)) return best;
+  return **lossless;
+}
+
+}  // namespace
+
+result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
+                                const budget_trial* budget, job& work) {
+  const auto made = plan_all(about, variants, budget, work);
+  for (const auto& one : made)
+    if (!one && one.error().code != errc::infeasible) return one.error();
+  const auto kept = different(made);
+  if (kept.empty()) return made.front().error();
+  if (budget != nullptr) {
+    std::vector<candidate> candidates;
+    for (const auto i : kept) candidates.push_back(candidate_of(*made[i], variants[i], *budget));
+    return choose_tuned(about, candidates, *budget, work);
+  }
+  if (kept.size() == 1) return prepared{*made[kept.front()], {}, false, std::nullopt};
+  steps progress(work, fmt::format("trying {} plans of {}", kept.size(), about.name), kept.size());
+  std::vector<result<prepared>> tried(kept.size(), error{errc::failed, "not tried"});
+  in_parallel(kept.size(),
+              [&](std::size_t i) { tried[i] = try_plan(about, *made[kept[i]], work, progress); });
+  return fastest(tried);
+}
+
+}  // namespace ordermoe::setup::preparing
