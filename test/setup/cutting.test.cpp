@@ -24,6 +24,14 @@ BOOST_AUTO_TEST_CASE(the_farthest_cut_within_is_found_in_few_trials) {
       }
 }
 
+BOOST_AUTO_TEST_CASE(what_keeps_a_budget_again_behind_a_cut_that_does_not_is_left_alone) {
+  const auto found = farthest_cut(192, [](std::size_t cut) -> result<cut_trial> {
+    return cut <= 65 || (cut >= 88 && cut <= 102) ? cut_trial::within : cut_trial::beyond;
+  });
+  BOOST_REQUIRE(found.has_value());
+  BOOST_TEST(*found == 65u);
+}
+
 BOOST_AUTO_TEST_CASE(what_fails_in_a_trial_ends_the_search) {
   const auto found = farthest_cut(8, [](std::size_t) -> result<cut_trial> {
     return error{errc::interrupted, "interrupted"};
