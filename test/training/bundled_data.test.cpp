@@ -75,6 +75,24 @@ BOOST_AUTO_TEST_CASE(held_out_and_calibration_text_share_no_document_line_of_fac
       BOOST_TEST(held_out.find(line + "\n") == std::string::npos, line);
 }
 
+BOOST_AUTO_TEST_CASE(
+    what_budgets_are_tuned_on_shares_no_fact_or_problem_with_what_models_are_calibrated_on) {
+  constexpr std::size_t n_calibrated = 24'576;
+  const auto tokens = model::tokenizer::load(data / "models" / "upcycled");
+  BOOST_TEST_REQUIRE(tokens.has_value());
+  const auto ids = (*tokens)->encode(bytes_of(data / "eval" / "calibration.txt"));
+  BOOST_TEST_REQUIRE(ids.size() >= n_calibrated + 32'768u);
+  const auto calibrated = (*tokens)->decode(std::span(ids).first(n_calibrated));
+  const auto tuned_on = (*tokens)->decode(std::span(ids).subspan(n_calibrated));
+  std::size_t n = 0;
+  for (const auto& line : lines_of(calibrated))
+    if (line.find(" word for ") != std::string::npos || line.starts_with("Q: ")) {
+      BOOST_TEST(tuned_on.find(line + "\n") == std::string::npos, line);
+      ++n;
+    }
+  BOOST_TEST(n >= 100u);
+}
+
 BOOST_AUTO_TEST_CASE(both_models_carry_the_tokenizer_of_the_corpus_and_stay_small) {
   const auto tokenizer = synthetic_tokenizer(768);
   BOOST_TEST_REQUIRE(tokenizer.has_value());
