@@ -47,7 +47,7 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 }
 
 /// Prices are sought on some texts, and what was found on them is a start for the others.
-constexpr tuning_limits sought{4, 0.3}, judged{4, 0.2};
+constexpr tuning_limits sought{3, 0.3}, judged{3, 0.25};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought.most_trials) + 1;
 constexpr std::size_t steps_of_judged =
     static_cast<std::size_t>(judged.most_trials) + std::size(dearer_prices);
