@@ -47,10 +47,10 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 }
 
 /// Prices are sought on some texts, and what was found on them is a start for the others.
-constexpr tuning_limits sought{3, 0.3}, judged{3, 0.25};
-constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought.most_trials) + 1;
+constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{3, 0.25};
+constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
 constexpr std::size_t steps_of_judged =
-    static_cast<std::size_t>(judged.most_trials) + std::size(dearer_prices);
+    static_cast<std::size_t>(judged_limits.most_trials) + std::size(dearer_prices);
 
 /// Does body(0) to body(n - 1), two or more at a time where there are cores and threads for it.
 void in_parallel(std::size_t n, const std::function<void(std::size_t)>& body) {
@@ -101,8 +101,7 @@ struct candidate {
   const actors::service_options* with_plan = nullptr;
   tuning about;
   bool is_core = false;
-  bool is_within =
-      false;  ///< Around a core that keeps the budget where nothing outside is ever used.
+  bool is_within = false;  ///< Its core alone keeps the budget.
 };
 
 /// With a core of what `static-pruning` keeps within the budget, or of more, every price about keeps it: what is outside has its
@@ -173,9 +172,9 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
   result<tuning> found = one.about;
   // There is none to seek where every price keeps the budget.
   if (one.is_within)
-    for (int i = 0; i < sought.most_trials; ++i) progress.done();
+    for (int i = 0; i < sought_limits.most_trials; ++i) progress.done();
   else
-    found = tune_about(service, one.about, budget.sought, judged_by, sought, work,
+    found = tune_about(service, one.about, budget.sought, judged_by, sought_limits, work,
                        [&] { progress.done(); });
   if (!found) return found.error();
   const auto ready = ready_at(about, *one.with_plan, *found);
@@ -192,7 +191,7 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
   auto service = *one.with_plan;
   service.profile = about.service.profile;
   const auto found =
-      tune(service, one.about, budget.judged, judged, work, [&] { progress.done(); });
+      tune(service, one.about, budget.judged, judged_limits, work, [&] { progress.done(); });
   if (!found) return found.error();
   std::optional<prepared> best;
   for (const double dearer : dearer_prices) {

@@ -216,9 +216,9 @@ result<void> load_tuning_texts(world& content, bool runs_model) {
     content.tuning_texts = std::exchange(content.profile.texts, {});
     return {};
   }
-  // Those that a profile of the bundled text has.
+  // Those that a profile of the bundled text would have.
   const auto length = document_tokens(*content.model);
-  const auto calibrated = usual_calibration(content.model->config());
+  const auto calibrated = content.profile.calibration_tokens;
   auto texts = read_documents(bundled_calibration_text(), *content.tokens, length,
                               calibrated + most_tuning_tokens);
   if (!texts) return texts.error();

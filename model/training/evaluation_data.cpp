@@ -18,29 +18,18 @@ namespace {
 
 constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tokens = 60000,
                       n_problems = 256, n_prompts = 96;
+// Of the bundled models: what statistics choose loses less on items that they saw.
+constexpr std::size_t calibrated_tokens = 24576;
 constexpr std::size_t shortest_prompt = 20, longest_prompt = 60;
 
+/// Documents of so many tokens, of which what follows the first n_seen has no item that they have.
 std::string documents(const piece_encoder& pieces, split part, std::uint64_t seed,
-                      std::size_t tokens) {
-  std::string all;
-  std::size_t n = 0;
-  for (std::uint64_t d = 0; n < tokens; ++d) {
-    const auto text = make_document(part, seed, d).text();
-    n += pieces.encode(text).size() + 2;
-    all += (d ? "\n" : "") + text;
-  }
-  return all;
-}
-
-/// Documents of which the first 24,576 tokens, which the bundled models are calibrated on, share no item with what follows: what is chosen by statistics
-/// loses less on items that they saw.
-std::string calibration_documents(const piece_encoder& pieces, std::uint64_t seed) {
-  constexpr std::size_t n_seen = 24'576;
+                      std::size_t tokens, std::size_t n_seen) {
   std::string all;
   std::set<std::string> seen;
   std::size_t n = 0;
-  for (std::uint64_t d = 0; n < calibration_tokens; ++d) {
-    auto made = make_document(split::calibration, seed, d);
+  for (std::uint64_t d = 0; n < tokens; ++d) {
+    auto made = make_document(part, seed, d);
     if (n < n_seen)
       for (const auto& item : made.items) seen.insert(item.key);
     else
@@ -48,7 +37,7 @@ std::string calibration_documents(const piece_encoder& pieces, std::uint64_t see
     if (made.items.empty()) continue;
     const auto text = made.text();
     n += pieces.encode(text).size() + 2;
-    all += (d ? "\n" : "") + text;
+    all += (all.empty() ? "" : "\n") + text;
   }
   return all;
 }
@@ -98,8 +87,9 @@ result<std::vector<evaluation_file>> evaluation_files(std::uint64_t seed) {
     ++i;
   }
   return std::vector<evaluation_file>{
-      {"held-out.txt", documents(**pieces, split::eval, seed, held_out_tokens)},
-      {"calibration.txt", calibration_documents(**pieces, seed)},
+      {"held-out.txt", documents(**pieces, split::eval, seed, held_out_tokens, held_out_tokens)},
+      {"calibration.txt",
+       documents(**pieces, split::calibration, seed, calibration_tokens, calibrated_tokens)},
       {"problems.jsonl", problems},
       {"prompts.jsonl", prompts}};
 }
