@@ -206,6 +206,12 @@ model::kv_cache& device::cache(std::uint64_t request, std::uint32_t layer, std::
   return found;
 }
 
+bool device::is_unread(const wire::request_terms& terms, std::size_t layer,
+                       std::size_t position) const {
+  return leaves_unread_ && layer + 1 == model_->config().n_layers && terms.score == 0 &&
+         position + 1 < terms.given_tokens;
+}
+
 void device::run_attention(batch& content) {
   const auto& shape = model_->config();
   const auto width = shape.hidden_size;
@@ -223,7 +229,8 @@ void device::run_attention(batch& content) {
     auto& store = cache(work.terms.request, content.layer,
                         work.terms.prompt_tokens + std::max(1u, work.terms.max_new_tokens));
     for (std::size_t i = 0; i < n; ++i)
-      rows.push_back({&store, work.first + i, work.terms.prompt_tokens});
+      rows.push_back({&store, work.first + i, work.terms.prompt_tokens,
+                      is_unread(work.terms, content.layer, work.first + i)});
   }
   const auto total = rows.size();
   std::vector<float> normed(total * width);

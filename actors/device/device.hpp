@@ -108,7 +108,10 @@ class batch_queue {
 
 class device {
  public:
-  explicit device(std::shared_ptr<const model::transformer> model) : model_(std::move(model)) {}
+  /// `leaves_unread`: of a decoder's given positions behind which nobody reads logits, the last layer computes keys and values
+  /// alone, and they run no expert there.
+  explicit device(std::shared_ptr<const model::transformer> model, bool leaves_unread = false)
+      : model_(std::move(model)), leaves_unread_(leaves_unread) {}
   /// Where it throws, the batch has failed, and the calls that wait for it.
   void run(batch& content);
   /// Where rows cannot be kept, the request is not served any more until drop().
@@ -127,7 +130,10 @@ class device {
   void run_heads(batch& content);
   std::shared_ptr<std::vector<float>> logit_room();
 
+  bool is_unread(const wire::request_terms& terms, std::size_t layer, std::size_t position) const;
+
   std::shared_ptr<const model::transformer> model_;
+  bool leaves_unread_;
   std::unordered_set<std::uint64_t> incomplete_;  ///< Requests that lost rows.
   /// By request, then layer; without capacity until used.
   std::unordered_map<std::uint64_t, std::vector<model::kv_cache>> caches_;

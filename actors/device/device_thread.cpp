@@ -15,9 +15,9 @@ namespace ordermoe::actors {
 device_thread::device_thread(caf::actor_system& system,
                              std::shared_ptr<const model::transformer> model, std::size_t n_threads,
                              charge_function charge, std::optional<rehearsal> rehearsed,
-                             std::shared_ptr<frame_turns> turns)
+                             std::shared_ptr<frame_turns> turns, bool leaves_unread)
     : caf::execution_unit(&system),
-      tensors_(model),
+      tensors_(model, leaves_unread),
       n_threads_(n_threads),
       charge_(std::move(charge)),
       rehearsed_(rehearsed),

@@ -50,7 +50,7 @@ class device_thread final : public caf::execution_unit {
   device_thread(caf::actor_system& system, std::shared_ptr<const model::transformer> model,
                 std::size_t n_threads, charge_function charge,
                 std::optional<rehearsal> rehearsed = std::nullopt,
-                std::shared_ptr<frame_turns> turns = nullptr);
+                std::shared_ptr<frame_turns> turns = nullptr, bool leaves_unread = false);
   /// Ends after the batch that is running; what waits is dropped.
   ~device_thread() override;
 

@@ -485,11 +485,14 @@ class service::actors {
     view->context = context_;
     view->id = id;
     view->server = spawn_edge_server(system_, context_, id);
-    if (!worker_)
+    if (!worker_) {
+      // A charge is of whole layers, of as many as the charged model has; and a trace has every position's decision of each.
+      const bool leaves_unread = !options_.rehearsed && !context_->trace;
       devices_.push_back(std::make_shared<device_thread>(
           system_, context_->models[id], options_.threads_per_server,
           [context = context_, id](batch& content) { return charge(*context, id, content); },
-          options_.rehearsed, context_->seat ? context_->seat->turns : nullptr));
+          options_.rehearsed, context_->seat ? context_->seat->turns : nullptr, leaves_unread));
+    }
     view->compute =
         spawn_compute(system_, context_, id, devices_.empty() ? nullptr : devices_.back());
     view->selector = spawn_selector(system_, id);

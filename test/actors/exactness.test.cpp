@@ -1,4 +1,8 @@
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <utility>
 
 #include "test/actors/fixture.hpp"
 
@@ -49,6 +53,30 @@ BOOST_AUTO_TEST_CASE(local_exact_strategies_equal_the_reference_bit_for_bit) {
       check_equals_reference(world);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(
+    what_nobody_reads_of_a_prompt_runs_no_expert_of_the_last_layer_but_where_it_is_traced) {
+  const auto slots_of = [](bool traced) {
+    test::world world("ordermoe");
+    world.setup.mode = actors::run_mode::local;
+    world.setup.chunk_rows = 4;
+    world.add_requests(3, 10, 0.8);
+    if (traced)
+      world.setup.trace = std::filesystem::temp_directory_path() /
+                          fmt::format("ordermoe-unread-{}.jsonl", ::getpid());
+    check_equals_reference(world);
+    const auto outcome = actors::run_requests(world.setup);
+    BOOST_REQUIRE(outcome.has_value());
+    if (traced) std::filesystem::remove(world.setup.trace);
+    std::uint64_t slots = 0, unread = 0;
+    for (const auto count : outcome->executions) slots += count;
+    for (const auto& spec : world.setup.requests) unread += spec.prompt.size() - 1;
+    return std::pair(slots, unread * world.setup.model->config().top_k);
+  };
+  const auto [all, unread] = slots_of(true);
+  BOOST_TEST(unread > 0);
+  BOOST_TEST(slots_of(false).first == all - unread);
 }
 
 BOOST_AUTO_TEST_CASE(experts_in_the_memory_of_hosts_are_emulated_alone) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include "model/architecture/routing.hpp"
 #include "test/actors/fixture.hpp"
 
 namespace ordermoe {
@@ -340,6 +341,48 @@ BOOST_AUTO_TEST_CASE(what_was_attended_is_told_with_its_rows_and_streamed_where_
     return next.attended.at(0).hidden;
   };
   BOOST_TEST(second_row(other) == second_row(device), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(
+    the_last_layer_leaves_of_positions_that_nobody_reads_their_keys_and_values_alone) {
+  const auto model = test::tiny_model();
+  const auto n_experts = model->config().n_experts;
+  const auto last = static_cast<std::uint32_t>(model->config().n_layers - 1);
+  actors::device all(model), leaving(model, true);
+  // A chunk of three positions, of which so many were given; which of them have slots.
+  const auto run = [&](actors::device& on, std::uint64_t request, std::uint32_t layer,
+                       std::uint32_t given, bool score) {
+    actors::batch batch;
+    batch.layer = layer;
+    batch.attends = {attention(request, 0, 3)};
+    batch.attends[0].terms.given_tokens = given;
+    batch.attends[0].terms.score = score ? 1 : 0;
+    on.run(batch);
+    BOOST_REQUIRE(!batch.failed.has_value());
+    std::string slots;
+    for (std::size_t i = 0; i < 3; ++i)
+      slots +=
+          model::has_slots(std::span(batch.attended.at(0).logits).subspan(i * n_experts, n_experts))
+              ? 'x'
+              : '-';
+    return slots;
+  };
+  BOOST_TEST(run(all, 1, last, 3, false) == "xxx");
+  BOOST_TEST(run(leaving, 1, last, 3, false) == "--x");
+  BOOST_TEST(run(leaving, 2, last, 4, false) == "---");  // The last one comes in another chunk.
+  BOOST_TEST(run(leaving, 3, last - 1, 4, false) == "xxx");
+  BOOST_TEST(run(leaving, 4, last, 3, true) == "xxx");
+  const auto next = [&](actors::device& on) {
+    actors::batch batch;
+    batch.layer = last;
+    batch.attends = {attention(1, 3, 1)};
+    batch.attends[0].terms.given_tokens = 3;
+    on.run(batch);
+    return batch.attended.at(0);
+  };
+  const auto expected = next(all), found = next(leaving);
+  BOOST_TEST(found.hidden == expected.hidden, boost::test_tools::per_element());
+  BOOST_TEST(found.logits == expected.logits, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(an_expert_that_went_with_the_plan_before_fails_its_batch_and_nothing_else) {
