@@ -21,6 +21,7 @@ struct avx512 {
   using flushing = model::flushing;
   static constexpr std::size_t most_rows = 6, most_bf16_rows = 6, few_rows = 4;
   static constexpr bool many_registers = true;
+  static constexpr int soon_into = 1, share_into = 1;
   static constexpr bool pairs = true;
   static constexpr std::size_t rounded_words = 2;
   template <int Rows>

@@ -65,11 +65,11 @@ struct input_part {
 };
 
 /// `rows` begin with the part's inputs, `output` with the block's outputs.
-template <class Isa, class Operand, int Rows, int Panels>
+template <class Isa, class Operand, int Rows, int Panels, class Ahead>
 __attribute__((noinline)) void block_panels(const block_place& from, std::size_t first_panel,
                                             const input_part& part, const row_span<Operand>& rows,
                                             float* output, std::size_t output_stride,
-                                            const fetch_plan& ahead) {
+                                            const Ahead& ahead) {
   const panel_places<Panels> panels{Operand::panel(from, part.first, first_panel), {}};
   typename Isa::vec sums[Rows][Panels];
   for (auto& row : sums)
@@ -94,10 +94,10 @@ __attribute__((noinline)) void block_panels(const block_place& from, std::size_t
 }
 
 /// Rows rows of one block.
-template <class Isa, class Operand, int Rows>
+template <class Isa, class Operand, int Rows, class Ahead>
 inline void block_tile(const block_place& from, const input_part& part,
                        const row_span<Operand>& rows, float* output, std::size_t output_stride,
-                       const fetch_plan& ahead) {
+                       const Ahead& ahead) {
   constexpr int wide = Operand::is_quantised ? Isa::template quantised_panels<Rows>
                                              : Isa::template block_panels<Rows>;
   const std::size_t n_panels = from.width / lane;
@@ -110,15 +110,15 @@ inline void block_tile(const block_place& from, const input_part& part,
   take.template operator()<1>();
 }
 
-/// What the passes over a block's part fetch while they multiply: a single one what it will soon
-/// need itself, the first two or four of several each their share of the part that comes next.
+/// What the passes over a block's part fetch while they multiply, where they are several: the first two or four each their share
+/// of the part that comes next.
 struct part_fetching {
   std::ptrdiff_t to_next;  ///< Bytes from this part to the next; 0: nothing is fetched.
   std::size_t part_bytes;
   std::size_t n_passes;
 
-  fetch_plan of_pass(std::size_t pass) const {
-    if (n_passes == 1) return {};
+  template <class Isa>
+  fetch_share<Isa> of_pass(std::size_t pass) const {
     const unsigned shift = n_passes >= 4 ? 2 : 1;
     if (to_next == 0 || pass >> shift != 0) return {0, 0};
     return {to_next + static_cast<std::ptrdiff_t>(pass * (part_bytes >> shift)), shift};
@@ -137,9 +137,14 @@ inline void pass_over(const block_place& from, const input_part& part, row_span<
   for (std::size_t i = 0; i < n_passes; ++i) {
     const std::size_t n = n_rows / n_passes + (i < n_rows % n_passes ? 1 : 0);
     const auto pass = [&]<std::size_t Rows>() {
-      if constexpr (Rows <= Operand::template most_rows<Isa>(SIZE_MAX))
-        block_tile<Isa, Operand, static_cast<int>(Rows)>(from, part, rows, output, output_stride,
-                                                         fetching.of_pass(i));
+      if constexpr (Rows <= Operand::template most_rows<Isa>(SIZE_MAX)) {
+        if (n_passes == 1)
+          block_tile<Isa, Operand, static_cast<int>(Rows)>(from, part, rows, output, output_stride,
+                                                           fetch_soon<Isa>());
+        else
+          block_tile<Isa, Operand, static_cast<int>(Rows)>(from, part, rows, output, output_stride,
+                                                           fetching.of_pass<Isa>(i));
+      }
     };
     switch (n) {
       case 1:
@@ -197,7 +202,7 @@ __attribute__((noinline)) void block_pair(const block_place& a, const block_plac
     typename Isa::vec sums[1][2 * panels_each];
     for (auto& sum : sums[0]) sum = Isa::zero();
     Operand::template tile<Isa, 1, 2 * panels_each>(panels, block, a.n_in, row.first, row.stride,
-                                                    fetch_plan(), sums);
+                                                    fetch_soon<Isa>(), sums);
     Operand::template finish<Isa, 1, 2 * panels_each>(panels, sums);
     for (int p = 0; p < panels_each; ++p) {
       const auto o = static_cast<std::size_t>(p) * lane;
@@ -206,8 +211,8 @@ __attribute__((noinline)) void block_pair(const block_place& a, const block_plac
     }
   } else {
     const input_part all{0, a.n_in, a.n_in};
-    block_tile<Isa, Operand, 1>(a, all, row, output_a, 0, fetch_plan());
-    block_tile<Isa, Operand, 1>(b, all, row, output_b, 0, fetch_plan());
+    block_tile<Isa, Operand, 1>(a, all, row, output_a, 0, fetch_soon<Isa>());
+    block_tile<Isa, Operand, 1>(b, all, row, output_b, 0, fetch_soon<Isa>());
   }
 }
 

@@ -9,20 +9,40 @@
 /// outputs lies in memory and how a tile of it is multiplied. For quantised numbers `Isa` supplies
 /// `bytes` (16 outputs x 4 inputs, unsigned), load_bytes, low_halves and high_halves (each byte's
 /// four bits), set1_ints, to_floats, and dot(sums, bytes, values): each lane plus its four bytes
-/// times the four int8 values, exactly.
+/// times the four int8 values, exactly. For all it says into which cache a tile fetches what it needs soon, and what other passes
+/// will need (soon_into, share_into; 0: not at all).
 namespace ordermoe::model::bodies {
 
-/// How far ahead of its use a line of weights is fetched where it comes from memory.
-constexpr std::ptrdiff_t bytes_ahead = 4096;
+/// Into the cache of this level; 0: not at all.
+template <int Level>
+inline __attribute__((always_inline)) void fetch_into([[maybe_unused]] const std::uint8_t* place) {
+  if constexpr (Level > 0) __builtin_prefetch(place, 0, 4 - Level);
+}
 
-/// Which lines a tile fetches while it multiplies: with those at byte `at` of a panel, those at
-/// distance + at / 2^shift.
-struct fetch_plan {
-  std::ptrdiff_t distance = bytes_ahead;
-  unsigned shift = 0;
+/// Which lines a tile fetches while it multiplies, with those at byte `at` of a panel. Here: what it will soon need itself.
+template <class Isa>
+struct fetch_soon {
+  static constexpr std::ptrdiff_t bytes_ahead = 4096;
+
+  inline __attribute__((always_inline)) std::ptrdiff_t from(std::size_t at) const {
+    return bytes_ahead + static_cast<std::ptrdiff_t>(at);
+  }
+  static inline __attribute__((always_inline)) void fetch(const std::uint8_t* place) {
+    fetch_into<Isa::soon_into>(place);
+  }
+};
+
+/// Likewise, what other passes will need, at distance + at / 2^shift.
+template <class Isa>
+struct fetch_share {
+  std::ptrdiff_t distance;
+  unsigned shift;
 
   inline __attribute__((always_inline)) std::ptrdiff_t from(std::size_t at) const {
     return distance + static_cast<std::ptrdiff_t>(at >> shift);
+  }
+  static inline __attribute__((always_inline)) void fetch(const std::uint8_t* place) {
+    fetch_into<Isa::share_into>(place);
   }
 };
 
@@ -57,10 +77,6 @@ struct panel_places {
     return from.scales + static_cast<std::size_t>(p % in_a_block) * lane * bytes;
   }
 };
-
-inline __attribute__((always_inline)) void fetch(const std::uint8_t* place) {
-  __builtin_prefetch(place, 0, 3);
-}
 
 template <class Isa>
 struct plain_fma {
@@ -136,15 +152,15 @@ struct plain_operand : operand_rules {
   }
 
   /// Rows x (16 * Panels) outputs in registers, added to what the sums have; likewise below.
-  template <class Isa, int Rows, int Panels>
+  template <class Isa, int Rows, int Panels, class Ahead>
   static inline __attribute__((always_inline)) void tile(const panel_places<Panels>& panels,
                                                          std::size_t width, std::size_t n_in,
                                                          const float* rows, std::size_t stride,
-                                                         const fetch_plan& ahead,
+                                                         const Ahead& ahead,
                                                          typename Isa::vec (&sums)[Rows][Panels]) {
     for (std::size_t k = 0; k < n_in; ++k) {
       const std::size_t at = k * width * sizeof(float);
-      for (int p = 0; p < Panels; ++p) fetch(panels.weights(p) + ahead.from(at));
+      for (int p = 0; p < Panels; ++p) Ahead::fetch(panels.weights(p) + ahead.from(at));
       add_products<Isa>(
           rows + k, stride,
           [&](int p) { return Isa::load(reinterpret_cast<const float*>(panels.weights(p) + at)); },
@@ -181,11 +197,11 @@ struct bf16_operand : operand_rules {
 struct paired_operand : bf16_operand {
   using row = float;
 
-  template <class Isa, int Rows, int Panels>
+  template <class Isa, int Rows, int Panels, class Ahead>
   static inline __attribute__((always_inline)) void tile(const panel_places<Panels>& panels,
                                                          std::size_t width, std::size_t n_in,
                                                          const float* rows, std::size_t stride,
-                                                         const fetch_plan& ahead,
+                                                         const Ahead& ahead,
                                                          typename Isa::vec (&sums)[Rows][Panels]) {
     const auto add_even = [&](std::size_t k, std::size_t at) {
       add_products<Isa>(
@@ -194,7 +210,7 @@ struct paired_operand : bf16_operand {
     };
     std::size_t k = 0, at = 0;
     for (; k + 2 <= n_in; k += 2, at += width * pair_bytes) {
-      for (int p = 0; p < Panels; ++p) fetch(panels.weights(p) + ahead.from(at));
+      for (int p = 0; p < Panels; ++p) Ahead::fetch(panels.weights(p) + ahead.from(at));
       add_even(k, at);
       add_products<Isa>(
           rows + k + 1, stride, [&](int p) { return Isa::load_odd(panels.weights(p) + at); },
@@ -209,16 +225,15 @@ struct rounded_operand : bf16_operand {
   using row = std::uint32_t;
   static constexpr bool is_rounded = true;
 
-  template <class Isa, int Rows, int Panels>
+  template <class Isa, int Rows, int Panels, class Ahead>
   static inline __attribute__((always_inline)) void tile(const panel_places<Panels>& panels,
                                                          std::size_t width, std::size_t n_in,
                                                          const std::uint32_t* rows,
-                                                         std::size_t stride,
-                                                         const fetch_plan& ahead,
+                                                         std::size_t stride, const Ahead& ahead,
                                                          typename Isa::vec (&sums)[Rows][Panels]) {
     for (std::size_t j = 0; j < n_pairs(n_in); ++j) {
       const std::size_t at = j * width * pair_bytes;
-      for (int p = 0; p < Panels; ++p) fetch(panels.weights(p) + ahead.from(at));
+      for (int p = 0; p < Panels; ++p) Ahead::fetch(panels.weights(p) + ahead.from(at));
       if constexpr (Isa::rounded_words == 1) {
         typename Isa::bf16_pairs w[Panels];
         for (int p = 0; p < Panels; ++p) w[p] = Isa::load_pairs(panels.weights(p) + at);
@@ -270,12 +285,11 @@ struct int8_operand : operand_rules {
             block.first + bytes_before(block.width, block.n_in) + p * lane * sizeof(float)};
   }
 
-  template <class Isa, int Rows, int Panels>
+  template <class Isa, int Rows, int Panels, class Ahead>
   static inline __attribute__((always_inline)) void tile(const panel_places<Panels>& panels,
                                                          std::size_t width, std::size_t n_in,
                                                          const quantised_group* rows,
-                                                         std::size_t stride,
-                                                         const fetch_plan& ahead,
+                                                         std::size_t stride, const Ahead& ahead,
                                                          typename Isa::vec (&sums)[Rows][Panels]) {
     const std::size_t n_groups = (n_in + group - 1) / group;
     for (std::size_t g = 0; g < n_groups; ++g) {
@@ -289,7 +303,7 @@ struct int8_operand : operand_rules {
         const std::size_t at = j * width * 4;
         typename Isa::bytes w[Panels];
         for (int p = 0; p < Panels; ++p) {
-          fetch(panels.weights(p) + there + at);
+          Ahead::fetch(panels.weights(p) + there + at);
           w[p] = Isa::load_bytes(panels.weights(p) + start + at);
         }
         for (int r = 0; r < Rows; ++r)
@@ -341,12 +355,11 @@ struct int4_operand : operand_rules {
     return {first + p * lane * 4, first + block.width * 16 + p * lane * 2};
   }
 
-  template <class Isa, int Rows, int Panels>
+  template <class Isa, int Rows, int Panels, class Ahead>
   static inline __attribute__((always_inline)) void tile(const panel_places<Panels>& panels,
                                                          std::size_t width, std::size_t n_in,
                                                          const quantised_group* rows,
-                                                         std::size_t stride,
-                                                         const fetch_plan& ahead,
+                                                         std::size_t stride, const Ahead& ahead,
                                                          typename Isa::vec (&sums)[Rows][Panels]) {
     const std::size_t n_groups = (n_in + group - 1) / group;
     for (std::size_t g = 0; g < n_groups; ++g) {
@@ -359,7 +372,7 @@ struct int4_operand : operand_rules {
       each_step<Isa, 4>([&](std::size_t j) {
         const std::size_t at = j * width * 4;
         for (int p = 0; p < Panels; ++p) {
-          fetch(panels.weights(p) + there + at);
+          Ahead::fetch(panels.weights(p) + there + at);
           const auto both = Isa::load_bytes(panels.weights(p) + start + at);
           const auto low = Isa::low_halves(both);
           const auto high = Isa::high_halves(both);
@@ -371,7 +384,7 @@ struct int4_operand : operand_rules {
         }
       });
       for (int p = 0; p < Panels; ++p) {
-        fetch(panels.scales(p, 2) + there);
+        Ahead::fetch(panels.scales(p, 2) + there);
         const auto scale =
             Isa::load_weights(reinterpret_cast<const std::uint16_t*>(panels.scales(p, 2) + start));
         for (int r = 0; r < Rows; ++r)

@@ -11,6 +11,7 @@ const kernel_set& avx2_kernels();
 const kernel_set& avx512_kernels();
 const kernel_set& avx512_vnni_kernels();
 const kernel_set& avx512_bf16_kernels();
+const kernel_set& avx512_zen4_kernels();  ///< Of the same instructions, with other fetching.
 #endif
 
 /// Whether a set's products of rounded rows are those of the portable one, over some thousand

@@ -342,8 +342,12 @@ std::vector<kernel_set const*> sets_of_this_processor() {
   if (__builtin_cpu_supports("avx512vnni") && sets.size() == 3)
     sets.push_back(&avx512_vnni_kernels());
   if (__builtin_cpu_supports("avx512bf16") && sets.size() == 4 &&
-      rounds_as_defined(avx512_bf16_kernels()))
+      rounds_as_defined(avx512_bf16_kernels())) {
     sets.push_back(&avx512_bf16_kernels());
+    // The last one is the one that is taken.
+    const bool is_zen4 = __builtin_cpu_is("amdfam19h") != 0;
+    sets.insert(is_zen4 ? sets.end() : sets.end() - 1, &avx512_zen4_kernels());
+  }
 #endif
   return sets;
 }

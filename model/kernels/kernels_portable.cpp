@@ -24,6 +24,7 @@ struct portable {
   struct flushing {};
   static constexpr std::size_t most_rows = 2, most_bf16_rows = 2, few_rows = 2;
   static constexpr bool many_registers = false;
+  static constexpr int soon_into = 1, share_into = 1;
   static constexpr bool pairs = false;
   static constexpr std::size_t rounded_words = 2;
   template <int Rows>
