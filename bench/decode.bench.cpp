@@ -44,7 +44,7 @@ std::size_t prompt_tokens = marked_prompt;
 constexpr std::size_t local_new_tokens = 32;
 constexpr std::size_t short_context = 16;
 constexpr std::size_t long_context = 1000;
-constexpr std::size_t steps_a_round = 6;
+constexpr std::size_t steps_a_round = 16;
 /// Marks hold for a core that reads as much.
 constexpr double marked_gb_per_s = 35;
 

@@ -160,6 +160,8 @@ const tensor_view* matrix_source::bring_in() {
       const std::size_t n = std::min(piece_bytes, all.view.bytes.size() - first);
       const auto bytes = all.view.bytes.subspan(first, n);
       if (!piece(first, n, [&] { return all_finite(all.view.type, bytes); })) return &all.view;
+      // Few of its rows are read: they come in again, from the system's cache, when they are.
+      finish_reading(all.view, first, n);
     }
     return nullptr;
   }
