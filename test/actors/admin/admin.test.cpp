@@ -112,10 +112,11 @@ BOOST_AUTO_TEST_CASE(a_node_that_was_away_is_named_and_nothing_changes) {
 BOOST_AUTO_TEST_CASE(requests_that_take_longer_than_the_drain_end_by_name) {
   steered cluster("exact", test::world::roomy);
   const auto user = cluster.client(1, "bob");
-  asked_requests asked(*user);
-  for (std::uint32_t i = 0; i < 40; ++i) asked.ask(request_of(i, 55));
-  BOOST_REQUIRE(eventually([&] { return asked.any_token(); }));
   cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
+  asked_requests asked(*user);
+  // More than are answered while the change is prepared.
+  for (std::uint32_t i = 0; i < 200; ++i) asked.ask(request_of(i, 55));
+  BOOST_REQUIRE(eventually([&] { return asked.any_token(); }));
   cluster.order(0, "plan.apply", {{"drain_s", 0}});
   asked.await_all();
   BOOST_TEST(asked.n_failed() > 0u);
