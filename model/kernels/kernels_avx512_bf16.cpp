@@ -40,9 +40,9 @@ struct avx512_bf16 : avx512_vnni {
 };
 
 /// The same instructions for a Zen 4, which reads ahead better by itself: one row of an expert of Mixtral's width in int4 takes
-/// 3.2 ms there where it takes 4.3 with what it will soon need fetched (4 rows in bf16 11.4 and 13.5). And what passes fetch for
+/// 3.2 ms there where it takes 4.3 with what it will soon need fetched (4 rows in bf16, rounded, 11.4 and 13.6). And what passes fetch for
 /// others goes no nearer than the second cache, since the misses of the nearest wait behind it: of 8 rows reading and multiplying
-/// took the sum of their times before, 27 ms of an expert in bf16, and 15 in this way.
+/// took the sum of their times before, 27 ms of an expert in bf16 by rounded rows, and 15 in this way.
 struct avx512_zen4 : avx512_bf16 {
   static constexpr int soon_into = 0, share_into = 2;
 };
