@@ -1,6 +1,6 @@
 // How full batches are where many requests are answered at once.
 //
-// bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--apart MS] [--sampled]:
+// bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--apart MS] [--sampled] [--device DEVICE]:
 // local mode on one server that holds everything. For each number of requests at once, so many of 16 random prompt tokens are
 // given at the same time, or MS milliseconds after each other, and answered with so many tokens each, greedily or drawn at temperature 1; printed are tokens/s from when they are given to the last
 // one's end, batches a token and rows of a batch. Medians and quartiles over the rounds; the first round warms up. MODEL needs a profile.json.
@@ -94,6 +94,9 @@ arguments read_arguments(int argc, char** argv) {
       given.rounds = count();
     } else if (word == "--at-once") {
       while (i + 1 < argc && number(argv[i + 1])) given.at_once.push_back(*number(argv[++i]));
+    } else if (word == "--device" && !next.empty()) {
+      given.loading.device = next;
+      ++i;
     } else if (word == "--sampled") {
       given.sampled = true;
     } else if (given.folder.empty() && !word.starts_with('-')) {

@@ -2,7 +2,7 @@
 // actors.
 //
 // bench_decode --model DIR [--experts PRECISION...] [--dense PRECISION...] [--kv fp32|bf16]
-// [--threads N] [--prompt N] [--rounds N] [--own-time] [--json]: for each precision of the experts with the
+// [--threads N] [--prompt N] [--rounds N] [--own-time] [--device DEVICE] [--json]: for each precision of the experts with the
 // dense precision of the same place in the list (the last one goes on). Every round measures, one
 // after the other, the pieces of the single-process reference (tokens decoded behind a short
 // prompt, a prompt of 128 tokens or --prompt, of all but whose last row the last layer computes keys and values
@@ -359,11 +359,13 @@ nlohmann::ordered_json with_mark(const spread& s, double mark) {
 }
 
 int usage(std::string_view what) {
-  fmt::print(stderr,
-             "bench_decode --model DIR [--experts stored|bf16|int8|int4...] [--dense ...] "
-             "[--kv fp32|bf16] [--threads N] [--prompt N] [--rounds N] [--own-time] [--json]; "
-             "found '{}'\n",
-             what);
+  fmt::print(
+      stderr,
+      "bench_decode --model DIR [--experts stored|bf16|int8|int4...] [--dense ...] "
+      "[--kv fp32|bf16] [--threads N] [--prompt N] [--rounds N] [--own-time] [--device DEVICE] "
+      "[--json]; "
+      "found '{}'\n",
+      what);
   return 2;
 }
 
@@ -371,6 +373,7 @@ struct arguments {
   std::string folder;
   std::vector<precision> experts, dense;
   kv_precision kv = kv_precision::fp32;
+  std::string device = "cpu";
   std::size_t rounds = 9, n_threads = 1;
   bool json = false;
 
@@ -388,6 +391,8 @@ std::optional<std::string> read_arguments(int argc, char** argv, arguments& give
       own_time = true;
     } else if (flag == "--model" && more) {
       given.folder = argv[++i];
+    } else if (flag == "--device" && more) {
+      given.device = argv[++i];
     } else if (flag == "--rounds" && more) {
       given.rounds = static_cast<std::size_t>(std::max(3, std::atoi(argv[++i])));
     } else if (flag == "--prompt" && more) {
@@ -502,6 +507,7 @@ result<measurement> measure_precisions(const arguments& given, std::size_t i, co
   made.options.expert_precision = given.experts[i];
   made.options.dense_precision = given.dense[std::min(i, given.dense.size() - 1)];
   made.options.kv = given.kv;
+  made.options.device = given.device;
   const auto loaded = transformer::load(given.folder, made.options);
   if (!loaded) return loaded.error();
   const auto& config = (*loaded)->config();
@@ -547,20 +553,18 @@ int main(int argc, char** argv) {
     if (!profile) return fail(profile.error());
     experts_profile = std::move(*profile);
   }
-  nlohmann::ordered_json report{{"model", given.folder},
-                                {"threads", given.n_threads},
-                                {"kernels", kernels().name},
-                                {"rounds", given.rounds},
-                                {"clock", own_time ? "thread" : "wall"},
-                                {"kv", given.kv_name()},
-                                {"read", how.name}};
+  nlohmann::ordered_json report{
+      {"model", given.folder},     {"threads", given.n_threads},
+      {"kernels", kernels().name}, {"device", given.device},
+      {"rounds", given.rounds},    {"clock", own_time ? "thread" : "wall"},
+      {"kv", given.kv_name()},     {"read", how.name}};
   auto results = nlohmann::ordered_json::array();
   if (!given.json)
     fmt::print(
         "{}: kernels {}, KV {}, threads {}, {} time, plain read on one core by {}; medians of {} "
         "rounds\n",
-        given.folder, kernels().name, given.kv_name(), given.n_threads,
-        own_time ? "the thread's" : "wall", how.name, given.rounds);
+        given.folder, given.device == "cpu" ? kernels().name : given.device, given.kv_name(),
+        given.n_threads, own_time ? "the thread's" : "wall", how.name, given.rounds);
   for (std::size_t i = 0; i < given.experts.size(); ++i) {
     const auto measured = measure_precisions(given, i, memory, how, experts_profile);
     if (!measured) return fail(measured.error());

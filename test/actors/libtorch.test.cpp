@@ -5,6 +5,7 @@
 #include "model/sampling.hpp"
 #include "model/torch_module.hpp"
 #include "test/actors/fixture.hpp"
+#include "test/support/devices.hpp"
 
 namespace ordermoe {
 
@@ -12,7 +13,7 @@ namespace {
 
 using model::transformer;
 
-std::shared_ptr<const transformer> of_family(model::family kind, const char* device) {
+std::shared_ptr<const transformer> of_family(model::family kind, const std::string& device) {
   return test::random_model(kind, {.device = device});
 }
 
@@ -49,7 +50,7 @@ BOOST_AUTO_TEST_CASE(servers_on_a_libtorch_device_answer_as_those_on_the_kernels
        {model::family::mixtral, model::family::qwen2_moe, model::family::switch_transformers})
     for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local})
       BOOST_TEST_CONTEXT(model::to_string(kind) << ", " << to_string(mode)) {
-        const auto own = of_family(kind, "cpu"), torch = of_family(kind, "libtorch:cpu");
+        const auto own = of_family(kind, "cpu"), torch = of_family(kind, test::libtorch_device());
         const auto expected = serve(own, mode), found = serve(torch, mode);
         BOOST_REQUIRE_EQUAL(found.size(), expected.size());
         double largest = 0, size = 0;
@@ -87,8 +88,8 @@ BOOST_AUTO_TEST_CASE(twenty_prompts_are_served_on_libtorch_within_the_stated_tol
     BOOST_TEST_CONTEXT((stated.kv == model::kv_precision::fp32 ? "fp32" : "bf16")) {
       const std::string folder = ORDERMOE_DATA "/models/lineage";
       const auto own = *model::transformer::load(folder, {.kv = stated.kv}),
-                 torch =
-                     *model::transformer::load(folder, {.device = "libtorch:cpu", .kv = stated.kv});
+                 torch = *model::transformer::load(
+                     folder, {.device = test::libtorch_device(), .kv = stated.kv});
       constexpr std::uint32_t n_prompts = 20, n_tokens = 24;
       auto world = test::bundled_world("lineage", "exact", n_prompts, n_tokens, 0.0);
       world.setup.model = torch;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "test/actors/fixture.hpp"
+#include "test/support/devices.hpp"
 #include "trace/verify.hpp"
 
 /// Servers of one process that compute on different devices.
@@ -18,9 +19,10 @@ constexpr auto kind = model::family::mixtral;
 test::world mixed_world() {
   test::world world("exact", 0, 1, 5, test::random_model(kind));
   auto& setup = world.setup;
-  setup.on_devices["libtorch:cpu"] = test::random_model(kind, {.device = "libtorch:cpu"});
+  const auto device = test::libtorch_device();
+  setup.on_devices[device] = test::random_model(kind, {.device = device});
   for (std::size_t m = 1; m < setup.servers.size(); m += 2)
-    setup.servers.servers[m].device = "libtorch:cpu";
+    setup.servers.servers[m].device = device;
   world.add_requests(4, 12, 0.0);
   return world;
 }
@@ -72,17 +74,17 @@ BOOST_AUTO_TEST_CASE(a_trace_of_several_kinds_says_so_and_one_of_one_kind_does_n
   BOOST_TEST(trace::summary_text(said).find("devices ") != std::string::npos);
   BOOST_TEST(trace::summary_json(said).find("\"mixed_devices\"") != std::string::npos);
   auto alike = mixed_world();
-  for (auto& server : alike.setup.servers.servers) server.device = "libtorch:cpu";
+  for (auto& server : alike.setup.servers.servers) server.device = test::libtorch_device();
   BOOST_TEST(traced(alike).mixed_devices == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_server_on_a_device_without_a_model_there_is_refused_by_name) {
   auto world = mixed_world();
-  world.setup.servers.servers[3].device = "libtorch:cuda:0";
+  world.setup.servers.servers[3].device = "libtorch:cuda:7";
   const auto outcome = actors::run_requests(world.setup);
   BOOST_REQUIRE(!outcome.has_value());
   BOOST_TEST((outcome.error().code == errc::mismatch));
-  for (const char* part : {"server 3", "libtorch:cuda:0", "no model was loaded"})
+  for (const char* part : {"server 3", "libtorch:cuda:7", "no model was loaded"})
     BOOST_TEST(outcome.error().message.find(part) != std::string::npos, outcome.error().message);
 }
 

@@ -3,6 +3,7 @@
 #include "model/forward.hpp"
 #include "model/reference.hpp"
 #include "test/model/fixture.hpp"
+#include "test/support/devices.hpp"
 
 // A row's result has the same bits whatever shares its batch: the ground that exactness across
 // servers stands on.
@@ -15,7 +16,8 @@ using fixture::same_bits;
 using ordermoe::expert_id;
 using ordermoe::layer_id;
 
-const om::load_options both_paths[] = {{.device = "cpu"}, {.device = "libtorch:cpu"}};
+const om::load_options both_paths[] = {{.device = "cpu"},
+                                       {.device = ordermoe::test::libtorch_device()}};
 
 /// 64 sequences with `context` rows each in their caches at layer 0.
 std::vector<om::kv_cache> filled_caches(const om::model_config& config, std::size_t n,

@@ -8,6 +8,7 @@
 #include "model/reference.hpp"
 #include "model/sampling.hpp"
 #include "test/model/fixture.hpp"
+#include "test/support/devices.hpp"
 
 // Switch Transformers: an encoder and a decoder whose rows run in the same pieces as a decoder's,
 // and experts that take so many rows of a sequence. And the blocks without experts that a layer may
@@ -177,7 +178,7 @@ bool same_caches(const sequence& a, const sequence& b) {
 BOOST_AUTO_TEST_SUITE(encoder_decoder)
 
 BOOST_AUTO_TEST_CASE(rows_have_the_same_bits_alone_and_beside_rows_of_other_sequences) {
-  for (const char* device : {"cpu", "libtorch:cpu"}) {
+  for (const auto& device : ordermoe::test::both_devices()) {
     const auto model = random_switch({.device = device});
     const auto& config = model->config();
     const auto fresh = [&] {

@@ -8,6 +8,7 @@
 #include "model/forward.hpp"
 #include "model/reference.hpp"
 #include "test/model/fixture.hpp"
+#include "test/support/devices.hpp"
 
 // What sets the families apart: their config.json, their tensors, their gates and shared experts.
 
@@ -325,7 +326,8 @@ BOOST_AUTO_TEST_CASE(families_without_a_shared_expert_leave_the_hidden_state_to_
 
 BOOST_AUTO_TEST_CASE(every_piece_gives_a_row_the_same_bits_alone_and_in_batches) {
   for (const auto kind : all_families)
-    for (const char* device : {"cpu", "libtorch:cpu"}) BOOST_TEST_CONTEXT(om::to_string(kind)) {
+    for (const auto& device : ordermoe::test::both_devices())
+      BOOST_TEST_CONTEXT(om::to_string(kind)) {
         const auto model = model_of(kind, {.device = device});
         const auto& config = model->config();
         const std::size_t width = config.hidden_size, n_experts = config.n_experts;

@@ -5,6 +5,7 @@
 
 #include "config/files.hpp"
 #include "model/reference.hpp"
+#include "test/support/devices.hpp"
 
 // The fixtures are made by scripts/make_golden.py and scripts/golden/ in float64 with numpy, from
 // the same bf16 weights. fp32 sums over up to 40 terms in 3 layers stay within about 1e-5 of it at
@@ -105,7 +106,7 @@ BOOST_AUTO_TEST_SUITE(golden)
 
 BOOST_AUTO_TEST_CASE(logits_of_every_family_agree_with_the_independent_implementation) {
   for (const std::string name : family_fixtures)
-    for (const char* device : {"cpu", "libtorch:cpu"}) BOOST_TEST_CONTEXT(name)
+    for (const auto& device : ordermoe::test::both_devices()) BOOST_TEST_CONTEXT(name)
   BOOST_TEST(largest_difference(fixture_of(name, {.device = device})) <= 1e-4);
 }
 
@@ -128,7 +129,7 @@ BOOST_AUTO_TEST_CASE(logits_agree_with_the_independent_implementation) {
 }
 
 BOOST_AUTO_TEST_CASE(the_libtorch_path_agrees_with_the_independent_implementation) {
-  const auto model = model_of({.device = "libtorch:cpu"});
+  const auto model = model_of({.device = ordermoe::test::libtorch_device()});
   for (const auto& sequence : sequences()) BOOST_TEST(largest_difference(*model, sequence) <= 1e-4);
 }
 

@@ -10,6 +10,7 @@
 #include "model/reference.hpp"
 #include "model/transformer.hpp"
 #include "test/model/fixture.hpp"
+#include "test/support/devices.hpp"
 
 // From the files to the weights that are computed with: parts of a model, their memory, their bits.
 
@@ -306,7 +307,7 @@ BOOST_AUTO_TEST_CASE(experts_that_are_read_later_go_to_the_device_that_the_other
   const std::string folder = ORDERMOE_TEST_DATA "/mixtral-tiny";
   const auto on_device = [&](bool with_experts) {
     om::load_options options;
-    options.device = "libtorch:cpu";
+    options.device = ordermoe::test::libtorch_device();
     if (!with_experts) options.hosts = [](layer_id, expert_id) { return false; };
     return fixture::need(om::transformer::load(folder, options));
   };
