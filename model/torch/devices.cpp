@@ -27,7 +27,8 @@ std::int64_t tile_sizes::of(const std::string& key, const row_function& run, std
 namespace {
 
 std::string shape_of(const at::Tensor& matrix) {
-  return fmt::format("{}x{}", matrix.size(0), matrix.size(1));
+  return fmt::format("{}x{}{}", matrix.size(0), matrix.size(1),
+                     matrix.scalar_type() == at::kBFloat16 ? " in bf16" : "");
 }
 
 const torch_matrix& of_torch(const std::shared_ptr<const device_matrix>& matrix) {
@@ -121,7 +122,7 @@ class torch_feed_forward final : public device_feed_forward {
 
 class torch_device final : public compute_device {
  public:
-  explicit torch_device(at::Device device) : device_(device) {}
+  explicit torch_device(at::Device device) : device_(device), splits_(has_split_products(device)) {}
 
   result<std::shared_ptr<const device_matrix>> keep(std::size_t n_out, std::size_t n_in,
                                                     const row_writer& rows) const override {
@@ -133,8 +134,9 @@ class torch_device final : public compute_device {
         const std::size_t n = std::min(rows_at_once, n_out - first);
         rows(first, n, numbers.subspan(first * n_in, n * n_in));
       }
-      return std::shared_ptr<const device_matrix>(
-          std::make_shared<torch_matrix>(plain.to(device_), tiles_));
+      auto there = plain.to(device_);
+      return std::shared_ptr<const device_matrix>(std::make_shared<torch_matrix>(
+          splits_ ? kept_for_split_products(std::move(there)) : std::move(there), tiles_));
     } catch (const c10::Error& problem) {
       return no_room(problem);
     }
@@ -164,6 +166,7 @@ class torch_device final : public compute_device {
   }
 
   at::Device device_;
+  bool splits_;
   tile_sizes tiles_;
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "model/compute_device.hpp"
+#include "model/torch/split_products_torch.hpp"
 #include "model/torch/tiles_torch.hpp"
 
 namespace ordermoe::model {
@@ -43,13 +44,13 @@ class torch_matrix final : public device_matrix {
 
   const at::Tensor& content() const { return content_; }
   /// The product of rows of one tile.
-  at::Tensor of_tile(const at::Tensor& rows) const { return at::linear(rows, content_); }
+  at::Tensor of_tile(const at::Tensor& rows) const { return product(rows, content_); }
   /// Of any number of rows on the device.
   at::Tensor of_rows(const at::Tensor& rows) const;
   std::int64_t tile() const { return tile_; }
 
  private:
-  at::Tensor content_;  ///< [n_out, n_in] fp32
+  at::Tensor content_;  ///< [n_out, n_in] fp32, or bf16 for split products.
   std::int64_t tile_ = 1;
 };
 

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <numeric>
 
 #include "model/forward.hpp"
@@ -81,6 +82,54 @@ BOOST_AUTO_TEST_CASE(attention_gives_a_row_the_same_bits_alone_and_in_batches_of
         BOOST_REQUIRE(
             same_bits(written[i].data(), caches[i].row(position(i)).data(), config.kv_row_size()));
     }
+  }
+}
+
+// Matrices of a million numbers are what a device's matrix units are used for.
+BOOST_AUTO_TEST_CASE(wide_layers_of_a_device_agree_with_the_kernels_and_keep_bits_in_batches) {
+  auto options = fixture::small_model(om::family::mixtral);
+  auto& shape = options.shape;
+  shape.n_layers = 1;
+  shape.n_experts = 2;
+  shape.hidden_size = shape.intermediate_size = 1024;
+  shape.n_heads = shape.n_kv_heads = 16;
+  shape.head_dim = 64;
+  const fixture::scratch_folder place;
+  const auto folder = place.path() / "wide";
+  fixture::need(om::write_random_model(folder, options));
+  constexpr std::size_t most = 70, context = 40, width = 1024;
+  const auto rows = numbers(most * width, 5);
+  // Attention's update and the expert's output of n rows from `first` on, each at a position of its own.
+  const auto pass = [&](const om::transformer& model, std::size_t first, std::size_t n) {
+    auto caches = filled_caches(model.config(), first + n, context);
+    std::vector<om::attention_row> batch;
+    for (std::size_t i = first; i < first + n; ++i) batch.push_back({&caches[i], i % context});
+    std::vector<float> hidden(&rows[first * width], &rows[first * width] + n * width);
+    std::vector<float> output(n * width), normed(n * width), scores(n * shape.n_experts);
+    model.attend(layer_id{0u}, batch, hidden);
+    model.route(layer_id{0u}, hidden, normed, scores);
+    model.run_expert(layer_id{0u}, expert_id{1u}, normed, output);
+    hidden.insert(hidden.end(), output.begin(), output.end());
+    return hidden;
+  };
+  const auto device = ordermoe::test::libtorch_device();
+  const auto model = fixture::need(om::transformer::load(folder, {.device = device}));
+  const auto kernels = fixture::need(om::transformer::load(folder));
+  const auto all = pass(*model, 0, most), expected = pass(*kernels, 0, most);
+  double largest = 0, size = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(all[i]) - expected[i]));
+    size = std::max(size, std::abs(static_cast<double>(expected[i])));
+  }
+  BOOST_TEST_MESSAGE(device << ": largest difference " << largest << " of numbers up to " << size
+                            << ", " << model->resident_bytes() << " bytes, the kernels' "
+                            << kernels->resident_bytes());
+  BOOST_TEST(largest < 2e-6 * size);
+  for (const auto& [first, n] :
+       {std::pair<std::size_t, std::size_t>{0, 1}, {1, 1}, {0, 7}, {0, 64}, {0, 65}}) {
+    const auto part = pass(*model, first, n);
+    BOOST_TEST(same_bits(&all[first * width], part.data(), n * width));
+    BOOST_TEST(same_bits(&all[(most + first) * width], &part[n * width], n * width));
   }
 }
 

@@ -1,6 +1,7 @@
 #include <boost/test/unit_test.hpp>
 #include <vector>
 
+#include "model/torch/split_products_torch.hpp"
 #include "model/torch/tiles_torch.hpp"
 #include "model/torch/transfers_torch.hpp"
 
@@ -54,6 +55,46 @@ BOOST_AUTO_TEST_CASE(rows_of_this_librarys_products_keep_their_bits_in_the_tile_
     for (std::int64_t by = 0; by < tile; ++by)
       BOOST_TEST(run(rows.roll(by, 0)).equal(expected.roll(by, 0)));
   }
+}
+
+BOOST_AUTO_TEST_CASE(three_rows_in_bf16_are_a_row_in_fp32_exactly) {
+  const auto rows = at::mul(at::sin(rows_from(5, 37)),
+                            at::exp2(at::arange(-60, 125, at::kFloat).reshape({5, 37})));
+  const auto parts = split_in_three(rows);
+  BOOST_REQUIRE(parts.scalar_type() == at::kBFloat16);
+  BOOST_REQUIRE(parts.sizes() == at::IntArrayRef({15, 37}));
+  const auto part = [&](std::int64_t i) { return parts.narrow(0, 5 * i, 5).to(at::kFloat); };
+  BOOST_TEST(at::add(at::add(part(0), part(1)), part(2)).equal(rows));
+  for (const auto i : {0, 1}) BOOST_TEST(part(i).abs().max().item<float>() > 0);  // None is idle.
+}
+
+BOOST_AUTO_TEST_CASE(a_split_product_is_as_exact_as_one_in_fp32) {
+  const auto rows = at::cos(rows_from(8, 300));
+  const auto weights = at::sin(rows_from(64, 300)).to(at::kBFloat16);
+  const auto exact = at::linear(rows.to(at::kDouble), weights.to(at::kDouble));
+  /// Of the largest result.
+  const auto off = [&](const at::Tensor& found) {
+    return at::sub(found.to(at::kDouble), exact).abs().max().item<double>() /
+           exact.abs().max().item<double>();
+  };
+  const auto split = off(product(rows, weights)),
+             plain = off(product(rows, weights.to(at::kFloat)));
+  BOOST_TEST_MESSAGE("off by " << split << ", in fp32 by " << plain);
+  constexpr double bound = 1e-6;
+  BOOST_TEST(split < bound);
+  BOOST_TEST(plain < bound);
+  // What rounding rows to bf16 would cost.
+  BOOST_TEST(off(product(rows.to(at::kBFloat16).to(at::kFloat), weights)) > 100 * bound);
+}
+
+BOOST_AUTO_TEST_CASE(weights_are_kept_in_bf16_where_that_loses_nothing) {
+  const auto fit = at::sin(rows_from(1024, 1024)).to(at::kBFloat16).to(at::kFloat);
+  BOOST_TEST(kept_for_split_products(fit).nbytes() * 2 == fit.nbytes());
+  const auto finer = at::add(fit, 1e-6f);
+  BOOST_TEST(kept_for_split_products(finer).equal(finer));
+  const auto small = fit.narrow(0, 0, 64);
+  BOOST_TEST(kept_for_split_products(small).nbytes() == small.nbytes());
+  BOOST_TEST(!has_split_products(at::Device(at::kCPU)));
 }
 
 BOOST_AUTO_TEST_CASE(rows_cross_filled_up_with_zeros_and_come_back_without) {
