@@ -131,6 +131,10 @@ cosines router_cosines(const std::vector<Tensor>& logits, bool centred) {
   return found;
 }
 
+void look_whether_to(const std::function<bool()>& stop) {
+  if (stop && stop()) throw measuring_stopped();
+}
+
 }  // namespace
 
 void round_to_bf16(decoder& model) {
@@ -139,6 +143,7 @@ void round_to_bf16(decoder& model) {
 }
 
 double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
+                  const std::function<bool()>& should_stop,
                   const routing_override& override_routing) {
   torch::NoGradGuard no_gradients;
   double total = 0;
@@ -158,6 +163,7 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
   };
   constexpr std::int64_t rows_at_once = 16;
   for (std::int64_t at = 0; at + 1 < n;) {
+    look_whether_to(should_stop);
     const auto full = std::min((n - at) / window, rows_at_once);
     if (full > 0) {
       score(all.narrow(0, at, full * window).view({full, window}));
@@ -171,7 +177,7 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
 }
 
 double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::uint64_t seed,
-                              std::size_t n_problems) {
+                              std::size_t n_problems, const std::function<bool()>& should_stop) {
   torch::NoGradGuard no_gradients;
   constexpr std::size_t longest = 96, at_once = 64;
   random_stream random(seed, 1);
@@ -190,6 +196,7 @@ double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::
     }
     for (std::size_t step = 0; step < longest && std::count(done.begin(), done.end(), false) > 0;
          ++step) {
+      look_whether_to(should_stop);
       std::size_t width = 0;
       std::vector<std::size_t> open;
       for (std::size_t i = 0; i < n; ++i)
@@ -224,22 +231,23 @@ double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::
 }
 
 model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
-                      const piece_encoder* pieces, std::uint64_t seed, bool siblings) {
+                      const piece_encoder* pieces, std::uint64_t seed, bool siblings,
+                      const std::function<bool()>& should_stop) {
   model_figures figures;
   figures.n_tokens = held_out.size();
-  figures.perplexity = perplexity(model, held_out);
+  figures.perplexity = perplexity(model, held_out, should_stop);
   if (model.shape().n_experts > 1) {
     figures.n_draws = 8;
     const auto gates = model.shape().gates;
     std::vector<double> stood_in, dropped, routed, siblings_only;
     for (std::uint64_t draw = 0; draw < figures.n_draws; ++draw) {
       const auto drawn = draw_outage(model, seed, draw);
-      stood_in.push_back(perplexity(model, held_out, substitute(drawn)));
-      dropped.push_back(perplexity(model, held_out, drop(drawn, gates)));
-      routed.push_back(perplexity(model, held_out, restrict_router(drawn, gates)));
+      stood_in.push_back(perplexity(model, held_out, should_stop, substitute(drawn)));
+      dropped.push_back(perplexity(model, held_out, should_stop, drop(drawn, gates)));
+      routed.push_back(perplexity(model, held_out, should_stop, restrict_router(drawn, gates)));
       if (siblings) {
         const auto pairs = draw_siblings(model, seed, draw);
-        siblings_only.push_back(perplexity(model, held_out, substitute(pairs)));
+        siblings_only.push_back(perplexity(model, held_out, should_stop, substitute(pairs)));
       }
     }
     const auto summary = [](const std::vector<double>& values, double& mean, double& lowest,
@@ -281,7 +289,8 @@ model_figures measure(decoder& model, const std::vector<std::int32_t>& held_out,
   }
   if (pieces) {
     figures.n_problems = 256;
-    figures.exact_match = arithmetic_exact_match(model, *pieces, seed, figures.n_problems);
+    figures.exact_match =
+        arithmetic_exact_match(model, *pieces, seed, figures.n_problems, should_stop);
   }
   return figures;
 }

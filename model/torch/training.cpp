@@ -197,10 +197,10 @@ class training_run {
   result<void> score(decoder& model, train_report& report) {
     const bool synthetic = options_.text.empty();
     const auto held_out = job_.source.held_out(synthetic ? 16384 : 8192);
-    report.held_out_perplexity = perplexity(model, held_out);
+    report.held_out_perplexity = perplexity(model, held_out, options_.should_stop);
     if (!options_.measure) return {};
     report.figures = measure(model, held_out, synthetic ? &job_.pieces : nullptr, options_.seed,
-                             options_.recipe == "lineage");
+                             options_.recipe == "lineage", options_.should_stop);
     if (options_.dense_state.empty()) return {};
     auto dense_options = options_;
     dense_options.recipe = "dense";
@@ -212,7 +212,7 @@ class training_run {
     if (auto loaded = load_checkpoint(options_.dense_state, dense, unused, reached, print); !loaded)
       return loaded;
     round_to_bf16(dense);
-    report.figures->dense_perplexity = perplexity(dense, held_out);
+    report.figures->dense_perplexity = perplexity(dense, held_out, options_.should_stop);
     return {};
   }
 
@@ -235,6 +235,10 @@ class torch_backend final : public training_backend {
       // Training needs no more than TF32's ten bits of a product's factors.
       at::globalContext().setAllowTF32CuBLAS(true);
       return training_run(job).run();
+    } catch (const measuring_stopped&) {
+      return error{
+          errc::interrupted,
+          "stopped while the trained model was measured; the same command goes on from there"};
     } catch (const c10::Error& problem) {
       return error{errc::failed, fmt::format("LibTorch refused while training: {}",
                                              problem.what_without_backtrace())};

@@ -95,7 +95,7 @@ struct train_options {
       const std::filesystem::path& out, const std::filesystem::path& folder,
       const std::vector<std::vector<std::int32_t>>& left_out)>
       finish;
-  /// Asked once a step; true: save, leave with errc::interrupted.
+  /// Asked once a step, and every few rows while the trained model is measured; true: save, leave with errc::interrupted.
   std::function<bool()> should_stop;
   std::function<void(const train_progress&)> on_progress;  ///< Called every few steps.
 };

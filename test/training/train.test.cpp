@@ -212,6 +212,25 @@ BOOST_AUTO_TEST_CASE(an_interrupted_run_ends_in_the_same_weights) {
               bytes_of(here.path / "pieces" / "model.safetensors")));
 }
 
+BOOST_AUTO_TEST_CASE(a_trained_model_that_is_measured_can_be_stopped_too) {
+  const folder here;
+  auto options = tiny(here.path);
+  // No stage is at work any more, and none is asked for again.
+  const auto trained = [&] {
+    const auto state = model::training_state_of(options.out);
+    return fs::exists(state / "outages.safetensors");
+  };
+  options.should_stop = trained;
+  const auto report = training::train(options);
+  BOOST_TEST_REQUIRE(!report.has_value());
+  BOOST_TEST((report.error().code == errc::interrupted));
+  BOOST_TEST(report.error().message.find("measured") != std::string::npos, report.error().message);
+  BOOST_TEST(trained());
+  BOOST_TEST(!fs::exists(options.out));
+  options.should_stop = nullptr;
+  BOOST_TEST(training::train(options).has_value());
+}
+
 BOOST_AUTO_TEST_CASE(a_half_trained_model_is_refused_with_the_command_that_goes_on) {
   const folder here;
   auto options = tiny(here.path);
