@@ -41,7 +41,7 @@ class scratch_buffer {
   std::vector<float> numbers_;
 };
 
-/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain fp32 on another device.
+/// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain on another device.
 class projection {
  public:
   projection() = default;

@@ -423,7 +423,7 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   if (plan->plan.precision_at(*place) != precision::stored) kept = plan->plan.precision_at(*place);
   if (auto there = check_part(*content, *plan, *place, file.state); !there) return there.error();
   const auto sizes = model::sizes_of(*shape);
-  // LibTorch's devices hold everything in fp32.
+  // LibTorch's devices hold everything in fp32 at most.
   const bool kernels = outlook.device == kernels_device;
   const auto found =
       std::ranges::find(sizes.storages, kernels ? kept_as(kept) : model::weight_storage::fp32,
