@@ -104,6 +104,24 @@ BOOST_AUTO_TEST_CASE(with_room_for_few_labels_the_optimum_is_between_bound_and_w
   BOOST_TEST(inexact > 0u);
 }
 
+BOOST_AUTO_TEST_CASE(with_room_for_two_labels_the_bound_is_within_a_tenth_of_the_optimum) {
+  std::size_t inexact = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      random_stream random(seed, 1);
+      auto problem = drawn_problem(random);
+      problem.max_labels = 2;
+      const auto expected = enumerated(problem);
+      if (!expected) continue;
+      const auto found = best_layered_path(problem);
+      BOOST_REQUIRE(found.has_value());
+      BOOST_TEST(found->bound_ns >= 0.9 * *expected);
+      inexact += !found->is_exact;
+    }
+  }
+  BOOST_TEST(inexact > 0u);
+}
+
 BOOST_AUTO_TEST_CASE(more_budget_never_makes_it_worse) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     random_stream random(seed, 1);

@@ -101,6 +101,7 @@ BOOST_AUTO_TEST_CASE(the_optimum_is_that_of_every_placement_by_the_planners_own_
         BOOST_TEST(found->ended_by == "optimum");
         BOOST_TEST(std::abs(found->ns / expected - 1) < 1e-6);
         BOOST_TEST(found->bound_ns <= found->ns);
+        BOOST_TEST(found->bound_ns >= expected * (1 - 2e-6));
         BOOST_TEST(found->relaxed_ns <= found->ns * (1 + 1e-6));
         BOOST_TEST(found->columns == count_columns(model, paths));
         gaps += found->relaxed_ns < found->ns * 0.999;
