@@ -47,7 +47,7 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 }
 
 /// Prices are sought on some texts, and what was found on them is a start for the others.
-constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{3, 0.25};
+constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{4, 0.25};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
 constexpr std::size_t steps_of_judged =
     static_cast<std::size_t>(judged_limits.most_trials) + std::size(dearer_prices);
@@ -101,17 +101,17 @@ struct candidate {
   const actors::service_options* with_plan = nullptr;
   tuning about;
   bool is_core = false;
-  bool is_within = false;  ///< Its core alone keeps the budget.
 };
 
-/// With a core of what `static-pruning` keeps within the budget, or of more, every price about keeps it: what is outside has its
-/// substitutes in the core then, as with pruning.
+/// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured. No price is taken
+/// for granted there: at one so low that every slot is served where it is fastest, a core lost two to three times the budget of pruning.
 candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
                        const budget_trial& budget) {
   const auto n_outside = variant.cut.value_or(0);
   const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
-  return {&with_plan, is_within ? next_to_any_loss(budget.cut_damage) : budget.rough, n_outside > 0,
-          is_within};
+  auto about = budget.rough;
+  if (is_within) about.damage = budget.cut_damage;
+  return {&with_plan, about, n_outside > 0};
 }
 
 /// What the trial load takes under each plan at its price; never of one that does not fit.
@@ -169,19 +169,14 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
   auto service = *one.with_plan;
   service.profile = about.service.profile;
   constexpr double judged_by = 3;  // times as many texts
-  result<tuning> found = one.about;
-  // There is none to seek where every price keeps the budget.
-  if (one.is_within)
-    for (int i = 0; i < sought_limits.most_trials; ++i) progress.done();
-  else
-    found = tune_about(service, one.about, budget.sought, judged_by, sought_limits, work,
-                       [&] { progress.done(); });
+  const auto found = tune_about(service, one.about, budget.sought, judged_by, sought_limits, work,
+                                [&] { progress.done(); });
   if (!found) return found.error();
   const auto ready = ready_at(about, *one.with_plan, *found);
   const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
   progress.done();
   if (!latency) return latency.error();
-  return sought_price{{one.with_plan, *found, one.is_core, one.is_within}, *latency};
+  return sought_price{{one.with_plan, *found, one.is_core}, *latency};
 }
 
 /// Tunes a plan to its budget on texts on which nothing was sought, from the price that others found, and tries it at the best of the

@@ -31,6 +31,7 @@ class price_search {
     is_flat_ = last_.known && std::abs(here.price - last_.price) > far &&
                std::abs(here.spend - last_.spend) < hardly;
     last_ = here;
+    n_over_ = here.spend > target_ ? n_over_ + 1 : 0;
     if (here.spend > target_) {
       if (!over_.known || price_ > over_.price) over_ = here;
     } else if (!within_.known || price_ < within_.price) {
@@ -56,7 +57,9 @@ class price_search {
 
   void beyond(const point& here) {
     constexpr double elasticity = 0.7, longest = 4;  // of spend in price; steps of e^4 at most
-    const double step = (here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1);
+    double step = (here.spend - target_) / elasticity + (over_.known ? 0.1 : -0.1);
+    // What spends too much at price after price is far from the one that is sought.
+    if (n_over_ > 1) step = std::max(step, n_over_ - 1.0);
     price_ += is_flat_ ? std::copysign(longest, step) : std::clamp(step, -longest, longest);
     price_ = std::clamp(price_, std::log(least_price), std::log(highest_price));
   }
@@ -64,6 +67,7 @@ class price_search {
   double price_, target_;
   point over_, within_, last_;
   bool is_flat_ = false;
+  int n_over_ = 0;  ///< Prices that spent more than the budget, one after the other.
 };
 
 }  // namespace
@@ -76,10 +80,6 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   }
   policy.price_ns_per_loss = found.price_ns_per_nat;
   return service;
-}
-
-tuning next_to_any_loss(double damage) {
-  return {.price_ns_per_nat = least_price, .damage = damage};
 }
 
 tuning next_to_no_loss() {

@@ -21,9 +21,6 @@ struct tuning {
 /// The service with this price and damage; it must have the profile of its world.
 actors::service_options tuned(actors::service_options service, const tuning& found);
 
-/// A price at which loss next to never keeps anything from being faster, with this correction of the damage.
-tuning next_to_any_loss(double damage);
-
 /// How long a search for a price may go on.
 struct tuning_limits {
   int most_trials = 5;

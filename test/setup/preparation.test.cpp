@@ -477,7 +477,8 @@ actors::service_options untuned(const setup::world& content, double percent) {
 /// Random texts on which it loses something that everything is substituted: a random model is no better at most than one with other experts.
 setup::token_documents texts_that_lose(const actors::service_options& service) {
   constexpr std::size_t n_drawn = 48, n_kept = 8;
-  const auto free_of_loss = setup::tuned(service, setup::next_to_any_loss(1e-3));
+  const auto free_of_loss =
+      setup::tuned(service, setup::tuning{.price_ns_per_nat = 1e7, .damage = 1e-3});
   random_stream draws(9);
   std::vector<std::pair<double, std::vector<std::int32_t>>> drawn(n_drawn);
   job work;
@@ -503,7 +504,7 @@ BOOST_AUTO_TEST_CASE(a_rough_search_for_a_price_ends_where_the_next_trial_would_
   const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
   BOOST_REQUIRE(texts.has_value());
   // Loss is as good as free: the one trial says that this is too low.
-  const auto start = setup::next_to_any_loss(1e-3);
+  const auto start = setup::tuning{.price_ns_per_nat = 1e7, .damage = 1e-3};
   const setup::tuning_limits once{1, 0.1};
   const auto sure = setup::tune(service, start, *texts, once, work);
   const auto about = setup::tune_about(service, start, *texts, 2, once, work);
@@ -520,8 +521,8 @@ BOOST_AUTO_TEST_CASE(a_budget_is_kept_by_a_ledger_that_counts_about_what_was_mea
   const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
   BOOST_REQUIRE(texts.has_value());
   for (const double damage : {0.1, 10.0}) {
-    const auto found =
-        setup::tune(service, setup::next_to_any_loss(damage), *texts, {8, 0.1}, work);
+    const auto found = setup::tune(
+        service, setup::tuning{.price_ns_per_nat = 1e7, .damage = damage}, *texts, {8, 0.1}, work);
     BOOST_REQUIRE(found.has_value());
     const auto score = texts->score(setup::tuned(service, *found), work);
     BOOST_REQUIRE(score.has_value());
