@@ -49,9 +49,11 @@ struct service_context {
   std::int64_t load_period_ns = 0;
   double dilation =
       1;  ///< Of a rehearsal: what is charged takes so many times as long on the clock.
-  std::int64_t request_timeout_ns = 0;        ///< Deadline of a request that states none.
-  std::uint32_t most_positions = 0;           ///< Of a request, prompt and answer together.
-  disturbance bad_links;                      ///< Virtual time.
+  std::int64_t request_timeout_ns = 0;  ///< Deadline of a request that states none.
+  std::uint32_t most_positions = 0;     ///< Of a request, prompt and answer together.
+  disturbance bad_links;                ///< Virtual time.
+  /// Virtual time, where links share uplinks; the only thing here that changes, by links one after the other.
+  std::shared_ptr<serving::shared_uplinks> uplinks;
   std::uint32_t activation_report_rows = 64;  ///< A selector reports after this many rows.
   std::int64_t start_ns = 0;                  ///< Clock reading that all times count from.
   std::shared_ptr<trace::sink> trace;         ///< Null: none is written.

@@ -83,7 +83,7 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_c
         state.outlet = context->outlet(from, to);
         if (context->clock == clock_kind::virtual_time && !state.outlet)
           state.emulated.emplace(context->servers.link(server_id{from}, server_id{to}),
-                                 context->bad_links, from, to);
+                                 context->bad_links, from, to, context->uplinks);
         return {
             [&state](frame& content) { state.send(content); },
             [&state, from](attach_view& message) {

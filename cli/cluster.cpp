@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/cluster_commands.hpp"
@@ -12,9 +13,12 @@ namespace {
 
 struct draw_command {
   draw_options draw;
+  double uplink_gbps = 0, site_uplink_gbps = 0;
   std::string costs = "mixtral-8x7b", out;
   bool json = false;
 };
+
+constexpr double bytes_per_gbit = 125e6;
 
 void print_json(const cluster& drawn) {
   nlohmann::ordered_json j{{"name", drawn.name}, {"seed", drawn.seed}, {"servers", drawn.size()}};
@@ -33,6 +37,10 @@ result<void> draw(const draw_command& options) {
   if (auto good = check_output("--out", options.out); !good) return good;
   auto wanted = options.draw;
   wanted.costs = *costs;
+  wanted.uplink_bytes_per_s = std::round(options.uplink_gbps * bytes_per_gbit);
+  wanted.site_uplink_bytes_per_s = std::round(options.site_uplink_gbps * bytes_per_gbit);
+  if (wanted.site_uplink_bytes_per_s > 0 && wanted.n_sites == 0)
+    return error{errc::usage, "--site-uplink-gbps: there are no sites; give --sites, too"};
   const auto drawn = draw_cluster(wanted);
   const auto text = cluster_toml(drawn);
   if (const auto readable = parse_cluster(text, "the drawn cluster"); !readable) {
@@ -64,6 +72,16 @@ void add_cluster(CLI::App& app) {
   add_seed(command, options->draw.seed, "The same seed gives the same cluster");
   command.add_option("--sites", options->draw.n_sites, "Servers of a site are close; 0: no sites")
       ->check(whole_from(0, max_servers))
+      ->capture_default_str();
+  command
+      .add_option("--uplink-gbps", options->uplink_gbps,
+                  "What all links of a server together carry, each way; 0: no bound")
+      ->check(number_from(0, 10000))
+      ->capture_default_str();
+  command
+      .add_option("--site-uplink-gbps", options->site_uplink_gbps,
+                  "With --sites: what enters or leaves a site, each way; 0: no bound")
+      ->check(number_from(0, 10000))
       ->capture_default_str();
   auto* ratio = command
                     .add_option("--memory-ratio", options->draw.memory_ratio,

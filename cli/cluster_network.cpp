@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -91,6 +92,11 @@ result<void> cluster_network::make(const cluster& servers,
   if (::geteuid() != 0)
     return error{errc::usage,
                  "--netns: makes network namespaces, which needs root; run it as root"};
+  if (std::ranges::any_of(servers.sites,
+                          [](const auto& each) { return each.uplink_bytes_per_s > 0; }))
+    return error{errc::unsupported,
+                 "--netns: the cluster file gives a site an uplink, which virtual time has and "
+                 "network namespaces have not; leave uplink_gbps of [[sites]] out"};
   if (is_there()) remove();
   const auto how = rehearsed.value_or(rehearsal{});
   const auto faster = how.stretch / how.dilation;
@@ -123,13 +129,25 @@ result<void> cluster_network::make(const cluster& servers,
               "default", "ffff"}});
         !made)
       return made;
+    auto parent = std::string("1:");
+    if (const auto uplink = servers.servers[m].uplink_bytes_per_s * 8 * faster; uplink > 0) {
+      parent = "1:fffe";
+      const auto rate = fmt::format("{:.0f}bit", uplink);
+      // What comes in is held back where it leaves the bridge, whoever sent it.
+      if (auto made = run_all({{"tc", "-n", space, "class", "add", "dev", "eth0", "parent",
+                                "1:", "classid", parent, "htb", "rate", rate, "quantum", "60000"},
+                               {"tc", "qdisc", "add", "dev", near, "root", "tbf", "rate", rate,
+                                "burst", "128kb", "latency", "10s"}});
+          !made)
+        return made;
+    }
     for (std::size_t other = 0; other < n; ++other) {
       if (other == m) continue;
       const auto rate =
           servers.link(server_id{m}, server_id{other}).bandwidth_bytes_per_s * 8 * faster;
       const auto id = fmt::format("1:{:x}", other + 1);
       if (auto made = run_all(
-              {{"tc", "-n", space, "class", "add", "dev", "eth0", "parent", "1:", "classid", id,
+              {{"tc", "-n", space, "class", "add", "dev", "eth0", "parent", parent, "classid", id,
                 "htb", "rate", fmt::format("{:.0f}bit", rate), "quantum", "60000"},
                {"tc", "-n", space, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip",
                 "u32", "match", "ip", "dst", host_of(other), "flowid", id}});

@@ -1,8 +1,34 @@
 #include "config/cluster.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace ordermoe {
+
+std::size_t cluster::site_of(const server_spec& server) const {
+  if (server.site.empty()) return sites.size();
+  return static_cast<std::size_t>(std::ranges::find(sites, server.site, &site_spec::name) -
+                                  sites.begin());
+}
+
+void bound_by_uplinks(cluster& content) {
+  const auto n = content.size();
+  for (std::size_t from = 0; from < n; ++from)
+    for (std::size_t to = 0; to < n; ++to) {
+      if (from == to) continue;
+      const auto &a = content.servers[from], &b = content.servers[to];
+      auto& rate = content.links[from * n + to].bandwidth_bytes_per_s;
+      const auto bound = [&](double uplink) {
+        if (uplink > 0) rate = std::min(rate, uplink);
+      };
+      bound(a.uplink_bytes_per_s);
+      bound(b.uplink_bytes_per_s);
+      const auto leaves = content.site_of(a), enters = content.site_of(b);
+      if (leaves == enters) continue;
+      for (const auto site : {leaves, enters})
+        if (site < content.sites.size()) bound(content.sites[site].uplink_bytes_per_s);
+    }
+}
 
 std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes) {
   ORDERMOE_CHECK(link.bandwidth_bytes_per_s > 0,

@@ -32,6 +32,15 @@ struct server_spec {
   /// Rate at which weights are read that are in the host's memory and not in the server's own.
   double host_bandwidth_bytes_per_s = default_host_bandwidth_bytes_per_s;
   std::string device = "cpu";  ///< What this server computes on (devices.hpp).
+  /// What all its links together carry, each way; 0: no bound of their own.
+  double uplink_bytes_per_s = 0;
+  std::string site;  ///< Name of its site; empty: none.
+};
+
+/// Servers at one place. What leaves it, and what comes in, shares an uplink.
+struct site_spec {
+  std::string name;
+  double uplink_bytes_per_s = 0;  ///< Each way; 0: no bound.
 };
 
 /// One direction of one pair of servers.
@@ -46,13 +55,20 @@ struct cluster {
   std::string name;
   std::uint64_t seed = 0;  ///< Of the draw that made it; 0 where it was written by hand.
   std::vector<server_spec> servers;
-  std::vector<link_spec> links;  ///< Row-major [from][to]; the diagonal is unused and zero.
+  /// Row-major [from][to]; the diagonal is unused and zero. None is faster than an uplink on its way (bound_by_uplinks).
+  std::vector<link_spec> links;
+  std::vector<site_spec> sites;
 
   std::size_t size() const { return servers.size(); }
   const link_spec& link(server_id from, server_id to) const {
     return links[from.index() * size() + to.index()];
   }
+  /// Of `sites`; their number where the server has none.
+  std::size_t site_of(const server_spec& server) const;
 };
+
+/// Makes no link faster than the uplinks on its way: those of its hosts and, where it leaves one, of its sites.
+void bound_by_uplinks(cluster& content);
 
 /// Nanoseconds that `bytes` keep a link's sender busy, rounded up; without the latency.
 std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes);
@@ -87,6 +103,8 @@ struct draw_options {
   std::uint64_t seed = 1;
   /// 0: no sites; otherwise servers of one site are close (0.2-1 ms, 5-10 Gbps).
   std::size_t n_sites = 0;
+  double uplink_bytes_per_s = 0;       ///< Of each server; 0: none.
+  double site_uplink_bytes_per_s = 0;  ///< Of each site; 0: none. Only where there are sites.
   /// Expert memory of all servers over one replica of the model's experts.
   double memory_ratio = 2.0;
   /// Servers have their 12 to 48 GB as drawn, in whole millions of bytes, whatever the model weighs, instead of memory_ratio.

@@ -118,6 +118,17 @@ void draw_arrivals(cluster& content, const draw_options& options) {
   }
 }
 
+void set_uplinks(cluster& content, const draw_options& options) {
+  for (auto& each : content.servers) each.uplink_bytes_per_s = options.uplink_bytes_per_s;
+  if (options.site_uplink_bytes_per_s > 0) {
+    for (std::size_t i = 0; i < options.n_sites; ++i)
+      content.sites.push_back({fmt::format("site{}", i), options.site_uplink_bytes_per_s});
+    for (std::size_t i = 0; i < content.size() && options.n_sites > 0; ++i)
+      content.servers[i].site = content.sites[i % options.n_sites].name;
+  }
+  bound_by_uplinks(content);
+}
+
 }  // namespace
 
 cluster draw_cluster(const draw_options& options) {
@@ -137,6 +148,7 @@ cluster draw_cluster(const draw_options& options) {
   draw_memory(content, options);
   draw_links(content, options);
   draw_arrivals(content, options);
+  set_uplinks(content, options);
   return content;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -33,19 +34,51 @@ constexpr quantity latency_ms{1e6, {0, 60'000}};
 class cluster_reader {
  public:
   explicit cluster_reader(const toml::table& file)
-      : top_(file, "a cluster file", {"version", "name", "seed", "servers", "network"}) {}
+      : top_(file, "a cluster file", {"version", "name", "seed", "sites", "servers", "network"}) {}
 
   cluster read() {
     top_.integer("version", format_version, format_version);
     content_.name = top_.name("name");
     if (top_.find("seed") != nullptr) content_.seed = top_.seed("seed");
+    if (top_.find("sites") != nullptr) read_sites();
     read_servers();
     read_network();
     check_triangles();
+    bound_by_uplinks(content_);
     return std::move(content_);
   }
 
  private:
+  void read_sites() {
+    std::map<std::string, toml::source_region> places;
+    for (const auto& item : top_.array_of_tables("sites")) {
+      const section site(*item.as_table(), "a site", {"name", "uplink_gbps"});
+      site_spec spec;
+      spec.name = site.name("name");
+      const auto [first, is_new] = places.emplace(spec.name, site.place("name"));
+      if (!is_new)
+        refuse(errc::malformed, site.place("name"),
+               fmt::format("found a second site named '{}' (the first is at {}), expected each "
+                           "name once; rename it",
+                           spec.name, locate(first->second)));
+      if (site.find("uplink_gbps") != nullptr)
+        spec.uplink_bytes_per_s = site.whole_units("uplink_gbps", bandwidth_gbps);
+      content_.sites.push_back(std::move(spec));
+    }
+  }
+
+  std::string site_of(const section& server) const {
+    const auto name = server.string("site");
+    std::vector<std::string> known;
+    for (const auto& each : content_.sites) known.push_back(each.name);
+    if (std::ranges::find(known, name) == known.end())
+      refuse(errc::mismatch, server.place("site"),
+             fmt::format("found site = \"{}\", expected the name of a [[sites]] table; {}", name,
+                         known.empty() ? std::string("there are none, add one")
+                                       : fmt::format("sites are {}", fmt::join(known, ", "))));
+    return name;
+  }
+
   void read_servers() {
     const auto& servers = top_.array_of_tables("servers");
     if (servers.empty() || servers.size() > max_servers)
@@ -57,7 +90,7 @@ class cluster_reader {
       const section server(
           *item.as_table(), "a server",
           {"name", "tflops", "memory_bandwidth_gb_per_s", "memory_gb", "kv_gb", "arrival_share",
-           "expert_precision", "host_bandwidth_gb_per_s", "device"});
+           "expert_precision", "host_bandwidth_gb_per_s", "device", "uplink_gbps", "site"});
       server_spec spec;
       spec.name = server.name("name");
       const auto [first, is_new] = server_index_.emplace(spec.name, content_.servers.size());
@@ -86,6 +119,9 @@ class cluster_reader {
         spec.host_bandwidth_bytes_per_s =
             server.whole_units("host_bandwidth_gb_per_s", host_bandwidth_gb_per_s);
       if (server.find("device") != nullptr) spec.device = device_of(server, spec);
+      if (server.find("uplink_gbps") != nullptr)
+        spec.uplink_bytes_per_s = server.whole_units("uplink_gbps", bandwidth_gbps);
+      if (server.find("site") != nullptr) spec.site = site_of(server);
       if (spec.kv_bytes > spec.memory_bytes)
         refuse(errc::out_of_range, server.place("kv_gb"),
                fmt::format("found kv_gb = {} beside memory_gb = {}, expected at most as much; "
@@ -296,6 +332,11 @@ std::string cluster_toml(const cluster& content) {
       content.seed <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const auto quote = fits ? "" : "\"";
   text += fmt::format("seed = {}{}{}\n", quote, content.seed, quote);
+  for (const auto& site : content.sites) {
+    text += fmt::format("\n[[sites]]\nname = \"{}\"\n", site.name);
+    if (site.uplink_bytes_per_s > 0)
+      text += fmt::format("uplink_gbps = {}\n", in_units(site.uplink_bytes_per_s, bandwidth_gbps));
+  }
   for (const auto& server : content.servers) {
     text += fmt::format(
         "\n[[servers]]\nname = \"{}\"\ntflops = {}\nmemory_bandwidth_gb_per_s = {}\nmemory_gb = "
@@ -311,6 +352,10 @@ std::string cluster_toml(const cluster& content) {
       text += fmt::format("host_bandwidth_gb_per_s = {}\n",
                           in_units(server.host_bandwidth_bytes_per_s, host_bandwidth_gb_per_s));
     if (server.device != kernels_device) text += fmt::format("device = \"{}\"\n", server.device);
+    if (server.uplink_bytes_per_s > 0)
+      text +=
+          fmt::format("uplink_gbps = {}\n", in_units(server.uplink_bytes_per_s, bandwidth_gbps));
+    if (!server.site.empty()) text += fmt::format("site = \"{}\"\n", server.site);
   }
   if (n == 1) return text;
   text += "\n[network]\nlinks = [\n";

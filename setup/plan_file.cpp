@@ -90,6 +90,8 @@ std::string difference(const server_spec& found, const server_spec& expected, st
   compare("bytes of memory", found.memory_bytes, expected.memory_bytes);
   compare("bytes for KV", found.kv_bytes, expected.kv_bytes);
   compare("share of arrivals", found.arrival_share, expected.arrival_share);
+  compare("bytes a second of its uplink", found.uplink_bytes_per_s, expected.uplink_bytes_per_s);
+  compare("site", found.site, expected.site);
   compare("expert precision", std::string(to_string(found.expert_precision)),
           std::string(to_string(expected.expert_precision)));
   return first;
@@ -149,6 +151,17 @@ std::string first_difference(const cluster& found, const cluster& expected) {
   for (std::size_t m = 0; m < found.size(); ++m)
     if (auto first = difference(found.servers[m], expected.servers[m], m); !first.empty())
       return first;
+  if (found.sites.size() != expected.sites.size())
+    return fmt::format("{} sites, expected {}", found.sites.size(), expected.sites.size());
+  for (std::size_t i = 0; i < found.sites.size(); ++i) {
+    const auto &a = found.sites[i], &b = expected.sites[i];
+    const auto place = fmt::format("site {}", b.name);
+    auto first = difference(place, "name", a.name, b.name);
+    if (first.empty())
+      first = difference(place, "bytes a second of its uplink", a.uplink_bytes_per_s,
+                         b.uplink_bytes_per_s);
+    if (!first.empty()) return first;
+  }
   for (std::size_t i = 0; i < found.size(); ++i)
     for (std::size_t j = 0; j < found.size(); ++j) {
       const auto& a = found.link(server_id{i}, server_id{j});

@@ -68,6 +68,8 @@ void verifier::open(const std::string& text) {
   summary.strategy = header_.strategy;
   summary.mixed_devices = mixed_devices(header_.servers);
   prices_ = planning::make_cost_model(header_.servers, header_.costs);
+  if (shared_uplinks shared(header_.servers); emulated() && shared.any())
+    uplinks_ = std::move(shared);
   header_.plan.epoch = std::max<std::uint64_t>(1, header_.plan.epoch);
   if (!put_in_force(std::make_shared<const planning::profile>(std::move(header_.profile)),
                     header_.plan, 0))

@@ -21,6 +21,7 @@
 #include "planning/serving/ledgers.hpp"
 #include "planning/serving/load_board.hpp"
 #include "planning/serving/plan_in_force.hpp"
+#include "planning/serving/uplinks.hpp"
 #include "planning/strategies/adaptation.hpp"
 #include "trace/fields.hpp"
 #include "trace/header.hpp"
@@ -396,6 +397,7 @@ class verifier {
   trace_header header_;
   std::size_t header_top_k_ = 0;
   planning::cost_model prices_;
+  std::optional<shared_uplinks> uplinks_;  ///< Where an emulation has some.
   std::shared_ptr<const plan_in_force> placed_;  ///< The latest.
   /// By epoch, two at most: the latest that came into force, and the one before.
   std::map<std::uint64_t, std::shared_ptr<const plan_in_force>> plans_;

@@ -242,9 +242,13 @@ bool verifier::check_times(const transfer_record& t, const link_state& path) {
   if (!emulated())
     return same("start_ns", t.start_ns, t.sent_ns) && same("end_ns", t.end_ns, t.sent_ns) &&
            same("arrival_ns", t.arrival_ns, t.sent_ns);
-  const auto& spec = header_.servers.link(server_id{t.from}, server_id{t.to});
-  return same("start_ns", t.start_ns, std::max(t.sent_ns, path.free_ns)) &&
-         same("end_ns", t.end_ns, t.start_ns + transfer_ns(spec, t.hidden + t.kv + t.other)) &&
+  const server_id from{t.from}, to{t.to};
+  const auto& spec = header_.servers.link(from, to);
+  const auto bytes = t.hidden + t.kv + t.other;
+  auto start = std::max(t.sent_ns, path.free_ns);
+  if (uplinks_) start = uplinks_->take(from, to, bytes, start, t.sent_ns);
+  return same("start_ns", t.start_ns, start) &&
+         same("end_ns", t.end_ns, t.start_ns + transfer_ns(spec, bytes)) &&
          same("arrival_ns", t.arrival_ns, t.end_ns + spec.latency_ns);
 }
 

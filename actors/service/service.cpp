@@ -187,6 +187,10 @@ std::shared_ptr<service_context> make_context(const service_options& options) {
           ? options.most_positions
           : 2 * static_cast<std::uint32_t>(options.model->config().max_context);
   context->bad_links = options.bad_links;
+  if (emulated) {
+    auto uplinks = std::make_shared<shared_uplinks>(context->servers);
+    if (uplinks->any()) context->uplinks = std::move(uplinks);
+  }
   context->seat = options.seat;
   if (options.rehearsed) {
     context->dilation = options.rehearsed->dilation;

@@ -7,6 +7,8 @@ namespace ordermoe::serving {
 transmission emulated_link::send(wire::frame_kind kind, std::int64_t bytes, std::int64_t now_ns) {
   transmission sent;
   sent.start_ns = std::max(now_ns, free_ns_);
+  if (uplinks_) sent.start_ns = uplinks_->take(from_, to_, bytes, sent.start_ns, now_ns);
+  last_bytes_ = bytes;
   sent.end_ns = sent.start_ns + transfer_ns(spec_, bytes);
   sent.arrival_ns = sent.end_ns + spec_.latency_ns;
   free_ns_ = sent.end_ns;

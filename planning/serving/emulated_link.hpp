@@ -1,15 +1,19 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "config/cluster.hpp"
 #include "config/random.hpp"
 #include "net/wire/messages.hpp"
+#include "planning/serving/uplinks.hpp"
 
 /// One direction of one pair of servers in virtual time: a FIFO that charges bytes / bandwidth, then the
-/// latency, and that can be told to treat frames badly.
+/// latency, and waits for uplinks that it shares with others; it can be told to treat frames badly.
 namespace ordermoe::serving {
 
 /// What emulated links do to frames besides charging them. The seed and the link decide, so that a run
@@ -40,8 +44,15 @@ struct transmission {
 
 class emulated_link {
  public:
-  emulated_link(const link_spec& spec, const disturbance& bad, std::uint32_t from, std::uint32_t to)
-      : spec_(spec), bad_(bad), draws_(bad.seed, (std::uint64_t{from} << 32 | to) + 1) {}
+  /// `uplinks` are those of all links of the cluster; null: nothing is shared.
+  emulated_link(const link_spec& spec, const disturbance& bad, std::uint32_t from, std::uint32_t to,
+                std::shared_ptr<shared_uplinks> uplinks = nullptr)
+      : spec_(spec),
+        bad_(bad),
+        draws_(bad.seed, (std::uint64_t{from} << 32 | to) + 1),
+        from_(server_id{from}),
+        to_(server_id{to}),
+        uplinks_(std::move(uplinks)) {}
 
   /// A frame of so many charged bytes is sent now.
   transmission send(wire::frame_kind kind, std::int64_t bytes, std::int64_t now_ns);
@@ -49,9 +60,10 @@ class emulated_link {
   void deliver(wire::frame& content) {
     if (bad_.on() && bad_.meddle) bad_.meddle(content, draws_.bits());
   }
-  /// Until a frame sent now could start.
+  /// Until a frame sent now could start, of as many bytes as the last one where uplinks are shared.
   std::int64_t wait_ns(std::int64_t now_ns) const {
-    return free_ns_ > now_ns ? free_ns_ - now_ns : 0;
+    const auto free = std::max(free_ns_, now_ns);
+    return (uplinks_ ? uplinks_->start_ns(from_, to_, last_bytes_, free) : free) - now_ns;
   }
 
  private:
@@ -61,6 +73,9 @@ class emulated_link {
   disturbance bad_;
   random_stream draws_;
   std::int64_t free_ns_ = 0;
+  server_id from_, to_;
+  std::shared_ptr<shared_uplinks> uplinks_;
+  std::int64_t last_bytes_ = 0;
 };
 
 }  // namespace ordermoe::serving

@@ -511,4 +511,67 @@ BOOST_AUTO_TEST_CASE(a_host_bandwidth_is_read_and_written_where_it_is_another) {
   BOOST_TEST(refused.error().message.find("host_bandwidth_gb_per_s") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(uplinks_and_sites_are_read_and_written_and_bound_the_links) {
+  auto text = replaced(two_servers, "arrival_share = 0.25\n",
+                       "arrival_share = 0.25\nuplink_gbps = 2\nsite = \"east\"\n");
+  text = replaced(text, "arrival_share = 0.75\n", "arrival_share = 0.75\nsite = \"west\"\n");
+  text = replaced(text, "name = \"pair\"\n",
+                  "name = \"pair\"\n[[sites]]\nname = \"east\"\nuplink_gbps = 0.5\n"
+                  "[[sites]]\nname = \"west\"\n");
+  const auto read = parse_cluster(text, "file.toml");
+  BOOST_REQUIRE_MESSAGE(read, problem(read));
+  BOOST_TEST(read->servers[0].uplink_bytes_per_s == 0.25e9);
+  BOOST_TEST(read->servers[1].uplink_bytes_per_s == 0);
+  BOOST_REQUIRE(read->sites.size() == 2u);
+  BOOST_TEST(read->sites[0].uplink_bytes_per_s == 62.5e6);
+  BOOST_TEST(read->site_of(read->servers[1]) == 1u);
+  for (const auto& link :
+       {read->link(server_id{0}, server_id{1}), read->link(server_id{1}, server_id{0})})
+    BOOST_TEST(link.bandwidth_bytes_per_s == 62.5e6);
+  const auto again = parse_cluster(cluster_toml(*read), "again.toml");
+  BOOST_REQUIRE_MESSAGE(again, problem(again));
+  BOOST_TEST(cluster_toml(*again) == cluster_toml(*read));
+  // At one site its uplink is not on the way.
+  const auto together = parse_cluster(replaced(text, "site = \"west\"", "site = \"east\""), "a");
+  BOOST_REQUIRE_MESSAGE(together, problem(together));
+  BOOST_TEST(together->link(server_id{0}, server_id{1}).bandwidth_bytes_per_s == 0.25e9);
+
+  const auto refused = [](const std::string& wrong, std::initializer_list<std::string> parts) {
+    const auto found = parse_cluster(wrong, "file.toml");
+    BOOST_REQUIRE(!found.has_value());
+    for (const auto& part : parts)
+      BOOST_TEST(found.error().message.find(part) != std::string::npos, found.error().message);
+  };
+  refused(replaced(text, "site = \"west\"", "site = \"north\""),
+          {"file.toml:", "site = \"north\"", "sites are east, west"});
+  refused(
+      replaced(two_servers, "arrival_share = 0.75\n", "arrival_share = 0.75\nsite = \"west\"\n"),
+      {"there are none, add one"});
+  refused(replaced(text, "name = \"west\"", "name = \"east\""), {"second site named 'east'"});
+  refused(replaced(text, "uplink_gbps = 0.5", "uplink_gbps = 0"), {"uplink_gbps = 0"});
+  refused(replaced(text, "uplink_gbps = 0.5", "uplink = 0.5"), {"'uplink'", "a site"});
+}
+
+BOOST_AUTO_TEST_CASE(uplinks_of_a_draw_change_nothing_else_of_it) {
+  auto options = options_of(7, 6, 2);
+  const auto plain = draw_cluster(options);
+  BOOST_TEST(plain.sites.empty());
+  options.uplink_bytes_per_s = 500e6;
+  options.site_uplink_bytes_per_s = 125e6;
+  auto drawn = draw_cluster(options);
+  BOOST_REQUIRE(drawn.sites.size() == 2u);
+  for (std::size_t i = 0; i < 6; ++i)
+    for (std::size_t j = 0; j < 6; ++j) {
+      if (i == j) continue;
+      const auto before = plain.link(server_id{i}, server_id{j}),
+                 now = drawn.link(server_id{i}, server_id{j});
+      BOOST_TEST(now.latency_ns == before.latency_ns);
+      BOOST_TEST(now.bandwidth_bytes_per_s ==
+                 std::min(before.bandwidth_bytes_per_s, i % 2 == j % 2 ? 500e6 : 125e6));
+    }
+  const auto read = parse_cluster(cluster_toml(drawn), "drawn.toml");
+  BOOST_REQUIRE_MESSAGE(read, problem(read));
+  BOOST_TEST(cluster_toml(*read) == cluster_toml(drawn));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

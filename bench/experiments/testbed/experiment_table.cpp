@@ -162,6 +162,16 @@ points networks(scale how_much, std::uint64_t seed) {
       seed, set);
 }
 
+/// Links as drawn, 1 to 10 Gbps, behind uplinks that all of a server's share.
+points uplinks(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, double mbit) { one.uplink_mbit = mbit; };
+  if (how_much == scale::quick)
+    return sweep<double>({"exact", "layer-shards", "paper", "ordermoe"}, {50, 1000}, seed, set);
+  return sweep<double>({"exact", "layer-shards", "shard-chains", "parallax", "static-pruning",
+                        "moe2", "local-tuned", "paper", "ordermoe"},
+                       {50, 100, 250, 500, 1000}, seed, set);
+}
+
 points coarse_memories(scale how_much, std::uint64_t seed) {
   const auto set = [](point& one, double ratio) {
     one.kept = precision::int4;
@@ -259,6 +269,16 @@ const experiment table[] = {
      {m::latency_ms, m::traffic_mb_per_1k, m::network_ms, m::compute_ms, m::waiting_ms,
       m::increase_percent},
      networks},
+    {"uplinks",
+     "What if all links of a server share its uplink?",
+     "",
+     "Links are as drawn, 1 to 10 Gbps between the hosts, and each at most as fast as an uplink; "
+     "what a server sends, and what it gets, goes through its uplink one after the other.",
+     axis::uplink_mbit,
+     figure_kind::lines,
+     {m::latency_ms, m::traffic_mb_per_1k, m::network_ms, m::compute_ms, m::waiting_ms,
+      m::increase_percent},
+     uplinks},
     {"memory-int4",
      "What if experts are kept in int4, down to half of the model's memory?",
      "",
@@ -285,6 +305,8 @@ const char* title_of(axis which) {
       return "servers";
     case axis::site_ms:
       return "between sites, ms";
+    case axis::uplink_mbit:
+      return "uplink of a server, Mbit/s";
     case axis::nothing:
       break;
   }
@@ -307,6 +329,8 @@ std::optional<double> place_on(axis which, const point& what) {
       return static_cast<double>(what.n_servers);
     case axis::site_ms:
       return what.site_ms;
+    case axis::uplink_mbit:
+      return what.uplink_mbit;
     case axis::nothing:
       break;
   }

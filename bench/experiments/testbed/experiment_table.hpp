@@ -12,7 +12,7 @@
 namespace ordermoe::experiments::testbed {
 
 /// What an experiment sweeps.
-enum class axis { nothing, horizon, threshold, memory_ratio, rate, servers, site_ms };
+enum class axis { nothing, horizon, threshold, memory_ratio, rate, servers, site_ms, uplink_mbit };
 /// "look-ahead horizon, layers"
 const char* title_of(axis which);
 /// Where a point is on an axis; nothing where it has no such place, as a strategy whose threshold differs by layer.

@@ -58,8 +58,9 @@ class cell_reader {
 
 const std::vector<std::string>& point_columns() {
   static const std::vector<std::string> names{
-      "strategy",     "budget_percent", "without", "threshold", "horizon",    "experts",
-      "memory_ratio", "servers",        "sites",   "site_ms",   "rate_per_s", "seed"};
+      "strategy",    "budget_percent", "without", "threshold", "horizon",
+      "experts",     "memory_ratio",   "servers", "sites",     "site_ms",
+      "uplink_mbit", "rate_per_s",     "seed"};
   return names;
 }
 
@@ -74,6 +75,7 @@ std::vector<std::string> point_cells(const point& what) {
           fmt::format("{}", what.n_servers),
           fmt::format("{}", what.n_sites),
           fmt::format("{}", what.site_ms),
+          fmt::format("{}", what.uplink_mbit),
           fmt::format("{}", what.rate),
           fmt::format("{}", what.seed)};
 }
@@ -94,6 +96,7 @@ result<point> point_of(const std::vector<std::string>& cells) {
   made.n_servers = read.number<std::size_t>();
   made.n_sites = read.number<std::size_t>();
   made.site_ms = read.number<double>();
+  made.uplink_mbit = read.number<double>();
   made.rate = read.number<double>();
   made.seed = read.number<std::uint64_t>();
   if (read.problem()) return *read.problem();
@@ -127,6 +130,8 @@ cluster servers_of(const point& what, const cost_profile& costs, std::size_t n_l
   draw.n_servers = what.n_servers;
   draw.seed = what.seed;
   draw.n_sites = what.n_sites;
+  constexpr double bytes_per_mbit = 125e3;
+  draw.uplink_bytes_per_s = what.uplink_mbit * bytes_per_mbit;
   draw.memory_ratio = what.memory_ratio;
   draw.costs = costs;
   draw.n_layers = n_layers;

@@ -24,6 +24,7 @@ struct point {
   std::size_t n_servers = 8;
   std::size_t n_sites = 0;  ///< 0: no sites.
   double site_ms = 0;       ///< Between servers of different sites, one way.
+  double uplink_mbit = 0;   ///< Of each server, per second; 0: links share none.
   double rate = 4;          ///< Requests a second.
   std::uint64_t seed = 11;  ///< Of the cluster, arrivals and plans.
   friend bool operator==(const point&, const point&) = default;

@@ -59,7 +59,7 @@ std::string cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : std::string();
 }
 
-constexpr std::size_t first_value = 14;  // settings, 12 of the point, status
+constexpr std::size_t first_value = 15;  // settings, 13 of the point, status
 
 }  // namespace
 

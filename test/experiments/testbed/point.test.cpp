@@ -65,6 +65,12 @@ BOOST_AUTO_TEST_CASE(servers_of_different_sites_are_as_far_apart_as_the_point_sa
       else
         BOOST_TEST(ns == 40'000'000);
     }
+  what.uplink_mbit = 100;
+  const auto shared = servers_of(what, *costs, 6, 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    BOOST_TEST(shared.servers[i].uplink_bytes_per_s == 12.5e6);
+    BOOST_TEST(shared.link(server_id{i}, server_id{(i + 1) % 8}).bandwidth_bytes_per_s == 12.5e6);
+  }
   // What is drawn is a cluster that a file may say.
   BOOST_TEST(parse_cluster(cluster_toml(servers), "drawn").has_value());
 }
