@@ -1,6 +1,6 @@
 // How often a model without most of its experts guesses what the whole model says: what drafting at one server would be worth.
 //
-// bench_drafting --model DIR [--cluster FILE] [--costs NAME] [--prompts N] [--tokens N] [--seed N] [--json]: of N pieces of the held-out text the model's own
+// bench_drafting --model DIR [--profile FILE] [--cluster FILE] [--costs NAME] [--prompts N] [--tokens N] [--seed N] [--json]: of N pieces of the held-out text the model's own
 // greedy continuations (ends of text are passed over) are what it says. Behind every position of them a drafter guesses the next 1 to 6 tokens, each from
 // those before it that it guessed itself. Printed is how often the first 1 to 6 are all right, and how many tokens come of one pass of the whole
 // model that checks 4 guesses: one more than are right. Drafters:
@@ -52,7 +52,7 @@ using namespace ordermoe::model;
 constexpr std::size_t prompt_tokens = 48, most_guesses = 6;
 
 struct arguments {
-  std::string folder, cluster, costs = "mixtral-8x7b";
+  std::string folder, profile, cluster, costs = "mixtral-8x7b";
   std::size_t n_prompts = 24, n_tokens = 32;
   std::uint64_t seed = 1;
   bool json = false;
@@ -85,6 +85,8 @@ arguments read_arguments(int argc, char** argv) {
     };
     if (word == "--model") {
       given.folder = next;
+    } else if (word == "--profile") {
+      given.profile = next;
     } else if (word == "--cluster") {
       given.cluster = next;
     } else if (word == "--costs") {
@@ -100,6 +102,7 @@ arguments read_arguments(int argc, char** argv) {
     }
   }
   if (given.folder.empty()) fail("expected --model DIR");
+  if (given.profile.empty()) given.profile = given.folder + "/profile.json";
   return given;
 }
 
@@ -432,7 +435,7 @@ int main(int argc, char** argv) {
   const auto given = read_arguments(argc, argv);
   const auto model = take(transformer::load(given.folder));
   const auto coarse = take(transformer::load(given.folder, {.expert_precision = precision::int4}));
-  const auto known = take(planning::read_profile(given.folder + "/profile.json"));
+  const auto known = take(planning::read_profile(given.profile));
   const auto tokens = take(tokenizer::load(given.folder));
   const auto& config = model->config();
   if (config.encoder_decoder || config.n_experts > 64)
