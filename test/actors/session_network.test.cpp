@@ -117,6 +117,11 @@ BOOST_AUTO_TEST_CASE(sessions_are_simulated_in_emulated_mode_alone) {
   options.bad_links.seed = 1;
   BOOST_TEST(!actors::service::start(options).has_value());
   options.bad_links.seed = 0;
+  options.servers.servers[1].uplink_bytes_per_s = 1e9;
+  refused = actors::service::start(options);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("uplink") != std::string::npos, refused.error().message);
+  options.servers.servers[1].uplink_bytes_per_s = 0;
   options.sessions->wire.chunk_bytes = 0;
   refused = actors::service::start(options);
   BOOST_REQUIRE(!refused.has_value());
