@@ -397,7 +397,7 @@ class verifier {
   trace_header header_;
   std::size_t header_top_k_ = 0;
   planning::cost_model prices_;
-  std::optional<shared_uplinks> uplinks_;  ///< Where an emulation has some.
+  std::optional<shared_uplinks> uplinks_;        ///< Where an emulation has some.
   std::shared_ptr<const plan_in_force> placed_;  ///< The latest.
   /// By epoch, two at most: the latest that came into force, and the one before.
   std::map<std::uint64_t, std::shared_ptr<const plan_in_force>> plans_;
