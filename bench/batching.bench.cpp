@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "actors/service/service.hpp"
+#include "bench/arguments.hpp"
 #include "bench/spread.hpp"
 #include "bench/work_counts.hpp"
 #include "config/precision.hpp"
@@ -55,20 +55,13 @@ T take(result<T> made) {
   return std::move(*made);
 }
 
-std::optional<std::size_t> number(std::string_view text) {
-  std::size_t value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || end != text.data() + text.size() || value == 0) return std::nullopt;
-  return value;
-}
-
 arguments read_arguments(int argc, char** argv) {
   arguments given;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const std::string_view next = i + 1 < argc ? argv[i + 1] : "";
     const auto count = [&] {
-      const auto value = number(next);
+      const auto value = number_above_zero(next);
       if (!value) fail(fmt::format("{}: found '{}', expected a number above 0", word, next));
       ++i;
       return *value;
@@ -93,7 +86,8 @@ arguments read_arguments(int argc, char** argv) {
     } else if (word == "--rounds") {
       given.rounds = count();
     } else if (word == "--at-once") {
-      while (i + 1 < argc && number(argv[i + 1])) given.at_once.push_back(*number(argv[++i]));
+      while (i + 1 < argc && number_above_zero(argv[i + 1]))
+        given.at_once.push_back(*number_above_zero(argv[++i]));
     } else if (word == "--device" && !next.empty()) {
       given.loading.device = next;
       ++i;

@@ -34,6 +34,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/arguments.hpp"
 #include "config/cluster.hpp"
 #include "config/files.hpp"
 #include "config/random.hpp"
@@ -81,7 +82,9 @@ arguments read_arguments(int argc, char** argv) {
       fail(fmt::format("found '{}'; the source's first lines say what is expected", word));
     const std::string next = argv[++i];
     const auto number = [&] {
-      return std::max<std::size_t>(1, std::strtoull(next.c_str(), nullptr, 10));
+      const auto value = bench::number_above_zero(next);
+      if (!value) fail(fmt::format("{}: found '{}', expected a number above 0", word, next));
+      return *value;
     };
     if (word == "--model") {
       given.folder = next;
@@ -226,7 +229,7 @@ acceptance look_up(const std::vector<spoken>& texts, std::size_t n_tokens) {
     for (std::size_t p = prompt_tokens - 1; p + 1 < prompt_tokens + n_tokens; ++p) {
       std::optional<std::size_t> place;  // Of the token that followed.
       for (std::size_t length = 3; length > 0 && !place; --length)
-        for (std::size_t end = p; end-- > length && !place;)
+        for (std::size_t end = p; end-- >= length && !place;)
           if (std::equal(&text.ids[end + 1 - length], &text.ids[end + 1],
                          &text.ids[p + 1 - length]))
             place = end + 1;

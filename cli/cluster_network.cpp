@@ -129,31 +129,46 @@ result<void> cluster_network::make(const cluster& servers,
               "default", "ffff"}});
         !made)
       return made;
-    auto parent = std::string("1:");
-    if (const auto uplink = servers.servers[m].uplink_bytes_per_s * 8 * faster; uplink > 0) {
-      parent = "1:fffe";
-      const auto rate = fmt::format("{:.0f}bit", uplink);
-      // What comes in is held back where it leaves the bridge, whoever sent it.
-      if (auto made = run_all({{"tc", "-n", space, "class", "add", "dev", "eth0", "parent",
-                                "1:", "classid", parent, "htb", "rate", rate, "quantum", "60000"},
-                               {"tc", "qdisc", "add", "dev", near, "root", "tbf", "rate", rate,
-                                "burst", "128kb", "latency", "10s"}});
-          !made)
-        return made;
-    }
-    for (std::size_t other = 0; other < n; ++other) {
-      if (other == m) continue;
-      const auto rate =
-          servers.link(server_id{m}, server_id{other}).bandwidth_bytes_per_s * 8 * faster;
-      const auto id = fmt::format("1:{:x}", other + 1);
-      if (auto made = run_all(
-              {{"tc", "-n", space, "class", "add", "dev", "eth0", "parent", parent, "classid", id,
-                "htb", "rate", fmt::format("{:.0f}bit", rate), "quantum", "60000"},
-               {"tc", "-n", space, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip",
-                "u32", "match", "ip", "dst", host_of(other), "flowid", id}});
-          !made)
-        return made;
-    }
+    if (auto made = hold_to_rates(servers, m, near, faster); !made) return made;
+  }
+  return {};
+}
+
+result<void> cluster_network::hold_to_rates(const cluster& servers, std::size_t m,
+                                            const std::string& near, double faster) const {
+  const auto n = servers.size();
+  const auto space = namespace_of(m);
+  const auto in_bits = [&](double bytes_per_s) {
+    return fmt::format("{:.0f}bit", bytes_per_s * 8 * faster);
+  };
+  const auto add_class = [&](const char* parent, const std::string& id, double rate, double most) {
+    return std::vector<std::string>{
+        "tc",      "-n", space, "class", "add",         "dev",  "eth0",        "parent",  parent,
+        "classid", id,   "htb", "rate",  in_bits(rate), "ceil", in_bits(most), "quantum", "60000"};
+  };
+  const auto uplink = servers.servers[m].uplink_bytes_per_s;
+  constexpr const char* top = "1:";
+  constexpr const char* shared = "1:fffe";
+  if (uplink > 0) {
+    // What comes in is held back where it leaves the bridge, whoever sent it.
+    if (auto made = run_all({add_class(top, shared, uplink, uplink),
+                             {"tc", "qdisc", "add", "dev", near, "root", "tbf", "rate",
+                              in_bits(uplink), "burst", "128kb", "latency", "10s"}});
+        !made)
+      return made;
+  }
+  for (std::size_t other = 0; other < n; ++other) {
+    if (other == m) continue;
+    const auto most = servers.link(server_id{m}, server_id{other}).bandwidth_bytes_per_s;
+    // A class always has its own rate, whatever its parent's is: of an uplink each link has its share, and borrows the rest.
+    const auto rate = uplink > 0 ? std::min(most, uplink / static_cast<double>(n - 1)) : most;
+    const auto id = fmt::format("1:{:x}", other + 1);
+    if (auto made =
+            run_all({add_class(uplink > 0 ? shared : top, id, rate, most),
+                     {"tc", "-n", space, "filter", "add", "dev", "eth0", "parent", top, "protocol",
+                      "ip", "u32", "match", "ip", "dst", host_of(other), "flowid", id}});
+        !made)
+      return made;
   }
   return {};
 }

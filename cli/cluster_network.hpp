@@ -17,7 +17,8 @@
 ///   node -- relay i-j (delays both ways) -- eth0, htb: a class for each other node -- ... -- eth0 -- node
 ///
 /// Rates are the kernel's (htb, one class for each direction of each pair), delays a relay's (`ordermoe relay`, one for each
-/// pair, in the namespace of the node that dials). Commands reach the nodes over the bridge, unshaped and at once.
+/// pair, in the namespace of the node that dials). Where a server has an uplink, its classes share one, and what comes in goes through
+/// a token bucket (tbf) on the bridge's side. Commands reach the nodes over the bridge, at once, and unshaped but for that bucket.
 namespace ordermoe::cli {
 
 class cluster_network {
@@ -40,6 +41,10 @@ class cluster_network {
   std::vector<std::string> prefix(const std::string& node) const;
 
  private:
+  /// What leaves node m for each other, and what comes in where it has an uplink; `near` is the bridge's end of its link. Rates are `faster` times
+  /// those of the file.
+  result<void> hold_to_rates(const cluster& servers, std::size_t m, const std::string& near,
+                             double faster) const;
   std::string namespace_of(std::size_t m) const;
   std::string host_of(std::size_t m) const;
   std::filesystem::path list() const { return folder_.path / "namespaces"; }

@@ -21,7 +21,8 @@ namespace ordermoe::model {
 
 struct attention_row;
 
-/// A weight matrix on a device, in fp32, or in bf16 where its numbers fit and rows lose nothing by it. Const members may be called from several threads at once.
+/// A weight matrix on a device, in fp32, or in bf16 where its numbers fit and rows lose nothing by it. Const members may be
+/// called from several threads at once.
 class device_matrix {
  public:
   virtual ~device_matrix() = default;

@@ -131,8 +131,8 @@ cosines router_cosines(const std::vector<Tensor>& logits, bool centred) {
   return found;
 }
 
-void look_whether_to(const std::function<bool()>& stop) {
-  if (stop && stop()) throw measuring_stopped();
+void leave_where(const std::function<bool()>& should_stop) {
+  if (should_stop && should_stop()) throw measuring_stopped();
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ double perplexity(decoder& model, const std::vector<std::int32_t>& ids,
   };
   constexpr std::int64_t rows_at_once = 16;
   for (std::int64_t at = 0; at + 1 < n;) {
-    look_whether_to(should_stop);
+    leave_where(should_stop);
     const auto full = std::min((n - at) / window, rows_at_once);
     if (full > 0) {
       score(all.narrow(0, at, full * window).view({full, window}));
@@ -196,7 +196,7 @@ double arithmetic_exact_match(decoder& model, const piece_encoder& pieces, std::
     }
     for (std::size_t step = 0; step < longest && std::count(done.begin(), done.end(), false) > 0;
          ++step) {
-      look_whether_to(should_stop);
+      leave_where(should_stop);
       std::size_t width = 0;
       std::vector<std::size_t> open;
       for (std::size_t i = 0; i < n; ++i)

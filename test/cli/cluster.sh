@@ -99,6 +99,19 @@ if ((EUID == 0)) && command -v tc >/dev/null && command -v pgrep >/dev/null && i
   expect "it ends" 0 '' "$ordermoe" cluster down --dir apart
   eventually eval '! relays' || fail "relays go on after the end: $(cat pids.txt)"
   [[ ! -e apart/namespaces ]] || fail "namespaces stay"
+
+  # What a class of a link always has must not be more than its share of the uplink, whatever the class above it says.
+  "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --uplink-gbps 0.1 --out shared.toml >/dev/null
+  shared=("$ordermoe" cluster up --model "$model" --strategy layer-shards --threads 1 --netns)
+  expect "a cluster whose links share uplinks" 0 '^10\.77\.' "${shared[@]}" --cluster shared.toml --dir shared
+  while read -r _ space; do
+    tc -n "$space" class show dev eth0 >classes.txt
+    [[ $(grep -c 'parent 1:fffe .*rate 50Mbit ceil 100Mbit' classes.txt) == 2 ]] || fail "links do not share an uplink: $(cat classes.txt)"
+  done <shared/namespaces
+  expect "it answers, too" 0 '"answers"' "${run[@]}" --connect "$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' shared/nodes/s0/node.toml)" --dir shared
+  "$ordermoe" cluster down --dir shared >/dev/null
+  "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --sites 2 --site-uplink-gbps 0.1 --out sites.toml >/dev/null
+  expect "uplinks of sites are for virtual time" 2 'leave uplink_gbps of \[\[sites\]\] out' "${shared[@]}" --cluster sites.toml --dir sites
 fi
 
 # ------------------------------------------------------------- without a profile, and with parts of the model

@@ -35,6 +35,8 @@ expect "help of plan, which has one of its own, has an example" 0 "^ +ordermoe p
 ((n_commands >= 14)) || { echo "FAILED: help lists $n_commands commands"; failures=$((failures + 1)); }
 
 expect "a cluster is drawn" 0 'seed 3' "$ordermoe" cluster draw --seed 3 --out drawn.toml
+expect "uplinks are drawn where they are asked for" 0 'uplink_gbps = 0\.5' "$ordermoe" cluster draw --sites 2 --uplink-gbps 0.5 --site-uplink-gbps 0.5
+expect "uplinks of sites need sites" 2 '--site-uplink-gbps: there are no sites' "$ordermoe" cluster draw --site-uplink-gbps 1
 expect "zero servers are refused" 2 'servers' "$ordermoe" cluster draw --servers 0
 expect "the model is described" 0 'experts 8 \(top 2\)' "$ordermoe" model inspect --model "$model"
 expect "the model is whole" 0 'valid.*all numbers finite' "$ordermoe" model verify --model "$model"

@@ -84,42 +84,28 @@ BOOST_AUTO_TEST_CASE(the_fastest_way_within_the_budget_is_that_of_all_ways) {
 }
 
 BOOST_AUTO_TEST_CASE(with_room_for_few_labels_the_optimum_is_between_bound_and_what_was_found) {
-  std::size_t inexact = 0;
-  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
-    BOOST_TEST_CONTEXT("seed " << seed) {
-      random_stream random(seed, 1);
-      auto problem = drawn_problem(random);
-      problem.max_labels = 1;
-      const auto expected = enumerated(problem);
-      const auto found = best_layered_path(problem);
-      BOOST_REQUIRE(found.has_value() == expected.has_value());
-      if (!expected) continue;
-      BOOST_TEST(found->bound_ns <= *expected * (1 + 1e-12));
-      BOOST_TEST(found->ns >= *expected);
-      BOOST_TEST(found->loss <= problem.budget);
-      if (found->is_exact) BOOST_TEST(found->ns == *expected);
-      inexact += !found->is_exact;
+  // With one label the bound is as low as 0.74 of the optimum.
+  for (const std::size_t labels : {1, 2}) {
+    std::size_t inexact = 0;
+    for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+      BOOST_TEST_CONTEXT(labels << " labels, seed " << seed) {
+        random_stream random(seed, 1);
+        auto problem = drawn_problem(random);
+        problem.max_labels = labels;
+        const auto expected = enumerated(problem);
+        const auto found = best_layered_path(problem);
+        BOOST_REQUIRE(found.has_value() == expected.has_value());
+        if (!expected) continue;
+        BOOST_TEST(found->bound_ns <= *expected * (1 + 1e-12));
+        if (labels > 1) BOOST_TEST(found->bound_ns >= 0.9 * *expected);
+        BOOST_TEST(found->ns >= *expected);
+        BOOST_TEST(found->loss <= problem.budget);
+        if (found->is_exact) BOOST_TEST(found->ns == *expected);
+        inexact += !found->is_exact;
+      }
     }
+    BOOST_TEST(inexact > 0u);
   }
-  BOOST_TEST(inexact > 0u);
-}
-
-BOOST_AUTO_TEST_CASE(with_room_for_two_labels_the_bound_is_within_a_tenth_of_the_optimum) {
-  std::size_t inexact = 0;
-  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
-    BOOST_TEST_CONTEXT("seed " << seed) {
-      random_stream random(seed, 1);
-      auto problem = drawn_problem(random);
-      problem.max_labels = 2;
-      const auto expected = enumerated(problem);
-      if (!expected) continue;
-      const auto found = best_layered_path(problem);
-      BOOST_REQUIRE(found.has_value());
-      BOOST_TEST(found->bound_ns >= 0.9 * *expected);
-      inexact += !found->is_exact;
-    }
-  }
-  BOOST_TEST(inexact > 0u);
 }
 
 BOOST_AUTO_TEST_CASE(more_budget_never_makes_it_worse) {
