@@ -3,7 +3,7 @@
 // bench_batching MODEL [--experts P] [--dense P] [--kv fp32|bf16] [--threads N] [--at-once N...] [--tokens N] [--rounds N] [--apart MS] [--sampled] [--device DEVICE]:
 // local mode on one server that holds everything. For each number of requests at once, so many of 16 random prompt tokens are
 // given at the same time, or MS milliseconds after each other, and answered with so many tokens each, greedily or drawn at temperature 1; printed are tokens/s from when they are given to the last
-// one's end, batches a token and rows of a batch. Medians and quartiles over the rounds; the first round warms up. MODEL needs a profile.json.
+// one's end, batches a token, rows of a batch, and how long a thread waits for the next batch, which is what `--costs NAME:batch-us=N` charges. Medians and quartiles over the rounds; the first round warms up. MODEL needs a profile.json.
 
 #include <fmt/format.h>
 
@@ -131,6 +131,7 @@ work_counts work_of(actors::service& service) {
   for (const auto& server : take(service.status()).servers) {
     all.batches += static_cast<double>(server.ledger.batches);
     all.rows += static_cast<double>(server.ledger.rows);
+    all.busy_us += 1e-3 * static_cast<double>(server.ledger.busy_ns);
   }
   return all;
 }
@@ -170,7 +171,7 @@ int main(int argc, char** argv) {
              given.n_threads, given.sampled ? "drawn" : "greedy", given.rounds);
   for (const auto n : given.at_once) {
     random_stream draws(1);
-    std::vector<double> rate, batches, rows;
+    std::vector<double> rate, batches, rows, between;
     for (std::size_t round = 0; round <= given.rounds; ++round) {
       const auto before = work_of(*service);
       const double seconds = answer(*service, given, n, vocab, draws);
@@ -180,6 +181,8 @@ int main(int argc, char** argv) {
       rate.push_back(tokens / seconds);
       batches.push_back(work.batches / tokens);
       rows.push_back(work.rows / work.batches);
+      const auto threads_us = 1e6 * seconds * static_cast<double>(given.n_threads);
+      between.push_back((threads_us - work.busy_us) / work.batches);
     }
     const auto line = [&](const char* what, const spread& s, const char* unit) {
       fmt::print("{:>4} at once, {:<18}{:>10.2f} ({:.2f} to {:.2f}) {}\n", n, what, s.middle, s.low,
@@ -188,5 +191,6 @@ int main(int argc, char** argv) {
     line("answers", spread_of(rate), "tokens/s");
     line("batches", spread_of(batches), "a token");
     line("rows of a batch", spread_of(rows), "");
+    line("between batches", spread_of(between), "us a batch");
   }
 }

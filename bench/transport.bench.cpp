@@ -4,7 +4,8 @@
 // In each round, in turn:
 //   round trip   8 KiB to the other node's actor and back, over TLS over TCP and over CAF's middleman, against the
 //                same bytes echoed by asynchronous Boost.Asio over TLS 1.3 with the same certificates: the median of 2,000
-//   processor    frames of 1.3 KB, 64 in flight each way: user and system time of both ends together, a frame
+//   processor    frames of 1.3 KB, 64 in flight each way: user and system time of both ends together, a frame; half of it is
+//                the sender's, what `--costs NAME:message-us=N` charges
 // Prints medians and quartiles over the rounds.
 
 #include <fmt/format.h>

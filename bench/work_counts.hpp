@@ -49,11 +49,12 @@ inline thread_counts threads_of(int pid) {
 /// What devices computed and what crossed between nodes, so far. Without nodes nothing crosses.
 struct work_counts {
   double batches = 0, rows = 0;
+  double busy_us = 0;  ///< Time in batches, of all devices.
   double frames = 0, writes = 0, reads = 0;
 
   friend work_counts operator-(work_counts a, const work_counts& b) {
-    return {a.batches - b.batches, a.rows - b.rows, a.frames - b.frames, a.writes - b.writes,
-            a.reads - b.reads};
+    return {a.batches - b.batches, a.rows - b.rows,     a.busy_us - b.busy_us,
+            a.frames - b.frames,   a.writes - b.writes, a.reads - b.reads};
   }
 };
 

@@ -91,7 +91,7 @@ void add_cluster(CLI::App& app) {
   command.add_flag("--memory-as-drawn", options->draw.memory_as_drawn, memory_as_drawn_help)
       ->excludes(ratio);
   command.add_option("--costs", options->costs, "Cost profile that says what an expert weighs")
-      ->check(CLI::IsMember(cost_profile_names()))
+      ->check(cost_profile_check())
       ->capture_default_str();
   command.add_option("--layers", options->draw.n_layers, "Layers of the model")
       ->check(whole_from(1, 1000))

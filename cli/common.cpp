@@ -171,6 +171,14 @@ CLI::Validator number_from(double low, double high) {
           fmt::format("{:g} to {:g}", low, high)};
 }
 
+CLI::Validator cost_profile_check() {
+  return {[](const std::string& text) {
+            const auto known = check_cost_profile(text);
+            return known ? std::string() : known.error().message;
+          },
+          ""};
+}
+
 CLI::Validator whole_from(std::uint64_t low, std::uint64_t high) {
   return {[low, high](std::string& text) -> std::string {
             std::uint64_t value = 0;
@@ -214,9 +222,11 @@ void world_flags::add(CLI::App& command, bool needs_cluster) {
   known.emplace_back("measured");
   command
       .add_option("--costs", costs,
-                  fmt::format("What the emulation charges: {}, the last being the model itself",
+                  fmt::format("What the emulation charges: {}, the last being the model itself; "
+                              "behind it :batch-us=N for each batch and :message-us=N for each "
+                              "message between servers",
                               fmt::join(known, ", ")))
-      ->check(CLI::IsMember(known))
+      ->check(cost_profile_check())
       ->capture_default_str();
   command
       .add_option("--kv-precision", kv_precision,

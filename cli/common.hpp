@@ -73,6 +73,8 @@ inline constexpr const char* memory_as_drawn_help =
 CLI::Validator number_from(double low, double high);
 /// A whole number from low to high, without sign.
 CLI::Validator whole_from(std::uint64_t low, std::uint64_t high);
+/// A cost profile that check_cost_profile knows.
+CLI::Validator cost_profile_check();
 /// --seed: a whole number below 2^64.
 CLI::Option* add_seed(CLI::App& command, std::uint64_t& seed, const std::string& what);
 CLI::Option* add_search_steps(CLI::App& command, std::size_t& steps);

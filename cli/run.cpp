@@ -316,12 +316,10 @@ result<std::optional<setup::plan_file>> read_given_plan(const run_options& optio
 world_flags charged(const run_options& options, const std::optional<setup::plan_file>& given) {
   auto flags = options.world;
   if (options.names_costs) return flags;
-  auto known = cost_profile_names();
-  known.emplace_back("measured");
   // Behind the name stand the precisions that are asked for otherwise.
   const auto of_plan =
       given ? given->origin.costs.substr(0, given->origin.costs.find(", ")) : std::string();
-  if (std::ranges::find(known, of_plan) != known.end())
+  if (check_cost_profile(of_plan))
     flags.costs = of_plan;
   else if (options.is_local())
     flags.costs = "measured";

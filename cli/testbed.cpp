@@ -10,6 +10,7 @@
 #include "cli/frontier_file.hpp"
 #include "cli/strategy_list.hpp"
 #include "cli/testbed_experiments.hpp"
+#include "cli/testbed_models.hpp"
 #include "config/files.hpp"
 #include "ordermoe_version.hpp"
 
@@ -452,6 +453,7 @@ void add_testbed(CLI::App& app) {
   set_body(command, [options] { return frontier(*options); });
   add_strategy_list(parent);
   add_experiments(parent);
+  add_model_comparison(parent);
 }
 
 }  // namespace ordermoe::cli

@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "bench/experiments/increase.hpp"
 #include "bench/experiments/testbed/waiting.hpp"
+#include "config/files.hpp"
 #include "model/reference.hpp"
 #include "planning/placement.hpp"
+#include "planning/plan_alike.hpp"
+#include "setup/texts.hpp"
 
 namespace ordermoe::cli {
 
@@ -98,6 +103,80 @@ void note_traffic(const strategy_report& report, tb::row& made) {
   for (std::size_t i = 0; i < std::size(kinds); ++i) made[kinds[i]] = report.execution[i];
 }
 
+/// Of a strategy that may take an exact rival's plan.
+std::string form_of(const setup::world& here, const planning::strategy_options& asked,
+                    const planning::strategy& chosen) {
+  if (chosen.name != "ordermoe" && chosen.name != "router-ledger") return {};
+  for (const auto* rival : {"layer-shards", "shard-chains", "parallax"})
+    for (const auto& options :
+         planning::plan_variants(rival, here.profile, here.servers, here.costs, asked)) {
+      const auto made =
+          planning::make_strategy(rival, here.profile, here.servers, here.costs, options);
+      if (made && planning::are_alike(made->plan, chosen.plan)) return rival;
+    }
+  return tb::own_form;
+}
+
+/// Held-out text in prompts of a length, one behind the other and from the beginning again.
+result<void> give_prompts(std::vector<actors::request_spec>& requests, std::size_t n_tokens,
+                          const model::tokenizer& tokens) {
+  const auto texts = setup::read_documents(setup::data_folder() / "eval" / "held-out.txt", tokens,
+                                           n_tokens, n_tokens * requests.size());
+  if (!texts) return texts.error();
+  std::vector<const std::vector<std::int32_t>*> whole;
+  for (const auto& text : *texts)
+    if (text.size() == n_tokens) whole.push_back(&text);
+  if (whole.empty())
+    return error{errc::infeasible,
+                 fmt::format("the held-out text has no {} tokens for a prompt", n_tokens)};
+  for (std::size_t i = 0; i < requests.size(); ++i) requests[i].prompt = *whole[i % whole.size()];
+  return {};
+}
+
+/// The same model with room for more positions than it was trained on, for what prompts cost and not for what it says.
+result<std::shared_ptr<const model::transformer>> load_longer(const setup::world& content,
+                                                              const std::filesystem::path& scratch,
+                                                              std::size_t n_positions) {
+  constexpr const char* key = "max_position_embeddings";
+  std::error_code failed;
+  std::filesystem::remove_all(scratch, failed);
+  std::filesystem::create_directory(scratch, failed);
+  for (const auto& each : std::filesystem::directory_iterator(content.folder, failed))
+    std::filesystem::create_symlink(std::filesystem::absolute(each.path()),
+                                    scratch / each.path().filename(), failed);
+  const auto file = scratch / "config.json";
+  const auto text = read_file(file);
+  if (!text) return text.error();
+  auto shape = nlohmann::json::parse(*text, nullptr, false);
+  if (!shape.is_object() || !shape.contains(key))
+    return error{errc::infeasible,
+                 fmt::format("{}: found no {}, so that prompts cannot be made longer than {}",
+                             (content.folder / "config.json").string(), key,
+                             content.model->config().max_context)};
+  shape[key] = n_positions;
+  std::filesystem::remove(file, failed);
+  if (auto written = write_file(file, shape.dump()); !written) return written.error();
+  auto loaded = model::transformer::load(scratch, content.loading);
+  std::filesystem::remove_all(scratch, failed);
+  if (!loaded) return loaded.error();
+  return std::shared_ptr<const model::transformer>(std::move(*loaded));
+}
+
+tb::row infeasible_row(const tb::point& what, std::string why) {
+  tb::row made;
+  made.what = what;
+  made.is_infeasible = true;
+  made.note = std::move(why);
+  return made;
+}
+
+/// Requests a second that are tried for saturation, each a fifth more than the one before.
+double rate_tried(int step) {
+  constexpr double least = 0.25, ratio = 1.2;
+  return std::stod(fmt::format("{:.3g}", least * std::pow(ratio, step)));
+}
+constexpr int most_rate_steps = 36;  // 177 a second
+
 /// What trials and tuning cost is bounded by what they are given.
 void keep_tuning_texts(setup::world& content, std::size_t most) {
   if (most > 0 && content.tuning_texts.size() > most) content.tuning_texts.resize(most);
@@ -110,6 +189,21 @@ result<void> testbed_bench::open() {
   return score_reference();
 }
 
+result<void> testbed_bench::open(const tb::point& what) {
+  if (auto done = open(what.kept); !done) return done;
+  auto& world = worlds_.at(what.kept);
+  const auto wanted = what.prompt_tokens + load_.of.max_new_tokens;
+  if (what.prompt_tokens == 0 || wanted <= world.content.model->config().max_context) return {};
+  if (world.longer && wanted <= world.longer->config().max_context) return {};
+  auto loaded =
+      load_longer(world.content, scratch_ / fmt::format("{}-longer", trace_prefix), wanted);
+  // Such points are infeasible then.
+  if (!loaded && loaded.error().code == errc::infeasible) return {};
+  if (!loaded) return loaded.error();
+  world.longer = std::move(*loaded);
+  return {};
+}
+
 result<void> testbed_bench::open(precision kept) {
   if (worlds_.contains(kept)) return {};
   auto flags = flags_;
@@ -117,7 +211,7 @@ result<void> testbed_bench::open(precision kept) {
   auto loaded = load_world(flags);
   if (!loaded) return loaded.error();
   keep_tuning_texts(*loaded, load_.tuning_texts);
-  worlds_.emplace(kept, opened{std::move(*loaded)});
+  worlds_.emplace(kept, opened{std::move(*loaded), nullptr});
   return {};
 }
 
@@ -181,28 +275,112 @@ result<void> testbed_bench::compare_losses(const std::vector<double>& losses, tb
   return {};
 }
 
-result<tb::row> testbed_bench::measure(const tb::point& what, job& work) {
-  const auto& content = worlds_.at(what.kept).content;
-  const auto here = setup::on_servers(
-      content,
-      tb::servers_of(what, content.costs, content.profile.n_layers, content.profile.n_experts));
-  tb::row made;
-  made.what = what;
-  const auto ready = prepare(what, here, work);
-  if (!ready && ready.error().code == errc::infeasible) {
-    made.is_infeasible = true;
-    made.note = ready.error().message;
-    return made;
-  }
-  if (!ready) return ready.error();
+setup::world testbed_bench::world_of(const tb::point& what) const {
+  const auto& opened = worlds_.at(what.kept);
+  auto content = opened.content;
+  const auto wanted = what.prompt_tokens + load_.of.max_new_tokens;
+  if (what.prompt_tokens > 0 && wanted > content.model->config().max_context && opened.longer)
+    content.model = opened.longer;
+  content.costs = tb::costs_of(what, std::move(content.costs));
+  auto servers =
+      tb::servers_of(what, content.costs, content.profile.n_layers, content.profile.n_experts);
+  return setup::on_servers(std::move(content), std::move(servers));
+}
 
+/// Where requests have prompts of a length only their times are asked for.
+result<bundled_load> testbed_bench::load_of(const tb::point& what, const setup::world& here,
+                                            std::size_t n_requests) const {
   auto options = load_.of;
   options.rate = what.rate;
+  options.requests = n_requests;
   auto load = make_load(here, options);
   if (!load) return load.error();
   auto& answering = load->workloads.front();
   // Answers of one length, so that latencies compare.
   for (auto& spec : answering.requests) spec.ignore_end_of_text = true;
+  if (what.prompt_tokens == 0) return load;
+  load->workloads.resize(1);
+  const auto room = here.model->config().max_context;
+  if (what.prompt_tokens + options.max_new_tokens > room)
+    return error{errc::infeasible, fmt::format("the model has {} positions", room)};
+  if (auto given = give_prompts(load->workloads.front().requests, what.prompt_tokens, *here.tokens);
+      !given)
+    return given.error();
+  return load;
+}
+
+/// Whether 95 % of the requests of 10 s at that rate, and of as many as elsewhere at least, are in time.
+result<bool> testbed_bench::bears(const tb::point& what, job& work) {
+  const auto here = world_of(what);
+  const auto ready = prepare(what, here, work);
+  if (!ready) return ready.error();
+  auto load = load_of(what, here, requests_at(what.rate));
+  if (!load) return load.error();
+  load->workloads.resize(1);
+  const auto report = experiments::measure(ready->service, load->workloads, work);
+  if (!report) return report.error();
+  return report->latency_ms.p95 <= load_.sla_ms;
+}
+
+std::size_t testbed_bench::requests_at(double rate) const {
+  constexpr double seconds = 10;
+  return std::max(load_.of.requests, static_cast<std::size_t>(std::ceil(seconds * rate)));
+}
+
+/// Doubling from where the other experiments are, then halving: a rate that is borne whose next one is not.
+result<tb::row> testbed_bench::measure_saturation(const tb::point& what, job& work) {
+  constexpr int first = 15, stride = 4;
+  auto tried = what;
+  const auto is_borne = [&](int step) {
+    tried.rate = rate_tried(step);
+    return bears(tried, work);
+  };
+  int low = -1, high = most_rate_steps + 1;
+  for (int step = first; high - low > 1;) {
+    const auto borne = is_borne(step);
+    if (!borne && borne.error().code == errc::infeasible)
+      return infeasible_row(what, borne.error().message);
+    if (!borne) return borne.error();
+    (*borne ? low : high) = step;
+    if (high > most_rate_steps)
+      step = std::min(low + stride, most_rate_steps);
+    else if (low < 0)
+      step = std::max(high - stride, 0);
+    else
+      step = (low + high) / 2;
+    if (low == most_rate_steps || high == 0) break;
+  }
+  if (low < 0)
+    return infeasible_row(
+        what, fmt::format("not even {:g} requests a second are answered in time", rate_tried(0)));
+  tried.rate = rate_tried(low);
+  auto made = measure_at(tried, requests_at(tried.rate), work);
+  if (!made) return made.error();
+  made->what = what;
+  (*made)[metric::saturating_rate] = tried.rate;
+  return made;
+}
+
+result<tb::row> testbed_bench::measure(const tb::point& what, job& work) {
+  if (what.rate == tb::to_saturation) return measure_saturation(what, work);
+  return measure_at(what, load_.of.requests, work);
+}
+
+result<tb::row> testbed_bench::measure_at(const tb::point& what, std::size_t n_requests,
+                                          job& work) {
+  const auto here = world_of(what);
+  const auto refuse = [&](const error& why) -> result<tb::row> {
+    if (why.code != errc::infeasible) return why;
+    return infeasible_row(what, why.message);
+  };
+  const auto ready = prepare(what, here, work);
+  if (!ready) return refuse(ready.error());
+  tb::row made;
+  made.what = what;
+  made.form = form_of(here, request_for(what, load_).options, ready->service.chosen);
+  auto load = load_of(what, here, n_requests);
+  if (!load) return refuse(load.error());
+  auto& answering = load->workloads.front();
   {
     const std::lock_guard guard(mutex_);
     answering.trace = scratch_ / fmt::format("{}{}.jsonl", trace_prefix, n_traces_++);
@@ -219,11 +397,12 @@ result<tb::row> testbed_bench::measure(const tb::point& what, job& work) {
   made[metric::network_ms] = parts->network_ms;
   made[metric::compute_ms] = parts->compute_ms;
   made[metric::waiting_ms] = parts->waiting_ms;
+  made[metric::coverage] = coverage_of(ready->service.chosen.plan, here.profile);
+  made[metric::plan_estimate_ms] = report->plan_estimate_ms;
+  if (!report->perplexity) return made;
   made[metric::perplexity] = report->perplexity;
   made[metric::exact_match] = report->exact_match;
   made[metric::budget_spent] = report->budget_spent_ratio;
-  made[metric::coverage] = coverage_of(ready->service.chosen.plan, here.profile);
-  made[metric::plan_estimate_ms] = report->plan_estimate_ms;
   if (auto compared = compare_losses(report->losses, made); !compared) return compared.error();
   return made;
 }

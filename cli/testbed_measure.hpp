@@ -35,8 +35,8 @@ class testbed_bench {
   /// The model as stored, whatever points ask. Errors: those of load_world.
   result<void> open();
   const setup::world& stored() const { return worlds_.at(precision::stored).content; }
-  /// Loads the model kept so, too. Not while measure() runs.
-  result<void> open(precision kept);
+  /// Loads the model as the point has it kept, and with room for its prompts. Not while measure() runs.
+  result<void> open(const experiments::testbed::point& what);
 
   /// Infeasible points make a row as well. Errors: those of setup::prepare and of running; interrupted.
   result<experiments::testbed::row> measure(const experiments::testbed::point& what, job& work);
@@ -44,7 +44,19 @@ class testbed_bench {
  private:
   struct opened {
     setup::world content;
+    /// With more positions; null: none was asked for.
+    std::shared_ptr<const model::transformer> longer;
   };
+  result<void> open(precision kept);
+  setup::world world_of(const experiments::testbed::point& what) const;
+  result<bundled_load> load_of(const experiments::testbed::point& what, const setup::world& here,
+                               std::size_t n_requests) const;
+  std::size_t requests_at(double rate) const;
+  result<bool> bears(const experiments::testbed::point& what, job& work);
+  result<experiments::testbed::row> measure_saturation(const experiments::testbed::point& what,
+                                                       job& work);
+  result<experiments::testbed::row> measure_at(const experiments::testbed::point& what,
+                                               std::size_t n_requests, job& work);
   result<setup::prepared> prepare(const experiments::testbed::point& what, const setup::world& here,
                                   job& work);
   result<planning::plan> base_plan(const experiments::testbed::point& what,

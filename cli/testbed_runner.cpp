@@ -168,7 +168,7 @@ void remove_traces(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> left;
   for (const auto& each : std::filesystem::directory_iterator(folder, ignored))
     if (each.path().filename().string().starts_with(trace_prefix)) left.push_back(each.path());
-  for (const auto& each : left) std::filesystem::remove(each, ignored);
+  for (const auto& each : left) std::filesystem::remove_all(each, ignored);
 }
 
 }  // namespace
@@ -186,7 +186,7 @@ result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_be
   // Those whose plan another one's search makes come behind all that search.
   std::ranges::stable_partition(*left, [](const tb::point& what) { return !what.horizon; });
   for (const auto& what : *left)
-    if (auto opened = bench.open(what.kept); !opened) return opened.error();
+    if (auto opened = bench.open(what); !opened) return opened.error();
   const progress_display shown;
   crew workers(std::move(*left), bench, rows);
   if (auto done = workers.run(asked.at_once); !done) return done.error();

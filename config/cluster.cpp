@@ -30,11 +30,17 @@ void bound_by_uplinks(cluster& content) {
     }
 }
 
+void charge_overheads(cluster& content, const cost_profile& costs) {
+  for (auto& each : content.servers) each.batch_ns = costs.batch_ns;
+  for (std::size_t i = 0; i < content.links.size(); ++i)
+    if (i / content.size() != i % content.size()) content.links[i].message_ns = costs.message_ns;
+}
+
 std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes) {
   ORDERMOE_CHECK(link.bandwidth_bytes_per_s > 0,
                  "a link without bandwidth was asked to carry bytes");
-  return static_cast<std::int64_t>(
-      std::ceil(static_cast<double>(bytes) / link.bandwidth_bytes_per_s * 1e9));
+  return link.message_ns + static_cast<std::int64_t>(std::ceil(static_cast<double>(bytes) /
+                                                               link.bandwidth_bytes_per_s * 1e9));
 }
 
 std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read) {
@@ -42,7 +48,8 @@ std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int6
                  "a server without speed was asked to compute");
   const auto arithmetic = static_cast<double>(flops) / server.flops_per_s;
   const auto reading = static_cast<double>(bytes_read) / server.memory_bandwidth_bytes_per_s;
-  return static_cast<std::int64_t>(std::ceil(std::max(arithmetic, reading) * 1e9));
+  return server.batch_ns +
+         static_cast<std::int64_t>(std::ceil(std::max(arithmetic, reading) * 1e9));
 }
 
 std::int64_t offloaded_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read) {

@@ -35,6 +35,8 @@ struct server_spec {
   /// What all its links together carry, each way; 0: no bound of their own.
   double uplink_bytes_per_s = 0;
   std::string site;  ///< Name of its site; empty: none.
+  std::int64_t batch_ns =
+      0;  ///< More for each batch; not of the file but of a cost profile (charge_overheads).
 };
 
 /// Servers at one place. What leaves it, and what comes in, shares an uplink.
@@ -47,6 +49,8 @@ struct site_spec {
 struct link_spec {
   double bandwidth_bytes_per_s = 0;  ///< B_{m,n}
   std::int64_t latency_ns = 0;       ///< tau_{m,n}
+  std::int64_t message_ns =
+      0;  ///< More for each message, of its sender's time; not of the file but of a cost profile.
 };
 
 /// Servers and the links between them. Latencies obey the triangle inequality: no relay is faster
@@ -70,14 +74,17 @@ struct cluster {
 /// Makes no link faster than the uplinks on its way: those of its hosts and, where it leaves one, of its sites.
 void bound_by_uplinks(cluster& content);
 
-/// Nanoseconds that `bytes` keep a link's sender busy, rounded up; without the latency.
+/// Has every server and link charge what the profile charges for each batch and each message.
+void charge_overheads(cluster& content, const cost_profile& costs);
+
+/// Nanoseconds that a message of `bytes` keeps a link's sender busy: message_ns, and the bytes over the bandwidth, rounded
+/// up; without the latency.
 std::int64_t transfer_ns(const link_spec& link, std::int64_t bytes);
 
-/// Nanoseconds that a batch keeps a server busy: max(flops / F, bytes read / memory bandwidth),
-/// rounded up.
+/// Nanoseconds that a batch keeps a server busy: batch_ns, and max(flops / F, bytes read / memory bandwidth), rounded up.
 std::int64_t compute_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
 
-/// The same for weights in the host's memory: max(flops / F, bytes / host bandwidth), rounded up.
+/// The same for weights in the host's memory: batch_ns, and max(flops / F, bytes / host bandwidth), rounded up.
 std::int64_t offloaded_ns(const server_spec& server, std::int64_t flops, std::int64_t bytes_read);
 
 /// Bytes of one expert on this server.

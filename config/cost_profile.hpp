@@ -28,6 +28,10 @@ struct cost_profile {
   std::int64_t embedding_bytes = 0;  ///< The embedding table, resident on every server.
   std::int64_t head_bytes = 0;       ///< The output projection, resident on every server.
   std::int64_t head_flops = 0;       ///< One row through the output projection.
+  /// Time of a server for each batch, besides its arithmetic: starting it, and what actors do around it.
+  std::int64_t batch_ns = 0;
+  /// Time of its sender for each message to another server, besides its bytes: packing it and handing it on.
+  std::int64_t message_ns = 0;
 
   /// Bytes that every server holds whatever the plan: embedding, head, and every layer besides its
   /// experts.
@@ -36,10 +40,24 @@ struct cost_profile {
   }
 };
 
-/// The profiles that ship: mixtral-8x7b, qwen1.5-moe-a2.7b, switch-base-8. Error: usage, naming the
-/// known ones.
+/// A profile's name, and behind colons what it charges otherwise than by itself: `mixtral-8x7b:batch-us=40:message-us=15`.
+struct cost_profile_choice {
+  std::string base;
+  std::int64_t batch_ns = 0, message_ns = 0;
+};
+/// Error: usage, naming the part that is none. The base may be any word.
+result<cost_profile_choice> parse_cost_profile_choice(std::string_view text);
+
+/// The profiles that ship (cost_profile_names), each also with overheads behind its name as above. Its own name is the whole
+/// text. Error: usage, naming the known ones.
 result<cost_profile> named_cost_profile(std::string_view name);
 std::vector<std::string> cost_profile_names();
+
+/// A model's name where each server's charges are the model's own: `measured`, also with overheads.
+bool is_measured_cost_profile(std::string_view name);
+
+/// Whether a name is that of a profile that ships or `measured`. Error: usage, naming the known ones or the wrong part.
+result<void> check_cost_profile(std::string_view name);
 
 /// The `measured` profile: the charges of a model of this shape itself, in 16-bit numbers.
 cost_profile measured_cost_profile(std::size_t hidden_size, std::size_t intermediate_size,

@@ -24,7 +24,9 @@ cost_model make_cost_model(const cluster& servers, const cost_profile& costs) {
       const auto latency = static_cast<double>(link.latency_ns);
       model.hidden_ns[from * n + to] =
           latency + static_cast<double>(transfer_ns(link, costs.hidden_bytes));
-      model.kv_ns[from * n + to] = static_cast<double>(transfer_ns(link, costs.kv_row_bytes));
+      // Of one row more in a message.
+      model.kv_ns[from * n + to] =
+          static_cast<double>(transfer_ns(link, costs.kv_row_bytes) - link.message_ns);
       model.message_ns[from * n + to] =
           latency + static_cast<double>(transfer_ns(link, small_message_bytes));
     }

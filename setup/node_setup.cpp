@@ -410,6 +410,7 @@ result<node_outlook> check_node(const node_file& file, job& work) {
   auto costs = load_costs(file.costs, *shape);
   if (!costs) return costs.error();
   content->costs = std::move(*costs);
+  charge_overheads(content->servers, content->costs);
   if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
   const auto facts = net::read_certificate(file.certificate);
   if (!facts) return facts.error();
@@ -447,6 +448,7 @@ result<cluster_outlook> look_at_cluster(node_file file, const fs::path& model, j
   auto costs = load_costs(file.costs, *shape);
   if (!costs) return costs.error();
   content->costs = std::move(*costs);
+  charge_overheads(content->servers, content->costs);
   content->coarser[plan->origin.whole_model] = nullptr;
   if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
   auto ready = prepare_as_made(*content, *plan, work);
@@ -474,6 +476,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   auto costs = load_costs(file.costs, content->model->config());
   if (!costs) return costs.error();
   content->costs = std::move(*costs);
+  charge_overheads(content->servers, content->costs);
   content->coarser[plan->origin.whole_model] = *share;
   if (auto fits = check_made_for(*plan, *content); !fits) return fits.error();
   auto ready = prepare_as_made(*content, *plan, work);

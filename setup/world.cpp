@@ -193,9 +193,10 @@ result<void> load_coarser(world& content, const world_options& options) {
 result<void> load_charges(world& content, const world_options& options) {
   auto costs = load_costs(options.costs, content.model->config());
   if (!costs) return costs.error();
-  content.charges_own_costs = options.costs == "measured";
+  content.charges_own_costs = is_measured_cost_profile(options.costs);
   content.costs =
       at_precision(std::move(*costs), options.expert_precision, options.dense_precision);
+  charge_overheads(content.servers, content.costs);
   return {};
 }
 
@@ -231,8 +232,14 @@ result<void> load_tuning_texts(world& content, bool runs_model) {
 }  // namespace
 
 result<cost_profile> load_costs(const std::string& name, const model::model_config& shape) {
-  if (name != "measured") return named_cost_profile(name);
-  return model::own_costs(shape);
+  if (!is_measured_cost_profile(name)) return named_cost_profile(name);
+  const auto choice = parse_cost_profile_choice(name);
+  if (!choice) return choice.error();
+  auto costs = model::own_costs(shape);
+  costs.name = name;
+  costs.batch_ns = choice->batch_ns;
+  costs.message_ns = choice->message_ns;
+  return costs;
 }
 
 result<planning::profile> calibrate_on(const fs::path& model_folder,
@@ -302,6 +309,7 @@ result<world> load_world(const world_options& options, job& work) {
 
 world on_servers(world content, cluster servers) {
   content.servers = std::move(servers);
+  charge_overheads(content.servers, content.costs);
   return content;
 }
 

@@ -123,10 +123,11 @@ bool verifier::on_links(std::string_view text) {
   server.links.resize(rates.size());
   for (std::size_t i = 0; i < rates.size(); ++i) {
     // Of a server to itself there is no link.
-    if (i % (n() + 1) != 0 && !(rates[i] > 0))
+    const bool is_link = i % (n() + 1) != 0;
+    if (is_link && !(rates[i] > 0))
       return refuse("bytes_per_s: found {} from server {} to {}, expected more than 0", rates[i],
                     i / n(), i % n());
-    server.links[i] = {rates[i], latency_ns[i]};
+    server.links[i] = {rates[i], latency_ns[i], is_link ? header_.costs.message_ns : 0};
   }
   ++server.snapshot;
   ++server.installs;

@@ -46,6 +46,13 @@ void cost_fields(Costs& c, Visit visit) {
   visit("head_flops", c.head_flops);
 }
 
+/// Traces of before there were overheads have none.
+template <class Costs, class Visit>
+void overhead_fields(Costs& c, Visit visit) {
+  visit("batch_ns", c.batch_ns);
+  visit("message_ns", c.message_ns);
+}
+
 struct write_field {
   json& into;
   template <class T>
@@ -68,12 +75,22 @@ struct read_field {
   }
 };
 
+struct read_field_if_there {
+  const json& from;
+  template <class T>
+  void operator()(const char* name, T& value) const {
+    if (from.contains(name)) read_field{from}(name, value);
+  }
+};
+
 std::string gate_rule_name(model::gate_rule rule) {
   return rule == model::gate_rule::renormalised ? "renormalised" : "probabilities";
 }
 
 /// Larger values are refused, so that sums over a trace stay far from overflow.
 constexpr std::int64_t most_cost = 1'000'000'000'000;
+
+constexpr std::int64_t most_overhead_ns = 1'000'000'000;
 
 /// Refuses members that an object of this kind does not have.
 void only_keys_of(const nlohmann::json& written, const json_value& value) {
@@ -85,6 +102,7 @@ void check_costs(const json_value& costs) {
   json written;
   cost_profile none;
   cost_fields(none, write_field{written});
+  overhead_fields(none, write_field{written});
   only_keys_of(written, costs);
   costs.at("hidden_bytes").integer(1, most_cost);
   costs.at("kv_row_bytes").integer(1, most_cost);
@@ -92,6 +110,8 @@ void check_costs(const json_value& costs) {
        {"expert_bytes", "expert_flops", "attention_bytes", "attention_flops",
         "attention_flops_per_context", "embedding_bytes", "head_bytes", "head_flops"})
     costs.at(name).integer(0, most_cost);
+  for (const auto* name : {"batch_ns", "message_ns"})
+    if (const auto overhead = costs.find(name)) overhead->integer(0, most_overhead_ns);
 }
 
 void check_policy(const json_value& policy) {
@@ -141,6 +161,7 @@ result<void> check_header(const std::string& text, const std::string& place) {
 std::string header_line(const trace_header& header) {
   json costs, policy, line;
   cost_fields(header.costs, write_field{costs});
+  overhead_fields(header.costs, write_field{costs});
   policy_fields(header.policy, write_field{policy});
   line["type"] = "run";
   line["version"] = trace_version;
@@ -182,10 +203,12 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
                               ? model::gate_rule::probabilities
                               : model::gate_rule::renormalised;
     cost_fields(header.costs, read_field{line.at("costs")});
+    overhead_fields(header.costs, read_field_if_there{line.at("costs")});
     policy_fields(header.policy, read_field{line.at("policy")});
     auto servers = parse_cluster(line.at("cluster_toml"), place + ":1 cluster_toml");
     if (!servers) return servers.error();
     header.servers = std::move(*servers);
+    charge_overheads(header.servers, header.costs);
     auto profile = planning::parse_profile(line.at("profile").dump(), place + ":1 profile");
     if (!profile) return profile.error();
     header.profile = std::move(*profile);

@@ -16,7 +16,7 @@ namespace ordermoe::serving {
 /// A link by what was measured of it, where it was.
 inline link_spec measured(const link_spec& stated, const wire::link_measure& found) {
   return {found.bytes_per_s > 0 ? found.bytes_per_s : stated.bandwidth_bytes_per_s,
-          found.latency_ns >= 0 ? found.latency_ns : stated.latency_ns};
+          found.latency_ns >= 0 ? found.latency_ns : stated.latency_ns, stated.message_ns};
 }
 
 /// Whether others would decide otherwise if they knew: a message of so many bytes takes a tenth longer or shorter than they

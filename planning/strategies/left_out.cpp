@@ -25,7 +25,7 @@ server_mask widened(server_mask narrow, const std::vector<std::size_t>& stay) {
 
 cluster without(const cluster& servers, server_mask left_out) {
   const auto stay = staying(servers.size(), left_out);
-  cluster narrow{servers.name, servers.seed, {}, {}};
+  cluster narrow{servers.name, servers.seed, {}, {}, servers.sites};
   double share = 0;
   for (const auto m : stay) {
     narrow.servers.push_back(servers.servers[m]);

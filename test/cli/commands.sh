@@ -97,6 +97,9 @@ here=(--cluster one.toml --prompts prompts.jsonl --max-new-tokens 4)
 expect "a local run is planned for the model that runs" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --mode local
 expect "charges that are named are those" 3 'bytes' "$ordermoe" run --model "$model" "${here[@]}" --mode local --costs mixtral-8x7b
 expect "virtual time charges a large model" 3 'bytes' "$ordermoe" run --model "$model" "${here[@]}"
+expect "what batches and messages take may be charged" 0 'charged as measured:batch-us=40:message-us=15' "$ordermoe" run --model "$model" "${here[@]}" --costs measured:batch-us=40:message-us=15
+expect "what is no part of a cost profile is refused" 2 "found 'batch=4'.*batch-us=N" "$ordermoe" run --model "$model" "${here[@]}" --costs mixtral-8x7b:batch=4
+expect "and so is an unknown profile, with the known ones" 2 'qwen3-235b-a22b' "$ordermoe" run --model "$model" "${here[@]}" --costs mixtral
 expect "virtual time may charge the model itself" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --costs measured --save-plan one.json
 expect "a plan brings its charges" 0 'charged as measured' "$ordermoe" run --model "$model" "${here[@]}" --plan one.json
 expect "a plan for other charges than those named is refused" 2 'made for the charges measured, not for qwen' \

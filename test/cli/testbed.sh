@@ -77,6 +77,22 @@ if command -v gnuplot >/dev/null; then
 else
   echo "gnuplot is not there: figures are not looked at"
 fi
+
+# Further settings than the paper's.
+more() { local name="$1"; shift; "$ordermoe" testbed "$name" "${small[@]}" --out more "$@"; }
+expect "what messages and batches take" 0 '^\| exact \| 100 \|' more overheads
+python3 - more/overheads.csv <<'P' || fail "a token takes no longer where messages and batches take time"
+import csv, sys
+rows = [r for r in csv.DictReader(open(sys.argv[1])) if r["strategy"] == "exact"]
+free, charged = (next(float(r["tpot_ms"]) for r in rows if r["message_us"] == us) for us in ("0", "100"))
+assert charged > free + 0.2, (free, charged)
+P
+expect "prompts longer than the model was trained on" 0 '^\| layer-shards \| 1024 \|' more prompts
+expect "a map of settings" 0 'A budget of 7 % saves more than 10 % of the fastest exact plan' more map
+expect "the rate that is borne" 0 '^\| layer-shards \| [0-9.]+ \|' more saturation --sla-ms 50
+[[ -z $(find more -name '.trace*') ]] || fail "a longer model is left behind"
+expect "models are compared by rows of overall" 1 'more: found no rows of overall; measure them with' "$ordermoe" testbed models more
+
 mkdir empty
 expect "without gnuplot there are rows all the same" 0 'gnuplot is not there' \
   env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --out killed

@@ -480,6 +480,28 @@ BOOST_AUTO_TEST_CASE(a_batch_is_bound_by_arithmetic_or_by_memory) {
   BOOST_TEST(compute_ns(server, 0, 0) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(overheads_come_to_every_batch_and_message_and_to_no_file) {
+  auto options = draw_options{};
+  options.costs = *named_cost_profile("mixtral-8x7b");
+  const auto plain = draw_cluster(options);
+  auto charged = plain;
+  charge_overheads(charged, *named_cost_profile("mixtral-8x7b:batch-us=40:message-us=15"));
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const auto &before = plain.servers[i], &after = charged.servers[i];
+    BOOST_TEST(compute_ns(after, 1'000'000'000, 1000) ==
+               compute_ns(before, 1'000'000'000, 1000) + 40'000);
+    BOOST_TEST(offloaded_ns(after, 1000, 1'000'000) ==
+               offloaded_ns(before, 1000, 1'000'000) + 40'000);
+    for (std::size_t j = 0; j < plain.size(); ++j)
+      if (i != j)
+        BOOST_TEST(transfer_ns(charged.link(server_id{i}, server_id{j}), 8192) ==
+                   transfer_ns(plain.link(server_id{i}, server_id{j}), 8192) + 15'000);
+  }
+  BOOST_TEST(cluster_toml(charged) == cluster_toml(plain));
+  charge_overheads(charged, options.costs);
+  BOOST_TEST(compute_ns(charged.servers[0], 0, 0) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(weights_in_a_hosts_memory_are_read_at_its_rate) {
   server_spec server;
   server.flops_per_s = 1e12;

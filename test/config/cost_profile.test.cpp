@@ -1,6 +1,7 @@
 #include "config/cost_profile.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <string>
 
 using namespace ordermoe;
 
@@ -60,8 +61,52 @@ BOOST_AUTO_TEST_CASE(the_measured_profile_of_mixtrals_shape_is_mixtrals) {
   BOOST_TEST(measured.resident_bytes(6) == named.resident_bytes(6));
 }
 
+BOOST_AUTO_TEST_CASE(a_token_of_each_larger_model_runs_as_many_weights_as_is_published) {
+  struct published {
+    const char* name;
+    std::int64_t layers, top_k;
+    double active_billions;
+  };
+  for (const auto& model :
+       {published{"mixtral-8x22b", 56, 2, 39}, published{"qwen3-30b-a3b", 48, 8, 3.3},
+        published{"qwen3-235b-a22b", 94, 8, 22}, published{"deepseek-v3", 61, 8, 37}}) {
+    const auto costs = *named_cost_profile(model.name);
+    const auto weights =
+        (model.layers * (model.top_k * costs.expert_flops + costs.attention_flops) +
+         costs.head_flops) /
+            2 +
+        costs.embedding_bytes / 2;
+    BOOST_TEST(1e-9 * static_cast<double>(weights) == model.active_billions,
+               boost::test_tools::tolerance(0.025));
+  }
+  // Latent attention keeps 512 + 64 numbers of a token and layer.
+  BOOST_TEST(named_cost_profile("deepseek-v3")->kv_row_bytes == 1152);
+}
+
+BOOST_AUTO_TEST_CASE(overheads_stand_behind_the_name) {
+  const auto costs = named_cost_profile("mixtral-8x7b:batch-us=40:message-us=12.5");
+  BOOST_REQUIRE(costs);
+  BOOST_TEST(costs->name == "mixtral-8x7b:batch-us=40:message-us=12.5");
+  BOOST_TEST(costs->batch_ns == 40'000);
+  BOOST_TEST(costs->message_ns == 12'500);
+  BOOST_TEST(costs->expert_bytes == named_cost_profile("mixtral-8x7b")->expert_bytes);
+  BOOST_TEST(named_cost_profile("mixtral-8x7b")->batch_ns == 0);
+  BOOST_TEST(is_measured_cost_profile("measured:batch-us=1"));
+  BOOST_TEST(!is_measured_cost_profile("measuredly"));
+  BOOST_TEST(check_cost_profile("measured:batch-us=1").has_value());
+  for (const char* wrong : {":", ":batch-us", ":batch-us=", ":batch-us=-1", ":batch-us=1e7",
+                            ":batch-us=nan", ":batch-us=4x", ":batch=4", ":batch-us=4:"})
+    for (const std::string base : {"mixtral-8x7b", "measured"}) {
+      const auto refused = check_cost_profile(base + wrong);
+      BOOST_REQUIRE_MESSAGE(!refused, base << wrong);
+      BOOST_TEST((refused.error().code == errc::usage));
+      BOOST_TEST(refused.error().message.find("batch-us=N") != std::string::npos,
+                 refused.error().message);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(every_listed_name_is_known_and_another_is_refused_with_the_list) {
-  BOOST_TEST(cost_profile_names().size() == 3u);
+  BOOST_TEST(cost_profile_names().size() == 7u);
   for (const auto& name : cost_profile_names()) {
     const auto costs = named_cost_profile(name);
     BOOST_REQUIRE(costs);

@@ -354,6 +354,43 @@ BOOST_AUTO_TEST_CASE(attention_outside_the_residency_set_is_refused) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(overheads_are_charged_for_every_batch_and_message) {
+  constexpr const char* charged = "mixtral-8x7b:batch-us=40:message-us=15";
+  test::world plain("exact"), world("exact");
+  world.setup.costs = *named_cost_profile(charged);
+  charge_overheads(world.setup.servers, world.setup.costs);
+  add_mixed_requests(plain, 5);
+  add_mixed_requests(world, 5);
+  const auto text = record(world);
+  check_holds(text, world);
+  const auto last_batch_ends = [](const std::string& trace) {
+    std::int64_t last = 0;
+    for (const auto& line : split(trace))
+      if (is(line, "batch")) last = std::max(last, number(line, "end_ns"));
+    return last;
+  };
+  BOOST_TEST(last_batch_ends(text) > last_batch_ends(record(plain)));
+  // Said to be free, the same batches take too long.
+  auto content = split(text);
+  const std::string batch = "\"batch_ns\":40000", message = "\"message_ns\":15000";
+  const auto without = [&](const std::string& part) {
+    auto changed = content;
+    const auto place = changed[0].find(part);
+    BOOST_REQUIRE(place != std::string::npos);
+    changed[0].replace(place, part.size(), part.substr(0, part.find(':') + 1) + "0");
+    return verify_sealed_anew(changed);
+  };
+  BOOST_TEST(without(batch).error().message.find("end_ns - start_ns") != std::string::npos);
+  BOOST_TEST(without(message).error().message.find("end_ns") != std::string::npos);
+  // A trace of before there were overheads says nothing of them.
+  auto older = split(record(plain));
+  const std::string both = ",\"batch_ns\":0,\"message_ns\":0";
+  const auto place = older[0].find(both);
+  BOOST_REQUIRE(place != std::string::npos);
+  older[0].erase(place, both.size());
+  BOOST_TEST(verify_sealed_anew(older).has_value());
+}
+
 BOOST_AUTO_TEST_CASE(bytes_off_by_one_are_refused_even_where_the_ledger_agrees) {
   const auto fake = [](lines& content, const std::string& frame) {
     auto& line = content[find(content, "transfer", [&](const auto& l) {

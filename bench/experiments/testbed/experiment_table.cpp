@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "planning/strategies/strategies.hpp"
@@ -44,7 +45,7 @@ points everything(scale how_much, std::uint64_t seed) {
   for (const auto& record : planning::strategy_records()) {
     if (record.name == "ordermoe") made.push_back(with(of(record.name, seed), 0));
     if (record.has_budget && how_much == scale::whole)
-      made.push_back(with(of(record.name, seed), 1));
+      for (const double percent : {1., 3.}) made.push_back(with(of(record.name, seed), percent));
     made.push_back(of(record.name, seed));
     if (record.name != "paper") continue;
     made.push_back(looking_ahead(of(record.name, seed), 1));
@@ -185,6 +186,91 @@ points coarse_memories(scale how_much, std::uint64_t seed) {
                        {0.5, 0.7, 0.85, 1, 1.25, 1.5, 2}, seed, set);
 }
 
+/// What the emulation leaves out otherwise: each message and each batch takes so long besides what it carries or computes.
+points overheads(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, double us) { one.message_us = one.batch_us = us; };
+  if (how_much == scale::quick)
+    return sweep<double>({"exact", "layer-shards", "ordermoe"}, {0, 100}, seed, set);
+  return sweep<double>({"exact", "layer-shards", "shard-chains", "parallax", "static-pruning",
+                        "moe2", "local-tuned", "paper", "ordermoe"},
+                       {0, 10, 30, 100, 300}, seed, set);
+}
+
+/// Fewer requests where each is longer, so that the servers can bear them.
+points prompts(scale how_much, std::uint64_t seed) {
+  const auto set = [](point& one, std::size_t tokens) {
+    one.prompt_tokens = tokens;
+    one.rate = 1;
+  };
+  if (how_much == scale::quick)
+    return sweep<std::size_t>({"exact", "layer-shards", "ordermoe"}, {64, 1024}, seed, set);
+  return sweep<std::size_t>(
+      {"exact", "layer-shards", "shard-chains", "parallax", "static-pruning", "paper", "ordermoe"},
+      {64, 256, 1024, 4096}, seed, set);
+}
+
+points saturations(scale how_much, std::uint64_t seed) {
+  points made;
+  const auto add = [&](std::string_view strategy, std::optional<double> percent = {}) {
+    made.push_back(of(strategy, seed));
+    made.back().rate = to_saturation;
+    if (percent) made.back().percent = *percent;
+  };
+  if (how_much == scale::quick) {
+    add("layer-shards");
+    add("ordermoe", 0);
+    return made;
+  }
+  for (const auto* strategy : {"exact", "layer-shards", "shard-chains", "parallax", "popularity",
+                               "static-pruning", "moe2", "paper"})
+    add(strategy);
+  for (const double percent : {0., 1., main_budget}) add("ordermoe", percent);
+  return made;
+}
+
+/// Every setting with what an exact rival can be, and `ordermoe` with the budgets that it is compared at.
+points settings_of_the_map(scale how_much, std::uint64_t seed) {
+  struct kept_memory {
+    precision kept;
+    double ratio;
+  };
+  struct network {
+    std::size_t n_sites;
+    double site_ms, uplink_mbit;
+  };
+  const bool is_whole = how_much == scale::whole;
+  const auto memories =
+      is_whole ? std::vector<kept_memory>{{precision::stored, 1.25},
+                                          {precision::stored, 2},
+                                          {precision::int4, 0.7},
+                                          {precision::int4, 2}}
+               : std::vector<kept_memory>{{precision::stored, 1.25}, {precision::stored, 3}};
+  const auto ways = is_whole ? std::vector<network>{{1, 0, 0}, {0, 0, 0}, {0, 0, 100}, {2, 40, 0}}
+                             : std::vector<network>{{0, 0, 0}};
+  const auto rates = is_whole ? std::vector<double>{1, 8} : std::vector<double>{4};
+  points made;
+  for (const auto& memory : memories)
+    for (const auto& way : ways)
+      for (const auto rate : rates) {
+        const auto add = [&](std::string_view strategy, std::optional<double> percent = {}) {
+          auto one = of(strategy, seed);
+          one.kept = memory.kept;
+          one.memory_ratio = memory.ratio;
+          one.n_sites = way.n_sites;
+          one.site_ms = way.site_ms;
+          one.uplink_mbit = way.uplink_mbit;
+          one.rate = rate;
+          if (percent) one.percent = *percent;
+          made.push_back(std::move(one));
+        };
+        for (const auto* strategy : {"exact", "layer-shards", "shard-chains", "parallax"})
+          if (is_whole || std::string_view(strategy) == "layer-shards") add(strategy);
+        for (const double percent : {0., 1., main_budget})
+          if (is_whole || percent != 1.) add("ordermoe", percent);
+      }
+  return made;
+}
+
 using m = metric;
 
 const experiment table[] = {
@@ -287,7 +373,44 @@ const experiment table[] = {
      axis::memory_ratio,
      figure_kind::lines,
      {m::latency_ms, m::increase_percent, m::network_ms, m::compute_ms, m::waiting_ms},
-     coarse_memories}};
+     coarse_memories},
+    {"overheads",
+     "What if every message between servers and every batch costs time of its own?",
+     "",
+     "Both cost as much: of a message its sender's time, of a batch its server's. Elsewhere "
+     "neither does.",
+     axis::overhead_us,
+     figure_kind::lines,
+     {m::latency_ms, m::network_ms, m::compute_ms, m::waiting_ms, m::increase_percent},
+     overheads},
+    {"prompts",
+     "Does it matter how long prompts are?",
+     "",
+     "One request a second. Bundled models were trained on 512 positions: beyond these what they "
+     "say, and which experts they choose, is not what a model would that was.",
+     axis::prompt_tokens,
+     figure_kind::lines,
+     {m::ttft_ms, m::tpot_ms, m::latency_ms, m::traffic_mb_per_1k},
+     prompts},
+    {"saturation",
+     "How many requests a second are answered in time?",
+     "",
+     "The highest rate at which 95 % are answered within the SLA, to a fifth; each strategy plans "
+     "for the rate that is tried, and everything else in the row is measured at the rate found.",
+     axis::nothing,
+     figure_kind::bars,
+     {m::saturating_rate, m::throughput_tokens_per_s, m::latency_ms, m::latency_p95_ms,
+      m::busiest_server, m::increase_percent},
+     saturations},
+    {"map",
+     "For which memory, precision, network and load does substitution pay?",
+     "",
+     "Latency of ordermoe with a budget below that of the fastest exact plan of the same setting: "
+     "of exact, layer-shards, shard-chains, parallax and ordermoe without a budget.",
+     axis::setting,
+     figure_kind::map,
+     {m::latency_ms, m::increase_percent, m::network_ms, m::compute_ms, m::waiting_ms},
+     settings_of_the_map}};
 
 }  // namespace
 
@@ -307,11 +430,33 @@ const char* title_of(axis which) {
       return "between sites, ms";
     case axis::uplink_mbit:
       return "uplink of a server, Mbit/s";
+    case axis::overhead_us:
+      return "each message and each batch, us";
+    case axis::prompt_tokens:
+      return "tokens of a prompt";
+    case axis::setting:
+      return "setting";
     case axis::nothing:
       break;
   }
   return "";
 }
+
+namespace {
+
+std::string setting_name(const point& what) {
+  std::string network = "as drawn";
+  if (what.uplink_mbit > 0)
+    network = fmt::format("uplinks {:g} Mbit/s", what.uplink_mbit);
+  else if (what.n_sites == 1)
+    network = "one site";
+  else if (what.n_sites > 1)
+    network = fmt::format("{} sites {:g} ms", what.n_sites, what.site_ms);
+  return fmt::format("{} {:g}, {}, {:g}/s", to_string(what.kept), what.memory_ratio, network,
+                     what.rate);
+}
+
+}  // namespace
 
 std::optional<double> place_on(axis which, const point& what) {
   switch (which) {
@@ -331,6 +476,12 @@ std::optional<double> place_on(axis which, const point& what) {
       return what.site_ms;
     case axis::uplink_mbit:
       return what.uplink_mbit;
+    case axis::overhead_us:
+      return what.message_us;
+    case axis::prompt_tokens:
+      // Each place is twice the one before.
+      return std::log2(static_cast<double>(std::max<std::size_t>(1, what.prompt_tokens)));
+    case axis::setting:
     case axis::nothing:
       break;
   }
@@ -342,6 +493,8 @@ std::string place_name(axis which, const point& what) {
   if (which == axis::horizon && what.horizon == to_the_end) return "all";
   if (which == axis::threshold && !place) return "by layer";
   if (which == axis::site_ms && what.n_sites == 1) return "one site";
+  if (which == axis::setting) return setting_name(what);
+  if (which == axis::prompt_tokens) return fmt::format("{}", what.prompt_tokens);
   return place ? fmt::format("{:g}", *place) : std::string();
 }
 

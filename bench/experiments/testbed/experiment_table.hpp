@@ -12,7 +12,19 @@
 namespace ordermoe::experiments::testbed {
 
 /// What an experiment sweeps.
-enum class axis { nothing, horizon, threshold, memory_ratio, rate, servers, site_ms, uplink_mbit };
+enum class axis {
+  nothing,
+  horizon,
+  threshold,
+  memory_ratio,
+  rate,
+  servers,
+  site_ms,
+  uplink_mbit,
+  overhead_us,
+  prompt_tokens,
+  setting  ///< Precision, memory, network and load at once.
+};
 /// "look-ahead horizon, layers"
 const char* title_of(axis which);
 /// Where a point is on an axis; nothing where it has no such place, as a strategy whose threshold differs by layer.
@@ -24,7 +36,8 @@ enum class figure_kind {
   bars,     ///< A panel a column, a bar a variant.
   stacked,  ///< The execution kinds as parts of one bar a variant.
   lines,    ///< A panel a column over the axis, a line a variant.
-  scatter   ///< Latency over increase of perplexity, every point named.
+  scatter,  ///< Latency over increase of perplexity, every point named.
+  map       ///< What substitution saves in every setting (substitution_map.hpp).
 };
 
 enum class scale { whole, quick };

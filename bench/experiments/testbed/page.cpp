@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bench/experiments/testbed/substitution_map.hpp"
 #include "config/files.hpp"
 
 namespace ordermoe::experiments::testbed {
@@ -20,8 +21,31 @@ struct text_table {
   std::vector<texts> body;
 };
 
+/// A row a setting and budget.
+text_table table_of_map(const measured_experiment& content) {
+  text_table made;
+  made.head = {"setting",
+               "budget, %",
+               "saved of the fastest exact latency, %",
+               "the fastest exact",
+               "perplexity above the model's own, %",
+               "an exact rival's plan"};
+  for (const auto& one : map_of(*content.of, content.rows)) {
+    auto exact = one.fastest_exact;
+    if (one.n_without_exact > 0)
+      exact = exact.empty() ? std::string("none fits")
+                            : fmt::format("{} (none fits on {} of {})", exact, one.n_without_exact,
+                                          one.n_clusters);
+    made.body.push_back({one.setting, fmt::format("{:g}", one.where.percent),
+                         shown(one.saved_percent), std::move(exact), shown(one.increase_percent),
+                         fmt::format("{} of {}", one.n_rival_forms, one.n_clusters)});
+  }
+  return made;
+}
+
 text_table table_of(const measured_experiment& content) {
   const auto& of = *content.of;
+  if (of.kind == figure_kind::map) return table_of_map(content);
   text_table made;
   made.head.emplace_back("strategy");
   if (of.swept != axis::nothing) made.head.emplace_back(title_of(of.swept));
@@ -151,6 +175,9 @@ std::string experiment_html(const std::filesystem::path& folder,
                          escaped(of.question), of.note.empty() ? "" : " ", escaped(of.note));
   const auto figure = inline_svg(folder / fmt::format("{}.svg", of.name));
   if (!figure.empty()) out += fmt::format("<figure>\n{}</figure>\n", figure);
+  if (of.kind == figure_kind::map)
+    for (const auto& sentence : map_sentences(map_of(of, content.rows)))
+      out += fmt::format("<p>{}</p>\n", escaped(sentence));
   out += html_of(table_of(content));
   std::set<std::string> told;
   for (const auto& each : content.rows)
@@ -177,6 +204,9 @@ std::string table_text(const measured_experiment& content) {
   for (std::size_t i = 0; i < table.head.size(); ++i) out += "|---";
   out += "|\n";
   for (const auto& each : table.body) line(each);
+  if (content.of->kind == figure_kind::map)
+    for (const auto& sentence : map_sentences(map_of(*content.of, content.rows)))
+      out += fmt::format("\n{}\n", sentence);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bench/experiments/testbed/substitution_map.hpp"
 #include "config/files.hpp"
 
 extern char** environ;
@@ -222,8 +223,74 @@ drawing scatter(const experiment& of, const cells& all, const std::vector<metric
   return made;
 }
 
-drawing drawing_of(const experiment& of, const cells& all, const std::vector<metric>& columns) {
+/// Names in the order of their first appearance, and where each is.
+class places {
+ public:
+  std::size_t of(const std::string& name) {
+    const auto found = std::ranges::find(names_, name);
+    if (found != names_.end()) return static_cast<std::size_t>(found - names_.begin());
+    names_.push_back(name);
+    return names_.size() - 1;
+  }
+  std::size_t size() const { return names_.size(); }
+  std::string ticks() const {
+    std::string made;
+    for (std::size_t i = 0; i < names_.size(); ++i)
+      made += fmt::format("{}{} {}", i == 0 ? "" : ", ", plot_string(names_[i]), i);
+    return made;
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+/// A panel a budget: memory across, network and load upwards, what is saved as colour and number.
+drawing map(const experiment& of, const std::vector<row>& rows) {
+  drawing made;
+  places across, upwards;
+  std::vector<double> budgets;
+  const auto all = map_of(of, rows);
+  for (const auto& one : all) {
+    across.of(memory_name(one));
+    upwards.of(network_and_load_name(one));
+    if (std::ranges::find(budgets, one.where.percent) == budgets.end())
+      budgets.push_back(one.where.percent);
+  }
+  made.panels = fmt::format(
+      "set xtics ({}) rotate by -25\nset ytics ({})\nset xrange [-0.5:{}]\nset yrange "
+      "[-0.5:{}]\nset cbrange [-40:40]\nset palette defined (-40 '#b2182b', 0 '#f7f7f7', 40 "
+      "'#2166ac')\nunset grid\n",
+      across.ticks(), upwards.ticks(), static_cast<double>(across.size()) - 0.5,
+      static_cast<double>(upwards.size()) - 0.5);
+  for (const auto budget : budgets) {
+    const auto block = fmt::format("$d{}", made.n_panels++);
+    made.data += block + " << EOD\n";
+    for (const auto& one : all) {
+      if (one.where.percent != budget) continue;
+      const auto saved = one.saved_percent;
+      made.data += fmt::format(
+          "{} {} {} {}\n", across.of(memory_name(one)), upwards.of(network_and_load_name(one)),
+          saved ? fmt::format("{:.6g}", saved->median) : std::string("NaN"),
+          plot_string(saved ? fmt::format("{:.0f}", saved->median)
+                            : std::string(one.n_without_exact > 0 ? "alone" : "none")));
+    }
+    made.data += "EOD\n";
+    made.panels += fmt::format(
+        "set title {0}\nplot {1} using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror "
+        "fs solid 1 fc palette notitle, {1} using 1:2:4 with labels notitle\n",
+        plot_string(fmt::format("% saved of the fastest exact latency, budget {:g} %", budget)),
+        block);
+  }
+  made.width = 160 + 90 * across.size();
+  made.height = 150 + 40 * upwards.size();
+  return made;
+}
+
+drawing drawing_of(const experiment& of, const std::vector<row>& rows, const cells& all,
+                   const std::vector<metric>& columns) {
   switch (of.kind) {
+    case figure_kind::map:
+      return map(of, rows);
     case figure_kind::bars:
       return bars(of, all, columns);
     case figure_kind::stacked:
@@ -263,7 +330,8 @@ std::string plot_script(const experiment& of, const std::vector<row>& rows) {
   const auto all = cells_of(of, rows);
   const auto columns = measured_columns(of, all);
   if (columns.empty()) return {};
-  const auto made = drawing_of(of, all, columns);
+  const auto made = drawing_of(of, rows, all, columns);
+  if (made.n_panels == 0) return {};
   const auto width = std::min(made.columns, made.n_panels);
   const auto height = (made.n_panels + width - 1) / width;
   const auto layout = fmt::format(

@@ -58,9 +58,9 @@ class cell_reader {
 
 const std::vector<std::string>& point_columns() {
   static const std::vector<std::string> names{
-      "strategy",    "budget_percent", "without", "threshold", "horizon",
-      "experts",     "memory_ratio",   "servers", "sites",     "site_ms",
-      "uplink_mbit", "rate_per_s",     "seed"};
+      "strategy",     "budget_percent", "without",    "threshold", "horizon",     "experts",
+      "memory_ratio", "servers",        "sites",      "site_ms",   "uplink_mbit", "message_us",
+      "batch_us",     "prompt_tokens",  "rate_per_s", "seed"};
   return names;
 }
 
@@ -76,6 +76,9 @@ std::vector<std::string> point_cells(const point& what) {
           fmt::format("{}", what.n_sites),
           fmt::format("{}", what.site_ms),
           fmt::format("{}", what.uplink_mbit),
+          fmt::format("{}", what.message_us),
+          fmt::format("{}", what.batch_us),
+          fmt::format("{}", what.prompt_tokens),
           fmt::format("{}", what.rate),
           fmt::format("{}", what.seed)};
 }
@@ -97,6 +100,9 @@ result<point> point_of(const std::vector<std::string>& cells) {
   made.n_sites = read.number<std::size_t>();
   made.site_ms = read.number<double>();
   made.uplink_mbit = read.number<double>();
+  made.message_us = read.number<double>();
+  made.batch_us = read.number<double>();
+  made.prompt_tokens = read.number<std::size_t>();
   made.rate = read.number<double>();
   made.seed = read.number<std::uint64_t>();
   if (read.problem()) return *read.problem();
@@ -122,6 +128,13 @@ std::string variant_name(const point& what) {
   if (what.horizon == std::size_t{1}) name += " without look-ahead";
   if (!what.without.empty()) name += " without " + what.without;
   return name;
+}
+
+cost_profile costs_of(const point& what, cost_profile costs) {
+  constexpr double ns_per_us = 1e3;
+  if (what.message_us > 0) costs.message_ns = std::llround(what.message_us * ns_per_us);
+  if (what.batch_us > 0) costs.batch_ns = std::llround(what.batch_us * ns_per_us);
+  return costs;
 }
 
 cluster servers_of(const point& what, const cost_profile& costs, std::size_t n_layers,

@@ -22,13 +22,19 @@ struct point {
   precision kept = precision::stored;  ///< Of all experts; memory_ratio is over the model kept so.
   double memory_ratio = 2;  ///< Expert memory of all servers over one copy of the experts.
   std::size_t n_servers = 8;
-  std::size_t n_sites = 0;  ///< 0: no sites.
-  double site_ms = 0;       ///< Between servers of different sites, one way.
-  double uplink_mbit = 0;   ///< Of each server, per second; 0: links share none.
-  double rate = 4;          ///< Requests a second.
+  std::size_t n_sites = 0;        ///< 0: no sites.
+  double site_ms = 0;             ///< Between servers of different sites, one way.
+  double uplink_mbit = 0;         ///< Of each server, per second; 0: links share none.
+  double message_us = 0;          ///< Charged for each message between servers, besides its bytes.
+  double batch_us = 0;            ///< Charged for each batch, besides its arithmetic.
+  std::size_t prompt_tokens = 0;  ///< Of every request; 0: as the bundled prompts are.
+  /// Requests a second; to_saturation: as many as are answered within the SLA in 19 of 20 cases.
+  double rate = 4;
   std::uint64_t seed = 11;  ///< Of the cluster, arrivals and plans.
   friend bool operator==(const point&, const point&) = default;
 };
+
+inline constexpr double to_saturation = 0;
 
 /// The columns of a point, and its values in them as text.
 const std::vector<std::string>& point_columns();
@@ -43,6 +49,9 @@ point normal_form(point what);
 
 /// "paper 7 % without redundancy": what it runs, wherever it does.
 std::string variant_name(const point& what);
+
+/// What is charged there: `costs` with the point's overheads, where it has any.
+cost_profile costs_of(const point& what, cost_profile costs);
 
 /// The cluster that a point runs on: drawn, and where there are sites every link between two of them `site_ms` long, at
 /// the bandwidth that was drawn. `costs`: of the model as it is kept there.

@@ -43,6 +43,7 @@ constexpr std::array<metric_text, n_metrics> texts{{
     {"within_sla", "share of requests in time", false},
     {"busiest_server", "busy share of the busiest server", true},
     {"plan_estimate_ms", "planner's estimate of a token, ms", true},
+    {"saturating_rate_per_s", "requests/s that it bears", false},
 }};
 
 std::string quoted(const std::string& text) {
@@ -59,7 +60,10 @@ std::string cell(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : std::string();
 }
 
-constexpr std::size_t first_value = 15;  // settings, 13 of the point, status
+/// Behind the settings, the point and the status.
+std::size_t first_value() {
+  return point_columns().size() + 2;
+}
 
 }  // namespace
 
@@ -80,6 +84,7 @@ std::vector<std::string> row_columns() {
   names.insert(names.end(), point_columns().begin(), point_columns().end());
   names.emplace_back("status");
   for (const auto& text : texts) names.emplace_back(text.name);
+  names.emplace_back("form");
   names.emplace_back("note");
   return names;
 }
@@ -89,6 +94,7 @@ std::string row_line(const row& content, const std::string& settings) {
   for (const auto& each : point_cells(content.what)) cells.push_back(quoted(each));
   cells.emplace_back(content.is_infeasible ? "infeasible" : "measured");
   for (const auto& value : content.values) cells.push_back(cell(value));
+  cells.push_back(quoted(content.form));
   cells.push_back(quoted(content.note));
   return fmt::format("{}", fmt::join(cells, ","));
 }
@@ -137,22 +143,27 @@ result<row> row_of(const std::string& line, const std::string& settings) {
   const auto read = csv_cells(line);
   if (!read) return read.error();
   const auto& cells = *read;
-  const auto n_columns = first_value + n_metrics + 1;
+  const auto status = first_value() - 1;
+  const auto n_columns = row_columns().size();
   if (cells.size() != n_columns)
     return error{errc::malformed,
                  fmt::format("found {} cells, expected {}", cells.size(), n_columns)};
   if (cells[0] != settings)
     return error{errc::mismatch,
                  fmt::format("column settings: found '{}', expected {}", cells[0], settings)};
-  auto what = point_of({cells.begin() + 1, cells.begin() + first_value - 1});
+  auto what = point_of({cells.begin() + 1, cells.begin() + static_cast<std::ptrdiff_t>(status)});
   if (!what) return what.error();
-  row made{std::move(*what), cells[first_value - 1] == "infeasible", cells.back(), {}};
-  if (!made.is_infeasible && cells[first_value - 1] != "measured")
-    return error{errc::malformed,
-                 fmt::format("column status: found '{}', expected measured or infeasible",
-                             cells[first_value - 1])};
+  row made;
+  made.what = std::move(*what);
+  made.is_infeasible = cells[status] == "infeasible";
+  made.form = cells[n_columns - 2];
+  made.note = cells.back();
+  if (!made.is_infeasible && cells[status] != "measured")
+    return error{
+        errc::malformed,
+        fmt::format("column status: found '{}', expected measured or infeasible", cells[status])};
   for (std::size_t i = 0; i < n_metrics; ++i) {
-    const auto value = value_of(cells[first_value + i], texts[i].name);
+    const auto value = value_of(cells[status + 1 + i], texts[i].name);
     if (!value) return value.error();
     made.values[i] = *value;
   }

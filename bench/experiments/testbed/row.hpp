@@ -38,9 +38,10 @@ enum class metric : std::size_t {
   coverage,
   within_sla,
   busiest_server,
-  plan_estimate_ms
+  plan_estimate_ms,
+  saturating_rate
 };
-inline constexpr std::size_t n_metrics = static_cast<std::size_t>(metric::plan_estimate_ms) + 1;
+inline constexpr std::size_t n_metrics = static_cast<std::size_t>(metric::saturating_rate) + 1;
 /// As columns are called.
 const char* name_of(metric which);
 /// As tables and axes have it: "mean latency, ms".
@@ -48,10 +49,15 @@ const char* title_of(metric which);
 /// Whether less of it is better.
 bool is_less_better(metric which);
 
+/// A plan that is no exact rival's, in `form`.
+inline constexpr const char* own_form = "own";
+
 struct row {
   point what;
   bool is_infeasible = false;  ///< No plan fits there: nothing holds a value, and `note` says why.
   std::string note;
+  /// Of a strategy that may take an exact rival's plan: that rival's name, or `own`. Empty: of the others.
+  std::string form = {};
   std::array<std::optional<double>, n_metrics> values{};
 
   std::optional<double>& operator[](metric which) {
@@ -63,7 +69,7 @@ struct row {
   friend bool operator==(const row&, const row&) = default;
 };
 
-/// Every column of a file: `settings`, those of a point, `status`, the metrics, `note`.
+/// Every column of a file: `settings`, those of a point, `status`, the metrics, `form`, `note`.
 std::vector<std::string> row_columns();
 /// A line without its end. Values have six significant digits.
 std::string row_line(const row& content, const std::string& settings);

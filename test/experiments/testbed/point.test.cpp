@@ -75,6 +75,17 @@ BOOST_AUTO_TEST_CASE(servers_of_different_sites_are_as_far_apart_as_the_point_sa
   BOOST_TEST(parse_cluster(cluster_toml(servers), "drawn").has_value());
 }
 
+BOOST_AUTO_TEST_CASE(overheads_of_a_point_are_charged_instead_of_the_profiles) {
+  const auto costs = *named_cost_profile("mixtral-8x7b:batch-us=2:message-us=1");
+  testbed::point what{.strategy = "exact"};
+  BOOST_TEST(costs_of(what, costs).batch_ns == 2000);
+  BOOST_TEST(costs_of(what, costs).message_ns == 1000);
+  what.batch_us = 40;
+  what.message_us = 15;
+  BOOST_TEST(costs_of(what, costs).batch_ns == 40'000);
+  BOOST_TEST(costs_of(what, costs).message_ns == 15'000);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe::experiments::testbed::test

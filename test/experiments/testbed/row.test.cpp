@@ -13,6 +13,7 @@ BOOST_AUTO_TEST_CASE(a_line_reads_back_to_the_row_that_it_was_written_from) {
       at_main_budget("paper", 12),
       {{metric::latency_ms, 1 / 3.0}, {metric::left_out, 0}, {metric::increase_low, -1e-7}}));
   made.note = "a note, with \"quotes\" and commas";
+  made.form = "layer-shards";
   const auto line = row_line(made, "digest");
   const auto read = row_of(line, "digest");
   BOOST_REQUIRE(read.has_value());

@@ -146,6 +146,57 @@ BOOST_AUTO_TEST_CASE(servers_in_another_order_get_plans_of_the_same_cost) {
   }
 }
 
+/// A link between two servers split in its middle by one that has no room for an expert, and no users.
+cluster with_split_link(const cluster& servers, std::size_t a, std::size_t b,
+                        std::size_t n_layers) {
+  const auto n = servers.size();
+  auto made = servers;
+  made.links.assign((n + 1) * (n + 1), {});
+  for (std::size_t from = 0; from < n; ++from)
+    for (std::size_t to = 0; to < n; ++to)
+      made.links[from * (n + 1) + to] = servers.links[from * n + to];
+  auto between = servers.servers[a];
+  between.name = "between";
+  between.arrival_share = 0;
+  between.memory_bytes = between.kv_bytes + costs.resident_bytes(n_layers);
+  made.servers.push_back(between);
+  const auto part = [&](std::size_t end, std::size_t other) {
+    const auto& whole = servers.link(server_id{a}, server_id{b});
+    const auto half = end == a ? whole.latency_ns / 2 : whole.latency_ns - whole.latency_ns / 2;
+    if (other == end) return link_spec{whole.bandwidth_bytes_per_s, half};
+    const auto& rest = servers.link(server_id{end}, server_id{other});
+    return link_spec{std::min(whole.bandwidth_bytes_per_s, rest.bandwidth_bytes_per_s),
+                     half + rest.latency_ns};
+  };
+  for (std::size_t k = 0; k < n; ++k) {
+    const auto by_a = part(a, k), by_b = part(b, k);
+    made.links[k * (n + 1) + n] = made.links[n * (n + 1) + k] =
+        by_a.latency_ns < by_b.latency_ns ? by_a : by_b;
+  }
+  return made;
+}
+
+BOOST_AUTO_TEST_CASE(a_link_that_is_split_in_two_changes_no_chain) {
+  const char* names[] = {"layer-shards", "shard-chains", "parallax", "static-pruning"};
+  const auto range = test::seeds(40);
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    random_stream random(seed, 0x5b11);
+    const auto a = random.below(at.n_servers), b = (a + 1) % at.n_servers;
+    const auto other = with_split_link(at.servers, a, b, at.n_layers);
+    for (const auto* name : names) BOOST_TEST_CONTEXT("seed " << seed << ", " << name) {
+        const auto options = quick(at, *find_strategy(name), seed);
+        const auto made = make_strategy(name, at.experts, at.servers, costs, options);
+        const auto again = make_strategy(name, at.experts, other, costs, options);
+        BOOST_REQUIRE(made.has_value() == again.has_value());
+        if (made)
+          BOOST_TEST(placement_cost_ns(at.experts, again->plan, other, costs) ==
+                         placement_cost_ns(at.experts, made->plan, at.servers, costs),
+                     boost::test_tools::tolerance(1e-9));
+      }
+  }
+}
+
 /// The search's own estimate of what it finds; none where nothing fits.
 std::optional<double> searched_cost(const drawn& at, const cluster& servers,
                                     const search_options& options) {

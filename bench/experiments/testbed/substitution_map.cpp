@@ -1,0 +1,142 @@
+#include "bench/experiments/testbed/substitution_map.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+namespace ordermoe::experiments::testbed {
+
+namespace {
+
+/// The fastest exact plan on each cluster of a setting.
+struct exact_rows {
+  std::map<std::uint64_t, const row*> fastest;
+
+  void take(const row& measured) {
+    if (measured.is_infeasible || !measured[metric::latency_ms]) return;
+    auto& best = fastest[measured.what.seed];
+    if (best == nullptr || *measured[metric::latency_ms] < *(*best)[metric::latency_ms])
+      best = &measured;
+  }
+
+  std::string usual_name() const {
+    std::map<std::string, std::size_t> times;
+    for (const auto& [seed, best] : fastest) ++times[best->what.strategy];
+    const auto most =
+        std::ranges::max_element(times, {}, [](const auto& each) { return each.second; });
+    return most == times.end() ? std::string() : most->first;
+  }
+};
+
+struct of_budget {
+  map_cell made;
+  std::vector<double> saved, increases;
+};
+
+std::string network_of(const map_cell& cell) {
+  const auto both = network_and_load_name(cell);
+  return both.substr(0, both.rfind(", "));
+}
+std::string load_of(const map_cell& cell) {
+  return cell.setting.substr(cell.setting.rfind(", ") + 2);
+}
+
+struct counted {
+  std::size_t n = 0, pays = 0;
+};
+
+std::string shares(const std::vector<const map_cell*>& cells,
+                   std::string (*part_of)(const map_cell&)) {
+  std::vector<std::pair<std::string, counted>> parts;
+  for (const auto* cell : cells) {
+    const auto name = part_of(*cell);
+    auto found = std::ranges::find(parts, name, [](const auto& each) { return each.first; });
+    if (found == parts.end()) found = parts.insert(parts.end(), {name, {}});
+    ++found->second.n;
+    found->second.pays += cell->saved_percent->median > pays_from_percent;
+  }
+  std::vector<std::string> texts;
+  for (const auto& [name, count] : parts)
+    texts.push_back(fmt::format("{} {} of {}", name, count.pays, count.n));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+std::string memory_name(const map_cell& cell) {
+  return cell.setting.substr(0, cell.setting.find(", "));
+}
+
+std::string network_and_load_name(const map_cell& cell) {
+  return cell.setting.substr(cell.setting.find(", ") + 2);
+}
+
+bool is_exact_rival(const point& what) {
+  const auto& name = what.strategy;
+  return name == "exact" || name == "layer-shards" || name == "shard-chains" ||
+         name == "parallax" || (name == "ordermoe" && what.percent == 0);
+}
+
+std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows) {
+  std::map<std::string, exact_rows> exact;
+  for (const auto& each : rows)
+    if (is_exact_rival(each.what)) exact[place_name(of.swept, each.what)].take(each);
+  std::vector<of_budget> found;
+  for (const auto& each : rows) {
+    if (each.what.strategy != "ordermoe" || is_exact_rival(each.what)) continue;
+    const auto setting = place_name(of.swept, each.what);
+    auto place = std::ranges::find_if(found, [&](const of_budget& one) {
+      return one.made.setting == setting && one.made.where.percent == each.what.percent;
+    });
+    if (place == found.end()) {
+      place = found.insert(found.end(), of_budget{});
+      place->made.setting = setting;
+      place->made.where = each.what;
+      place->made.fastest_exact = exact[setting].usual_name();
+    }
+    if (each.is_infeasible || !each[metric::latency_ms]) continue;
+    ++place->made.n_clusters;
+    place->made.n_rival_forms += !each.form.empty() && each.form != own_form;
+    if (each[metric::increase_percent]) place->increases.push_back(*each[metric::increase_percent]);
+    const auto& fastest = exact[setting].fastest;
+    const auto best = fastest.find(each.what.seed);
+    if (best == fastest.end())
+      ++place->made.n_without_exact;
+    else
+      place->saved.push_back(
+          100 * (1 - *each[metric::latency_ms] / *(*best->second)[metric::latency_ms]));
+  }
+  std::vector<map_cell> cells;
+  for (auto& each : found) {
+    each.made.saved_percent = over_clusters(each.saved);
+    each.made.increase_percent = over_clusters(each.increases);
+    cells.push_back(std::move(each.made));
+  }
+  return cells;
+}
+
+std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
+  std::map<double, std::vector<const map_cell*>> by_budget;
+  for (const auto& cell : cells)
+    if (cell.saved_percent) by_budget[cell.where.percent].push_back(&cell);
+  std::vector<std::string> made;
+  for (const auto& [percent, all] : by_budget) {
+    std::size_t pays = 0, forms = 0, clusters = 0;
+    for (const auto* cell : all) {
+      pays += cell->saved_percent->median > pays_from_percent;
+      forms += cell->n_rival_forms;
+      clusters += cell->n_clusters;
+    }
+    made.push_back(fmt::format(
+        "A budget of {:g} % saves more than {:g} % of the fastest exact plan's latency in {} of {} "
+        "settings; by precision and memory: {}; by network: {}; by load: {}. It took an exact "
+        "rival's plan on {} of {} clusters.",
+        percent, pays_from_percent, pays, all.size(), shares(all, memory_name),
+        shares(all, network_of), shares(all, load_of), forms, clusters));
+  }
+  return made;
+}
+
+}  // namespace ordermoe::experiments::testbed

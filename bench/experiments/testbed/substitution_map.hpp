@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/experiments/testbed/statistics.hpp"
+
+/// Where substitution pays: `ordermoe` with a budget beside the fastest exact plan of the same setting and cluster.
+namespace ordermoe::experiments::testbed {
+
+/// Exact strategies that a budget is compared with; `ordermoe` without one is another.
+bool is_exact_rival(const point& what);
+
+/// One budget in one setting.
+struct map_cell {
+  std::string setting;  ///< As place_name says it.
+  point where;          ///< With the budget, on the first cluster.
+  /// Time saved of the fastest exact plan's mean latency, in per cent; negative where it is slower. Clusters count on which an
+  /// exact plan fits.
+  std::optional<interval> saved_percent;
+  std::optional<interval> increase_percent;
+  std::string fastest_exact;  ///< On most clusters; the first by name of several. Empty: none fits.
+  std::size_t n_clusters = 0;
+  std::size_t n_without_exact =
+      0;  ///< Clusters on which no exact plan fits, but one with the budget does.
+  std::size_t n_rival_forms = 0;  ///< Clusters on which the budget's plan is an exact rival's.
+};
+/// In the order of first rows; settings whose budget was not measured have no cell.
+std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows);
+
+/// The parts of a setting: "int4 1.25", and "one site, 4/s".
+std::string memory_name(const map_cell& cell);
+std::string network_and_load_name(const map_cell& cell);
+
+/// How much must be saved to count as paying, in per cent.
+inline constexpr double pays_from_percent = 10;
+
+/// In how many settings it pays, and of which kind these are; a sentence a budget.
+std::vector<std::string> map_sentences(const std::vector<map_cell>& cells);
+
+}  // namespace ordermoe::experiments::testbed
