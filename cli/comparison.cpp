@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cli/planning_flags.hpp"
+
 namespace ordermoe::cli {
 
 void comparison_options::add(CLI::App& command) {
@@ -32,6 +34,7 @@ void comparison_options::add(CLI::App& command) {
                    "Plan again for as many requests as a trial had in flight, where that is less "
                    "than half of --concurrency or more than twice, and take what answers faster");
   add_search_steps(command, search_steps);
+  add_trial_requests(command, trial_requests);
 }
 
 namespace {
@@ -89,6 +92,7 @@ result<experiments::strategy_report> measure_strategy(const setup::world& loaded
   request.options.quality_percent = quality_percent;
   request.options.seed = seed;
   request.options.search_steps = options.search_steps;
+  request.options.dry_run_requests = options.trial_requests;
   request.options.concurrency = options.concurrency;
   request.options.concurrency_by_trial = options.concurrency_by_trial;
   request.options.expected_rate = options.rate;

@@ -16,6 +16,7 @@ namespace ordermoe::cli {
 struct comparison_options {
   std::size_t requests = 48, scored_tokens = 10240, problems = 48;
   std::size_t search_steps = planning::strategy_options{}.search_steps;
+  std::size_t trial_requests = planning::strategy_options{}.dry_run_requests;
   std::uint32_t max_new_tokens = 48;
   double rate = 4, concurrency = 4;
   bool concurrency_by_trial = false;

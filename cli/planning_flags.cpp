@@ -4,6 +4,15 @@
 
 namespace ordermoe::cli {
 
+CLI::Option* add_trial_requests(CLI::App& command, std::size_t& requests) {
+  return command
+      .add_option("--trial-requests", requests,
+                  "Requests that candidate plans answer in virtual time before one is taken; fewer "
+                  "take less time to plan, and tell plans apart less surely")
+      ->check(whole_from(1, 100'000))
+      ->capture_default_str();
+}
+
 void planning_flags::add(CLI::App& command) {
   add_strategy(command, strategy,
                "How experts are placed and chosen; default: ordermoe, or that of --plan");
@@ -23,6 +32,7 @@ void planning_flags::add(CLI::App& command) {
       ->check(number_from(0, 1e6))
       ->capture_default_str();
   add_search_steps(command, search_steps);
+  add_trial_requests(command, trial_requests);
 }
 
 namespace {
@@ -55,6 +65,7 @@ result<setup::preparation_request> planning_flags::request(
   made.seed = world.seed;
   made.options.seed = world.seed;
   made.options.search_steps = search_steps;
+  made.options.dry_run_requests = trial_requests;
   made.options.concurrency = concurrency;
   made.options.expected_rate = rate;
   made.options.choose_precision = world.choose_precision;

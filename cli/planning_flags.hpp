@@ -12,9 +12,13 @@
 /// What `plan` and `run` are told about planning, so that both make the same plan of it.
 namespace ordermoe::cli {
 
+/// --trial-requests, of commands that choose between plans.
+CLI::Option* add_trial_requests(CLI::App& command, std::size_t& requests);
+
 struct planning_flags {
   std::string strategy, quality, residency;  ///< Empty: not given.
   std::size_t search_steps = planning::strategy_options{}.search_steps;
+  std::size_t trial_requests = planning::strategy_options{}.dry_run_requests;
   std::optional<std::size_t> horizon;
   ablation_flags ablation;
   double rate = 0;

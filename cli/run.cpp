@@ -73,10 +73,11 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
   }
   if (options.is_reference())
     for (const char* name :
-         {"--cluster", "--costs", "--profile", "--strategy", "--quality-budget", "--plan",
-          "--save-plan", "--trace", "--rate", "--horizon", "--threshold", "--ablate", "--residency",
-          "--search-steps", "--choose-precision", "--own-weights", "--adapt-weights", "--replan",
-          "--replan-on-drift"})
+         {"--cluster",        "--costs",         "--profile",        "--strategy",
+          "--quality-budget", "--plan",          "--save-plan",      "--trace",
+          "--rate",           "--horizon",       "--threshold",      "--ablate",
+          "--residency",      "--search-steps",  "--trial-requests", "--choose-precision",
+          "--own-weights",    "--adapt-weights", "--replan",         "--replan-on-drift"})
       if (given(name)) return refuse(name, "--mode reference has no servers and no strategy");
   if (options.mode == "emulated" && given("--threads"))
     return refuse("--threads",
@@ -87,8 +88,9 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
         errc::usage,
         fmt::format("--mode {} needs --cluster FILE; draw one with `ordermoe cluster draw`",
                     options.mode)};
-  if (!options.plan.empty() && given("--search-steps"))
-    return refuse("--search-steps", "nothing is searched for with --plan");
+  if (!options.plan.empty())
+    for (const char* name : {"--search-steps", "--trial-requests"})
+      if (given(name)) return refuse(name, "nothing is searched for with --plan");
   return {};
 }
 

@@ -358,6 +358,8 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
                              {"search_steps", load.search_steps},
                              {"memory_ratio", options.memory_ratio}};
   if (options.memory_as_drawn) settings["memory_ratio"] = "as drawn";
+  if (load.trial_requests != planning::strategy_options{}.dry_run_requests)
+    settings["trial_requests"] = load.trial_requests;
   if (load.concurrency_by_trial) settings["concurrency_by_trial"] = true;
   if (load.equal_lengths) settings["equal_lengths"] = true;
   if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;

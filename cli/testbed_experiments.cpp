@@ -151,6 +151,8 @@ result<void> run(const experiment_options& options) {
   if (!outcome) return outcome.error();
   const auto& all = outcome->experiments;
   if (auto written = write_page(asked, all); !written) return written;
+  const bool is_cut_short = outcome->problem && outcome->problem->code == errc::interrupted;
+  if (is_cut_short) return *outcome->problem;
   if (options.world.json)
     print_json(asked, all);
   else

@@ -191,10 +191,11 @@ result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_be
   crew workers(std::move(*left), bench, rows);
   if (auto done = workers.run(asked.at_once); !done) return done.error();
   if (stop_requested())
-    return error{errc::interrupted,
-                 fmt::format("interrupted; {} holds what was measured: the same command goes on "
-                             "from there",
-                             asked.folder.string())};
+    return testbed_outcome{
+        rows.all(), error{errc::interrupted,
+                          fmt::format("interrupted; {} holds what was measured: the same command "
+                                      "goes on from there",
+                                      asked.folder.string())}};
   return testbed_outcome{rows.all(), workers.unmeasured()};
 }
 

@@ -23,13 +23,13 @@ struct testbed_request {
 struct testbed_outcome {
   /// Every experiment that the folder has, in the table's order.
   std::vector<experiments::testbed::measured_experiment> experiments;
-  std::optional<error>
-      problem;  ///< The first of the points that could not be measured; they have no rows.
+  /// Of the first point that could not be measured, which has no row; or interrupted, and others have none either.
+  std::optional<error> problem;
 };
 
 /// Measures every point that the folder lacks, and writes the files of each experiment that has it as soon as it is measured.
 /// What one experiment measured is not measured again for another. A point that cannot be measured keeps no other from it.
-/// Errors: those of claim_folder, folder_lock, read_rows, write_rows and testbed_bench::open; interrupted.
+/// Errors: those of claim_folder, folder_lock, read_rows, write_rows and testbed_bench::open.
 result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_bench& bench);
 
 }  // namespace ordermoe::cli

@@ -117,7 +117,7 @@ expect "a number of threads is checked" 2 'threads' "$ordermoe" run --model "$mo
 cp -rs "$data" little && rm little/eval/calibration.txt && head -c 4000 "$data/eval/calibration.txt" >little/eval/calibration.txt
 export ORDERMOE_DATA=$work/little
 # plan, run --save-plan and run --plan are one planner.
-quick=(--model "$model" --cluster "$cluster" --search-steps 50)
+quick=(--model "$model" --cluster "$cluster" --search-steps 50 --trial-requests 4)
 printf 'Q: 12 * 3\nIn early spring\nFedon is known\nQ: 5 + 7\n' >four.txt
 expect "a plan is written" 0 'copies of 48 experts' "$ordermoe" plan "${quick[@]}" --quality-budget 1 --out plan.json
 expect "a run saves its plan" 0 'strategies' "$ordermoe" run "${quick[@]}" --quality-budget 1 --prompts four.txt --max-new-tokens 4 --save-plan saved.json --json
@@ -238,7 +238,7 @@ expect "a full output ends the reference with an error" 1 'standard output canno
 expect "unknown rows are refused" 2 "--rows 'foo': no such row" "$ordermoe" testbed frontier --model "$model" --rows foo
 expect "unknown budgets are refused" 2 "--rows 'ordermoe 2 %': no such row" "$ordermoe" testbed frontier --model "$model" --rows "ordermoe 2 %"
 expect "a frontier where exact is infeasible" 0 'ordermoe 7 %' "$ordermoe" testbed frontier --model "$model" --memory-ratio 1 --choose-precision --rows "ordermoe 7 %" \
-  --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50
+  --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50 --trial-requests 4
 clusters=("$ordermoe" testbed frontier --model "$model" --rows layer-shards --requests 2 --max-new-tokens 2
   --scored-tokens 64 --problems 1 --search-steps 50 --out clusters.json)
 expect "a frontier keeps its clusters" 0 'seeds 1 to 1' "${clusters[@]}" --seeds 1

@@ -79,7 +79,7 @@ else
 fi
 
 # Further settings than the paper's.
-more() { local name="$1"; shift; "$ordermoe" testbed "$name" "${small[@]}" --out more "$@"; }
+more() { local name="$1"; shift; "$ordermoe" testbed "$name" "${small[@]}" --tuning-texts 2 --trial-requests 2 --search-steps 200 --out more "$@"; }
 expect "what messages and batches take" 0 '^\| exact \| 100 \|' more overheads
 python3 - more/overheads.csv <<'P' || fail "a token takes no longer where messages and batches take time"
 import csv, sys
@@ -89,9 +89,10 @@ assert charged > free + 0.2, (free, charged)
 P
 expect "prompts longer than the model was trained on" 0 '^\| layer-shards \| 1024 \|' more prompts
 expect "a map of settings" 0 'A budget of 7 % saves more than 10 % of the fastest exact plan' more map
-expect "the rate that is borne" 0 '^\| layer-shards \| [0-9.]+ \|' more saturation --sla-ms 50
+expect "the rate that is borne" 0 '^\| layer-shards \| [0-9.]+ \|' "$ordermoe" testbed saturation "${small[@]}" --search-steps 200 \
+  --sla-ms 200 --out borne
 [[ -z $(find more -name '.trace*') ]] || fail "a longer model is left behind"
-expect "models are compared by rows of overall" 1 'more: found no rows of overall; measure them with' "$ordermoe" testbed models more
+expect "models are compared by rows of overall" 2 'more: found no rows of overall; measure them with' "$ordermoe" testbed models more
 
 mkdir empty
 expect "without gnuplot there are rows all the same" 0 'gnuplot is not there' \
