@@ -35,8 +35,8 @@ struct server_spec {
   /// What all its links together carry, each way; 0: no bound of their own.
   double uplink_bytes_per_s = 0;
   std::string site;  ///< Name of its site; empty: none.
-  std::int64_t batch_ns =
-      0;  ///< More for each batch; not of the file but of a cost profile (charge_overheads).
+  /// More for each batch; not of the file but of a cost profile (charge_overheads).
+  std::int64_t batch_ns = 0;
 };
 
 /// Servers at one place. What leaves it, and what comes in, shares an uplink.
@@ -49,8 +49,8 @@ struct site_spec {
 struct link_spec {
   double bandwidth_bytes_per_s = 0;  ///< B_{m,n}
   std::int64_t latency_ns = 0;       ///< tau_{m,n}
-  std::int64_t message_ns =
-      0;  ///< More for each message, of its sender's time; not of the file but of a cost profile.
+  /// More for each message, of its sender's time; not of the file but of a cost profile.
+  std::int64_t message_ns = 0;
 };
 
 /// Servers and the links between them. Latencies obey the triangle inequality: no relay is faster

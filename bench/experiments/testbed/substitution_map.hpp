@@ -21,8 +21,8 @@ struct map_cell {
   std::optional<interval> increase_percent;
   std::string fastest_exact;  ///< On most clusters; the first by name of several. Empty: none fits.
   std::size_t n_clusters = 0;
-  std::size_t n_without_exact =
-      0;  ///< Clusters on which no exact plan fits, but one with the budget does.
+  /// Clusters on which no exact plan fits, but one with the budget does.
+  std::size_t n_without_exact = 0;
   std::size_t n_rival_forms = 0;  ///< Clusters on which the budget's plan is an exact rival's.
 };
 /// In the order of first rows; settings whose budget was not measured have no cell.
