@@ -442,9 +442,7 @@ const char* title_of(axis which) {
   return "";
 }
 
-namespace {
-
-std::string setting_name(const point& what) {
+setting_parts setting_of(const point& what) {
   std::string network = "as drawn";
   if (what.uplink_mbit > 0)
     network = fmt::format("uplinks {:g} Mbit/s", what.uplink_mbit);
@@ -452,11 +450,9 @@ std::string setting_name(const point& what) {
     network = "one site";
   else if (what.n_sites > 1)
     network = fmt::format("{} sites {:g} ms", what.n_sites, what.site_ms);
-  return fmt::format("{} {:g}, {}, {:g}/s", to_string(what.kept), what.memory_ratio, network,
-                     what.rate);
+  return {fmt::format("{} {:g}", to_string(what.kept), what.memory_ratio), std::move(network),
+          fmt::format("{:g}/s", what.rate)};
 }
-
-}  // namespace
 
 std::optional<double> place_on(axis which, const point& what) {
   switch (which) {
@@ -493,7 +489,10 @@ std::string place_name(axis which, const point& what) {
   if (which == axis::horizon && what.horizon == to_the_end) return "all";
   if (which == axis::threshold && !place) return "by layer";
   if (which == axis::site_ms && what.n_sites == 1) return "one site";
-  if (which == axis::setting) return setting_name(what);
+  if (which == axis::setting) {
+    const auto parts = setting_of(what);
+    return fmt::format("{}, {}, {}", parts.memory, parts.network, parts.load);
+  }
   if (which == axis::prompt_tokens) return fmt::format("{}", what.prompt_tokens);
   return place ? fmt::format("{:g}", *place) : std::string();
 }

@@ -29,8 +29,14 @@ enum class axis {
 const char* title_of(axis which);
 /// Where a point is on an axis; nothing where it has no such place, as a strategy whose threshold differs by layer.
 std::optional<double> place_on(axis which, const point& what);
-/// As tables have it: "3", "all".
+/// As tables have it: "3", "all"; of a setting all its parts, commas between.
 std::string place_name(axis which, const point& what);
+
+/// "int4 1.25", "2 sites 40 ms", "8/s".
+struct setting_parts {
+  std::string memory, network, load;
+};
+setting_parts setting_of(const point& what);
 
 enum class figure_kind {
   bars,     ///< A panel a column, a bar a variant.

@@ -244,6 +244,11 @@ class places {
   std::vector<std::string> names_;
 };
 
+std::string network_and_load(const point& where) {
+  const auto parts = setting_of(where);
+  return fmt::format("{}, {}", parts.network, parts.load);
+}
+
 /// A panel a budget: memory across, network and load upwards, what is saved as colour and number.
 drawing map(const experiment& of, const std::vector<row>& rows) {
   drawing made;
@@ -251,8 +256,8 @@ drawing map(const experiment& of, const std::vector<row>& rows) {
   std::vector<double> budgets;
   const auto all = map_of(of, rows);
   for (const auto& one : all) {
-    across.of(memory_name(one));
-    upwards.of(network_and_load_name(one));
+    across.of(setting_of(one.where).memory);
+    upwards.of(network_and_load(one.where));
     if (std::ranges::find(budgets, one.where.percent) == budgets.end())
       budgets.push_back(one.where.percent);
   }
@@ -268,11 +273,12 @@ drawing map(const experiment& of, const std::vector<row>& rows) {
     for (const auto& one : all) {
       if (one.where.percent != budget) continue;
       const auto saved = one.saved_percent;
-      made.data += fmt::format(
-          "{} {} {} {}\n", across.of(memory_name(one)), upwards.of(network_and_load_name(one)),
-          saved ? fmt::format("{:.6g}", saved->median) : std::string("NaN"),
-          plot_string(saved ? fmt::format("{:.0f}", saved->median)
-                            : std::string(one.n_without_exact > 0 ? "alone" : "none")));
+      made.data +=
+          fmt::format("{} {} {} {}\n", across.of(setting_of(one.where).memory),
+                      upwards.of(network_and_load(one.where)),
+                      saved ? fmt::format("{:.6g}", saved->median) : std::string("NaN"),
+                      plot_string(saved ? fmt::format("{:.0f}", saved->median)
+                                        : std::string(one.n_without_exact > 0 ? "alone" : "none")));
     }
     made.data += "EOD\n";
     made.panels += fmt::format(

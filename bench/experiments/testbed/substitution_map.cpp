@@ -35,23 +35,14 @@ struct of_budget {
   std::vector<double> saved, increases;
 };
 
-std::string network_of(const map_cell& cell) {
-  const auto both = network_and_load_name(cell);
-  return both.substr(0, both.rfind(", "));
-}
-std::string load_of(const map_cell& cell) {
-  return cell.setting.substr(cell.setting.rfind(", ") + 2);
-}
-
 struct counted {
   std::size_t n = 0, pays = 0;
 };
 
-std::string shares(const std::vector<const map_cell*>& cells,
-                   std::string (*part_of)(const map_cell&)) {
+std::string shares(const std::vector<const map_cell*>& cells, std::string setting_parts::*part) {
   std::vector<std::pair<std::string, counted>> parts;
   for (const auto* cell : cells) {
-    const auto name = part_of(*cell);
+    const auto name = setting_of(cell->where).*part;
     auto found = std::ranges::find(parts, name, [](const auto& each) { return each.first; });
     if (found == parts.end()) found = parts.insert(parts.end(), {name, {}});
     ++found->second.n;
@@ -64,14 +55,6 @@ std::string shares(const std::vector<const map_cell*>& cells,
 }
 
 }  // namespace
-
-std::string memory_name(const map_cell& cell) {
-  return cell.setting.substr(0, cell.setting.find(", "));
-}
-
-std::string network_and_load_name(const map_cell& cell) {
-  return cell.setting.substr(cell.setting.find(", ") + 2);
-}
 
 bool is_exact_rival(const point& what) {
   const auto& name = what.strategy;
@@ -133,8 +116,8 @@ std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
         "A budget of {:g} % saves more than {:g} % of the fastest exact plan's latency in {} of {} "
         "settings; by precision and memory: {}; by network: {}; by load: {}. It took an exact "
         "rival's plan on {} of {} clusters.",
-        percent, pays_from_percent, pays, all.size(), shares(all, memory_name),
-        shares(all, network_of), shares(all, load_of), forms, clusters));
+        percent, pays_from_percent, pays, all.size(), shares(all, &setting_parts::memory),
+        shares(all, &setting_parts::network), shares(all, &setting_parts::load), forms, clusters));
   }
   return made;
 }

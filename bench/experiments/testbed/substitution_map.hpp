@@ -28,10 +28,6 @@ struct map_cell {
 /// In the order of first rows; settings whose budget was not measured have no cell.
 std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows);
 
-/// The parts of a setting: "int4 1.25", and "one site, 4/s".
-std::string memory_name(const map_cell& cell);
-std::string network_and_load_name(const map_cell& cell);
-
 /// How much must be saved to count as paying, in per cent.
 inline constexpr double pays_from_percent = 10;
 

@@ -49,8 +49,7 @@ BOOST_AUTO_TEST_SUITE(substitution_map)
 BOOST_AUTO_TEST_CASE(a_budget_is_held_against_the_fastest_exact_plan_of_each_cluster) {
   const auto cells = map_of(*find_experiment("map"), rows());
   BOOST_REQUIRE(cells.size() == 3u);
-  BOOST_TEST(memory_name(cells[0]) == "stored 2");
-  BOOST_TEST(network_and_load_name(cells[0]) == "as drawn, 4/s");
+  BOOST_TEST(cells[0].setting == "stored 2, as drawn, 4/s");
   // 75 of 100 by layer-shards, and 50 of 100 by ordermoe without a budget.
   BOOST_TEST(cells[0].saved_percent->median == 37.5);
   BOOST_TEST(cells[0].n_clusters == 2u);
