@@ -1,11 +1,13 @@
 #include "actors/compute.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "actors/device/device_thread.hpp"
 #include "actors/device/kv_presence.hpp"
+#include "actors/passage.hpp"
 #include "actors/scheduling/virtual_time_worker.hpp"
 #include "config/cluster.hpp"
 #include "trace/lines.hpp"
@@ -89,27 +91,61 @@ struct compute_state {
   }
 
   void attend(attend_work& work) {
+    std::vector<attend_work> ready;
+    take_ready(work, ready);
+    enqueue(ready);
+  }
+
+  /// What may begin with it; what has to wait for earlier rows does.
+  void take_ready(attend_work& work, std::vector<attend_work>& ready) {
     auto* presence = presence_of(work.terms.request, work.terms.attempt, work.layer);
     if (presence == nullptr) return;
     if (!presence->ready_for(work.first)) return presence->waiting.push_back(std::move(work));
-    enqueue(*presence, std::move(work));
-    wake(*presence);
+    presence->add(work.first, work.n);
+    ready.push_back(std::move(work));
+    wake(*presence, ready);
   }
 
-  void enqueue(kv_presence& presence, attend_work work) {
-    presence.add(work.first, work.n);
-    queue([&](batch_queue& waiting) {
+  void wake(kv_presence& presence, std::vector<attend_work>& ready) {
+    while (auto work = presence.take_ready()) {
+      presence.add(work->first, work->n);
+      ready.push_back(std::move(*work));
+    }
+  }
+
+  /// On the wall clock all in one, so that no batch begins with some of them; in virtual time one after the other.
+  void enqueue(std::vector<attend_work>& ready) {
+    const auto join = [](batch_queue& waiting, attend_work& work) {
       waiting.joinable(work_kind::attend, work.layer, 0).attends.push_back(std::move(work));
-    });
-  }
-
-  void wake(kv_presence& presence) {
-    while (auto work = presence.take_ready()) enqueue(presence, std::move(*work));
+    };
+    const auto n = thread ? ready.size() : 1;
+    for (auto first = ready.begin(); first != ready.end(); first += static_cast<std::ptrdiff_t>(n))
+      queue([&](batch_queue& waiting) {
+        for (std::size_t i = 0; i < n; ++i) join(waiting, first[static_cast<std::ptrdiff_t>(i)]);
+      });
   }
 
   void run_experts(expert_work& work) {
     if (lacks_under != 0 && work.epoch == lacks_under)
       return for_want_of_experts.push_back(std::move(work));
+    queue([&](batch_queue& waiting) { share_out(work, waiting); });
+  }
+
+  void run_experts(expert_batch& batch) {
+    if (lacks_under != 0)
+      std::erase_if(batch.calls, [this](expert_work& work) {
+        const bool waits = work.epoch == lacks_under;
+        if (waits) for_want_of_experts.push_back(std::move(work));
+        return waits;
+      });
+    if (batch.calls.empty()) return;
+    queue([&](batch_queue& waiting) {
+      for (auto& work : batch.calls) share_out(work, waiting);
+    });
+  }
+
+  /// A call's items join the batches of their experts.
+  void share_out(expert_work& work, batch_queue& waiting) {
     auto running_here = std::make_shared<running_call>();
     running_here->work = std::move(work);
     const auto& call = running_here->work.call;
@@ -117,12 +153,10 @@ struct compute_state {
     items_of_expert.assign(context().shape().n_experts, 0);
     for (const auto& item : call.items)
       if (items_of_expert[item.expert]++ == 0) ++running_here->batches_left;
-    queue([&](batch_queue& waiting) {
-      for (std::uint32_t expert = 0; expert < items_of_expert.size(); ++expert)
-        if (const auto n = items_of_expert[expert]; n > 0)
-          waiting.joinable(work_kind::expert, call.layer, expert)
-              .experts.push_back({running_here, n});
-    });
+    for (std::uint32_t expert = 0; expert < items_of_expert.size(); ++expert)
+      if (const auto n = items_of_expert[expert]; n > 0)
+        waiting.joinable(work_kind::expert, call.layer, expert)
+            .experts.push_back({running_here, n});
   }
 
   void head(head_work& work) {
@@ -145,7 +179,9 @@ struct compute_state {
       changed.push_back(presence);
     }
     on_device([content = std::move(message)](device& tensors) { tensors.store(content); });
-    for (auto* presence : changed) wake(*presence);
+    std::vector<attend_work> ready;
+    for (auto* presence : changed) wake(*presence, ready);
+    enqueue(ready);
   }
 
   void start_next() {
@@ -173,8 +209,38 @@ struct compute_state {
       self->send(view->server, std::move(content.streamed));
     for (std::size_t i = 0; i < content.head_results.size(); ++i)
       self->send(content.heads[i].token, std::move(content.head_results[i]));
-    for (const auto& call : content.complete) answer(*call);
+    ride_on(content.complete);
+    for (const auto& call : content.complete)
+      if (!call->work.lent) answer(*call);
     queue([&](batch_queue& waiting) { waiting.recycle(std::move(done)); });
+  }
+
+  /// Positions whose tokens lent their state go on to the next layer, or to the head, all together.
+  void ride_on(const std::vector<std::shared_ptr<running_call>>& complete) {
+    std::vector<attend_work> ready;
+    std::vector<head_work> behind;
+    for (const auto& call : complete) {
+      if (!call->work.lent) continue;
+      const auto rider = call->work.lent;
+      if (call->failed) {
+        self->send(rider->token, work_failed{*call->failed});
+        continue;
+      }
+      add_outputs_of_rider(assemble_output(*call, context().wire.hidden_size), *rider);
+      if (rider->state.layer < context().decoding.n_layers) {
+        auto work = attention_of(rider->token, *rider->view, rider->state);
+        work.lent = rider;
+        take_ready(work, ready);
+      } else {
+        behind.push_back({rider->token, rider->state.hidden, rider});
+      }
+    }
+    enqueue(ready);
+    if (behind.empty()) return;
+    queue([&](batch_queue& waiting) {
+      auto& heads = waiting.joinable(work_kind::head, 0, 0).heads;
+      std::ranges::move(behind, std::back_inserter(heads));
+    });
   }
 
   void count(const batch& content) {
@@ -250,6 +316,7 @@ compute_actor spawn_compute(caf::actor_system& system,
               for (auto& earlier : done.earlier) state.finish(std::move(earlier));
               state.finish(std::move(done.content));
             },
+            [&state](expert_batch& calls) { state.run_experts(calls); },
             [&state](expert_work& work) { state.run_experts(work); },
             [&state](attend_work& work) { state.attend(work); },
             [&state](store_kv& content) { state.store(content); },

@@ -2,6 +2,7 @@
 #include <map>
 #include <utility>
 
+#include "actors/passage.hpp"
 #include "actors/server_actors.hpp"
 #include "planning/serving/load_board.hpp"
 #include "trace/lines.hpp"
@@ -27,6 +28,11 @@ struct selector_state {
   std::vector<execution_counts> by_layer;  ///< As many as were decided on.
   activation_report seen;                  ///< Where a monitor runs.
   std::uint32_t seen_rows = 0;
+  struct calls_to {
+    shard_actor shard;
+    std::vector<expert_work> calls;
+  };
+  std::vector<calls_to> riding;  ///< Of the batch that is decided on.
 
   const service_context& context() const { return *view->context; }
 
@@ -101,8 +107,30 @@ struct selector_state {
       view->trace(trace::decision_line(
           {query.key, query.access, query.layer, query.logits, query.allowance, query.pool}, id,
           snapshot, view->time_ns(self), choice));
-    self->send(query.token, decided{std::move(choice), std::move(query.hidden),
-                                    std::move(query.normed), std::move(query.allowance)});
+    if (query.lent && rides(query, choice)) return;
+    self->send(query.token,
+               decided{std::move(choice), std::move(query.hidden), std::move(query.normed),
+                       std::move(query.allowance), std::move(query.lent)});
+  }
+
+  /// Whether it goes on without its token; its call waits for the others of its batch, then.
+  bool rides(select_query& query, const chunk_decision& choice) {
+    auto& rider = *query.lent;
+    auto call = call_of_rider(*rider.view, choice, rider, query.normed);
+    if (!call) return false;
+    rider.state.hidden = std::move(query.hidden);
+    rider.state.allowance = std::move(query.allowance);
+    take_decision(*rider.view, choice, rider.state);
+    const auto& shard = rider.view->shards[query.layer];
+    auto found = std::ranges::find(riding, shard, &calls_to::shard);
+    if (found == riding.end()) found = riding.insert(riding.end(), {shard, {}});
+    found->calls.push_back({std::move(*call), query.token, query.epoch, std::move(query.lent)});
+    return true;
+  }
+
+  void send_riding() {
+    for (auto& each : riding) self->send(each.shard, expert_batch{std::move(each.calls)});
+    riding.clear();
   }
 
   void count(std::uint32_t layer, const chunk_decision& choice) {
@@ -161,6 +189,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
             // CAF tries one after the other, so the most frequent come first.
             [&state](select_batch& batch) {
               for (auto& query : batch.queries) state.answer(query);
+              state.send_riding();
             },
             [&state](const wire::load_report& report) { state.take_in(report); },
             [&state](decide_by& message) { state.take_in(message); },

@@ -15,18 +15,30 @@ struct shard_state {
   std::shared_ptr<const server_view> view;
   std::uint32_t layer = 0;
 
-  void run(expert_work& work) {
+  /// Whether it may run; what may not is answered.
+  bool is_mine(const expert_work& work) {
     const auto elsewhere = std::ranges::find_if(work.call.items, [this](const auto& item) {
       return !view->placed->index.hosts(view->id, layer, item.expert);
     });
-    if (elsewhere == work.call.items.end()) return self->send(view->compute, std::move(work));
-    send_output(
-        self, *view, work,
-        failed_output(work.call,
-                      {errc::mismatch,
-                       fmt::format("server {} was asked to run expert {} of layer {}, "
-                                   "which the plan of epoch {} does not place there",
-                                   view->id, elsewhere->expert, layer, view->placed->plan.epoch)}));
+    if (elsewhere == work.call.items.end()) return true;
+    error why{errc::mismatch,
+              fmt::format("server {} was asked to run expert {} of layer {}, "
+                          "which the plan of epoch {} does not place there",
+                          view->id, elsewhere->expert, layer, view->placed->plan.epoch)};
+    if (work.lent)
+      self->send(work.token, work_failed{std::move(why)});
+    else
+      send_output(self, *view, work, failed_output(work.call, why));
+    return false;
+  }
+
+  void run(expert_work& work) {
+    if (is_mine(work)) self->send(view->compute, std::move(work));
+  }
+
+  void run(expert_batch& batch) {
+    std::erase_if(batch.calls, [this](const expert_work& work) { return !is_mine(work); });
+    if (!batch.calls.empty()) self->send(view->compute, std::move(batch));
   }
 };
 
@@ -42,7 +54,8 @@ shard_actor spawn_shard(caf::actor_system& system, std::shared_ptr<const server_
         state.view = std::move(view);
         actor_census::count(state.view->context->census, self);
         state.layer = layer;
-        return {[&state](expert_work& work) { state.run(work); }};
+        return {[&state](expert_work& work) { state.run(work); },
+                [&state](expert_batch& batch) { state.run(batch); }};
       });
 }
 

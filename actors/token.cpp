@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "actors/passage.hpp"
 #include "model/sampling.hpp"
 #include "planning/serving/awaited_outputs.hpp"
 #include "planning/serving/phases.hpp"
@@ -30,7 +31,8 @@ constexpr transition<token_phase> token_steps[] = {
     {token_phase::attending, token_phase::collecting, "decided: the residence is here"},
     {token_phase::attending, token_phase::collecting_here,
      "decided: rows run here, then it leaves"},
-    {token_phase::attending, token_phase::sampling, "no row of the last layer runs an expert"},
+    {token_phase::attending, token_phase::sampling,
+     "no row of the last layer runs an expert, or it rode past it"},
     {token_phase::attending, token_phase::gone, "decided: the residence is elsewhere"},
     {token_phase::collecting, token_phase::attending, "all outputs are in"},
     {token_phase::collecting, token_phase::sampling, "all outputs of the last layer are in"},
@@ -50,7 +52,8 @@ struct token_data {
   token_state state;
   phase_of<token_phase> phase{token_phase::starting, token_steps};
   awaited_outputs awaited;
-  std::uint32_t residence = 0;  ///< Where it goes from collecting_here.
+  std::shared_ptr<passage> lent;  ///< To be used again.
+  std::uint32_t residence = 0;    ///< Where it goes from collecting_here.
 
   const service_context& context() const { return *view->context; }
   std::size_t n() const { return state.ids.size(); }
@@ -73,38 +76,38 @@ struct token_data {
   void go_on() {
     if (behind_last_layer()) return end_of_layers();
     phase.move(token_phase::attending);
-    const auto members = view->members(state.terms.access, state.layer);
-    attend_work work;
-    work.token = handle();
-    work.terms = state.terms;
-    work.epoch = view->placed->plan.epoch;
-    work.layer = state.layer;
-    work.first = state.first;
-    work.n = static_cast<std::uint32_t>(n());
-    if (state.hidden.empty()) work.ids = state.ids;
-    work.hidden = std::move(state.hidden);
-    work.stream = context().stream_kv && (members & (members - 1)) != 0 &&
-                  context().shape().kv_row_size(layer_id{state.layer}) > 0;
-    work.chosen = std::move(state.chosen);
-    work.allowance = std::move(state.allowance);
-    work.pool = state.pool;
-    work.tokens_left =
-        tokens_left(state.terms, state.first, work.n, state.layer, context().decoding.n_layers);
+    auto work = attention_of(handle(), *view, state);
+    if (may_ride(*view, state)) lend(work);
     self->send(view->compute, std::move(work));
+  }
+
+  /// What names this token stays.
+  void lend(attend_work& work) {
+    auto taken = std::exchange(lent, nullptr);
+    if (!taken) taken = std::make_shared<passage>();
+    taken->token = work.token;
+    taken->view = view;
+    taken->state = std::move(state);
+    work.lent = std::move(taken);
+  }
+
+  /// Null where nothing was lent.
+  void take_back(std::shared_ptr<passage> back) {
+    if (!back) return;
+    state = std::move(back->state);
+    back->token = nullptr;
+    lent = std::move(back);
   }
 
   // ------------------------------------------------------------------------------------- executing
 
   void execute(decided& answer) {
     if (!phase.is(token_phase::attending)) return;
+    take_back(std::move(answer.lent));
     state.hidden = std::move(answer.hidden);
     state.allowance = std::move(answer.allowance);
     const auto& choice = answer.choice;
-    state.spent += state.pool - choice.pool_left;
-    state.pool = choice.pool_left;
-    for (std::size_t i = 0; i < n(); ++i) state.allowance[i] -= choice.rows[i].loss;
-    if (state.ran) count_slots(choice);
-    note_chosen(choice);
+    take_decision(*view, choice, state);
     residence = choice.residence;
     const bool stays = residence == view->id;
     bool any_here_alone = false;
@@ -133,36 +136,10 @@ struct token_data {
     }
   }
 
-  /// For whoever counts what is chosen after it.
-  void note_chosen(const chunk_decision& choice) {
-    state.chosen.clear();
-    const bool decodes = state.terms.score != 0 || state.first >= state.terms.prompt_tokens;
-    if (!view->monitor || !decodes || choice.rows.size() != 1) return;
-    const auto& targets = choice.rows.front().targets;
-    state.chosen.assign(targets.begin(), targets.end());
-    std::ranges::sort(state.chosen);
-  }
-
   /// In a cluster; a run of one process is timed as if nobody counted.
   void go_to_residence() {
     if (!context().seat) state.chosen.clear();
     view->send(self, residence, wire::encode(state));
-  }
-
-  /// What is left out does not run.
-  void count_slots(const chunk_decision& choice) {
-    for (const auto& row : choice.rows)
-      for (std::uint32_t j = 0; j < row.choice.n_slots; ++j) {
-        const auto kind =
-            static_cast<std::size_t>(classify(view->id, row.targets[j], row.choice.slots[j]));
-        if (kind < state.ran->size()) ++(*state.ran)[kind];
-      }
-  }
-
-  static bool runs_at(std::span<const executed_slot> slots, std::uint32_t server) {
-    return !slots.empty() && std::ranges::all_of(slots, [&](const executed_slot& slot) {
-      return slot.server == server;
-    });
   }
 
   /// A call to one server; `here_alone`: of the rows whose outputs this token adds itself before it
@@ -319,7 +296,11 @@ struct token_data {
     return report;
   }
 
-  void sample(const head_done& result) {
+  void sample(head_done& result) {
+    if (result.lent && phase.is(token_phase::attending)) {
+      take_back(std::move(result.lent));
+      phase.move(token_phase::sampling);
+    }
     if (!phase.is(token_phase::sampling)) return;
     const auto& terms = state.terms;
     const auto start_rows = context().decoding.start_rows;
@@ -448,7 +429,7 @@ token_actor spawn_token(caf::local_actor& parent, std::shared_ptr<const server_v
         return {
             [&data](decided& answer) { data.execute(answer); },
             [&data](arrived_output& output) { data.collect(output); },
-            [&data](const head_done& result) { data.sample(result); },
+            [&data](head_done& result) { data.sample(result); },
             [&data](const work_failed& message) { data.fail(message.what); },
             [&data](server_lost message) { data.lose(message.server); },
         };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "config/cluster.hpp"
+#include "planning/infinity.hpp"
 #include "planning/placement.hpp"
 #include "planning/search/search.hpp"
 #include "planning/search/trajectory.hpp"
@@ -31,8 +32,6 @@ namespace {
 
 using namespace ordermoe;
 using namespace ordermoe::planning;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 double median(std::vector<double> values) {
   if (values.empty()) return std::nan("");

@@ -26,7 +26,7 @@ const CLI::App* find_subcommand(const CLI::App& command, const std::string& name
   return nullptr;
 }
 
-bool is_option(const std::string& word) {
+bool begins_as_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-';
 }
 
@@ -45,7 +45,7 @@ void pass(place& at, const std::string& word) {
   } else if (word == "--") {
     at.only_words = true;
     at.open = nullptr;
-  } else if (is_option(word)) {
+  } else if (begins_as_option(word)) {
     pass_option(at, word);
   } else if (at.open != nullptr) {
     if (++at.open_values >= most_values_of(*at.open)) at.open = nullptr;
@@ -104,7 +104,7 @@ completion complete(const CLI::App& app, const std::vector<std::string>& argumen
   const auto& typed = arguments.back();
   if (at.only_words) {
     offer_word(made, at, typed);
-  } else if (const auto equals = typed.find('='); is_option(typed) && equals != std::string::npos) {
+  } else if (const auto equals = typed.find('='); begins_as_option(typed) && equals != std::string::npos) {
     if (const auto* option = find_option(*at.command, typed.substr(0, equals)))
       offer_value(made, *option, typed.substr(equals + 1), typed.substr(0, equals + 1));
   } else if (typed.starts_with('-')) {

@@ -134,8 +134,8 @@ std::string ended(const placement_optimum& best) {
   return fmt::format("not proved: {} after {} nodes", best.ended_by, best.nodes);
 }
 
-void print_table(const plan_gap_options& options, const placement_model& model,
-                 const std::vector<compared_plan>& plans, const placement_optimum& best) {
+void print_gap_table(const plan_gap_options& options, const placement_model& model,
+                     const std::vector<compared_plan>& plans, const placement_optimum& best) {
   fmt::print("{:<22} {:>12} {:>12} {:>10}\n", "plan", "cost ms", "estimate ms",
              best.is_exact ? "gap %" : "gap <= %");
   for (const auto& each : plans)
@@ -291,7 +291,7 @@ result<void> print_plan_gaps(const plan_gap_options& options) {
   if (options.world.json)
     print_json(options, plans, *best);
   else
-    print_table(options, model, plans, *best);
+    print_gap_table(options, model, plans, *best);
   return {};
 }
 

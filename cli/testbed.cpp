@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bench/experiments/testbed/statistics.hpp"
 #include "cli/comparison.hpp"
 #include "cli/frontier_file.hpp"
 #include "cli/strategy_list.hpp"
@@ -19,6 +20,7 @@ namespace ordermoe::cli {
 namespace {
 
 using experiments::strategy_report;
+using experiments::testbed::median;
 
 struct frontier_options {
   world_flags world;
@@ -233,12 +235,6 @@ result<void> measure_rest(const frontier_options& options, const setup::world& l
 }
 
 // ------------------------------------------------------------------------------------ reporting
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 /// The values of one row on the clusters where there are any.
 template <class Value>

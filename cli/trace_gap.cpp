@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/experiments/testbed/statistics.hpp"
 #include "cli/common.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "trace/gap.hpp"
@@ -14,17 +15,13 @@ namespace ordermoe::cli {
 
 namespace {
 
+using experiments::testbed::median;
+
 struct gap_command {
   std::string file;
   std::size_t labels = planning::hindsight_options{}.max_labels;
   bool json = false;
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const auto n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 template <class Value>
 std::vector<double> of_each(const trace::gap_summary& found, const Value& value) {

@@ -37,6 +37,8 @@ function(ordermoe_test folder)
   target_link_libraries(test_${folder} PRIVATE ordermoe_internal ${ARG_LIBRARIES} Boost::unit_test_framework)
   target_compile_definitions(test_${folder} PRIVATE BOOST_TEST_DYN_LINK
     ORDERMOE_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ORDERMOE_DATA="${PROJECT_SOURCE_DIR}/data")
+  # Their suites are namespaces that are called like what they test, so that two of them in one source do not go together.
+  set_target_properties(test_${folder} PROPERTIES UNITY_BUILD OFF)
   # Tests are compiled far oftener than they run: little optimisation of their own, and common headers once.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_precompile_headers(test_${folder} PRIVATE <boost/test/unit_test.hpp> <fmt/format.h> ${ARG_HEADERS})

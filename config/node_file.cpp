@@ -13,7 +13,7 @@ namespace ordermoe {
 
 namespace {
 
-constexpr std::int64_t format_version = 1;
+constexpr std::int64_t node_file_version = 1;
 constexpr std::size_t max_file_bytes = std::size_t{1} << 20;
 
 class node_reader {
@@ -28,7 +28,7 @@ class node_reader {
         folder_(std::move(folder)) {}
 
   node_file read() {
-    top_.integer("version", format_version, format_version);
+    top_.integer("version", node_file_version, node_file_version);
     content_.name = top_.name("name");
     content_.cluster = path(top_, "cluster");
     content_.model = path(top_, "model");
@@ -186,7 +186,7 @@ result<node_file> read_node_file(const std::filesystem::path& path) {
 namespace {
 
 /// A TOML string.
-std::string quoted(const std::string& text) {
+std::string toml_string(const std::string& text) {
   std::string made = "\"";
   for (const char c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') {
@@ -202,9 +202,9 @@ std::string quoted(const std::string& text) {
 }  // namespace
 
 std::string node_toml(const node_file& content) {
-  std::string text = fmt::format("version = {}\n", format_version);
+  std::string text = fmt::format("version = {}\n", node_file_version);
   const auto add = [&](const char* key, const std::string& value) {
-    text += fmt::format("{} = {}\n", key, quoted(value));
+    text += fmt::format("{} = {}\n", key, toml_string(value));
   };
   add("name", content.name);
   add("cluster", content.cluster.string());
@@ -215,7 +215,7 @@ std::string node_toml(const node_file& content) {
   if (!content.trace.empty()) add("trace", content.trace.string());
   text += "listen = [";
   for (std::size_t i = 0; i < content.listen.size(); ++i)
-    text += (i > 0 ? ", " : "") + quoted(content.listen[i]);
+    text += (i > 0 ? ", " : "") + toml_string(content.listen[i]);
   text += "]\n";
   add("costs", content.costs);
   add("kv_precision", content.kv_precision);

@@ -48,11 +48,13 @@ class backend {
 
 /// All servers of a cluster in this process.
 /// Errors: those of embedding::configure and actors::service::start.
-result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options, job& work);
+result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options,
+                                               ordermoe::job& work);
 
 /// One node of a cluster, in this process; it asks its own servers first, as a node does for its users. `log`: of the node, on
 /// any thread. Errors: those of embedding::configure and actors::node::start.
-result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work);
+result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log,
+                                            ordermoe::job& work);
 
 /// A running cluster: sessions with all of its nodes that can be reached, those that break made again. A request goes to
 /// the node with the fewest of this gateway's that are unanswered. `folder`: with the nodes' files and certificates

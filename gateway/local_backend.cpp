@@ -74,7 +74,8 @@ class local_backend final : public backend {
 
 }  // namespace
 
-result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options, job& work) {
+result<std::unique_ptr<backend>> start_cluster(const api::cluster_options& options,
+                                               ordermoe::job& work) {
   auto ready = embedding::configure(options, work);
   if (!ready) return ready.error();
   const auto n_servers = ready->servers.size();

@@ -57,7 +57,8 @@ class node_backend final : public backend {
 
 }  // namespace
 
-result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log, job& work) {
+result<std::unique_ptr<backend>> start_node(const std::string& config, log_outlet log,
+                                            ordermoe::job& work) {
   api::member_options options;
   options.config = config;
   const auto how = embedding::configure(options);

@@ -37,6 +37,9 @@ struct cost_model {
 /// Bytes that a small message is priced at before it is serialised.
 inline constexpr std::int64_t small_message_bytes = 64;
 
+/// Positions that the ways of a request's prompt and text are counted for.
+inline constexpr double positions_of_request = 32;
+
 cost_model make_cost_model(const cluster& servers, const cost_profile& costs);
 
 }  // namespace ordermoe::planning

@@ -1,17 +1,15 @@
 #include "planning/layer_ranges.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 
 #include "planning/cost_model.hpp"
+#include "planning/infinity.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The layers [first, end) that a server holds.
 struct layer_range {

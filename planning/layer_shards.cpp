@@ -1,20 +1,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "planning/cost_model.hpp"
+#include "planning/infinity.hpp"
 #include "planning/packing.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// What a chain of layer shards costs, in nanoseconds.
 struct shard_costs {

@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* format_name = "ordermoe-plan";
-constexpr std::uint64_t format_version = 1;
+constexpr const char* plan_format = "ordermoe-plan";
+constexpr std::uint64_t plan_version = 1;
 
 ordered_json grouping_json(const layer_grouping& grouping) {
   ordered_json content;
@@ -73,8 +73,8 @@ placed_expert placed_of(const json_value& entry) {
 
 std::string plan_json(const plan& content) {
   ordered_json document;
-  document["format"] = format_name;
-  document["version"] = format_version;
+  document["format"] = plan_format;
+  document["version"] = plan_version;
   document["strategy"] = content.strategy;
   document["epoch"] = content.epoch;
   document["n_servers"] = content.n_servers;
@@ -118,7 +118,7 @@ std::string plan_json(const plan& content) {
 }
 
 result<plan> parse_plan(const std::string& json, const std::string& place) {
-  auto document = parse_versioned(json, place, format_name, format_version);
+  auto document = parse_versioned(json, place, plan_format, plan_version);
   if (!document) return document.error();
   (*document)->set_remedy("make the plan again");
   const auto root = (*document)->root();

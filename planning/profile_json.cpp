@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* format_name = "ordermoe-profile";
-constexpr std::uint64_t format_version = 1;
+constexpr const char* profile_format = "ordermoe-profile";
+constexpr std::uint64_t profile_version = 1;
 
 ordered_json rows_of(const matrix& content) {
   auto rows = ordered_json::array();
@@ -113,8 +113,8 @@ layer_profile layer_of(const json_value& content, std::uint32_t n_experts) {
 
 std::string profile_json(const profile& content) {
   ordered_json document;
-  document["format"] = format_name;
-  document["version"] = format_version;
+  document["format"] = profile_format;
+  document["version"] = profile_version;
   document["model_name"] = content.model_name;
   document["model_digest"] = content.model_digest;
   document["n_layers"] = content.n_layers;
@@ -131,7 +131,7 @@ std::string profile_json(const profile& content) {
 }
 
 result<profile> parse_profile(const std::string& json, const std::string& place) {
-  auto document = parse_versioned(json, place, format_name, format_version);
+  auto document = parse_versioned(json, place, profile_format, profile_version);
   if (!document) return document.error();
   (*document)->set_remedy("calibrate the model again");
   const auto root = (*document)->root();

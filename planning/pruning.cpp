@@ -5,11 +5,12 @@
 #include <tuple>
 #include <utility>
 
+#include "planning/infinity.hpp"
+
 namespace ordermoe::planning {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t nobody = std::numeric_limits<std::uint32_t>::max();
 
 /// One layer while experts leave it.

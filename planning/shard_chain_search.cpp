@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "planning/infinity.hpp"
 #include "planning/packing.hpp"
 #include "planning/placement.hpp"
 #include "planning/shard_chains.hpp"
@@ -14,7 +14,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Up to so many servers every set of them is looked at; beyond, sets of each server and its nearest, and one chain from each.
 constexpr std::size_t most_in_pool = 10, near_pool = 8;
 /// Single chains that others are put beside, and layouts of n chains that n + 1 are made from.
@@ -211,6 +210,7 @@ std::vector<chain_layout> shard_chain_planner::side_by_side(
       for (const auto i : level[at].members) layout.chains.push_back(singles[i]);
       assign(layout);
     }
+    if (stopped()) break;
     std::vector<rated> next;
     for (const auto& [ns, members] : level) {
       all_times chains;
@@ -291,6 +291,7 @@ std::vector<chain_layout> shard_chain_planner::neighbours(const chain_layout& la
   const auto n = layout.chains.size();
   for (std::size_t c = 0; c < n; ++c)
     each_change(layout.chains[c], n_servers(), [&](shard_chain chain, bool is_copy) {
+      if (stopped()) return;
       auto changed = layout;
       changed.chains[c] = chain;
       offer(std::move(changed));
@@ -325,6 +326,7 @@ chain_layout shard_chain_planner::improved(chain_layout start) const {
     std::optional<chain_layout> best;
     double best_ns = least * (1 - 1e-9);
     for (auto& next : neighbours(start)) {
+      if (stopped()) break;
       const double ns = cost_ns(next);
       if (ns >= best_ns) continue;
       best_ns = ns;
@@ -355,7 +357,7 @@ std::vector<chain_layout> shard_chain_planner::search(std::size_t n_most) const 
   for (auto& layout : layouts) rate(std::move(layout));
   std::ranges::stable_sort(rated, by_cost);
   const auto n_starts = std::min(most_improved, rated.size());
-  for (std::size_t i = 0; i < n_starts; ++i) {
+  for (std::size_t i = 0; i < n_starts && !stopped(); ++i) {
     auto start = rated[i].second;
     rate(improved(std::move(start)));
   }

@@ -14,9 +14,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-/// Positions that the ways of a request's prompt and text are counted for.
-constexpr double positions_of_request = 32;
-
 /// The largest divisor of `n` up to `most`.
 std::size_t largest_divisor(std::size_t n, std::size_t most) {
   for (auto d = std::min(n, most); d > 1; --d)
@@ -64,7 +61,8 @@ shard_chain_planner::shard_chain_planner(const profile& profile, const cluster& 
       units_per_layer_(largest_divisor(profile.n_experts, options.units_per_layer)),
       top_k_(static_cast<double>(profile.top_k)),
       others_(std::max(0.0, options.concurrency - 1)),
-      expert_bytes_(costs.expert_bytes) {
+      expert_bytes_(costs.expert_bytes),
+      should_stop_(options.should_stop) {
   cut_units(options.pruned.layers.empty() ? profile : with_pruned(profile, options.pruned),
             options.pruned);
   const auto unit_bytes = expert_bytes_ * static_cast<std::int64_t>(n_experts_ / units_per_layer_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "config/cluster.hpp"
@@ -42,6 +43,8 @@ struct shard_chain_options {
   /// What nobody's router may choose, which no server holds; without layers: none. A layer has so many units fewer, its
   /// last one perhaps of fewer experts.
   pruned_experts pruned = {};
+  /// Asked often by a search, which then gives the best found so far.
+  std::function<bool()> should_stop = {};
 };
 
 /// Layouts of one model on one cluster: what they cost, what may follow from one by a small change, and plans of them.
@@ -102,6 +105,7 @@ class shard_chain_planner {
   std::vector<shard_chain> single_chains() const;
   std::vector<chain_layout> side_by_side(const std::vector<shard_chain>& singles) const;
   chain_layout improved(chain_layout start) const;
+  bool stopped() const { return should_stop_ && should_stop_(); }
 
   cost_model prices_;
   std::vector<double> arrival_share_;
@@ -110,6 +114,7 @@ class shard_chain_planner {
   std::vector<std::size_t> capacity_;
   std::vector<std::int64_t> limit_bytes_;
   std::int64_t expert_bytes_ = 0;
+  std::function<bool()> should_stop_;
   /// Some of a layer's experts, those chosen most in its first unit.
   struct unit {
     std::size_t layer = 0;

@@ -3,20 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <queue>
 #include <utility>
 
+#include "planning/infinity.hpp"
 #include "planning/placement.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-/// Positions that the ways of a request's prompt and text are counted for.
-constexpr double positions_of_request = 32;
 
 /// What one more copy brings: what comes within reach first, then what is saved.
 struct gain {

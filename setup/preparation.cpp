@@ -185,6 +185,21 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
 
 namespace {
 
+/// What does not need all of the model in memory, where all of it is too much.
+error with_ways_out(error why, const strategy_options& options, std::string_view strategy) {
+  const auto* record = planning::find_strategy(strategy);
+  const bool cuts_by_itself = record != nullptr && record->most_cut != nullptr;
+  if (why.code != errc::infeasible || options.plan || cuts_by_itself) return why;
+  if (options.quality_percent != 0)
+    why.message +=
+        "; `static-pruning` leaves out the experts that are missed least, as far as the budget "
+        "allows";
+  why.message +=
+      "; `offload` reads weights from the memory of hosts that have some beside their "
+      "accelerator's";
+  return why;
+}
+
 /// Then nothing is expected of anybody: every expert runs where it is asked for.
 bool is_one_without_budget(const world& content, const preparation_request& request) {
   return content.servers.size() == 1 && request.options.quality_percent == 0;
@@ -237,7 +252,8 @@ result<prepared> prepare(const world& content, const preparation_request& reques
     auto ready = prepare_one(about, work);
     // Where the model as stored fits nowhere, a coarser one may.
     if (tries_coarser && (ready || ready.error().code == errc::infeasible))
-      return fastest_whole_model(about, std::move(ready), work);
+      ready = fastest_whole_model(about, std::move(ready), work);
+    if (!ready) return with_ways_out(ready.error(), options, request.strategy);
     return ready;
   } catch (const model::expert_failure& failed) {
     return failed.why;

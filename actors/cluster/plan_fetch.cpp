@@ -26,7 +26,7 @@ using clock = std::chrono::steady_clock;
 using net::peer_id;
 using net::session_event;
 
-constexpr std::chrono::milliseconds look_again(20);
+constexpr std::chrono::milliseconds look_at_arrivals(20);
 /// In this order: with the plan everything that it needs is there.
 constexpr std::array fetched_in_order{paper::profile, paper::activation, paper::plan};
 
@@ -176,7 +176,7 @@ class fetcher final : public net::transport_user {
     if (options_.pause && options_.pause())
       return error{errc::interrupted, "interrupted before the plan in force was there"};
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, look_again, [this] { return !arrived_.empty(); });
+    changed_.wait_for(lock, look_at_arrivals, [this] { return !arrived_.empty(); });
     return std::exchange(arrived_, {});
   }
 

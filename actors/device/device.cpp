@@ -260,7 +260,8 @@ void device::run_attention(batch& content) {
          work.pool,
          work.tokens_left,
          work.terms.score != 0 || work.first >= work.terms.prompt_tokens,
-         std::move(work.chosen)});
+         std::move(work.chosen),
+         std::move(work.lent)});
     if (work.stream) {
       wire::kv_block block{work.terms.request, work.terms.attempt, work.first, work.n, {}};
       const auto* cache = rows[row].cache;
@@ -329,9 +330,9 @@ void device::run_heads(batch& content) {
   if (logits->size() < n) logits->resize(n);
   model_->head(hidden, std::span(*logits).first(n));
   std::size_t first = 0;
-  for (const auto& work : content.heads) {
+  for (auto& work : content.heads) {
     const auto count = work.hidden.size() / width * vocabulary;
-    content.head_results.push_back({logits, first, count});
+    content.head_results.push_back({logits, first, count, std::move(work.lent)});
     first += count;
   }
 }

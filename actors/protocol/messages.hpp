@@ -31,6 +31,8 @@ using wire::frame;
 using wire::token_key;
 
 struct server_view;
+/// What a token lends while its position goes from layer to layer without it (actors/passage.hpp).
+struct passage;
 
 /// To edge servers, computes, selectors, links, planners: say how things are. Answered by the struct of that
 /// name in status.hpp.
@@ -244,12 +246,15 @@ struct decided {
   std::vector<float> hidden;          ///< [n, hidden_size] after attention
   std::vector<float> normed;          ///< [n, hidden_size] what experts read
   std::vector<loss_units> allowance;  ///< [n] as the token sent it
+  std::shared_ptr<passage> lent =
+      nullptr;  ///< What the token lent, as far as it came; null: nothing.
 };
 
 /// From compute: logits over the vocabulary of the rows that were asked for, a part of those of a batch, which it keeps alive.
 struct head_done {
   std::shared_ptr<const std::vector<float>> batch;
   std::size_t first = 0, count = 0;
+  std::shared_ptr<passage> lent = nullptr;  ///< As in decided.
 
   std::span<const float> logits() const {
     return batch ? std::span(*batch).subspan(first, count) : std::span<const float>();
@@ -290,17 +295,26 @@ struct attend_work {
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
   double tokens_left = 1;  ///< As decide_input.
+  /// Where the token lent its state: whoever passes the row on gives it back with the answer, or to who goes on with it.
+  std::shared_ptr<passage> lent = nullptr;
 };
 
 struct expert_work {
   wire::expert_call call;
   token_actor token;        ///< Set where the outputs go to a token on this server.
   std::uint64_t epoch = 0;  ///< Of the plan that the call goes by; its outputs go by no later one.
+  std::shared_ptr<passage> lent = nullptr;  ///< The compute goes on with what it brings.
+};
+
+/// From the selector, by way of the shard: calls of tokens that lent their state, of one layer.
+struct expert_batch {
+  std::vector<expert_work> calls;
 };
 
 struct head_work {
   token_actor token;
   std::vector<float> hidden;
+  std::shared_ptr<passage> lent = nullptr;
 };
 
 /// KV rows that arrived from another member of R_l: stored before any later attention runs.
@@ -349,14 +363,14 @@ struct attach_view {
 
 using compute_actor = caf::typed_actor<
     caf::reacts_to<attach_view>, caf::reacts_to<attend_work>, caf::reacts_to<expert_work>,
-    caf::reacts_to<head_work>, caf::reacts_to<store_kv>, caf::reacts_to<open_sequence>,
-    caf::reacts_to<drop_sequence>, caf::reacts_to<batch_done>, caf::reacts_to<tell_load>,
-    caf::replies_to<status_query>::with<compute_status>>;
+    caf::reacts_to<expert_batch>, caf::reacts_to<head_work>, caf::reacts_to<store_kv>,
+    caf::reacts_to<open_sequence>, caf::reacts_to<drop_sequence>, caf::reacts_to<batch_done>,
+    caf::reacts_to<tell_load>, caf::replies_to<status_query>::with<compute_status>>;
 
 // ------------------------------------------------------------------------------- to an expert shard
 
-/// From a token here or from the edge server: run these rows.
-using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>>;
+/// From a token here or from the edge server: run these rows. expert_batch: from the selector.
+using shard_actor = caf::typed_actor<caf::reacts_to<expert_work>, caf::reacts_to<expert_batch>>;
 
 // ----------------------------------------------------------------------------------- to a selector
 
@@ -375,6 +389,7 @@ struct select_query {
   double tokens_left = 1;                  ///< As decide_input.
   bool decodes = false;                    ///< A decoded position, and no chunk of a prompt.
   std::vector<std::uint16_t> chosen = {};  ///< As attend_work.
+  std::shared_ptr<passage> lent = nullptr;
 };
 
 /// From compute: everything that one batch attended. Each token gets its own answer.
@@ -634,6 +649,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::decided)
 ORDERMOE_LOCAL_MESSAGE(actors::drop_sequence)
 ORDERMOE_LOCAL_MESSAGE(actors::edge_status)
 ORDERMOE_LOCAL_MESSAGE(actors::expert_work)
+ORDERMOE_LOCAL_MESSAGE(actors::expert_batch)
 ORDERMOE_LOCAL_MESSAGE(actors::head_done)
 ORDERMOE_LOCAL_MESSAGE(actors::head_work)
 ORDERMOE_LOCAL_MESSAGE(actors::history)

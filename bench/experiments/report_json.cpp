@@ -9,7 +9,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-double milliseconds(std::int64_t ns) {
+double in_ms(std::int64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
 
@@ -78,14 +78,14 @@ void add_changes(const strategy_report& s, json& j) {
         {{"reason", change.reason},
          {"refused", change.refused.empty() ? json(nullptr) : json(change.refused)},
          {"epoch", change.epoch},
-         {"asked_ms", milliseconds(change.asked_ns)},
+         {"asked_ms", in_ms(change.asked_ns)},
          {"held", change.held},
-         {"drained_ms", milliseconds(change.drained_ns)},
-         {"done_ms", milliseconds(change.done_ns)},
+         {"drained_ms", in_ms(change.drained_ns)},
+         {"done_ms", in_ms(change.done_ns)},
          {"moved_bytes", change.moved_bytes}});
   j["weight_changes"] = json::array();
   for (const auto& change : s.policy_changes)
-    j["weight_changes"].push_back({{"time_ms", milliseconds(change.time_ns)},
+    j["weight_changes"].push_back({{"time_ms", in_ms(change.time_ns)},
                                    {"omega_time", change.weights.omega_time},
                                    {"omega_quality", change.weights.omega_quality}});
 }
@@ -101,8 +101,8 @@ void add_answers(const strategy_report& s, json& j) {
                             {"quality_budget_percent", or_null(answer.quality_percent)},
                             {"budget", answer.budget},
                             {"spent", answer.spent},
-                            {"latency_ms", milliseconds(answer.done_ns - answer.arrival_ns)},
-                            {"ttft_ms", milliseconds(answer.first_token_ns - answer.arrival_ns)}});
+                            {"latency_ms", in_ms(answer.done_ns - answer.arrival_ns)},
+                            {"ttft_ms", in_ms(answer.first_token_ns - answer.arrival_ns)}});
 }
 
 json strategy_json(const strategy_report& s, bool with_answers) {

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t chunk_bytes = std::size_t{1} << 20;
-constexpr std::size_t most_list_bytes = std::size_t{16} << 20;
+constexpr std::size_t read_at_once = std::size_t{1} << 20;
+constexpr std::size_t most_checksum_bytes = std::size_t{16} << 20;
 constexpr std::size_t digest_digits = 64;
 
 /// Feeds a file to a digest; `advance` hears how many bytes were read and says whether to go on.
@@ -35,7 +35,7 @@ result<std::string> hash(const fs::path& path,
   if (file < 0) return fail("cannot be opened");
   ::posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL);
   sha256 digest;
-  std::vector<char> chunk(chunk_bytes);
+  std::vector<char> chunk(read_at_once);
   for (;;) {
     const auto n = ::read(file, chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
@@ -106,7 +106,7 @@ result<checksum_list> hash_model_files(const fs::path& folder, const work_watch&
 
 result<checksum_list> read_checksums(const fs::path& folder) {
   const auto path = folder / checksums_name;
-  const auto text = read_file(path, most_list_bytes);
+  const auto text = read_file(path, most_checksum_bytes);
   if (!text) return text.error();
   checksum_list list;
   std::size_t number = 0;

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 20;
-constexpr std::size_t most_list_bytes = std::size_t{64} << 20;
+constexpr std::size_t most_index_bytes = std::size_t{64} << 20;
 constexpr const char* whole_end = ".safetensors";
 constexpr const char* coming_end = ".coming";
 
@@ -171,7 +171,7 @@ result<std::optional<expert_list>> read_expert_list(const fs::path& folder,
   const auto path = folder / expert_list_name;
   std::error_code status;
   if (!fs::exists(path, status)) return std::optional<expert_list>();
-  auto document = read_json(path, most_list_bytes);
+  auto document = read_json(path, most_index_bytes);
   if (!document) return document.error();
   (*document)->set_remedy("write the part again with `ordermoe model shard`");
   const auto root = (*document)->root();

@@ -14,7 +14,7 @@ namespace ordermoe::model {
 
 namespace {
 
-constexpr const char* redo = "convert the model that it was made from again";
+constexpr const char* convert_again = "convert the model that it was made from again";
 
 std::optional<kept_form> form_of(tensor_type type) {
   for (const kept_form& form : {kept_form{weight_storage::fp32}, kept_form{weight_storage::bf16},
@@ -56,11 +56,11 @@ result<void> check_version(const tensor_view& view) {
         errc::mismatch,
         fmt::format("{}: tensor '{}' is stored row by row, expected as the kernels take it "
                     "(format {}), as in other files of the folder; {}",
-                    view.file.string(), view.name, packed_format(), redo)};
+                    view.file.string(), view.name, packed_format(), convert_again)};
   return error{
       errc::unsupported,
       fmt::format("{}: tensor '{}' is packed in layout {}, this version reads layout {}; {}",
-                  view.file.string(), view.name, view.packed, packed_version, redo)};
+                  view.file.string(), view.name, view.packed, packed_version, convert_again)};
 }
 
 result<void> check_plain(const tensor_view& view, const packed_tensor& expected) {
@@ -69,12 +69,12 @@ result<void> check_plain(const tensor_view& view, const packed_tensor& expected)
     return error{
         errc::mismatch,
         fmt::format("{}: tensor '{}' has shape [{}], expected [{}]; {}", view.file.string(),
-                    view.name, fmt::join(view.shape, ", "), fmt::join(expected.shape, ", "), redo)};
+                    view.name, fmt::join(view.shape, ", "), fmt::join(expected.shape, ", "), convert_again)};
   if (bytes_per_number(view.type) == 1 || view.type == tensor_type::i16 ||
       (expected.kind == packed_tensor::role::rows && view.type == tensor_type::f16))
     return error{errc::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
-                             view.file.string(), view.name, to_string(view.type), redo)};
+                             view.file.string(), view.name, to_string(view.type), convert_again)};
   return {};
 }
 
@@ -150,7 +150,7 @@ result<packed_matrix> packed_view(const tensor_view& view, std::size_t n_out, st
   if (!kept)
     return error{errc::unsupported,
                  fmt::format("{}: tensor '{}' is of type {}, expected F32, BF16, I16, I8 or U8; {}",
-                             view.file.string(), view.name, to_string(view.type), redo)};
+                             view.file.string(), view.name, to_string(view.type), convert_again)};
   const packed_layout layout{n_out, n_in};
   const std::size_t size = packed_size(layout, kept->storage);
   if (view.shape != std::vector{size})
@@ -159,13 +159,13 @@ result<packed_matrix> packed_view(const tensor_view& view, std::size_t n_out, st
         fmt::format("{}: tensor '{}' has shape [{}], expected [{}], [{}, {}] packed in {}; "
                     "{}",
                     view.file.string(), view.name, fmt::join(view.shape, ", "), size, n_out, n_in,
-                    to_string(kept->storage), redo)};
+                    to_string(kept->storage), convert_again)};
   if (view.offset % packed_alignment != 0)
     return error{
         errc::mismatch,
         fmt::format("{}: tensor '{}' begins at byte {} of the file, expected a multiple of "
                     "{}; {}",
-                    view.file.string(), view.name, view.offset, packed_alignment, redo)};
+                    view.file.string(), view.name, view.offset, packed_alignment, convert_again)};
   return packed_matrix{layout, kept->storage, view.bytes.data(), kept->rows};
 }
 
@@ -204,7 +204,7 @@ std::vector<error> compare_packed(const model_config& config, const std::string&
     if (each.kind == role::unrouted && (quantised(matrix->storage) || rounds_rows(*matrix)))
       problems.push_back({errc::unsupported,
                           fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
-                                      view.file.string(), each.name, to_string(view.type), redo)});
+                                      view.file.string(), each.name, to_string(view.type), convert_again)});
     const auto other = tensors.find(each.like);
     if (other != tensors.end() && other->second.type != view.type)
       problems.push_back(
@@ -212,7 +212,7 @@ std::vector<error> compare_packed(const model_config& config, const std::string&
            fmt::format("{}: tensor '{}' is of type {}, '{}' of type {}, expected the "
                        "same; {}",
                        view.file.string(), each.name, to_string(view.type), each.like,
-                       to_string(other->second.type), redo)});
+                       to_string(other->second.type), convert_again)});
   }
   for (const auto& [name, view] : tensors)
     if (!expected.contains(name))

@@ -12,7 +12,7 @@ namespace ordermoe::net {
 
 namespace {
 
-constexpr std::size_t most_at_once = 64 * 1024;    ///< Bytes written in one go.
+constexpr std::size_t most_written_at_once = 64 * 1024;    ///< Bytes written in one go.
 constexpr std::int64_t dial_ns = 5'000'000'000;    ///< That an attempt to connect may take.
 constexpr std::int64_t quiet_ns = 60'000'000'000;  ///< That the same problem is not told again.
 constexpr std::size_t most_told = 64;              ///< Problems that are told in this time.
@@ -23,7 +23,7 @@ struct sending_turn {
   std::vector<peer_ptr> unwritten;
   std::int64_t since_ns = 0;  ///< Of the first of them.
 };
-thread_local sending_turn turn;
+thread_local sending_turn this_turn;
 
 }  // namespace
 
@@ -79,18 +79,18 @@ void peer_book::used(peer_id from, lane of, std::uint64_t bytes) {
 }
 
 void peer_book::begin_turn() {
-  turn.of = this;
+  this_turn.of = this;
 }
 
 void peer_book::flush(std::int64_t held_ns) {
-  if (turn.of != this || turn.unwritten.empty()) return;
-  if (held_ns > 0 && steady_ns() - turn.since_ns < held_ns) return;
-  for (const auto& each : turn.unwritten) {
+  if (this_turn.of != this || this_turn.unwritten.empty()) return;
+  if (held_ns > 0 && steady_ns() - this_turn.since_ns < held_ns) return;
+  for (const auto& each : this_turn.unwritten) {
     const auto lock = hold(*each);
     write_all(each);
     dispatch_later(each);
   }
-  turn.unwritten.clear();
+  this_turn.unwritten.clear();
 }
 
 void peer_book::after(std::int64_t ns, std::function<void()> what) {
@@ -211,19 +211,19 @@ std::unique_lock<reader_first> peer_book::hold(peer& which) const {
 // ---------------------------------------------------------------------------------------- dispatch
 
 void peer_book::push(const peer_ptr& to) {
-  if (turn.of != this) return write_all(to);
-  auto& unwritten = turn.unwritten;
-  if (unwritten.empty()) turn.since_ns = steady_ns();
+  if (this_turn.of != this) return write_all(to);
+  auto& unwritten = this_turn.unwritten;
+  if (unwritten.empty()) this_turn.since_ns = steady_ns();
   if (std::ranges::find(unwritten, to) == unwritten.end()) unwritten.push_back(to);
 }
 
 bool peer_book::holds() const {
-  return turn.of == this && !turn.unwritten.empty();
+  return this_turn.of == this && !this_turn.unwritten.empty();
 }
 
 void peer_book::end_turn() {
   flush();
-  turn.of = nullptr;
+  this_turn.of = nullptr;
 }
 
 void peer_book::tell_user(const peer& of, std::vector<session_event> events) {
@@ -360,7 +360,7 @@ void peer_book::begin_closing(peer& to, connection& with) {
   with.closing = true;
   with.closing_since_ns = steady_ns();
   to.scratch.clear();
-  to.link->write(with.id, to.scratch, most_at_once, steady_ns());
+  to.link->write(with.id, to.scratch, most_written_at_once, steady_ns());
   if (with.put(to.scratch)) with.end();
 }
 
@@ -369,7 +369,7 @@ void peer_book::write(peer& to, const connection_ptr& with) {
   auto& link = *to.link;
   while (put_out(to, *with) && link.has_output(with->id, steady_ns())) {
     to.scratch.clear();
-    link.write(with->id, to.scratch, most_at_once, steady_ns());
+    link.write(with->id, to.scratch, most_written_at_once, steady_ns());
     if (auto sealed = with->put(to.scratch); !sealed) {
       connections_->post([this, with, why = sealed.error().message] { finish(with, why); });
       return;

@@ -28,7 +28,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr std::size_t most_at_once = 64 * 1024;  ///< Bytes read in one go.
+constexpr std::size_t most_read_at_once = 64 * 1024;  ///< Bytes read in one go.
 
 class tls_connection;
 
@@ -363,7 +363,7 @@ class all_tls_connections final : public connections, public room_keeper {
   asio::io_context io_;
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
   std::thread thread_;
-  std::array<char, most_at_once> buffer_;  ///< Of its own thread alone.
+  std::array<char, most_read_at_once> buffer_;  ///< Of its own thread alone.
 };
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace ordermoe::planning {
 
 namespace {
 
-constexpr double damage_floor = 1e-6;  // As decisions have it.
-constexpr double rounding = 1e-9;      // Of sums in another order.
+constexpr double least_damage = 1e-6;  // As decisions have it.
+constexpr double sum_rounding = 1e-9;  // Of sums in another order.
 
 /// Substitutes run where the token is and nowhere else.
 bool keeps_substitutes(candidate_rule rule) {
@@ -74,7 +74,7 @@ result<layered_optimum> hindsight::problem::best_within(loss_units budget,
   best->bound_ns += fixed_ns;
   // What was decided is one of the ways, too.
   if (decided.loss > budget || decided.ns >= best->ns) return best;
-  if (decided.ns < best->bound_ns * (1 - rounding))
+  if (decided.ns < best->bound_ns * (1 - sum_rounding))
     return unlike("found decisions that are faster than what the policy lets be");
   best->bound_ns = std::min(best->bound_ns, decided.ns);
   best->ns = decided.ns;
@@ -115,7 +115,7 @@ loss_units hindsight::copy_loss(std::size_t layer, std::size_t server, std::uint
   if (kept == precision::stored) return 0;
   const auto* copy = profile_.layers[layer].copy_of(kept);
   const double per_gate =
-      std::max(damage_floor, copy->damage) * copy->distance[expert] * copy->distance[expert];
+      std::max(least_damage, copy->damage) * copy->distance[expert] * copy->distance[expert];
   return to_substitute_units(per_gate * static_cast<double>(gate) * static_cast<double>(gate));
 }
 
@@ -373,7 +373,7 @@ result<request_gap> hindsight::solve(const past_request& request,
   gap.best = *best;
   gap.best_at_loss = *at_loss;
   gap.ahead_changes_nothing = best->is_exact && nearest.loss <= request.budget &&
-                              nearest.ns + all.fixed_ns <= best->ns * (1 + rounding);
+                              nearest.ns + all.fixed_ns <= best->ns * (1 + sum_rounding);
   return gap;
 }
 

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <tuple>
+
+#include "planning/infinity.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t n_nodes = 64;
-constexpr double rounding = 1e-12;
+constexpr double path_rounding = 1e-12;
 constexpr int max_prices = 60;
 
 /// What is known of the rest of the way from each node before each step: [steps + 1][n_nodes].
@@ -107,7 +107,7 @@ class path_search {
       bound_ = std::max(
           bound_, by_price_[0][problem_.start] - price * static_cast<double>(problem_.budget));
       if (found.loss <= problem_.budget && found.ns < best_.ns) best_ = found;
-      if (cost >= known * (1 - rounding)) break;
+      if (cost >= known * (1 - path_rounding)) break;
       (found.loss <= problem_.budget ? kept : fast) = found;
     }
     bound_ = std::max(bound_, by_time_[0][problem_.start]);
@@ -155,7 +155,7 @@ class path_search {
           const auto& rest = rest_loss_[i + 1][way.to];
           if (std::isinf(rest.ns) || next.loss + rest.loss > problem_.budget) continue;
           next.bound = bound_of(i + 1, next);
-          if (next.bound < best_.ns * (1 - rounding)) after.push_back(next);
+          if (next.bound < best_.ns * (1 - path_rounding)) after.push_back(next);
         }
       thin_out(after);
       std::swap(now, after);
@@ -163,7 +163,7 @@ class path_search {
     for (const auto& end : now)
       if (end.ns < best_.ns && end.loss <= problem_.budget) best_ = {end.ns, end.loss};
     const double bound = std::max(bound_, std::min(best_.ns, dropped_));
-    const bool exact = bound >= best_.ns * (1 - rounding);
+    const bool exact = bound >= best_.ns * (1 - path_rounding);
     return {best_.ns, best_.loss, exact ? best_.ns : bound, exact};
   }
 

@@ -1,13 +1,12 @@
 #include "planning/optimum/placement_model.hpp"
 
 #include <algorithm>
-#include <limits>
+
+#include "planning/infinity.hpp"
 
 namespace ordermoe::planning {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

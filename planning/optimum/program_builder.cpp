@@ -7,7 +7,7 @@ namespace ordermoe::planning::programming {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::max();
+constexpr double unbounded = std::numeric_limits<double>::max();
 constexpr double ms_per_ns = 1e-6;
 
 }  // namespace
@@ -65,7 +65,7 @@ void placement_builder::add_service_rows(std::size_t layer) {
     for (std::size_t q = 0; q < n_sets; ++q)
       for (const auto e : model_.targets(layer, q))
         for (std::size_t i = 0; i < useful_.size(); ++i) {
-          here.link_rows.push_back(program_.add_row(-infinity, 0));
+          here.link_rows.push_back(program_.add_row(-unbounded, 0));
           linked_[(layer * model_.n_experts() + e) * useful_.size() + i].push_back(
               here.link_rows.back());
         }
@@ -128,7 +128,7 @@ void placement_builder::add_ways_of_set(std::size_t layer, std::size_t number, s
   while (true) {
     for (std::size_t j = 0; j < n_slots; ++j) servers[j] = useful_[at[j]];
     program_.add_column(model_.probability(layer, set) * way_ms(layer, here.pairs[number], servers),
-                        0, infinity, false);
+                        0, unbounded, false);
     program_.add_entry(here.sum_rows[number * n_sets + set], 1);
     for (std::size_t j = 0; j < n_slots; ++j)
       program_.add_entry(here.link_rows[((block * n_sets + set) * n_slots + j) * n + at[j]], 1);

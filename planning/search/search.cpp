@@ -12,7 +12,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-using searching::infinity;
 using searching::layout;
 using searching::searcher;
 using rated_layout = searcher::rated_layout;

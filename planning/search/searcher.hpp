@@ -2,12 +2,12 @@
 
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "config/random.hpp"
+#include "planning/infinity.hpp"
 #include "planning/plan.hpp"
 #include "planning/search/search.hpp"
 #include "planning/search/trajectory.hpp"
@@ -22,8 +22,6 @@
 ///   search_moves.cpp   random changes of a layout, and annealing over them
 ///   search_finish.cpp  what is tidied at the end, and the plan made of it
 namespace ordermoe::planning::searching {
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A placement and the residencies that requests use over it. Items are layer * n_experts + expert.
 struct layout {

@@ -115,7 +115,7 @@ void front_builder::sweep(std::size_t from, std::size_t to, std::size_t set, lay
   selection::slot_sweep sweep(ways, n_slots, hosting_, hosts_.data(), true, pair.first_ns.data(),
                               model_.costs.expert_ns.data(), pair.places);
   met_.clear();
-  for (double opens = sweep.next(); opens < selection::infinity; opens = sweep.next()) {
+  for (double opens = sweep.next(); opens < infinity; opens = sweep.next()) {
     if (!sweep.open() || !sweep.is_complete()) continue;
     const auto& now = sweep.now();
     auto& point = met_.emplace_back();

@@ -5,11 +5,11 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 
 #include "planning/selection/selector.hpp"
+#include "planning/infinity.hpp"
 
 /// How several slots share servers and experts when both are many.
 ///
@@ -26,8 +26,6 @@
 /// filled likewise. The least loss may be missed where three or more slots would have to change
 /// places at once, or where two that may not share would have to exchange experts.
 namespace ordermoe::planning::selection {
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct slot_way {
   loss_units loss;

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "planning/infinity.hpp"
 #include "planning/pruning.hpp"
 #include "planning/shard_chains.hpp"
 #include "planning/spread_copies.hpp"
@@ -18,8 +18,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 /// Layers are cut where experts are, unless there are very many.
 std::size_t units_of(const profile& profile) {
   constexpr std::size_t most_units = 1024;
@@ -28,8 +26,9 @@ std::size_t units_of(const profile& profile) {
 
 result<std::vector<plan>> pruned_chains(const profile& profile, const cluster& servers,
                                         const cost_profile& costs, const pruned_experts& pruned,
-                                        double concurrency, std::size_t n_most) {
-  shard_chain_options options{units_of(profile), concurrency, pruned};
+                                        double concurrency, std::size_t n_most,
+                                        const std::function<bool()>& should_stop) {
+  shard_chain_options options{units_of(profile), concurrency, pruned, should_stop};
   auto made = place_shard_chains(profile, servers, costs, options, n_most);
   if (!made) return made;
   const bool prunes =
@@ -69,7 +68,8 @@ void join_nearest(std::vector<site>& sites, const cost_model& prices) {
 /// A site's own plan among all servers; nothing where too little fits.
 std::optional<plan> plan_of_site(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, const std::vector<pruning_step>& order,
-                                 const site& here, double concurrency) {
+                                 const site& here, double concurrency,
+                                 const std::function<bool()>& should_stop) {
   server_mask others = all_servers(servers.size());
   std::size_t room = 0;
   double share = 0;
@@ -85,8 +85,8 @@ std::optional<plan> plan_of_site(const profile& profile, const cluster& servers,
   // Where units are of several experts, some room is lost.
   const auto step = std::max<std::size_t>(1, order.size() / 32);
   for (auto n = all > room ? all - room : 0; n <= order.size(); n += step) {
-    auto made =
-        pruned_chains(profile, narrow, costs, first_pruned(order, profile.n_layers, n), met, 1);
+    auto made = pruned_chains(profile, narrow, costs, first_pruned(order, profile.n_layers, n), met,
+                              1, should_stop);
     if (made) return widened(made->front(), servers, costs, others);
     if (order.empty()) break;
   }
@@ -114,7 +114,6 @@ homes homes_at_hubs(const profile& profile, const cluster& servers, const cost_m
                     std::size_t n_hubs) {
   const auto n = servers.size();
   if (n_hubs >= n) return own_homes(n);
-  constexpr double positions_of_request = 32;
   const auto ns = [&](std::size_t a, std::size_t h) {
     return prices.head_ns[h] +
            static_cast<double>(profile.n_layers) *
@@ -211,21 +210,23 @@ std::vector<std::uint32_t> out_of_reach(const packing& state, const cost_model& 
 
 result<std::vector<plan>> place_pruned(const profile& profile, const cluster& servers,
                                        const cost_profile& costs, std::size_t n_pruned,
-                                       double concurrency, std::size_t n_most) {
+                                       double concurrency, std::size_t n_most,
+                                       std::function<bool()> should_stop) {
   if (auto checked = validate(profile); !checked) return at("profile", checked.error());
   return pruned_chains(profile, servers, costs,
                        first_pruned(pruning_order(profile), profile.n_layers, n_pruned),
-                       concurrency, n_most);
+                       concurrency, n_most, should_stop);
 }
 
 result<std::vector<plan>> place_around_core(const profile& profile,
                                             const std::vector<pruning_step>& order,
                                             const cluster& servers, const cost_profile& costs,
                                             std::size_t n_outside, double concurrency,
-                                            std::size_t n_most) {
+                                            std::size_t n_most, std::function<bool()> should_stop) {
   n_outside = std::min(n_outside, order.size());
-  auto made = pruned_chains(profile, servers, costs,
-                            first_pruned(order, profile.n_layers, n_outside), concurrency, n_most);
+  auto made =
+      pruned_chains(profile, servers, costs, first_pruned(order, profile.n_layers, n_outside),
+                    concurrency, n_most, should_stop);
   if (!made) return made;
   const auto prices = make_cost_model(servers, costs);
   std::vector<plan> whole;
@@ -244,8 +245,8 @@ result<std::vector<plan>> place_around_core(const profile& profile,
 }
 
 result<plan> place_pruned_sites(const profile& profile, const cluster& servers,
-                                const cost_profile& costs, std::size_t n_sites,
-                                double concurrency) {
+                                const cost_profile& costs, std::size_t n_sites, double concurrency,
+                                std::function<bool()> should_stop) {
   if (auto checked = validate(profile); !checked) return at("profile", checked.error());
   const auto prices = make_cost_model(servers, costs);
   std::vector<site> sites;
@@ -254,7 +255,7 @@ result<plan> place_pruned_sites(const profile& profile, const cluster& servers,
   const auto order = pruning_order(profile);
   std::vector<std::optional<plan>> plans;
   for (const auto& each : sites)
-    plans.push_back(plan_of_site(profile, servers, costs, order, each, concurrency));
+    plans.push_back(plan_of_site(profile, servers, costs, order, each, concurrency, should_stop));
   plan made;
   for (std::size_t a = 0; a < servers.size(); ++a) {
     auto s = static_cast<std::size_t>(

@@ -127,6 +127,7 @@ void add_best(const planning_task& task, double load, std::vector<plan> plans, s
 std::vector<plan> side_by_side(const planning_task& task, shard_chain_options options,
                                std::size_t n_most) {
   std::vector<plan> found;
+  options.should_stop = task.options.should_stop;
   for (const double load : planned_loads) {
     options.concurrency = loaded(task, load);
     auto made = place_shard_chains(task.profile, task.servers, task.costs, options, n_most);
@@ -159,7 +160,7 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
   const auto order = pruning_order(task.profile);
   const auto add = [&](std::size_t n_outside, double load, std::size_t n_plans) {
     auto made = place_around_core(task.profile, order, task.servers, task.costs, n_outside,
-                                  loaded(task, load), n_plans);
+                                  loaded(task, load), n_plans, task.options.should_stop);
     for (std::size_t i = 0; made && i < made->size(); ++i) {
       add_plan(task, std::move((*made)[i]), variants);
       variants.back().cut = n_outside;
@@ -209,6 +210,7 @@ result<plan> place_shards(const planning_task& task) {
 result<plan> place_chains(const planning_task& task) {
   shard_chain_options options;
   options.concurrency = loaded(task, 1);
+  options.should_stop = task.options.should_stop;
   auto made = place_shard_chains(task.profile, task.servers, task.costs, options, 1);
   if (!made) return made.error();
   return std::move(made->front());
@@ -360,9 +362,9 @@ void add_homes(const planning_task& task, const Place& placed,
 result<plan> place_static_pruning(const planning_task& task) {
   if (cuts_all(task))
     return place_pruned_sites(task.profile, task.servers, task.costs, task.servers.size(),
-                              loaded(task, 1));
+                              loaded(task, 1), task.options.should_stop);
   auto made = place_pruned(task.profile, task.servers, task.costs, task.options.cut.value_or(0),
-                           loaded(task, 1), 1);
+                           loaded(task, 1), 1, task.options.should_stop);
   if (!made) return made.error();
   return std::move(made->front());
 }
@@ -370,7 +372,9 @@ result<plan> place_static_pruning(const planning_task& task) {
 void add_pruned_variants(const planning_task& task, std::vector<strategy_options>& variants) {
   if (cuts_all(task)) {
     for (auto n = task.servers.size() / 2; n >= 1; n /= 2)
-      add_plan(task, place_pruned_sites(task.profile, task.servers, task.costs, n, loaded(task, 1)),
+      add_plan(task,
+               place_pruned_sites(task.profile, task.servers, task.costs, n, loaded(task, 1),
+                                  task.options.should_stop),
                variants);
     return;
   }
@@ -378,7 +382,7 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   if (cut == 0) return add_chain_variants(task, variants);
   for (const double load : planned_loads) {
     auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
-                             n_pruned_plans);
+                             n_pruned_plans, task.options.should_stop);
     for (std::size_t i = 0; made && i < made->size(); ++i)
       add_plan(task, std::move((*made)[i]), variants);
   }

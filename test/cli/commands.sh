@@ -167,6 +167,8 @@ expect "each server loads its own" 0 'MB of weights' "$ordermoe" run --model "$m
 expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
 expect "a cluster that is too small is infeasible, with the missing bytes" 3 'bytes' bash -c \
   "'$ordermoe' cluster draw --seed 1 --memory-ratio 0.5 --out small.toml >/dev/null && '$ordermoe' plan --model '$model' --cluster small.toml --strategy paper"
+expect "and what does with less is named" 3 'static-pruning. leaves out' "$ordermoe" plan --model "$model" --cluster small.toml --quality-budget 1 --search-steps 50
+expect "only what may be lost is left out" 3 'add memory[^;]*; .offload' "$ordermoe" plan --model "$model" --cluster small.toml --strategy layer-shards
 expect "a full disk leaves an error" 1 '/dev/full' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy exact --out /dev/full
 mkdir -p locked && cp "$model"/* locked/ && head -c 100000 "$model/model.safetensors" >locked/model.safetensors
 expect "a truncated checkpoint is refused by name" 2 'model.safetensors' "$ordermoe" model inspect --model locked
@@ -343,9 +345,12 @@ expect "and not run" 2 'half trained' "$ordermoe" run --model half.training --cl
 # An interrupt ends a long command and leaves no half-written file.
 "$ordermoe" calibrate --model "$model" --tokens 65536 --out interrupted.json >/dev/null 2>&1 &
 # Once it is no longer the shell's fork and catches the signal (bit 1 of the mask), however long starting takes.
-until { grep -q '^ordermoe' "/proc/$!/comm" && grep -q '^SigCgt:.*[2367abef]$' "/proc/$!/status"; } || ! kill -0 $!; do
-  sleep 0.05
-done
+until_interruptible() {
+  until { grep -q '^ordermoe' "/proc/$1/comm" && grep -q '^SigCgt:.*[2367abef]$' "/proc/$1/status"; } || ! kill -0 "$1"; do
+    sleep 0.05
+  done
+}
+until_interruptible $!
 kill -INT $! && wait $!
 if [[ $? -ne 1 || -e interrupted.json ]]; then
   echo "FAILED: an interrupted calibration left a file or the wrong exit code"
@@ -353,6 +358,7 @@ if [[ $? -ne 1 || -e interrupted.json ]]; then
 fi
 # and planning within a second or so of it.
 "$ordermoe" plan --model "$model" --cluster "$cluster" --search-steps 100000000 --out never.json 2>/dev/null &
+until_interruptible $!
 sleep 2 && kill -INT $! && begin=$EPOCHREALTIME && wait $!
 if [[ $? -ne 1 || -e never.json ]] || ((${EPOCHREALTIME/./} - ${begin/./} > 5000000)); then
   echo "FAILED: an interrupted plan left a file, took too long or has the wrong exit code"

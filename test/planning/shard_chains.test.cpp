@@ -213,6 +213,38 @@ BOOST_AUTO_TEST_CASE(a_stage_where_positions_queue_gets_a_copy) {
   BOOST_TEST(placed.estimated_token_ns < 0.95 * least);
 }
 
+BOOST_AUTO_TEST_CASE(a_search_that_is_stopped_gives_the_best_found_so_far) {
+  constexpr auto never = std::numeric_limits<std::size_t>::max();
+  const auto experts = random_profile(4, n_experts, 2, 1);
+  // One where only a copy of a stage, which small changes make, is best.
+  std::vector<cluster> all{alike({4, 12, 12}, 4)};
+  for (auto& link : all[0].links) link.latency_ns *= 4;
+  for (std::size_t m = 0; m < 3; ++m) all[0].servers[m].arrival_share = m == 0 ? 0 : 0.5;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed)
+    all.push_back(instances::drawn_cluster(5, 4, n_experts, 2.5, seed));
+  for (const auto& servers : all) {
+    // The cost of the best, and how often the search asked.
+    const auto stopped_after = [&](std::size_t most_asked) {
+      std::size_t n_asked = 0;
+      shard_chain_options options{.concurrency = 6};
+      options.should_stop = [&] { return ++n_asked > most_asked; };
+      const auto made = place_shard_chains(experts, servers, costs, options, 1);
+      BOOST_REQUIRE(made.has_value());
+      check_valid(made->front(), servers);
+      return std::pair(made->front().estimated_token_ns, n_asked);
+    };
+    const auto [whole, n_whole] = stopped_after(never);
+    const auto [first, n_first] = stopped_after(0);
+    const auto [half, n_half] = stopped_after(n_whole / 2);
+    BOOST_TEST(whole <= half);
+    BOOST_TEST(half <= first);
+    if (&servers == &all[0]) BOOST_TEST(whole < first);
+    // It ends soon after.
+    BOOST_TEST(n_first < n_whole / 4);
+    BOOST_TEST(n_half < n_whole * 3 / 4);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(memory_is_counted_once_where_chains_overlap) {
   const auto experts = random_profile(4, n_experts, 2, 1);
   const auto servers = alike({8, 8, 8}, 4);

@@ -17,7 +17,7 @@ constexpr std::string_view part_is_small =
     "say most of what is ahead.";
 constexpr std::string_view copies_help = "More copies put more of what is wanted near the token.";
 
-const claim table[] = {
+const claim known_claims[] = {
     {.experiment = "overall",
      .figure = "Fig. 4(a)",
      .says = "Latency is about half of EdgeShard's.",
@@ -312,7 +312,7 @@ const claim table[] = {
 }  // namespace
 
 std::span<const claim> claims() {
-  return table;
+  return known_claims;
 }
 
 }  // namespace ordermoe::experiments::testbed

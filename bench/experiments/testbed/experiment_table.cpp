@@ -228,7 +228,7 @@ points saturations(scale how_much, std::uint64_t seed) {
   return made;
 }
 
-/// Every setting with what an exact rival can be, and `ordermoe` with the budgets that it is compared at.
+/// Every setting with what an exact rival can be, and `ordermoe` and `static-pruning` with the budgets that are compared.
 points settings_of_the_map(scale how_much, std::uint64_t seed) {
   struct kept_memory {
     precision kept;
@@ -267,6 +267,8 @@ points settings_of_the_map(scale how_much, std::uint64_t seed) {
           if (is_whole || std::string_view(strategy) == "layer-shards") add(strategy);
         for (const double percent : {0., 1., main_budget})
           if (is_whole || percent != 1.) add("ordermoe", percent);
+        for (const double percent : {1., main_budget})
+          if (is_whole) add("static-pruning", percent);
       }
   return made;
 }
@@ -406,7 +408,8 @@ const experiment table[] = {
      "For which memory, precision, network and load does substitution pay?",
      "",
      "Latency of ordermoe with a budget below that of the fastest exact plan of the same setting: "
-     "of exact, layer-shards, shard-chains, parallax and ordermoe without a budget.",
+     "of exact, layer-shards, shard-chains, parallax and ordermoe without a budget. Beside it what "
+     "static-pruning saves with the same budget.",
      axis::setting,
      figure_kind::map,
      {m::latency_ms, m::increase_percent, m::network_ms, m::compute_ms, m::waiting_ms},

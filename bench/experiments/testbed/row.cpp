@@ -16,7 +16,7 @@ struct metric_text {
   bool is_less_better;
 };
 
-constexpr std::array<metric_text, n_metrics> texts{{
+constexpr std::array<metric_text, n_metrics> metric_texts{{
     {"latency_ms", "mean latency, ms", true},
     {"latency_p95_ms", "95th percentile of latency, ms", true},
     {"ttft_ms", "time to first token, ms", true},
@@ -56,7 +56,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string cell(const std::optional<double>& value) {
+std::string shown_value(const std::optional<double>& value) {
   return value ? fmt::format("{:.6g}", *value) : std::string();
 }
 
@@ -68,22 +68,22 @@ std::size_t first_value() {
 }  // namespace
 
 const char* name_of(metric which) {
-  return texts[static_cast<std::size_t>(which)].name;
+  return metric_texts[static_cast<std::size_t>(which)].name;
 }
 
 const char* title_of(metric which) {
-  return texts[static_cast<std::size_t>(which)].title;
+  return metric_texts[static_cast<std::size_t>(which)].title;
 }
 
 bool is_less_better(metric which) {
-  return texts[static_cast<std::size_t>(which)].is_less_better;
+  return metric_texts[static_cast<std::size_t>(which)].is_less_better;
 }
 
 std::vector<std::string> row_columns() {
   std::vector<std::string> names{"settings"};
   names.insert(names.end(), point_columns().begin(), point_columns().end());
   names.emplace_back("status");
-  for (const auto& text : texts) names.emplace_back(text.name);
+  for (const auto& text : metric_texts) names.emplace_back(text.name);
   names.emplace_back("form");
   names.emplace_back("note");
   return names;
@@ -93,7 +93,7 @@ std::string row_line(const row& content, const std::string& settings) {
   std::vector<std::string> cells{settings};
   for (const auto& each : point_cells(content.what)) cells.push_back(quoted(each));
   cells.emplace_back(content.is_infeasible ? "infeasible" : "measured");
-  for (const auto& value : content.values) cells.push_back(cell(value));
+  for (const auto& value : content.values) cells.push_back(shown_value(value));
   cells.push_back(quoted(content.form));
   cells.push_back(quoted(content.note));
   return fmt::format("{}", fmt::join(cells, ","));
@@ -163,7 +163,7 @@ result<row> row_of(const std::string& line, const std::string& settings) {
         errc::malformed,
         fmt::format("column status: found '{}', expected measured or infeasible", cells[status])};
   for (std::size_t i = 0; i < n_metrics; ++i) {
-    const auto value = value_of(cells[status + 1 + i], texts[i].name);
+    const auto value = value_of(cells[status + 1 + i], metric_texts[i].name);
     if (!value) return value.error();
     made.values[i] = *value;
   }

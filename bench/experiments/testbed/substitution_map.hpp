@@ -5,7 +5,8 @@
 
 #include "bench/experiments/testbed/statistics.hpp"
 
-/// Where substitution pays: `ordermoe` with a budget beside the fastest exact plan of the same setting and cluster.
+/// Where substitution pays: `ordermoe` with a budget beside the fastest exact plan of the same setting and cluster, and beside
+/// `static-pruning` with the same budget.
 namespace ordermoe::experiments::testbed {
 
 /// Exact strategies that a budget is compared with; `ordermoe` without one is another.
@@ -18,6 +19,8 @@ struct map_cell {
   /// Time saved of the fastest exact plan's mean latency, in per cent; negative where it is slower. Clusters count on which an
   /// exact plan fits.
   std::optional<interval> saved_percent;
+  /// As saved_percent, of `static-pruning` with the same budget: what leaving experts out for everybody saves by itself.
+  std::optional<interval> saved_by_pruning_percent;
   std::optional<interval> increase_percent;
   std::string fastest_exact;  ///< On most clusters; the first by name of several. Empty: none fits.
   std::size_t n_clusters = 0;

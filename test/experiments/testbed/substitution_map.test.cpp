@@ -55,6 +55,8 @@ BOOST_AUTO_TEST_CASE(a_budget_is_held_against_the_fastest_exact_plan_of_each_clu
   BOOST_TEST(cells[0].n_clusters == 2u);
   BOOST_TEST(cells[0].n_rival_forms == 1u);
   BOOST_TEST(cells[0].increase_percent->median == 0.5);
+  BOOST_TEST(cells[0].saved_by_pruning_percent->median == 90);
+  BOOST_TEST(!cells[1].saved_by_pruning_percent.has_value());
   BOOST_TEST(cells[1].saved_percent->median == -10, boost::test_tools::tolerance(1e-9));
   BOOST_TEST(cells[1].fastest_exact == "layer-shards");
   BOOST_TEST(!cells[2].saved_percent.has_value());
@@ -68,6 +70,7 @@ BOOST_AUTO_TEST_CASE(sentences_count_the_settings_that_an_exact_plan_fits) {
   BOOST_TEST(said[0].find("in 1 of 2 settings") != std::string::npos, said[0]);
   BOOST_TEST(said[0].find("stored 2 1 of 1, stored 3 0 of 1") != std::string::npos, said[0]);
   BOOST_TEST(said[0].find("on 1 of 3 clusters") != std::string::npos, said[0]);
+  BOOST_TEST(said[0].find("saves as much in 1 of 1.") != std::string::npos, said[0]);
 }
 
 BOOST_AUTO_TEST_CASE(the_picture_and_the_table_have_every_setting) {

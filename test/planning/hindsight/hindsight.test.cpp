@@ -1,10 +1,10 @@
 #include "planning/hindsight/hindsight.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <limits>
 #include <optional>
 #include <set>
 
+#include "planning/infinity.hpp"
 #include "test/planning/selection/selector_worlds.hpp"
 #include "test/support/seeds.hpp"
 
@@ -13,8 +13,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::drawn;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A request that was decided on by the selector.
 struct decided_request {

@@ -2,9 +2,9 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <limits>
 
 #include "config/random.hpp"
+#include "planning/infinity.hpp"
 #include "planning/search/search.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
@@ -15,8 +15,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::instances;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct instance {
   profile experts;

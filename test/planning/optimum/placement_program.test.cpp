@@ -4,8 +4,8 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <limits>
 
+#include "planning/infinity.hpp"
 #include "planning/search/search.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "test/planning/instances.hpp"
@@ -16,8 +16,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::instances;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Two servers, two layers, three experts, and room for some of them.
 struct tiny {

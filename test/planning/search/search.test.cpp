@@ -3,10 +3,10 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
+#include "planning/infinity.hpp"
 #include "planning/placement.hpp"
 #include "planning/search/trajectory.hpp"
 #include "test/planning/instances.hpp"
@@ -17,8 +17,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::instances;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 search_options few_steps(double quality_nats, std::size_t n_steps = 2000) {
   search_options options;

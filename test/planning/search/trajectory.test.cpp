@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "config/random.hpp"
+#include "planning/infinity.hpp"
 #include "planning/placement.hpp"
 #include "planning/selection/selector.hpp"
 #include "test/planning/instances.hpp"
@@ -17,8 +17,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::instances;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct instance {
   profile experts;

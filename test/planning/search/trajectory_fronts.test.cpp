@@ -3,9 +3,9 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "planning/infinity.hpp"
 #include "planning/search/trajectory.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
@@ -15,8 +15,6 @@ using namespace ordermoe::planning;
 using namespace ordermoe::planning::instances;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct instance {
   std::size_t n_layers, n_experts, n_slots, n_servers;
