@@ -37,8 +37,8 @@ bool may_ride(const server_view& view, const wire::token_state& state);
 attend_work attention_of(const token_actor& token, const server_view& view,
                          wire::token_state& state);
 
-/// What was decided about rows leaves their state: what they spent and may still spend, what ran of what they chose. The state
-/// has its allowance back.
+/// Notes in a state what was decided about its rows: what they spent and may still spend, and what ran of what they chose.
+/// Precondition: the state has its allowance back.
 void take_decision(const server_view& view, const chunk_decision& choice, wire::token_state& state);
 
 /// Whether all slots of every row run on one server.
