@@ -219,6 +219,7 @@ struct compute_state {
   void ride_on(const std::vector<std::shared_ptr<running_call>>& complete) {
     std::vector<attend_work> ready;
     std::vector<head_work> behind;
+    ready.reserve(complete.size());
     for (const auto& call : complete) {
       if (!call->work.lent) continue;
       const auto rider = call->work.lent;
@@ -226,7 +227,7 @@ struct compute_state {
         self->send(rider->token, work_failed{*call->failed});
         continue;
       }
-      add_outputs_of_rider(assemble_output(*call, context().wire.hidden_size), *rider);
+      add_outputs_of_rider(*call, *rider);
       if (rider->state.layer < context().decoding.n_layers) {
         auto work = attention_of(rider->token, *rider->view, rider->state);
         work.lent = rider;

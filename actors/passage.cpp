@@ -1,8 +1,10 @@
 #include "actors/passage.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "model/transformer.hpp"
 #include "planning/serving/token_rules.hpp"
 
 namespace ordermoe::actors {
@@ -75,29 +77,37 @@ bool runs_at(std::span<const wire::executed_slot> slots, std::uint32_t server) {
   });
 }
 
-std::optional<wire::expert_call> call_of_rider(const server_view& view,
-                                               const chunk_decision& choice, const passage& rider,
+std::optional<wire::expert_call> call_of_rider(const chunk_decision& choice, passage& rider,
                                                std::vector<float>& normed) {
+  const auto here = rider.view->id;
   const auto& slots = choice.rows.front().executed;
-  if (choice.residence != view.id || !runs_at({slots.data(), slots.size()}, view.id))
-    return std::nullopt;
+  if (choice.residence != here || !runs_at({slots.data(), slots.size()}, here)) return std::nullopt;
   const auto& state = rider.state;
-  wire::expert_call call;
+  auto call = std::move(rider.call);
   call.token = {state.terms.request, state.terms.attempt, state.terms.access, state.first};
   call.layer = state.layer;
-  call.reply_to = view.id;
-  call.rows = {0};
-  call.whole = {1};
-  call.items.reserve(slots.size());
+  call.reply_to = here;
+  call.rows.assign(1, 0);
+  call.whole.assign(1, 1);
+  call.items.clear();
   for (std::uint32_t j = 0; j < slots.size(); ++j)
     call.items.push_back({0, j, slots[j].expert, slots[j].gate});
   call.x = std::move(normed);
   return call;
 }
 
-void add_outputs_of_rider(const wire::expert_output& output, passage& rider) {
+void add_outputs_of_rider(running_call& done, passage& rider) {
   auto& hidden = rider.state.hidden;
-  for (std::size_t c = 0; c < hidden.size(); ++c) hidden[c] += output.y[c];
+  const auto& items = done.work.call.items;
+  std::array<float, planning::max_slots> gates{};
+  std::array<const float*, planning::max_slots> outputs{};
+  for (std::size_t j = 0; j < items.size(); ++j) {
+    gates[j] = items[j].gate;
+    outputs[j] = done.outputs.data() + j * hidden.size();
+  }
+  model::add_slots(hidden, std::span(gates).first(items.size()),
+                   std::span(outputs).first(items.size()));
+  rider.call = std::move(done.work.call);
   ++rider.state.layer;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "actors/context.hpp"
+#include "actors/device/device.hpp"
 
 /// Decoded positions that go from layer to layer without their token.
 ///
@@ -28,6 +29,7 @@ struct passage {
   token_actor token;
   std::shared_ptr<const server_view> view;  ///< Of the token, which goes by one plan.
   wire::token_state state;                  ///< One row.
+  wire::expert_call call = {};              ///< Of the layer before: its memory is used again.
 };
 
 /// Whether a token may lend its state: one position behind which logits are read, on the wall clock.
@@ -45,11 +47,10 @@ void take_decision(const server_view& view, const chunk_decision& choice, wire::
 bool runs_at(std::span<const wire::executed_slot> slots, std::uint32_t server);
 
 /// The call for a row that rides on: all of it runs here and its position stays. Nothing where it does not.
-std::optional<wire::expert_call> call_of_rider(const server_view& view,
-                                               const chunk_decision& choice, const passage& rider,
+std::optional<wire::expert_call> call_of_rider(const chunk_decision& choice, passage& rider,
                                                std::vector<float>& normed);
 
-/// With the outputs of its experts, which a call brought: behind the layer.
-void add_outputs_of_rider(const wire::expert_output& output, passage& rider);
+/// Adds what the experts of its call gave, as awaited_outputs::add_to does: then it is behind the layer.
+void add_outputs_of_rider(running_call& done, passage& rider);
 
 }  // namespace ordermoe::actors

@@ -33,6 +33,7 @@ struct selector_state {
     std::vector<expert_work> calls;
   };
   std::vector<calls_to> riding;  ///< Of the batch that is decided on.
+  std::size_t most_riding = 0;   ///< Rows of it.
 
   const service_context& context() const { return *view->context; }
 
@@ -116,14 +117,17 @@ struct selector_state {
   /// Whether it goes on without its token; its call waits for the others of its batch, then.
   bool rides(select_query& query, const chunk_decision& choice) {
     auto& rider = *query.lent;
-    auto call = call_of_rider(*rider.view, choice, rider, query.normed);
+    auto call = call_of_rider(choice, rider, query.normed);
     if (!call) return false;
     rider.state.hidden = std::move(query.hidden);
     rider.state.allowance = std::move(query.allowance);
     take_decision(*rider.view, choice, rider.state);
     const auto& shard = rider.view->shards[query.layer];
     auto found = std::ranges::find(riding, shard, &calls_to::shard);
-    if (found == riding.end()) found = riding.insert(riding.end(), {shard, {}});
+    if (found == riding.end()) {
+      found = riding.insert(riding.end(), {shard, {}});
+      found->calls.reserve(most_riding);
+    }
     found->calls.push_back({std::move(*call), query.token, query.epoch, std::move(query.lent)});
     return true;
   }
@@ -188,6 +192,7 @@ selector_actor spawn_selector(caf::actor_system& system, std::uint32_t id) {
         return {
             // CAF tries one after the other, so the most frequent come first.
             [&state](select_batch& batch) {
+              state.most_riding = batch.queries.size();
               for (auto& query : batch.queries) state.answer(query);
               state.send_riding();
             },

@@ -247,13 +247,17 @@ void device::run_attention(batch& content) {
       const auto begin = from.begin() + static_cast<std::ptrdiff_t>(row * columns);
       return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(n * columns));
     };
+    // Its room is used again.
+    auto row_hidden = std::move(work.hidden);
+    row_hidden.assign(hidden.begin() + static_cast<std::ptrdiff_t>(row * width),
+                      hidden.begin() + static_cast<std::ptrdiff_t>((row + n) * width));
     content.attended.push_back(
         {work.token,
          {work.terms.request, work.terms.attempt, work.terms.access, work.first},
          work.epoch,
          work.terms.access,
          content.layer,
-         slice(hidden, width),
+         std::move(row_hidden),
          slice(normed, width),
          slice(logits, shape.n_experts),
          std::move(work.allowance),
