@@ -41,6 +41,7 @@ struct compute_state {
   std::vector<std::uint32_t> items_of_expert;  ///< [n_experts] while a call is taken in.
   std::uint64_t lacks_under = 0;               ///< Of install_plans.
   std::vector<expert_work> for_want_of_experts;
+  std::vector<attend_work> ready;  ///< Attention that may begin, while a message is taken in.
 
   const service_context& context() const { return *view->context; }
 
@@ -91,22 +92,21 @@ struct compute_state {
   }
 
   void attend(attend_work& work) {
-    std::vector<attend_work> ready;
-    take_ready(work, ready);
-    enqueue(ready);
+    take_ready(work);
+    enqueue_ready();
   }
 
-  /// What may begin with it; what has to wait for earlier rows does.
-  void take_ready(attend_work& work, std::vector<attend_work>& ready) {
+  /// It is ready, with what waited for its rows, or waits for earlier rows itself.
+  void take_ready(attend_work& work) {
     auto* presence = presence_of(work.terms.request, work.terms.attempt, work.layer);
     if (presence == nullptr) return;
     if (!presence->ready_for(work.first)) return presence->waiting.push_back(std::move(work));
     presence->add(work.first, work.n);
     ready.push_back(std::move(work));
-    wake(*presence, ready);
+    wake(*presence);
   }
 
-  void wake(kv_presence& presence, std::vector<attend_work>& ready) {
+  void wake(kv_presence& presence) {
     while (auto work = presence.take_ready()) {
       presence.add(work->first, work->n);
       ready.push_back(std::move(*work));
@@ -114,7 +114,7 @@ struct compute_state {
   }
 
   /// On the wall clock all in one, so that no batch begins with some of them; in virtual time one after the other.
-  void enqueue(std::vector<attend_work>& ready) {
+  void enqueue_ready() {
     const auto join = [](batch_queue& waiting, attend_work& work) {
       waiting.joinable(work_kind::attend, work.layer, 0).attends.push_back(std::move(work));
     };
@@ -123,6 +123,7 @@ struct compute_state {
       queue([&](batch_queue& waiting) {
         for (std::size_t i = 0; i < n; ++i) join(waiting, first[static_cast<std::ptrdiff_t>(i)]);
       });
+    ready.clear();
   }
 
   void run_experts(expert_work& work) {
@@ -179,9 +180,8 @@ struct compute_state {
       changed.push_back(presence);
     }
     on_device([content = std::move(message)](device& tensors) { tensors.store(content); });
-    std::vector<attend_work> ready;
-    for (auto* presence : changed) wake(*presence, ready);
-    enqueue(ready);
+    for (auto* presence : changed) wake(*presence);
+    enqueue_ready();
   }
 
   void start_next() {
@@ -217,9 +217,7 @@ struct compute_state {
 
   /// Positions whose tokens lent their state go on to the next layer, or to the head, all together.
   void ride_on(const std::vector<std::shared_ptr<running_call>>& complete) {
-    std::vector<attend_work> ready;
     std::vector<head_work> behind;
-    ready.reserve(complete.size());
     for (const auto& call : complete) {
       if (!call->work.lent) continue;
       const auto rider = call->work.lent;
@@ -231,12 +229,12 @@ struct compute_state {
       if (rider->state.layer < context().decoding.n_layers) {
         auto work = attention_of(rider->token, *rider->view, rider->state);
         work.lent = rider;
-        take_ready(work, ready);
+        take_ready(work);
       } else {
         behind.push_back({rider->token, rider->state.hidden, rider});
       }
     }
-    enqueue(ready);
+    enqueue_ready();
     if (behind.empty()) return;
     queue([&](batch_queue& waiting) {
       auto& heads = waiting.joinable(work_kind::head, 0, 0).heads;

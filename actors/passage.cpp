@@ -24,7 +24,7 @@ void count_slots(std::uint32_t server, const chunk_decision& choice, wire::ran_s
 /// For whoever counts what is chosen after it.
 void note_chosen(const server_view& view, const chunk_decision& choice, wire::token_state& state) {
   state.chosen.clear();
-  const bool decodes = state.terms.score != 0 || state.first >= state.terms.prompt_tokens;
+  const bool decodes = state.terms.decodes(state.first);
   if (!view.monitor || !decodes || choice.rows.size() != 1) return;
   const auto& targets = choice.rows.front().targets;
   state.chosen.assign(targets.begin(), targets.end());

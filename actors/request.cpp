@@ -530,11 +530,11 @@ request_actor spawn_request(caf::actor_system& system, std::shared_ptr<const ser
 }
 
 std::uint32_t prompt_tokens(const request_spec& spec) {
-  return spec.score ? 1 : static_cast<std::uint32_t>(spec.prompt.size());
+  return spec.score ? spec.scored_after : static_cast<std::uint32_t>(spec.prompt.size());
 }
 
 std::uint32_t max_new_tokens(const request_spec& spec) {
-  return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - 1 : spec.max_new_tokens;
+  return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - spec.scored_after : spec.max_new_tokens;
 }
 
 namespace {
@@ -576,6 +576,9 @@ result<void> check_prompt(const request_spec& spec, const service_context& conte
     return refuse(fmt::format("access server {} of {}", spec.access, context.n_servers()));
   if (spec.score && spec.prompt.size() < 2)
     return refuse("a text of one token cannot be scored; give two at least");
+  if (spec.score && (spec.scored_after < 1 || spec.scored_after >= spec.prompt.size()))
+    return refuse(fmt::format("scored after {} tokens of {}, expected 1 to {}", spec.scored_after,
+                              spec.prompt.size(), spec.prompt.size() - 1));
   if (spec.prompt.size() + (spec.score ? 0 : 1) > shape.max_context)
     return refuse(fmt::format("the prompt has {} tokens, the model's context is {}; shorten it",
                               spec.prompt.size(), shape.max_context));

@@ -25,7 +25,8 @@ namespace ordermoe::actors {
 ///                                   it starts elsewhere, or its owner starts it: this actor ends
 ///
 /// attending: waits at the compute until every earlier KV row of the sequence and layer is there; from
-/// there the rows go to the selector, with what else it needs to know, and it answers the token.
+/// there the rows go to the selector, with what else it needs to know, and it answers the token. Or, on the wall clock, it
+/// passes the row on with the token's state, and the token hears of a later layer, or of the logits (passage.hpp).
 /// executing: one call to each server that runs slots; outputs go to the residence. A row all of whose
 /// slots run where the token is has its outputs added before it travels, so that it travels once.
 /// collecting: waits for the outputs of all calls, each row of which counts once. Where no row runs an

@@ -104,7 +104,8 @@ completion complete(const CLI::App& app, const std::vector<std::string>& argumen
   const auto& typed = arguments.back();
   if (at.only_words) {
     offer_word(made, at, typed);
-  } else if (const auto equals = typed.find('='); begins_as_option(typed) && equals != std::string::npos) {
+  } else if (const auto equals = typed.find('=');
+             begins_as_option(typed) && equals != std::string::npos) {
     if (const auto* option = find_option(*at.command, typed.substr(0, equals)))
       offer_value(made, *option, typed.substr(equals + 1), typed.substr(0, equals + 1));
   } else if (typed.starts_with('-')) {

@@ -24,7 +24,7 @@ struct eval_options {
   world_flags world;
   std::string strategy = "ordermoe", quality = "0", text, problems, wikitext, squad, gsm8k;
   std::string plan, losses;  ///< Files.
-  std::size_t tokens = 10240, n_problems = 0, stride = 0, limit = 0;
+  std::size_t tokens = 10240, prompt_tokens = 1, n_problems = 0, stride = 0, limit = 0;
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   ablation_flags ablation;
   bool skip_long = false;
@@ -77,7 +77,7 @@ result<experiments::workload> text_of(const eval_options& options, const reader_
                            : fs::path(options.text),
       loaded.tokens, std::min<std::size_t>(256, loaded.context), options.tokens);
   if (!documents) return documents.error();
-  return experiments::scoring(*documents);
+  return experiments::scoring(*documents, 1, options.prompt_tokens);
 }
 
 result<experiments::workload> problems_of(const eval_options& options,
@@ -350,6 +350,13 @@ void add_eval(CLI::App& app) {
                        .add_option("--wikitext", options->wikitext,
                                    "A raw WikiText file: sliding-window perplexity instead")
                        ->type_name(file_value);
+  command
+      .add_option("--prompt-tokens", options->prompt_tokens,
+                  "Of each part of the text the first so many tokens are computed as a prompt is, "
+                  "and the others scored")
+      ->check(whole_from(1, 1'000'000))
+      ->excludes(wikitext)
+      ->capture_default_str();
   command
       .add_option("--stride", options->stride,
                   "Tokens from one window to the next; default: half of the context")

@@ -32,17 +32,22 @@ endfunction()
 
 # ordermoe_test(planning LIBRARIES ordermoe::planning FILES a.test.cpp b.test.cpp) makes one executable for the
 # folder and one ctest entry for each file; each file holds one BOOST_AUTO_TEST_SUITE named after it
-# (placement.test.cpp: suite placement).
+# (placement.test.cpp: suite placement). Each is compiled by itself, as suites are namespaces called like what they
+# test; or, where BY_THEMSELVES names those that have to be, the others as libraries are, several as one.
 function(ordermoe_test folder)
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;FILES;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;FILES;HEADERS;BY_THEMSELVES" ${ARGN})
   # It says that main() is here before it includes the header.
   set_source_files_properties("${PROJECT_SOURCE_DIR}/test/main.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   add_executable(test_${folder} ${ARG_FILES} "${PROJECT_SOURCE_DIR}/test/main.cpp")
   target_link_libraries(test_${folder} PRIVATE ordermoe_internal ${ARG_LIBRARIES} Boost::unit_test_framework)
   target_compile_definitions(test_${folder} PRIVATE BOOST_TEST_DYN_LINK
     ORDERMOE_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ORDERMOE_DATA="${PROJECT_SOURCE_DIR}/data")
-  # Their suites are namespaces that are called like what they test, so that two of them in one source do not go together.
-  set_target_properties(test_${folder} PROPERTIES UNITY_BUILD OFF)
+  if(ARG_BY_THEMSELVES)
+    set_source_files_properties(${ARG_BY_THEMSELVES} "${PROJECT_SOURCE_DIR}/test/main.cpp" PROPERTIES
+      SKIP_UNITY_BUILD_INCLUSION ON)
+  else()
+    set_target_properties(test_${folder} PROPERTIES UNITY_BUILD OFF)
+  endif()
   # Tests are compiled far oftener than they run: little optimisation of their own, and common headers once.
   target_compile_options(test_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_precompile_headers(test_${folder} PRIVATE <boost/test/unit_test.hpp> <fmt/format.h> ${ARG_HEADERS})

@@ -37,6 +37,9 @@ struct target_set {
   double probability = 0;              ///< Share of calibration tokens at this layer.
 };
 
+/// Nats per unit that a decision takes a substitution to do at least: what measured nothing is not free.
+inline constexpr double damage_floor = 1e-6;
+
 /// What a coarser copy of an expert does in its place: a substitution whose loss is
 /// damage * gate^2 * distance^2 in nats, whatever the metric of other substitutions.
 struct copy_profile {

@@ -185,12 +185,18 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
 
 namespace {
 
-/// What does not need all of the model in memory, where all of it is too much.
-error with_ways_out(error why, const strategy_options& options, std::string_view strategy) {
-  const auto* record = planning::find_strategy(strategy);
-  const bool cuts_by_itself = record != nullptr && record->most_cut != nullptr;
-  if (why.code != errc::infeasible || options.plan || cuts_by_itself) return why;
-  if (options.quality_percent != 0)
+/// What does not need all experts in memory, where nothing but they is too much.
+error with_ways_out(error why, const world& content, const preparation_request& request) {
+  const auto* record = planning::find_strategy(request.strategy);
+  const bool does_with_less =
+      record != nullptr && (record->most_cut != nullptr || record->name == "offload");
+  const bool all_else_fits =
+      std::ranges::all_of(content.servers.servers, [&](const server_spec& server) {
+        return expert_memory_bytes(server, content.costs, content.profile.n_layers) >= 0;
+      });
+  if (why.code != errc::infeasible || request.options.plan || does_with_less || !all_else_fits)
+    return why;
+  if (request.options.quality_percent != 0)
     why.message +=
         "; `static-pruning` leaves out the experts that are missed least, as far as the budget "
         "allows";
@@ -253,7 +259,7 @@ result<prepared> prepare(const world& content, const preparation_request& reques
     // Where the model as stored fits nowhere, a coarser one may.
     if (tries_coarser && (ready || ready.error().code == errc::infeasible))
       ready = fastest_whole_model(about, std::move(ready), work);
-    if (!ready) return with_ways_out(ready.error(), options, request.strategy);
+    if (!ready) return with_ways_out(ready.error(), content, request);
     return ready;
   } catch (const model::expert_failure& failed) {
     return failed.why;

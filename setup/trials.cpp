@@ -54,13 +54,15 @@ std::vector<request_spec> load_of(const token_documents& documents, std::size_t 
 
 }  // namespace
 
-std::vector<request_spec> scoring_requests(const token_documents& documents) {
+std::vector<request_spec> scoring_requests(const token_documents& documents,
+                                           std::size_t prompt_tokens) {
   std::vector<request_spec> requests;
   for (const auto& document : documents) {
     if (document.size() < 2) continue;
     request_spec spec;
     spec.prompt = document;
     spec.score = true;
+    spec.scored_after = static_cast<std::uint32_t>(std::min(prompt_tokens, document.size() - 1));
     requests.push_back(std::move(spec));
   }
   return requests;

@@ -17,8 +17,10 @@
 /// on texts.
 namespace ordermoe::setup {
 
-/// One teacher-forced request for each text of two tokens or more.
-std::vector<actors::request_spec> scoring_requests(const token_documents& documents);
+/// One teacher-forced request for each text of two tokens or more, of which the first prompt_tokens are a prompt, but the
+/// last never.
+std::vector<actors::request_spec> scoring_requests(const token_documents& documents,
+                                                   std::size_t prompt_tokens = 1);
 
 /// As much of the documents as one trial may execute, so that preparing a large model takes minutes
 /// and not hours: trials compute every tensor. Small models have what they ask for. Documents get

@@ -229,7 +229,7 @@ work_totals verifier::attention_work() const {
 
 std::size_t verifier::forced_left() const {
   const auto& terms = request_->terms;
-  if (terms.score == 0) return 0;
+  if (terms.score == 0 || chunk_->first + chunk_->rows < terms.prompt_tokens) return 0;
   return terms.prompt_tokens + terms.max_new_tokens - (chunk_->first + chunk_->rows);
 }
 
@@ -324,7 +324,7 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
   if (!state.slots.empty()) state.slots_of_row.resize(chunk_->rows);
   state.forced.resize(forced_left());
   expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
-  const bool decodes = request_->terms.score != 0 || chunk_->first >= request_->terms.prompt_tokens;
+  const bool decodes = request_->terms.decodes(chunk_->first);
   if (header_.tells_choices && decodes && chunk_->rows == 1)
     expected(s.server, residence, frame_kind::token).uncharged_bytes +=
         wire::choice_bytes(choice.rows.front().targets.size());

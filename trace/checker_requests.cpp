@@ -31,8 +31,6 @@ bool verifier::on_request(std::string_view text) {
   servers_[terms.access].request_ns = time;
   request.admitted_ns = time;
   terms.score = score;
-  if (score && terms.prompt_tokens != 1)
-    return refuse("prompt_tokens: found {}, expected 1 for a scored text", terms.prompt_tokens);
   terms.continue_in_place = header_.continue_in_place && !request.has_stop_strings;
 
   terms.given_tokens = terms.prompt_tokens;

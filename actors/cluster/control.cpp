@@ -164,6 +164,7 @@ std::string submit_text(const remote_request& content) {
   j["stop"] = spec.stop_strings;
   j["ignore_end_of_text"] = spec.ignore_end_of_text;
   j["score"] = spec.score;
+  if (spec.scored_after != 1) j["scored_after"] = spec.scored_after;
   if (spec.quality_percent) j["quality_percent"] = *spec.quality_percent;
   j["deadline_ns"] = spec.deadline_ns;
   return text_of(j);
@@ -172,8 +173,8 @@ std::string submit_text(const remote_request& content) {
 result<remote_request> parse_submit(std::string_view text) {
   return parsed<remote_request>(text, "submit", [](const json_value& root) {
     root.only({"ref", "text", "prompt", "max_new_tokens", "temperature", "seed", "stream", "choice",
-               "executions", "tokens", "stop", "ignore_end_of_text", "score", "quality_percent",
-               "deadline_ns"});
+               "executions", "tokens", "stop", "ignore_end_of_text", "score", "scored_after",
+               "quality_percent", "deadline_ns"});
     remote_request content;
     content.ref = root.at("ref").unsigned_integer();
     auto& spec = content.spec;
@@ -193,6 +194,8 @@ result<remote_request> parse_submit(std::string_view text) {
     spec.stop_strings = root.at("stop").strings();
     spec.ignore_end_of_text = root.at("ignore_end_of_text").boolean();
     spec.score = root.at("score").boolean();
+    if (const auto after = root.find("scored_after"))
+      spec.scored_after = static_cast<std::uint32_t>(after->unsigned_integer(1, 1u << 20));
     // A number that is none is written as null, and asks for nothing: not for all that the plan allows.
     if (std::ranges::count(root.keys(), "quality_percent") > 0)
       spec.quality_percent = root.at("quality_percent").number(0, planning::most_stated_percent);

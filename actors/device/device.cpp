@@ -263,7 +263,7 @@ void device::run_attention(batch& content) {
          std::move(work.allowance),
          work.pool,
          work.tokens_left,
-         work.terms.score != 0 || work.first >= work.terms.prompt_tokens,
+         work.terms.decodes(work.first),
          std::move(work.chosen),
          std::move(work.lent)});
     if (work.stream) {

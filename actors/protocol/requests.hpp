@@ -53,6 +53,8 @@ struct request_spec {
   /// Teacher-forced: decodes `prompt` from its first token on, one position after the other, with
   /// the next id given instead of sampled, and reports each one's loss.
   bool score = false;
+  /// Of a scored text: how many of its ids are computed in chunks as a prompt is, so that they have no loss; below its length.
+  std::uint32_t scored_after = 1;
   /// Perplexity that the answer may lose, in per cent, 0 to 100: 0 is exact. What is above the plan's budget counts as
   /// that; none: the plan's.
   std::optional<double> quality_percent;

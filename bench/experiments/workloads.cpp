@@ -146,10 +146,11 @@ workload answering(std::vector<request_spec> requests, double rate) {
   return made;
 }
 
-workload scoring(const setup::token_documents& documents, std::size_t context_tokens) {
+workload scoring(const setup::token_documents& documents, std::size_t context_tokens,
+                 std::size_t prompt_tokens) {
   workload made;
   made.phase = "scoring texts";
-  made.requests = setup::scoring_requests(documents);
+  made.requests = setup::scoring_requests(documents, prompt_tokens);
   made.arrivals = setup::seed_stream::scored_texts;
   made.account = [context_tokens](const run_setup& asked, run_result& answered,
                                   strategy_report& report) {

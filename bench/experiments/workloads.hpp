@@ -17,8 +17,9 @@ workload answering(std::vector<request_spec> requests, double rate);
 
 /// Perplexity of documents, decoded position by position under the same budget rule as requests.
 /// context_tokens: that every document after the first begins with for context only; their losses
-/// do not count.
-workload scoring(const setup::token_documents& documents, std::size_t context_tokens = 1);
+/// do not count. prompt_tokens: that of each document are computed as a prompt, fewer where it has no more.
+workload scoring(const setup::token_documents& documents, std::size_t context_tokens = 1,
+                 std::size_t prompt_tokens = 1);
 
 /// Exact match of problems that are answered greedily.
 workload solving(std::vector<model::problem> problems, const model::tokenizer& tokens,

@@ -66,10 +66,10 @@ result<void> check_version(const tensor_view& view) {
 result<void> check_plain(const tensor_view& view, const packed_tensor& expected) {
   if (auto known = check_version(view); !known) return known;
   if (view.shape != expected.shape)
-    return error{
-        errc::mismatch,
-        fmt::format("{}: tensor '{}' has shape [{}], expected [{}]; {}", view.file.string(),
-                    view.name, fmt::join(view.shape, ", "), fmt::join(expected.shape, ", "), convert_again)};
+    return error{errc::mismatch,
+                 fmt::format("{}: tensor '{}' has shape [{}], expected [{}]; {}",
+                             view.file.string(), view.name, fmt::join(view.shape, ", "),
+                             fmt::join(expected.shape, ", "), convert_again)};
   if (bytes_per_number(view.type) == 1 || view.type == tensor_type::i16 ||
       (expected.kind == packed_tensor::role::rows && view.type == tensor_type::f16))
     return error{errc::unsupported,
@@ -202,9 +202,10 @@ std::vector<error> compare_packed(const model_config& config, const std::string&
       continue;
     }
     if (each.kind == role::unrouted && (quantised(matrix->storage) || rounds_rows(*matrix)))
-      problems.push_back({errc::unsupported,
-                          fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
-                                      view.file.string(), each.name, to_string(view.type), convert_again)});
+      problems.push_back(
+          {errc::unsupported,
+           fmt::format("{}: tensor '{}' is of type {}, expected F32 or BF16; {}",
+                       view.file.string(), each.name, to_string(view.type), convert_again)});
     const auto other = tensors.find(each.like);
     if (other != tensors.end() && other->second.type != view.type)
       problems.push_back(

@@ -12,8 +12,8 @@ namespace ordermoe::net {
 
 namespace {
 
-constexpr std::size_t most_written_at_once = 64 * 1024;    ///< Bytes written in one go.
-constexpr std::int64_t dial_ns = 5'000'000'000;    ///< That an attempt to connect may take.
+constexpr std::size_t most_written_at_once = 64 * 1024;  ///< Bytes written in one go.
+constexpr std::int64_t dial_ns = 5'000'000'000;          ///< That an attempt to connect may take.
 constexpr std::int64_t quiet_ns = 60'000'000'000;  ///< That the same problem is not told again.
 constexpr std::size_t most_told = 64;              ///< Problems that are told in this time.
 

@@ -24,7 +24,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr auto accept_relayed_again = std::chrono::milliseconds(100);
+constexpr auto accept_again = std::chrono::milliseconds(100);
 
 tcp::endpoint to_asio(const endpoint& of) {
   return {asio::ip::make_address(of.address), of.port};
@@ -131,7 +131,7 @@ void relay::state::accept() {
 void relay::state::accepted(const error_code& problem, tcp::socket near) {
   if (problem) {
     // Most likely too many files are open: later there may be fewer.
-    accept_timer.expires_after(accept_relayed_again);
+    accept_timer.expires_after(accept_again);
     accept_timer.async_wait([this](const error_code& over) {
       if (!over) accept();
     });

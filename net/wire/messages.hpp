@@ -36,6 +36,11 @@ struct request_terms {
   std::uint8_t score = 0;  ///< 1: teacher-forced, ids are given and their losses are reported.
   std::uint8_t ignore_end_of_text = 0;
   friend bool operator==(const request_terms&, const request_terms&) = default;
+
+  /// Whether a row is a decoded one and not of a prompt: all of a text that is scored from its beginning are.
+  bool decodes(std::uint32_t position) const {
+    return position >= prompt_tokens || (score != 0 && prompt_tokens == 1);
+  }
 };
 
 /// How tokens are chosen where that is more than by a temperature. Travels with the token, so that they are chosen where the

@@ -14,7 +14,6 @@ namespace ordermoe::planning {
 
 namespace {
 
-constexpr double least_damage = 1e-6;  // As decisions have it.
 constexpr double sum_rounding = 1e-9;  // Of sums in another order.
 
 /// Substitutes run where the token is and nowhere else.
@@ -115,7 +114,7 @@ loss_units hindsight::copy_loss(std::size_t layer, std::size_t server, std::uint
   if (kept == precision::stored) return 0;
   const auto* copy = profile_.layers[layer].copy_of(kept);
   const double per_gate =
-      std::max(least_damage, copy->damage) * copy->distance[expert] * copy->distance[expert];
+      std::max(damage_floor, copy->damage) * copy->distance[expert] * copy->distance[expert];
   return to_substitute_units(per_gate * static_cast<double>(gate) * static_cast<double>(gate));
 }
 

@@ -6,10 +6,6 @@
 
 namespace ordermoe::planning {
 
-namespace {
-
-}  // namespace
-
 placement_model::placement_model(const profile& profile, const cluster& servers,
                                  const cost_profile& costs, std::size_t max_sets)
     : model_(profile, make_cost_model(servers, costs), max_sets), fronts_(model_.costs) {

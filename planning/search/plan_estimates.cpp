@@ -12,8 +12,7 @@ std::vector<double> estimate_plans(const profile& profile, std::span<const plan>
   bool stopped = false;
   for (const auto& each : placed) {
     stopped = stopped || search.stopped();
-    rated.push_back(stopped ? infinity
-                            : search.evaluate(search.layout_of(each)).token_ns);
+    rated.push_back(stopped ? infinity : search.evaluate(search.layout_of(each)).token_ns);
   }
   return rated;
 }

@@ -14,8 +14,6 @@ namespace ordermoe::planning::selection {
 
 namespace {
 
-constexpr double damage_floor = 1e-6;
-
 representatives representatives_of(const layer_profile& layer, std::size_t n_most) {
   if (layer.sets.size() <= n_most) {
     representatives all;

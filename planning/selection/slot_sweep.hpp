@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "planning/selection/selector.hpp"
 #include "planning/infinity.hpp"
+#include "planning/selection/selector.hpp"
 
 /// How several slots share servers and experts when both are many.
 ///

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <map>
+#include <string>
 
 #include "test/actors/probe_server.hpp"
 
@@ -104,15 +105,23 @@ BOOST_AUTO_TEST_CASE(decoded_positions_are_told_from_those_of_a_prompt) {
   one_compute world;
   world.open();
   for (std::uint32_t position = 0; position < 6; ++position) world.attend(position);
-  auto scored = world.attention(6, 0, number, 0);
-  scored.terms.score = 1;
-  scored.terms.prompt_tokens = 8;
-  world.tell(world.computing, std::move(scored));
+  // Of a text that is scored from its first token on, and of one that is scored behind a prompt of two.
+  for (const std::uint32_t prompt : {1u, 2u}) {
+    world.open(number + prompt);
+    for (std::uint32_t position = 0; position < 3; ++position) {
+      auto scored = world.attention(position, 0, number + prompt, 0);
+      scored.terms.score = 1;
+      scored.terms.prompt_tokens = prompt;
+      world.tell(world.computing, std::move(scored));
+    }
+  }
   world.run_all();
-  std::map<std::uint32_t, bool> decodes;
-  for (const auto& query : world.attended()) decodes[query.key.first] = query.decodes;
-  BOOST_REQUIRE_EQUAL(decodes.size(), 7u);
-  for (const auto& [position, told] : decodes) BOOST_TEST(told == (position >= 4), position);
+  std::map<std::uint64_t, std::string> decodes;
+  for (const auto& query : world.attended())
+    decodes[query.key.request] += query.decodes ? 'd' : 'p';
+  BOOST_TEST(decodes[number] == "ppppdd");
+  BOOST_TEST(decodes[number + 1] == "ddd");
+  BOOST_TEST(decodes[number + 2] == "ppd");
 }
 
 BOOST_AUTO_TEST_CASE(what_waits_for_the_same_weights_runs_together) {

@@ -261,6 +261,34 @@ BOOST_AUTO_TEST_CASE(teacher_forced_losses_of_an_exact_strategy_equal_the_refere
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_is_scored_behind_a_prompt_has_the_losses_that_it_has_from_the_beginning) {
+  for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
+    test::world world("layer-shards");
+    world.setup.mode = mode;
+    world.add_requests(6, 1, 0, 40);
+    std::uint32_t after = 1;
+    for (auto& spec : world.setup.requests) {
+      spec.score = true;
+      spec.prompt.push_back(3);
+      // One chunk, several, and all but the last token.
+      spec.scored_after =
+          std::min<std::uint32_t>(after, static_cast<std::uint32_t>(spec.prompt.size()) - 1);
+      after += 6;
+    }
+    world.setup.chunk_rows = 7;
+    const auto outcome = actors::run_requests(world.setup);
+    BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+    for (const auto& spec : world.setup.requests) {
+      auto expected = model::token_losses(*world.setup.model, spec.prompt);
+      BOOST_REQUIRE(expected.has_value());
+      expected->erase(expected->begin(), expected->begin() + spec.scored_after - 1);
+      const auto& answered = outcome->outcomes[test::number_of(world.setup, spec)];
+      BOOST_TEST(answered.finish == "scored");
+      BOOST_TEST(answered.losses == *expected, boost::test_tools::per_element());
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

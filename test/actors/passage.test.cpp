@@ -16,8 +16,8 @@ namespace {
 constexpr std::uint64_t number = 7;
 
 /// Server 1, at which experts 1 and 4 of every layer are.
-struct one_server : test::probe_server {
-  one_server() { context->clock = actors::clock_kind::wall; }
+struct server_of_riders : test::probe_server {
+  server_of_riders() { context->clock = actors::clock_kind::wall; }
 
   /// The first position of an answer.
   wire::token_state state(std::uint64_t request = number) const {
@@ -58,7 +58,7 @@ struct one_server : test::probe_server {
 };
 
 /// A row after attention that wants these two experts at layer 1, and what its token lent.
-actors::select_query query(const one_server& world, std::vector<std::size_t> experts,
+actors::select_query query(const server_of_riders& world, std::vector<std::size_t> experts,
                            std::uint64_t request = number) {
   auto content = world.state(request);
   content.layer = 1;
@@ -71,7 +71,7 @@ actors::select_query query(const one_server& world, std::vector<std::size_t> exp
   made.layer = 1;
   made.hidden = world.row(2);
   made.normed = world.row(3);
-  made.logits.assign(one_server::n_experts, 0);
+  made.logits.assign(server_of_riders::n_experts, 0);
   float logit = 9;
   for (const auto expert : experts) made.logits[expert] = logit--;
   made.allowance = {40};
@@ -82,9 +82,9 @@ actors::select_query query(const one_server& world, std::vector<std::size_t> exp
 }
 
 /// A sequence whose prompt's rows are there.
-void open_after_prompt(one_server& world, const actors::compute_actor& computing) {
+void open_after_prompt(server_of_riders& world, const actors::compute_actor& computing) {
   world.tell(computing, actors::open_sequence{number, 0});
-  for (std::uint32_t layer = 0; layer < one_server::n_layers; ++layer) {
+  for (std::uint32_t layer = 0; layer < server_of_riders::n_layers; ++layer) {
     actors::store_kv rows;
     rows.capacity = 40;
     rows.content.layer = layer;
@@ -99,7 +99,7 @@ void open_after_prompt(one_server& world, const actors::compute_actor& computing
 BOOST_AUTO_TEST_SUITE(passage)
 
 BOOST_AUTO_TEST_CASE(a_token_lends_a_position_whose_logits_are_read_on_the_wall_clock) {
-  one_server world;
+  server_of_riders world;
   world.spawn(world.state());
   const auto work = world.compute.only<actors::attend_work>();
   BOOST_REQUIRE(work.lent != nullptr);
@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(a_token_lends_a_position_whose_logits_are_read_on_the_wall_
   BOOST_TEST(work.lent->state.ran.has_value());
 
   const auto lends = [](const wire::token_state& content, actors::clock_kind clock) {
-    one_server other;
+    server_of_riders other;
     other.context->clock = clock;
     other.spawn(content);
     return other.compute.only<actors::attend_work>().lent != nullptr;
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(a_token_lends_a_position_whose_logits_are_read_on_the_wall_
 }
 
 BOOST_AUTO_TEST_CASE(a_token_goes_on_from_where_its_state_came_back) {
-  one_server world;
+  server_of_riders world;
   const auto token = world.spawn(world.state());
   auto back = world.compute.take<actors::attend_work>().lent;
   back->state.layer = 2;
@@ -160,10 +160,10 @@ BOOST_AUTO_TEST_CASE(a_token_goes_on_from_where_its_state_came_back) {
 }
 
 BOOST_AUTO_TEST_CASE(a_token_samples_what_came_behind_the_last_layer) {
-  one_server world;
+  server_of_riders world;
   const auto token = world.spawn(world.state());
   auto back = world.compute.take<actors::attend_work>().lent;
-  back->state.layer = one_server::n_layers;
+  back->state.layer = server_of_riders::n_layers;
   back->state.hidden = world.row(2);
   back->state.spent = 30;
   std::vector<float> logits(world.context->shape().vocab_size, 0.0f);
@@ -183,7 +183,7 @@ BOOST_AUTO_TEST_CASE(a_token_samples_what_came_behind_the_last_layer) {
 }
 
 BOOST_AUTO_TEST_CASE(work_that_fails_meanwhile_is_told_to_the_owner_by_its_token) {
-  one_server world;
+  server_of_riders world;
   const auto token = world.spawn(world.state());
   world.tell(token, actors::work_failed{{errc::failed, "no memory"}});
   const auto told = world.server.only<wire::failure_report>();
@@ -193,8 +193,8 @@ BOOST_AUTO_TEST_CASE(work_that_fails_meanwhile_is_told_to_the_owner_by_its_token
 }
 
 BOOST_AUTO_TEST_CASE(the_selector_sends_what_stays_on_to_the_experts_and_gives_the_rest_back) {
-  one_server world;
-  const auto selecting = world.keep(actors::spawn_selector(world.system(), one_server::id));
+  server_of_riders world;
+  const auto selecting = world.keep(actors::spawn_selector(world.system(), server_of_riders::id));
   world.tell(selecting, actors::decide_by{world.view, {world.view->placed}});
   world.tell(selecting, actors::select_batch{{query(world, {4, 1}), query(world, {1, 4}, 8),
                                               query(world, {5, 4}, 9)}});
@@ -203,7 +203,7 @@ BOOST_AUTO_TEST_CASE(the_selector_sends_what_stays_on_to_the_experts_and_gives_t
   const auto& first = riding.calls[0];
   BOOST_TEST((first.call.token == wire::token_key{number, 0, 1, 4}));
   BOOST_TEST(first.call.layer == 1u);
-  BOOST_TEST(first.call.reply_to == one_server::id);
+  BOOST_TEST(first.call.reply_to == server_of_riders::id);
   BOOST_REQUIRE_EQUAL(first.call.items.size(), 2u);
   BOOST_TEST(first.call.items[0].expert == 4u);
   BOOST_TEST(first.call.items[1].expert == 1u);
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(the_selector_sends_what_stays_on_to_the_experts_and_gives_t
 }
 
 BOOST_AUTO_TEST_CASE(a_shard_passes_on_what_its_plan_places_there) {
-  one_server world;
+  server_of_riders world;
   const auto shard = world.keep(actors::spawn_shard(world.system(), world.view, 1));
   actors::expert_batch batch;
   for (const std::uint32_t expert : {1u, 5u, 4u}) {
@@ -241,11 +241,11 @@ BOOST_AUTO_TEST_CASE(a_shard_passes_on_what_its_plan_places_there) {
 }
 
 BOOST_AUTO_TEST_CASE(what_experts_give_is_added_and_the_next_layer_follows_and_then_the_head) {
-  one_server world;
+  server_of_riders world;
   // Lent all the same; a compute without a thread is one of virtual time.
   world.context->clock = actors::clock_kind::virtual_time;
-  const auto computing =
-      world.keep(actors::spawn_compute(world.system(), world.context, one_server::id, nullptr));
+  const auto computing = world.keep(
+      actors::spawn_compute(world.system(), world.context, server_of_riders::id, nullptr));
   world.tell(computing, actors::attach_view{world.view});
   const auto call = [&](std::uint32_t layer) {
     auto content = world.state();
@@ -254,7 +254,7 @@ BOOST_AUTO_TEST_CASE(what_experts_give_is_added_and_the_next_layer_follows_and_t
     actors::expert_work work;
     work.call.token = {number, 0, 1, 4};
     work.call.layer = layer;
-    work.call.reply_to = one_server::id;
+    work.call.reply_to = server_of_riders::id;
     work.call.rows = {0};
     work.call.whole = {1};
     work.call.items = {{0, 0, 1, 0.5f}, {0, 1, 4, 0.5f}};
@@ -268,7 +268,7 @@ BOOST_AUTO_TEST_CASE(what_experts_give_is_added_and_the_next_layer_follows_and_t
     world.run_all();
     return world.token.take<actors::arrived_output>().content.y;
   };
-  for (std::uint32_t layer = 0; layer < one_server::n_layers; ++layer) {
+  for (std::uint32_t layer = 0; layer < server_of_riders::n_layers; ++layer) {
     open_after_prompt(world, computing);
     const auto added = outputs(layer);
     auto [work, content] = call(layer);
@@ -279,7 +279,7 @@ BOOST_AUTO_TEST_CASE(what_experts_give_is_added_and_the_next_layer_follows_and_t
     world.tell(computing, batch);
     auto wanted = world.row(2);
     for (std::size_t c = 0; c < wanted.size(); ++c) wanted[c] += added[c];
-    if (layer + 1 < one_server::n_layers) {
+    if (layer + 1 < server_of_riders::n_layers) {
       world.run_all();
       const auto query = world.selector.only<actors::select_batch>().queries.at(0);
       BOOST_TEST(query.layer == layer + 1);
@@ -302,7 +302,7 @@ BOOST_AUTO_TEST_CASE(what_experts_give_is_added_and_the_next_layer_follows_and_t
       const auto done = world.token.only<actors::head_done>();
       BOOST_REQUIRE(done.lent != nullptr);
       BOOST_TEST((done.lent->state.hidden == wanted));
-      BOOST_TEST(done.lent->state.layer == one_server::n_layers);
+      BOOST_TEST(done.lent->state.layer == server_of_riders::n_layers);
       BOOST_TEST(done.logits().size() == world.context->shape().vocab_size);
     }
   }

@@ -337,6 +337,23 @@ BOOST_AUTO_TEST_CASE(a_scored_text_reports_the_loss_of_every_token_but_the_first
   BOOST_TEST(*world.client.all<actors::answer_token>()[1].loss == 1.5);
 }
 
+BOOST_AUTO_TEST_CASE(a_text_that_is_scored_behind_a_prompt_begins_with_the_prompt_in_chunks) {
+  one_request world;
+  world.spec->score = true;
+  world.spec->prompt = {5, 6, 7, 8};
+  world.spec->scored_after = 3;
+  world.run();
+  const auto begin = world.server.all<actors::start_token>().back().state;
+  const std::vector<std::int32_t> following{8};
+  BOOST_TEST(begin.first + begin.ids.size() == 3u);
+  BOOST_TEST(begin.ids.back() == 7);
+  BOOST_TEST(begin.forced == following, boost::test_tools::per_element());
+  BOOST_TEST(begin.terms.prompt_tokens == 3u);
+  BOOST_TEST(begin.terms.max_new_tokens == 1u);
+  BOOST_TEST(!begin.terms.decodes(2));
+  BOOST_TEST(begin.terms.decodes(3));
+}
+
 BOOST_AUTO_TEST_CASE(a_monitor_hears_of_every_answer) {
   one_request world;
   world.with_monitor();
@@ -604,6 +621,11 @@ BOOST_AUTO_TEST_CASE(prompts_that_cannot_be_answered_are_refused_by_what_is_wron
     spec.prompt = {5};
     spec.score = true;
   });
+  for (const std::uint32_t after : {0u, 3u, 4u})
+    says("scored after", [&](auto& spec) {
+      spec.score = true;
+      spec.scored_after = after;
+    });
   says("context is 64", [](auto& spec) { spec.prompt.assign(64, 5); });
   says("the 40 positions", [](auto& spec) { spec.max_new_tokens = 38; });
   says("temperature", [](auto& spec) {

@@ -10,7 +10,7 @@ for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 8 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
 admin=("$ordermoe" admin --dir edge)
 expect "a console needs a cluster" 2 'nowhere: no cluster is there' "$ordermoe" admin --dir nowhere members
-expect "a cluster comes up" 0 '^127' "$ordermoe" cluster up --trace --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir edge
+expect "a cluster comes up" 0 '^127' "$ordermoe" cluster up --trace --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --threads 1 --port "$(ports 8)" --dir edge
 at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s0/node.toml)
 "$ordermoe" run --model "$model" --mode reference --prompts many.jsonl --max-new-tokens 24 --json 2>/dev/null </dev/null | answers >reference.txt
 

@@ -29,7 +29,7 @@ expect "nobody" 2 "name 'ben'" "${cert[@]}" revoke ben --dir files
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompts.jsonl
 for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
-"$ordermoe" cluster up --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir edge >/dev/null || fail "a cluster comes up"
+"$ordermoe" cluster up --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --threads 1 --port "$(ports 8)" --dir edge >/dev/null || fail "a cluster comes up"
 "$ordermoe" run --model "$model" --mode reference --prompts many.jsonl --max-new-tokens 24 --json 2>/dev/null </dev/null | answers >reference.txt
 admin=("$ordermoe" admin --dir edge)
 at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s0/node.toml)

@@ -58,7 +58,7 @@ expect "a key that is not there is named" 2 's0 .*s0.key' "$ordermoe" cluster ch
 
 # ------------------------------------------------------------------------------------------ a rehearsal
 
-rehearse=("${up[@]}" --port $((20000 + ($$ + 50) % 20000)) --dir rehearsed)
+rehearse=("${up[@]}" --port "$(ports 8)" --dir rehearsed)
 expect "only a rehearsal is dilated" 2 '--dilation: nothing is rehearsed' "${rehearse[@]}" --dilation 2
 expect "only links that are made are slowed" 2 '--dilation: only the links of --netns' "${rehearse[@]}" --rehearse --dilation 2
 expect "nodes must greet each other in time" 2 '--dilation: found 900, expected [0-9]+ at most' "${rehearse[@]}" --rehearse --netns --dilation 900
@@ -117,7 +117,7 @@ fi
 # ------------------------------------------------------------- without a profile, and with parts of the model
 
 expect "a strategy that substitutes needs a profile" 2 'only exact, layer-shards, shard-chains, parallax and random place then; .*calibrate --connect' "$ordermoe" plan --model "$model" --cluster three.toml --profile none --strategy ordermoe
-expect "an exact one does without" 0 'every expert is taken to be chosen as often' "$ordermoe" cluster up --model "$model" --cluster three.toml --profile none --strategy layer-shards --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir plain
+expect "an exact one does without" 0 'every expert is taken to be chosen as often' "$ordermoe" cluster up --model "$model" --cluster three.toml --profile none --strategy layer-shards --max-positions 400 --threads 1 --port "$(ports 8)" --dir plain
 "${run[@]}" --model "$model" --mode reference 2>/dev/null </dev/null | answers >reference.txt
 plain=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' plain/nodes/s0/node.toml)
 "${run[@]}" --connect "$plain" --dir plain 2>errors.txt </dev/null | answers >cluster.txt
@@ -153,7 +153,7 @@ budget=("$ordermoe" plan --model "$model" --cluster three.toml --profile single.
 expect "a plan is tried on a cluster" 0 'copies of 48 experts' "${budget[@]}" --connect "$plain" --dir plain --out connected-plan.json
 cmp single-plan.json connected-plan.json || fail "a plan that was tried on a cluster is another"
 "$ordermoe" cluster down --dir plain || fail "a cluster without a profile ends"
-expect "a plan that was tried starts without the model" 0 '^127' "$ordermoe" cluster up --model "$model" --cluster three.toml --plan connected-plan.json --profile connected.json --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir planned
+expect "a plan that was tried starts without the model" 0 '^127' "$ordermoe" cluster up --model "$model" --cluster three.toml --plan connected-plan.json --profile connected.json --max-positions 400 --threads 1 --port "$(ports 8)" --dir planned
 planned=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' planned/nodes/s0/node.toml)
 expect "it scores within its budget" 0 'of the budget spent' "$ordermoe" eval --tokens 200 --connect "$planned" --dir planned
 "$ordermoe" cluster down --dir planned || fail "a planned cluster ends"
@@ -174,7 +174,7 @@ expect "another server's part is named" 2 'not in this part of the model, which 
 
 # ------------------------------------------------------------------------------------------ it runs
 
-expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port $((20000 + $$ % 20000)) --dir edge
+expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --port "$(ports 8)" --dir edge
 expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
 expect "it is not made twice" 2 'there is a cluster already' "${up[@]}" --dir edge
 expect "nor started twice" 2 'node s0 runs already' "$ordermoe" cluster start --dir edge

@@ -12,7 +12,7 @@ up=("$ordermoe" cluster up --model "$model" --cluster three.toml --max-positions
 expect "a channel that is none is refused" 2 '--channel: quic not in' "${up[@]}" --channel quic --dir odd
 
 # Tokens go from server to server: the strategy with the most frames.
-expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port $((20000 + ($$ + 200) % 20000)) --dir edge
+expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port "$(ports 8)" --dir edge
 expect "a console sees it" 0 '^UN +s2 +2 +no' "$ordermoe" admin --dir edge members
 expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
 expect "it is said what this channel does not prove" 0 'channel caf: CAF tells nobody whose certificate' "$ordermoe" cluster check --dir edge

@@ -46,15 +46,15 @@ expect "a node on another kind than all are told is refused" 2 's1 .*expected on
 sed '/^name = "s1"/a device = "libtorch:cuda:7"' three.toml >far.toml
 expect "a plan is made where the devices are not" 0 's1' "${prepare[@]}" --cluster far.toml --dir far
 
-up() { "$ordermoe" cluster up --model "$model" --strategy exact --max-positions 400 --threads 1 --port $((20000 + ($$ + $1) % 20000)) --cluster "$2" --dir "$3"; }
+up() { "$ordermoe" cluster up --model "$model" --strategy exact --max-positions 400 --threads 1 --port "$(ports 8)" --cluster "$1" --dir "$2"; }
 address_of() { sed -n 's/^listen = \["\(.*\)"\]/\1/p' "$1/nodes/s0/node.toml"; }
-up 300 mixed.toml edge >up.log 2>&1 || fail "a cluster of several kinds comes up: $(tail -n 3 up.log)"
+up mixed.toml edge >up.log 2>&1 || fail "a cluster of several kinds comes up: $(tail -n 3 up.log)"
 expect "its status says so" 0 '2 kinds of device' "$ordermoe" cluster status --dir edge
 expect "its topology names devices" 0 's1 +libtorch:cpu' "$ordermoe" admin --dir edge topology
 expect "it answers, and says so" 0 '2 kinds of device' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 12 --connect "$(address_of edge)" --dir edge
 "$ordermoe" cluster down --dir edge || fail "it ends"
 
-up 310 torch.toml torch >up.log 2>&1 || fail "a cluster on LibTorch comes up: $(tail -n 3 up.log)"
+up torch.toml torch >up.log 2>&1 || fail "a cluster on LibTorch comes up: $(tail -n 3 up.log)"
 "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 12 --connect "$(address_of torch)" --dir torch --json 2>/dev/null | python3 -c 'import json, sys
 for each in json.load(sys.stdin)["answers"]: print(each["token_ids"])' >nodes.txt
 cmp -s nodes.txt reference.txt || fail "nodes on LibTorch answer otherwise than its reference"

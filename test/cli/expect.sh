@@ -16,6 +16,24 @@ begin() {
 }
 nodes() { cat "$work"/*/nodes/*/pid 2>/dev/null; }
 
+# ports N: a port that is free, as are the N - 1 behind it. Below those that outgoing connections take.
+ports() {
+  python3 -c 'import random, socket, sys
+n = int(sys.argv[1])
+while True:
+    first, held = random.randrange(10000, 32000 - n), [socket.socket() for _ in range(n)]
+    try:
+        for i, each in enumerate(held):
+            each.bind(("127.0.0.1", first + i))
+    except OSError:
+        continue
+    finally:
+        for each in held:
+            each.close()
+    print(first)
+    break' "$1"
+}
+
 fail() {
   echo "FAILED: $1"
   failures=$((failures + 1))

@@ -11,7 +11,7 @@ for _ in {1..12}; do cat prompts.jsonl; done >many.jsonl
 "$ordermoe" cluster draw --servers 5 --seed 2 --memory-ratio 4 --layers 6 --experts 8 --out five.toml >/dev/null || fail "five servers are drawn"
 "$ordermoe" run --model "$model" --mode reference --prompts many.jsonl --max-new-tokens 24 --json 2>/dev/null </dev/null | answers >reference.txt
 "$ordermoe" run --model "$model" --mode reference --prompts prompts.jsonl --max-new-tokens 24 --json 2>/dev/null </dev/null | answers >few.txt
-up=("$ordermoe" cluster up --model "$model" --cluster five.toml --strategy exact --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --dir edge)
+up=("$ordermoe" cluster up --model "$model" --cluster five.toml --strategy exact --max-positions 400 --threads 1 --port "$(ports 8)" --dir edge)
 expect "nobody is a spare that is not there" 2 "found 's9', expected a server" "${up[@]}" --spare s9
 "$ordermoe" plan --model "$model" --cluster five.toml --strategy exact --out whole.json >/dev/null 2>&1 || fail "a plan for all"
 expect "a plan that needs the spare" 2 'the plan has experts, .* on s4; leave --plan out' "${up[@]}" --plan whole.json --spare s4

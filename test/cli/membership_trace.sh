@@ -9,7 +9,7 @@ printf 'Q: 12 * 3\nIn early spring\nFedon is known\n' >prompts.txt
 for _ in {1..6}; do cat prompts.txt; done >many.txt
 "$ordermoe" cluster draw --servers 4 --seed 2 --memory-ratio 4 --layers 6 --experts 8 --out four.toml >/dev/null || fail "four servers are drawn"
 expect "a cluster comes up without its spare" 0 '^127' "$ordermoe" cluster up --trace --model "$model" --cluster four.toml --strategy exact \
-  --max-positions 400 --threads 1 --port $((20000 + $$ % 20000)) --spare s3 --dir edge
+  --max-positions 400 --threads 1 --port "$(ports 8)" --spare s3 --dir edge
 admin=("$ordermoe" admin --dir edge)
 listen() { sed -n 's/^listen = \["\(.*\)"\]/\1/p' "edge/nodes/$1/node.toml"; }
 ask() { expect "it answers at $1" 0 '' "$ordermoe" run --prompts many.txt --max-new-tokens 24 --connect "$(listen "$1")" --dir edge; }

@@ -10,7 +10,7 @@ printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\nFedon is known\n' >prompt
 for _ in {1..6}; do cat prompts.jsonl; done >many.jsonl
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 8 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
 "$ordermoe" run --model "$model" --mode reference --prompts many.jsonl --max-new-tokens 24 --json 2>/dev/null </dev/null | answers >reference.txt
-port=$((20000 + $$ % 20000))
+port=$(ports 3)
 expect "a cluster is prepared" 0 '' "$ordermoe" cluster prepare --model "$model" --cluster three.toml --strategy layer-shards --max-positions 400 --dir edge \
   --address s0=127.0.0.1:$port --address s1=127.0.0.1:$((port + 1)) --address s2=127.0.0.1:$((port + 2))
 for node in s0 s1 s2; do

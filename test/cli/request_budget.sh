@@ -23,7 +23,7 @@ sys.exit(0 if eval(sys.argv[1]) else 1)' "$1" "$2" || { cat "$2" >&2; fail "$3";
 # ------------------------------------------------------------------------------------------ a cluster
 
 expect "a cluster with a budget starts" 0 '^127' "$ordermoe" cluster up --model "$model" --cluster three.toml --strategy local-only --quality-budget "$plan_percent" \
-  --max-positions 400 --threads 1 --trace --port $((20000 + $$ % 20000)) --dir lossy
+  --max-positions 400 --threads 1 --trace --port "$(ports 8)" --dir lossy
 at=$(sed -n 's/^listen = \["\(.*\)"\]/\1/p' lossy/nodes/s0/node.toml)
 there=(--connect "$at" --dir lossy)
 "${run[@]}" --prompts prompts.jsonl "${there[@]}" >plain.json 2>errors.txt || fail "a cluster answers: $(<errors.txt)"

@@ -208,7 +208,7 @@ ends "${servers[-1]}"
 # ----------------------------------------------------------------------------------- in front of a cluster
 
 "$ordermoe" cluster draw --servers 3 --seed 2 --memory-ratio 1.5 --layers 6 --experts 8 --out three.toml >/dev/null || fail "three servers are drawn"
-"$ordermoe" cluster up --model "$model" --cluster three.toml --search-steps 200 --max-positions 512 --threads 1 --port $((20000 + ($$ + 150) % 20000)) --dir edge >/dev/null || fail "a cluster starts"
+"$ordermoe" cluster up --model "$model" --cluster three.toml --search-steps 200 --max-positions 512 --threads 1 --port "$(ports 8)" --dir edge >/dev/null || fail "a cluster starts"
 serve fronting --dir edge
 fronting=${servers[-1]}
 python3 ask.py "$url" reference.json 0 || fail "answers of a cluster are the reference's"

@@ -10,7 +10,7 @@ printf 'Q: 12 * 3\nIn early spring\nFedon is known\n' >prompts.txt
 "$ordermoe" cluster draw --servers 4 --seed 2 --memory-ratio 4 --layers 6 --experts 8 --out four.toml >/dev/null || fail "four servers are drawn"
 "$ordermoe" run --model "$model" --mode reference --prompts prompts.txt --max-new-tokens 16 --json 2>/dev/null </dev/null | answers >reference.txt
 "$ordermoe" cluster prepare --model "$model" --cluster four.toml --strategy exact --max-positions 400 --dir edge \
-  $(for m in 0 1 2 3; do echo "--address s$m=127.0.0.1:$((20000 + ($$ + 400) % 20000 + m))"; done) >/dev/null || { fail "a cluster is prepared"; exit 1; }
+  $(first=$(ports 4); for m in 0 1 2 3; do echo "--address s$m=127.0.0.1:$((first + m))"; done) >/dev/null || { fail "a cluster is prepared"; exit 1; }
 listen() { sed -n 's/^listen = \["\(.*\)"\]/\1/p' "edge/nodes/$1/node.toml"; }
 admin() { "$ordermoe" admin --dir edge --node "$@"; }
 # Each is a host of its own.

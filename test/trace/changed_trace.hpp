@@ -79,7 +79,7 @@ inline std::string record(test::world& world) {
   return read_text(file.path);
 }
 
-/// One prompt of 20 tokens in chunks of 8, one scored text, and a few short prompts.
+/// One prompt of 20 tokens in chunks of 8, one scored text, one that is scored behind a prompt of 11, and a few short prompts.
 inline void add_mixed_requests(test::world& world, std::uint32_t new_tokens) {
   world.setup.chunk_rows = 8;
   world.setup.load_period_ns = 1'000'000;
@@ -94,6 +94,9 @@ inline void add_mixed_requests(test::world& world, std::uint32_t new_tokens) {
   lengthen(world.setup.requests[0]);
   lengthen(world.setup.requests[1]);
   world.setup.requests[1].score = true;
+  lengthen(world.setup.requests[2]);
+  world.setup.requests[2].score = true;
+  world.setup.requests[2].scored_after = 11;
 }
 
 inline bool is(const std::string& line, const std::string& type) {

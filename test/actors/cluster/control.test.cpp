@@ -32,6 +32,7 @@ remote_request some_request() {
   made.spec.stop_strings = {"\n", "\"end\" \u00fc"};
   made.spec.ignore_end_of_text = true;
   made.spec.score = true;
+  made.spec.scored_after = 17;
   made.spec.quality_percent = 12.5;
   made.spec.deadline_ns = 365 * std::int64_t{86'400} * 1'000'000'000;
   return made;
@@ -97,6 +98,7 @@ void check_same(const remote_request& a, const remote_request& b) {
   BOOST_TEST(a.spec.stop_strings == b.spec.stop_strings, boost::test_tools::per_element());
   BOOST_TEST(a.spec.ignore_end_of_text == b.spec.ignore_end_of_text);
   BOOST_TEST(a.spec.score == b.spec.score);
+  BOOST_TEST(a.spec.scored_after == b.spec.scored_after);
   BOOST_TEST((a.spec.quality_percent == b.spec.quality_percent));
   BOOST_TEST(a.spec.deadline_ns == b.spec.deadline_ns);
 }
@@ -144,7 +146,7 @@ std::vector<kind_of_message> every_kind() {
   return {{"submit",
            submit_text(some_request()),
            [](std::string_view text) { return verdict_on(actors::parse_submit(text)); },
-           {"stream", "choice", "executions", "tokens", "quality_percent"},
+           {"stream", "choice", "executions", "tokens", "scored_after", "quality_percent"},
            true},
           {"cancel",
            actors::cancel_text(7),

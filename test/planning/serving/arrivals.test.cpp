@@ -142,7 +142,11 @@ BOOST_AUTO_TEST_CASE(tokens_that_cannot_be_are_refused_by_the_field_that_is_wron
        {"negative token id", [](state& s) { s.ids[0] = -1; }},
        {"id that follows", [](state& s) { s.forced = {100}; }},
        {"more ids follow", [](state& s) { s.forced.assign(51, 1); }},
-       {"scored row", [](state& s) { s.terms.score = 1; }},
+       {"scored row",
+        [](state& s) {
+          s.terms.score = 1;
+          s.first = 9;
+        }},
        {"no hidden state", [](state& s) { s.hidden.clear(); }},
        {"pool", [](state& s) { s.pool = -1; }},
        {"pool", [](state& s) { s.pool = unbounded_budget + 1; }},
@@ -167,6 +171,10 @@ BOOST_AUTO_TEST_CASE(tokens_that_cannot_be_are_refused_by_the_field_that_is_wron
   check_passes<state>(
       token(), checked,
       {[](state& s) { s.first = 48; }, [](state& s) { await_outputs(s); },
+       [](state& s) {
+         s.terms.score = 1;
+         s.first = 8;
+       },
        [](state& s) { s.layer = 4; },
        [](state& s) {
          s.layer = 0;
