@@ -534,7 +534,8 @@ std::uint32_t prompt_tokens(const request_spec& spec) {
 }
 
 std::uint32_t max_new_tokens(const request_spec& spec) {
-  return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - spec.scored_after : spec.max_new_tokens;
+  return spec.score ? static_cast<std::uint32_t>(spec.prompt.size()) - spec.scored_after
+                    : spec.max_new_tokens;
 }
 
 namespace {

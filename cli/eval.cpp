@@ -28,7 +28,7 @@ struct eval_options {
   std::size_t search_steps = planning::strategy_options{}.search_steps;
   ablation_flags ablation;
   bool skip_long = false;
-  double load_period_ms = node_file{}.load_period_ms;
+  double load_period_ms = node_file{}.load_period_ms, rate = experiments::workload{}.rate;
   connection_flags connection;
 
   bool asks() const { return !squad.empty() || !gsm8k.empty(); }
@@ -145,6 +145,7 @@ result<std::vector<experiments::workload>> workloads_of(const eval_options& opti
   for (const auto read : readers) {
     auto made = read(options, loaded);
     if (!made) return made.error();
+    made->rate = options.rate;
     all.push_back(std::move(*made));
   }
   return all;
@@ -381,6 +382,13 @@ void add_eval(CLI::App& app) {
       .add_option("--n-problems", options->n_problems,
                   "Score this many problems (of the bundled file unless --problems)")
       ->check(whole_from(0, 1'000'000'000));
+  command
+      .add_option(
+          "--rate", options->rate,
+          "Texts, problems or questions per second, Poisson; 0: all at once. What is chosen "
+          "hangs on the load, and budgets are tuned for that of requests")
+      ->check(number_from(0, 1e6))
+      ->capture_default_str();
   add_search_steps(command, options->search_steps);
   command
       .add_option("--load-period-ms", options->load_period_ms,

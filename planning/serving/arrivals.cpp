@@ -138,9 +138,9 @@ result<void> check(const wire::token_state& message, std::uint32_t sender,
   check_ids(found, "token id", message.ids, limits);
   found.that(message.forced.size() <= limits.most_positions, "more ids follow than positions");
   check_ids(found, "id that follows", message.forced, limits);
-  found.that(message.terms.score == 0 || rows == 1 ||
-                 message.first + rows <= message.terms.given_tokens,
-             "more than one scored row");
+  found.that(
+      message.terms.score == 0 || rows == 1 || message.first + rows <= message.terms.given_tokens,
+      "more than one scored row");
   found.that(!message.hidden.empty() || message.layer == 0 || message.layer == limits.decoded_layer,
              "no hidden state behind the first layer");
   found.budget("pool", message.pool);

@@ -136,10 +136,10 @@ expect "a viewer calibrates nothing" 2 "viewer's certificate runs no experts" "$
 [[ ! -e watched.json ]] || fail "a refused calibration left a profile"
 expect "another model is not what is served" 2 'serves a model with digest' "${calibrate[@]}" --connect "$plain" --dir plain --model "$data/models/upcycled" --out other.json
 expect "something is calibrated" 2 'give --model DIR, or --connect' "${calibrate[@]}"
-# Likewise its scores.
+# Likewise its scores, behind a prompt in chunks.
 perplexity() { python3 -c 'import json, sys
 one = json.load(sys.stdin)["strategies"][0]; print(one["perplexity"], one["exact_match"])'; }
-eval=("$ordermoe" eval --tokens 200 --n-problems 2 --json)
+eval=("$ordermoe" eval --tokens 200 --prompt-tokens 40 --n-problems 2 --json)
 "${eval[@]}" --model "$model" --cluster three.toml --strategy layer-shards 2>/dev/null | perplexity >alone.txt
 "${eval[@]}" --connect "$plain" --dir plain 2>errors.txt | perplexity >connected.txt
 [[ -s alone.txt ]] && cmp alone.txt connected.txt || fail "a cluster scores otherwise: $(cat alone.txt connected.txt errors.txt)"

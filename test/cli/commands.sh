@@ -143,6 +143,9 @@ printf '{"prompt": "", "answer": "3"}\n' >blank-problem.jsonl
 expect "an empty problem is refused with its line" 2 'blank-problem.jsonl:1: `prompt` is empty' "$ordermoe" eval --model "$model" --cluster "$cluster" --problems blank-problem.jsonl
 : >blank.txt
 expect "an empty text to score is refused" 2 'blank.txt: the text is too short' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt
+expect "what is behind a prompt is scored" 0 'over 156 tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --tokens 200 --prompt-tokens 44 --rate 0
+expect "of a part that is no longer than its prompt the last token is scored" 0 'over 1 tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --tokens 200 --prompt-tokens 250
+expect "windows of a WikiText file have no prompts" 2 'prompt-tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt --prompt-tokens 4
 expect "an empty WikiText file is refused" 2 'blank.txt' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt
 mkdir plain && cp -r "$model"/. plain/ && rm plain/tokenizer_config.json
 expect "a base model has no chat template" 2 'tokenizer_config.json: no such file.*--chat' "$ordermoe" run --model plain --mode reference --prompts prompts.jsonl --chat
