@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/reference.hpp"
 #include "test/actors/living.hpp"
 
 /// Runs whose emulated links treat frames badly, by seed. Every answer must be the reference's.
@@ -51,6 +52,9 @@ class disturbed_world {
       world_.setup.requests[i].quality_percent = percent[i % percent.size()];
   }
 
+  /// The requests are texts that are scored, behind prompts of one to five tokens.
+  void score_texts();
+
   /// Empty where the run of this seed is as it must be; else what went wrong.
   std::string run(mischief kind, std::uint64_t seed) const;
   /// Attempts beyond the first, and requests that ended with an error, in the latest run.
@@ -65,9 +69,24 @@ class disturbed_world {
   world world_;
   bool spends_ = false;  ///< A budget allows answers that are not the reference's.
   std::vector<std::vector<std::int32_t>> reference_;
+  std::vector<std::vector<double>> losses_;  ///< Of requests, where they are scored.
   mutable loss_units spent_ = 0;
   mutable std::size_t later_attempts_ = 0, failed_ = 0;
 };
+
+inline void disturbed_world::score_texts() {
+  reference_.clear();
+  std::uint32_t after = 0;
+  for (auto& spec : world_.setup.requests) {
+    spec.score = true;
+    spec.scored_after = 1 + after++ % 5;
+    for (std::int32_t id = 3; id < 10; ++id) spec.prompt.push_back(id);
+    reference_.emplace_back(spec.prompt.begin() + spec.scored_after, spec.prompt.end());
+    auto losses = model::token_losses(*world_.setup.model, spec.prompt);
+    BOOST_REQUIRE(losses.has_value());
+    losses_.emplace_back(losses->begin() + spec.scored_after - 1, losses->end());
+  }
+}
 
 inline actors::service_options disturbed_world::options(mischief kind, std::uint64_t seed) const {
   auto world = world_;
@@ -142,6 +161,8 @@ inline std::string disturbed_world::run(mischief kind, std::uint64_t seed) const
       return fmt::format("request {}: spent {} of {}", i, one.ended->spent, one.ended->budget);
     const bool is_exact = !spends_ || one.spec.quality_percent == 0.0;
     if (is_exact && one.streamed != reference_[i]) return fmt::format("request {}: other ids", i);
+    if (is_exact && one.spec.score && one.ended->losses != losses_[i])
+      return fmt::format("request {}: other losses", i);
   }
   if (auto wrong = contradiction(*status); !wrong.empty()) return wrong;
   return left_behind(*status);

@@ -45,6 +45,21 @@ BOOST_AUTO_TEST_CASE(requests_that_begin_again_give_the_same_answer_and_leave_no
   check(test::mischief::restarts);
 }
 
+BOOST_AUTO_TEST_CASE(scored_texts_that_begin_again_have_the_same_losses) {
+  const auto [first, last] = test::seeds(n_seeds);
+  std::size_t later_attempts = 0;
+  for (const auto* strategy : {"exact", "ordermoe"}) {
+    test::disturbed_world world(strategy);
+    world.score_texts();
+    for (auto seed = first; seed <= last; ++seed) {
+      const auto wrong = world.run(test::mischief::restarts, seed);
+      BOOST_TEST(wrong.empty(), strategy << ", seed " << seed << ": " << wrong);
+      later_attempts += world.later_attempts();
+    }
+  }
+  BOOST_TEST(later_attempts > 0u);
+}
+
 BOOST_AUTO_TEST_CASE(requests_that_begin_again_are_not_charged_twice) {
   const auto [first, last] = test::seeds(n_seeds);
   std::size_t later_attempts = 0;
