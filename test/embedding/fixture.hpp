@@ -154,6 +154,16 @@ inline std::size_t entries_of(const char* folder) {
 inline std::size_t n_threads() {
   return entries_of("/proc/self/task");
 }
+/// How many threads stay: one that was joined is listed for a moment longer, one that leaked for
+/// good.
+inline std::size_t threads_in_the_end() {
+  auto fewest = n_threads();
+  for (int i = 0; i < 50; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    fewest = std::min(fewest, n_threads());
+  }
+  return fewest;
+}
 
 /// Ports of the loopback address that were free a moment ago.
 inline std::vector<std::string> free_addresses(std::size_t n) {

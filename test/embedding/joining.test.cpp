@@ -330,19 +330,10 @@ BOOST_AUTO_TEST_CASE(a_host_program_that_ends_does_not_wait_for_a_plan) {
   };
   cluster.change(0, [&](node_file& file) { file.plan = cluster.scratch.path / "none.json"; });
   wait_and_give_up();
-  // This test's own threads are gone a moment after what they gave has come.
-  const auto threads_in_the_end = [] {
-    auto fewest = test::n_threads();
-    for (int i = 0; i < 50; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      fewest = std::min(fewest, test::n_threads());
-    }
-    return fewest;
-  };
-  const auto threads = threads_in_the_end();
+  const auto threads = test::threads_in_the_end();
   const auto files = test::entries_of("/proc/self/fd");
   wait_and_give_up();
-  BOOST_TEST(threads_in_the_end() == threads);
+  BOOST_TEST(test::threads_in_the_end() == threads);
   BOOST_TEST(test::entries_of("/proc/self/fd") == files);
   // Nor for anything else.
   cluster.change(0, [&](node_file& file) { file.plan = cluster.folder.plan(); });

@@ -271,11 +271,11 @@ BOOST_AUTO_TEST_CASE(starts_and_stops_leave_no_thread_and_no_file_behind) {
     node = std::move(moved);
     { const api::node last(std::move(node)); }
     if (i == 0) {
-      threads = test::n_threads();
+      threads = test::threads_in_the_end();
       files = test::entries_of("/proc/self/fd");
     }
   }
-  BOOST_TEST(test::n_threads() == threads);
+  BOOST_TEST(test::threads_in_the_end() == threads);
   BOOST_TEST(test::entries_of("/proc/self/fd") == files);
 }
 
