@@ -486,7 +486,7 @@ namespace {
 /// What `up` and `prepare` are told alike.
 void add_preparation(CLI::App& command, up_command& options) {
   options.world.add(command, true);
-  options.world.add_choose_precision(command);
+  options.world.add_choices(command);
   add_device(command, options.world.device);
   options.planning.add(command);
   command.add_option("--dir", options.folder, "Folder for configuration, certificates and logs")

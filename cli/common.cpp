@@ -260,14 +260,22 @@ CLI::Option* add_device(CLI::App& command, std::string& device) {
       ->type_name("DEVICE");
 }
 
-void world_flags::add_choose_precision(CLI::App& command) {
+void world_flags::add_choices(CLI::App& command) {
   command.add_flag("--choose-precision", choose_precision,
                    "Let the ordermoe planner keep experts coarser, on some servers or in the whole "
                    "model, where that pays; the profile says what copies cost (`calibrate`)");
+  add_choose_pruning(command);
+}
+
+void world_flags::add_choose_pruning(CLI::App& command) {
+  command.add_flag("--choose-pruning", choose_pruning,
+                   "Let the ordermoe planner leave the experts that are missed least out for "
+                   "everybody, as static-pruning, where that is faster or nothing else fits; "
+                   "requests cannot have less than that takes of the budget");
 }
 
 void world_flags::add_server_weights(CLI::App& command) {
-  add_choose_precision(command);
+  add_choices(command);
   command.add_flag("--own-weights", own_weights,
                    "Each server loads only the experts that its plan hosts, and what every server "
                    "has; otherwise servers of this process share one copy");

@@ -91,13 +91,15 @@ struct world_flags {
   std::string device;  ///< Empty: what the cluster file says of each server.
   std::uint64_t seed = 1;
   bool json = false;
-  bool choose_precision = false;
+  bool choose_precision = false, choose_pruning = false;
   bool own_weights = false;
   void add(CLI::App& command, bool needs_cluster);
   /// Of commands that run the model; the others load it as stored.
   void add_precisions(CLI::App& command);
-  void add_choose_precision(CLI::App& command);
-  /// --choose-precision and --own-weights, of commands that run one strategy.
+  void add_choose_pruning(CLI::App& command);
+  /// --choose-precision and --choose-pruning.
+  void add_choices(CLI::App& command);
+  /// These and --own-weights, of commands that run one strategy.
   void add_server_weights(CLI::App& command);
   /// What they ask for.
   result<setup::world_options> options() const;

@@ -85,7 +85,7 @@ result<experiments::strategy_report> measure_strategy(const setup::world& loaded
                                                       const comparison_options& options,
                                                       const std::string& strategy,
                                                       double quality_percent, std::uint64_t seed,
-                                                      bool choose_precision) {
+                                                      const world_flags& choices) {
   setup::preparation_request request;
   request.strategy = strategy;
   request.seed = seed;
@@ -96,7 +96,9 @@ result<experiments::strategy_report> measure_strategy(const setup::world& loaded
   request.options.concurrency = options.concurrency;
   request.options.concurrency_by_trial = options.concurrency_by_trial;
   request.options.expected_rate = options.rate;
-  request.options.choose_precision = choose_precision;
+  const auto* record = planning::find_strategy(strategy);
+  request.options.choose_precision = choices.choose_precision && record->uses_coarser_copies;
+  request.options.choose_pruning = choices.choose_pruning && record->tries_cores;
   options.ablation.apply_those_it_has(request);
   const auto ready = setup::prepare(loaded, request, work());
   if (!ready) return ready.error();

@@ -34,9 +34,13 @@ struct bundled_load {
 };
 result<bundled_load> make_load(const setup::world& loaded, const comparison_options& options);
 
-/// Prepares a strategy for such a load in that world, and measures it.
-result<experiments::strategy_report> measure_strategy(
-    const setup::world& loaded, const bundled_load& load, const comparison_options& options,
-    const std::string& strategy, double quality_percent, std::uint64_t seed, bool choose_precision);
+/// Prepares a strategy for such a load in that world, and measures it. `choices`: what the planner may choose, of which a strategy gets
+/// what it can choose.
+result<experiments::strategy_report> measure_strategy(const setup::world& loaded,
+                                                      const bundled_load& load,
+                                                      const comparison_options& options,
+                                                      const std::string& strategy,
+                                                      double quality_percent, std::uint64_t seed,
+                                                      const world_flags& choices = {});
 
 }  // namespace ordermoe::cli

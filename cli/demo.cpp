@@ -47,8 +47,7 @@ result<std::vector<experiments::strategy_report>> measure_rows(const setup::worl
   const progress_display shown;
   std::vector<experiments::strategy_report> reports;
   for (const auto& [strategy, percent] : rows) {
-    auto measured = measure_strategy(loaded, load, options.load, strategy, percent, options.seed,
-                                     /*choose_precision=*/false);
+    auto measured = measure_strategy(loaded, load, options.load, strategy, percent, options.seed);
     if (!measured) return at(strategy, measured.error());
     reports.push_back(std::move(*measured));
   }

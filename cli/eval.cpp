@@ -159,6 +159,7 @@ setup::preparation_request request_of(const eval_options& options, double qualit
   request.options.seed = options.world.seed;
   request.options.search_steps = options.search_steps;
   request.options.choose_precision = options.world.choose_precision;
+  request.options.choose_pruning = options.world.choose_pruning;
   return request;
 }
 
@@ -207,6 +208,7 @@ void print_scores(const experiments::strategy_report& measured) {
     fmt::print(", predicted increase {:.3f} %", *measured.predicted_increase_percent);
   fmt::print("\n");
   print_whole_model(measured);
+  print_pruning(measured);
   print_left_out(measured);
 }
 

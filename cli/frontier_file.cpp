@@ -33,6 +33,7 @@ json to_json(const measurement& m) {
   out["exact_match"] = or_null(m.exact_match);
   out["budget_spent_ratio"] = or_null(m.budget_spent_ratio);
   out["whole_model"] = m.whole_model;
+  if (m.pruned_percent) out["pruned_percent"] = *m.pruned_percent;
   out["plan_estimate_token_ms"] = m.plan_estimate_ms;
   return out;
 }
@@ -58,6 +59,7 @@ measurement from_json(const json_value& in) {
   m.exact_match = number_or_none(in, "exact_match");
   m.budget_spent_ratio = number_or_none(in, "budget_spent_ratio");
   m.whole_model = in.at("whole_model").string();
+  m.pruned_percent = number_or_none(in, "pruned_percent");
   m.plan_estimate_ms = in.at("plan_estimate_token_ms").number();
   return m;
 }

@@ -26,7 +26,9 @@ struct measurement {
   std::optional<experiments::paired_increase>
       increase;  ///< Over `exact`; empty where that is infeasible.
   std::optional<double> exact_match, budget_spent_ratio;
-  std::string whole_model;      ///< Precision that the planner gave all experts.
+  std::string whole_model;  ///< Precision that the planner gave all experts.
+  /// Of the budget, where the planner chose to leave experts out for everybody.
+  std::optional<double> pruned_percent;
   double plan_estimate_ms = 0;  ///< The planner's own estimate of one decoded token.
   friend bool operator==(const measurement&, const measurement&) = default;
 };

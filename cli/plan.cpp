@@ -21,15 +21,29 @@ struct plan_options {
   double concurrency = setup::expected_concurrency(64);
 };
 
-void print_json(const plan_options& options, const planning::plan& plan) {
-  fmt::print("{}\n", nlohmann::ordered_json{{"plan", options.out},
-                                            {"strategy", plan.strategy},
-                                            {"placed", plan.experts.size()},
-                                            {"estimated_token_ms", plan.estimated_token_ns * 1e-6}}
-                         .dump(2));
+/// How many experts a plan leaves out for everybody, where that takes of a budget.
+std::size_t n_pruned(const planning::strategy& made) {
+  std::size_t n = 0;
+  if (made.pruned_nats)
+    for (const auto& layer : made.plan.pruned.front().layers) n += layer.size();
+  return n;
 }
 
-void print_places(const plan_options& options, const planning::plan& plan, const cluster& servers) {
+void print_json(const plan_options& options, const planning::strategy& made) {
+  const auto& plan = made.plan;
+  nlohmann::ordered_json out{{"plan", options.out},
+                             {"strategy", plan.strategy},
+                             {"placed", plan.experts.size()},
+                             {"estimated_token_ms", plan.estimated_token_ns * 1e-6}};
+  if (made.pruned_nats)
+    out["pruning"] = {{"experts", n_pruned(made)},
+                      {"budget_percent", planning::percent_of_nats(*made.pruned_nats)}};
+  fmt::print("{}\n", out.dump(2));
+}
+
+void print_places(const plan_options& options, const planning::strategy& made,
+                  const cluster& servers) {
+  const auto& plan = made.plan;
   fmt::print("{}: {} copies of {} experts on {} servers\n", options.out, plan.experts.size(),
              plan.n_layers * plan.n_experts, plan.n_servers);
   for (std::size_t m = 0; m < plan.n_servers; ++m) {
@@ -42,6 +56,10 @@ void print_places(const plan_options& options, const planning::plan& plan, const
     for (const auto count : per_layer) fmt::print(" {}", count);
     fmt::print("\n");
   }
+  if (made.pruned_nats)
+    fmt::print(
+        "  left out for everybody: {} experts, which takes {:.2f} % of perplexity of the budget\n",
+        n_pruned(made), planning::percent_of_nats(*made.pruned_nats));
 }
 
 result<void> make_plan(const plan_options& options) {
@@ -72,9 +90,9 @@ result<void> make_plan(const plan_options& options) {
   }
   if (auto written = write_file(options.out, text); !written) return written;
   if (options.world.json)
-    print_json(options, ready->service.chosen.plan);
+    print_json(options, ready->service.chosen);
   else
-    print_places(options, ready->service.chosen.plan, loaded->servers);
+    print_places(options, ready->service.chosen, loaded->servers);
   return {};
 }
 
@@ -86,7 +104,7 @@ void add_plan(CLI::App& app) {
   auto options = std::make_shared<plan_options>();
   options->world.add(command, true);
   options->world.add_precisions(command);
-  options->world.add_choose_precision(command);
+  options->world.add_choices(command);
   options->planning.add(command);
   command
       .add_option("--concurrency", options->concurrency,

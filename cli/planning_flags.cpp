@@ -52,6 +52,16 @@ result<void> check_strategy(const setup::preparation_request& request) {
     return error{errc::usage,
                  "--choose-precision: the plan of --plan says how servers keep experts; leave it "
                  "out"};
+  if (request.options.choose_pruning && !record->tries_cores)
+    return error{
+        errc::usage,
+        fmt::format(
+            "--choose-pruning: {} does not choose what it leaves out; leave it out, or "
+            "choose {}",
+            name, planning::strategies_for_which([](const auto& one) { return one.tries_cores; }))};
+  if (request.options.choose_pruning && request.options.plan)
+    return error{errc::usage,
+                 "--choose-pruning: the plan of --plan says which experts there are; leave it out"};
   return {};
 }
 
@@ -69,6 +79,7 @@ result<setup::preparation_request> planning_flags::request(
   made.options.concurrency = concurrency;
   made.options.expected_rate = rate;
   made.options.choose_precision = world.choose_precision;
+  made.options.choose_pruning = world.choose_pruning;
   made.options.horizon = horizon;
   if (!residency.empty()) made.options.residency = residency;
   if (given && !ablation.leaves_out("substitution"))

@@ -94,7 +94,7 @@ result<planning::quality_terms> quality_of(const std::filesystem::path& plan) {
   const auto read = setup::read_plan_file(plan);
   if (!read) return read.error();
   auto terms = quality_of(read->origin.strategy, read->origin.quality_percent);
-  terms.taken_nats = read->origin.whole_model_nats;
+  terms.taken_nats = read->origin.whole_model_nats + read->origin.pruned_nats.value_or(0);
   return terms;
 }
 

@@ -60,6 +60,7 @@ void print_table(const std::vector<strategy_report>& strategies) {
   print_traffic_and_places(strategies);
   for (const auto& s : strategies) {
     print_whole_model(s);
+    print_pruning(s);
     print_left_out(s);
   }
 }
@@ -68,6 +69,14 @@ void print_left_out(const experiments::strategy_report& report) {
   const double share =
       report.execution[static_cast<std::size_t>(serving::execution_kind::left_out)];
   if (share > 0) fmt::print("{}: {:.1f} % of the slots were left out\n", name(report), 100 * share);
+}
+
+void print_pruning(const strategy_report& report) {
+  if (!report.pruned_percent) return;
+  fmt::print(
+      "{}: without the experts that are missed least, as static-pruning, which takes {:.2f} % of "
+      "perplexity of its budget\n",
+      name(report), *report.pruned_percent);
 }
 
 void print_whole_model(const strategy_report& report) {

@@ -11,6 +11,8 @@ namespace ordermoe::cli {
 void print_table(const std::vector<experiments::strategy_report>& strategies);
 /// A line where a strategy keeps the whole model coarser.
 void print_whole_model(const experiments::strategy_report& report);
+/// A line where a strategy that keeps budgets leaves experts out for everybody.
+void print_pruning(const experiments::strategy_report& report);
 /// A line where a strategy leaves slots out.
 void print_left_out(const experiments::strategy_report& report);
 

@@ -168,6 +168,7 @@ result<measurement> measured(std::uint64_t seed, const point& p, const strategy_
   m.exact_match = r.exact_match;
   m.budget_spent_ratio = r.budget_spent_ratio;
   m.whole_model = to_string(r.whole_model);
+  m.pruned_percent = r.pruned_percent;
   m.plan_estimate_ms = r.plan_estimate_ms;
   return m;
 }
@@ -180,9 +181,8 @@ result<std::vector<measurement>> measure_cluster(const frontier_options& options
   std::vector<measurement> made;
   std::optional<strategy_report> exact;
   for (const auto& p : wanted) {
-    auto report = measure_strategy(
-        here, load, options.load, p.strategy, p.percent, seed,
-        options.world.choose_precision && planning::find_strategy(p.strategy)->uses_coarser_copies);
+    auto report =
+        measure_strategy(here, load, options.load, p.strategy, p.percent, seed, options.world);
     if (!report && report.error().code != errc::infeasible)
       return at(fmt::format("seed {}, {}", seed, label(p)), report.error());
     if (!report) {
@@ -344,6 +344,7 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
                              {"expert_precision", world.expert_precision},
                              {"dense_precision", world.dense_precision},
                              {"choose_precision", world.choose_precision},
+                             {"choose_pruning", world.choose_pruning},
                              {"seed", world.seed},
                              {"requests", load.requests},
                              {"rate", load.rate},
@@ -415,7 +416,7 @@ void add_testbed(CLI::App& app) {
   auto options = std::make_shared<frontier_options>();
   options->world.add(command, false);
   options->world.add_precisions(command);
-  options->world.add_choose_precision(command);
+  options->world.add_choices(command);
   command.add_option("--seeds", options->seeds, "Clusters to draw")
       ->check(whole_from(1, 1000))
       ->capture_default_str();

@@ -51,27 +51,31 @@ void complete(experiment_options& options, const CLI::App& command) {
   constexpr double ms_per_token = 25;
   if (command.count("--sla-ms") == 0)
     options.load.sla_ms = ms_per_token * options.load.of.max_new_tokens;
+  options.load.choose_pruning = options.world.choose_pruning;
   if (options.at_once == 0) options.at_once = std::max(1u, std::thread::hardware_concurrency());
 }
 
 tb::settings settings_of(const experiment_options& options, const setup::world& loaded) {
   const auto& load = options.load;
-  return {{"version", version_string},
-          {"model", loaded.model_name},
-          {"model_digest", loaded.model_digest},
-          {"profile", sha256_hex(planning::profile_json(loaded.profile))},
-          {"costs", loaded.costs.name},
-          {"kv_precision", options.world.kv_precision},
-          {"seed", options.world.seed},
-          {"quick", options.is_quick},
-          {"requests", load.of.requests},
-          {"max_new_tokens", load.of.max_new_tokens},
-          {"scored_tokens", load.of.scored_tokens},
-          {"problems", load.of.problems},
-          {"search_steps", load.of.search_steps},
-          {"trial_requests", load.trial_requests},
-          {"tuning_texts", load.tuning_texts},
-          {"sla_ms", load.sla_ms}};
+  tb::settings settings{{"version", version_string},
+                        {"model", loaded.model_name},
+                        {"model_digest", loaded.model_digest},
+                        {"profile", sha256_hex(planning::profile_json(loaded.profile))},
+                        {"costs", loaded.costs.name},
+                        {"kv_precision", options.world.kv_precision},
+                        {"seed", options.world.seed},
+                        {"quick", options.is_quick},
+                        {"requests", load.of.requests},
+                        {"max_new_tokens", load.of.max_new_tokens},
+                        {"scored_tokens", load.of.scored_tokens},
+                        {"problems", load.of.problems},
+                        {"search_steps", load.of.search_steps},
+                        {"trial_requests", load.trial_requests},
+                        {"tuning_texts", load.tuning_texts},
+                        {"sla_ms", load.sla_ms}};
+  // Folders of before have none.
+  if (load.choose_pruning) settings["choose_pruning"] = true;
+  return settings;
 }
 
 std::vector<const tb::experiment*> wanted(const std::string& name) {
@@ -217,6 +221,7 @@ void add_one(CLI::App& parent, const std::string& name, const std::string& quest
   auto options = std::make_shared<experiment_options>();
   options->name = name;
   options->world.add(command, false);
+  options->world.add_choose_pruning(command);
   command
       .add_option("--out", options->out,
                   "Folder for rows, figures and report.html; one that an interrupted run left goes "

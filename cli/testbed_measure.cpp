@@ -39,6 +39,8 @@ setup::preparation_request request_for(const tb::point& what, const testbed_load
   options.concurrency = concurrency_at(what.rate);
   options.expected_rate = what.rate;
   options.dry_run_requests = load.trial_requests;
+  options.choose_pruning =
+      load.choose_pruning && planning::find_strategy(what.strategy)->tries_cores;
   options.horizon = what.horizon;
   options.threshold = what.threshold;
   options.replicates = what.without != "redundancy";
@@ -103,10 +105,11 @@ void note_traffic(const strategy_report& report, tb::row& made) {
   for (std::size_t i = 0; i < std::size(kinds); ++i) made[kinds[i]] = report.execution[i];
 }
 
-/// Of a strategy that may take an exact rival's plan.
+/// Of a strategy that may take a rival's plan.
 std::string form_of(const setup::world& here, const planning::strategy_options& asked,
                     const planning::strategy& chosen) {
   if (chosen.name != "ordermoe" && chosen.name != "router-ledger") return {};
+  if (chosen.pruned_nats) return tb::pruned_form;
   for (const auto* rival : {"layer-shards", "shard-chains", "parallax"})
     for (const auto& options :
          planning::plan_variants(rival, here.profile, here.servers, here.costs, asked)) {

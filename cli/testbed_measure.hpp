@@ -23,6 +23,7 @@ struct testbed_load {
   double sla_ms = 0;      ///< A request in time is answered within this.
   /// Trials and tuning while strategies are prepared: requests, and texts of the model's tuning texts; 0: all of these.
   std::size_t trial_requests = 64, tuning_texts = 0;
+  bool choose_pruning = false;  ///< Of the strategies that can.
 };
 
 /// Loads what points need once, and measures them; measure() may be called from several threads.

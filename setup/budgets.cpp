@@ -79,18 +79,25 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   return made;
 }
 
-/// Whether a plan keeps the budget on the texts with 95 % confidence; its strategy keeps none while it runs.
-result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
-                          const scored_texts& texts, const job& work) {
+/// What the texts lose by a plan at most, with 95 % confidence; its strategy keeps no budget while it runs.
+result<double> bound_of(const actors::service_options& with_plan, const scored_texts& texts,
+                        const job& work) {
   const auto& pruned = with_plan.chosen.plan.pruned;
-  if (pruned.empty()) return true;
+  if (pruned.empty()) return 0.0;
   const bool is_for_all =
       std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
   const auto found = is_for_all
                          ? texts.score(*with_plan.model, with_plan.profile, pruned.front(), work)
                          : texts.score(with_plan, work);
   if (!found) return found.error();
-  return found->bound() <= aimed_share * planning::nats_of_percent(about.options.quality_percent);
+  return found->bound();
+}
+
+result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
+                          const scored_texts& texts, const job& work) {
+  const auto bound = bound_of(with_plan, texts, work);
+  if (!bound) return bound.error();
+  return *bound <= aimed_share * planning::nats_of_percent(about.options.quality_percent);
 }
 
 /// The farthest cut that keeps the budget.
@@ -164,7 +171,7 @@ bool may_be_cut(const task& about) {
          !options.plan && !options.cut && options.dry_run_requests > 0;
 }
 
-result<prepared> prepare_cut(const task& about, job& work) {
+result<prepared_cut> prepare_cut(const task& about, job& work) {
   work.begin(fmt::format("calibrating the budget of {}", about.name));
   const auto texts = scored_texts::make(
       about.service, affordable(about.texts, about.service.model->config()), work);
@@ -175,7 +182,11 @@ result<prepared> prepare_cut(const task& about, job& work) {
   with_cut.options.cut = *cut;
   const auto variants = variants_within_budget(with_cut, *texts, work);
   if (!variants) return variants.error();
-  return choose_variant(with_cut, *variants, nullptr, work);
+  auto ready = choose_variant(with_cut, *variants, nullptr, work);
+  if (!ready) return ready.error();
+  const auto bound = bound_of(ready->service, *texts, work);
+  if (!bound) return bound.error();
+  return prepared_cut{std::move(*ready), std::max(0.0, *bound)};
 }
 
 }  // namespace ordermoe::setup::preparing

@@ -35,7 +35,8 @@ ordered_json origin_json(const world& content, const preparation_request& reques
                    {"damage", ready.found.damage}};
   if (chosen.whole_model != precision::stored)
     j["whole_model"] = {{"expert_precision", to_string(chosen.whole_model)},
-                        {"nats", chosen.quality.taken_nats}};
+                        {"nats", chosen.quality.taken_nats - chosen.pruned_nats.value_or(0)}};
+  if (chosen.pruned_nats) j["pruning"] = {{"nats", *chosen.pruned_nats}};
   return j;
 }
 
@@ -55,6 +56,7 @@ result<plan_origin> origin_of(const json_value& from, const std::string& place) 
         kept_precisions[whole->at("expert_precision").one_of({"stored", "bf16", "int8", "int4"})];
     origin.whole_model_nats = whole->at("nats").number(0);
   }
+  if (const auto pruning = from.find("pruning")) origin.pruned_nats = pruning->at("nats").number(0);
   if (servers.empty()) return origin;  // The document knows why.
   auto read = parse_cluster(servers, place + ": made_for.cluster_toml");
   if (!read) return read.error();
@@ -95,6 +97,23 @@ std::string difference(const server_spec& found, const server_spec& expected, st
   compare("expert precision", std::string(to_string(found.expert_precision)),
           std::string(to_string(expected.expert_precision)));
   return first;
+}
+
+}  // namespace
+
+namespace {
+
+/// What is pruned for everybody takes some of a budget that is kept, and the plan has to say how much.
+result<void> check_pruning(const plan_file& file) {
+  const auto* record = planning::find_strategy(file.origin.strategy);
+  const bool takes_budget = record != nullptr && record->keeps_budgets && !file.plan.pruned.empty();
+  if (takes_budget == file.origin.pruned_nats.has_value()) return {};
+  return error{errc::mismatch,
+               fmt::format("{}: made_for.pruning: {}; make the plan again with `ordermoe plan`",
+                           file.path.string(),
+                           takes_budget ? "found none, and the plan prunes experts"
+                                        : "found it, and the plan prunes no expert that a budget "
+                                          "has to pay for")};
 }
 
 }  // namespace
@@ -142,6 +161,7 @@ result<plan_file> read_plan_file(const std::filesystem::path& path) {
   if (auto read = (*document)->outcome(); !read) return read.error();
   if (!origin) return origin.error();
   file.origin = std::move(*origin);
+  if (auto told = check_pruning(file); !told) return told.error();
   return file;
 }
 
@@ -204,6 +224,12 @@ result<preparation_request> request_with(const plan_file& file, preparation_requ
     request.known_tuning = origin.found;
     request.whole_model = origin.whole_model;
     request.whole_model_nats = origin.whole_model_nats;
+    request.pruned_nats = origin.pruned_nats;
+  } else if (origin.pruned_nats) {
+    return error{errc::mismatch,
+                 fmt::format("{}: leaves experts out for everybody, paid for by its own budget and "
+                             "horizon; run it with those or make another plan",
+                             file.path.string())};
   } else if (origin.whole_model != precision::stored) {
     return error{errc::mismatch,
                  fmt::format("{}: keeps the whole model's experts in {}, paid for by its own "

@@ -26,6 +26,7 @@ struct plan_origin {
   std::optional<tuning> found;
   precision whole_model = precision::stored;
   double whole_model_nats = 0;
+  std::optional<double> pruned_nats;
 };
 
 struct plan_file {
@@ -53,7 +54,7 @@ std::string first_difference(const cluster& found, const cluster& expected);
 
 /// The request that makes the same of the plan as the one that it was made with. What is asked for
 /// otherwise, a budget or a horizon, is tuned anew. Error: mismatch where the plan keeps the whole
-/// model coarser, which was paid for by its own budget.
+/// model coarser or prunes experts, which was paid for by its own budget.
 result<preparation_request> request_with(const plan_file& file, preparation_request request);
 
 }  // namespace ordermoe::setup

@@ -68,7 +68,11 @@ bool is_far_from(double planned, double in_flight) {
 
 /// Prepares a strategy for the model as it is.
 result<prepared> prepare_one(const task& about, job& work) {
-  if (preparing::may_be_cut(about)) return preparing::prepare_cut(about, work);
+  if (preparing::may_be_cut(about)) {
+    auto cut = preparing::prepare_cut(about, work);
+    if (!cut) return cut.error();
+    return std::move(cut->ready);
+  }
   if (leaves_no_choice(about)) return prepare_only_plan(about, work);
   std::optional<budget_trial> budget;
   if (preparing::may_be_priced(about)) {
@@ -87,6 +91,57 @@ result<prepared> prepare_one(const task& about, job& work) {
   if (!other && other.error().code != errc::infeasible) return other;
   const bool is_better = other && other->trial_ms && *other->trial_ms < *chosen->trial_ms;
   return is_better ? std::move(other) : std::move(chosen);
+}
+
+/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes so much of a budget that is `percent` in
+/// all, and nothing else is lost.
+void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats, double percent) {
+  chosen.policy = planning::find_strategy("static-pruning")->policy(top_k);
+  chosen.token_budget = 0;
+  chosen.pruned_nats = nats;
+  chosen.quality.taken_nats = nats;
+  chosen.quality.percent = percent;
+}
+
+/// Whether what `static-pruning` does with the budget may be taken, too.
+bool may_prune(const task& about) {
+  const auto* record = planning::find_strategy(about.name);
+  const auto& options = about.options;
+  return options.choose_pruning && record != nullptr && record->tries_cores &&
+         options.quality_percent > 0 && !options.plan && options.dry_run_requests > 0;
+}
+
+/// By the plan of `static-pruning` for the budget; nothing where the budget allows to prune nothing, or what is left does not fit.
+result<std::optional<prepared>> prepare_pruned(const task& about, job& work) {
+  auto cutting = about;
+  cutting.name = "static-pruning";
+  auto cut = preparing::prepare_cut(cutting, work);
+  if (!cut && cut.error().code == errc::infeasible) return std::optional<prepared>();
+  if (!cut) return cut.error();
+  auto options = about.options;
+  options.plan = std::move(cut->ready.service.chosen.plan);
+  if (options.plan->pruned.empty()) return std::optional<prepared>();
+  auto made = planned(about.service, about.name, options, work);
+  if (!made) return made.error();
+  note_pruning(made->chosen, about.service.profile.top_k, cut->bound, options.quality_percent);
+  const auto latency = trial_load_ms(*made, options, about.texts, work);
+  if (!latency) return latency.error();
+  return std::optional(prepared{std::move(*made), {}, false, *latency});
+}
+
+/// Prepares a strategy for the model as it is, or for what pruning leaves of it, where that may be and is faster by more than loads
+/// alike differ in what they say.
+result<prepared> prepare_best(const task& about, job& work) {
+  constexpr double least_gain = 0.02;
+  auto whole = prepare_one(about, work);
+  if (!may_prune(about)) return whole;
+  // Where there was nothing to choose, there is nothing to gain.
+  if (whole ? !whole->trial_ms.has_value() : whole.error().code != errc::infeasible) return whole;
+  auto pruned = prepare_pruned(about, work);
+  if (!pruned) return pruned.error();
+  if (!*pruned) return whole;
+  const bool is_faster = !whole || *(*pruned)->trial_ms < *whole->trial_ms * (1 - least_gain);
+  return is_faster ? result<prepared>(std::move(**pruned)) : std::move(whole);
 }
 
 /// Whether the whole model may be kept coarser, as a server may: there is a budget that this can
@@ -115,11 +170,11 @@ double left_of(double quality_percent, double taken_nats) {
   return planning::percent_of_nats(planning::nats_of_percent(quality_percent) - taken_nats);
 }
 
-/// `quality_percent`: the whole budget, of which the model's precision took so much.
+/// `quality_percent`: the whole budget, of which the model's precision took so much besides what is pruned.
 void note_whole_model(planning::strategy& chosen, precision kept, double taken_nats,
                       double quality_percent) {
   chosen.whole_model = kept;
-  chosen.quality.taken_nats = taken_nats;
+  chosen.quality.taken_nats += taken_nats;
   chosen.quality.percent = quality_percent;
 }
 
@@ -137,7 +192,7 @@ result<std::optional<prepared>> prepare_coarser(const task& about, precision kep
     return std::optional<prepared>();
   coarse.options.choose_precision = false;
   coarse.options.quality_percent = left_of(about.options.quality_percent, taken);
-  auto ready = prepare_one(coarse, work);
+  auto ready = prepare_best(coarse, work);
   if (!ready && ready.error().code == errc::infeasible) return std::optional<prepared>();
   if (!ready) return ready.error();
   note_whole_model(ready->service.chosen, kept, taken, about.options.quality_percent);
@@ -174,6 +229,9 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
   if (!made) return made.error();
   prepared ready{std::move(*made), request.known_tuning.value_or(tuning{}),
                  request.known_tuning.has_value(), std::nullopt};
+  if (request.pruned_nats)
+    note_pruning(ready.service.chosen, about.service.profile.top_k, *request.pruned_nats,
+                 request.options.quality_percent);
   if (request.whole_model != precision::stored)
     note_whole_model(ready.service.chosen, request.whole_model, request.whole_model_nats,
                      request.options.quality_percent);
@@ -197,9 +255,11 @@ error with_ways_out(error why, const world& content, const preparation_request& 
   if (why.code != errc::infeasible || request.options.plan || does_with_less || !all_else_fits)
     return why;
   if (request.options.quality_percent != 0)
-    why.message +=
-        "; `static-pruning` leaves out the experts that are missed least, as far as the budget "
-        "allows";
+    why.message += fmt::format(
+        "; {} leaves out the experts that are missed least, as far as the budget allows",
+        record != nullptr && record->tries_cores && !request.options.choose_pruning
+            ? fmt::format("`static-pruning`, or {} with --choose-pruning,", record->name)
+            : "`static-pruning`");
   why.message +=
       "; `offload` reads weights from the memory of hosts that have some beside their "
       "accelerator's";
@@ -213,13 +273,22 @@ bool is_one_without_budget(const world& content, const preparation_request& requ
 
 }  // namespace
 
+namespace {
+
+/// Whether its plan comes with what it was prepared with.
+bool is_known(const preparation_request& request) {
+  return request.known_tuning || request.whole_model != precision::stored || request.pruned_nats;
+}
+
+}  // namespace
+
 double expected_concurrency(std::size_t n_requests) {
   return std::clamp(static_cast<double>(n_requests), 1.0, 4.0);
 }
 
 bool runs_model(const preparation_request& request, bool knows_nothing) {
   if (knows_nothing) return false;
-  if (request.known_tuning || request.whole_model != precision::stored) return false;
+  if (is_known(request)) return false;
   const auto* record = planning::find_strategy(request.strategy);
   const bool tunes =
       record != nullptr && record->tunes_price && request.options.quality_percent > 0;
@@ -243,6 +312,7 @@ result<prepared> prepare(const world& content, const preparation_request& reques
     return *content.unfit;
   auto options = request.options;
   options.should_stop = work.stopping();
+  options.choose_pruning &= !request.plans_change;
   // Loads of a model that nobody knows say nothing.
   if (content.knows_nothing) options.dry_run_requests = 0;
   if (options.horizon)
@@ -250,12 +320,11 @@ result<prepared> prepare(const world& content, const preparation_request& reques
         std::min(*options.horizon, static_cast<std::size_t>(content.profile.n_layers));
   task about{service_in(content, request.seed), request.strategy, options, content.tuning_texts};
   about.service.quality_percent = options.quality_percent;
-  if (request.known_tuning || request.whole_model != precision::stored)
-    return prepare_known(std::move(about), request, work);
+  if (is_known(request)) return prepare_known(std::move(about), request, work);
   try {
     const bool tries_coarser = may_keep_whole_model_coarser(content, request);
     about.is_compared = tries_coarser;
-    auto ready = prepare_one(about, work);
+    auto ready = prepare_best(about, work);
     // Where the model as stored fits nowhere, a coarser one may.
     if (tries_coarser && (ready || ready.error().code == errc::infeasible))
       ready = fastest_whole_model(about, std::move(ready), work);

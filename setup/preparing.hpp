@@ -74,6 +74,12 @@ result<std::optional<budget_trial>> try_budget(const task& about, job& work);
 
 /// Where a budget is met by how far the strategy cuts.
 bool may_be_cut(const task& about);
-result<prepared> prepare_cut(const task& about, job& work);
+
+/// What a strategy that cuts is ready with, and the loss of the texts that its plan stays below with 95 % confidence, in nats a token.
+struct prepared_cut {
+  prepared ready;
+  double bound = 0;
+};
+result<prepared_cut> prepare_cut(const task& about, job& work);
 
 }  // namespace ordermoe::setup::preparing

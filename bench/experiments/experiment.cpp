@@ -31,7 +31,10 @@ strategy_report report_of(const service_options& service) {
   report.name = service.chosen.name;
   if (service.chosen.has_budget) report.quality_budget_percent = service.quality_percent;
   report.whole_model = service.chosen.whole_model;
-  report.whole_model_percent = planning::percent_of_nats(service.chosen.quality.taken_nats);
+  const auto& pruned = service.chosen.pruned_nats;
+  report.whole_model_percent =
+      planning::percent_of_nats(service.chosen.quality.taken_nats - pruned.value_or(0));
+  if (pruned) report.pruned_percent = planning::percent_of_nats(*pruned);
   report.plan_estimate_ms = service.chosen.plan.estimated_token_ns * 1e-6;
   return report;
 }

@@ -32,6 +32,7 @@ struct strategy_report {
   std::optional<double> quality_budget_percent;
   precision whole_model = precision::stored;  ///< As strategy::whole_model.
   double whole_model_percent = 0;  ///< Of perplexity: what that took of the budget beforehand.
+  std::optional<double> pruned_percent;  ///< Likewise, by strategy::pruned_nats.
   std::size_t n_requests = 0;
   std::int64_t prompt_tokens = 0, new_tokens = 0;
   spread latency_ms, ttft_ms, tpot_ms;

@@ -30,6 +30,7 @@ void add_budget(const strategy_report& s, json& j) {
                          ? json(nullptr)
                          : json{{"expert_precision", to_string(s.whole_model)},
                                 {"budget_percent", s.whole_model_percent}};
+  if (s.pruned_percent) j["pruning"] = {{"budget_percent", *s.pruned_percent}};
 }
 
 void add_times(const strategy_report& s, json& j) {

@@ -99,6 +99,8 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   slots.assign(n * k, {});
   const auto pruned = tables.pruned(input.access, input.layer);
   const bool prunes = !pruned.empty();
+  // Of a budget it was taken beforehand.
+  const bool charges_pruning = tables.token_budget() >= planning::unbounded_budget;
   if (prunes) {
     kept_logits.resize(n * n_experts);
     pruned_losses.resize(n * k);
@@ -182,7 +184,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     auto& row = chunk.rows[i];
     if (row.targets.empty()) continue;
     row.choice = choose(i, chunk.pool_left);
-    for (std::size_t j = 0; prunes && j < k; ++j)
+    for (std::size_t j = 0; prunes && charges_pruning && j < k; ++j)
       row.choice.slots[j].loss += pruned_losses[i * k + j];
     row.loss = loss_of(row.choice);
     chunk.pool_left -= row.loss;

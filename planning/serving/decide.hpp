@@ -55,7 +55,7 @@ struct decide_input {
 
 /// Where the plan prunes experts for the access server, the router chooses among the others: a slot whose target is pruned runs
 /// the best of them that no other slot has, gates are those of a model without the pruned ones, and the slot loses what it would
-/// where that expert stood in for the target.
+/// where that expert stood in for the target; nothing where the plan has a budget, of which that was taken beforehand.
 ///
 /// One residence for the whole chunk: the rows first choose freely, the residence with most rows
 /// wins (ties: the lower server), then every row chooses its slots with that residence given. A row

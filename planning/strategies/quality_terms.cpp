@@ -32,10 +32,12 @@ result<granted_quality> grant_quality(const quality_terms& terms, loss_units tok
     return granted_quality{terms.percent, token_budget};
   const auto left = nats_of_percent(*stated) - terms.taken_nats;
   if (left < 0)
-    return error{errc::infeasible,
-                 fmt::format("a quality budget of {:g} %: this plan keeps the whole model coarser, "
-                             "which takes {:.3g} % alone; state that at least, or leave it out",
-                             *stated, percent_of_nats(terms.taken_nats))};
+    return error{
+        errc::infeasible,
+        fmt::format("a quality budget of {:g} %: this plan keeps the whole model coarser or "
+                    "leaves experts out for everybody, which takes {:.3g} % alone; state "
+                    "that at least, or leave it out",
+                    *stated, percent_of_nats(terms.taken_nats))};
   const auto units = std::floor(left * terms.units_per_nat);
   return granted_quality{*stated, units < static_cast<double>(token_budget)
                                       ? static_cast<loss_units>(units)

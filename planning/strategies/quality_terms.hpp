@@ -18,8 +18,9 @@ inline constexpr double most_stated_percent = 100;
 
 /// Of a strategy as it was planned.
 struct quality_terms {
-  double percent = 0;        ///< Predicted perplexity increase allowed; negative: unbounded.
-  double taken_nats = 0;     ///< A token, taken of that beforehand by how the whole model is kept.
+  double percent = 0;  ///< Predicted perplexity increase allowed; negative: unbounded.
+  double taken_nats =
+      0;  ///< A token, taken of that beforehand by how the whole model is kept and what is pruned.
   double units_per_nat = 0;  ///< Of what decisions are charged; 0: it never substitutes.
   bool is_kept = true;       ///< False: it substitutes whatever that costs, and no budget is kept.
 };
@@ -32,7 +33,7 @@ struct granted_quality {
 
 /// A request may have less than its plan, never more: what it states above that counts as the plan's. With 0 only the targets
 /// themselves run. `token_budget`: of the plan. Errors: out_of_range for a number that is not from 0 to most_stated_percent;
-/// unsupported where no budget is kept; infeasible where how the whole model is kept takes more alone.
+/// unsupported where no budget is kept; infeasible where how the whole model is kept, or what is pruned, takes more alone.
 result<granted_quality> grant_quality(const quality_terms& terms, loss_units token_budget,
                                       std::optional<double> stated);
 

@@ -42,6 +42,8 @@ struct strategy_options {
   /// Whether plan_variants also tries coarser copies, where the profile has them, and
   /// preparation the whole model in each precision of service_options::coarser.
   bool choose_precision = false;
+  /// Whether preparation also tries what `static-pruning` does with the budget (strategy::pruned_nats), for strategies that try cores.
+  bool choose_pruning = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
   /// Of strategies that place by groups (strategy_record::places_groups), what Algorithm 1 does without:
   std::optional<double> threshold;  ///< The same theta_l in every layer in place of eq. (6).
@@ -64,6 +66,10 @@ struct strategy {
   /// than as stored, that takes `quality.taken_nats` a token of the budget beforehand, and
   /// token_budget is the rest.
   precision whole_model = precision::stored;
+  /// What the experts that its plan prunes for everybody take of the budget beforehand, in nats a token, included in
+  /// `quality.taken_nats`, where the strategy keeps budgets and its plan is one of `static-pruning`: it runs by that policy, and
+  /// token_budget is 0, so that nothing else is lost.
+  std::optional<double> pruned_nats = {};
   quality_terms quality;  ///< Of which requests may have less.
 };
 

@@ -170,7 +170,8 @@ expect "each server loads its own" 0 'MB of weights' "$ordermoe" run --model "$m
 expect "a wrong cluster value is refused with its place" 2 'broken.toml:[0-9]+:[0-9]+' "$ordermoe" run --model "$model" --cluster broken.toml --prompts prompts.jsonl
 expect "a cluster that is too small is infeasible, with the missing bytes" 3 'bytes' bash -c \
   "'$ordermoe' cluster draw --seed 1 --memory-ratio 0.5 --out small.toml >/dev/null && '$ordermoe' plan --model '$model' --cluster small.toml --strategy paper"
-expect "and what does with less is named" 3 'static-pruning. leaves out' "$ordermoe" plan --model "$model" --cluster small.toml --quality-budget 1 --search-steps 50
+expect "and what does with less is named" 3 'static-pruning., or ordermoe with --choose-pruning, leaves out' "$ordermoe" plan --model "$model" --cluster small.toml --quality-budget 1 --search-steps 50
+expect "pruning is for those that can choose it" 2 '--choose-pruning: layer-shards does not choose' "$ordermoe" plan --model "$model" --cluster small.toml --strategy layer-shards --choose-pruning
 expect "only what may be lost is left out" 3 'add memory[^;]*; .offload' "$ordermoe" plan --model "$model" --cluster small.toml --strategy layer-shards
 expect "a full disk leaves an error" 1 '/dev/full' "$ordermoe" plan --model "$model" --cluster "$cluster" --strategy exact --out /dev/full
 mkdir -p locked && cp "$model"/* locked/ && head -c 100000 "$model/model.safetensors" >locked/model.safetensors

@@ -40,7 +40,10 @@ text_table table_of_map(const measured_experiment& content) {
     made.body.push_back({one.setting, fmt::format("{:g}", one.where.percent),
                          shown(one.saved_percent), shown(one.saved_by_pruning_percent),
                          std::move(exact), shown(one.increase_percent),
-                         fmt::format("{} of {}", one.n_rival_forms, one.n_clusters)});
+                         fmt::format("{} of {}{}", one.n_rival_forms, one.n_clusters,
+                                     one.n_pruned_forms > 0
+                                         ? fmt::format(", static-pruning's {}", one.n_pruned_forms)
+                                         : "")});
   }
   return made;
 }

@@ -49,14 +49,16 @@ const char* title_of(metric which);
 /// Whether less of it is better.
 bool is_less_better(metric which);
 
-/// A plan that is no exact rival's, in `form`.
+/// A plan that is no rival's, in `form`.
 inline constexpr const char* own_form = "own";
+/// A plan that prunes for everybody, in `form`.
+inline constexpr const char* pruned_form = "static-pruning";
 
 struct row {
   point what;
   bool is_infeasible = false;  ///< No plan fits there: nothing holds a value, and `note` says why.
   std::string note;
-  /// Of a strategy that may take an exact rival's plan: that rival's name, or `own`. Empty: of the others.
+  /// Of a strategy that may take a rival's plan: that rival's name, or `own`. Empty: of the others.
   std::string form = {};
   std::array<std::optional<double>, n_metrics> values{};
 

@@ -30,7 +30,7 @@ std::vector<testbed::row> rows() {
                                  timed("ordermoe", 0, 2, 12, 100),
                                  timed("ordermoe", 1, 2, 12, 50, "layer-shards"),
                                  timed("layer-shards", 0, 3, 11, 100),
-                                 timed("ordermoe", 1, 3, 11, 110, own_form),
+                                 timed("ordermoe", 1, 3, 11, 110, pruned_form),
                                  timed("ordermoe", 1, 1, 11, 90, own_form)};
   testbed::row none;
   none.what = at_main_budget("layer-shards", 11, 0);
@@ -54,6 +54,9 @@ BOOST_AUTO_TEST_CASE(a_budget_is_held_against_the_fastest_exact_plan_of_each_clu
   BOOST_TEST(cells[0].saved_percent->median == 37.5);
   BOOST_TEST(cells[0].n_clusters == 2u);
   BOOST_TEST(cells[0].n_rival_forms == 1u);
+  BOOST_TEST(cells[0].n_pruned_forms == 0u);
+  BOOST_TEST(cells[1].n_rival_forms == 0u);
+  BOOST_TEST(cells[1].n_pruned_forms == 1u);
   BOOST_TEST(cells[0].increase_percent->median == 0.5);
   BOOST_TEST(cells[0].saved_by_pruning_percent->median == 90);
   BOOST_TEST(!cells[1].saved_by_pruning_percent.has_value());
@@ -69,7 +72,9 @@ BOOST_AUTO_TEST_CASE(sentences_count_the_settings_that_an_exact_plan_fits) {
   BOOST_REQUIRE(said.size() == 1u);
   BOOST_TEST(said[0].find("in 1 of 2 settings") != std::string::npos, said[0]);
   BOOST_TEST(said[0].find("stored 2 1 of 1, stored 3 0 of 1") != std::string::npos, said[0]);
-  BOOST_TEST(said[0].find("on 1 of 3 clusters") != std::string::npos, said[0]);
+  BOOST_TEST(
+      said[0].find("on 1 of 3 clusters, and one of static-pruning on 1.") != std::string::npos,
+      said[0]);
   BOOST_TEST(said[0].find("saves as much in 1 of 1.") != std::string::npos, said[0]);
 }
 

@@ -46,7 +46,8 @@ class scripted_tables final : public planning::selection_tables {
   std::size_t bins() const override { return 1; }
   loss_units bin_width() const override { return 1; }
   const planning::selection_policy& policy() const override { return rules; }
-  loss_units token_budget() const override { return 100; }
+  loss_units budget = 100;
+  loss_units token_budget() const override { return budget; }
   planning::look_ahead_keys keys() const override { return planning::look_ahead_keys::sets; }
 };
 
@@ -324,6 +325,7 @@ BOOST_AUTO_TEST_CASE(a_router_chooses_among_the_experts_that_are_not_pruned) {
   question q;
   q.tables.rules.candidates = candidate_rule::exact;
   q.tables.without = {0, 1, 0, 0};
+  q.tables.budget = planning::unbounded_budget;
   q.input.layer = 3;
   q.tables.answer = [](const decision_query& query) { return all_at(0, query); };
   const auto chunk = q.decide();
@@ -346,6 +348,12 @@ BOOST_AUTO_TEST_CASE(a_router_chooses_among_the_experts_that_are_not_pruned) {
   BOOST_TEST(chunk.rows[1].loss == 0);
   BOOST_TEST(chunk.rows[1].choice.slots[0].expert == 2u);
   BOOST_TEST(chunk.pool_left == q.input.pool - row.loss);
+  // Of a budget that was taken beforehand.
+  q.tables.budget = 100;
+  const auto taken = q.decide();
+  BOOST_TEST(taken.rows[0].choice.slots[0].expert == 2u);
+  BOOST_TEST(taken.rows[0].loss == 0);
+  BOOST_TEST(taken.pool_left == q.input.pool);
   // Gates that are probabilities are those of a model without it.
   q.input.gates = model::gate_rule::probabilities;
   const auto by_probability = q.decide();

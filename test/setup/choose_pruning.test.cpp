@@ -1,0 +1,220 @@
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "config/files.hpp"
+#include "planning/strategies/quality_terms.hpp"
+#include "setup/plan_file.hpp"
+#include "setup/preparation.hpp"
+#include "setup/trials.hpp"
+#include "test/actors/fixture.hpp"
+#include "trace/verify.hpp"
+
+/// `ordermoe` where it may do as `static-pruning` does.
+namespace ordermoe {
+
+namespace {
+
+constexpr double percent = 60;  // A random model loses much and slowly.
+constexpr std::uint64_t seed = 1;
+
+setup::world small_world() {
+  const test::world small("ordermoe", 0, seed, 4, test::random_model(model::family::mixtral));
+  setup::world made;
+  made.model_name = "tiny";
+  made.model_digest = std::string(64, 'a');
+  made.model = small.setup.model;
+  made.costs = small.setup.costs;
+  made.servers = small.setup.servers;
+  made.profile = small.setup.profile;
+  random_stream draws(9);
+  made.tuning_texts.resize(8);
+  for (auto& text : made.tuning_texts)
+    for (int i = 0; i < 24; ++i)
+      text.push_back(static_cast<std::int32_t>(draws.below(made.model->config().vocab_size)));
+  return made;
+}
+
+/// Servers that together hold this share of one copy of the experts.
+setup::world with_copies(setup::world content, double copies) {
+  const auto n = static_cast<double>(content.profile.n_layers * content.profile.n_experts);
+  const auto of_each = static_cast<std::int64_t>(copies * n) /
+                       static_cast<std::int64_t>(content.servers.size()) *
+                       content.costs.expert_bytes;
+  for (auto& server : content.servers.servers)
+    server.memory_bytes +=
+        of_each - expert_memory_bytes(server, content.costs, content.profile.n_layers);
+  return content;
+}
+
+setup::preparation_request request_for(std::string strategy, bool choose_pruning) {
+  setup::preparation_request request;
+  request.strategy = std::move(strategy);
+  request.seed = seed;
+  request.options.quality_percent = percent;
+  request.options.choose_pruning = choose_pruning;
+  request.options.search_steps = 200;
+  request.options.dry_run_requests = 8;
+  return request;
+}
+
+setup::prepared ready_for(const setup::world& content, const setup::preparation_request& request) {
+  job work;
+  auto ready = setup::prepare(content, request, work);
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  return std::move(*ready);
+}
+
+setup::trial_score score_of(const setup::world& content, const setup::prepared& ready) {
+  job work;
+  const auto texts = setup::scored_texts::make(ready.service, content.tuning_texts, work);
+  BOOST_REQUIRE(texts.has_value());
+  const auto found = texts->score(ready.service, work);
+  BOOST_REQUIRE_MESSAGE(found.has_value(), (found ? "" : found.error().message));
+  return *found;
+}
+
+struct scratch_file {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("ordermoe-pruning-" + std::to_string(::getpid()));
+  ~scratch_file() { std::filesystem::remove(path); }
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(choose_pruning)
+
+BOOST_AUTO_TEST_CASE(with_less_memory_than_a_copy_takes_it_prunes_where_it_may) {
+  const auto content = with_copies(small_world(), 0.75);
+  job work;
+  const auto refused = setup::prepare(content, request_for("ordermoe", false), work);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
+  BOOST_TEST(refused.error().message.find("ordermoe with --choose-pruning") != std::string::npos,
+             refused.error().message);
+
+  const auto ready = ready_for(content, request_for("ordermoe", true));
+  const auto& chosen = ready.service.chosen;
+  BOOST_TEST(chosen.name == "ordermoe");
+  BOOST_TEST(!chosen.plan.pruned.empty());
+  BOOST_REQUIRE(chosen.pruned_nats.has_value());
+  BOOST_TEST(chosen.quality.taken_nats == *chosen.pruned_nats);
+  BOOST_TEST(chosen.quality.percent == percent);
+  BOOST_TEST(*chosen.pruned_nats <= setup::aimed_share * planning::nats_of_percent(percent));
+  BOOST_TEST(chosen.token_budget == 0);
+
+  // What it prunes loses what was taken for it, and the ledger counts nothing.
+  const auto found = score_of(content, ready);
+  BOOST_TEST(found.bound() == *chosen.pruned_nats, boost::test_tools::tolerance(1e-3));
+  BOOST_TEST(found.predicted == 0);
+  const auto theirs = ready_for(content, request_for("static-pruning", false));
+  BOOST_TEST(score_of(content, theirs).increase == found.increase);
+  BOOST_TEST(score_of(content, theirs).predicted > 0);
+}
+
+BOOST_AUTO_TEST_CASE(requests_cannot_have_less_than_pruning_takes) {
+  const auto ready =
+      ready_for(with_copies(small_world(), 0.75), request_for("ordermoe", true)).service.chosen;
+  const auto taken = planning::percent_of_nats(*ready.pruned_nats);
+  BOOST_TEST_REQUIRE(taken > 0.01);
+  const auto grant = [&](double stated) {
+    return planning::grant_quality(ready.quality, ready.token_budget, stated);
+  };
+  const auto refused = grant(taken - 0.01);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
+  BOOST_TEST(refused.error().message.find("leaves experts out") != std::string::npos);
+  for (const double stated : {taken + 0.01, percent}) {
+    const auto granted = grant(stated);
+    BOOST_REQUIRE(granted.has_value());
+    BOOST_TEST(granted->token_budget == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_run_of_it_spends_nothing_and_its_trace_holds) {
+  const auto content = with_copies(small_world(), 0.75);
+  const auto ready = ready_for(content, request_for("ordermoe", true));
+  test::world asked("ordermoe", 0, seed, 4, test::random_model(model::family::mixtral));
+  asked.add_requests(4, 6, 0.7);
+  auto run = asked.setup;
+  static_cast<actors::service_options&>(run) = ready.service;
+  const scratch_file scratch;
+  run.trace = scratch.path;
+  const auto outcome = actors::run_requests(run);
+  BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+  for (const auto& one : outcome->outcomes) BOOST_TEST(one.spent == 0);
+  const auto checked = trace::verify_trace(scratch.path);
+  BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
+}
+
+BOOST_AUTO_TEST_CASE(it_is_about_as_fast_as_static_pruning) {
+  for (const double copies : {1.0, 2.0, 4.0}) {
+    const auto content = with_copies(small_world(), copies);
+    const auto theirs = ready_for(content, request_for("static-pruning", false));
+    const auto alone = ready_for(content, request_for("ordermoe", false));
+    const auto ours = ready_for(content, request_for("ordermoe", true));
+    BOOST_REQUIRE((ours.trial_ms && alone.trial_ms));
+    BOOST_TEST(*ours.trial_ms <= *alone.trial_ms, copies);
+    if (theirs.trial_ms) BOOST_TEST(*ours.trial_ms * 0.98 <= *theirs.trial_ms, copies);
+    BOOST_TEST(ours.service.chosen.pruned_nats.has_value() ==
+               !ours.service.chosen.plan.pruned.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(it_is_not_tried_where_plans_change_without_a_budget_or_unasked) {
+  const auto content = with_copies(small_world(), 0.75);
+  for (int why = 0; why < 3; ++why) {
+    auto request = request_for("ordermoe", why != 0);
+    if (why == 1) request.plans_change = true;
+    if (why == 2) request.options.quality_percent = 0;
+    job work;
+    const auto refused = setup::prepare(content, request, work);
+    BOOST_REQUIRE(!refused.has_value());
+    BOOST_TEST((refused.error().code == errc::infeasible));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_that_is_read_again_is_the_same_and_says_what_it_took) {
+  const auto content = with_copies(small_world(), 0.75);
+  const auto asked = request_for("ordermoe", true);
+  const auto ready = ready_for(content, asked);
+  const auto text = setup::plan_file_json(content, asked, ready);
+  const scratch_file scratch;
+  BOOST_REQUIRE(write_file(scratch.path, text).has_value());
+  const auto file = setup::read_plan_file(scratch.path);
+  BOOST_REQUIRE_MESSAGE(file.has_value(), (file ? "" : file.error().message));
+  const auto request = setup::request_with(*file, request_for("ordermoe", false));
+  BOOST_REQUIRE(request.has_value());
+  const auto again = ready_for(content, *request).service.chosen;
+  const auto& before = ready.service.chosen;
+  BOOST_TEST((again.policy == before.policy));
+  BOOST_TEST((again.plan.pruned == before.plan.pruned));
+  BOOST_TEST((again.pruned_nats == before.pruned_nats));
+  BOOST_TEST(again.quality.taken_nats == before.quality.taken_nats);
+  BOOST_TEST(again.quality.percent == before.quality.percent);
+  BOOST_TEST(again.token_budget == 0);
+
+  // Another budget is none that it was paid by.
+  auto other = request_for("ordermoe", false);
+  other.options.quality_percent = percent / 2;
+  const auto refused = setup::request_with(*file, other);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::mismatch));
+
+  // What is pruned and not paid for is refused.
+  auto unpaid = text;
+  unpaid.replace(unpaid.find("\"pruning\""), 9, "\"unknown\"");
+  BOOST_REQUIRE(write_file(scratch.path, unpaid).has_value());
+  const auto read = setup::read_plan_file(scratch.path);
+  BOOST_REQUIRE(!read.has_value());
+  BOOST_TEST(read.error().message.find("made_for.pruning: found none") != std::string::npos,
+             read.error().message);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ordermoe
