@@ -99,10 +99,6 @@ std::string difference(const server_spec& found, const server_spec& expected, st
   return first;
 }
 
-}  // namespace
-
-namespace {
-
 /// What is pruned for everybody takes some of a budget that is kept, and the plan has to say how much.
 result<void> check_pruning(const plan_file& file) {
   const auto* record = planning::find_strategy(file.origin.strategy);

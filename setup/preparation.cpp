@@ -93,8 +93,8 @@ result<prepared> prepare_one(const task& about, job& work) {
   return is_better ? std::move(other) : std::move(chosen);
 }
 
-/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes so much of a budget that is `percent` in
-/// all, and nothing else is lost.
+/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes `nats` of a budget of
+/// `percent`, and nothing else is lost.
 void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats, double percent) {
   chosen.policy = planning::find_strategy("static-pruning")->policy(top_k);
   chosen.token_budget = 0;
@@ -125,6 +125,7 @@ result<std::optional<prepared>> prepare_pruned(const task& about, job& work) {
   if (!made) return made.error();
   note_pruning(made->chosen, about.service.profile.top_k, cut->bound, options.quality_percent);
   const auto latency = trial_load_ms(*made, options, about.texts, work);
+  if (!latency && latency.error().code == errc::infeasible) return std::optional<prepared>();
   if (!latency) return latency.error();
   return std::optional(prepared{std::move(*made), {}, false, *latency});
 }

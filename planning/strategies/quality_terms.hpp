@@ -19,8 +19,8 @@ inline constexpr double most_stated_percent = 100;
 /// Of a strategy as it was planned.
 struct quality_terms {
   double percent = 0;  ///< Predicted perplexity increase allowed; negative: unbounded.
-  double taken_nats =
-      0;  ///< A token, taken of that beforehand by how the whole model is kept and what is pruned.
+  /// A token, taken of that beforehand by how the whole model is kept and what is pruned.
+  double taken_nats = 0;
   double units_per_nat = 0;  ///< Of what decisions are charged; 0: it never substitutes.
   bool is_kept = true;       ///< False: it substitutes whatever that costs, and no budget is kept.
 };
