@@ -6,10 +6,10 @@
 //
 // Five walks of equally many moves set out from the five plans that answer a trial load fastest, of those that the rivals are
 // prepared with and of what their planner finds for several loads. A move is one of everything that one change makes of a layout and that
-// fits, each as likely; its layout answers the trial load that plans are chosen by, and is where the walk goes on if that takes
-// at most t longer than the one before, t from 3 % down to nothing at the end of the walk. What was tried before is not run again. Walks
-// go by the first 24 requests of the trial load; the 16 layouts that answer these fastest answer all 64, and the fastest of them
-// and the rivals' own plans then another load: held-out texts, arrivals of another seed.
+// fits, each as likely; its layout answers the first 24 requests of the trial load that plans are chosen by, and is where the walk
+// goes on if they take at most t longer than before, t from 3 % down to nothing at the end of the walk. What was tried before is not
+// run again. The 16 layouts that answer these fastest answer all 64 requests, and the fastest of them and the rivals' own plans then
+// another load: held-out texts, arrivals of another seed.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -147,7 +147,7 @@ class search_by_trial {
     return n;
   }
 
-  /// For as many requests in flight as are expected, and fewer, and more; all cut layers alike.
+  /// For as many requests in flight as are expected, and fewer, and more; layers have the same units in all.
   std::vector<planner_of> make_planners() const {
     std::vector<planner_of> made;
     for (const double others : {3.0, 0.75, 6.0}) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "planning/pruning.hpp"
@@ -93,32 +94,38 @@ result<double> bound_of(const actors::service_options& with_plan, const scored_t
   return found->bound();
 }
 
-result<bool> keeps_budget(const task& about, const actors::service_options& with_plan,
-                          const scored_texts& texts, const job& work) {
-  const auto bound = bound_of(with_plan, texts, work);
-  if (!bound) return bound.error();
-  return *bound <= aimed_share * planning::nats_of_percent(about.options.quality_percent);
+bool is_within(const task& about, double bound) {
+  return bound <= aimed_share * planning::nats_of_percent(about.options.quality_percent);
 }
 
+struct cut_in_budget {
+  std::size_t cut = 0;
+  double bound = 0;  ///< As prepared_cut::bound.
+};
+
 /// The farthest cut that keeps the budget.
-result<std::size_t> cut_of_budget(const task& about, const scored_texts& texts, job& work) {
+result<cut_in_budget> cut_of_budget(const task& about, const scored_texts& texts, job& work) {
   const auto& service = about.service;
   const auto most =
       planning::find_strategy(about.name)
           ->most_cut({service.profile, service.servers, service.costs, about.options});
   steps progress(work, fmt::format("calibrating the budget of {}", about.name),
                  most_cut_trials(most));
-  return farthest_cut(most, [&](std::size_t cut) -> result<cut_trial> {
+  std::map<std::size_t, double> bounds;
+  const auto cut = farthest_cut(most, [&](std::size_t tried) -> result<cut_trial> {
     auto options = about.options;
-    options.cut = cut;
+    options.cut = tried;
     const auto made = planned(service, about.name, options, work);
     progress.done();
     if (!made && made.error().code == errc::infeasible) return cut_trial::does_not_fit;
     if (!made) return made.error();
-    const auto kept = keeps_budget(about, *made, texts, work);
-    if (!kept) return kept.error();
-    return *kept ? cut_trial::within : cut_trial::beyond;
+    const auto bound = bound_of(*made, texts, work);
+    if (!bound) return bound.error();
+    bounds[tried] = *bound;
+    return is_within(about, *bound) ? cut_trial::within : cut_trial::beyond;
   });
+  if (!cut) return cut.error();
+  return cut_in_budget{*cut, std::max(0.0, bounds[*cut])};
 }
 
 /// Variants that prune otherwise than the one the cut was found by lose something else: those that keep the budget stay.
@@ -135,9 +142,9 @@ result<std::vector<strategy_options>> variants_within_budget(const task& about,
     const auto made = planned(service, about.name, variants[i], work);
     if (!made) continue;
     if (made->chosen.plan.pruned != found->chosen.plan.pruned) {
-      const auto keeps = keeps_budget(about, *made, texts, work);
-      if (!keeps) return keeps.error();
-      if (!*keeps) continue;
+      const auto bound = bound_of(*made, texts, work);
+      if (!bound) return bound.error();
+      if (!is_within(about, *bound)) continue;
     }
     kept.push_back(std::move(variants[i]));
   }
@@ -179,14 +186,12 @@ result<prepared_cut> prepare_cut(const task& about, job& work) {
   const auto cut = cut_of_budget(about, *texts, work);
   if (!cut) return cut.error();
   auto with_cut = about;
-  with_cut.options.cut = *cut;
+  with_cut.options.cut = cut->cut;
   const auto variants = variants_within_budget(with_cut, *texts, work);
   if (!variants) return variants.error();
   auto ready = choose_variant(with_cut, *variants, nullptr, work);
   if (!ready) return ready.error();
-  const auto bound = bound_of(ready->service, *texts, work);
-  if (!bound) return bound.error();
-  return prepared_cut{std::move(*ready), std::max(0.0, *bound)};
+  return prepared_cut{std::move(*ready), cut->bound};
 }
 
 }  // namespace ordermoe::setup::preparing

@@ -258,7 +258,6 @@ result<std::vector<candidate>> fastest_sought(const task& about,
 /// quality has to be faster than the fastest plan that does not by more than loads alike differ in what they say.
 result<prepared> choose_tuned(const task& about, const std::vector<candidate>& kept,
                               const budget_trial& budget, job& work) {
-  constexpr double least_gain = 0.02;
   const auto lossless = fastest_without_loss(about, kept, work);
   if (!lossless) return lossless.error();
   const auto worth = worth_tuning(about, kept, work);

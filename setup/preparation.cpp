@@ -93,14 +93,13 @@ result<prepared> prepare_one(const task& about, job& work) {
   return is_better ? std::move(other) : std::move(chosen);
 }
 
-/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes `nats` of a budget of
-/// `percent`, and nothing else is lost.
-void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats, double percent) {
+/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes so much of the budget, and
+/// nothing else is lost.
+void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats) {
   chosen.policy = planning::find_strategy("static-pruning")->policy(top_k);
   chosen.token_budget = 0;
   chosen.pruned_nats = nats;
   chosen.quality.taken_nats = nats;
-  chosen.quality.percent = percent;
 }
 
 /// Whether what `static-pruning` does with the budget may be taken, too.
@@ -123,17 +122,18 @@ result<std::optional<prepared>> prepare_pruned(const task& about, job& work) {
   if (options.plan->pruned.empty()) return std::optional<prepared>();
   auto made = planned(about.service, about.name, options, work);
   if (!made) return made.error();
-  note_pruning(made->chosen, about.service.profile.top_k, cut->bound, options.quality_percent);
+  note_pruning(made->chosen, about.service.profile.top_k, cut->bound);
+  // It answers as it did there.
+  if (const auto ms = cut->ready.trial_ms)
+    return std::optional(prepared{std::move(*made), {}, false, ms});
   const auto latency = trial_load_ms(*made, options, about.texts, work);
   if (!latency && latency.error().code == errc::infeasible) return std::optional<prepared>();
   if (!latency) return latency.error();
   return std::optional(prepared{std::move(*made), {}, false, *latency});
 }
 
-/// Prepares a strategy for the model as it is, or for what pruning leaves of it, where that may be and is faster by more than loads
-/// alike differ in what they say.
+/// Prepares a strategy for the model as it is, or for what pruning leaves of it, where that may be and is faster by least_gain.
 result<prepared> prepare_best(const task& about, job& work) {
-  constexpr double least_gain = 0.02;
   auto whole = prepare_one(about, work);
   if (!may_prune(about)) return whole;
   // Where there was nothing to choose, there is nothing to gain.
@@ -141,7 +141,8 @@ result<prepared> prepare_best(const task& about, job& work) {
   auto pruned = prepare_pruned(about, work);
   if (!pruned) return pruned.error();
   if (!*pruned) return whole;
-  const bool is_faster = !whole || *(*pruned)->trial_ms < *whole->trial_ms * (1 - least_gain);
+  const bool is_faster =
+      !whole || *(*pruned)->trial_ms < *whole->trial_ms * (1 - preparing::least_gain);
   return is_faster ? result<prepared>(std::move(**pruned)) : std::move(whole);
 }
 
@@ -231,8 +232,7 @@ result<prepared> prepare_known(task about, const preparation_request& request, j
   prepared ready{std::move(*made), request.known_tuning.value_or(tuning{}),
                  request.known_tuning.has_value(), std::nullopt};
   if (request.pruned_nats)
-    note_pruning(ready.service.chosen, about.service.profile.top_k, *request.pruned_nats,
-                 request.options.quality_percent);
+    note_pruning(ready.service.chosen, about.service.profile.top_k, *request.pruned_nats);
   if (request.whole_model != precision::stored)
     note_whole_model(ready.service.chosen, request.whole_model, request.whole_model_nats,
                      request.options.quality_percent);
@@ -271,10 +271,6 @@ error with_ways_out(error why, const world& content, const preparation_request& 
 bool is_one_without_budget(const world& content, const preparation_request& request) {
   return content.servers.size() == 1 && request.options.quality_percent == 0;
 }
-
-}  // namespace
-
-namespace {
 
 /// Whether its plan comes with what it was prepared with.
 bool is_known(const preparation_request& request) {

@@ -55,6 +55,9 @@ struct budget_trial {
   double cut_damage = 1;
 };
 
+/// What gives quality up, or a request's own budget, has to be faster by this share: more than loads alike differ in what they say.
+inline constexpr double least_gain = 0.02;
+
 /// Whether its budget is met by a price of loss.
 bool is_priced(const planning::strategy& chosen);
 
@@ -75,7 +78,8 @@ result<std::optional<budget_trial>> try_budget(const task& about, job& work);
 /// Where a budget is met by how far the strategy cuts.
 bool may_be_cut(const task& about);
 
-/// What a strategy that cuts is ready with, and the loss of the texts that its plan stays below with 95 % confidence, in nats a token.
+/// What a strategy that cuts is ready with, and what the texts lose at this cut at most, with 95 % confidence, in nats a token. Of
+/// `moe2`, whose plans for a cut do not all prune alike, by the one that the cut was found with.
 struct prepared_cut {
   prepared ready;
   double bound = 0;

@@ -11,7 +11,7 @@
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
 #include "setup/trials.hpp"
-#include "test/actors/fixture.hpp"
+#include "test/setup/small_world.hpp"
 #include "trace/verify.hpp"
 
 /// `ordermoe` where it may do as `static-pruning` does.
@@ -23,20 +23,7 @@ constexpr double percent = 60;  // A random model loses much and slowly.
 constexpr std::uint64_t seed = 1;
 
 setup::world small_world() {
-  const test::world small("ordermoe", 0, seed, 4, test::random_model(model::family::mixtral));
-  setup::world made;
-  made.model_name = "tiny";
-  made.model_digest = std::string(64, 'a');
-  made.model = small.setup.model;
-  made.costs = small.setup.costs;
-  made.servers = small.setup.servers;
-  made.profile = small.setup.profile;
-  random_stream draws(9);
-  made.tuning_texts.resize(8);
-  for (auto& text : made.tuning_texts)
-    for (int i = 0; i < 24; ++i)
-      text.push_back(static_cast<std::int32_t>(draws.below(made.model->config().vocab_size)));
-  return made;
+  return test::small_world(test::random_model(model::family::mixtral), 8, 24);
 }
 
 /// Servers that together hold this share of one copy of the experts.

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "config/files.hpp"
-#include "test/actors/fixture.hpp"
+#include "test/setup/small_world.hpp"
 
 namespace ordermoe {
 
@@ -16,20 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 setup::world small_world() {
-  const test::world small("ordermoe", 0, 1, 4);
-  setup::world made;
-  made.model_name = "tiny";
-  made.model_digest = std::string(64, 'a');
-  made.model = small.setup.model;
-  made.costs = small.setup.costs;
-  made.servers = small.setup.servers;
-  made.profile = small.setup.profile;
-  random_stream draws(9);
-  made.tuning_texts.resize(4);
-  for (auto& text : made.tuning_texts)
-    for (int i = 0; i < 16; ++i)
-      text.push_back(static_cast<std::int32_t>(draws.below(made.model->config().vocab_size)));
-  return made;
+  return test::small_world(test::tiny_model(), 4, 16);
 }
 
 setup::preparation_request small_request(double quality_percent) {

@@ -19,7 +19,7 @@
 #include "model/reference.hpp"
 #include "setup/preparation.hpp"
 #include "setup/trials.hpp"
-#include "test/actors/fixture.hpp"
+#include "test/setup/small_world.hpp"
 #include "trace/verify.hpp"
 
 /// Preparing a strategy where the whole model may be kept coarser.
@@ -40,27 +40,11 @@ std::shared_ptr<const model::transformer> other_model() {
   return test::random_model(kind, {}, 2);
 }
 
-/// Random texts of 24 tokens.
-setup::token_documents texts(const model::transformer& model) {
-  random_stream draws(9);
-  setup::token_documents made(8);
-  for (auto& text : made)
-    for (int i = 0; i < 24; ++i)
-      text.push_back(static_cast<std::int32_t>(draws.below(model.config().vocab_size)));
-  return made;
-}
-
 constexpr std::uint64_t seed = 1;
 
 setup::world world_with(std::shared_ptr<const model::transformer> coarse) {
-  const test::world small("ordermoe", 0, seed, 4, test::random_model(kind));
-  setup::world made;
-  made.model = small.setup.model;
+  auto made = test::small_world(test::random_model(kind), 8, 24);
   made.coarser[precision::int4] = std::move(coarse);
-  made.costs = small.setup.costs;
-  made.servers = small.setup.servers;
-  made.profile = small.setup.profile;
-  made.tuning_texts = texts(*made.model);
   return made;
 }
 
@@ -404,7 +388,7 @@ BOOST_AUTO_TEST_CASE(with_a_budget_it_is_as_fast_as_every_rival_that_never_subst
 
 BOOST_AUTO_TEST_CASE(what_is_sought_on_some_texts_is_judged_by_others) {
   auto content = world_with(coarse_model());
-  const auto more = texts(*content.model);
+  const auto more = content.tuning_texts;
   content.tuning_texts.insert(content.tuning_texts.end(), more.begin(), more.end());
   const auto service = setup::service_in(content, seed);
   job work;
