@@ -152,6 +152,7 @@ class peer_book final : public connections_user {
   std::vector<greeting> greeting_;  ///< The oldest first.
   std::string plain_;
   std::map<std::string, std::int64_t> told_;  ///< By tell_once, and when.
+  std::int64_t tick_due_ns_ = 0;              ///< 0: there was none.
   bool ending_ = false;
   bool rest_is_due_ = false;  ///< The user is called again once what has come is told.
   random_stream jitter_{static_cast<std::uint64_t>(steady_ns())};

@@ -327,12 +327,13 @@ void peer_book::retry_later(peer& to, stream which) {
 void peer_book::tick() {
   if (ending_) return;
   const auto now = steady_ns();
+  const auto late_ns = tick_due_ns_ != 0 && now - tick_due_ns_ > tick_ns ? now - tick_due_ns_ : 0;
   for (const auto& each : everybody()) {
     std::vector<connection_ptr> stuck;
     {
       const auto lock = hold(*each);
       if (!each->link) continue;
-      each->link->tick(now);
+      each->link->tick(now, late_ns);
       write_all(each);
       for (const auto& with : each->connections)
         if (with->closing && now - with->closing_since_ns >= closing_ns) stuck.push_back(with);
@@ -345,6 +346,7 @@ void peer_book::tick() {
               {errc::timed_out, fmt::format("no TLS handshake within {:g} s",
                                             static_cast<double>(options_.limits.hello_ns) * 1e-9)});
   dial_where_due();
+  tick_due_ns_ = steady_ns() + tick_ns;
   connections_->after(tick_ns, [this] { tick(); });
 }
 

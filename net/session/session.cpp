@@ -673,13 +673,14 @@ std::uint64_t session::waiting_bytes(lane of) const {
 
 // ---------------------------------------------------------------------------------------------- time
 
-void session::tick(std::int64_t now_ns) {
+void session::tick(std::int64_t now_ns, std::int64_t late_ns) {
   for (auto& each : connections_)
     if (each.state == connection_phase::greeting &&
         now_ns - each.since_ns >= config_.limits.hello_ns)
       refuse(each, fmt::format("no hello within {:g} s",
                                static_cast<double>(config_.limits.hello_ns) * 1e-9));
   if (phase_ == phase::away) return;
+  heard_ns_ = std::min(now_ns, heard_ns_ + late_ns);
   const auto silent_ns = now_ns - heard_ns_;
   if (silent_ns >= config_.limits.dead_ns)
     return give_up(fmt::format("{} was silent for {:.1f} s", config_.peer,

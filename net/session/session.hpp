@@ -29,6 +29,9 @@
 /// up, cut: frames that the peer has not confirmed are kept. A new connection says which frame of each lane its end
 /// takes next, and the other goes on there: each frame arrives once and in the order of its lane, however often
 /// connections break. What is said while cut waits.
+///
+/// Silence is counted while this end runs: what it slept through, because its host stood still, is nobody's.
+///
 /// away: nothing is kept. Whoever gives a session up changes its identity, so that the peer, which may not have
 /// noticed, gives it up at the next hello. A second process with the same name and boot is refused until the first was
 /// silent for dead_ns.
@@ -133,7 +136,9 @@ class session {
 
   // ------------------------------------------------------------------------------------------ time
 
-  void tick(std::int64_t now_ns);
+  /// `late_ns`: this end did not run for so long when it should have called. What it did not hear meanwhile is not its
+  /// peer's silence.
+  void tick(std::int64_t now_ns, std::int64_t late_ns = 0);
   /// When tick() has something to do, if nothing else happens before.
   std::int64_t next_tick_ns() const;
 

@@ -5,6 +5,8 @@
 
 #include <array>
 #include <atomic>
+#include <boost/test/framework.hpp>
+#include <boost/test/results_collector.hpp>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <deque>
@@ -99,6 +101,13 @@ class kept_lines {
   std::string mistake() const {
     const std::lock_guard lock(mutex_);
     return mistake_;
+  }
+  /// At most so many, the latest last.
+  std::string last(std::size_t most) const {
+    const std::lock_guard lock(mutex_);
+    const auto n = std::min(most, lines_.size());
+    return fmt::to_string(
+        fmt::join(lines_.end() - static_cast<std::ptrdiff_t>(n), lines_.end(), "\n"));
   }
   bool has(const std::string& words) const { return !with(words).empty(); }
   /// The first with these words.
@@ -212,10 +221,16 @@ class nodes {
       : world_(strategy, 0, 1, n, tiny_model(), memory_ratio) {
     world_.setup.mode = actors::run_mode::local;
     world_.setup.keep_final_hidden = false;
+    // A machine that has much else to do is not silent.
+    limits.dead_ns = 10'000'000'000;
   }
 
   ~nodes() {
     for (auto& each : running_) each.reset();
+    using boost::unit_test::framework::current_test_case_id;
+    if (!boost::unit_test::results_collector.results(current_test_case_id()).passed())
+      for (std::uint32_t m = 0; m < n; ++m)
+        fmt::print(stderr, "log of {}:\n{}\n", name_of(m), logs_[m].last(100));
     for (const auto& each : logs_) BOOST_TEST(each.mistake() == "");
   }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <set>
@@ -169,6 +170,25 @@ BOOST_AUTO_TEST_CASE(connections_that_are_cut_anywhere_lose_nothing_and_double_n
 
 BOOST_AUTO_TEST_CASE(a_way_that_carries_nothing_any_more_is_given_up_and_another_one_is_found) {
   test::a_way_that_carries_nothing_any_more_is_given_up_and_another_one_is_found(*this);
+}
+
+BOOST_AUTO_TEST_CASE(ends_that_stood_still_for_longer_than_silence_may_last_find_each_other_there) {
+  two_ends ends(*this, hasty());
+  ends.up();
+  std::atomic<int> woken{0};
+  for (auto* end : {&ends.a, &ends.b})
+    end->net().after(0, [&woken] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      ++woken;
+    });
+  BOOST_TEST(test::comes_to_be([&] { return woken == 2; }));
+  BOOST_TEST(arrives(ends.a, ends.b, lane::token));
+  BOOST_TEST(arrives(ends.b, ends.a, lane::token));
+  for (auto* end : {&ends.a, &ends.b}) {
+    const auto now = end->now();
+    BOOST_TEST(now.count(what::down) == 0u, now.last(what::down));
+    BOOST_TEST(now.count(what::up) == 1u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_bulk_connection_that_carries_nothing_any_more_gives_way_to_another_one) {

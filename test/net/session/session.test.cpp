@@ -180,6 +180,30 @@ BOOST_AUTO_TEST_CASE(silence_is_suspected_then_ends_the_session_for_both) {
   BOOST_TEST(world.broken.empty(), world.broken);
 }
 
+BOOST_AUTO_TEST_CASE(what_an_end_slept_through_is_not_its_peers_silence) {
+  connected_pair world;
+  world.send(0, lane::token, 10);
+  world.pump();
+  // A host that stands still for a minute, with both or with one of them.
+  world.advance(60'000 * ms, 60'000 * ms);
+  for (const auto& end : world.ends) {
+    BOOST_TEST(end.count(what::suspect) == 0u);
+    BOOST_TEST(end.count(what::down) == 0u);
+  }
+  world.arrive();
+  BOOST_TEST(world.ends[1].n_taken[1] == 1u);
+  // From then on silence counts as ever.
+  world.wires.at(world.fast).stalled = {true, true};
+  world.run(2400 * ms);
+  BOOST_TEST(world.ends[0].count(what::down) == 0u);
+  world.run(200 * ms);
+  for (const auto& end : world.ends) {
+    BOOST_TEST(end.count(what::suspect) == 1u);
+    BOOST_TEST(end.count(what::down) == 1u);
+  }
+  BOOST_TEST(world.broken.empty(), world.broken);
+}
+
 BOOST_AUTO_TEST_CASE(whoever_gave_up_alone_makes_the_other_give_up) {
   connected_pair world;
   world.send(1, lane::token, 10);

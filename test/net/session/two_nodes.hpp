@@ -147,9 +147,10 @@ class two_nodes {
     clean();
   }
 
-  void advance(std::int64_t ns) {
+  /// `late_ns`: of it, both ends stood still.
+  void advance(std::int64_t ns, std::int64_t late_ns = 0) {
     now_ns += ns;
-    for (auto& end : ends) end.session->tick(now_ns);
+    for (auto& end : ends) end.session->tick(now_ns, late_ns);
     for (std::size_t i = 0; i < 2; ++i) take(i);
   }
 
