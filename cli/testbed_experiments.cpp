@@ -38,10 +38,10 @@ constexpr quick_default quick_defaults[] = {
     {"--seeds", [](experiment_options& o) { o.seeds = 1; }},
     {"--requests", [](experiment_options& o) { o.load.of.requests = 16; }},
     {"--max-new-tokens", [](experiment_options& o) { o.load.of.max_new_tokens = 24; }},
-    {"--scored-tokens", [](experiment_options& o) { o.load.of.scored_tokens = 2048; }},
-    {"--problems", [](experiment_options& o) { o.load.of.problems = 12; }},
+    {"--scored-tokens", [](experiment_options& o) { o.load.of.scored_tokens = 1536; }},
+    {"--problems", [](experiment_options& o) { o.load.of.problems = 8; }},
     {"--search-steps", [](experiment_options& o) { o.load.of.search_steps = 1000; }},
-    {"--trial-requests", [](experiment_options& o) { o.load.trial_requests = 12; }},
+    {"--trial-requests", [](experiment_options& o) { o.load.trial_requests = 8; }},
     {"--tuning-texts", [](experiment_options& o) { o.load.tuning_texts = 8; }}};
 
 void complete(experiment_options& options, const CLI::App& command) {
@@ -185,18 +185,18 @@ void add_numbers(CLI::App& command, experiment_options& options) {
       ->capture_default_str();
   command
       .add_option("--scored-tokens", load.of.scored_tokens,
-                  "Held-out tokens that perplexity is measured on; --quick: 2048")
+                  "Held-out tokens that perplexity is measured on; --quick: 1536")
       ->check(whole_from(16, 10'000'000))
       ->capture_default_str();
   command
       .add_option("--problems", load.of.problems,
-                  "Arithmetic problems for exact match; --quick: 12")
+                  "Arithmetic problems for exact match; --quick: 8")
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
   add_search_steps(command, load.of.search_steps);
   command
       .add_option("--trial-requests", load.trial_requests,
-                  "Requests that candidate plans are tried on; --quick: 12")
+                  "Requests that candidate plans are tried on; --quick: 8")
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
   command

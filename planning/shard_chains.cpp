@@ -132,26 +132,37 @@ double shard_chain_planner::chain_times::alone_ns() const {
   return ns;
 }
 
-/// The mean value analysis; shares: [chains] of the arrivals.
-double shard_chain_planner::mean_ns(const all_times& chains,
-                                    const std::vector<double>& shares) const {
+void shard_chain_planner::mean_times::add(double share, const chain_times& chain) {
+  for (const auto& [m, busy] : chain.stages) busy_ns[m] += share * busy;
+  between_ns += share * chain.between_ns;
+}
+
+/// The mean value analysis. Everybody waits at a server for the same others, so that of all chains only what they bring there in
+/// the mean is needed.
+template <std::size_t N>
+std::array<double, N> shard_chain_planner::means_ns(
+    const std::array<const mean_times*, N>& of_all) const {
   constexpr int n_rounds = 12;
-  std::array<double, 64> present{}, next;
-  for (int round = 0;; ++round) {
-    double mean = 0;
-    next.fill(0);
-    for (std::size_t c = 0; c < chains.size(); ++c) {
-      double position = chains[c]->between_ns;
-      for (const auto& [m, busy] : chains[c]->stages) {
-        const double ns = busy * (1 + present[m]);
-        position += ns;
-        next[m] += shares[c] * ns;
-      }
-      mean += shares[c] * position;
+  const auto n = n_servers();
+  std::array<std::array<double, N>, max_servers> busy, present, spent;
+  for (std::size_t m = 0; m < n; ++m)
+    for (std::size_t i = 0; i < N; ++i) {
+      busy[m][i] = of_all[i]->busy_ns[m];
+      present[m][i] = 0;
     }
+  for (int round = 0;; ++round) {
+    std::array<double, N> mean, met;
+    for (std::size_t i = 0; i < N; ++i) mean[i] = of_all[i]->between_ns;
+    for (std::size_t m = 0; m < n; ++m)
+      for (std::size_t i = 0; i < N; ++i) {
+        spent[m][i] = busy[m][i] * (1 + present[m][i]);
+        mean[i] += spent[m][i];
+      }
     if (others_ == 0 || round == n_rounds) return mean;
-    for (std::size_t m = 0; m < n_servers(); ++m)
-      present[m] = 0.5 * (present[m] + others_ / mean * next[m]);
+    for (std::size_t i = 0; i < N; ++i) met[i] = others_ / mean[i];
+    for (std::size_t m = 0; m < n; ++m)
+      for (std::size_t i = 0; i < N; ++i)
+        present[m][i] = 0.5 * (present[m][i] + met[i] * spent[m][i]);
   }
 }
 
@@ -163,8 +174,9 @@ double shard_chain_planner::shared_out_ns(const all_times& chains) const {
     shares.push_back(1 / times->alone_ns());
     sum += shares.back();
   }
-  for (auto& share : shares) share /= sum;
-  return mean_ns(chains, shares);
+  mean_times of_all(n_servers());
+  for (std::size_t c = 0; c < chains.size(); ++c) of_all.add(shares[c] / sum, *chains[c]);
+  return mean_ns(of_all);
 }
 
 double shard_chain_planner::entry_ns(std::size_t access, std::size_t first,
@@ -173,10 +185,6 @@ double shard_chain_planner::entry_ns(std::size_t access, std::size_t first,
 }
 
 double shard_chain_planner::cost_ns(const chain_layout& layout) const {
-  std::vector<chain_times> times;
-  for (const auto& chain : layout.chains) times.push_back(times_of(chain));
-  all_times chains;
-  for (const auto& each : times) chains.push_back(&each);
   std::vector<double> shares(layout.chains.size(), 0);
   double entries = 0;
   for (std::size_t a = 0; a < n_servers(); ++a) {
@@ -185,14 +193,15 @@ double shard_chain_planner::cost_ns(const chain_layout& layout) const {
     entries += arrival_share_[a] *
                entry_ns(a, layout.chains[c].front().server, layout.chains[c].back().server);
   }
-  return mean_ns(chains, shares) + entries;
+  mean_times of_all(n_servers());
+  for (std::size_t c = 0; c < layout.chains.size(); ++c)
+    of_all.add(shares[c], times_of(layout.chains[c]));
+  return mean_ns(of_all) + entries;
 }
 
 void shard_chain_planner::assign(chain_layout& layout) const {
   std::vector<chain_times> times;
   for (const auto& chain : layout.chains) times.push_back(times_of(chain));
-  all_times chains;
-  for (const auto& each : times) chains.push_back(&each);
   std::vector<double> shares(layout.chains.size(), 0);
   std::vector<std::size_t> by_arrivals(n_servers());
   std::iota(by_arrivals.begin(), by_arrivals.end(), std::size_t{0});
@@ -200,17 +209,28 @@ void shard_chain_planner::assign(chain_layout& layout) const {
                            [&](auto a, auto b) { return arrival_share_[a] > arrival_share_[b]; });
   // The best chain for an access server while the others stay where they are.
   const auto best_for = [&](std::size_t a) {
+    mean_times of_others(n_servers());
+    for (std::size_t c = 0; c < times.size(); ++c) of_others.add(shares[c], times[c]);
     std::size_t best = 0;
     double least = std::numeric_limits<double>::infinity();
-    for (std::size_t c = 0; c < layout.chains.size(); ++c) {
-      shares[c] += arrival_share_[a];
-      const auto& chain = layout.chains[c];
-      const double ns = mean_ns(chains, shares) +
-                        arrival_share_[a] * entry_ns(a, chain.front().server, chain.back().server);
-      shares[c] -= arrival_share_[a];
-      if (ns >= least) continue;
-      least = ns;
-      best = c;
+    constexpr std::size_t at_once = 4;
+    for (std::size_t first = 0; first < times.size(); first += at_once) {
+      // The last ones are there to make a whole number.
+      const auto with = [&](std::size_t i) {
+        auto all = of_others;
+        all.add(arrival_share_[a], times[std::min(first + i, times.size() - 1)]);
+        return all;
+      };
+      const std::array<mean_times, at_once> of_all{with(0), with(1), with(2), with(3)};
+      const auto means = means_ns<at_once>({&of_all[0], &of_all[1], &of_all[2], &of_all[3]});
+      for (std::size_t c = first; c < std::min(first + at_once, times.size()); ++c) {
+        const auto& chain = layout.chains[c];
+        const double ns = means[c - first] + arrival_share_[a] * entry_ns(a, chain.front().server,
+                                                                          chain.back().server);
+        if (ns >= least) continue;
+        least = ns;
+        best = c;
+      }
     }
     return best;
   };
@@ -219,18 +239,18 @@ void shard_chain_planner::assign(chain_layout& layout) const {
     layout.chain_of[a] = best_for(a);
     shares[layout.chain_of[a]] += arrival_share_[a];
   }
-  constexpr int most_rounds = 8;
-  bool moved = layout.chains.size() > 1;
-  for (int round = 0; moved && round < most_rounds; ++round) {
-    moved = false;
-    for (const auto a : by_arrivals) {
-      auto& chain = layout.chain_of[a];
-      shares[chain] -= arrival_share_[a];
-      const auto best = best_for(a);
-      moved |= best != chain;
-      chain = best;
-      shares[chain] += arrival_share_[a];
-    }
+  if (times.size() < 2) return;
+  // Until as many servers in a row stayed where they were as there are.
+  constexpr std::size_t most_rounds = 8;
+  std::size_t n_stayed = 1;  // The last one has met all others.
+  for (std::size_t i = 0; n_stayed < n_servers() && i < most_rounds * n_servers(); ++i) {
+    const auto a = by_arrivals[i % n_servers()];
+    auto& chain = layout.chain_of[a];
+    shares[chain] -= arrival_share_[a];
+    const auto best = best_for(a);
+    n_stayed = best == chain ? n_stayed + 1 : 1;
+    chain = best;
+    shares[chain] += arrival_share_[a];
   }
 }
 

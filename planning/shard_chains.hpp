@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -91,9 +93,26 @@ class shard_chain_planner {
     double between_ns = 0;
     double alone_ns() const;
   };
+  /// What a position costs in the mean over some shares of the arrivals.
+  struct mean_times {
+    explicit mean_times(std::size_t n_servers) : n(n_servers) {
+      std::fill_n(busy_ns.begin(), n, 0);
+    }
+    mean_times(const mean_times& other) : n(other.n), between_ns(other.between_ns) {
+      std::copy_n(other.busy_ns.begin(), n, busy_ns.begin());
+    }
+    void add(double share, const chain_times& chain);
+
+    std::size_t n;
+    std::array<double, max_servers> busy_ns;  ///< The first n.
+    double between_ns = 0;
+  };
   using all_times = std::vector<const chain_times*>;
   chain_times times_of(const shard_chain& chain) const;
-  double mean_ns(const all_times& chains, const std::vector<double>& shares) const;
+  double mean_ns(const mean_times& of_all) const { return means_ns<1>({&of_all})[0]; }
+  /// Of several at once, which takes hardly longer than of one.
+  template <std::size_t N>
+  std::array<double, N> means_ns(const std::array<const mean_times*, N>& of_all) const;
   double shared_out_ns(const all_times& chains) const;
   double entry_ns(std::size_t access, std::size_t first, std::size_t last) const;
   double layer_ns(std::size_t server) const {

@@ -14,6 +14,7 @@
 #include "planning/search/search.hpp"
 #include "planning/shard_chains.hpp"
 #include "planning/spread_copies.hpp"
+#include "planning/strategies/helpers.hpp"
 #include "planning/strategies/pruned_placement.hpp"
 
 namespace ordermoe::planning {
@@ -227,7 +228,7 @@ result<plan> place_searched(const planning_task& task) {
   search.n_steps = options.search_steps;
   search.concurrency = options.concurrency;
   search.should_stop = options.should_stop;
-  return place_by_search(task.profile, task.servers, task.costs, search);
+  return place_with_helpers(task.profile, task.servers, task.costs, search);
 }
 
 result<plan> place_random(const planning_task& task) {

@@ -289,6 +289,44 @@ BOOST_AUTO_TEST_CASE(every_change_of_a_layout_is_a_layout_that_fits) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(users_are_dealt_so_that_no_other_chain_is_better_for_one_server) {
+  std::size_t n_dealt = 0, n_spread = 0;
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      random_stream random(seed);
+      const std::size_t n_servers = 2 + seed % 7, n_layers = 4;
+      const auto experts = random_profile(n_layers, n_experts, 2, seed);
+      const auto servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 8, seed);
+      const shard_chain_planner chains(
+          experts, servers, costs,
+          {.units_per_layer = 1, .concurrency = 1 + random.uniform(0, 40)});
+      // One to nine chains, each over one or two servers.
+      chain_layout layout;
+      for (std::size_t c = 0; c < 1 + seed % 9; ++c) {
+        const auto first = random.below(n_servers),
+                   second = (first + 1 + random.below(n_servers - 1)) % n_servers;
+        const auto units = 1 + random.below(n_layers);
+        auto& chain = layout.chains.emplace_back();
+        chain.push_back({first, units});
+        if (units < n_layers) chain.push_back({second, n_layers - units});
+      }
+      chains.assign(layout);
+      BOOST_REQUIRE(layout.chain_of.size() == n_servers);
+      const double dealt = chains.cost_ns(layout);
+      for (std::size_t a = 0; a < n_servers; ++a)
+        for (std::size_t c = 0; c < layout.chains.size(); ++c) {
+          auto other = layout;
+          other.chain_of[a] = c;
+          BOOST_TEST(chains.cost_ns(other) >= dealt * (1 - 1e-9));
+          ++n_dealt;
+        }
+      n_spread += std::set<std::size_t>(layout.chain_of.begin(), layout.chain_of.end()).size() > 1;
+    }
+  }
+  BOOST_TEST(n_dealt > 500u);
+  BOOST_TEST(n_spread >= 10u);
+}
+
 BOOST_AUTO_TEST_CASE(on_many_servers_chains_are_found_among_neighbours) {
   const auto experts = random_profile(6, n_experts, 2, 1);
   const auto servers = instances::drawn_cluster(24, 6, n_experts, 3, 2);

@@ -155,7 +155,7 @@ points networks(scale how_much, std::uint64_t seed) {
   };
   if (how_much == scale::quick)
     return sweep<site_spread>({"exact", "layer-shards", "paper", "ordermoe"},
-                              {{1, 0}, {2, 10}, {2, 80}}, seed, set);
+                              {{1, 0}, {2, 40}}, seed, set);
   return sweep<site_spread>(
       {"exact", "layer-shards", "shard-chains", "static-pruning", "moe2", "local-tuned", "paper",
        "ordermoe"},

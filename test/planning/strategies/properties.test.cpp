@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +7,8 @@
 #include "config/random.hpp"
 #include "planning/search/search.hpp"
 #include "planning/strategies/adaptation.hpp"
+#include "planning/strategies/helpers.hpp"
+#include "planning/strategies/left_out.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "test/planning/instances.hpp"
 #include "test/support/random_profile.hpp"
@@ -205,18 +206,6 @@ std::optional<double> searched_cost(const drawn& at, const cluster& servers,
   return estimate_plan(at.experts, *made, servers, costs, options);
 }
 
-/// Without the last server, whose users go to the others.
-cluster without_last(const cluster& servers) {
-  const auto n = servers.size() - 1;
-  auto left = servers;
-  left.servers.pop_back();
-  left.links.clear();
-  for (std::size_t from = 0; from < n; ++from)
-    for (std::size_t to = 0; to < n; ++to)
-      left.links.push_back(servers.links[from * servers.size() + to]);
-  return left;
-}
-
 BOOST_AUTO_TEST_CASE(more_memory_makes_no_searched_plan_dearer) {
   const auto range = test::seeds(40);
   for (auto seed = range.first; seed <= range.last; ++seed) {
@@ -232,29 +221,73 @@ BOOST_AUTO_TEST_CASE(more_memory_makes_no_searched_plan_dearer) {
   }
 }
 
-/// What it finds hangs on where its random moves lead: with 10,000 steps the best of six seeds is 1.3 % cheaper than one of
-/// them in the mean of 40 such instances, and with one more server a fifth of 300 are dearer, by 22 % at most.
-BOOST_AUTO_TEST_CASE(one_more_server_seldom_makes_a_searched_plan_dearer) {
+/// A drawn cluster whose last `n_helpers` servers have no users.
+cluster with_helpers(const drawn& at, std::size_t n_helpers, std::uint64_t seed) {
+  auto made =
+      instances::drawn_cluster(at.n_servers + n_helpers, at.n_layers, at.n_experts, 3, seed);
+  double share = 0;
+  for (std::size_t m = 0; m < at.n_servers; ++m) share += made.servers[m].arrival_share;
+  for (std::size_t m = 0; m < made.size(); ++m)
+    made.servers[m].arrival_share = m < at.n_servers ? made.servers[m].arrival_share / share : 0;
+  return made;
+}
+
+/// By a search alone a fifth of 300 such plans are dearer, by 22 % at most, since what it finds hangs on where its random
+/// moves lead: with 10,000 steps the best of six seeds is 1.3 % cheaper than one of them in the mean of 40.
+BOOST_AUTO_TEST_CASE(a_helper_more_makes_no_searched_plan_dearer) {
   const auto range = test::seeds(40);
-  std::size_t n = 0, n_dearer = 0;
-  double logs = 0;
+  std::size_t n_cheaper = 0;
   for (auto seed = range.first; seed <= range.last; ++seed) {
     const drawn at(seed);
-    auto more = instances::drawn_cluster(at.n_servers + 1, at.n_layers, at.n_experts, 3, seed);
-    const auto least = more.servers.back().arrival_share;
-    for (auto& each : more.servers) each.arrival_share /= 1 - least;
-    more.servers.back().arrival_share = 0;
-    const auto options = searched(seed, seed % 3 == 0 ? 0 : 0.01);
-    const auto before = searched_cost(at, without_last(more), options);
-    const auto after = searched_cost(at, more, options);
-    if (!before) continue;
-    BOOST_REQUIRE(after.has_value());
-    ++n;
-    n_dearer += *after > *before * (1 + 1e-9);
-    logs += std::log(*after / *before);
+    const auto n_helpers = 1 + seed % 2;
+    const auto more = with_helpers(at, n_helpers, seed);
+    auto options = searched(seed, seed % 3 == 0 ? 0 : 0.01);
+    if (seed % 4 == 0) options.concurrency = 3;
+    std::optional<double> before;
+    for (std::size_t n = 0; n <= n_helpers; ++n) {
+      // The first `n` of them are there.
+      const auto left_out = all_servers(more.size()) & ~all_servers(at.n_servers + n);
+      const auto servers = without(more, left_out);
+      const auto made = place_with_helpers(at.experts, servers, costs, options);
+      if (!made) {
+        BOOST_REQUIRE(!before);
+        continue;
+      }
+      BOOST_TEST(validate(*made, servers, costs).has_value());
+      const auto cost = estimate_plan(at.experts, *made, servers, costs, options);
+      if (before)
+        BOOST_TEST(cost <= *before * (1 + 1e-9),
+                   "seed " << seed << ", helper " << n << ": " << *before << " " << cost);
+      n_cheaper += before && cost < *before * 0.99;
+      before = cost;
+    }
   }
-  BOOST_TEST(n_dearer <= n / 3, n_dearer << " of " << n);
-  BOOST_TEST(logs < 0);
+  BOOST_TEST(n_cheaper > 10u);
+}
+
+BOOST_AUTO_TEST_CASE(who_comes_to_a_helper_that_is_left_out_is_served_as_at_the_nearest_server) {
+  const auto range = test::seeds(40);
+  std::size_t n_left_out = 0;
+  for (auto seed = range.first; seed <= range.last; ++seed) {
+    const drawn at(seed);
+    auto more = with_helpers(at, 1, seed);
+    // Slow and far away: of no use to anybody.
+    auto& last = more.servers.back();
+    last.flops_per_s /= 1e4;
+    last.memory_bandwidth_bytes_per_s /= 1e4;
+    const auto n = more.size();
+    for (std::size_t m = 0; m + 1 < n; ++m)
+      for (const auto link : {m * n + n - 1, (n - 1) * n + m})
+        more.links[link].latency_ns += (m == 1 ? 1 : 2) * 1'000'000'000LL;
+    const auto made = place_with_helpers(at.experts, more, costs, searched(seed, 0.01));
+    if (!made || std::ranges::any_of(made->experts, [&](const placed_expert& each) {
+          return each.server.index() == n - 1;
+        }))
+      continue;
+    ++n_left_out;
+    BOOST_TEST((made->residence[n - 1].layers == made->residence[1].layers));
+  }
+  BOOST_TEST(n_left_out > 10u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,52 @@
+#include "planning/strategies/helpers.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "planning/strategies/left_out.hpp"
+
+namespace ordermoe::planning {
+
+namespace {
+
+std::optional<std::size_t> last_helper(const cluster& servers) {
+  for (std::size_t m = servers.size(); m-- > 0 && servers.size() > 1;)
+    if (servers.servers[m].arrival_share == 0) return m;
+  return std::nullopt;
+}
+
+/// The server that a hidden state reaches soonest from this one.
+std::size_t nearest(const cluster& servers, std::size_t from, const cost_profile& costs) {
+  std::optional<std::size_t> found;
+  std::int64_t least = 0;
+  for (std::size_t m = 0; m < servers.size(); ++m) {
+    if (m == from) continue;
+    const auto& link = servers.link(server_id(static_cast<std::uint32_t>(from)),
+                                    server_id(static_cast<std::uint32_t>(m)));
+    const auto ns = link.latency_ns + transfer_ns(link, costs.hidden_bytes);
+    if (!found || ns < least) found = m, least = ns;
+  }
+  return *found;
+}
+
+}  // namespace
+
+result<plan> place_with_helpers(const profile& profile, const cluster& servers,
+                                const cost_profile& costs, const search_options& options) {
+  auto placed = place_by_search(profile, servers, costs, options);
+  const auto helper = last_helper(servers);
+  if (!placed || !helper || (options.should_stop && options.should_stop())) return placed;
+  const auto others = without(servers, server_bit(*helper));
+  const auto by_others = place_with_helpers(profile, others, costs, options);
+  if (!by_others) return placed;
+  auto wide = widened(*by_others, servers, costs, server_bit(*helper));
+  wide.residence[*helper] = wide.residence[nearest(servers, *helper, costs)];
+  const auto token_ns = [&](const plan& content) {
+    return estimate_plan(profile, content, servers, costs, options);
+  };
+  if (token_ns(wide) < token_ns(*placed)) placed = std::move(wide);
+  return placed;
+}
+
+}  // namespace ordermoe::planning
