@@ -165,4 +165,22 @@ inline void check_refused(const std::string& complaint, const std::function<void
   BOOST_TEST(summary.error().message.find(".jsonl:") != std::string::npos);
 }
 
+inline void check_holds(const std::string& text, const world& world) {
+  const auto summary = verify_text(text);
+  BOOST_REQUIRE_MESSAGE(summary.has_value(), (summary ? "" : summary.error().message));
+  BOOST_TEST(summary->requests == world.setup.requests.size());
+  BOOST_TEST(summary->strategy == world.setup.chosen.name);
+  const auto& shape = world.setup.model->config();
+  std::int64_t slots = 0;
+  for (const auto n : summary->slots) slots += n;
+  BOOST_TEST(slots == summary->decisions * static_cast<std::int64_t>(shape.top_k));
+  BOOST_TEST(summary->decisions % static_cast<std::int64_t>(shape.n_layers) == 0);
+  if (world.setup.chosen.token_budget == 0) BOOST_TEST(summary->loss == 0);
+}
+
+inline std::size_t type_count(const lines& content, const std::string& type) {
+  return static_cast<std::size_t>(std::count_if(content.begin(), content.end(),
+                                                [&](const auto& line) { return is(line, type); }));
+}
+
 }  // namespace ordermoe::test
