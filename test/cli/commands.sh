@@ -113,9 +113,12 @@ expect "one server needs no profile" 0 'charged as measured' "$ordermoe" run --m
 [[ -s by-one.txt ]] && cmp by-one.txt by-reference.txt || fail "one server without a profile answers as the reference"
 expect "the reference computes with several threads" 0 '"token_ids"' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 3 --max-new-tokens 8 --json
 expect "a number of threads is checked" 2 'threads' "$ordermoe" run --model "$model" --prompts prompts.jsonl --mode reference --threads 5000
-# A budget is calibrated on the bundled text: on little of it here.
-cp -rs "$data" little && rm little/eval/calibration.txt && head -c 4000 "$data/eval/calibration.txt" >little/eval/calibration.txt
-export ORDERMOE_DATA=$work/little
+# A budget is tuned on the texts of the model's profile: on few of them here.
+cp -r "$model" lineage && python3 -c 'import json
+profile = json.load(open("lineage/profile.json"))
+profile["texts"] = profile["texts"][:4]
+json.dump(profile, open("lineage/profile.json", "w"))'
+model=$work/lineage
 # plan, run --save-plan and run --plan are one planner.
 quick=(--model "$model" --cluster "$cluster" --search-steps 50 --trial-requests 4)
 printf 'Q: 12 * 3\nIn early spring\nFedon is known\nQ: 5 + 7\n' >four.txt
