@@ -327,7 +327,10 @@ void peer_book::retry_later(peer& to, stream which) {
 void peer_book::tick() {
   if (ending_) return;
   const auto now = steady_ns();
-  const auto late_ns = tick_due_ns_ != 0 && now - tick_due_ns_ > tick_ns ? now - tick_due_ns_ : 0;
+  // Less is a machine that has much else to do, and would only have silence last longer.
+  const auto stood_still_ns = options_.limits.suspect_ns / 2;
+  const auto late_ns =
+      tick_due_ns_ != 0 && now - tick_due_ns_ > stood_still_ns ? now - tick_due_ns_ : 0;
   for (const auto& each : everybody()) {
     std::vector<connection_ptr> stuck;
     {

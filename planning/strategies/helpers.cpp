@@ -25,20 +25,25 @@ std::size_t nearest(const cluster& servers, std::size_t from, const cost_profile
     const auto& link = servers.link(server_id(static_cast<std::uint32_t>(from)),
                                     server_id(static_cast<std::uint32_t>(m)));
     const auto ns = link.latency_ns + transfer_ns(link, costs.hidden_bytes);
-    if (!found || ns < least) found = m, least = ns;
+    if (found && ns >= least) continue;
+    found = m;
+    least = ns;
   }
   return *found;
 }
 
-}  // namespace
+/// Each is a search of its own.
+constexpr std::size_t most_left_out = 3;
 
-result<plan> place_with_helpers(const profile& profile, const cluster& servers,
-                                const cost_profile& costs, const search_options& options) {
+result<plan> place(const profile& profile, const cluster& servers, const cost_profile& costs,
+                   const search_options& options, std::size_t n_left_out) {
   auto placed = place_by_search(profile, servers, costs, options);
   const auto helper = last_helper(servers);
-  if (!placed || !helper || (options.should_stop && options.should_stop())) return placed;
+  if (!placed || !helper || n_left_out == most_left_out ||
+      (options.should_stop && options.should_stop()))
+    return placed;
   const auto others = without(servers, server_bit(*helper));
-  const auto by_others = place_with_helpers(profile, others, costs, options);
+  const auto by_others = place(profile, others, costs, options, n_left_out + 1);
   if (!by_others) return placed;
   auto wide = widened(*by_others, servers, costs, server_bit(*helper));
   wide.residence[*helper] = wide.residence[nearest(servers, *helper, costs)];
@@ -47,6 +52,13 @@ result<plan> place_with_helpers(const profile& profile, const cluster& servers,
   };
   if (token_ns(wide) < token_ns(*placed)) placed = std::move(wide);
   return placed;
+}
+
+}  // namespace
+
+result<plan> place_with_helpers(const profile& profile, const cluster& servers,
+                                const cost_profile& costs, const search_options& options) {
+  return place(profile, servers, costs, options, 0);
 }
 
 }  // namespace ordermoe::planning
