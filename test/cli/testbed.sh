@@ -6,7 +6,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/expect.sh"
 begin "$1" "$2"
 
 small=(--model "$model" --quick --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1)
-thresholds() { "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 "$@"; }
+thresholds() { "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 "$@"; }
 
 expect "unknown experiments are refused" 2 'tresholds' "$ordermoe" testbed tresholds --out x
 expect "a folder is needed" 2 '--out is required' "$ordermoe" testbed thresholds --model "$model"
@@ -17,7 +17,7 @@ expect "a file is no folder" 1 'settings.json|folder' thresholds --out "$model/c
 
 # Killed at any time: here as soon as a row is there.
 expect "an experiment" 0 '^\| paper 7 % \| by layer \|' thresholds --out whole
-"$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --at-once 1 --out killed >/dev/null 2>&1 &
+"$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --at-once 1 --out killed >/dev/null 2>&1 &
 others+=($!)
 eventually test -s killed/thresholds.csv || fail "no row within a minute"
 expect "a folder is one process at a time" 2 'killed: found another process' thresholds --out killed
@@ -25,7 +25,7 @@ kill -9 "${others[-1]}" 2>/dev/null
 wait "${others[-1]}" 2>/dev/null
 # An interrupt is told, and is no loss either.
 n_rows=$(wc -l <killed/thresholds.csv)
-"$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --at-once 1 --out killed >told 2>&1 &
+"$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --at-once 1 --out killed >told 2>&1 &
 others+=($!)
 has_more() { [[ $(wc -l <killed/thresholds.csv) -gt $n_rows ]]; }
 eventually has_more || fail "no further row within a minute"
@@ -54,7 +54,7 @@ expect "a changed row is refused with its line" 2 'thresholds.csv:3: column stat
 expect "JSON has rows and claims" 0 '"claims"' thresholds --out killed --json
 
 # Points of one experiment that another one has are taken from there.
-expect "a page" 0 'report\.html' "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --out killed
+expect "a page" 0 'report\.html' "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --out killed
 python3 - killed/report.html <<'P' || fail "the page is no HTML that is closed"
 import html.parser, sys
 class page(html.parser.HTMLParser):
@@ -97,7 +97,7 @@ expect "models are compared by rows of overall" 2 'more: found no rows of overal
 
 mkdir empty
 expect "without gnuplot there are rows all the same" 0 'gnuplot is not there' \
-  env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 6 --out killed
+  env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --out killed
 
 ((failures == 0)) || exit 1
 echo "experiments go on"
