@@ -189,8 +189,7 @@ void add_numbers(CLI::App& command, experiment_options& options) {
       ->check(whole_from(16, 10'000'000))
       ->capture_default_str();
   command
-      .add_option("--problems", load.of.problems,
-                  "Arithmetic problems for exact match; --quick: 8")
+      .add_option("--problems", load.of.problems, "Arithmetic problems for exact match; --quick: 8")
       ->check(whole_from(1, 100'000))
       ->capture_default_str();
   add_search_steps(command, load.of.search_steps);

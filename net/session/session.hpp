@@ -29,12 +29,11 @@
 /// up, cut: frames that the peer has not confirmed are kept. A new connection says which frame of each lane its end
 /// takes next, and the other goes on there: each frame arrives once and in the order of its lane, however often
 /// connections break. What is said while cut waits.
-///
-/// Silence is counted while this end runs: what it slept through, because its host stood still, is nobody's.
-///
 /// away: nothing is kept. Whoever gives a session up changes its identity, so that the peer, which may not have
 /// noticed, gives it up at the next hello. A second process with the same name and boot is refused until the first was
 /// silent for dead_ns.
+///
+/// Silence is counted while this end runs: what it slept through, because its host stood still, is nobody's.
 ///
 /// A lane has a credit in bytes: what was written and not yet used up by the peer's user stays within it, but for a
 /// single frame. What is sent beyond it waits here; the user hears of it and stops what is new, never what is begun.

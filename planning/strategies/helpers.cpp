@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "planning/cost_model.hpp"
 #include "planning/strategies/left_out.hpp"
 
 namespace ordermoe::planning {
@@ -18,18 +19,10 @@ std::optional<std::size_t> last_helper(const cluster& servers) {
 
 /// The server that a hidden state reaches soonest from this one.
 std::size_t nearest(const cluster& servers, std::size_t from, const cost_profile& costs) {
-  std::optional<std::size_t> found;
-  std::int64_t least = 0;
-  for (std::size_t m = 0; m < servers.size(); ++m) {
-    if (m == from) continue;
-    const auto& link = servers.link(server_id(static_cast<std::uint32_t>(from)),
-                                    server_id(static_cast<std::uint32_t>(m)));
-    const auto ns = link.latency_ns + transfer_ns(link, costs.hidden_bytes);
-    if (found && ns >= least) continue;
-    found = m;
-    least = ns;
-  }
-  return *found;
+  const auto prices = make_cost_model(servers, costs);
+  const auto others = staying(servers.size(), server_bit(from));
+  return *std::ranges::min_element(others, {},
+                                   [&](std::size_t m) { return prices.hidden(from, m); });
 }
 
 /// Each is a search of its own.

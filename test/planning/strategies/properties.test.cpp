@@ -267,27 +267,36 @@ BOOST_AUTO_TEST_CASE(a_helper_more_makes_no_searched_plan_dearer) {
 
 BOOST_AUTO_TEST_CASE(who_comes_to_a_helper_that_is_left_out_is_served_as_at_the_nearest_server) {
   const auto range = test::seeds(40);
-  std::size_t n_left_out = 0;
+  std::size_t n_left_out = 0, n_otherwise = 0;
   for (auto seed = range.first; seed <= range.last; ++seed) {
     const drawn at(seed);
     auto more = with_helpers(at, 1, seed);
-    // Slow and far away: of no use to anybody.
-    auto& last = more.servers.back();
-    last.flops_per_s /= 1e4;
-    last.memory_bandwidth_bytes_per_s /= 1e4;
+    // Far from everybody, but least from the second.
     const auto n = more.size();
     for (std::size_t m = 0; m + 1 < n; ++m)
       for (const auto link : {m * n + n - 1, (n - 1) * n + m})
         more.links[link].latency_ns += (m == 1 ? 1 : 2) * 1'000'000'000LL;
-    const auto made = place_with_helpers(at.experts, more, costs, searched(seed, 0.01));
-    if (!made || std::ranges::any_of(made->experts, [&](const placed_expert& each) {
-          return each.server.index() == n - 1;
-        }))
-      continue;
+    // Under a load users of different servers go different ways.
+    auto options = searched(seed, 0.01);
+    options.concurrency = 6;
+    const auto helper = server_bit(n - 1);
+    const auto whole = place_by_search(at.experts, more, costs, options);
+    const auto fewer = place_by_search(at.experts, without(more, helper), costs, options);
+    if (!whole || !fewer) continue;
+    const auto wide = widened(*fewer, more, costs, helper);
+    const auto cost = [&](const plan& of) {
+      return estimate_plan(at.experts, of, more, costs, options);
+    };
+    if (cost(wide) >= cost(*whole)) continue;
+    const auto made = place_with_helpers(at.experts, more, costs, options);
+    BOOST_REQUIRE(made.has_value());
     ++n_left_out;
+    BOOST_TEST((made->residence[0].layers == fewer->residence[0].layers));
     BOOST_TEST((made->residence[n - 1].layers == made->residence[1].layers));
+    n_otherwise += made->residence[0].layers != made->residence[1].layers;
   }
-  BOOST_TEST(n_left_out > 10u);
+  BOOST_TEST(n_left_out > 0u);
+  BOOST_TEST(n_otherwise > 0u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
