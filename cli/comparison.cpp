@@ -77,6 +77,7 @@ result<bundled_load> make_load(const setup::world& loaded, const comparison_opti
   made.workloads.push_back(experiments::scoring(*documents));
   made.workloads.back().rate = scoring_rate(*documents, options);
   made.workloads.push_back(experiments::solving(std::move(*problems), *loaded.tokens));
+  made.workloads.back().rate = options.rate;
   return made;
 }
 

@@ -61,8 +61,9 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
                                   job& work) {
   constexpr tuning_limits roughly{4, 0.3};
   work.begin(fmt::format("calibrating the budget of {}", about.name));
-  auto texts = scored_texts::make(about.service,
-                                  affordable(about.texts, about.service.model->config()), work);
+  auto texts =
+      scored_texts::make(about.service, affordable(about.texts, about.service.model->config()),
+                         work, about.options.expected_rate);
   if (!texts) return texts.error();
   auto [sought, judged] = texts->sought_and_judged();
   // Half of those that are sought on, a few times, is what is left.
@@ -180,8 +181,9 @@ bool may_be_cut(const task& about) {
 
 result<prepared_cut> prepare_cut(const task& about, job& work) {
   work.begin(fmt::format("calibrating the budget of {}", about.name));
-  const auto texts = scored_texts::make(
-      about.service, affordable(about.texts, about.service.model->config()), work);
+  const auto texts =
+      scored_texts::make(about.service, affordable(about.texts, about.service.model->config()),
+                         work, about.options.expected_rate);
   if (!texts) return texts.error();
   const auto cut = cut_of_budget(about, *texts, work);
   if (!cut) return cut.error();

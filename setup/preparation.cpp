@@ -187,7 +187,8 @@ result<std::optional<prepared>> prepare_coarser(const task& about, precision kep
                                                 const scored_texts& texts, job& work) {
   auto coarse = about;
   coarse.service = with_whole_model(about.service, kept);
-  const auto of_coarse = scored_texts::make(coarse.service, read, work);
+  const auto of_coarse =
+      scored_texts::make(coarse.service, read, work, about.options.expected_rate);
   if (!of_coarse) return of_coarse.error();
   const double taken = std::max(0.0, texts.above(of_coarse->exact()).bound());
   if (taken >= planning::nats_of_percent(about.options.quality_percent))
@@ -205,7 +206,7 @@ result<std::optional<prepared>> prepare_coarser(const task& about, precision kep
 result<prepared> fastest_whole_model(const task& about, result<prepared> as_stored, job& work) {
   constexpr auto never = std::numeric_limits<double>::infinity();
   const auto read = affordable(about.texts, about.service.model->config());
-  const auto texts = scored_texts::make(about.service, read, work);
+  const auto texts = scored_texts::make(about.service, read, work, about.options.expected_rate);
   if (!texts) return texts.error();
   auto best = std::move(as_stored);
   double to_beat = best ? best->trial_ms.value_or(never) : never;

@@ -88,7 +88,8 @@ token_documents affordable(const token_documents& documents, const model::model_
 }
 
 result<scored_texts> scored_texts::make(const actors::service_options& service,
-                                        const token_documents& documents, const job& work) {
+                                        const token_documents& documents, const job& work,
+                                        double requests_per_s) {
   scored_texts made;
   made.requests_ = scoring_requests(documents);
   for (const auto& spec : made.requests_) {
@@ -97,8 +98,10 @@ result<scored_texts> scored_texts::make(const actors::service_options& service,
     if (!losses) return losses.error();
     made.exact_.push_back(std::move(*losses));
   }
-  // As many tokens in flight as the trial load has.
-  draw_arrivals(made.requests_, service.servers, 1,
+  // A text has as many tokens as four requests of 64.
+  constexpr double requests_of_text = 4;
+  const auto rate = requests_per_s > 0 ? requests_per_s : few_requests_per_s;
+  draw_arrivals(made.requests_, service.servers, rate / requests_of_text,
                 seed_of(service.seed, seed_stream::tuning_texts));
   return made;
 }
