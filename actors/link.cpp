@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -18,14 +19,60 @@ struct link_state {
   std::shared_ptr<frame_outlet> outlet;   ///< Where servers talk over sessions.
   link_ledger ledger;
   std::int64_t told_free_ns = 0;  ///< When the near end believes that it is free.
+  struct frame_in_parts {
+    frame content;
+    serving::traffic charged;
+    std::int64_t left = 0;  ///< Charged bytes that are still to be sent.
+  };
+  std::deque<frame_in_parts> in_parts;
+  std::int64_t next_part_ns = 0;  ///< When the first one's next part may be sent.
 
   std::int64_t time_ns() const { return now_ns(self) - context->start_ns; }
 
   void send(frame& content) {
-    auto charged = charged_traffic(content, context->costs);
+    const auto charged = charged_traffic(content, context->costs);
+    const auto bytes = charged.charged();
     const auto now = time_ns();
+    if (emulated && emulated->is_in_parts(content.kind, bytes)) {
+      in_parts.push_back({std::move(content), charged, bytes});
+      if (in_parts.size() == 1) send_when_due(now);
+      return;
+    }
     transmission sent{now, now, now, {}};
-    if (emulated) sent = emulated->send(content.kind, charged.charged(), now);
+    if (emulated) sent = emulated->send(content.kind, bytes, now);
+    pass_on(content, charged, sent, now);
+  }
+
+  void send_when_due(std::int64_t now) {
+    if (next_part_ns <= now) return send_part();
+    send_later(self, caf::actor_cast<link_actor>(self), next_part_ns - now, part_is_due{});
+  }
+
+  void send_part() {
+    const auto now = time_ns();
+    auto& first = in_parts.front();
+    const auto bytes = std::min<std::int64_t>(first.left, part_rule{}.part_bytes);
+    first.left -= bytes;
+    if (first.left > 0) {
+      const auto sent = emulated->send_part(bytes, now);
+      next_part_ns = emulated->next_part_ns(sent, bytes, now);
+      ledger.total.busy_ns += sent.end_ns - sent.start_ns;
+      if (context->trace)
+        context->trace->line(
+            trace::part_line(ledger.from, ledger.to, bytes, now, sent.start_ns, sent.end_ns));
+      tell_load(now);
+    } else {
+      auto whole = std::move(first);
+      in_parts.pop_front();
+      const auto sent = emulated->send(whole.content.kind, bytes, now);
+      next_part_ns = emulated->next_part_ns(sent, bytes, now);
+      pass_on(whole.content, whole.charged, sent, now);
+    }
+    if (!in_parts.empty()) send_when_due(now);
+  }
+
+  void pass_on(frame& content, serving::traffic charged, const transmission& sent,
+               std::int64_t now) {
     charged.busy_ns = sent.end_ns - sent.start_ns;
     ledger.total += charged;
     ledger.charged_by_kind[static_cast<std::size_t>(content.kind)] += charged.charged();
@@ -86,6 +133,7 @@ link_actor spawn_link(caf::actor_system& system, std::shared_ptr<const service_c
                                  context->bad_links, from, to, context->uplinks);
         return {
             [&state](frame& content) { state.send(content); },
+            [&state](part_is_due) { state.send_part(); },
             [&state, from](attach_view& message) {
               const auto& end = message.view;
               (end->id == from ? state.near_end : state.far_end) = end->server;

@@ -588,6 +588,8 @@ result<void> check_prompt(const request_spec& spec, const service_context& conte
         "{} prompt tokens and {} new ones are more than the {} positions that the service allows; "
         "ask for fewer",
         prompt_tokens(spec), max_new_tokens(spec), context.most_positions));
+  if (!spec.score && spec.max_new_tokens == 0)
+    return refuse("no new tokens are asked for, expected one at least");
   if (!(spec.temperature >= 0 && spec.temperature <= 1e6))
     return refuse(fmt::format("temperature {}, expected 0 to 1e6", spec.temperature));
   if (spec.quality_percent &&

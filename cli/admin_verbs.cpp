@@ -93,7 +93,7 @@ class verbs {
     add_certificates();
     add_events();
     simple(parent_, "audit", "Who ordered what, and what came of it, at this node", "audit",
-           table("orders", {"time_s", "operation", "who", "role", "what", "text"}));
+           table("orders", {"time_s", "operation", "who", "role", "what", "text", "token"}));
     add_log();
     add_tokens();
     add_examples(parent_, "");

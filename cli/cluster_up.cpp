@@ -67,7 +67,8 @@ struct up_command {
 
 /// The next port of loopback from here on that nobody listens at.
 std::optional<std::uint16_t> free_port(std::uint16_t& from) {
-  for (; from < 65'000; ++from) {
+  // Beyond the last one there is none: the next is 0.
+  for (; from != 0; ++from) {
     const int with = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int on = 1;
     ::setsockopt(with, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -191,7 +192,17 @@ result<std::vector<std::string>> given_addresses(const std::vector<std::string>&
     if (value != "-")
       if (const auto read = net::parse_address(value); !read)
         return at(fmt::format("--address '{}'", text), read.error());
-    by_name[name] = value == "-" ? "" : value;
+    if (!by_name.emplace(name, value == "-" ? "" : value).second)
+      return error{errc::usage, fmt::format("--address '{}': found another address of {}, expected "
+                                            "one",
+                                            text, name)};
+    const auto same = std::ranges::find_if(by_name, [&](const auto& each) {
+      return each.first != name && value != "-" && each.second == value;
+    });
+    if (same != by_name.end())
+      return error{errc::usage, fmt::format("--address '{}': found the address of {}, expected "
+                                            "another for each server",
+                                            text, same->first)};
   }
   std::vector<std::string> addresses;
   for (const auto& server : servers.servers) {
@@ -544,6 +555,7 @@ void add_up(CLI::App& parent) {
       ->check(whole_from(0, 1024))
       ->capture_default_str();
   command.add_option("--port", options->first_port, "Nodes listen at free ports from here on")
+      ->check(whole_from(1, 65'535))
       ->capture_default_str();
   command.add_flag("--netns", options->netns,
                    "Each node in a network namespace of its own, with the cluster file's rates and "

@@ -34,7 +34,9 @@ actors::remote_request request_of(const prompt& wanted) {
   spec.sampling_stream = wanted.stream;
   spec.stop_strings = wanted.stop;
   spec.quality_percent = wanted.quality_percent;
-  spec.deadline_ns = std::chrono::nanoseconds(wanted.deadline).count();
+  // No node takes a longer one.
+  constexpr std::chrono::milliseconds most = std::chrono::hours(24 * 365);
+  spec.deadline_ns = std::chrono::nanoseconds(std::min(wanted.deadline, most)).count();
   return made;
 }
 

@@ -56,6 +56,12 @@ class cluster_backend final : public backend {
 
   std::string order(const std::string& node, const actors::bearer_order& order,
                     actors::order_sink sink) override {
+    if (node.empty() && (order.verb == "drain" || order.verb == "resume")) {
+      sink(error{errc::usage,
+                 fmt::format("{}: found no node, expected the name of the one that it is of",
+                             order.verb)});
+      return node;
+    }
     std::vector<std::string> names;
     for (std::size_t i = 0; i < nodes_->size(); ++i) names.push_back(nodes_->name(i));
     for (std::size_t i = 0; i < names.size(); ++i)

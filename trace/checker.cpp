@@ -14,6 +14,7 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "slot") return on_slot(text);
   if (!slots_.empty()) return refuse("found a {} line, expected {}", type, next_slot());
   if (type == "transfer") return on_transfer(text);
+  if (type == "part") return on_part(text);
   if (type == "lost") return on_lost(text);
   if (type == "parted") return on_parted(text);
   if (type == "batch") return on_batch(text);
@@ -32,8 +33,9 @@ bool verifier::line(std::uint64_t number, std::string_view text) {
   if (type == "link_ledger") return on_link_ledger(text);
   if (type == "server_ledger") return on_server_ledger(text);
   return refuse(
-      "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, lost, "
-      "parted, kv, token, done, install, links, weights, policy, plan, answered, link_ledger or "
+      "found a line of type '{}', expected request, begin, snapshot, slot, batch, transfer, part, "
+      "lost, parted, kv, token, done, install, links, weights, policy, plan, answered, link_ledger "
+      "or "
       "server_ledger",
       type);
 }

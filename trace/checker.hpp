@@ -18,6 +18,7 @@
 #include "config/json.hpp"
 #include "net/wire/codec.hpp"
 #include "planning/serving/decide.hpp"
+#include "planning/serving/emulated_link.hpp"
 #include "planning/serving/ledgers.hpp"
 #include "planning/serving/load_board.hpp"
 #include "planning/serving/plan_in_force.hpp"
@@ -146,6 +147,8 @@ struct open_batch {
 struct link_state {
   link_ledger ledger;
   std::int64_t sent_ns = 0, free_ns = 0;
+  std::int64_t part_bytes = 0;    ///< That have come of a frame in parts.
+  std::int64_t next_part_ns = 0;  ///< When the next part may be sent.
   std::array<frame_totals, n_frame_kinds> found, expected;
   std::int64_t kv_blocks = 0;
   // Between processes, of load reports:
@@ -368,7 +371,10 @@ class verifier {
   /// A load report between processes.
   static void note_late(link_state& path, std::int64_t sent_ns);
   bool on_transfer(std::string_view text);
-  bool check_times(const transfer_record& t, const link_state& path);
+  bool on_part(std::string_view text);
+  bool has_reason(const transfer_record& t, const link_state& path);
+  bool is_in_parts(const transfer_record& t) const;
+  bool check_times(const transfer_record& t, link_state& path);
   bool check_sizes(const transfer_record& t);
 
   // --------------------------------------------------------------------------------------- ledgers

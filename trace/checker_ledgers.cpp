@@ -124,11 +124,16 @@ bool verifier::change_memory(std::uint64_t number, std::uint32_t id, std::int64_
     held_.erase(held);
     return true;
   }
-  const auto* request = find_request(number);
-  if (request == nullptr) return false;
   if (held != held_.end())
     return refuse("found memory for request {} a second time, expected it given back first",
                   number);
+  // Its last messages may still be on their way.
+  if (given_up_.contains(number)) {
+    held_[{number, id}] = change;
+    return true;
+  }
+  const auto* request = find_request(number);
+  if (request == nullptr) return false;
   if (!same("change_bytes", change, request->kv_need[id])) return false;
   held_[{number, id}] = change;
   if (request->terms.access != id) ++grants_[request->terms.access * n() + id];
@@ -165,13 +170,60 @@ bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   return read_kind(name, t.kind);
 }
 
+/// Nothing that is written causes a server to measure its links. A part is sent with what caused its frame, or when it is due.
+bool verifier::has_reason(const transfer_record& t, const link_state& path) {
+  if (t.kind == frame_kind::links) return true;
+  const bool is_part = is_in_parts(t);
+  if (is_part && t.sent_ns < path.next_part_ns)
+    return refuse("sent_ns: found {} of a part, expected at least {}, when it was due", t.sent_ns,
+                  path.next_part_ns);
+  return (is_part && t.sent_ns == path.next_part_ns) || has_cause(t.from, t.sent_ns);
+}
+
+bool verifier::is_in_parts(const transfer_record& t) const {
+  return emulated() && goes_in_parts(header_.servers.link(server_id{t.from}, server_id{t.to}),
+                                     t.kind, t.hidden + t.kv + t.other);
+}
+
+/// Of a frame whose own line comes with its last part.
+bool verifier::on_part(std::string_view text) {
+  line_fields fields(text);
+  transfer_record t;
+  t.from = fields.integer<std::uint32_t>("from", 0, n() - 1);
+  t.to = fields.integer<std::uint32_t>("to", 0, n() - 1);
+  const auto bytes = fields.amount("bytes");
+  t.sent_ns = fields.amount("sent_ns");
+  t.start_ns = fields.amount("start_ns");
+  t.end_ns = fields.amount("end_ns");
+  if (!fields.end()) return malformed(fields);
+  if (!emulated() || t.from == t.to)
+    return refuse("found a part of a frame from server {} to {}, expected none", t.from, t.to);
+  auto& path = link(t.from, t.to);
+  const server_id from{t.from}, to{t.to};
+  const auto& spec = header_.servers.link(from, to);
+  if (t.sent_ns < path.next_part_ns)
+    return refuse("sent_ns: found {} of a part, expected at least {}, when it was due", t.sent_ns,
+                  path.next_part_ns);
+  if (t.sent_ns != path.next_part_ns && !has_cause(t.from, t.sent_ns)) return false;
+  auto start = std::max(t.sent_ns, path.free_ns);
+  if (uplinks_) start = uplinks_->take(from, to, bytes, start, t.sent_ns);
+  if (!same("bytes", bytes, part_rule{}.part_bytes) || !in_order(t.sent_ns, path.sent_ns) ||
+      !same("start_ns", t.start_ns, start) ||
+      !same("end_ns", t.end_ns, start + part_ns(spec, bytes)))
+    return false;
+  path.free_ns = t.end_ns;
+  path.part_bytes += bytes;
+  path.next_part_ns = next_part_ns(spec, bytes, t.sent_ns, t.end_ns);
+  path.ledger.total.busy_ns += t.end_ns - t.start_ns;
+  return true;
+}
+
 bool verifier::on_transfer(std::string_view text) {
   transfer_record t;
   if (!read_transfer(text, t)) return false;
   auto& path = link(t.from, t.to);
-  // Nothing that is written causes a server to measure its links.
-  const bool has_reason = t.kind == frame_kind::links || has_cause(t.from, t.sent_ns);
-  if (!has_reason || !in_order(t.sent_ns, path.sent_ns) || !check_times(t, path) || !check_sizes(t))
+  if (!has_reason(t, path) || !in_order(t.sent_ns, path.sent_ns) || !check_times(t, path) ||
+      !check_sizes(t))
     return false;
   path.free_ns = t.end_ns;
   auto& found = path.found[index_of(t.kind)];
@@ -238,13 +290,21 @@ bool verifier::on_parted(std::string_view text) {
   return true;
 }
 
-bool verifier::check_times(const transfer_record& t, const link_state& path) {
+bool verifier::check_times(const transfer_record& t, link_state& path) {
   if (!emulated())
     return same("start_ns", t.start_ns, t.sent_ns) && same("end_ns", t.end_ns, t.sent_ns) &&
            same("arrival_ns", t.arrival_ns, t.sent_ns);
   const server_id from{t.from}, to{t.to};
   const auto& spec = header_.servers.link(from, to);
-  const auto bytes = t.hidden + t.kv + t.other;
+  auto bytes = t.hidden + t.kv + t.other;
+  if (is_in_parts(t)) {
+    const auto whole = bytes, most = std::int64_t{part_rule{}.part_bytes};
+    bytes -= std::exchange(path.part_bytes, 0);
+    if (bytes <= 0 || bytes > most)
+      return refuse("found {} bytes of a frame of {} in parts before, expected {}", whole - bytes,
+                    whole, (whole - 1) / most * most);
+    path.next_part_ns = next_part_ns(spec, bytes, t.sent_ns, t.end_ns);
+  }
   auto start = std::max(t.sent_ns, path.free_ns);
   if (uplinks_) start = uplinks_->take(from, to, bytes, start, t.sent_ns);
   return same("start_ns", t.start_ns, start) &&

@@ -35,7 +35,7 @@ struct trace_header {
   planning::plan plan;  ///< That the run begins with.
 };
 
-inline constexpr int trace_version = 2;
+inline constexpr int trace_version = 3;
 
 std::string header_line(const trace_header& header);
 /// Error: malformed or mismatch, naming the field.

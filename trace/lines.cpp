@@ -151,6 +151,13 @@ std::string transfer_line(const sent_frame& frame) {
       frame.serialised_bytes, frame.sent_ns, frame.start_ns, frame.end_ns, frame.arrival_ns);
 }
 
+std::string part_line(std::uint32_t from, std::uint32_t to, std::int64_t bytes,
+                      std::int64_t sent_ns, std::int64_t start_ns, std::int64_t end_ns) {
+  return fmt::format(
+      R"({{"type":"part","from":{},"to":{},"bytes":{},"sent_ns":{},"start_ns":{},"end_ns":{}}})",
+      from, to, bytes, sent_ns, start_ns, end_ns);
+}
+
 std::string lost_line(std::uint32_t from, std::uint32_t to, wire::frame_kind kind,
                       std::int64_t time_ns) {
   return fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"{}","time_ns":{}}})", from, to,

@@ -95,7 +95,7 @@ struct ended_batch {
   std::int64_t start_ns = 0, end_ns = 0;
 };
 std::string batch_line(const ended_batch& batch);
-/// A frame enters a link.
+/// A frame enters a link, or the last part of one.
 struct sent_frame {
   std::uint32_t from = 0, to = 0;
   wire::frame_kind kind = wire::frame_kind::token;
@@ -105,6 +105,9 @@ struct sent_frame {
   std::int64_t sent_ns = 0, start_ns = 0, end_ns = 0, arrival_ns = 0;
 };
 std::string transfer_line(const sent_frame& frame);
+/// A part of a frame enters a link that is not its last: the frame's own line comes with that one.
+std::string part_line(std::uint32_t from, std::uint32_t to, std::int64_t bytes,
+                      std::int64_t sent_ns, std::int64_t start_ns, std::int64_t end_ns);
 /// Behind the line of a frame that did not leave, since the server at the link's other end is not connected.
 std::string lost_line(std::uint32_t from, std::uint32_t to, wire::frame_kind kind,
                       std::int64_t time_ns);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "net/session/session.hpp"
 #include "planning/serving/two_plans.hpp"
 #include "planning/strategies/left_out.hpp"
 
@@ -176,10 +177,20 @@ result<void> admin_state::lead_next(led_change next, bool holds) {
   const auto plan = std::move(next.plans.front());
   next.plans.pop_front();
   next.epoch = plan.epoch;
-  ordered_json text{{"plan", planning::plan_json(plan)},
+  ordered_json text{{"plan", ordered_json::parse(planning::plan_json(plan)).dump()},
                     {"drain_ns", next.drain_s * 1'000'000'000},
                     {"holds", holds}};
   if (next.measured) text["activation"] = planning::activation_json(*next.measured);
+  // As it is told, within a message of the admins'.
+  constexpr std::size_t rest_bytes = 4096;
+  static const std::size_t most =
+      net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)] -
+      rest_bytes;
+  if (const auto bytes = ordered_json(text.dump()).dump().size(); bytes > most)
+    return error{errc::infeasible, fmt::format("the plan takes {} bytes where it is told to the "
+                                               "others, expected at most {}; one with fewer "
+                                               "copies of experts takes less",
+                                               bytes, most)};
   auto todo = rules->begin(change, text.dump(), holds);
   if (!todo) return todo.error();
   led[change] = std::move(next);

@@ -39,12 +39,28 @@ expert_answer not_run(std::uint64_t ref, std::string why) {
   return answer;
 }
 
-/// A request that the node would take for a message that makes no sense, and the whole connection with it.
-std::optional<error> senseless(const request_spec& spec) {
+/// What the node would take for a message that makes no sense, and end the whole connection for.
+std::optional<error> senseless(const request_spec& spec, const std::string& as_sent) {
   const auto& stated = spec.quality_percent;
-  if (!stated || (*stated >= 0 && *stated <= planning::most_stated_percent)) return std::nullopt;
-  return error{errc::out_of_range, fmt::format("a quality budget of {} %, expected 0 to {:g}",
-                                               *stated, planning::most_stated_percent)};
+  if (stated && !(*stated >= 0 && *stated <= planning::most_stated_percent))
+    return error{errc::out_of_range, fmt::format("a quality budget of {} %, expected 0 to {:g}",
+                                                 *stated, planning::most_stated_percent)};
+  static const auto most =
+      net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)];
+  if (as_sent.size() > most)
+    return error{errc::out_of_range,
+                 fmt::format("the request takes {} bytes, expected at most {}; shorten its text",
+                             as_sent.size(), most)};
+  if (const auto read = parse_submit(as_sent); !read) return read.error();
+  return std::nullopt;
+}
+
+/// Whether a node only said that it does not take the request now: no part of an answer is lost.
+bool is_refusal(const request_outcome& outcome) {
+  constexpr std::int64_t at_once_ns = 50'000'000;
+  return outcome.problem &&
+         (outcome.problem->code == errc::failed || outcome.problem->code == errc::io) &&
+         outcome.token_ids.empty() && outcome.done_ns - outcome.arrival_ns <= at_once_ns;
 }
 
 /// Of a reply, without its ref. Error: what it tells as its problem.
@@ -150,13 +166,8 @@ class cluster_clients::content final : public net::transport_user {
 
   std::uint64_t submit_to_any(remote_request wanted, answer_sink sink) {
     std::unique_lock lock(mutex_);
-    auto best = nodes_.end();
-    for (auto each = nodes_.begin(); each != nodes_.end(); ++each)
-      if (each->up && (best == nodes_.end() || each->n_outstanding < best->n_outstanding))
-        best = each;
-    if (best != nodes_.end())
-      return submit(std::move(lock), static_cast<std::size_t>(best - nodes_.begin()),
-                    std::move(wanted), std::move(sink));
+    if (const auto best = least_busy({}))
+      return submit(std::move(lock), *best, std::move(wanted), std::move(sink), true);
     const auto ref = next_++;
     lock.unlock();
     if (sink.on_end) sink.on_end(failed(ref, {errc::io, "no node of the cluster is connected"}));
@@ -321,11 +332,15 @@ class cluster_clients::content final : public net::transport_user {
     std::string problem;
     std::uint64_t n_lost = 0;  ///< How often: whoever waits for it sees that it changed.
     std::size_t n_outstanding = 0;
+    clock::time_point passed_over_until;  ///< It does not take requests, as far as is known.
     std::optional<std::string> status;
   };
   struct waiting_answer {
     std::size_t node = 0;
     std::shared_ptr<const answer_sink> sink;  ///< Null once it is told its end.
+    /// As it was sent, where another node may be asked that is not among those that were; none once a token came.
+    std::optional<std::string> again = {};
+    std::vector<std::size_t> asked = {};
   };
   template <class Sink>
   struct waiting {
@@ -368,18 +383,60 @@ class cluster_clients::content final : public net::transport_user {
   }
 
   std::uint64_t submit(std::unique_lock<std::mutex> lock, std::size_t node, remote_request wanted,
-                       answer_sink sink) {
+                       answer_sink sink, bool to_any = false) {
     const auto ref = wanted.ref = next_++;
     wanted.tells_tokens = static_cast<bool>(sink.on_token);
-    sinks_[ref] = {node, std::make_shared<const answer_sink>(std::move(sink))};
+    lock.unlock();
+    auto text = submit_text(wanted);
+    const auto why = senseless(wanted.spec, text);
+    waiting_answer waits{node, std::make_shared<const answer_sink>(std::move(sink))};
+    if (to_any && !why) {
+      waits.again = text;
+      waits.asked = {node};
+    }
+    lock.lock();
+    sinks_[ref] = std::move(waits);
     ++nodes_[node].n_outstanding;
     const bool up = nodes_[node].up;
     lock.unlock();
-    if (const auto why = senseless(wanted.spec))
+    if (why)
       end(node, failed(ref, *why));
-    else if (!up || !say(node, control_kind::submit, submit_text(wanted)))
+    else if (!up || !say(node, control_kind::submit, std::move(text)))
       end(node, failed(ref, not_connected(node)));
     return ref;
+  }
+
+  /// Of the nodes that are connected and were not asked, one with the fewest requests of this client; those that refused one lately
+  /// only where there is no other.
+  std::optional<std::size_t> least_busy(const std::vector<std::size_t>& asked) const {
+    const auto now = clock::now();
+    const auto worth = [&](const node_seen& each) {
+      return std::pair(each.passed_over_until > now, each.n_outstanding);
+    };
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!nodes_[i].up || std::ranges::find(asked, i) != asked.end()) continue;
+      if (!best || worth(nodes_[i]) < worth(nodes_[*best])) best = i;
+    }
+    return best;
+  }
+
+  /// Whether another node is asked in the place of one that refuses. The lock is given up then.
+  bool goes_elsewhere(std::unique_lock<std::mutex>& lock, std::uint64_t ref,
+                      waiting_answer& waits) {
+    constexpr std::chrono::seconds passed_over(1);
+    nodes_[waits.node].passed_over_until = clock::now() + passed_over;
+    const auto next = least_busy(waits.asked);
+    if (!next) return false;
+    --nodes_[waits.node].n_outstanding;
+    ++nodes_[*next].n_outstanding;
+    waits.node = *next;
+    waits.asked.push_back(*next);
+    auto text = *waits.again;
+    lock.unlock();
+    if (!say(*next, control_kind::submit, std::move(text)))
+      end(*next, failed(ref, not_connected(*next)));
+    return true;
   }
 
   void came(peer_id from) {
@@ -414,6 +471,8 @@ class cluster_clients::content final : public net::transport_user {
     collect(sinks_, requests);
     collect(experts_, experts);
     collect(given_, orders);
+    // What it may have begun is not asked of another.
+    for (const auto ref : requests) sinks_[ref].again.reset();
     const auto told = gone(node);
     changed_.notify_all();
     lock.unlock();
@@ -474,6 +533,7 @@ class cluster_clients::content final : public net::transport_user {
     const auto found = sinks_.find(token.request);
     if (found == sinks_.end() || found->second.node != from) return;
     const auto sink = found->second.sink;
+    found->second.again.reset();
     lock.unlock();
     if (sink && sink->on_token) sink->on_token(token);
   }
@@ -484,10 +544,14 @@ class cluster_clients::content final : public net::transport_user {
   }
 
   /// Once, whoever is the first to say so.
-  void end(std::size_t from, const request_outcome& outcome) {
+  void end(std::size_t from, request_outcome outcome) {
     std::unique_lock lock(mutex_);
     const auto found = sinks_.find(outcome.request);
     if (found == sinks_.end() || found->second.node != from) return;
+    if (found->second.again && is_refusal(outcome)) {
+      if (goes_elsewhere(lock, outcome.request, found->second)) return;
+      outcome.problem->code = errc::io;  // Later one may take it.
+    }
     const auto sink = std::exchange(found->second.sink, nullptr);
     lock.unlock();
     if (!sink) return;

@@ -63,6 +63,8 @@ class node::content final : public net::transport_user {
     service_ = std::move(*service);
     clients_.use(*service_);
     experts_.open();
+    if (const auto& how = options_.service.rehearsed)
+      options_.transport.limits.parts = rehearsed(options_.transport.limits.parts, *how);
     auto transport = net::transport::start(options_.transport, *this);
     if (!transport) return transport.error();
     transport_ = std::move(*transport);
@@ -111,7 +113,7 @@ class node::content final : public net::transport_user {
   result<void> close_trace() { return service_->close_trace(); }
 
   result<std::string> status_json() {
-    const auto status = service_->status();
+    const auto status = service_->status_of_servers();
     if (!status) return status.error();
     const auto& server = status->servers.front();
     auto j = server_json(server);
@@ -310,7 +312,7 @@ class node::content final : public net::transport_user {
         continue;
       }
       if (event.kind == session_event::what::frame && event.header.of == lane::bulk &&
-          experts_.take_bulk(from, event))
+          !net::is_in_parts(event.header.word) && experts_.take_bulk(from, event))
         continue;
       if (event.kind == session_event::what::frame && options_.service.sink)
         options_.service.sink->observe(event.header.stamp);

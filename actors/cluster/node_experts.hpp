@@ -44,7 +44,7 @@ class node_experts {
   void take(net::peer_id from, const net::session_event& event);
   /// From anybody. Error: what makes no sense, whoever asks.
   result<void> take_ask(net::peer_id from, const std::string& bytes);
-  /// A frame of lane bulk; false: nothing comes or goes here.
+  /// A frame that is bulk; false: nothing comes or goes here.
   bool take_bulk(net::peer_id from, net::session_event& event);
   void lose(net::peer_id node);
   void forget(net::peer_id client) { relay_.forget(client); }

@@ -130,6 +130,8 @@ void device::run(batch& content) {
     compute(content);
   } catch (const std::exception& problem) {
     fail(content, {errc::failed, problem.what()});
+    // Their rows count as present, and are not.
+    for (const auto& work : content.attends) incomplete_.insert(work.terms.request);
   }
   content.tensor_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin)

@@ -416,9 +416,13 @@ using selector_actor = caf::typed_actor<caf::reacts_to<decide_by>, caf::reacts_t
 
 // --------------------------------------------------------------------------------------- to a link
 
-/// Frames in FIFO order, delivered to the edge server at the other end.
-using link_actor = caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
-                                    caf::replies_to<status_query>::with<link_status>>;
+/// From itself: the next part of a frame may be sent. Virtual time.
+struct part_is_due {};
+
+/// Frames in FIFO order, but for those that go in parts, delivered to the edge server at the other end.
+using link_actor =
+    caf::typed_actor<caf::reacts_to<attach_view>, caf::reacts_to<frame>,
+                     caf::reacts_to<part_is_due>, caf::replies_to<status_query>::with<link_status>>;
 
 // --------------------------------------------------------------------------------------- to a wire
 
@@ -701,6 +705,7 @@ ORDERMOE_LOCAL_MESSAGE(actors::token_departed)
 ORDERMOE_LOCAL_MESSAGE(actors::token_succeeded)
 ORDERMOE_LOCAL_MESSAGE(actors::weights_moved)
 ORDERMOE_LOCAL_MESSAGE(actors::undeliverable)
+ORDERMOE_LOCAL_MESSAGE(actors::part_is_due)
 ORDERMOE_LOCAL_MESSAGE(actors::wire_tick)
 ORDERMOE_LOCAL_MESSAGE(actors::work_failed)
 ORDERMOE_LOCAL_MESSAGE(serving::arrived_output)

@@ -68,12 +68,13 @@ void ask_status(const pending_status& pending,
   service_status empty;
   empty.servers.resize(n);
   empty.links.resize(n_links);
-  pending->begin(std::move(empty), 3 * n + n_links + 1 + (monitor ? 1 : 0));
+  pending->begin(std::move(empty), 3 * n + n_links + (planner ? 1 : 0) + (monitor ? 1 : 0));
   caf::anon_send(
       console, console_job{[=](console_self* self) {
-        ask<planner_status>(self, pending, planner, [](service_status& status, const auto& answer) {
-          status.planner = answer;
-        });
+        if (planner)
+          ask<planner_status>(
+              self, pending, planner,
+              [](service_status& status, const auto& answer) { status.planner = answer; });
         if (monitor)
           ask<observations>(self, pending, monitor, [](service_status& status, const auto& answer) {
             status.observed = answer;

@@ -162,9 +162,13 @@ class service::actors {
                console_job{[what = std::move(what)](console_self*) { what(); }}, later::timer);
   }
 
-  result<service_status> status() {
+  /// Without the planner, who may be planning or loading experts for minutes.
+  result<service_status> status_of_servers() { return status(planner_actor()); }
+  result<service_status> status() { return status(planner_); }
+
+  result<service_status> status(const planner_actor& planner) {
     auto pending = std::make_shared<pending_answer<service_status>>();
-    ask_status(pending, views_, planner_, monitor_, console_);
+    ask_status(pending, views_, planner, monitor_, console_);
     auto answer = await(*pending);
     if (answer) answer->time_ns = now_ns();
     return answer;
@@ -503,6 +507,9 @@ void service::change_plan(replan_order order) {
 }
 void service::change_policy(policy_order order) {
   content_->order<struct change_policy>(std::move(order));
+}
+result<service_status> service::status_of_servers() {
+  return content_->status_of_servers();
 }
 result<service_status> service::status() {
   return content_->status();

@@ -109,6 +109,8 @@ class service {
 
   /// Asks every actor. Error: timed_out.
   result<service_status> status();
+  /// The same, but for the planner's, which does not answer while it plans or loads experts.
+  result<service_status> status_of_servers();
   /// Of the server that is here, or of all; nothing where nothing is rehearsed.
   std::optional<rehearsal_figures> rehearsed() const;
   struct told {

@@ -15,12 +15,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
-#include <stdexcept>
 #include <tuple>
 
 #include "config/files.hpp"
 #include "model/checkpoint/part.hpp"
+#include "model/checkpoint/strict_json.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors are little-endian");
 
@@ -32,38 +31,8 @@ using nlohmann::json;
 namespace {
 
 constexpr std::uint64_t most_header_bytes = 100'000'000;
-constexpr int most_header_depth = 16;
 constexpr std::size_t length_bytes = 8;
 constexpr const char* redo = "fetch or write the file again";
-
-/// Parses JSON whose objects may not name a key twice (the second would silently win otherwise).
-result<json> parse_strict(std::string_view text, const std::string& place) {
-  std::vector<std::set<std::string>> keys;
-  std::string repeated;
-  const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > most_header_depth) throw std::length_error("too many levels of nesting");
-    if (event == json::parse_event_t::object_start) keys.emplace_back();
-    if (event == json::parse_event_t::object_end) keys.pop_back();
-    if (event == json::parse_event_t::key && repeated.empty() && !keys.empty() &&
-        !keys.back().insert(parsed.get<std::string>()).second)
-      repeated = parsed.get<std::string>();
-    return true;
-  };
-  json parsed;
-  try {
-    parsed = json::parse(text.begin(), text.end(), watch, true);
-  } catch (const std::exception& problem) {
-    return error{errc::malformed,
-                 fmt::format("{}: not valid JSON ({}); {}", place, problem.what(), redo)};
-  }
-  if (!repeated.empty())
-    return error{errc::malformed, fmt::format("{}: '{}' comes twice, expected each name once; {}",
-                                              place, repeated, redo)};
-  if (!parsed.is_object())
-    return error{errc::malformed, fmt::format("{}: found {}, expected a JSON object; {}", place,
-                                              parsed.type_name(), redo)};
-  return parsed;
-}
 
 std::optional<tensor_type> type_of(std::string_view name) {
   if (name == "F32") return tensor_type::f32;
@@ -389,7 +358,7 @@ result<void> checkpoint::add_file(const fs::path& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + length_bytes,
                               static_cast<std::size_t>(header_bytes));
   if (text.empty() || text.front() != '{') return bad("its header does not begin with '{'");
-  auto header = parse_strict(text, place + ": header");
+  auto header = parse_strict(text, place + ": header", redo);
   if (!header) return header.error();
   const auto data = bytes.subspan(length_bytes + static_cast<std::size_t>(header_bytes));
 
@@ -554,7 +523,7 @@ result<shard_index> read_shard_index(const fs::path& folder) {
   const auto path = folder / shard_index_name;
   auto text = read_file(path, most_header_bytes);
   if (!text) return text.error();
-  auto parsed = parse_strict(*text, path.string());
+  auto parsed = parse_strict(*text, path.string(), redo);
   if (!parsed) return parsed.error();
   const auto bad = [&](const std::string& what) {
     return error{errc::malformed, fmt::format("{}: {}; {}", path.string(), what, redo)};

@@ -24,7 +24,7 @@ namespace ordermoe::model {
 
 namespace {
 
-constexpr std::size_t most_file_bytes = std::size_t{128} << 20;
+constexpr std::size_t most_json_bytes = std::size_t{128} << 20;
 constexpr std::size_t most_tokens = std::size_t{1} << 22;
 constexpr std::size_t most_merges = std::size_t{1} << 22;
 constexpr std::size_t most_added_tokens = std::size_t{1} << 16;
@@ -551,7 +551,7 @@ result<std::shared_ptr<const tokenizer>> parse_tokenizer_json(std::string_view t
 }
 
 result<std::shared_ptr<const tokenizer>> read_tokenizer_json(const std::filesystem::path& path) {
-  const auto text = read_file(path, most_file_bytes);
+  const auto text = read_file(path, most_json_bytes);
   if (!text) return text.error();
   return parse_tokenizer_json(*text, path.string());
 }

@@ -62,6 +62,17 @@ result<void> write_new(const fs::path& path, const std::string& bytes, mode_t mo
                fmt::format("{}: cannot be written: {}", path.string(), std::strerror(problem))};
 }
 
+/// Whether write_pair would find files of that name.
+result<void> check_new(const fs::path& folder, const std::string& name) {
+  for (const auto* suffix : {".key", ".crt"}) {
+    const auto path = folder / (name + suffix);
+    std::error_code failed;
+    if (fs::exists(path, failed))
+      return error{errc::usage, fmt::format("{}: is there already", path.string())};
+  }
+  return {};
+}
+
 /// The key and then the certificate, or neither.
 result<void> write_pair(const fs::path& folder, const std::string& name, const std::string& key,
                         const std::string& certificate) {
@@ -353,6 +364,7 @@ result<void> issue(const fs::path& folder, const certificate_request& wanted) {
   if (auto good = check_request(wanted); !good) return good;
   const auto by = load_authority(folder);
   if (!by) return by.error();
+  if (auto is_new = check_new(folder, wanted.name); !is_new) return is_new;
   const auto made = signed_by(*by, new_key(), wanted);
   if (!made) return made.error();
   const auto key_text = pem_of(made->key.get());

@@ -39,10 +39,21 @@ enum class session_word : std::uint8_t {
   /// added, themselves included.
   padded,
   /// Nothing: a part of a burst that is timed. `sequence`: how many follow.
-  filler
+  filler,
+  /// Of lane bulk: the beginning of a user's frame of another lane, which the next frames of bulk go on with up to the last.
+  part,
+  last_part,
+  last_padded_part  ///< Likewise, and the whole frame has zeros and their mark behind it.
 };
+constexpr bool is_padded(session_word word) {
+  return word == session_word::padded || word == session_word::last_padded_part;
+}
+/// Whether a frame goes, or came, in parts: of another lane, over lane bulk.
+constexpr bool is_in_parts(session_word word) {
+  return word >= session_word::part;
+}
 constexpr bool is_of_user(session_word word) {
-  return word == session_word::none || word == session_word::padded;
+  return word == session_word::none || word == session_word::padded || is_in_parts(word);
 }
 inline constexpr std::size_t padding_mark_bytes = 4;
 

@@ -30,7 +30,8 @@ using agreement = std::pair<std::string, std::string>;
 bool is_of_some(std::string_view agreement_name);
 
 struct hello {
-  std::uint32_t protocol_min = 1, protocol_max = 1;
+  /// What both speak most recent is spoken. 2: frames may come in parts (session_word::part).
+  std::uint32_t protocol_min = 1, protocol_max = 2;
   std::string cluster, node;
   end_identity self;
   std::uint64_t life =

@@ -7,32 +7,14 @@
 #include <limits>
 #include <utility>
 
+#include "net/session/pulse.hpp"
+
 namespace ordermoe::net {
 
 namespace {
 
-/// What a pulse says, each number in 64 bits.
-struct pulse {
-  std::int64_t time_ns = 0;  ///< Of the sender, in its own time: it comes back as it is.
-  std::int64_t echo = -1;    ///< The latest that came from the peer.
-  std::int64_t held_ns = 0;  ///< How long ago that was.
-  std::array<std::uint64_t, n_lanes> expected{}, used_bytes{};
-  std::uint64_t bytes_per_s =
-      0;  ///< From the receiver to the sender of this, as found lately; 0: not known.
-};
-constexpr std::size_t pulse_bytes = (4 + 2 * n_lanes) * sizeof(std::uint64_t);
-static_assert(sizeof(pulse) == pulse_bytes);
-
 constexpr std::size_t most_refusal_bytes = 1024;
 
-/// Filler comes in parts, so that no frame is large for its sake.
-constexpr std::size_t filler_bytes = 32 * 1024 - header_bytes;
-/// Of a burst: what a known link carries in this time, but enough to tell anything and no more than it takes.
-constexpr double burst_s = 0.05;
-constexpr double least_filler_bytes = 160 * 1024, first_filler_bytes = 256 * 1024,
-                 most_filler_bytes = 512 * 1024;
-constexpr std::uint64_t most_filler_parts = 64;
-constexpr double mib = 1 << 20;
 /// Connections in a row that end for what the peer sent, with no new frame between them: what the two know of each
 /// other does not fit together, and another connection would end likewise.
 constexpr int most_faults = 3;
@@ -51,17 +33,23 @@ std::size_t most_bytes(session_word word) {
       return filler_bytes;
     case session_word::none:
     case session_word::padded:
+    case session_word::part:
+    case session_word::last_part:
+    case session_word::last_padded_part:
       break;
   }
   return 0;
 }
 
-/// Of so many bytes of padding, what stands behind the payload.
-void put_padding(std::size_t n, std::string& into) {
-  const auto mark = static_cast<std::uint32_t>(n);
-  static_assert(sizeof(mark) == padding_mark_bytes);
-  into.append(n - padding_mark_bytes, '\0');
-  into.append(reinterpret_cast<const char*>(&mark), padding_mark_bytes);
+/// As the last bytes of a frame say that came in two pieces; 0 where there are none.
+std::uint32_t padding_of(std::string_view begin, std::string_view end) {
+  std::uint32_t added = 0;
+  std::string mark(end.substr(end.size() - std::min(end.size(), padding_mark_bytes)));
+  const auto missing = padding_mark_bytes - mark.size();
+  if (missing > begin.size()) return 0;
+  mark.insert(0, begin.substr(begin.size() - missing));
+  std::memcpy(&added, mark.data(), padding_mark_bytes);
+  return added;
 }
 
 }  // namespace
@@ -99,6 +87,12 @@ session::connection* session::open_connection(stream which) {
     return each.which == which && each.state == connection_phase::open;
   });
   return found == connections_.end() ? nullptr : &*found;
+}
+
+bool session::is_open(stream which) const {
+  return std::ranges::any_of(connections_, [&](const connection& each) {
+    return each.which == which && each.state == connection_phase::open;
+  });
 }
 
 void session::tell(what kind, std::string text, frame_header header) {
@@ -225,9 +219,13 @@ bool session::check_header(connection& from, const frame_header& header) {
     return refused(fmt::format("version: found {}, expected {}", header.version, wire_version));
   if (index(header.of) >= n_lanes || stream_of(header.of) != from.which)
     return refused(fmt::format("lane: found {}, expected one of the stream", index(header.of)));
-  if (header.word > session_word::filler)
+  constexpr auto last_word = session_word::last_padded_part;
+  if (header.word > last_word)
     return refused(fmt::format("word: found {}, expected at most {}", static_cast<int>(header.word),
-                               static_cast<int>(session_word::filler)));
+                               static_cast<int>(last_word)));
+  if (is_in_parts(header.word) && header.of != lane::bulk)
+    return refused(fmt::format("word: found a part of a frame in lane {}, expected it in lane {}",
+                               to_string(header.of), to_string(lane::bulk)));
   if (header.word == session_word::filler && header.sequence > most_filler_parts)
     return refused(fmt::format("sequence: found {} parts of filler to come, expected at most {}",
                                header.sequence, most_filler_parts));
@@ -260,21 +258,12 @@ void session::take(connection& from, const frame_header& header, std::string_vie
     case session_word::goodbye:
       return give_up(fmt::format("{} left: {}", config_.peer, payload));
     case session_word::none:
-      return take_frame(from, header, payload);
     case session_word::padded:
-      return take_padded(from, header, payload);
+    case session_word::part:
+    case session_word::last_part:
+    case session_word::last_padded_part:
+      return take_frame(from, header, payload);
   }
-}
-
-void session::take_padded(connection& from, const frame_header& header, std::string_view payload) {
-  std::uint32_t added = 0;
-  const auto size = payload.size();
-  if (size >= padding_mark_bytes)
-    std::memcpy(&added, payload.data() + size - padding_mark_bytes, padding_mark_bytes);
-  if (added < padding_mark_bytes || added > size)
-    return fault(from, fmt::format("padding: found {} bytes of a frame of {}, expected {} to {}",
-                                   added, size, padding_mark_bytes, size));
-  take_frame(from, header, payload.substr(0, size - added));
 }
 
 void session::heard_from_peer(std::int64_t now_ns) {
@@ -295,11 +284,36 @@ void session::take_frame(connection& from, const frame_header& header, std::stri
     return fault(
         from, fmt::format("lane {}: found {} bytes beyond the credit of {}", to_string(header.of),
                           in.received_bytes - in.used_bytes + size - allowed, allowed));
+  // Between the parts of a frame there is nothing else.
+  const bool goes_on = in.part_bytes > 0;
+  if (goes_on && !is_in_parts(header.word))
+    return fault(from, fmt::format("lane {}: found another frame, expected the next part of one",
+                                   to_string(header.of)));
+  std::size_t padding = 0;
+  if (is_padded(header.word)) {
+    const auto length = in.parts.size() + payload.size();
+    padding = padding_of(in.parts, payload);
+    if (padding < padding_mark_bytes || padding > length)
+      return fault(from, fmt::format("padding: found {} bytes of a frame of {}, expected {} to {}",
+                                     padding, length, padding_mark_bytes, length));
+  }
   faults_ = 0;
   ++in.expected;
   in.received_bytes += size;
   total_received_[index(header.of)] += size;
-  tell(what::frame, std::string(payload), header);
+  if (!is_in_parts(header.word)) {
+    tell(what::frame, std::string(payload.substr(0, payload.size() - padding)), header);
+    return;
+  }
+  in.parts += payload;
+  in.part_bytes += size;
+  if (header.word == session_word::part) return;
+  auto whole = header;
+  whole.length = static_cast<std::uint32_t>(in.parts.size());
+  // The user is done with the bytes of one frame; the headers of its parts are nobody's.
+  in.used_bytes += std::exchange(in.part_bytes, 0) - frame_bytes(whole);
+  in.parts.resize(in.parts.size() - padding);
+  tell(what::frame, std::exchange(in.parts, {}), whole);
 }
 
 void session::take_pulse(connection& from, std::string_view payload, std::int64_t now_ns) {
@@ -342,36 +356,6 @@ void session::expect_burst(connection& from, const frame_header& header, std::ui
     from.arrivals.expect(begin + bytes * (header.sequence + 1));
   else if (bytes >= arrival_rate::least_burst_bytes)
     from.arrivals.expect(begin + bytes);
-}
-
-bool session::burst_is_due(std::int64_t now_ns) const {
-  if (phase_ != phase::up || filler_left_ > 0) return false;
-  const auto after =
-      sent_since_burst_ ? config_.limits.burst_busy_ns : config_.limits.burst_idle_ns;
-  return after > 0 && (burst_ns_ < 0 || now_ns - burst_ns_ >= after);
-}
-
-void session::begin_burst(std::int64_t now_ns) {
-  const auto bytes = bytes_per_s_ > 0
-                         ? std::clamp(bytes_per_s_ * burst_s, least_filler_bytes, most_filler_bytes)
-                         : first_filler_bytes;
-  filler_left_ = static_cast<std::uint32_t>(bytes / (filler_bytes + header_bytes));
-  burst_ns_ = now_ns;
-  sent_since_burst_ = false;
-}
-
-void session::write_burst(std::string& into, std::size_t limit, std::int64_t now_ns) {
-  while (filler_left_ > 0 && into.size() < limit) {
-    frame_header header;
-    header.version = wire_version;
-    header.word = session_word::filler;
-    header.of = lane::bulk;
-    header.length = filler_bytes;
-    header.sequence = --filler_left_;
-    put(header, into);
-    into.append(filler_bytes, '\0');
-    pace_.wrote(header_bytes + filler_bytes, now_ns);
-  }
 }
 
 // --------------------------------------------------------------------------------------------- hello
@@ -489,6 +473,7 @@ void session::forget() {
   mib_ns_.clear();
   bytes_per_s_ = 0;
   pace_ = {};
+  next_part_ns_ = 0;
   judged_echo_ = -1;
   burst_ns_ = -1;
   filler_left_ = 0;
@@ -499,176 +484,6 @@ void session::leave(std::string_view why) {
   if (auto* fast = open_connection(stream::fast))
     say(*fast, session_word::goodbye, why.substr(0, most_refusal_bytes));
   give_up(std::string(why));
-}
-
-// -------------------------------------------------------------------------------------------- output
-
-bool session::send(lane of, std::uint8_t kind, std::uint64_t request, std::uint32_t attempt,
-                   std::uint32_t epoch, std::string payload, std::uint64_t stamp,
-                   std::size_t padding) {
-  if (padding < padding_mark_bytes) padding = 0;
-  const auto size = payload.size() + padding;
-  if (phase_ == phase::away || size > config_.limits.largest_frame[index(of)]) return false;
-  auto& out = out_[index(of)];
-  out_frame next;
-  next.header = {static_cast<std::uint32_t>(size),
-                 wire_version,
-                 kind,
-                 of,
-                 padding > 0 ? session_word::padded : session_word::none,
-                 out.next++,
-                 request,
-                 attempt,
-                 epoch,
-                 stamp};
-  next.payload = std::move(payload);
-  out.end_bytes += frame_bytes(next.header);
-  next.end = out.end_bytes;
-  out.frames.push_back(std::move(next));
-  note_congestion(of);
-  return true;
-}
-
-bool session::may_write(const out_lane& from, lane of) const {
-  if (from.unsent == from.next) return false;
-  const auto& frame = from.frames[from.unsent - from.first];
-  return frame.end - from.used_bytes <= config_.limits.credit[index(of)] ||
-         frame.end - frame_bytes(frame.header) <= from.used_bytes;
-}
-
-bool session::may_write(lane of, std::int64_t now_ns) const {
-  return may_write(out_[index(of)], of) && (of != lane::bulk || pace_.may_write(now_ns));
-}
-
-bool session::has_output(connection_id id, std::int64_t now_ns) const {
-  const auto* to = find(id);
-  if (to == nullptr) return false;
-  if (!to->out.empty()) return true;
-  if (to->state != connection_phase::open) return false;
-  if (to->which == stream::fast ? pulse_is_due_ : filler_left_ > 0) return true;
-  for (std::size_t i = 0; i < n_lanes; ++i)
-    if (stream_of(static_cast<lane>(i)) == to->which && may_write(static_cast<lane>(i), now_ns))
-      return true;
-  return false;
-}
-
-std::int64_t session::next_bulk_ns() const {
-  const bool waits = std::ranges::any_of(connections_, [](const connection& each) {
-    return each.which == stream::bulk && each.state == connection_phase::open;
-  });
-  return waits && may_write(out_[index(lane::bulk)], lane::bulk)
-             ? pace_.next_ns()
-             : std::numeric_limits<std::int64_t>::max();
-}
-
-std::size_t session::write(connection_id id, std::string& into, std::size_t most,
-                           std::int64_t now_ns) {
-  auto* to = find(id);
-  if (to == nullptr) return 0;
-  const auto before = into.size();
-  into += std::exchange(to->out, {});
-  if (to->state != connection_phase::open) return into.size() - before;
-  if (to->which == stream::fast && pulse_is_due_) write_pulse(into, now_ns);
-  for (std::size_t i = 0; i < n_lanes; ++i)
-    if (stream_of(static_cast<lane>(i)) == to->which)
-      write_lane(static_cast<lane>(i), into, before + most, now_ns);
-  if (to->which == stream::bulk)
-    write_burst(into, before + most, now_ns);
-  else if (into.size() > before)
-    pace_.others(into.size() - before, now_ns);
-  return into.size() - before;
-}
-
-void session::write_pulse(std::string& into, std::int64_t now_ns) {
-  pulse said;
-  said.time_ns = now_ns;
-  said.echo = echo_;
-  said.held_ns = echo_ < 0 ? 0 : now_ns - echo_since_ns_;
-  for (std::size_t i = 0; i < n_lanes; ++i) {
-    said.expected[i] = in_[i].expected;
-    said.used_bytes[i] = in_[i].used_bytes;
-    in_[i].told_bytes = in_[i].used_bytes;
-  }
-  if (mib_ns_.value() > 0)
-    said.bytes_per_s = static_cast<std::uint64_t>(mib * 1e9 / static_cast<double>(mib_ns_.value()));
-  frame_header header;
-  header.version = wire_version;
-  header.word = session_word::pulse;
-  header.length = pulse_bytes;
-  put(header, into);
-  into.append(reinterpret_cast<const char*>(&said), pulse_bytes);
-  pulsed_ns_ = now_ns;
-  pulse_is_due_ = false;
-}
-
-void session::write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns) {
-  auto& out = out_[index(of)];
-  while (into.size() < limit && may_write(of, now_ns)) {
-    const auto& frame = out.frames[out.unsent - out.first];
-    put(frame.header, into);
-    into += frame.payload;
-    if (frame.header.word == session_word::padded)
-      put_padding(frame.header.length - frame.payload.size(), into);
-    if (of == lane::bulk) pace_.wrote(frame_bytes(frame.header), now_ns);
-    if (++out.unsent <= out.furthest) continue;
-    out.furthest = out.unsent;
-    total_sent_[index(of)] += frame_bytes(frame.header);
-    sent_since_burst_ = true;
-    if (frame_bytes(frame.header) < arrival_rate::least_burst_bytes) continue;
-    burst_ns_ = now_ns;
-    sent_since_burst_ = false;
-  }
-}
-
-void session::confirm(lane of, std::uint64_t received) {
-  auto& out = out_[index(of)];
-  while (out.first < received) {
-    out.frames.pop_front();
-    ++out.first;
-  }
-  out.unsent = std::max(out.unsent, out.first);
-}
-
-/// Beyond its credit is what neither the peer's user has used up nor fits before it.
-void session::note_congestion(lane of) {
-  auto& out = out_[index(of)];
-  const auto beyond = out.end_bytes - out.used_bytes;
-  const auto credit = config_.limits.credit[index(of)];
-  frame_header header;
-  header.of = of;
-  if (!out.congested && beyond > credit) {
-    out.congested = true;
-    tell(what::congested, {}, header);
-  } else if (out.congested && beyond <= credit / 2) {
-    out.congested = false;
-    tell(what::relieved, {}, header);
-  }
-}
-
-bool session::used(lane of, std::uint64_t bytes) {
-  auto& in = in_[index(of)];
-  // Of a session that is over: nobody waits for it.
-  in.used_bytes = std::min(in.received_bytes, in.used_bytes + bytes);
-  const bool is_much = 4 * (in.used_bytes - in.told_bytes) >= config_.limits.credit[index(of)];
-  pulse_is_due_ = pulse_is_due_ || is_much;
-  return is_much;
-}
-
-std::uint64_t session::written_bytes(const out_lane& out) {
-  if (out.unsent == out.next) return out.end_bytes;
-  const auto& frame = out.frames[out.unsent - out.first];
-  return frame.end - frame_bytes(frame.header);
-}
-
-std::uint64_t session::outstanding_bytes(lane of) const {
-  const auto& out = out_[index(of)];
-  const auto written = written_bytes(out);
-  return written > out.used_bytes ? written - out.used_bytes : 0;
-}
-
-std::uint64_t session::waiting_bytes(lane of) const {
-  const auto& out = out_[index(of)];
-  return out.end_bytes - written_bytes(out);
 }
 
 // ---------------------------------------------------------------------------------------------- time

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/frame_parts.hpp"
 #include "net/session/arrival_rate.hpp"
 #include "net/session/bulk_pace.hpp"
 #include "net/session/header.hpp"
@@ -45,6 +46,11 @@
 ///
 /// Frames of bulk are small, and go at a pace that leaves the link's queue empty (bulk_pace.hpp). What is large is many of
 /// them (net/bulk).
+///
+/// A frame of a token or of KV rows that would hold its stream up for longer than part_rule::longest_ns, as the rows of a prompt do on a slow
+/// link, goes in parts over lane bulk, before what is bulk and at a share of the link's rate, so that what is short does not wait
+/// behind it. Its user takes it whole, of lane bulk with a word of is_in_parts(); what was sent later in its own lane may come before
+/// it. Until the link was measured, without a bulk stream, and to a peer of the first protocol it goes as all others do.
 namespace ordermoe::net {
 
 /// Both ends must have the same `largest_frame` and `credit`: the hello compares them.
@@ -59,6 +65,7 @@ struct session_limits {
   std::int64_t hello_ns = 5'000'000'000;  ///< That a connection may take to say who it is.
   /// Without a large frame for so long, the link is timed by filler: while frames are sent, and while none are. 0: never.
   std::int64_t burst_busy_ns = 15'000'000'000, burst_idle_ns = 600'000'000'000;
+  part_rule parts;  ///< Each end has its own. A frame's take at most half of the credit of bulk.
 };
 
 struct session_config {
@@ -78,8 +85,8 @@ struct session_event {
     refused,    ///< A connection was not accepted, here or there. text: why.
     fault,      ///< A connection is closed for what its peer sent. text: place, found, expected.
     frame,      ///< header and text, of a lane.
-    congested,  ///< More waits for header.of than its credit.
-    relieved,   ///< Less than half of it again.
+    congested,  ///< More waits for header.of than its credit, and for no other lane did so before.
+    relieved,   ///< Of no lane does any more, and of this less than half again.
   };
   what kind = what::frame;
   frame_header header;
@@ -109,7 +116,7 @@ class session {
   std::size_t write(connection_id id, std::string& into, std::size_t most, std::int64_t now_ns);
   /// Whether write() would append anything.
   bool has_output(connection_id id, std::int64_t now_ns) const;
-  /// When bulk that waits for nothing but its pace may be written; the largest number: none does.
+  /// When what waits on the bulk stream for nothing but its pace may be written; the largest number: nothing does.
   std::int64_t next_bulk_ns() const;
   /// Connections to close, once each, after what write() still gives for them.
   std::vector<connection_id> take_closing();
@@ -174,12 +181,15 @@ class session {
     std::uint64_t furthest = 0;    ///< Sequence behind the last that was ever written.
     std::uint64_t end_bytes = 0;   ///< Of all frames so far.
     std::uint64_t used_bytes = 0;  ///< As the peer says.
+    std::uint64_t part_bytes = 0;  ///< Of `frames`, those in parts.
     bool congested = false;
   };
   struct in_lane {
     std::uint64_t expected = 0;
     std::uint64_t received_bytes = 0, used_bytes = 0;
     std::uint64_t told_bytes = 0;  ///< Of used_bytes.
+    std::string parts;             ///< That came of a frame.
+    std::uint64_t part_bytes = 0;  ///< Theirs, headers included.
   };
   enum class connection_phase { greeting, open, closing };
   struct connection {
@@ -202,6 +212,7 @@ class session {
   connection* find(connection_id id);
   const connection* find(connection_id id) const;
   connection* open_connection(stream which);
+  bool is_open(stream which) const;
   void tell(what kind, std::string text = {}, frame_header header = {});
 
   void say(connection& to, session_word word, std::string_view text);
@@ -219,8 +230,8 @@ class session {
             std::int64_t now_ns);
   void take_hello(connection& from, std::string_view text, std::int64_t now_ns);
   void take_pulse(connection& from, std::string_view payload, std::int64_t now_ns);
+  /// The next of its lane. The last of several parts is told with the others.
   void take_frame(connection& from, const frame_header& header, std::string_view payload);
-  void take_padded(connection& from, const frame_header& header, std::string_view payload);
 
   /// Why the peer, or whom it takes this end for, is another process with the same count of starts.
   std::optional<std::string> twin(const hello& theirs) const;
@@ -242,10 +253,18 @@ class session {
 
   /// Of the lane, up to the first frame that is still to be written.
   static std::uint64_t written_bytes(const out_lane& out);
+  std::size_t largest_part() const;
+  bool would_hold_up(lane of, std::size_t bytes) const;
+  void append(const frame_header& header, std::string payload);
+  void append_parts(frame_header header, std::string_view payload);
+  static void insert(out_lane& out, std::size_t place, std::vector<out_frame> some);
+  std::size_t next_part_place() const;
+  std::int64_t bulk_due_ns() const;
   bool may_write(const out_lane& from, lane of) const;
   /// Likewise, and its pace allows it.
   bool may_write(lane of, std::int64_t now_ns) const;
   void write_pulse(std::string& into, std::int64_t now_ns);
+  void wrote_part(std::uint64_t bytes, std::int64_t now_ns);
   void write_lane(lane of, std::string& into, std::size_t limit, std::int64_t now_ns);
   void confirm(lane of, std::uint64_t received);
   void note_congestion(lane of);
@@ -265,6 +284,7 @@ class session {
   recent_least mib_ns_{30'000'000'000};  ///< That a MiB from the peer takes.
   double bytes_per_s_ = 0;               ///< To the peer, as it says.
   bulk_pace pace_;
+  std::int64_t next_part_ns_ = 0;
   std::int64_t judged_echo_ = -1;  ///< The latest heartbeat of ours that the pace has heard of.
   std::int64_t burst_ns_ = -1;     ///< When the latest burst began; -1: none has.
   std::uint32_t filler_left_ = 0;  ///< Parts of a burst that are still to be written.

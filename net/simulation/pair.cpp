@@ -14,10 +14,29 @@ namespace {
 constexpr std::int64_t least_backoff_ns = 50'000'000, most_backoff_ns = 2'000'000'000;
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 
-/// A stamp that says what a frame is: of which session of its sender, which of its lane, and its bytes.
-std::uint64_t stamp_of(std::uint64_t life, std::uint32_t number, std::string_view payload) {
-  const auto bytes = static_cast<std::uint64_t>(std::hash<std::string_view>{}(payload));
-  return (life & 0xffff) << 48 | (std::uint64_t{number} & 0xffffff) << 24 | (bytes & 0xffffff);
+/// What a frame's stamp says it is: of which session of its sender, which of the lane that its user sent it in, and its bytes.
+struct frame_stamp {
+  std::uint64_t life = 0;  ///< 16 bits.
+  lane of = lane::control;
+  std::uint32_t number = 0;  ///< 24 bits.
+  std::uint64_t bytes = 0;   ///< 20 bits of a hash.
+
+  std::uint64_t packed() const {
+    return life << 48 | static_cast<std::uint64_t>(of) << 44 | std::uint64_t{number} << 20 | bytes;
+  }
+};
+
+constexpr std::uint64_t low_bits(std::uint64_t value, int n) {
+  return value & ((std::uint64_t{1} << n) - 1);
+}
+
+std::uint64_t hash_of(std::string_view payload) {
+  return low_bits(std::hash<std::string_view>{}(payload), 20);
+}
+
+frame_stamp unpacked(std::uint64_t stamp) {
+  return {stamp >> 48, static_cast<lane>(low_bits(stamp >> 44, 4)),
+          static_cast<std::uint32_t>(low_bits(stamp >> 20, 24)), low_bits(stamp, 20)};
 }
 
 }  // namespace
@@ -41,8 +60,15 @@ void simulated_pair::make_session(std::size_t end, std::uint64_t boot) {
   config.self.life = draws_.bits();
   sessions_[end].emplace(std::move(config), now_ns_);
   auto& seen = witnesses_[end];
-  seen = {seen.life + 1, {}, {}, std::nullopt, seen.largest};
+  seen = next_life(seen);
   dials_[end] = {};
+}
+
+simulated_pair::witness simulated_pair::next_life(const witness& before) {
+  witness next;
+  next.life = before.life + 1;
+  next.largest = before.largest;
+  return next;
 }
 
 // ------------------------------------------------------------------------------------------ users
@@ -51,7 +77,8 @@ bool simulated_pair::send(std::size_t end, lane of, std::uint8_t kind, std::uint
                           std::uint32_t attempt, std::uint32_t epoch, std::string payload) {
   if (!sessions_[end]) return false;
   auto& seen = witnesses_[end];
-  const auto stamp = stamp_of(seen.life, seen.sent[index(of)], payload);
+  const auto stamp =
+      frame_stamp{low_bits(seen.life, 16), of, seen.sent[index(of)], hash_of(payload)}.packed();
   const std::uint64_t size = header_bytes + payload.size();
   if (!sessions_[end]->send(of, kind, request, attempt, epoch, std::move(payload), stamp))
     return false;
@@ -103,6 +130,7 @@ void simulated_pair::advance(std::int64_t now_ns) {
     watch(end, events);
     for (auto& each : events) events_[end].push_back(std::move(each));
   }
+  check_all_came();
 }
 
 std::int64_t simulated_pair::next_ns() const {
@@ -417,7 +445,7 @@ void simulated_pair::flip_a_bit(std::string& frames) {
   for (std::size_t at = 0; at + header_bytes <= frames.size();) {
     const auto header = get_header(std::string_view(frames).substr(at));
     for (const auto place : checked) places.push_back(at + place);
-    if (header.word != session_word::none)
+    if (!is_in_parts(header.word) && header.word != session_word::none)
       places.push_back(at + header_bytes + draws_.below(std::max(1u, header.length)));
     at += header_bytes + header.length;
   }
@@ -462,7 +490,7 @@ void simulated_pair::watch(std::size_t end, std::vector<session_event>& events) 
         check_frame(end, event);
         break;
       case kind::up:
-        seen = {seen.life + 1, {}, {}, std::nullopt, seen.largest};
+        seen = next_life(seen);
         dials_[end] = {};
         break;
       case kind::resumed:
@@ -483,19 +511,41 @@ void simulated_pair::watch(std::size_t end, std::vector<session_event>& events) 
     }
 }
 
-/// Every frame once, in the order of its lane, as it was sent, and of one session of the peer.
+/// Every frame once, as it was sent, and of one session of the peer; those of a lane in their order, and so those that the
+/// session took out of their lane because they are large.
 void simulated_pair::check_frame(std::size_t end, const session_event& event) {
   if (!options_.tls) return;
   auto& seen = witnesses_[end];
-  const auto stamp = event.header.stamp;
-  if (!seen.life_of_peer) seen.life_of_peer = stamp >> 48;
-  const auto number = seen.taken[index(event.header.of)]++;
-  const auto expected = stamp_of(*seen.life_of_peer, number, event.text);
-  if (stamp == expected) return;
-  breach(fmt::format("{}, lane {}: found frame {} of session {}, expected frame {} of session {}{}",
-                     configs_[end].self.node, to_string(event.header.of), stamp >> 24 & 0xffffff,
-                     stamp >> 48, number, *seen.life_of_peer,
-                     (stamp ^ expected) >> 24 == 0 ? ", and with other bytes" : ""));
+  const auto stamp = unpacked(event.header.stamp);
+  if (!seen.life_of_peer) seen.life_of_peer = stamp.life;
+  const bool is_large = is_in_parts(event.header.word);
+  auto& next = (is_large ? seen.next_large : seen.next)[index(stamp.of)];
+  const bool is_of_lane =
+      is_large ? stamp.of == lane::token || stamp.of == lane::kv : stamp.of == event.header.of;
+  const bool fits = is_of_lane && stamp.life == *seen.life_of_peer && stamp.number >= next;
+  if (!fits || stamp.bytes != hash_of(event.text))
+    return breach(
+        fmt::format("{}, lane {}: found frame {} of lane {} of session {}, expected at least frame "
+                    "{} of session {}{}",
+                    configs_[end].self.node, to_string(event.header.of), stamp.number,
+                    to_string(stamp.of), stamp.life, next, *seen.life_of_peer,
+                    fits ? ", and found other bytes than were sent" : ""));
+  next = stamp.number + 1;
+  ++seen.taken[index(stamp.of)];
+}
+
+/// Where nothing is on its way any more.
+void simulated_pair::check_all_came() {
+  const auto is_up = [](const std::optional<session>& each) {
+    return each && each->now_in() == session::phase::up;
+  };
+  if (!options_.tls || !std::ranges::all_of(sessions_, is_up) || !at_rest()) return;
+  for (std::size_t end = 0; end < 2; ++end)
+    for (std::size_t i = 0; i < n_lanes; ++i)
+      if (witnesses_[end].sent[i] != witnesses_[1 - end].taken[i])
+        breach(fmt::format("{}, lane {}: {} frames came, expected {}", configs_[1 - end].self.node,
+                           to_string(static_cast<lane>(i)), witnesses_[1 - end].taken[i],
+                           witnesses_[end].sent[i]));
 }
 
 /// But for one frame alone.

@@ -131,9 +131,11 @@ class simulated_pair {
   };
   /// What is known of an end's present session, to check what comes.
   struct witness {
-    std::uint64_t life = 0;                        ///< Counts sessions of this end.
-    std::array<std::uint32_t, n_lanes> sent{};     ///< In this one.
-    std::array<std::uint32_t, n_lanes> taken{};    ///< Likewise.
+    std::uint64_t life = 0;  ///< Counts sessions of this end.
+    /// In this one, by the lane that the user sent them in.
+    std::array<std::uint32_t, n_lanes> sent{}, taken{};
+    /// The least number that may come next, of those that came in their lane, and of those that came as large.
+    std::array<std::uint32_t, n_lanes> next{}, next_large{};
     std::optional<std::uint64_t> life_of_peer;     ///< That the frames of this one are of.
     std::array<std::uint64_t, n_lanes> largest{};  ///< Frame of this end so far, bytes.
   };
@@ -142,6 +144,7 @@ class simulated_pair {
   static constexpr std::size_t index(lane of) { return static_cast<std::size_t>(of); }
 
   void make_session(std::size_t end, std::uint64_t boot);
+  static witness next_life(const witness& before);
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>(draws_.below(static_cast<std::uint64_t>(bound) + 1));
   }
@@ -173,6 +176,7 @@ class simulated_pair {
 
   void watch(std::size_t end, std::vector<session_event>& events);
   void check_frame(std::size_t end, const session_event& event);
+  void check_all_came();
   void check_credit();
   void breach(std::string text) {
     if (broken_.empty()) broken_ = std::move(text);

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "config/cluster.hpp"
+#include "config/frame_parts.hpp"
 #include "config/random.hpp"
 #include "net/wire/messages.hpp"
 #include "planning/serving/uplinks.hpp"
 
 /// One direction of one pair of servers in virtual time: a FIFO that charges bytes / bandwidth, then the
-/// latency, and waits for uplinks that it shares with others; it can be told to treat frames badly.
+/// latency, and waits for uplinks that it shares with others; it can be told to treat frames badly. What would hold it up for
+/// long goes in parts, between which others pass, at the pace that sessions have (config/frame_parts.hpp).
 namespace ordermoe::serving {
 
 /// What emulated links do to frames besides charging them. The seed and the link decide, so that a run
@@ -42,6 +44,20 @@ struct transmission {
   std::vector<std::int64_t> deliveries;  ///< When the frame comes; none where it is dropped.
 };
 
+/// Whether a frame of so many charged bytes goes in parts (config/frame_parts.hpp) of part_rule::part_bytes.
+bool goes_in_parts(const link_spec& link, wire::frame_kind kind, std::int64_t bytes);
+/// That a part holds the link which is not the last of its frame: with that one the link charges what each message costs.
+inline std::int64_t part_ns(const link_spec& link, std::int64_t bytes) {
+  return transfer_ns(link, bytes) - link.message_ns;
+}
+/// When the next part may be sent behind one that was sent at now_ns and leaves the link at end_ns: the link is done with it, and
+/// its pace allows it.
+inline std::int64_t next_part_ns(const link_spec& link, std::int64_t bytes, std::int64_t now_ns,
+                                 std::int64_t end_ns) {
+  return std::max(end_ns, now_ns + part_rule{}.pace_ns(static_cast<std::uint64_t>(bytes),
+                                                       link.bandwidth_bytes_per_s));
+}
+
 class emulated_link {
  public:
   /// `uplinks` are those of all links of the cluster; null: nothing is shared.
@@ -54,7 +70,19 @@ class emulated_link {
         to_(server_id{to}),
         uplinks_(std::move(uplinks)) {}
 
-  /// A frame of so many charged bytes is sent now.
+  /// Whether a frame of so many charged bytes goes in parts.
+  bool is_in_parts(wire::frame_kind kind, std::int64_t bytes) const {
+    return goes_in_parts(spec_, kind, bytes);
+  }
+  /// A part that is not the frame's last, which is sent as a frame is. Nothing is delivered.
+  transmission send_part(std::int64_t bytes, std::int64_t now_ns);
+  /// When the next part, of this frame or another, may be sent behind one of so many bytes that was at now_ns.
+  std::int64_t next_part_ns(const transmission& part, std::int64_t bytes,
+                            std::int64_t now_ns) const {
+    return serving::next_part_ns(spec_, bytes, now_ns, part.end_ns);
+  }
+
+  /// A frame of so many charged bytes is sent now, or the last part of one.
   transmission send(wire::frame_kind kind, std::int64_t bytes, std::int64_t now_ns);
   /// What arrives of a frame.
   void deliver(wire::frame& content) {
@@ -67,6 +95,7 @@ class emulated_link {
   }
 
  private:
+  transmission occupy(std::int64_t bytes, std::int64_t busy_ns, std::int64_t now_ns);
   void disturb(wire::frame_kind kind, transmission& sent);
 
   link_spec spec_;

@@ -3,6 +3,8 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <numeric>
+#include <sstream>
+#include <string>
 
 #include "config/sha256.hpp"
 #include "test/actors/fixture.hpp"
@@ -70,6 +72,72 @@ BOOST_AUTO_TEST_CASE(links_that_share_uplinks_are_slower_and_answer_the_same) {
   BOOST_REQUIRE(!refused.has_value());
   BOOST_TEST(refused.error().message.find("start_ns") != std::string::npos,
              refused.error().message);
+}
+
+namespace {
+
+std::int64_t number_in(const std::string& line, const std::string& name) {
+  const auto at = line.find('"' + name + "\":");
+  BOOST_REQUIRE(at != std::string::npos);
+  return std::stoll(line.substr(at + name.size() + 3));
+}
+
+std::string sealed(std::string text) {
+  const auto end = text.rfind("{\"type\":\"end\"");
+  const auto seal = text.rfind("sha256\":\"") + 9;
+  return text.replace(seal, 64, sha256_hex(text.substr(0, end)));
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_is_short_does_not_wait_for_a_whole_prompt) {
+  const scratch_file file;
+  auto made = world_of(true);
+  made.setup.requests.clear();
+  made.add_requests(12, 6, 0.0, 24);
+  made.setup.trace = file.path;
+  const auto outcome = actors::run_requests(made.setup);
+  BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+  const auto checked = trace::verify_trace(file.path);
+  BOOST_REQUIRE_MESSAGE(checked.has_value(), (checked ? "" : checked.error().message));
+  const auto text = *read_file(file.path);
+  std::istringstream lines(text);
+  std::size_t n_parts = 0, n_whole = 0;
+  std::int64_t longest_short_wait = 0;
+  const auto part_ns = static_cast<std::int64_t>(16384 / 2e6 * 1e9);
+  for (std::string line; std::getline(lines, line);) {
+    n_parts += line.starts_with("{\"type\":\"part\"") ? 1 : 0;
+    if (!line.starts_with("{\"type\":\"transfer\"")) continue;
+    const auto bytes = number_in(line, "hidden_bytes") + number_in(line, "kv_bytes") +
+                       number_in(line, "other_bytes");
+    if (bytes > 20'000) {
+      ++n_whole;
+    } else {
+      longest_short_wait =
+          std::max(longest_short_wait, number_in(line, "start_ns") - number_in(line, "sent_ns"));
+    }
+  }
+  BOOST_TEST(n_parts > n_whole);
+  BOOST_TEST(n_whole > 20u);
+  BOOST_TEST(longest_short_wait < 12 * part_ns);
+  // What is changed is found.
+  const auto refused = [&](std::string changed) {
+    BOOST_REQUIRE(write_file(file.path, sealed(std::move(changed))).has_value());
+    const auto verified = trace::verify_trace(file.path);
+    return verified ? std::string() : verified.error().message;
+  };
+  const auto part = text.find("{\"type\":\"part\"");
+  const auto behind = text.find('\n', part) + 1;
+  BOOST_TEST(refused(text.substr(0, part) + text.substr(behind)).find("found") !=
+             std::string::npos);
+  auto smaller = text;
+  smaller.replace(text.find("16384", part), 5, "16383");
+  BOOST_TEST(refused(smaller).find("bytes: found 16383, expected 16384") != std::string::npos);
+  auto earlier = text;
+  const auto second = text.find("{\"type\":\"part\"", behind);
+  const auto sent = text.find("\"sent_ns\":", second) + 10;
+  earlier.replace(sent, text.find(',', sent) - sent, "1");
+  BOOST_TEST(refused(earlier).find("sent_ns: found 1") != std::string::npos, refused(earlier));
 }
 
 BOOST_AUTO_TEST_CASE(a_run_with_shared_uplinks_repeats_to_the_nanosecond) {

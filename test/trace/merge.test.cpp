@@ -34,7 +34,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-const std::string header = R"({"type":"run","version":2})";
+const std::string header = R"({"type":"run","version":3})";
 
 /// What server `id` of two writes.
 struct writer {

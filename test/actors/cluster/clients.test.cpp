@@ -1,6 +1,8 @@
 #include "actors/cluster/clients.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <functional>
 
 #include "actors/caf_channel/caf_connections.hpp"
 #include "test/actors/cluster/nodes.hpp"
@@ -48,6 +50,10 @@ class heard {
   std::string problem() const {
     const std::lock_guard lock(mutex_);
     return last_.problem ? last_.problem->message : std::string();
+  }
+  errc code() const {
+    const std::lock_guard lock(mutex_);
+    return last_.problem ? last_.problem->code : errc::usage;
   }
 
  private:
@@ -113,6 +119,14 @@ struct two_nodes {
     actors::request_outcome outcome;
     outcome.request = ref;
     outcome.finish = "length";
+    say(i, control_kind::ended, ended_text(outcome));
+  }
+
+  void say_refusal(std::size_t i, std::uint64_t ref) {
+    actors::request_outcome outcome;
+    outcome.request = ref;
+    outcome.finish = "failed";
+    outcome.problem = error{errc::failed, "it is drained"};
     say(i, control_kind::ended, ended_text(outcome));
   }
 
@@ -341,6 +355,81 @@ BOOST_AUTO_TEST_CASE(any_is_the_one_with_the_fewest_unanswered) {
   BOOST_REQUIRE(eventually([&] { return world.asks->outstanding() == 3; }));
   world.asks->submit_to_any({0, {}, request_of(0)}, told[4].sink());
   world.await_frames(1, 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_refuses_is_passed_over_and_another_is_asked) {
+  two_nodes world;
+  world.connect();
+  heard first, second, third, begun;
+  const auto ref = world.asks->submit_to_any({0, {}, request_of(0)}, first.sink());
+  world.await_frames(0, 1);
+  world.say_refusal(0, ref);
+  world.await_frames(1, 1);
+  BOOST_TEST(actors::parse_submit(world.node[1]->frames()[0].text)->ref == ref);
+  BOOST_TEST(first.n_ends() == 0);
+  // Although it has the fewest.
+  const auto next = world.asks->submit_to_any({0, {}, request_of(0)}, second.sink());
+  world.await_frames(1, 2);
+  world.say_end(1, ref);
+  world.say_end(1, next);
+  BOOST_TEST(first.has_ended());
+  BOOST_TEST(second.has_ended());
+  BOOST_TEST(first.problem() == "");
+  // Nobody takes it: later somebody may.
+  const auto nobody = world.asks->submit_to_any({0, {}, request_of(0)}, third.sink());
+  world.await_frames(1, 3);
+  world.say_refusal(1, nobody);
+  world.await_frames(0, 2);
+  world.say_refusal(0, nobody);
+  BOOST_TEST(third.has_ended());
+  BOOST_TEST(third.problem() == "it is drained");
+  BOOST_TEST((third.code() == errc::io));
+  // What has begun is not begun elsewhere, and who asks one node asks that one.
+  const auto some = world.asks->submit_to_any({0, {}, request_of(0)}, begun.sink());
+  BOOST_REQUIRE(
+      eventually([&] { return world.node[0]->n_frames() + world.node[1]->n_frames() == 6; }));
+  const std::size_t at = world.node[0]->n_frames() == 3 ? 0 : 1;
+  world.say_token(at, some, 7);
+  world.say_refusal(at, some);
+  BOOST_TEST(begun.has_ended());
+  BOOST_TEST((begun.code() == errc::failed));
+  heard alone;
+  const auto there = world.ask(0, alone);
+  world.say_refusal(0, there);
+  BOOST_TEST(alone.has_ended());
+  BOOST_TEST((alone.code() == errc::failed));
+}
+
+BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_not_sent_and_ends_nothing_else) {
+  two_nodes world;
+  world.connect();
+  heard good;
+  const auto ref = world.ask(0, good);
+  world.await_frames(0, 1);
+  const auto refused = [&](const std::function<void(actors::remote_request&)>& change) {
+    actors::remote_request wanted{0, {}, request_of(0)};
+    change(wanted);
+    heard told;
+    world.asks->submit(0, std::move(wanted), told.sink());
+    BOOST_TEST(told.has_ended());
+    return told.problem();
+  };
+  BOOST_TEST(says(refused([](auto& wanted) { wanted.spec.temperature = -1; }), "temperature"));
+  BOOST_TEST(
+      says(refused([](auto& wanted) { wanted.spec.temperature = std::nan(""); }), "temperature"));
+  BOOST_TEST(says(refused([](auto& wanted) { wanted.spec.max_new_tokens = 0; }), "max_new_tokens"));
+  BOOST_TEST(says(refused([](auto& wanted) { wanted.spec.deadline_ns = -3; }), "deadline_ns"));
+  BOOST_TEST(says(refused([](auto& wanted) { wanted.spec.prompt = {-1}; }), "prompt"));
+  BOOST_TEST(says(refused([](auto& wanted) {
+                    wanted.spec.prompt.clear();
+                    wanted.text.assign(2u << 20, 'x');
+                  }),
+                  "bytes, expected at most 1048576"));
+  BOOST_TEST(world.asks->is_up(0));
+  BOOST_TEST(world.node[0]->n_frames() == 1u);
+  world.say_end(0, ref);
+  BOOST_TEST(good.has_ended());
+  BOOST_TEST(good.problem() == "");
 }
 
 BOOST_AUTO_TEST_CASE(whoever_is_told_may_ask_on) {

@@ -26,6 +26,10 @@ struct random_run : test::two_nodes {
     net::session_limits limits;
     constexpr std::uint64_t credits[] = {1, 1000, 5000, 1u << 20};
     for (auto& credit : limits.credit) credit = credits[draws.below(4)];
+    constexpr std::uint32_t parts[] = {100, 1000, 1u << 14};
+    limits.parts.part_bytes = parts[draws.below(3)];
+    constexpr std::int64_t holds_up_ns[] = {0, 1, 10 * ms};
+    limits.parts.longest_ns = holds_up_ns[draws.below(3)];
     return limits;
   }
   random_run(std::uint64_t seed, bool with_restarts)
@@ -59,6 +63,8 @@ struct random_run : test::two_nodes {
   }
   void step() {
     if (one_in(3)) dial_some();
+    // Without a pause links are timed, and then what is large goes in parts.
+    if (one_in(60)) run(300 * ms);
     disturb();
     for (auto n = draws.below(6); n > 0; --n) {
       const auto end = draws.below(2);
@@ -125,7 +131,7 @@ struct random_run : test::two_nodes {
 };
 
 void run_seeds(bool restarts) {
-  std::uint64_t resumed = 0, downs = 0, frames = 0, resent = 0;
+  std::uint64_t resumed = 0, downs = 0, frames = 0, resent = 0, large = 0;
   const auto range = test::seeds(300);
   for (auto seed = range.first; seed <= range.last; ++seed) {
     random_run world(seed, restarts);
@@ -137,17 +143,19 @@ void run_seeds(bool restarts) {
       resumed += end.count(what::resumed);
       downs += end.count(what::down);
       resent += end.session->resent_frames();
+      large += end.n_large;
       for (std::size_t i = 0; i < net::n_lanes; ++i)
         frames += end.session->received_bytes(static_cast<lane>(i)) > 0;
     }
   }
   const auto n = range.last - range.first + 1;
   BOOST_TEST_MESSAGE(n << " seeds: " << resumed << " resumed, " << downs << " given up, " << resent
-                       << " frames resent");
+                       << " frames resent, " << large << " large ones");
   BOOST_TEST(resumed > n);
   BOOST_TEST(downs > n / 10);
   BOOST_TEST(resent > n);
   BOOST_TEST(frames > n);
+  BOOST_TEST(large > n);
 }
 
 }  // namespace

@@ -25,11 +25,14 @@ struct node_end {
   std::optional<net::session> session;
   // What its user knows:
   std::uint64_t ups = 0;                              ///< Sessions that began here.
-  std::array<std::uint64_t, net::n_lanes> n_sent{};   ///< In the present one.
+  std::array<std::uint64_t, net::n_lanes> n_sent{};   ///< In the present one, by the user's lane.
   std::array<std::uint64_t, net::n_lanes> n_taken{};  ///< Likewise.
-  std::optional<std::uint64_t> ups_of_peer;           ///< That the present one's frames came from.
-  std::deque<net::frame_header> unused;               ///< Taken, and not used up yet.
-  std::vector<net::session_event> events;             ///< All but frames, in order.
+  /// What may come next at least: in its lane, and as a large one.
+  std::array<std::uint64_t, net::n_lanes> next{}, next_large{};
+  std::uint64_t n_large = 0;                 ///< Taken since the start.
+  std::optional<std::uint64_t> ups_of_peer;  ///< That the present one's frames came from.
+  std::deque<net::frame_header> unused;      ///< Taken, and not used up yet.
+  std::vector<net::session_event> events;    ///< All but frames, in order.
 
   net::session_config config() const {
     net::session_config config;
@@ -98,8 +101,7 @@ class two_nodes {
     auto& node = ends[end];
     ++node.boot;
     node.ups = 1000 * node.boot;
-    node.n_sent = node.n_taken = {};
-    node.ups_of_peer.reset();
+    forget(node);
     node.unused.clear();
     node.start(now_ns);
     clean();
@@ -109,7 +111,8 @@ class two_nodes {
     auto& node = ends[from];
     const auto counter = node.n_sent[static_cast<std::size_t>(of)];
     std::string payload(size, static_cast<char>(counter));
-    if (!node.session->send(of, 7, node.ups, static_cast<std::uint32_t>(counter), 3, payload, 0,
+    const auto kind = static_cast<std::uint8_t>(first_kind + static_cast<std::uint8_t>(of));
+    if (!node.session->send(of, kind, node.ups, static_cast<std::uint32_t>(counter), 3, payload, 0,
                             padding))
       return false;
     ++node.n_sent[static_cast<std::size_t>(of)];
@@ -209,8 +212,7 @@ class two_nodes {
       }
       if (event.kind == net::session_event::what::up) {
         ++node.ups;
-        node.n_sent = node.n_taken = {};
-        node.ups_of_peer.reset();
+        forget(node);
       }
       if (event.kind == net::session_event::what::up ||
           event.kind == net::session_event::what::down)
@@ -221,24 +223,37 @@ class two_nodes {
     }
   }
 
-  /// Each frame of the peer's session once, in order, as it was sent.
+  static void forget(node_end& node) {
+    node.n_sent = node.n_taken = node.next = node.next_large = {};
+    node.ups_of_peer.reset();
+  }
+
+  /// Each frame of the peer's session once, as it was sent, and in the order of its lane, but for large ones, which have an order of
+  /// their own.
   void take_frame(node_end& node, const net::session_event& event) {
-    const auto of = static_cast<std::size_t>(event.header.of);
-    const auto counter = node.n_taken[of]++;
+    const auto of = static_cast<std::size_t>(event.header.kind) - first_kind;
+    if (of >= net::n_lanes)
+      return breach(fmt::format("{}: another header than was sent", node.name));
+    const bool is_large = net::is_in_parts(event.header.word);
+    const std::uint64_t counter = event.header.attempt;
+    ++node.n_taken[of];
+    node.n_large += is_large ? 1 : 0;
     if (!node.ups_of_peer) node.ups_of_peer = event.header.request;
     if (event.header.request != *node.ups_of_peer)
       breach(fmt::format("{}: frames of two sessions in one", node.name));
-    if (event.header.attempt != counter || event.header.sequence != counter)
+    auto& next = (is_large ? node.next_large : node.next)[of];
+    if (counter < next || (!is_large && of != static_cast<std::size_t>(event.header.of)))
       breach(fmt::format("{}: another frame than the next of {}", node.name,
                          net::to_string(event.header.of)));
+    next = counter + 1;
     if (event.text.find_first_not_of(static_cast<char>(counter)) != std::string::npos ||
         (event.header.word == net::session_word::none && event.text.size() != event.header.length))
       breach(fmt::format("{}: other bytes than were sent", node.name));
-    if (event.header.kind != 7 || event.header.epoch != 3)
-      breach(fmt::format("{}: another header than was sent", node.name));
+    if (event.header.epoch != 3) breach(fmt::format("{}: another header than was sent", node.name));
     node.unused.push_back(event.header);
   }
 
+  static constexpr std::uint8_t first_kind = 7;  ///< Of lane control.
   std::uint32_t next_id_ = 1;
   std::set<std::pair<std::uint32_t, std::size_t>> heard_closed_;
 };

@@ -45,6 +45,35 @@ BOOST_AUTO_TEST_CASE(frames_are_charged_one_after_the_other_and_then_the_latency
   BOOST_TEST(link.send(frame_kind::token, 0, 50'000).arrival_ns == 57'000);
 }
 
+BOOST_AUTO_TEST_CASE(what_holds_a_link_up_for_long_goes_in_parts_and_short_frames_pass) {
+  // 100 Mbit/s: 10 ms are 125,000 bytes, and a part of 16 KiB takes 1.31 ms, the next one 1.64 ms after it.
+  constexpr link_spec uplink{12.5e6, 7'000, 500};
+  serving::emulated_link link(uplink, {}, 0, 1);
+  BOOST_TEST(!link.is_in_parts(frame_kind::token, 125'000));
+  BOOST_TEST(link.is_in_parts(frame_kind::token, 125'001));
+  BOOST_TEST(link.is_in_parts(frame_kind::kv, 125'001));
+  BOOST_TEST(!link.is_in_parts(frame_kind::load, 125'001));
+  BOOST_TEST(!link.is_in_parts(frame_kind::token, (2 << 20) + 1));
+  // Of no more than a part.
+  BOOST_TEST(!goes_in_parts({1e5, 0}, frame_kind::token, 16 * 1024));
+  BOOST_TEST(!goes_in_parts(slow, frame_kind::token, 1 << 20));
+  const auto part = link.send_part(16'384, 1'000);
+  BOOST_TEST(part.start_ns == 1'000);
+  BOOST_TEST(part.end_ns == 1'311'720);
+  BOOST_TEST(part.deliveries.empty());
+  const auto next = link.next_part_ns(part, 16'384, 1'000);
+  BOOST_TEST(next == 1'639'400);
+  const auto passing = link.send(frame_kind::token, 1'250, 200'000);
+  BOOST_TEST(passing.start_ns == 1'311'720);
+  BOOST_TEST(passing.end_ns == 1'411'720 + 500);
+  // The last one is a frame like any other.
+  const auto last = link.send(frame_kind::token, 1'250, next);
+  BOOST_TEST(last.start_ns == next);
+  BOOST_TEST(last.arrival_ns == next + 100'500 + 7'000);
+  // Where the link was busy until later, the next one waits for that.
+  BOOST_TEST(next_part_ns(uplink, 16'384, 1'000, 9'000'000) == 9'000'000);
+}
+
 BOOST_AUTO_TEST_CASE(without_a_seed_nothing_is_disturbed) {
   disturbance bad;
   bad.dropped_share = 1;
