@@ -168,6 +168,11 @@ void device::store(const store_kv& content) {
   for (const auto& block : content.content.blocks) {
     try {
       auto& target = cache(block.request, content.content.layer, content.capacity);
+      // A cache is as large as whoever came first said; its server reserved what the rows fit into.
+      if (std::size_t{block.first} + block.n > target.capacity()) {
+        incomplete_.insert(block.request);
+        continue;
+      }
       const auto width = target.row_bytes();
       for (std::size_t row = 0; row < block.n; ++row)
         target.put_bytes(block.first + row, std::span(block.rows).subspan(row * width, width));

@@ -201,7 +201,8 @@ std::size_t session::take_input(connection& from, std::string_view bytes, std::i
   while (from.state != connection_phase::closing && bytes.size() - at >= header_bytes) {
     const auto header = get_header(bytes.substr(at));
     if (!check_header(from, header)) break;
-    expect_burst(from, header, from.received - (bytes.size() - at));
+    const bool goes_on = is_in_parts(header.word) && in_[index(header.of)].part_bytes > 0;
+    if (!goes_on) expect_burst(from, header, from.received - (bytes.size() - at));
     if (bytes.size() - at < header_bytes + header.length) break;
     const auto payload = bytes.substr(at + header_bytes, header.length);
     at += header_bytes + header.length;
@@ -354,6 +355,8 @@ void session::expect_burst(connection& from, const frame_header& header, std::ui
   const auto bytes = frame_bytes(header);
   if (header.word == session_word::filler)
     from.arrivals.expect(begin + bytes * (header.sequence + 1));
+  else if (header.word == session_word::part)
+    from.arrivals.expect(begin + arrival_rate::least_burst_bytes);
   else if (bytes >= arrival_rate::least_burst_bytes)
     from.arrivals.expect(begin + bytes);
 }

@@ -17,6 +17,15 @@ namespace {
 constexpr double burst_s = 0.05;
 constexpr double least_filler_bytes = 160 * 1024, first_filler_bytes = 256 * 1024,
                  most_filler_bytes = 512 * 1024;
+/// What of a frame in parts was written before the one at this place, as far as the peer has not confirmed it.
+template <class Frames>
+std::uint64_t bytes_before(const Frames& frames, std::size_t at) {
+  std::uint64_t bytes = 0;
+  for (; at > 0 && frames[at - 1].header.word == session_word::part; --at)
+    bytes += session::frame_bytes(frames[at - 1].header);
+  return bytes;
+}
+
 /// Of so many bytes of padding, what stands behind the payload.
 void put_padding(std::size_t n, std::string& into) {
   const auto mark = static_cast<std::uint32_t>(n);
@@ -156,11 +165,16 @@ bool session::may_write(const out_lane& from, lane of) const {
          frame.end - frame_bytes(frame.header) <= from.used_bytes;
 }
 
-/// When the first frame of lane bulk may be written as far as its pace goes.
+/// When the first frame of lane bulk may be written as far as its pace goes. A frame in parts begins with a burst, of as many bytes as
+/// tell how fast the link is.
 std::int64_t session::bulk_due_ns() const {
   const auto& out = out_[index(lane::bulk)];
-  return is_in_parts(out.frames[out.unsent - out.first].header.word) ? next_part_ns_
-                                                                     : pace_.next_ns();
+  const auto at = out.unsent - out.first;
+  if (!is_in_parts(out.frames[at].header.word)) return pace_.next_ns();
+  const auto before = bytes_before(out.frames, at);
+  return before > 0 && before < arrival_rate::least_burst_bytes
+             ? std::numeric_limits<std::int64_t>::min()
+             : next_part_ns_;
 }
 
 bool session::may_write(lane of, std::int64_t now_ns) const {
@@ -240,6 +254,7 @@ void session::write_lane(lane of, std::string& into, std::size_t limit, std::int
     if (++out.unsent <= out.furthest) continue;
     out.furthest = out.unsent;
     total_sent_[index(of)] += frame_bytes(frame.header);
+    if (is_in_parts(frame.header.word)) continue;
     sent_since_burst_ = true;
     if (frame_bytes(frame.header) < arrival_rate::least_burst_bytes) continue;
     burst_ns_ = now_ns;
@@ -247,12 +262,20 @@ void session::write_lane(lane of, std::string& into, std::size_t limit, std::int
   }
 }
 
-/// The next one may go when the link has carried this at its share of the rate. Who comes late makes up for a little.
+/// The next one may go when the link has carried this, but for a burst at its share of the rate. Who comes late makes up for a
+/// little.
 void session::wrote_part(std::uint64_t bytes, std::int64_t now_ns) {
   constexpr std::int64_t most_late_ns = 1'000'000;
-  next_part_ns_ = std::max(next_part_ns_, now_ns - most_late_ns) +
-                  config_.limits.parts.pace_ns(bytes, bytes_per_s_);
+  const auto& out = out_[index(lane::bulk)];
+  const auto before = bytes_before(out.frames, out.unsent - out.first);
+  auto rule = config_.limits.parts;
+  if (before < arrival_rate::least_burst_bytes) rule.share = 1;
+  next_part_ns_ =
+      std::max(next_part_ns_, now_ns - most_late_ns) + rule.pace_ns(bytes, bytes_per_s_);
   pace_.others(bytes, now_ns);
+  if (before > 0) return;
+  burst_ns_ = now_ns;
+  sent_since_burst_ = false;
 }
 
 void session::confirm(lane of, std::uint64_t received) {

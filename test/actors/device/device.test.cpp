@@ -343,6 +343,27 @@ BOOST_AUTO_TEST_CASE(what_was_attended_is_told_with_its_rows_and_streamed_where_
   BOOST_TEST(second_row(other) == second_row(device), boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(rows_beyond_a_cache_lose_their_request_and_nothing_else) {
+  const auto model = test::tiny_model();
+  actors::device device(model);
+  const auto n_unserved = [&](std::uint64_t request, std::uint32_t first) {
+    actors::batch batch;
+    batch.attends = {attention(request, first, 1)};
+    batch.attends[0].stream = true;
+    device.run(batch);
+    BOOST_REQUIRE(!batch.failed.has_value());
+    return std::pair(batch.unserved.size(), std::move(batch.streamed.content));
+  };
+  auto [none, rows] = n_unserved(1, 0);
+  BOOST_TEST(none == 0u);
+  BOOST_TEST(n_unserved(2, 0).first == 0u);
+  // The first one's cache has eight rows, and this says that there is room for thirty.
+  rows.blocks.at(0).first = 20;
+  device.store({rows, 30});
+  BOOST_TEST(n_unserved(1, 1).first == 1u);
+  BOOST_TEST(n_unserved(2, 1).first == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(
     the_last_layer_leaves_of_positions_that_nobody_reads_their_keys_and_values_alone) {
   const auto model = test::tiny_model();

@@ -442,10 +442,10 @@ BOOST_AUTO_TEST_CASE(what_is_short_passes_what_holds_a_slow_link_up) {
   world.pass(3);
   BOOST_TEST(world.ends[1].n_taken[token] == 1u);
   BOOST_TEST(world.ends[1].n_large == 0u);
-  // At four fifths of the link's rate.
-  world.pass(340);
+  // 96 KiB as fast as the link is, and the others at four fifths of that: not before 300 ms.
+  world.pass(250);
   BOOST_TEST(world.ends[1].n_taken[token] == 1u);
-  world.pass(40);
+  world.pass(130);
   BOOST_TEST(world.ends[1].n_taken[token] == 2u);
   BOOST_TEST(world.ends[1].n_large == 1u);
   // What takes no longer than 10 ms, or no part, is short.
