@@ -137,7 +137,8 @@ BOOST_AUTO_TEST_CASE(what_is_short_does_not_wait_for_a_whole_prompt) {
   const auto second = text.find("{\"type\":\"part\"", behind);
   const auto sent = text.find("\"sent_ns\":", second) + 10;
   earlier.replace(sent, text.find(',', sent) - sent, "1");
-  BOOST_TEST(refused(earlier).find("sent_ns: found 1") != std::string::npos, refused(earlier));
+  const auto why = refused(earlier);
+  BOOST_TEST(why.find("found 1") != std::string::npos, why);
 }
 
 BOOST_AUTO_TEST_CASE(a_run_with_shared_uplinks_repeats_to_the_nanosecond) {

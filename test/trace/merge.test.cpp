@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(servers_that_changed_to_different_plans_are_refused) {
 
 BOOST_AUTO_TEST_CASE(files_that_do_not_belong_together_are_refused) {
   const scratch_folder folder;
-  const writer a(folder.path, 0), b(folder.path, 1, R"({"type":"run","version":3})");
+  const writer a(folder.path, 0), b(folder.path, 1, R"({"type":"run","version":4})");
   a.close();
   b.close();
   BOOST_TEST(has(problem({a.path, b.path}, folder.path), "1.jsonl:1: found another header"));
