@@ -161,6 +161,11 @@ struct request_data {
                               spec->score,     spec->stop_strings.size(),
                               outcome.budget,  view->placed->plan.epoch};
     if (spec->quality_percent) line.token_budget = decoding.token_budget;
+    if (const auto made = rules({}))
+      line.sampling.emplace(static_cast<std::uint32_t>(made->bias_ids.size()),
+                            made->presence_penalty != 0 || made->frequency_penalty != 0,
+                            n_logprobs(*made));
+    line.tells_executions = spec->tells_executions;
     return line;
   }
 
@@ -281,6 +286,12 @@ struct request_data {
   std::uint32_t n_answered() const { return static_cast<std::uint32_t>(answered.size()); }
 
   /// What a token is chosen by, where that is more than a temperature; after these ids of the answer.
+  /// That come back with each token.
+  std::uint32_t n_logprobs(const wire::sampling_rules& rules) const {
+    const auto most = static_cast<std::uint32_t>(context().shape().vocab_size) + 1;
+    return std::min(rules.logprobs, most);
+  }
+
   std::optional<wire::sampling_rules> rules(std::span<const std::int32_t> after) const {
     const auto& choice = spec->choice;
     if (choice == sampling_choice()) return std::nullopt;

@@ -71,6 +71,20 @@ result<std::uint32_t> place_in(const cluster& servers, const node_file& file) {
   return static_cast<std::uint32_t>(found - names.begin());
 }
 
+/// A trace of an earlier start goes on as NAME.N.EXTENSION, of the first free number: each start writes one of its own.
+result<void> keep_earlier(const fs::path& trace) {
+  std::error_code problem;
+  if (!fs::is_regular_file(trace, problem)) return {};
+  auto kept = trace;
+  for (int number = 1; fs::exists(kept, problem); ++number)
+    kept.replace_filename(
+        fmt::format("{}.{}{}", trace.stem().string(), number, trace.extension().string()));
+  fs::rename(trace, kept, problem);
+  if (!problem) return {};
+  return error{errc::io, fmt::format("{}: cannot be kept as {}: {}; move it away", trace.string(),
+                                     kept.string(), problem.message())};
+}
+
 /// How often this node was started, this time included.
 result<std::uint64_t> count_start(const fs::path& state) {
   std::error_code failed;
@@ -527,6 +541,7 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   options.members = std::move(*members);
   if (auto enough = check_threads(service.threads_per_server); !enough) return enough.error();
   if (!file.trace.empty()) {
+    if (auto kept = keep_earlier(file.trace); !kept) return kept.error();
     auto opened = trace::sink::open(file.trace, trace::sink::stamps::before_each_line);
     if (!opened) return opened.error();
     service.sink = std::move(*opened);

@@ -100,7 +100,7 @@ result<scored_texts> scored_texts::make(const actors::service_options& service,
   }
   // A text has as many tokens as four requests of 64.
   constexpr double requests_of_text = 4;
-  const auto rate = requests_per_s > 0 ? requests_per_s : few_requests_per_s;
+  const auto rate = requests_per_s > 0 ? requests_per_s : usual_requests_per_s;
   draw_arrivals(made.requests_, service.servers, rate / requests_of_text,
                 seed_of(service.seed, seed_stream::tuning_texts));
   return made;

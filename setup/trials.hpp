@@ -55,12 +55,12 @@ struct trial_score {
 /// Texts, and their losses without substitution, which every exact run has.
 class scored_texts {
  public:
-  /// They come as often as puts as many tokens in flight as so many requests a second do; 0: as few_requests_per_s. Errors: those of
+  /// They come as often as puts as many tokens in flight as so many requests a second do; 0, where no load is known: as usual_requests_per_s. Errors: those of
   /// model::token_losses; interrupted.
   static result<scored_texts> make(const actors::service_options& service,
                                    const token_documents& documents, const job& work,
-                                   double requests_per_s = few_requests_per_s);
-  static constexpr double few_requests_per_s = 4;
+                                   double requests_per_s = usual_requests_per_s);
+  static constexpr double usual_requests_per_s = 4;
 
   /// The first half of the texts: for trials that need not be as sure.
   scored_texts half() const;

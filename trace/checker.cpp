@@ -99,7 +99,6 @@ void verifier::make_room() {
   }
   grants_.resize(n() * n());
   members_.resize(n() * n());
-  progress_bytes_ = size_of(progress_report{});
   reservation_bytes_ = size_of(reservation{});
   load_report load;
   load.link_wait_ns.resize(n());

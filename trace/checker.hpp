@@ -91,6 +91,8 @@ struct request_state {
   loss_units budget = 0;
   std::int64_t admitted_ns = 0;
   bool has_stop_strings = false;
+  std::optional<travelling_rules> sampling;
+  bool tells_executions = false;
   std::vector<std::int64_t> kv_need;            ///< [n_servers]
   std::map<std::uint32_t, chunk_state> chunks;  ///< By first position.
   std::vector<attended_row> attended;           ///< [n_layers]
@@ -266,7 +268,8 @@ class verifier {
 
   /// Tokens count when they are at the access server, in the order of their positions.
   bool check_arrivals(const request_state& request, std::int64_t first_token, std::int64_t done);
-  void expect_progress(std::uint32_t from, std::uint32_t access, std::int64_t n_losses);
+  void expect_progress(const request_state& request, std::uint32_t from, bool of_token);
+  void add_travelling(const request_state& request, token_state& state) const;
 
   // ------------------------------------------------------------------------------------- decisions
 
@@ -373,6 +376,8 @@ class verifier {
   bool on_transfer(std::string_view text);
   bool on_part(std::string_view text);
   bool has_reason(const transfer_record& t, const link_state& path);
+  bool may_send_part(const transfer_record& t, const link_state& path);
+  std::int64_t start_of(const transfer_record& t, const link_state& path, std::int64_t bytes);
   bool is_in_parts(const transfer_record& t) const;
   bool check_times(const transfer_record& t, link_state& path);
   bool check_sizes(const transfer_record& t);
@@ -435,7 +440,7 @@ class verifier {
   std::map<std::tuple<std::uint32_t, std::uint32_t, std::int64_t>,
            std::pair<std::int64_t, std::int64_t>>
       progress_;
-  std::int64_t progress_bytes_ = 0, reservation_bytes_ = 0, load_bytes_ = 0, links_bytes_ = 0;
+  std::int64_t reservation_bytes_ = 0, load_bytes_ = 0, links_bytes_ = 0;
   std::int64_t kv_frame_bytes_ = 0, kv_block_bytes_ = 0;
   /// Serialised bytes of a row; the first one tells.
   std::int64_t hidden_width_ = 0, kv_width_ = 0;

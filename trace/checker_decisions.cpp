@@ -239,6 +239,7 @@ void verifier::expect_attention(const slot_record& s) {
     state.ids.resize(chunk_->rows);
     state.allowance.resize(chunk_->rows);
     state.forced.resize(forced_left());
+    add_travelling(*request_, state);
     auto& frames = expected(chunk_->came_from, s.server, frame_kind::token);
     ++frames.frames;
     frames.other_bytes += size_of(state);
@@ -323,6 +324,7 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
   state.allowance.resize(chunk_->rows);
   if (!state.slots.empty()) state.slots_of_row.resize(chunk_->rows);
   state.forced.resize(forced_left());
+  add_travelling(*request_, state);
   expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
   const bool decodes = request_->terms.decodes(chunk_->first);
   if (header_.tells_choices && decodes && chunk_->rows == 1)
@@ -347,7 +349,7 @@ void verifier::end_chunk() {
     servers_[server].head_expected += 1;
     request_->sampled = {end, server, chunk_->pool, chunk_->spent, chunk_->time_ns};
   } else if (server != terms.access) {
-    expect_progress(server, terms.access, 0);
+    expect_progress(*request_, server, false);
   }
   request_->chunks.erase(chunk_->first);
   chunk_ = nullptr;

@@ -170,14 +170,26 @@ bool verifier::read_transfer(std::string_view text, transfer_record& t) {
   return read_kind(name, t.kind);
 }
 
-/// Nothing that is written causes a server to measure its links. A part is sent with what caused its frame, or when it is due.
+/// Nothing that is written causes a server to measure its links.
 bool verifier::has_reason(const transfer_record& t, const link_state& path) {
   if (t.kind == frame_kind::links) return true;
-  const bool is_part = is_in_parts(t);
-  if (is_part && t.sent_ns < path.next_part_ns)
+  return is_in_parts(t) ? may_send_part(t, path) : has_cause(t.from, t.sent_ns);
+}
+
+/// With what caused its frame, or when it is due.
+bool verifier::may_send_part(const transfer_record& t, const link_state& path) {
+  if (t.sent_ns < path.next_part_ns)
     return refuse("sent_ns: found {} of a part, expected at least {}, when it was due", t.sent_ns,
                   path.next_part_ns);
-  return (is_part && t.sent_ns == path.next_part_ns) || has_cause(t.from, t.sent_ns);
+  return t.sent_ns == path.next_part_ns || has_cause(t.from, t.sent_ns);
+}
+
+/// When what enters a link begins there; takes the uplinks on its way.
+std::int64_t verifier::start_of(const transfer_record& t, const link_state& path,
+                                std::int64_t bytes) {
+  const auto free = std::max(t.sent_ns, path.free_ns);
+  return uplinks_ ? uplinks_->take(server_id{t.from}, server_id{t.to}, bytes, free, t.sent_ns)
+                  : free;
 }
 
 bool verifier::is_in_parts(const transfer_record& t) const {
@@ -199,17 +211,11 @@ bool verifier::on_part(std::string_view text) {
   if (!emulated() || t.from == t.to)
     return refuse("found a part of a frame from server {} to {}, expected none", t.from, t.to);
   auto& path = link(t.from, t.to);
-  const server_id from{t.from}, to{t.to};
-  const auto& spec = header_.servers.link(from, to);
-  if (t.sent_ns < path.next_part_ns)
-    return refuse("sent_ns: found {} of a part, expected at least {}, when it was due", t.sent_ns,
-                  path.next_part_ns);
-  if (t.sent_ns != path.next_part_ns && !has_cause(t.from, t.sent_ns)) return false;
-  auto start = std::max(t.sent_ns, path.free_ns);
-  if (uplinks_) start = uplinks_->take(from, to, bytes, start, t.sent_ns);
-  if (!same("bytes", bytes, part_rule{}.part_bytes) || !in_order(t.sent_ns, path.sent_ns) ||
-      !same("start_ns", t.start_ns, start) ||
-      !same("end_ns", t.end_ns, start + part_ns(spec, bytes)))
+  const auto& spec = header_.servers.link(server_id{t.from}, server_id{t.to});
+  if (!may_send_part(t, path) || !in_order(t.sent_ns, path.sent_ns) ||
+      !same("bytes", bytes, part_rule{}.part_bytes) ||
+      !same("start_ns", t.start_ns, start_of(t, path, bytes)) ||
+      !same("end_ns", t.end_ns, t.start_ns + part_ns(spec, bytes)))
     return false;
   path.free_ns = t.end_ns;
   path.part_bytes += bytes;
@@ -294,8 +300,7 @@ bool verifier::check_times(const transfer_record& t, link_state& path) {
   if (!emulated())
     return same("start_ns", t.start_ns, t.sent_ns) && same("end_ns", t.end_ns, t.sent_ns) &&
            same("arrival_ns", t.arrival_ns, t.sent_ns);
-  const server_id from{t.from}, to{t.to};
-  const auto& spec = header_.servers.link(from, to);
+  const auto& spec = header_.servers.link(server_id{t.from}, server_id{t.to});
   auto bytes = t.hidden + t.kv + t.other;
   if (is_in_parts(t)) {
     const auto whole = bytes, most = std::int64_t{part_rule{}.part_bytes};
@@ -305,9 +310,7 @@ bool verifier::check_times(const transfer_record& t, link_state& path) {
                     whole, (whole - 1) / most * most);
     path.next_part_ns = next_part_ns(spec, bytes, t.sent_ns, t.end_ns);
   }
-  auto start = std::max(t.sent_ns, path.free_ns);
-  if (uplinks_) start = uplinks_->take(from, to, bytes, start, t.sent_ns);
-  return same("start_ns", t.start_ns, start) &&
+  return same("start_ns", t.start_ns, start_of(t, path, bytes)) &&
          same("end_ns", t.end_ns, t.start_ns + transfer_ns(spec, bytes)) &&
          same("arrival_ns", t.arrival_ns, t.end_ns + spec.latency_ns);
 }

@@ -15,6 +15,10 @@ bool verifier::on_request(std::string_view text) {
   terms.max_new_tokens = fields.integer<std::uint32_t>("max_new_tokens");
   const bool score = fields.boolean("score");
   request.has_stop_strings = fields.integer<std::uint32_t>("stop_strings") != 0;
+  begun_request travels;
+  read_travelling(fields, travels);
+  request.sampling = travels.sampling;
+  request.tells_executions = travels.tells_executions;
   request.budget = fields.integer<loss_units>("budget", 0);
   request.decoding = {header_.token_budget, header_.allowance_factor, header_.continue_in_place};
   if (fields.has("token_budget"))
@@ -115,7 +119,7 @@ bool verifier::on_token(std::string_view text) {
   request->tokens.emplace_back(server, time);
   ++summary.new_tokens;
   const auto access = request->terms.access;
-  if (server != access) expect_progress(server, access, request->terms.score ? 1 : 0);
+  if (server != access) expect_progress(*request, server, true);
 
   begin_position(*request, id, ready, time);
   return true;
@@ -244,10 +248,24 @@ bool verifier::check_arrivals(const request_state& request, std::int64_t first_t
   return true;
 }
 
-void verifier::expect_progress(std::uint32_t from, std::uint32_t access, std::int64_t n_losses) {
-  auto& frames = expected(from, access, frame_kind::progress);
+void verifier::expect_progress(const request_state& request, std::uint32_t from, bool of_token) {
+  auto& frames = expected(from, request.terms.access, frame_kind::progress);
   ++frames.frames;
-  frames.other_bytes += progress_bytes_ + n_losses * static_cast<std::int64_t>(sizeof(double));
+  progress_report report;
+  if (of_token && request.terms.score) report.losses.resize(1);
+  if (of_token && request.sampling) report.logprobs.resize(request.sampling->logprobs);
+  if (request.tells_executions) report.ran.emplace();
+  frames.other_bytes += size_of(report);
+}
+
+void verifier::add_travelling(const request_state& request, token_state& state) const {
+  const auto& terms = request.terms;
+  if (request.tells_executions) state.ran.emplace();
+  if (!request.sampling || chunk_->first + chunk_->rows < terms.prompt_tokens) return;
+  auto& rules = state.sampling.emplace();
+  rules.bias_ids.resize(request.sampling->biases);
+  rules.bias.resize(request.sampling->biases);
+  if (request.sampling->counts_answered) rules.answered.resize(request.tokens.size());
 }
 
 }  // namespace ordermoe::trace

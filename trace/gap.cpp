@@ -140,6 +140,8 @@ result<void> gap_reader::on_request(std::string_view text) {
   fields.integer<std::uint32_t>("max_new_tokens");
   fields.boolean("score");
   const bool may_stop = fields.integer<std::uint32_t>("stop_strings") != 0;
+  begun_request travels;
+  read_travelling(fields, travels);
   request.past.in_place = header_->continue_in_place && !may_stop;
   request.past.budget = fields.integer<loss_units>("budget", 0);
   if (fields.has("token_budget")) fields.integer<loss_units>("token_budget", 0);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "trace/fields.hpp"
 #include "trace/header.hpp"
 
 namespace ordermoe::trace {
@@ -103,13 +104,28 @@ std::string policy_line(const tables_id& tables, const planning::selection_polic
 }
 
 std::string request_line(const begun_request& request, std::int64_t time_ns) {
+  std::string travels;
+  if (const auto& rules = request.sampling)
+    travels = fmt::format(R"("biases":{},"counts_answered":{},"logprobs":{},)", rules->biases,
+                          rules->counts_answered, rules->logprobs);
+  if (request.tells_executions) travels += R"("tells_executions":true,)";
   return fmt::format(
-      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},"budget":{},{}"epoch":{},"time_ns":{}}})",
+      R"({{"type":"request","request":{},"access":{},"prompt_tokens":{},"max_new_tokens":{},"score":{},"stop_strings":{},{}"budget":{},{}"epoch":{},"time_ns":{}}})",
       request.request, request.access, request.prompt_tokens, request.max_new_tokens, request.score,
-      request.stop_strings, request.budget,
+      request.stop_strings, travels, request.budget,
       request.token_budget ? fmt::format(R"("token_budget":{},)", *request.token_budget)
                            : std::string(),
       request.epoch, time_ns);
+}
+
+void read_travelling(line_fields& fields, begun_request& request) {
+  if (fields.has("biases")) {
+    auto& rules = request.sampling.emplace();
+    rules.biases = fields.integer<std::uint32_t>("biases", 0, wire::most_biases);
+    rules.counts_answered = fields.boolean("counts_answered");
+    rules.logprobs = fields.integer<std::uint32_t>("logprobs", 0, wire::most_logprobs);
+  }
+  if (fields.has("tells_executions")) request.tells_executions = fields.boolean("tells_executions");
 }
 
 std::string token_line(const wire::progress_report& report, std::uint32_t server,

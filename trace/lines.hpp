@@ -16,6 +16,8 @@
 /// The lines of trace.jsonl that the actors write; docs/TRACE.md states every field.
 namespace ordermoe::trace {
 
+class line_fields;
+
 /// What a decision was made of, besides the tables.
 struct decided_rows {
   wire::token_key key;
@@ -58,6 +60,13 @@ std::string weights_line(const tables_id& tables, double kappa,
 std::string policy_line(const tables_id& tables, const planning::selection_policy& policy,
                         std::int64_t time_ns);
 
+/// What travels with a request's tokens besides their states and makes their frames longer.
+struct travelling_rules {
+  std::uint32_t biases = 0;      ///< How many ids have one.
+  bool counts_answered = false;  ///< A penalty counts the answer so far.
+  std::uint32_t logprobs = 0;    ///< How many come back with each token.
+  friend bool operator==(const travelling_rules&, const travelling_rules&) = default;
+};
 /// A request begins.
 struct begun_request {
   std::uint64_t request = 0;
@@ -69,8 +78,12 @@ struct begun_request {
   std::uint64_t epoch = 0;  ///< Of the plan that it goes by.
   /// Average units a position, where the request states its own.
   std::optional<loss_units> token_budget = {};
+  std::optional<travelling_rules> sampling = {};  ///< Where more than a temperature chooses.
+  bool tells_executions = false;                  ///< Tokens say what ran for them.
 };
 std::string request_line(const begun_request& request, std::int64_t time_ns);
+/// The fields of such a line from `biases` to `tells_executions`, where it has them.
+void read_travelling(line_fields& fields, begun_request& request);
 std::string token_line(const wire::progress_report& report, std::uint32_t server,
                        std::int64_t time_ns);
 

@@ -186,12 +186,13 @@ result<void> admin_state::lead_next(led_change next, bool holds) {
   static const std::size_t most =
       net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)] -
       rest_bytes;
-  if (const auto bytes = ordered_json(text.dump()).dump().size(); bytes > most)
+  const auto content = text.dump();
+  if (const auto bytes = ordered_json(content).dump().size(); bytes > most)
     return error{errc::infeasible, fmt::format("the plan takes {} bytes where it is told to the "
                                                "others, expected at most {}; one with fewer "
                                                "copies of experts takes less",
                                                bytes, most)};
-  auto todo = rules->begin(change, text.dump(), holds);
+  auto todo = rules->begin(change, content, holds);
   if (!todo) return todo.error();
   led[change] = std::move(next);
   act(*todo);

@@ -179,6 +179,7 @@ class cluster_clients::content final : public net::transport_user {
     const auto found = sinks_.find(request);
     if (found == sinks_.end()) return;
     const auto node = found->second.node;
+    found->second.again.reset();
     lock.unlock();
     say(node, control_kind::cancel, cancel_text(request));
   }
@@ -338,7 +339,7 @@ class cluster_clients::content final : public net::transport_user {
   struct waiting_answer {
     std::size_t node = 0;
     std::shared_ptr<const answer_sink> sink;  ///< Null once it is told its end.
-    /// As it was sent, where another node may be asked that is not among those that were; none once a token came.
+    /// As it was sent, where another node may be asked that is not among those that were; none once a token came or it was cancelled.
     std::optional<std::string> again = {};
     std::vector<std::size_t> asked = {};
   };
@@ -550,7 +551,7 @@ class cluster_clients::content final : public net::transport_user {
     if (found == sinks_.end() || found->second.node != from) return;
     if (found->second.again && is_refusal(outcome)) {
       if (goes_elsewhere(lock, outcome.request, found->second)) return;
-      outcome.problem->code = errc::io;  // Later one may take it.
+      outcome.problem->code = errc::io;  // Some node may take it later.
     }
     const auto sink = std::exchange(found->second.sink, nullptr);
     lock.unlock();

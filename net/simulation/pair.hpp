@@ -136,6 +136,8 @@ class simulated_pair {
     std::array<std::uint32_t, n_lanes> sent{}, taken{};
     /// The least number that may come next, of those that came in their lane, and of those that came as large.
     std::array<std::uint32_t, n_lanes> next{}, next_large{};
+    std::array<std::uint32_t, n_lanes>
+        n_short{};  ///< That came in their lane, whose sequence they have.
     std::optional<std::uint64_t> life_of_peer;     ///< That the frames of this one are of.
     std::array<std::uint64_t, n_lanes> largest{};  ///< Frame of this end so far, bytes.
   };

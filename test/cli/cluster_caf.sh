@@ -86,6 +86,8 @@ eventually reaches 2 || fail "a gateway misses who is gone"
 "$ordermoe" node --config "$work/edge/nodes/s2/node.toml" >>edge/nodes/s2/log 2>&1 &
 echo $! >edge/nodes/s2/pid
 eventually reaches 3 || fail "a gateway reaches who is back"
+# The others dial it by themselves: until they have, all refuse.
+eventually "$ordermoe" cluster status --dir edge || fail "the others do not reach who is back: $("$ordermoe" cluster status --dir edge 2>&1)"
 streams || fail "a gateway streams again: $(tail -n 3 stream.txt)"
 kill "${others[0]}"
 eventually "$ordermoe" cluster status --dir edge || fail "the node is not back: $("$ordermoe" cluster status --dir edge 2>&1)"
@@ -94,9 +96,18 @@ eventually "$ordermoe" cluster status --dir edge || fail "the node is not back: 
 
 # ------------------------------------------------------------------------------------------- traces
 
-rm -r edge/nodes/*/trace.jsonl
 expect "it starts again" 0 '^127' "$ordermoe" cluster start --dir edge
+[[ -s edge/nodes/s0/trace.1.jsonl ]] || fail "the trace of an earlier start is gone: $(ls edge/nodes/s0)"
 for at in "${address[@]}"; do same_answers "$at" "after all began anew"; done
+# What travels with requests of a gateway (what ran, chances, penalties) is in the traces as well.
+"$ordermoe" serve --listen 127.0.0.1:0 --json --dir edge >gateway.out 2>gateway.err &
+others=($!)
+eventually grep -q url gateway.out || fail "a gateway answers again: $(cat gateway.err)"
+url=$(python3 -c 'import json; print(json.loads(open("gateway.out").readline())["url"])')
+eventually streams || fail "a gateway streams for the traces: $(tail -n 3 stream.txt)"
+curl -sS "$url/v1/completions" -d '{"prompt": "Fedon is known", "max_tokens": 20, "logprobs": 3, "top_p": 0.9, "frequency_penalty": 0.5, "logit_bias": {"5": 1}}' >chances.json
+grep -q '"token_logprobs"' chances.json || fail "chances come back: $(cat chances.json)"
+kill "${others[0]}"
 "$ordermoe" cluster down --dir edge || fail "a cluster ends again"
 expect "traces are merged" 0 '' "$ordermoe" trace merge edge/nodes/s0/trace.jsonl edge/nodes/s1/trace.jsonl edge/nodes/s2/trace.jsonl --out whole.jsonl
 expect "and what they say is so" 0 '' "$ordermoe" trace verify whole.jsonl

@@ -61,6 +61,16 @@ BOOST_AUTO_TEST_CASE(no_strategy_is_ahead_of_its_best_in_hindsight) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(requests_that_say_how_their_tokens_are_chosen_are_read) {
+  test::world world("ordermoe", 5);
+  add_mixed_requests(world, 4);
+  world.setup.requests[0].choice.logprobs = 3;
+  world.setup.requests[1].tells_executions = true;
+  const auto found = gaps_of(record(world));
+  BOOST_REQUIRE(found.has_value());
+  BOOST_TEST(found->requests.size() == 5u);
+}
+
 BOOST_AUTO_TEST_CASE(few_labels_leave_a_bound_that_is_said_to_be_one) {
   test::world world("ordermoe", 5, 1, 4);
   add_mixed_requests(world, 6);

@@ -140,6 +140,51 @@ BOOST_AUTO_TEST_CASE(traces_of_requests_with_budgets_of_their_own_hold) {
       }
 }
 
+BOOST_AUTO_TEST_CASE(what_travels_with_tokens_is_part_of_their_frames) {
+  for (const std::string strategy : {"exact", "layer-shards", "ordermoe"})
+    for (const bool may_stop : {false, true})
+      for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
+        BOOST_TEST_CONTEXT(strategy << (may_stop ? ", from the access server" : "")) {
+          test::world world(strategy, 5);
+          world.setup.mode = mode;
+          world.setup.chunk_rows = 4;
+          add_mixed_requests(world, 7);
+          world.add_requests(2, 7, 0.8, 20);
+          auto& asks = world.setup.requests;
+          if (may_stop)
+            for (auto& each : asks) each.stop_strings = {"no text ever holds this"};
+          asks[0].choice.top_p = 0.9;
+          asks[0].choice.logprobs = 0;
+          asks[0].tells_executions = true;
+          asks[1].choice.logprobs = 5;  // Scored.
+          asks[2].tells_executions = true;
+          asks[3].choice.logprobs = 2;
+          asks[4].choice.frequency_penalty = 0.5;
+          asks[4].choice.bias = {{1, -2.0f}, {3, 4.0f}};
+          asks[5].choice.presence_penalty = -0.5;
+          asks[5].choice.logprobs = 31;
+          asks[5].tells_executions = true;
+          const auto text = record(world);
+          check_holds(text, world);
+          if (strategy != "layer-shards") continue;
+          // Here all tokens travel: what is said to is what did.
+          auto content = split(text);
+          for (const auto& [name, by] :
+               {std::pair{"biases", 1}, std::pair{"logprobs", 1}, std::pair{"logprobs", -1}}) {
+            auto changed = content;
+            for (auto& line : changed)
+              if (field(line, "type") == "\"request\"" && line.find("\"biases\"") != line.npos &&
+                  number(line, name) + by >= 0)
+                add(line, name, by);
+            const auto refused = verify_sealed_anew(changed);
+            BOOST_REQUIRE(!refused.has_value());
+            BOOST_TEST(refused.error().message.find("bytes") != std::string::npos,
+                       refused.error().message);
+          }
+        }
+      }
+}
+
 BOOST_AUTO_TEST_CASE(a_trace_of_one_server_holds) {
   test::world world("exact", 0, 1, 1);
   add_mixed_requests(world, 4);

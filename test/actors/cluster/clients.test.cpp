@@ -393,6 +393,16 @@ BOOST_AUTO_TEST_CASE(a_node_that_refuses_is_passed_over_and_another_is_asked) {
   world.say_refusal(at, some);
   BOOST_TEST(begun.has_ended());
   BOOST_TEST((begun.code() == errc::failed));
+  // Nor what was cancelled.
+  heard cancelled;
+  const auto gone = world.asks->submit_to_any({0, {}, request_of(0)}, cancelled.sink());
+  BOOST_REQUIRE(
+      eventually([&] { return world.node[0]->n_frames() + world.node[1]->n_frames() == 7; }));
+  const std::size_t last = world.node[at]->n_frames() == 3 ? 1 - at : at;
+  world.asks->cancel(gone);
+  world.say_refusal(last, gone);
+  BOOST_TEST(cancelled.has_ended());
+  BOOST_TEST((cancelled.code() == errc::failed));
   heard alone;
   const auto there = world.ask(0, alone);
   world.say_refusal(0, there);

@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(bulk_is_no_congestion_and_one_lane_is_not_relieved_for_anot
   for (int i = 0; i < 4; ++i) BOOST_TEST(world.send(0, lane::kv, 2000));
   world.advance(1 * ms);
   BOOST_TEST(end.count(what::congested) == 1u);
-  // Those of KV rows alone are used up for now.
+  // The taker is done with KV rows, and with no token.
   world.pump();
   world.arrive();
   auto& taker = world.ends[1];

@@ -29,10 +29,11 @@ struct node_end {
   std::array<std::uint64_t, net::n_lanes> n_taken{};  ///< Likewise.
   /// What may come next at least: in its lane, and as a large one.
   std::array<std::uint64_t, net::n_lanes> next{}, next_large{};
-  std::uint64_t n_large = 0;                 ///< Taken since the start.
-  std::optional<std::uint64_t> ups_of_peer;  ///< That the present one's frames came from.
-  std::deque<net::frame_header> unused;      ///< Taken, and not used up yet.
-  std::vector<net::session_event> events;    ///< All but frames, in order.
+  std::array<std::uint64_t, net::n_lanes> n_short{};  ///< That came in their lane.
+  std::uint64_t n_large = 0;                          ///< Taken since the start.
+  std::optional<std::uint64_t> ups_of_peer;           ///< That the present one's frames came from.
+  std::deque<net::frame_header> unused;               ///< Taken, and not used up yet.
+  std::vector<net::session_event> events;             ///< All but frames, in order.
 
   net::session_config config() const {
     net::session_config config;
@@ -224,7 +225,7 @@ class two_nodes {
   }
 
   static void forget(node_end& node) {
-    node.n_sent = node.n_taken = node.next = node.next_large = {};
+    node.n_sent = node.n_taken = node.next = node.next_large = node.n_short = {};
     node.ups_of_peer.reset();
   }
 
@@ -242,7 +243,11 @@ class two_nodes {
     if (event.header.request != *node.ups_of_peer)
       breach(fmt::format("{}: frames of two sessions in one", node.name));
     auto& next = (is_large ? node.next_large : node.next)[of];
-    if (counter < next || (!is_large && of != static_cast<std::size_t>(event.header.of)))
+    // Parts take numbers of lane bulk.
+    const bool in_sequence = is_large || event.header.of == net::lane::bulk ||
+                             event.header.sequence == node.n_short[of]++;
+    if (counter < next || !in_sequence ||
+        (!is_large && of != static_cast<std::size_t>(event.header.of)))
       breach(fmt::format("{}: another frame than the next of {}", node.name,
                          net::to_string(event.header.of)));
     next = counter + 1;
