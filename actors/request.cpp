@@ -601,6 +601,8 @@ result<void> check_prompt(const request_spec& spec, const service_context& conte
         prompt_tokens(spec), max_new_tokens(spec), context.most_positions));
   if (!spec.score && spec.max_new_tokens == 0)
     return refuse("no new tokens are asked for, expected one at least");
+  if (spec.deadline_ns < 0)
+    return refuse("a deadline that is over, expected 0, which is as long as is allowed, or more");
   if (!(spec.temperature >= 0 && spec.temperature <= 1e6))
     return refuse(fmt::format("temperature {}, expected 0 to 1e6", spec.temperature));
   if (spec.quality_percent &&

@@ -1,4 +1,4 @@
-// How fast whole models run against what one core can read: in the reference, and through the
+// How fast whole models run against what their threads can read: in the reference, and through the
 // actors.
 //
 // bench_decode --model DIR [--experts PRECISION...] [--dense PRECISION...] [--kv fp32|bf16]
@@ -8,8 +8,8 @@
 // prompt, a prompt of 128 tokens or --prompt, of all but whose last row the last layer computes keys and values
 // alone, and the steps of each layer behind 1,000 tokens); and, where the
 // folder has a profile.json, local mode on one server that holds everything: such a prompt,
-// and 32 new tokens behind one of 16. Decoding is held against a plain read by one core
-// right before it and one right behind it, their mean. Medians and quartiles over the rounds are
+// and 32 new tokens behind one of 16. Decoding is held against a plain read by as many
+// threads right before it and one right behind it, their mean. Medians and quartiles over the rounds are
 // printed. In the reference, tokens are drawn, not decoded, so that routers choose among all
 // experts; their logits are computed all the same. `model make-random` writes full-width
 // checkpoints, `calibrate` their profiles.
@@ -220,9 +220,19 @@ class workload {
   std::vector<float> hidden_, scores_;
 };
 
+/// By all threads of this one's team, each a part.
 double seconds_of_reading(const pool& memory, const reading& how) {
+  thread_team* team = current_team();
+  const std::size_t n = team == nullptr ? 1 : team->size();
   const double start = now_s();
-  sink += read_all(memory.at(0), memory.bytes(), how.streams, how.ahead);
+  const auto read_part = [&](std::size_t part) {
+    const std::size_t bytes = memory.bytes() / n / 64 * 64;
+    sink += read_all(memory.at(part * bytes), bytes, how.streams, how.ahead);
+  };
+  if (team == nullptr)
+    read_part(0);
+  else
+    team->run(n, read_part);
   return now_s() - start;
 }
 
@@ -543,10 +553,10 @@ int main(int argc, char** argv) {
   arguments given;
   if (const auto unknown = read_arguments(argc, argv, given)) return usage(*unknown);
   const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));
-  const reading& how =
-      fastest_reading([&](const reading& tried) { return seconds_of_reading(memory, tried); });
   thread_team team(given.n_threads);
   const team_scope scope(&team);
+  const reading& how =
+      fastest_reading([&](const reading& tried) { return seconds_of_reading(memory, tried); });
   std::optional<planning::profile> experts_profile;
   if (std::filesystem::exists(given.folder + "/profile.json")) {
     auto profile = planning::read_profile(given.folder + "/profile.json");
@@ -561,7 +571,8 @@ int main(int argc, char** argv) {
   auto results = nlohmann::ordered_json::array();
   if (!given.json)
     fmt::print(
-        "{}: kernels {}, KV {}, threads {}, {} time, plain read on one core by {}; medians of {} "
+        "{}: kernels {}, KV {}, threads {}, {} time, plain read by as many threads by {}; medians "
+        "of {} "
         "rounds\n",
         given.folder, given.device == "cpu" ? kernels().name : given.device, given.kv_name(),
         given.n_threads, own_time ? "the thread's" : "wall", how.name, given.rounds);

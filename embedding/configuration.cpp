@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/threads.hpp"
+#include "embedding/node_content.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
@@ -142,6 +143,7 @@ log_outlet outlet_to(std::function<void(const api::log_record&)> host, log_level
         api::log_record told{
             to_string(record.level()), std::string(record.name()), {}, text_of(record)};
         for (const auto& each : record.fields) told.fields.emplace_back(each.name, text_of(each));
+        const api::log_callback here;
         try {
           host(told);
         } catch (...) {

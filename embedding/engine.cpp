@@ -57,6 +57,7 @@ class visitor final : public engine {
     return client_->order(wanted.verb, wanted.arguments, wanted.dry_run, wanted.longest,
                           wanted.token);
   }
+  void interrupt() override { client_->interrupt(); }
   void stop() override { client_.reset(); }
 
  private:

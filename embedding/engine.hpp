@@ -35,6 +35,8 @@ class engine {
     return error{errc::unsupported,
                  "orders go to a cluster that the program is connected to (node::connect)"};
   }
+  /// Whoever waits in order() or status() goes on at once where the wait is for another process: stop() follows.
+  virtual void interrupt() {}
   virtual std::vector<std::string> listens_at() const { return {}; }
   /// No sink is called when it returns.
   virtual void stop() = 0;

@@ -8,14 +8,19 @@ namespace ordermoe::api {
 
 namespace {
 
-/// Whose callback this thread is in.
-thread_local const node_content* called_back_by = nullptr;
+/// A callback that this thread is in, and those that it is in besides.
+struct callback_frame {
+  const node_content* of;
+  const callback_frame* outer;
+};
+thread_local const callback_frame* innermost = nullptr;
+thread_local int n_log_callbacks = 0;
 
 problem used_in_callback(const char* what) {
-  return {problem_code::usage,
-          std::string(what) +
-              " was called from within a callback, where it would wait for itself; "
-              "call it on another thread"};
+  return {problem_code::usage, std::string(what) +
+                                   " was called from within a callback, of answers or of log "
+                                   "records, where it would wait for itself; "
+                                   "call it on another thread"};
 }
 
 problem used_after_stop() {
@@ -34,9 +39,9 @@ actors::remote_request request_of(const prompt& wanted) {
   spec.sampling_stream = wanted.stream;
   spec.stop_strings = wanted.stop;
   spec.quality_percent = wanted.quality_percent;
-  // No node takes a longer one.
-  constexpr std::chrono::milliseconds most = std::chrono::hours(24 * 365);
-  spec.deadline_ns = std::chrono::nanoseconds(std::min(wanted.deadline, most)).count();
+  // No node takes a longer one, and none one below 0.
+  constexpr std::chrono::milliseconds least(-1), most = std::chrono::hours(24 * 365);
+  spec.deadline_ns = std::chrono::nanoseconds(std::clamp(wanted.deadline, least, most)).count();
   return made;
 }
 
@@ -58,6 +63,14 @@ answer answer_of(const actors::request_outcome& outcome) {
 }
 
 }  // namespace
+
+log_callback::log_callback() {
+  ++n_log_callbacks;
+}
+
+log_callback::~log_callback() {
+  --n_log_callbacks;
+}
 
 problem problem_of(const ordermoe::error& why) {
   // One for one, in this order.
@@ -178,15 +191,25 @@ result<void> node_content::stop() {
     return {};
   }
   state_ = state::stopping;
+  lock.unlock();
+  engine_->interrupt();
+  lock.lock();
   changed_.wait(lock, [this] { return inside_ == 0; });
   lock.unlock();
-  engine_->stop();
-  end_all_that_are_left();
-  engine_.reset();
-  for (const auto& close : closers_) close();
+  std::exception_ptr thrown;
+  try {
+    engine_->stop();
+    end_all_that_are_left();
+    engine_.reset();
+    for (const auto& close : closers_) close();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
   lock.lock();
   state_ = state::stopped;
   changed_.notify_all();
+  lock.unlock();
+  if (thrown) std::rethrow_exception(thrown);
   return {};
 }
 
@@ -198,7 +221,9 @@ result<void> node_content::closes_with(std::function<void()> close) {
 }
 
 bool node_content::is_called_back() const {
-  return called_back_by == this;
+  const auto* each = innermost;
+  while (each != nullptr && each->of != this) each = each->outer;
+  return each != nullptr || n_log_callbacks > 0;
 }
 
 void node_content::silence() {
@@ -211,13 +236,14 @@ void node_content::call(const std::function<void()>& what) {
     const std::lock_guard lock(mutex_);
     if (is_silent_) return;
   }
-  const auto* before = std::exchange(called_back_by, this);
+  const callback_frame here{this, innermost};
+  innermost = &here;
   try {
     what();
   } catch (...) {
     // The answer goes on.
   }
-  called_back_by = before;
+  innermost = here.outer;
 }
 
 void node_content::take(std::uint64_t id, conversation& with, const actors::answer_token& told) {

@@ -21,7 +21,8 @@ problem problem_of(const ordermoe::error& why);
 
 /// What a node has: an engine, and whom it answers.
 ///
-///   serving --stop()--> stopping --nobody is inside--> the engine ends --> its answers are told `stopped` --> stopped
+///   serving --stop()--> stopping: who waits is interrupted --nobody is inside--> the engine ends --> its answers are told
+///   `stopped` --> stopped
 ///
 /// Whoever comes in while it serves is counted as inside until it leaves again, and the engine ends when nobody is. Callbacks are
 /// not counted: the engine's end waits for them.
@@ -39,7 +40,7 @@ class node_content {
   result<void> stop();
   /// close() is called at the end of stop(), once nobody is told anything any more. Not where it was stopped before: usage.
   result<void> closes_with(std::function<void()> close);
-  /// Whether this thread is in one of its callbacks.
+  /// Whether this thread is in one of its callbacks, or in one that takes log records.
   bool is_called_back() const;
   /// No callback begins any more.
   void silence();
@@ -69,6 +70,15 @@ class node_content {
   std::vector<std::function<void()>> closers_;
   std::uint64_t next_ = 0;
   std::map<std::uint64_t, std::shared_ptr<conversation>> conversations_;
+};
+
+/// While it lives, this thread is in a callback that takes log records, of whichever node: what waits for a node refuses to.
+class log_callback {
+ public:
+  log_callback();
+  ~log_callback();
+  log_callback(const log_callback&) = delete;
+  log_callback& operator=(const log_callback&) = delete;
 };
 
 /// Between the faces and what a node has.

@@ -57,6 +57,14 @@ bool is_of_strange_page(const net::http_request& request) {
 
 }  // namespace
 
+namespace {
+
+bool has_method(std::string_view of_route, std::string_view asked) {
+  return asked == of_route || (asked == "HEAD" && of_route == "GET");
+}
+
+}  // namespace
+
 void refuse(net::http_exchange& to, const api_problem& what) {
   net::http_fields fields{{"Content-Type", json_type}};
   if (what.retry_after_s) fields.emplace_back("Retry-After", std::to_string(*what.retry_after_s));
@@ -66,12 +74,6 @@ void refuse(net::http_exchange& to, const api_problem& what) {
 
 void reply(net::http_exchange& to, std::string_view json) {
   to.respond(200, {{"Content-Type", json_type}}, json);
-}
-
-std::string piece_of(const model::tokenizer& tokens, std::int32_t id) {
-  const std::int32_t twice[] = {id, id};
-  const auto one = tokens.decode({twice, 1}).size();
-  return tokens.decode(twice).substr(one);
 }
 
 desk::desk(const gateway_options& options, backend& behind)
@@ -109,18 +111,20 @@ void desk::stop() {
 // ------------------------------------------------------------------------------------------ routes
 
 const desk::route* desk::find_route(std::string_view path) {
+  // It is looked at on the server's thread, which answers nobody meanwhile.
+  constexpr std::size_t most_text = 1u << 20;
   static constexpr route routes[] = {
       {"POST", "/v1/chat/completions", &desk::chat, guard::key},
       {"POST", "/v1/completions", &desk::completions, guard::key},
       {"GET", "/v1/models", &desk::models, guard::key},
-      {"POST", "/tokenize", &desk::tokenize, guard::key},
-      {"POST", "/detokenize", &desk::detokenize, guard::key},
+      {"POST", "/tokenize", &desk::tokenize, guard::key, most_text},
+      {"POST", "/detokenize", &desk::detokenize, guard::key, most_text},
       {"GET", "/health", &desk::ready, guard::open},
       {"GET", "/health/live", &desk::live, guard::open},
       {"GET", "/health/ready", &desk::ready, guard::open},
       {"GET", "/metrics", &desk::metrics, guard::key},
       {"GET", "/ordermoe/status", &desk::status, guard::key},
-      {"POST", "/admin/orders", &desk::take_order, guard::token},
+      {"POST", "/admin/orders", &desk::take_order, guard::token, 2 * order_desk::most_body_bytes},
   };
   static constexpr route one_model{"GET", "/v1/models/", &desk::models, guard::key};
   static constexpr route one_order{"GET", "/admin/orders/", &desk::look_at_order, guard::token};
@@ -139,41 +143,44 @@ void desk::take(std::shared_ptr<net::http_exchange> from) {
     return refuse(*from, {.status = 404,
                           .message = fmt::format("Invalid URL ({} {})", request.method,
                                                  request.path.substr(0, 200))});
-  const bool is_head = request.method == "HEAD" && at->method == "GET";
-  if (request.method != at->method && !is_head)
+  if (!has_method(at->method, request.method))
     return from->respond(
         405, {{"Content-Type", json_type}, {"Allow", at->method == "GET" ? "GET, HEAD" : "POST"}},
         problem_json({.status = 405,
                       .message = fmt::format("Not allowed to {} on {} (HINT: use {})",
                                              request.method, request.path, at->method),
                       .code = "method_not_supported"}));
-  if (is_let_in(*at, *from)) (this->*at->answer)(from);
+  if (const auto why = shut_out(*at, request)) return refuse(*from, *why);
+  (this->*at->answer)(from);
 }
 
-bool desk::is_let_in(const route& at, net::http_exchange& from) {
-  if (at.by == guard::open) return true;
-  const auto& request = from.request();
-  if (is_strange(at.by, request)) {
-    refuse(from,
-           {.status = 403,
-            .message = options_.keys.empty()
-                           ? "this gateway has no API keys and answers pages of its own alone, "
-                             "under an address or localhost; start it with keys"
-                           : "orders come from pages of this gateway alone; a proxy before it "
-                             "has to hand on the Host that it was asked for",
-            .code = "forbidden"});
-    return false;
-  }
-  if (at.by == guard::token) return true;
-  if (options_.keys.allow(request.field("authorization"))) return true;
+std::size_t desk::most_body(const net::http_request& head) const {
+  const auto* at = find_route(head.path);
+  if (at == nullptr || !has_method(at->method, head.method) || shut_out(*at, head)) return 0;
+  return at->most_body;
+}
+
+std::optional<api_problem> desk::shut_out(const route& at, const net::http_request& request) const {
+  if (at.by == guard::open) return std::nullopt;
+  if (is_strange(at.by, request))
+    return api_problem{
+        .status = 403,
+        .message = options_.keys.empty()
+                       ? "this gateway has no API keys and answers pages of its own alone, "
+                         "under an address or localhost; start it with keys"
+                       : "orders come from pages of this gateway alone; a proxy before it "
+                         "has to hand on the Host that it was asked for",
+        .code = "forbidden"};
+  if (at.by == guard::token) return std::nullopt;
+  if (options_.keys.allow(request.field("authorization"))) return std::nullopt;
   const bool has_some = !request.field("authorization").empty();
-  refuse(from, {.status = 401,
-                .message = has_some ? "Incorrect API key provided."
+  return api_problem{.status = 401,
+                     .message = has_some
+                                    ? "Incorrect API key provided."
                                     : "You didn't provide an API key. You need to provide your API "
                                       "key in an Authorization header using Bearer auth (i.e. "
                                       "Authorization: Bearer YOUR_KEY).",
-                .code = has_some ? "invalid_api_key" : ""});
-  return false;
+                     .code = has_some ? "invalid_api_key" : ""};
 }
 
 /// A browser sends no token that a page does not know; what comes from another page is refused all the same.
@@ -194,6 +201,34 @@ bool desk::knows(net::http_exchange& from, const std::string& model) const {
   if (model.empty() || model == options_.model.id) return true;
   refuse(from, no_such_model(model));
   return false;
+}
+
+bool desk::may_fit(net::http_exchange& from, std::size_t text_bytes, const char* param) const {
+  // No text of a language has as many bytes a token; one of them alone may have.
+  constexpr std::size_t bytes_a_token = 64, at_least = 64u << 10;
+  const auto most = std::max(at_least, bytes_a_token * options_.model.context);
+  if (text_bytes <= most) return true;
+  refuse(from, {.message = fmt::format("This model's maximum context length is {} tokens. However, "
+                                       "your messages have {} bytes of text, and more than {} are "
+                                       "not looked at. Please reduce the length of the messages.",
+                                       options_.model.context, text_bytes, most),
+                .param = param,
+                .code = "context_length_exceeded"});
+  return false;
+}
+
+const std::string& desk::piece_of(std::int32_t id) const {
+  std::call_once(has_pieces_, [this] {
+    const auto& tokens = *options_.model.tokens;
+    pieces_.reserve(options_.model.vocabulary + 1);
+    for (std::size_t i = 0; i < options_.model.vocabulary; ++i) {
+      const std::int32_t twice[] = {static_cast<std::int32_t>(i), static_cast<std::int32_t>(i)};
+      const auto one = tokens.decode({twice, 1}).size();
+      pieces_.push_back(tokens.decode(twice).substr(one));
+    }
+    pieces_.emplace_back();  // Of what is no token.
+  });
+  return pieces_[std::min(static_cast<std::size_t>(id), pieces_.size() - 1)];
 }
 
 void desk::live(const exchange& from) {
@@ -267,6 +302,7 @@ void desk::completions(const exchange& from) {
   made.how = std::move(asked.content.how);
   if (const auto why = beyond_us(made.how, options_.model)) return refuse(*from, *why);
   for (auto& prompt : asked.content.prompts) {
+    if (!may_fit(*from, prompt.text.size(), "prompt")) return;
     auto ids = prompt.ids.empty() ? options_.model.tokens->encode(prompt.text) : prompt.ids;
     const auto room = room_for(ids.size(), made.how.max_tokens, options_, "prompt");
     if (const auto* why = std::get_if<api_problem>(&room)) return refuse(*from, *why);
@@ -294,6 +330,9 @@ void desk::chat(const exchange& from) {
   made.kind = reply_kind::chat;
   made.how = std::move(asked.content.how);
   if (const auto why = beyond_us(made.how, served)) return refuse(*from, *why);
+  std::size_t text_bytes = 0;
+  for (const auto& each : asked.content.messages) text_bytes += each.content.size();
+  if (!may_fit(*from, text_bytes, "messages")) return;
   auto ids = served.chat->encode(*served.tokens, asked.content.messages);
   if (!ids)
     return refuse(*from,
@@ -390,7 +429,7 @@ void desk::tokenize(const exchange& from) {
   ordered_json told{{"count", ids.size()}, {"max_model_len", served.context}, {"tokens", ids}};
   if (asked.content.return_pieces) {
     told["token_strs"] = ordered_json::array();
-    for (const auto id : ids) told["token_strs"].push_back(piece_of(*served.tokens, id));
+    for (const auto id : ids) told["token_strs"].push_back(piece_of(id));
   }
   reply(*from, json_text(told));
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -28,10 +29,6 @@ class job;
 void refuse(net::http_exchange& to, const api_problem& what);
 void reply(net::http_exchange& to, std::string_view json);
 
-/// A token's text inside others, with the space that it may begin with; U+FFFD where it is a part of a character, whose bytes are
-/// not known then.
-std::string piece_of(const model::tokenizer& tokens, std::int32_t id);
-
 class desk {
  public:
   /// `server` is there before the first request, and outlives what was posted to it.
@@ -49,6 +46,8 @@ class desk {
   }
 
   void take(std::shared_ptr<net::http_exchange> from);
+  /// How many bytes of its body are read; 0 where take() refuses it by its path or fields alone.
+  std::size_t most_body(const net::http_request& head) const;
 
   // Of jobs:
   const gateway_options& options() const { return options_; }
@@ -58,6 +57,9 @@ class desk {
   gateway_figures& figures() { return figures_; }
   std::uint64_t random() { return random_(); }
   std::string new_id(const char* kind);
+  /// A token's text inside others, with the space that it may begin with; U+FFFD where it is a part of a character, whose bytes are
+  /// not known then. From any thread.
+  const std::string& piece_of(std::int32_t id) const;
   /// So many answers ended, of those that were running.
   void ended(std::size_t answers);
   /// The peer of a job that waits went away.
@@ -74,12 +76,16 @@ class desk {
     std::string_view path;
     answer_function answer;
     guard by;
+    std::size_t most_body = SIZE_MAX;
   };
   static const route* find_route(std::string_view path);
-  bool is_let_in(const route& at, net::http_exchange& from);
+  /// Why it is not let in.
+  std::optional<api_problem> shut_out(const route& at, const net::http_request& request) const;
   bool is_strange(guard by, const net::http_request& request) const;
   bool knows(net::http_exchange& from, const std::string& model) const;
   request_limits limits() const;
+  /// Whether a text may be short enough for the context, or is refused before it is looked at.
+  bool may_fit(net::http_exchange& from, std::size_t text_bytes, const char* param) const;
 
   void live(const exchange& from);
   void ready(const exchange& from);
@@ -107,6 +113,8 @@ class desk {
   void take_servers(const result<std::string>& servers);
 
   const gateway_options& options_;
+  mutable std::once_flag has_pieces_;
+  mutable std::vector<std::string> pieces_;  ///< Of all tokens, once one was asked for.
   backend& behind_;
   order_desk orders_;
   net::http_server* server_ = nullptr;

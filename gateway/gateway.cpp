@@ -77,12 +77,14 @@ class gateway::content {
   ~content() { stop(); }
 
   result<void> begin() {
-    auto made = net::http_server::start(http_of(options_),
-                                        [this](std::shared_ptr<net::http_exchange> from) {
-                                          // Somebody may come before there is a server to post to.
-                                          has_server_.wait(false);
-                                          desk_.take(std::move(from));
-                                        });
+    auto how = http_of(options_);
+    how.most_body = [this](const net::http_request& head) { return desk_.most_body(head); };
+    auto made =
+        net::http_server::start(std::move(how), [this](std::shared_ptr<net::http_exchange> from) {
+          // Somebody may come before there is a server to post to.
+          has_server_.wait(false);
+          desk_.take(std::move(from));
+        });
     if (!made) return explained(made.error());
     server_ = std::move(*made);
     desk_.use(*server_, behind_->tell_in_turns([to = server_.get()] { to->begin_turn(); },

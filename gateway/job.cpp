@@ -134,7 +134,7 @@ void job::hear(std::size_t i, const actors::answer_token& told) {
 
 token_report job::report_of(const actors::answer_token& told) const {
   const auto choice_of = [&](const actors::told_logprob& each) {
-    return token_choice{each.id, piece_of(*desk_.options().model.tokens, each.id), each.logprob};
+    return token_choice{each.id, desk_.piece_of(each.id), each.logprob};
   };
   token_report made;
   for (std::size_t i = 0; i < told.logprobs.size(); ++i)
@@ -170,8 +170,11 @@ void job::put(std::size_t i, chunk_content& content) {
   // Every token of every answer that the thread tells comes by here.
   static thread_local std::string chunk;
   content.index = static_cast<std::uint32_t>(i);
-  content.text_offset = choices_[i].bytes;
-  choices_[i].bytes += content.text.size();
+  auto& bytes = choices_[i].bytes;
+  content.text_offset = bytes;
+  if (content.begins) bytes += content.text.size();
+  if (content.logprobs != nullptr)
+    for (const auto& each : *content.logprobs) bytes += each.chosen.text.size();
   chunk.clear();
   writer_->append_chunk(chunk, content);
   from_->write(chunk);
@@ -247,6 +250,7 @@ void job::finish() {
     reply_choice made;
     made.index = static_cast<std::uint32_t>(i);
     if (!order_.echoed.empty()) made.text = order_.echoed[of.prompt];
+    made.text_offset = made.text.size();
     made.text += text_of(of, of.outcome.text);
     made.finish = finish_of(of.outcome.finish);
     if (order_.how.logprobs) made.logprobs = std::move(of.reports);

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "planning/pruning.hpp"
 #include "setup/cutting.hpp"
@@ -81,14 +84,18 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   return made;
 }
 
+/// Whether the same is pruned for the requests of all access servers.
+bool prunes_for_all(const planning::plan& placed) {
+  const auto& pruned = placed.pruned;
+  return std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
+}
+
 /// What the texts lose by a plan at most, with 95 % confidence; its strategy keeps no budget while it runs.
 result<double> bound_of(const actors::service_options& with_plan, const scored_texts& texts,
                         const job& work) {
   const auto& pruned = with_plan.chosen.plan.pruned;
   if (pruned.empty()) return 0.0;
-  const bool is_for_all =
-      std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
-  const auto found = is_for_all
+  const auto found = prunes_for_all(with_plan.chosen.plan)
                          ? texts.score(*with_plan.model, with_plan.profile, pruned.front(), work)
                          : texts.score(with_plan, work);
   if (!found) return found.error();
@@ -104,19 +111,29 @@ struct cut_in_budget {
   double bound = 0;  ///< As prepared_cut::bound.
 };
 
-/// The farthest cut that keeps the budget.
-result<cut_in_budget> cut_of_budget(const task& about, const scored_texts& texts, job& work) {
+std::size_t most_cut(const task& about) {
   const auto& service = about.service;
-  const auto most =
-      planning::find_strategy(about.name)
-          ->most_cut({service.profile, service.servers, service.costs, about.options});
+  return planning::find_strategy(about.name)
+      ->most_cut({service.profile, service.servers, service.costs, about.options});
+}
+
+/// The strategy's first plan with this cut.
+result<actors::service_options> plan_of_cut(const task& about, std::size_t cut, const job& work) {
+  auto options = about.options;
+  options.cut = cut;
+  return planned(about.service, about.name, options, work);
+}
+
+/// The farthest cut that keeps the budget; `plan_of(cut)` is what is planned with it.
+template <class PlanOf>
+result<cut_in_budget> cut_of_budget(const task& about, const scored_texts& texts,
+                                    const PlanOf& plan_of, job& work) {
+  const auto most = most_cut(about);
   steps progress(work, fmt::format("calibrating the budget of {}", about.name),
                  most_cut_trials(most));
   std::map<std::size_t, double> bounds;
   const auto cut = farthest_cut(most, [&](std::size_t tried) -> result<cut_trial> {
-    auto options = about.options;
-    options.cut = tried;
-    const auto made = planned(service, about.name, options, work);
+    const auto made = plan_of(tried);
     progress.done();
     if (!made && made.error().code == errc::infeasible) return cut_trial::does_not_fit;
     if (!made) return made.error();
@@ -152,6 +169,62 @@ result<std::vector<strategy_options>> variants_within_budget(const task& about,
   return kept;
 }
 
+/// Whether what a cut prunes goes by where users are.
+bool prunes_by_home(const task& about, const job& work) {
+  for (auto cut = most_cut(about); cut > 0; cut /= 2)
+    if (const auto made = plan_of_cut(about, cut, work); made && !made->chosen.plan.pruned.empty())
+      return !prunes_for_all(made->chosen.plan);
+  return false;
+}
+
+/// At how many servers, or sets of them, users are attended.
+std::size_t n_homes(const actors::service_options& with_plan) {
+  std::set<std::vector<planning::server_mask>> homes;
+  for (const auto& each : with_plan.chosen.plan.residence) homes.insert(each.layers);
+  return homes.size();
+}
+
+/// The plan with this cut that has so many homes. Error: infeasible where there is none.
+result<actors::service_options> plan_with_homes(const task& about, std::size_t cut, std::size_t n,
+                                                const job& work) {
+  const auto& service = about.service;
+  auto options = about.options;
+  options.cut = cut;
+  for (const auto& variant : planning::plan_variants(about.name, service.profile, service.servers,
+                                                     service.costs, options))
+    if (auto made = planned(service, about.name, variant, work); made && n_homes(*made) == n)
+      return made;
+  return error{errc::infeasible, fmt::format("no plan of {} has {} homes", about.name, n)};
+}
+
+/// Where each server reaches only experts that are near, what is lost goes by where users are attended: with fewer homes than the
+/// first plan has, another reach may keep the budget. Each such form with the farthest cut of its own.
+result<std::vector<strategy_options>> forms_of_own_cut(const task& about, const scored_texts& texts,
+                                                       job& work) {
+  const auto& service = about.service;
+  auto uncut = about.options;
+  uncut.cut = 0;
+  std::set<std::size_t> forms;
+  for (const auto& variant :
+       planning::plan_variants(about.name, service.profile, service.servers, service.costs, uncut))
+    if (const auto made = planned(service, about.name, variant, work)) forms.insert(n_homes(*made));
+  if (const auto first = plan_of_cut(about, 0, work)) forms.erase(n_homes(*first));
+  std::vector<strategy_options> found;
+  for (const auto n : forms) {
+    const auto of_form = [&](std::size_t cut) { return plan_with_homes(about, cut, n, work); };
+    const auto cut = cut_of_budget(about, texts, of_form, work);
+    if (!cut) return cut.error();
+    if (cut->cut == 0) continue;  // As among the variants.
+    auto made = of_form(cut->cut);
+    if (!made) return made.error();
+    auto options = about.options;
+    options.cut = cut->cut;
+    options.plan = std::move(made->chosen.plan);
+    found.push_back(std::move(options));
+  }
+  return found;
+}
+
 }  // namespace
 
 bool may_be_priced(const task& about) {
@@ -185,12 +258,18 @@ result<prepared_cut> prepare_cut(const task& about, job& work) {
       scored_texts::make(about.service, affordable(about.texts, about.service.model->config()),
                          work, about.options.expected_rate);
   if (!texts) return texts.error();
-  const auto cut = cut_of_budget(about, *texts, work);
+  const auto cut = cut_of_budget(
+      about, *texts, [&](std::size_t tried) { return plan_of_cut(about, tried, work); }, work);
   if (!cut) return cut.error();
   auto with_cut = about;
   with_cut.options.cut = cut->cut;
-  const auto variants = variants_within_budget(with_cut, *texts, work);
+  auto variants = variants_within_budget(with_cut, *texts, work);
   if (!variants) return variants.error();
+  if (prunes_by_home(about, work)) {
+    auto forms = forms_of_own_cut(about, *texts, work);
+    if (!forms) return forms.error();
+    std::ranges::move(*forms, std::back_inserter(*variants));
+  }
   auto ready = choose_variant(with_cut, *variants, nullptr, work);
   if (!ready) return ready.error();
   return prepared_cut{std::move(*ready), cut->bound};

@@ -62,6 +62,9 @@ result<std::string> cluster_client::order(const std::string& verb, const std::st
                                           const std::string& token) {
   return content_->nodes->order(the_node, verb, arguments, dry_run, longest, token);
 }
+void cluster_client::interrupt() {
+  content_->nodes->interrupt();
+}
 void cluster_client::give(const bearer_order& order, order_sink sink) {
   content_->nodes->give(the_node, order, std::move(sink));
 }

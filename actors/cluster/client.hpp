@@ -41,12 +41,14 @@ class cluster_client {
   /// ask's ref is filled in.
   void run_expert(expert_ask ask, std::function<void(const expert_answer&)> sink);
   /// An operator's order (admin.hpp); `arguments` is a JSON object, `token` the secret of one that raises the role, if any. Gives the reply's JSON without its ref. Errors: the
-  /// problem that the node tells; timed_out; io where it went away.
+  /// problem that the node tells; timed_out; io where it went away; interrupted.
   result<std::string> order(const std::string& verb, const std::string& arguments, bool dry_run,
                             std::chrono::milliseconds longest, const std::string& token = {});
+  /// From now on nobody waits in order() and status(), or goes on to: interrupted. From any thread.
+  void interrupt();
   /// An order for whoever has a token. The sink is called once, on another thread, also where the node goes away.
   void give(const bearer_order& order, order_sink sink);
-  /// What the node says of itself: JSON. Error: timed_out; io where it went away.
+  /// What the node says of itself: JSON. Error: timed_out; io where it went away; interrupted.
   result<std::string> status(std::chrono::milliseconds longest);
 
  private:

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -109,6 +110,7 @@ class cluster_clients::content final : public net::transport_user {
     if (!transport_) return;
     transport_->stop();
     std::unique_lock lock(mutex_);
+    has_stopped_ = true;
     for (auto& each : nodes_) {
       each.up = false;
       ++each.n_lost;
@@ -170,7 +172,9 @@ class cluster_clients::content final : public net::transport_user {
       return submit(std::move(lock), *best, std::move(wanted), std::move(sink), true);
     const auto ref = next_++;
     lock.unlock();
-    if (sink.on_end) sink.on_end(failed(ref, {errc::io, "no node of the cluster is connected"}));
+    if (sink.on_end)
+      on_its_thread([told = failed(ref, {errc::io, "no node of the cluster is connected"}),
+                     sink = std::move(sink)] { sink.on_end(told); });
     return ref;
   }
 
@@ -232,20 +236,35 @@ class cluster_clients::content final : public net::transport_user {
     const auto ref = next_++;
     const auto& to = nodes_[node];
     const auto lost_before = to.n_lost;
+    awaited_.insert(ref);
     lock.unlock();
     nlohmann::ordered_json text{{"ref", ref},
                                 {"verb", verb},
                                 {"arguments", nlohmann::ordered_json::parse(arguments)},
                                 {"dry_run", dry_run}};
     if (!token.empty()) text["token"] = token;
-    if (!say(node, control_kind::order, text.dump())) return not_connected(node);
+    const bool is_sent = say(node, control_kind::order, text.dump());
     lock.lock();
-    changed_.wait_for(lock, longest,
-                      [&] { return replies_.contains(ref) || is_lost(to, lost_before); });
+    if (is_sent)
+      changed_.wait_for(lock, longest, [&] {
+        return replies_.contains(ref) || is_lost(to, lost_before) || is_interrupted_;
+      });
+    awaited_.erase(ref);
     auto found = replies_.extract(ref);
     if (!found.empty()) return std::move(found.mapped());
-    if (is_lost(to, lost_before)) return gone(to);
+    if (is_sent && is_interrupted_) return interrupted();
+    if (is_sent && is_lost(to, lost_before)) return gone(to);
+    if (!is_sent) {
+      lock.unlock();
+      return not_connected(node);
+    }
     return error{errc::timed_out, fmt::format("{} did not answer {}", to.name, verb)};
+  }
+
+  void interrupt() {
+    const std::lock_guard lock(mutex_);
+    is_interrupted_ = true;
+    changed_.notify_all();
   }
 
   void give(std::size_t node, const bearer_order& order, order_sink sink) {
@@ -362,8 +381,9 @@ class cluster_clients::content final : public net::transport_user {
       return error{errc::io, fmt::format("{} is not connected{}{}", from.name,
                                          from.problem.empty() ? "" : ": ", from.problem)};
     const auto lost = [&] { return is_lost(from, asked.lost_before); };
-    changed_.wait_until(lock, until, [&] { return from.status || lost(); });
+    changed_.wait_until(lock, until, [&] { return from.status || lost() || is_interrupted_; });
     if (from.status) return *from.status;
+    if (is_interrupted_) return interrupted();
     if (lost()) return gone(from);
     return error{errc::timed_out, fmt::format("{} did not say how it is", from.name)};
   }
@@ -373,6 +393,9 @@ class cluster_clients::content final : public net::transport_user {
   }
   static error gone(const node_seen& node) {
     return {errc::io, fmt::format("{} went away: {}", node.name, node.problem)};
+  }
+  static error interrupted() {
+    return {errc::interrupted, "whoever asked ends, and waits no longer"};
   }
   error not_connected(std::size_t node) const {
     return {errc::io, fmt::format("{} is not connected", name(node))};
@@ -400,11 +423,25 @@ class cluster_clients::content final : public net::transport_user {
     ++nodes_[node].n_outstanding;
     const bool up = nodes_[node].up;
     lock.unlock();
+    const auto end_soon = [&](const error& problem) {
+      on_its_thread([this, node, told = failed(ref, problem)] { end(node, told); });
+    };
     if (why)
-      end(node, failed(ref, *why));
+      end_soon(*why);
     else if (!up || !say(node, control_kind::submit, std::move(text)))
-      end(node, failed(ref, not_connected(node)));
+      end_soon(not_connected(node));
     return ref;
+  }
+
+  /// Sinks are called by the transport's thread alone, so that never two are at a time; by whoever asks where it has ended.
+  void on_its_thread(std::function<void()> what) {
+    std::unique_lock lock(mutex_);
+    const bool has_stopped = has_stopped_;
+    lock.unlock();
+    if (has_stopped)
+      what();
+    else
+      transport_->after(0, std::move(what));
   }
 
   /// Of the nodes that are connected and were not asked, one with the fewest requests of this client; those that refused one lately
@@ -525,6 +562,7 @@ class cluster_clients::content final : public net::transport_user {
       return give_up(from, {errc::malformed, "a problem without code and message"});
     if (end_order(from, ref, reply.dump())) return;
     const std::lock_guard lock(mutex_);
+    if (!awaited_.contains(ref)) return;  // It came too late.
     replies_.emplace(ref, reply_of(reply));
     changed_.notify_all();
   }
@@ -592,7 +630,9 @@ class cluster_clients::content final : public net::transport_user {
   std::unordered_map<std::uint64_t, waiting_answer> sinks_;
   std::map<std::uint64_t, waiting<expert_sink>> experts_;
   std::map<std::uint64_t, waiting<order_sink>> given_;
+  std::set<std::uint64_t> awaited_;  ///< Orders whose replies somebody waits for.
   std::map<std::uint64_t, result<std::string>> replies_;
+  bool is_interrupted_ = false, has_stopped_ = false;
 };
 
 cluster_clients::cluster_clients(std::unique_ptr<content> made) : content_(std::move(made)) {}
@@ -657,6 +697,9 @@ result<std::string> cluster_clients::order(std::size_t node, const std::string& 
                                            std::chrono::milliseconds longest,
                                            const std::string& token) {
   return content_->order(node, verb, arguments, dry_run, longest, token);
+}
+void cluster_clients::interrupt() {
+  content_->interrupt();
 }
 void cluster_clients::give(std::size_t node, const bearer_order& order, order_sink sink) {
   content_->give(node, order, std::move(sink));

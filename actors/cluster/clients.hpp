@@ -66,7 +66,8 @@ class cluster_clients {
   /// From now on. Neither is called once stop() has returned.
   void tell_in(told_turns turns);
 
-  /// Gives the request's number. The sink ends with on_end, also where the node goes away.
+  /// Gives the request's number. The sink ends with on_end, also where the node goes away. It is called on one thread, never two
+  /// at a time.
   std::uint64_t submit(std::size_t node, remote_request wanted, answer_sink sink);
   /// Of the nodes that are up, to the one with the fewest unanswered; it fails with io where none is.
   std::uint64_t submit_to_any(remote_request wanted, answer_sink sink);
@@ -82,6 +83,8 @@ class cluster_clients {
   result<std::string> order(std::size_t node, const std::string& verb, const std::string& arguments,
                             bool dry_run, std::chrono::milliseconds longest,
                             const std::string& token = {});
+  /// From now on nobody waits in order() and status(), or goes on to: interrupted.
+  void interrupt();
   void give(std::size_t node, const bearer_order& order, order_sink sink);
   result<std::string> status(std::size_t node, std::chrono::milliseconds longest);
   /// Of all that are up, asked at once; of the others io and why they are not.

@@ -62,8 +62,8 @@ struct log_record {
 /// One server of a cluster whose others are other processes.
 struct member_options {
   std::string config;  ///< node.toml, as `ordermoe cluster prepare` writes it.
-  /// Told of what happens, on any thread, and to return soon: for the host's own log, since none is written. What it throws is
-  /// dropped. May be empty.
+  /// Told of what happens, on any thread, and to return soon, without calling what waits for a node: for the host's own log,
+  /// since none is written. What it throws is dropped. May be empty.
   std::function<void(const log_record&)> log = {};
   std::string log_level =
       "info";  ///< The least that is told; `log level set` of an operator's console changes it.
@@ -192,8 +192,9 @@ class node {
   std::vector<std::string> listens_at() const;
 
   /// Ends everything: answers that have not ended are told `stopped`, on this thread; no callback runs any more when it
-  /// returns, and no thread, socket or actor of it is left. Once stopped, stays so; again: nothing. Problem: usage from
-  /// within a callback, where it would wait for itself, and nothing has happened then.
+  /// returns, and no thread, socket or actor of it is left. Who waits in order() or status() of another process hears
+  /// `interrupted`. Once stopped, stays so; again: nothing. Problem: usage from within a callback, of answers or of log
+  /// records, where it would wait for itself, and nothing has happened then.
   result<void> stop();
 
  private:

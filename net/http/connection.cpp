@@ -162,6 +162,7 @@ void connection::begin_request() {
   state_ = state::head;
   told_to_continue_ = has_head_ = false;
   request_ = {};
+  most_body_ = side_.options.limits.body_bytes;
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(side_.options.limits.header_bytes));
   parser_->body_limit(side_.options.limits.body_bytes);
@@ -198,7 +199,7 @@ void connection::take(const error_code& problem, std::size_t n) {
 void connection::advance() {
   if (state_ != state::head && state_ != state::body) return;
   if (!parse()) return;
-  if (parser_->is_done()) return dispatch();
+  if (parser_->is_done() || (has_head_ && most_body_ == 0)) return dispatch();
   if (!parser_->is_header_done()) return;
   if (state_ == state::head) {
     state_ = state::body;
@@ -237,8 +238,7 @@ bool connection::parse() {
       return false;
     }
     if (problem == http::error::body_limit) {
-      refuse(413, fmt::format("the body of the request has more than {} bytes; send less",
-                              side_.options.limits.body_bytes));
+      refuse_body();
       return false;
     }
     if (problem) {
@@ -246,6 +246,7 @@ bool connection::parse() {
       return false;
     }
     if (!has_head_ && parser_->is_header_done() && !take_head()) return false;
+    if (has_head_ && most_body_ == 0) return true;
     if (used == 0) break;
   }
   return true;
@@ -276,24 +277,37 @@ bool connection::take_head() {
   for (const auto& each : head)
     request_.fields[lower({each.name_string().data(), each.name_string().size()})] =
         std::string(each.value());
+  request_.method = std::string(head.method_string());
+  const std::string_view target(head.target().data(), head.target().size());
+  const auto mark = target.find('?');
+  request_.path = target.substr(0, mark);
+  if (mark != std::string_view::npos) request_.query = target.substr(mark + 1);
+  request_.peer = peer_;
   has_head_ = true;
+  if (const auto& most_body = side_.options.most_body)
+    most_body_ = std::min(most_body_, most_body(request_));
+  if (most_body_ > 0 && parser_->content_length().value_or(0) > most_body_) {
+    refuse_body();
+    return false;
+  }
+  parser_->body_limit(most_body_);
   parser_->eager(true);
   return true;
 }
 
+void connection::refuse_body() {
+  refuse(413, fmt::format("the body of the request has more than {} bytes; send less", most_body_));
+}
+
 void connection::dispatch() {
+  // Bytes of a body that is not read would be taken for the next request.
+  const bool is_whole = parser_->is_done();
   auto message = parser_->release();
   auto request = std::move(request_);
-  request.method = std::string(message.method_string());
-  const std::string_view target(message.target().data(), message.target().size());
-  const auto mark = target.find('?');
-  request.path = target.substr(0, mark);
-  if (mark != std::string_view::npos) request.query = target.substr(mark + 1);
   request.body = std::move(message.body());
-  request.peer = peer_;
   state_ = state::answering;
   due_.reset();
-  keeps_alive_ = message.keep_alive();
+  keeps_alive_ = is_whole && message.keep_alive();
   is_old_ = message.version() < 11;
   has_no_body_ = request.method == "HEAD";
   ++number_;
@@ -366,7 +380,7 @@ void connection::finish() {
   is_complete_ = true;
   if (!out_.empty() || !writing_.empty()) return flush();
   // All of it was written as it came, and nothing is to be said behind it.
-  asio::post(side_.io, [self = shared_from_this()] { self->written({}); });
+  asio::post(side_.io, [self = shared_from_this()] { self->written({}, 0); });
 }
 
 namespace {
@@ -417,14 +431,24 @@ void connection::write_out() {
 void connection::begin_writing() {
   if (state_ == state::closed) return;
   writing_.swap(out_);
-  if (state_ != state::body) set_timer(side_.options.limits.write_time);
-  stream_->write(writing_, [self = shared_from_this()](const error_code& problem, std::size_t) {
-    self->written(problem);
-  });
+  n_written_ = 0;
+  write_part();
 }
 
-void connection::written(const error_code& problem) {
+/// So much at a time as every peer that reads at all takes within write_time.
+void connection::write_part() {
+  constexpr std::size_t part_bytes = 64 << 10;
+  if (state_ != state::body) set_timer(side_.options.limits.write_time);
+  stream_->write(std::string_view(writing_).substr(n_written_, part_bytes),
+                 [self = shared_from_this()](const error_code& problem, std::size_t n) {
+                   self->written(problem, n);
+                 });
+}
+
+void connection::written(const error_code& problem, std::size_t n) {
   std::unique_lock lock(mutex_);
+  n_written_ += n;
+  if (!problem && state_ != state::closed && n_written_ < writing_.size()) return write_part();
   writing_.clear();
   if (state_ == state::closed) return;
   if (problem) {

@@ -62,6 +62,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   void ring();
   void late();
   void begin_request();
+  void refuse_body();
   void linger();
 
   // Of exchanges, by the number of theirs:
@@ -80,7 +81,8 @@ class connection final : public std::enable_shared_from_this<connection> {
   void write_out();
   /// On the server's own thread.
   void begin_writing();
-  void written(const boost::system::error_code& problem);
+  void write_part();
+  void written(const boost::system::error_code& problem, std::size_t n);
 
   server_side& side_;
   std::unique_ptr<byte_stream> stream_;
@@ -96,6 +98,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   http_request request_;  ///< Its fields, once they are here.
   bool has_head_ = false, told_to_continue_ = false;
+  std::size_t most_body_ = 0;  ///< Bytes of its body, once the fields are here.
   // Of the answer:
   std::uint64_t number_ = 0;
   bool keeps_alive_ = false, is_old_ = false, has_no_body_ = false;
@@ -105,7 +108,8 @@ class connection final : public std::enable_shared_from_this<connection> {
   std::uint64_t streams_ = 0;  ///< The number of the answer that is put in parts; 0: none is.
   bool is_chunked_ = false, is_complete_ = false;
   std::string out_, writing_;
-  bool is_called_ = false;  ///< The server's own thread will write.
+  std::size_t n_written_ = 0;  ///< Of the latter.
+  bool is_called_ = false;     ///< The server's own thread will write.
 };
 
 }  // namespace ordermoe::net::http_detail

@@ -42,6 +42,9 @@ struct http_server_options {
   /// The body of an answer that the server gives by itself (400, 408, 413, 431, 501, 503), and its type.
   std::function<std::string(int status, std::string_view what)> problem_body;
   std::string problem_type = "text/plain";
+  /// How many bytes of a request's body are read, by its method, path, query and fields, on the server's thread; limits.body_bytes at
+  /// most. 0: none are, it is answered without its body and the connection ends behind the answer. Empty: limits.body_bytes.
+  std::function<std::size_t(const http_request& head)> most_body;
 };
 
 /// One request and its answer: respond() once, or begin_stream(), write() as often as wanted and end(). Only on the

@@ -1,5 +1,7 @@
 #include "net/http/stream.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -22,6 +24,11 @@ namespace {
 void set_up(tcp::socket& socket) {
   error_code ignored;
   socket.set_option(tcp::no_delay(true), ignored);
+  // Else the system takes megabytes and says that there is room again when a third of them is gone: a peer that reads slowly would
+  // seem not to read at all.
+  constexpr int most_unsent = 256 << 10;
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent,
+               sizeof most_unsent);
 }
 
 class plain final : public byte_stream {

@@ -183,6 +183,11 @@ void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& 
 
 }  // namespace
 
+void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_exact_variants(task, variants);
+  add_exact_rivals(task, variants);
+}
+
 result<plan> place_as_published(const planning_task& task) {
   return place_by_similarity(task.profile, task.servers, task.costs, seeded(task));
 }
@@ -323,6 +328,7 @@ void add_local_variants(const planning_task& task, std::vector<strategy_options>
   add_plan(task, popular(task), variants);
   add_plan(task, place_as_published(task), variants);
   add_plan(task, roaming(popular(task), task), variants);
+  add_exact_rivals(task, variants);
 }
 
 std::size_t most_pruned(const planning_task& task) {

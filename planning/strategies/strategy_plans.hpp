@@ -56,6 +56,8 @@ void add_host_memory_variants(const planning_task& task, std::vector<strategy_op
 /// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
 /// strategy's own plan is one of them.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// Those, and the plans of the strategies that move the token to its experts.
+void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For latency and for throughput, each with both ways back.
 void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// The best chains side by side by the planner's estimate, of whole layers and of layers that neighbours share, for options.concurrency

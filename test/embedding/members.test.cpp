@@ -1,10 +1,12 @@
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <deque>
 #include <filesystem>
 #include <future>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "net/identity/certificates.hpp"
@@ -121,6 +123,32 @@ BOOST_AUTO_TEST_CASE(members_and_clients_answer_with_the_references_ids) {
     BOOST_TEST((left.status().problem().code == problem_code::io));
   }
   BOOST_TEST(host.registry().running() == before);
+}
+
+BOOST_AUTO_TEST_CASE(what_waits_for_a_node_refuses_within_its_log) {
+  const test::scratch_folder scratch;
+  const auto folder = test::prepare_cluster(scratch);
+  std::atomic<api::node*> itself = nullptr;
+  std::once_flag once;
+  std::promise<bool> refused;
+  std::deque<api::node> nodes;
+  const auto log = [&](const api::log_record& record) {
+    if (itself.load() == nullptr || record.event != "session.down") return;
+    std::call_once(once, [&] {
+      const auto told = itself.load()->stop();
+      refused.set_value(!told && told.problem().code == problem_code::usage);
+    });
+  };
+  auto begun = api::node::start(api::member_options{.config = config_of(folder, 0), .log = log});
+  BOOST_REQUIRE_MESSAGE(begun, (begun ? "" : begun.problem().message));
+  nodes.push_back(std::move(*begun));
+  for (const int m : {1, 2}) nodes.push_back(member(folder, m));
+  await_all(nodes);
+  itself = &nodes[0];
+  BOOST_TEST(bool(nodes[2].stop()));
+  BOOST_TEST(refused.get_future().get());
+  itself = nullptr;
+  BOOST_TEST(bool(nodes[0].stop()));
 }
 
 BOOST_AUTO_TEST_CASE(whoever_cannot_connect_is_told_why) {

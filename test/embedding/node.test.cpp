@@ -120,6 +120,8 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_cannot_be_answered_is_told_why_and_others_go_
   refused({.ids = {-1}}, "vocabulary");
   refused({.text = "Q", .temperature = -1}, "temperature");
   refused({.text = "Q", .server = 99}, "99");
+  refused({.text = "Q", .deadline = std::chrono::milliseconds(-5)}, "a deadline");
+  refused({.text = "Q", .deadline = std::chrono::milliseconds::min()}, "a deadline");
   for (const double percent : {-1.0, 100.5, std::nan(""), std::numeric_limits<double>::infinity()})
     refused({.text = "Q", .quality_percent = percent}, "a quality budget of");
   BOOST_TEST(bool(node.ask({.text = question, .max_tokens = 2})));

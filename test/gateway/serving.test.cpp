@@ -376,6 +376,14 @@ BOOST_AUTO_TEST_CASE(keys_are_asked_for_but_by_health) {
   BOOST_TEST(json::parse(reply.body)["data"][0]["id"] == "lineage");
   for (const char* path : {"/metrics", "/ordermoe/status"})
     BOOST_TEST(at.fetch("GET", path).status == 401);
+  // Nothing is read of who may not ask, or of what is asked of nobody.
+  for (const char* line : {"POST /v1/chat/completions", "POST /nowhere", "PUT /tokenize"}) {
+    net::raw_client stranger(at.at);
+    stranger.send(std::string(line) + " HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n{");
+    const auto told = stranger.all();
+    BOOST_TEST(told.starts_with("HTTP/1.1 4"), told);
+    BOOST_TEST(told.find("\"error\"") != told.npos, told);
+  }
   // What comes behind a body is no field of its request.
   net::raw_client late(at.at);
   late.send(
@@ -414,6 +422,13 @@ BOOST_AUTO_TEST_CASE(texts_become_tokens_and_texts_again) {
   for (const auto& each : told["token_strs"]) together += each.get<std::string>();
   BOOST_TEST(together == "Q: 75 * 5");
   BOOST_TEST(told["max_model_len"] == 512);
+  // Not looked at: too long for any context, or for the server's thread.
+  reply = at.fetch("POST", "/v1/completions", json{{"prompt", std::string(70'000, 'a')}}.dump());
+  BOOST_TEST(reply.status == 400);
+  BOOST_TEST(json::parse(reply.body)["error"]["code"] == "context_length_exceeded");
+  BOOST_TEST(reply.body.find("70000 bytes of text") != std::string::npos);
+  reply = at.fetch("POST", "/tokenize", json{{"prompt", std::string(1u << 20, 'a')}}.dump());
+  BOOST_TEST(reply.status == 413);
   reply = at.fetch("POST", "/detokenize", json{{"tokens", told["tokens"]}}.dump());
   BOOST_TEST(json::parse(reply.body)["prompt"] == "Q: 75 * 5");
   reply = at.fetch("POST", "/tokenize", question + "}");

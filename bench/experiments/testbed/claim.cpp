@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -109,9 +110,18 @@ class one_cluster {
     return found == nullptr ? std::nullopt : sum_of(*found, about_.of);
   }
 
+  /// Of the published one those of its paper; of another every other that was measured.
+  std::set<std::string_view> rivals() const {
+    if (subject_ == "paper") return {std::begin(published_rivals), std::end(published_rivals)};
+    std::set<std::string_view> all;
+    for (const auto* each : rows_) all.insert(each->what.strategy);
+    all.erase(subject_);
+    return all;
+  }
+
   values best_rival() const {
     values best;
-    for (const auto rival : published_rivals) {
+    for (const auto rival : rivals()) {
       const auto value = at({rival, {}, about_.first.place, false});
       if (!value) continue;
       if (!best || (is_less_better(about_.of) ? *value < *best : *value > *best)) best = value;

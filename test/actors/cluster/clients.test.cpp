@@ -1,8 +1,13 @@
 #include "actors/cluster/clients.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <cmath>
 #include <functional>
+#include <future>
+#include <thread>
 
 #include "actors/caf_channel/caf_connections.hpp"
 #include "test/actors/cluster/nodes.hpp"
@@ -187,6 +192,7 @@ void one_that_goes_away_ends_its_own_by_name_and_comes_back(net::connections_mak
   BOOST_TEST(world.asks->problem(1) == "");
   heard later, elsewhere;
   world.ask(0, later);
+  BOOST_TEST(later.has_ended());
   BOOST_TEST(later.problem() == "s0 is not connected");
   world.asks->submit_to_any({0, {}, request_of(1)}, elsewhere.sink());
   world.await_frames(1, 2);
@@ -260,6 +266,7 @@ BOOST_AUTO_TEST_CASE(what_a_broken_connection_carried_ends_once_and_another_is_m
   // Its session could still come back, but nothing that it carried would.
   heard meanwhile;
   world.ask(0, meanwhile);
+  BOOST_TEST(meanwhile.has_ended());
   BOOST_TEST(meanwhile.problem() == "s0 is not connected");
   between.lead_to(world.at(0));
   BOOST_REQUIRE(eventually([&] { return world.node[0]->latest_client() != first_client; }));
@@ -310,6 +317,7 @@ BOOST_AUTO_TEST_CASE(who_is_another_node_or_revoked_is_refused_and_why_is_known)
   BOOST_TEST(asks->n_up() == 1u);
   heard told;
   asks->submit(0, {0, {}, request_of(0)}, told.sink());
+  BOOST_TEST(told.has_ended());
   BOOST_TEST(told.problem() == "s0 is not connected");
 }
 
@@ -442,6 +450,52 @@ BOOST_AUTO_TEST_CASE(what_makes_no_sense_is_not_sent_and_ends_nothing_else) {
   BOOST_TEST(good.problem() == "");
 }
 
+BOOST_AUTO_TEST_CASE(never_are_two_told_at_a_time) {
+  two_nodes world;
+  world.connect();
+  std::atomic<int> inside = 0, most = 0, n_ends = 0;
+  const auto visit = [&] {
+    most = std::max(most.load(), ++inside);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    --inside;
+  };
+  const actors::answer_sink sink{[&](const actors::answer_token&) { visit(); },
+                                 [&](const actors::request_outcome&) {
+                                   visit();
+                                   ++n_ends;
+                                 }};
+  const auto ref = world.asks->submit(0, {0, {}, request_of(0)}, sink);
+  world.await_frames(0, 1);
+  constexpr int n_refused = 30;
+  for (int i = 0; i < n_refused; ++i) {
+    world.say_token(0, ref, 1);
+    actors::remote_request senseless{0, {}, request_of(0)};
+    senseless.spec.max_new_tokens = 0;
+    world.asks->submit(0, std::move(senseless), sink);
+  }
+  world.say_end(0, ref);
+  BOOST_TEST(eventually([&] { return n_ends == n_refused + 1; }));
+  BOOST_TEST(most == 1);
+}
+
+BOOST_AUTO_TEST_CASE(who_waits_for_a_reply_can_be_interrupted) {
+  two_nodes world;
+  world.connect();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto order = [&] {
+    const auto told = world.asks->order(0, "plan.propose", "{}", false, std::chrono::minutes(10));
+    return told ? errc::usage : told.error().code;
+  };
+  auto waits = std::async(std::launch::async, order);
+  world.await_frames(0, 1);
+  world.asks->interrupt();
+  BOOST_TEST((waits.get() == errc::interrupted));
+  BOOST_TEST((order() == errc::interrupted));
+  const auto status = world.asks->status(1, std::chrono::minutes(10));
+  BOOST_TEST((!status && status.error().code == errc::interrupted));
+  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::minutes(5)));
+}
+
 BOOST_AUTO_TEST_CASE(whoever_is_told_may_ask_on) {
   two_nodes world;
   world.connect();
@@ -538,6 +592,7 @@ BOOST_AUTO_TEST_CASE(once_it_has_stopped_nobody_is_told_anything) {
   }
   heard later;
   world.ask(0, later);
+  BOOST_TEST(later.has_ended());
   BOOST_TEST(later.problem() == "s0 is not connected");
   world.asks->stop();
 }

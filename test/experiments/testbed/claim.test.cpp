@@ -93,6 +93,12 @@ BOOST_AUTO_TEST_CASE(the_best_rival_is_the_largest_where_more_is_better) {
   const auto found = judge(about, "paper", rows);
   BOOST_TEST(found.value->median == 1.5);
   BOOST_TEST((found.ordering == verdict::agrees));
+  // Of ours every other counts.
+  rows.push_back(
+      made_row(at_main_budget("ordermoe", 11), {{metric::throughput_tokens_per_s, 800}}));
+  const auto ours = judge(about, "ordermoe", rows);
+  BOOST_TEST(ours.value->median == 800.0 / 900);
+  BOOST_TEST((ours.ordering == verdict::disagrees));
 }
 
 BOOST_AUTO_TEST_CASE(local_shares_are_added_up) {

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
@@ -47,6 +48,14 @@ class raw_client {
     while (read()) {
     }
     return std::exchange(got_, {});
+  }
+  /// So many bytes, which are not kept, or fewer at the end.
+  std::size_t some(std::size_t n) {
+    while (got_.size() < n && read()) {
+    }
+    n = std::min(n, got_.size());
+    got_.erase(0, n);
+    return n;
   }
   /// Without waiting.
   bool has_more() {

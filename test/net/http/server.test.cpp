@@ -329,6 +329,63 @@ BOOST_AUTO_TEST_CASE(whoever_answers_is_told_that_the_peer_is_gone) {
   running.server->post([kept] { kept->respond(200, {}, "late"); });
 }
 
+BOOST_AUTO_TEST_CASE(a_body_that_nobody_wants_is_not_read) {
+  auto options = limited();
+  options.limits.body_time = 20s;
+  options.most_body = [](const http_request& head) {
+    return head.path == "/none" || head.field("x-key").empty() ? 0u : 10u;
+  };
+  const echo running(options);
+  // Neither the bytes that were announced nor leave for them are waited for.
+  for (const std::string how : {"Content-Length: 1000\r\n", "Transfer-Encoding: chunked\r\n",
+                                "Content-Length: 9\r\nExpect: 100-continue\r\n"}) {
+    raw_client client(running.at);
+    client.send("POST /a?b HTTP/1.1\r\n" + how + "\r\n");
+    const auto told = client.all();
+    BOOST_TEST(told.starts_with("HTTP/1.1 200"), told);
+    BOOST_TEST(told.find("Connection: close") != told.npos, told);
+    BOOST_TEST(told.ends_with("POST /a b "), told);
+  }
+  // What comes with the fields is no other request.
+  raw_client early(running.at);
+  early.send(
+      "POST /none HTTP/1.1\r\nX-Key: 1\r\nContent-Length: 30\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+  BOOST_TEST(early.all().ends_with("POST /none  "));
+  // Without a body the connection stays, and as many bytes as may be are read.
+  raw_client client(running.at);
+  client.send("GET /none HTTP/1.1\r\n\r\n");
+  BOOST_TEST(client.until("GET /none  ").starts_with("HTTP/1.1 200"));
+  client.send("POST /a HTTP/1.1\r\nX-Key: 1\r\nContent-Length: 10\r\n\r\n0123456789");
+  BOOST_TEST(client.until("POST /a  0123456789").ends_with("POST /a  0123456789"));
+  client.send("POST /a HTTP/1.1\r\nX-Key: 1\r\nContent-Length: 11\r\n\r\n");
+  BOOST_TEST(client.all().find("refused 413: the body of the request has more than 10 bytes") !=
+             std::string::npos);
+  raw_client chunked(running.at);
+  chunked.send(
+      "POST /a HTTP/1.1\r\nX-Key: 1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n0123456789a\r\n");
+  BOOST_TEST(chunked.all().find("more than 10 bytes") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(whoever_reads_slowly_and_goes_on_reading_gets_all_of_it) {
+  auto options = limited();
+  options.limits.write_time = 500ms;
+  echo running(options);
+  raw_client client(running.at, 4096);
+  client.send("GET /keep HTTP/1.1\r\nConnection: close\r\n\r\n");
+  const auto kept = running.wait_for_kept();
+  constexpr std::size_t n = 12u << 20;
+  running.server->post([kept] { kept->respond(200, {}, std::string(n, 'x')); });
+  const auto begin = std::chrono::steady_clock::now();
+  std::size_t got = 0;
+  for (int i = 0; i < 40; ++i) {
+    got += client.some(64u << 10);
+    std::this_thread::sleep_for(50ms);
+  }
+  got += client.all().size();
+  BOOST_TEST((std::chrono::steady_clock::now() - begin > 4 * options.limits.write_time));
+  BOOST_TEST(got > n);
+}
+
 BOOST_AUTO_TEST_CASE(whoever_does_not_read_is_cut_off) {
   echo running(limited());
   raw_client client(running.at, 4096);
