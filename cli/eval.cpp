@@ -72,10 +72,16 @@ result<experiments::workload> wikitext_of(const eval_options& options,
 }
 
 result<experiments::workload> text_of(const eval_options& options, const reader_of_texts& loaded) {
-  const auto documents = setup::read_documents(
-      options.text.empty() ? setup::data_folder() / "eval" / "held-out.txt"
-                           : fs::path(options.text),
-      loaded.tokens, std::min<std::size_t>(256, loaded.context), options.tokens);
+  const auto part = std::min<std::size_t>(256, loaded.context);
+  if (options.prompt_tokens >= part)
+    return error{errc::usage,
+                 fmt::format("--prompt-tokens {}: expected fewer than the {} tokens of "
+                             "each part of the text, so that some are scored",
+                             options.prompt_tokens, part)};
+  const auto documents =
+      setup::read_documents(options.text.empty() ? setup::data_folder() / "eval" / "held-out.txt"
+                                                 : fs::path(options.text),
+                            loaded.tokens, part, options.tokens);
   if (!documents) return documents.error();
   return experiments::scoring(*documents, 1, options.prompt_tokens);
 }

@@ -148,6 +148,7 @@ expect "an empty problem is refused with its line" 2 'blank-problem.jsonl:1: `pr
 expect "an empty text to score is refused" 2 'blank.txt: the text is too short' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt
 expect "what is behind a prompt is scored" 0 'over 156 tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --tokens 200 --prompt-tokens 44 --rate 0
 expect "of a part that is no longer than its prompt the last token is scored" 0 'over 1 tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --tokens 200 --prompt-tokens 250
+expect "no part is all prompt" 2 "fewer than the 256 tokens of each part" "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --prompt-tokens 256
 expect "windows of a WikiText file have no prompts" 2 'prompt-tokens' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt --prompt-tokens 4
 expect "an empty WikiText file is refused" 2 'blank.txt' "$ordermoe" eval --model "$model" --cluster "$cluster" --wikitext blank.txt
 mkdir plain && cp -r "$model"/. plain/ && rm plain/tokenizer_config.json

@@ -348,6 +348,7 @@ BOOST_AUTO_TEST_CASE(where_none_can_be_reached_it_says_of_the_last_why) {
              "cannot reach a node at " + net::to_string(world.at(1)) + ": Connection refused");
   heard told;
   asks->submit_to_any({0, {}, request_of(0)}, told.sink());
+  BOOST_TEST(told.has_ended());
   BOOST_TEST(told.problem() == "no node of the cluster is connected");
 }
 
