@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/algorithm/string/predicate.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -39,7 +40,7 @@ std::string_view host_of(std::string_view authority) {
 
 /// An address, or a name that no stranger's name server can give another meaning.
 bool is_own_name(std::string_view host) {
-  return host.empty() || host == "localhost" || host.starts_with('[') ||
+  return host.empty() || boost::iequals(host, "localhost") || host.starts_with('[') ||
          host.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 

@@ -405,6 +405,7 @@ BOOST_AUTO_TEST_CASE(pages_of_strangers_are_not_answered_without_keys) {
     return client.all().substr(9, 3);
   };
   BOOST_TEST(asked("Host: localhost:8080\r\n") == "200");
+  BOOST_TEST(asked("Host: LocalHost:8080\r\n") == "200");
   BOOST_TEST(asked("Host: 127.0.0.1:8080\r\nOrigin: http://127.0.0.1:8080\r\n") == "200");
   BOOST_TEST(asked("Host: [::1]:8080\r\n") == "200");
   BOOST_TEST(asked("Host: evil.example\r\n") == "403");

@@ -110,11 +110,13 @@ class one_cluster {
     return found == nullptr ? std::nullopt : sum_of(*found, about_.of);
   }
 
-  /// Of the published one those of its paper; of another every other that was measured.
+  /// Of the published one those of its paper; of another every other that was measured and lost no more than the budget.
   std::set<std::string_view> rivals() const {
     if (subject_ == "paper") return {std::begin(published_rivals), std::end(published_rivals)};
     std::set<std::string_view> all;
-    for (const auto* each : rows_) all.insert(each->what.strategy);
+    for (const auto* each : rows_)
+      if ((*each)[metric::increase_percent].value_or(0) <= main_budget)
+        all.insert(each->what.strategy);
     all.erase(subject_);
     return all;
   }

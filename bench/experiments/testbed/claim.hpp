@@ -24,7 +24,7 @@ enum class measure {
   value,          ///< Of the first alone.
   ratio,          ///< First over second.
   difference,     ///< First less second.
-  to_best_rival,  ///< First over the best of those that the paper compares with; of another than `paper`, of all others.
+  to_best_rival,  ///< First over the best of those that the paper compares with; of another than `paper`, of all others that lost no more than the budget.
   to_worst_part,  ///< First over the worst of the other ablations.
   growth,         ///< First over second, over the same of `rival`.
   to_curve        ///< First's latency over that of fixed thresholds at its increase of perplexity.

@@ -96,6 +96,10 @@ BOOST_AUTO_TEST_CASE(the_best_rival_is_the_largest_where_more_is_better) {
   // Of ours every other counts.
   rows.push_back(
       made_row(at_main_budget("ordermoe", 11), {{metric::throughput_tokens_per_s, 800}}));
+  // But for what lost more than the budget.
+  rows.push_back(
+      made_row(at_main_budget("local-skip", 11, 0),
+               {{metric::throughput_tokens_per_s, 2000}, {metric::increase_percent, 21}}));
   const auto ours = judge(about, "ordermoe", rows);
   BOOST_TEST(ours.value->median == 800.0 / 900);
   BOOST_TEST((ours.ordering == verdict::disagrees));
