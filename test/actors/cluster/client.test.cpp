@@ -147,6 +147,7 @@ BOOST_AUTO_TEST_CASE(a_budget_that_is_no_percentage_fails_its_request_alone_and_
   last.quality_percent = 0.25;
   asked.ask(last);
   world.await_frames(2);
+  BOOST_REQUIRE(eventually([&] { return world.client->outstanding() == 2; }));
   for (const std::size_t i : {1u, 2u, 3u}) {
     BOOST_REQUIRE(asked.all()[i].ended && asked.all()[i].ended->problem);
     BOOST_TEST((asked.all()[i].ended->problem->code == errc::out_of_range));
