@@ -203,7 +203,7 @@ result<void> node_content::stop() {
     engine_.reset();
     for (const auto& close : closers_) close();
   } catch (...) {
-    thrown = std::current_exception();  // Whoever waits for its end is told; what had ended has.
+    thrown = std::current_exception();  // Stopped all the same: others may wait for that.
   }
   lock.lock();
   state_ = state::stopped;

@@ -172,7 +172,6 @@ void job::put(std::size_t i, chunk_content& content) {
   content.index = static_cast<std::uint32_t>(i);
   auto& bytes = choices_[i].bytes;
   content.text_offset = bytes;
-  if (content.begins) bytes += content.text.size();
   if (content.logprobs != nullptr)
     for (const auto& each : *content.logprobs) bytes += each.chosen.text.size();
   chunk.clear();
@@ -250,7 +249,6 @@ void job::finish() {
     reply_choice made;
     made.index = static_cast<std::uint32_t>(i);
     if (!order_.echoed.empty()) made.text = order_.echoed[of.prompt];
-    made.text_offset = made.text.size();
     made.text += text_of(of, of.outcome.text);
     made.finish = finish_of(of.outcome.finish);
     if (order_.how.logprobs) made.logprobs = std::move(of.reports);

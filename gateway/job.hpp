@@ -38,7 +38,7 @@ class job final : public std::enable_shared_from_this<job> {
     std::size_t prompt = 0;
     std::uint64_t request = 0;
     bool has_ended = false, is_counted = false, has_text = false;
-    std::size_t bytes = 0;  ///< Of what it echoes and of its tokens whose logprobs were told.
+    std::size_t bytes = 0;  ///< Of its tokens whose logprobs were told.
     actors::request_outcome outcome;
     std::vector<token_report> reports;  ///< That were not told yet.
   };

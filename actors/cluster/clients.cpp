@@ -252,12 +252,9 @@ class cluster_clients::content final : public net::transport_user {
     awaited_.erase(ref);
     auto found = replies_.extract(ref);
     if (!found.empty()) return std::move(found.mapped());
-    if (is_sent && is_interrupted_) return interrupted();
-    if (is_sent && is_lost(to, lost_before)) return gone(to);
-    if (!is_sent) {
-      lock.unlock();
-      return not_connected(node);
-    }
+    if (!is_sent) return not_connected(to);
+    if (is_interrupted_) return interrupted();
+    if (is_lost(to, lost_before)) return gone(to);
     return error{errc::timed_out, fmt::format("{} did not answer {}", to.name, verb)};
   }
 
@@ -397,8 +394,12 @@ class cluster_clients::content final : public net::transport_user {
   static error interrupted() {
     return {errc::interrupted, "whoever asked ends, and waits no longer"};
   }
+  static error not_connected(const node_seen& node) {
+    return {errc::io, fmt::format("{} is not connected", node.name)};
+  }
   error not_connected(std::size_t node) const {
-    return {errc::io, fmt::format("{} is not connected", name(node))};
+    const std::lock_guard lock(mutex_);
+    return not_connected(nodes_[node]);
   }
 
   bool say(std::size_t node, control_kind kind, std::string text) {

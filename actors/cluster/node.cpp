@@ -80,6 +80,7 @@ class node::content final : public net::transport_user {
 
   void stop() {
     if (std::exchange(stopped_, true)) return;
+    clients_.hush();
     if (transport_) transport_->stop();
     {
       const std::lock_guard lock(asks_mutex_);

@@ -78,12 +78,14 @@ void node_clients::submit(peer_id from, remote_request wanted) {
 
 answer_sink node_clients::sink_of(peer_id from, std::uint64_t ref) {
   return {[this, from, ref](const answer_token& token) {
+            if (is_hushed_) return;
             auto told = token;
             told.request = ref;
             say_(from, control_kind::token, token_text(told));
           },
           [this, from, ref](const request_outcome& outcome) {
             forget(from, ref);
+            if (is_hushed_) return;
             auto told = outcome;
             told.request = ref;
             say_(from, control_kind::ended, ended_text(told));

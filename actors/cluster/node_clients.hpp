@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,6 +40,9 @@ class node_clients {
   /// Nobody waits for its answers any more.
   void gone(net::peer_id from);
   void log_refusal(net::peer_id from, const std::string& why);
+  /// The node ends: what becomes of answers as its sessions end, one after the other, is told to nobody. Clients hear that the
+  /// node went away. From any thread.
+  void hush() { is_hushed_ = true; }
   /// Whether its certificate lets it have anything computed.
   bool may_ask(net::peer_id from);
 
@@ -56,6 +60,7 @@ class node_clients {
   log_outlet log_;
   speak say_;
   service* service_ = nullptr;
+  std::atomic<bool> is_hushed_ = false;
   std::mutex mutex_;  ///< Of what follows: answers end on the service's threads.
   std::map<net::peer_id, client> clients_;
 };

@@ -157,8 +157,7 @@ std::string reply_json(const reply_head& head, const std::vector<reply_choice>& 
       one["message"] = {{"role", "assistant"}, {"content", each.text}, {"refusal", nullptr}};
     else
       one["text"] = each.text;
-    one["logprobs"] =
-        logprobs_of(head.kind, each.logprobs ? &*each.logprobs : nullptr, each.text_offset);
+    one["logprobs"] = logprobs_of(head.kind, each.logprobs ? &*each.logprobs : nullptr, 0);
     one["finish_reason"] = each.finish;
     list.push_back(std::move(one));
   }

@@ -41,7 +41,6 @@ struct reply_choice {
   std::string text;
   std::string finish;  ///< stop or length.
   std::optional<std::vector<token_report>> logprobs;
-  std::size_t text_offset = 0;  ///< Bytes of the text before the first of these.
 };
 
 /// What answers were let lose of quality, and did.

@@ -92,6 +92,34 @@ BOOST_AUTO_TEST_CASE(a_stream_has_every_choice_its_end_and_what_it_used) {
   BOOST_TEST(usage["completion_tokens"] == 4);
 }
 
+BOOST_AUTO_TEST_CASE(offsets_in_a_stream_count_tokens_whose_text_is_held_back) {
+  scene at;
+  const auto client = at.begin("/v1/completions", R"({"prompt":"a","stream":true,"logprobs":1})");
+  const auto ids = describe_model(ORDERMOE_DATA "/models/lineage")->tokens->encode("Q: 75");
+  BOOST_TEST_REQUIRE(ids.size() > 2u);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    actors::answer_token token;
+    token.request = 0;
+    token.index = static_cast<std::uint32_t>(i);
+    token.id = ids[i];
+    token.logprobs = {{ids[i], -1.0}, {ids[0], -2.0}};
+    if (i + 1 == ids.size()) token.text = "Q: 75";
+    at.wait_for(0).sink.on_token(token);
+  }
+  at.end(0, "Q: 75", "length");
+  std::size_t offset = 0, n_told = 0;
+  for (const auto& event : events_of(client->all())) {
+    const auto& told = event["choices"][0]["logprobs"];
+    if (told.is_null()) continue;
+    for (std::size_t i = 0; i < told["tokens"].size(); ++i, ++n_told) {
+      BOOST_TEST(told["text_offset"][i] == offset);
+      offset += told["tokens"][i].get<std::string>().size();
+    }
+  }
+  BOOST_TEST(n_told == ids.size());
+  BOOST_TEST(offset > 4u);
+}
+
 BOOST_AUTO_TEST_CASE(tokens_that_are_told_in_turns_do_not_wait_for_the_servers_thread) {
   scene at({}, true);
   const auto client = at.begin("/v1/chat/completions", question + R"(,"stream":true})");

@@ -619,7 +619,8 @@ BOOST_AUTO_TEST_CASE(a_client_whose_node_ends_hears_so_and_asks_again_when_it_is
   asked.await_all();
   BOOST_TEST(asked.n_failed() > 0u);
   for (const auto& each : asked.all())
-    if (each.ended->problem) BOOST_TEST(says(each.ended->problem->message, "s1 went away"));
+    if (each.ended->problem)
+      BOOST_TEST(says(each.ended->problem->message, "s1 went away"), each.ended->problem->message);
   asked_requests nobody(*client);
   nobody.ask(request_of(0));
   nobody.await_all();
