@@ -358,6 +358,8 @@ class cluster_clients::content final : public net::transport_user {
     /// As it was sent, where another node may be asked that is not among those that were; none once a token came or it was cancelled.
     std::optional<std::string> again = {};
     std::vector<std::size_t> asked = {};
+    std::vector<std::int32_t> told_ids = {};  ///< Of tokens.
+    std::string told_text = {};
   };
   template <class Sink>
   struct waiting {
@@ -574,6 +576,8 @@ class cluster_clients::content final : public net::transport_user {
     if (found == sinks_.end() || found->second.node != from) return;
     const auto sink = found->second.sink;
     found->second.again.reset();
+    found->second.told_ids.push_back(token.id);
+    found->second.told_text += token.text;
     lock.unlock();
     if (sink && sink->on_token) sink->on_token(token);
   }
@@ -591,6 +595,11 @@ class cluster_clients::content final : public net::transport_user {
     if (found->second.again && is_refusal(outcome)) {
       if (goes_elsewhere(lock, outcome.request, found->second)) return;
       outcome.problem->code = errc::io;  // Some node may take it later.
+    }
+    // Of an end that no node tells, what it had told before.
+    if (outcome.problem && outcome.token_ids.empty()) {
+      outcome.token_ids = std::move(found->second.told_ids);
+      outcome.text = std::move(found->second.told_text);
     }
     const auto sink = std::exchange(found->second.sink, nullptr);
     lock.unlock();
