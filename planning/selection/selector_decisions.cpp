@@ -10,12 +10,16 @@ void tables::slot_losses(std::size_t layer, std::uint32_t target, float gate,
   const auto& facts = layers_[layer];
   if (!facts.allows_all) {
     std::fill(losses.begin(), losses.end(), forbidden);
-    for (const auto k : facts.candidates_of(target))
+    const auto candidates = facts.candidates_of(target);
+    const double* distances = facts.candidate_distances_of(target);
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      const auto k = candidates[i];
       losses[k] = to_substitute_units(policy_.metric == loss_metric::token_gate
                                           ? (static_cast<double>(probabilities[target]) -
                                              static_cast<double>(probabilities[k])) *
                                                 facts.damage
-                                          : predicted_loss(facts, target, k, gate));
+                                          : loss_at(facts, distances[i], gate));
+    }
   } else if (policy_.metric == loss_metric::token_gate) {
     const double routed = probabilities[target];
     for (std::size_t k = 0; k < n_experts_; ++k)

@@ -169,6 +169,8 @@ void tables::set_candidates(const layer_profile& here, const layer_grouping* gro
       if (r == k || (grouped && groups->group_of[r] == groups->group_of[k] &&
                      here.router_logit(r, k) >= groups->threshold))  // Eq. (7), (8)
         facts.candidates.push_back(k);
+    for (std::size_t at = facts.first_candidate.back(); at < facts.candidates.size(); ++at)
+      facts.candidate_distance.push_back(facts.distance[r * n_experts_ + facts.candidates[at]]);
     facts.first_candidate.push_back(static_cast<std::uint32_t>(facts.candidates.size()));
   }
 }

@@ -161,7 +161,8 @@ class tables::front_maker {
         return loss(set, j, e) + copy_loss(set, j, m, e);
       };
       const listed_ways ways{lists_.data() + set * of_.top_k_ * of_.n_servers_,
-                             heads_.data() + set * of_.n_servers_, lost, of_.n_servers_};
+                             heads_.data() + set * of_.n_servers_, lost, of_.top_k_,
+                             of_.n_servers_};
       sweep(ways, useful_[set], 0, 0);
     }
   }

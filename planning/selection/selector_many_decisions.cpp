@@ -59,6 +59,8 @@ class tables::many_decision {
       case candidate_rule::any:
         if (of_.ranks_alike() && query_.probabilities.size() == of_.n_experts_)
           search_ranked();
+        else if (!facts_.allows_all && of_.keeps_as_stored())
+          search_candidates();
         else
           search_listed();
         break;
@@ -321,6 +323,26 @@ class tables::many_decision {
                      facts_.damage,
                      now_.left};
     search_all(ways, useful_servers(), 0);
+  }
+  /// As search_listed(), from the few experts that may run in place of each target.
+  void search_candidates() {
+    candidate_ways ways(of_.n_servers_, of_.n_experts_, count_);
+    server_mask useful = 0;
+    for (std::size_t j = 0; j < count_; ++j) {
+      const auto offer_way = [&](std::uint32_t e, loss_units lost) {
+        useful |= facts_.hosts[e];
+        for_each_server(facts_.hosts[e], [&](std::size_t m) { ways.add(j, m, {lost, e}); });
+      };
+      ways.know(j, targets_[j], 0);
+      offer_way(targets_[j], 0);
+      for (const auto e : facts_.candidates_of(targets_[j])) {
+        if (e == targets_[j]) continue;
+        const auto lost = query_.slots[j].loss[e];
+        ways.know(j, e, lost);
+        if (lost <= now_.left && !(apart_ && is_target(e))) offer_way(e, lost);
+      }
+    }
+    search_all(ways, useful, 0);
   }
   void search_listed() {
     const auto find = [&](way_list& list, std::size_t j, std::size_t m) {

@@ -69,6 +69,7 @@ struct layer_facts {
   bool allows_all = false;        ///< Every expert in place of every other.
   /// Where not: the experts that may run in place of each target, itself among them, ascending.
   std::vector<std::uint32_t> candidates, first_candidate;  ///< [E + 1] into candidates
+  std::vector<double> candidate_distance;  ///< [candidates] as distance has it, beside each other
   double damage = 1;
   std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
@@ -81,6 +82,9 @@ struct layer_facts {
   std::span<const std::uint32_t> candidates_of(std::size_t target) const {
     const auto first = first_candidate[target];
     return std::span(candidates).subspan(first, first_candidate[target + 1] - first);
+  }
+  const double* candidate_distances_of(std::size_t target) const {
+    return candidate_distance.data() + first_candidate[target];
   }
 };
 
@@ -186,6 +190,7 @@ class tables final : public selection_tables {
                               layer_facts& facts);
   double predicted_loss(const layer_facts& facts, std::size_t target, std::size_t expert,
                         double gate) const;
+  double loss_at(const layer_facts& facts, double distance, double gate) const;
   /// What running an expert at one of the precisions in use loses besides.
   loss_units copy_units(const layer_facts& facts, std::size_t kept, std::size_t expert,
                         double gate) const {
@@ -223,8 +228,10 @@ class tables final : public selection_tables {
   /// Every slot ranks the experts at a server by the router's score, which its losses are made of.
   bool ranks_alike() const {
     return has_expert_keys() && policy_.candidates == candidate_rule::any &&
-           policy_.metric == loss_metric::token_gate && runs_apart() && precisions_.size() == 1;
+           policy_.metric == loss_metric::token_gate && runs_apart() && keeps_as_stored();
   }
+  /// Experts are as the model has them on all servers.
+  bool keeps_as_stored() const { return precisions_.size() == 1; }
   /// More budget, less loss or another expert never hurts; local_only is forced to substitute, so
   /// there it may.
   bool is_monotone() const { return !is_kept_local(); }
@@ -382,7 +389,10 @@ inline std::uint32_t tables::key_of(const std::uint32_t* experts, std::size_t co
 
 inline double tables::predicted_loss(const layer_facts& facts, std::size_t target,
                                      std::size_t expert, double gate) const {
-  const double distance = facts.distance[target * n_experts_ + expert];
+  return loss_at(facts, facts.distance[target * n_experts_ + expert], gate);
+}
+
+inline double tables::loss_at(const layer_facts& facts, double distance, double gate) const {
   const double weight = policy_.metric == loss_metric::router_logit && top_k_ > 1 ? gate : 1;
   return weight * distance * facts.damage;
 }

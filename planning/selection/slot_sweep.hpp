@@ -46,11 +46,11 @@ struct server_place {
   std::size_t server;
 };
 
-/// Ways of slots that may share an expert: `loss_units ways.loss(slot, server, expert)`, `forbidden`
-/// where it may not run.
+/// Ways of slots that may share an expert: what each slot loses by it at a server, [slot], `forbidden` where it may not run there or
+/// there is no such slot.
 template <class Ways>
 concept tells_losses = requires(Ways& ways) {
-  ways.loss(0, 0, 0);
+  { ways.losses(0, 0) } -> std::convertible_to<std::array<loss_units, max_slots>>;
 };
 
 /// Ways that know for all slots together what each loses at a server at least, by an expert there that nobody else
@@ -284,10 +284,12 @@ class slot_sweep {
 
   bool come_together(std::size_t m, server_mask& touched) {
     const auto no_more = most_together(m);
+    if (no_more == 0) return false;
     loss_units most = 0;
     std::uint32_t best = no_expert;
     std::array<std::uint64_t, 4> seen{};  // Experts weighed already, of the first 256.
-    for (std::size_t j = 0; j < now_.n_slots; ++j)
+    for (unsigned may_gain = gaining_anyway(m); may_gain != 0; may_gain &= may_gain - 1) {
+      const auto j = static_cast<std::size_t>(std::countr_zero(may_gain));
       for (const auto& found : ways_(j, m)) {
         if (found.loss >= now_.losses[j] || most >= no_more) break;
         const auto word = found.expert / 64, bit = found.expert % 64;
@@ -296,22 +298,34 @@ class slot_sweep {
                                (now_.servers[j] == m && runs_alone(j));
         if (!has_place || found.expert == best) continue;
         if (word < seen.size()) seen[word] |= std::uint64_t{1} << bit;
+        const auto& losses = ways_.losses(m, found.expert);
         loss_units gain = 0;
-        for (std::size_t i = 0; i < now_.n_slots; ++i)
-          gain += std::max<loss_units>(0, now_.losses[i] - ways_.loss(i, m, found.expert));
+        for (std::size_t i = 0; i < max_slots; ++i)
+          gain += std::max<loss_units>(0, now_.losses[i] - losses[i]);
         if (gain <= most) continue;
         most = gain;
         best = found.expert;
       }
+    }
     if (best == no_expert) return false;
+    const auto& losses = ways_.losses(m, best);
     // Who is here alone goes first: its place is the one that the expert takes.
     for (const bool here : {true, false})
       for (std::size_t i = 0; i < now_.n_slots; ++i) {
-        const auto loss = ways_.loss(i, m, best);
+        const auto loss = losses[i];
         if (now_.losses[i] <= loss || (now_.servers[i] == m && runs_alone(i)) != here) continue;
         touched |= move(i, m, {loss, best});
       }
     return true;
+  }
+
+  /// Slots that lose less at a server by the best of their ways there than they do now, a bit each.
+  unsigned gaining_anyway(std::size_t m) const {
+    const auto& least = least_anyway(m);
+    unsigned gaining = 0;
+    for (std::size_t j = 0; j < max_slots; ++j)
+      gaining |= static_cast<unsigned>(least[j] < now_.losses[j]) << j;
+    return gaining & ((1u << now_.n_slots) - 1);
   }
 
   /// What slots lose at a server at least, whatever the others run.
