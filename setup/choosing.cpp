@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -47,7 +48,7 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 }
 
 /// Prices are sought on some texts, and what was found on them is a start for the others.
-constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{4, 0.25};
+constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{4, 0.25, 4};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
 constexpr std::size_t steps_of_judged =
     static_cast<std::size_t>(judged_limits.most_trials) + std::size(dearer_prices);
@@ -96,11 +97,19 @@ std::vector<std::size_t> different(const planned_services& made) {
   return kept;
 }
 
+/// What is about the price of a plan of one kind says little of the price of another's.
+enum class kind : std::uint8_t {
+  whole,  ///< No expert stands outside.
+  core,  ///< More experts are outside than the budget would let `static-pruning` do without: positions have to go there at times.
+  pruned_core,  ///< No more: as good as all of its positions can do without.
+};
+constexpr std::size_t n_kinds = 3;
+
 /// One of a strategy's plans, and the price of loss at which its budget is about kept.
 struct candidate {
   const actors::service_options* with_plan = nullptr;
   tuning about;
-  bool is_core = false;
+  kind of = kind::whole;
 };
 
 /// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured. No price is taken
@@ -111,7 +120,8 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
   const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
   auto about = budget.rough;
   if (is_within) about.damage = budget.cut_damage;
-  return {&with_plan, about, n_outside > 0};
+  const auto of = is_within ? kind::pruned_core : n_outside > 0 ? kind::core : kind::whole;
+  return {&with_plan, about, of};
 }
 
 /// What the trial load takes under each plan at its price; never of one that does not fit.
@@ -133,11 +143,11 @@ result<std::vector<double>> trials_of(const task& about, const std::vector<candi
   return ms;
 }
 
-/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, half of them
-/// around cores where there are as many, in the order that they had: what is about the price of one kind says little of the other.
+/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, as many of each kind
+/// where there are as many, in the order that they had.
 result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
                                             job& work) {
-  constexpr std::size_t most_tuned = 4;
+  constexpr std::size_t most_tuned = 2 * n_kinds;
   if (kept.size() <= most_tuned) return kept;
   const auto ms = trials_of(about, kept, work);
   if (!ms) return ms.error();
@@ -145,10 +155,11 @@ result<std::vector<candidate>> worth_tuning(const task& about, const std::vector
   std::iota(by_time.begin(), by_time.end(), std::size_t{0});
   std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
   // The fastest of each kind go before all others.
-  std::size_t n_of_kind[2] = {};
+  std::array<std::size_t, n_kinds> n_of_kind{};
   std::vector<std::size_t> chosen, others;
   for (const auto i : by_time)
-    (n_of_kind[kept[i].is_core ? 1 : 0]++ < most_tuned / 2 ? chosen : others).push_back(i);
+    (n_of_kind[static_cast<std::size_t>(kept[i].of)]++ < most_tuned / n_kinds ? chosen : others)
+        .push_back(i);
   chosen.insert(chosen.end(), others.begin(), others.end());
   chosen.resize(most_tuned);
   std::ranges::sort(chosen);
@@ -176,7 +187,7 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
   const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
   progress.done();
   if (!latency) return latency.error();
-  return sought_price{{one.with_plan, *found, one.is_core}, *latency};
+  return sought_price{{one.with_plan, *found, one.of}, *latency};
 }
 
 /// Tunes a plan to its budget on texts on which nothing was sought, from the price that others found, and tries it at the best of the
@@ -217,7 +228,7 @@ result<prepared> fastest(const std::vector<result<prepared>>& tried) {
 result<std::optional<prepared>> fastest_without_loss(const task& about, std::vector<candidate> kept,
                                                      job& work) {
   if (about.options.dry_run_requests == 0) return std::optional<prepared>();
-  std::erase_if(kept, [](const candidate& one) { return one.is_core; });
+  std::erase_if(kept, [](const candidate& one) { return one.of != kind::whole; });
   for (auto& one : kept) one.about = next_to_no_loss();
   const auto ms = trials_of(about, kept, work);
   if (!ms) return ms.error();

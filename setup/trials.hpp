@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <utility>
@@ -37,9 +38,10 @@ struct trial_score {
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
 
-  /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same.
+  /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same. What seems to lose less than
+  /// nothing is taken to lose nothing: nothing else makes a model better than it is, and on other texts that is not seen again.
   double bound(double times_as_many = 1) const {
-    return increase + one_sided_95 * standard_error / std::sqrt(times_as_many);
+    return std::max(0.0, increase) + one_sided_95 * standard_error / std::sqrt(times_as_many);
   }
   /// What the ledger should have counted: what was measured where that is above nothing with 95 % confidence, since less may be
   /// chance; else what it did count, or where that is more than the bound, the bound.

@@ -102,6 +102,12 @@ bool is_counted(const trial_score& found) {
          (found.predicted <= wanted * factor && wanted <= found.predicted * factor);
 }
 
+/// What the damage is multiplied by where so many times what was predicted was measured. Where that is more, all of it: substitutes in many
+/// layers may lose a hundred times what one alone does. Where it is less, a part: the ledger that counted too much may be what kept the loss low.
+double correction(double ratio) {
+  return ratio > 1 ? std::min(ratio, 64.0) : std::max(0.25, std::sqrt(ratio));
+}
+
 /// Of a budget that is to be kept on so many times these texts.
 result<searched> search_price(const actors::service_options& service, const tuning& start,
                               const scored_texts& texts, double times_as_many, tuning_limits limits,
@@ -115,14 +121,13 @@ result<searched> search_price(const actors::service_options& service, const tuni
   searched ended;
   int left = limits.most_trials;
   const auto tell = [&] {
-    --left;
-    if (told) told();
+    if (left-- > 0 && told) told();
   };
   const auto here = [&] {
     return tuning{std::exp(search.price()) / damage, start.damage * damage};
   };
   ended.next = here();
-  while (left > 0) {
+  while (left > 0 || (!ended.kept && left > -limits.most_more)) {
     const auto found = texts.score(tuned(service, ended.next), work);
     if (!found) return found.error();
     tell();
@@ -138,7 +143,7 @@ result<searched> search_price(const actors::service_options& service, const tuni
       const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
       if (is_near && is_counted(*found)) break;
     }
-    if (found->predicted > 0) damage *= std::clamp(found->to_count() / found->predicted, 0.25, 4.0);
+    if (found->predicted > 0) damage *= correction(found->to_count() / found->predicted);
     ended.next = here();
   }
   while (left > 0) tell();

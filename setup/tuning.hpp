@@ -25,6 +25,7 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
 struct tuning_limits {
   int most_trials = 5;
   double tolerance = 0.1;  ///< Ends when at least 1 - tolerance of the budget is used.
+  int most_more = 0;       ///< Trials more, where none of those kept the budget.
 };
 
 /// The price at which next to nothing is lost, without a correction of the damage.

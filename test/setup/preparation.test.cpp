@@ -498,6 +498,34 @@ BOOST_AUTO_TEST_CASE(a_rough_search_for_a_price_ends_where_the_next_trial_would_
   BOOST_TEST(about->price_ns_per_nat < sure->price_ns_per_nat);
 }
 
+BOOST_AUTO_TEST_CASE(where_no_price_kept_the_budget_more_are_tried) {
+  const auto content = world_with(coarse_model());
+  const auto service = untuned(content, 20);
+  job work;
+  const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
+  BOOST_REQUIRE(texts.has_value());
+  const auto start = setup::tuning{.price_ns_per_nat = 1e7, .damage = 1e-3};
+  const auto given_up = setup::tune(service, start, *texts, {1, 0.1}, work);
+  std::size_t told = 0;
+  const auto found = setup::tune(service, start, *texts, {1, 0.1, 12}, work, [&] { ++told; });
+  BOOST_REQUIRE((given_up && found));
+  BOOST_TEST(given_up->price_ns_per_nat == setup::next_to_no_loss().price_ns_per_nat);
+  BOOST_TEST(found->price_ns_per_nat * found->damage <
+             given_up->price_ns_per_nat * given_up->damage);
+  const auto score = texts->score(setup::tuned(service, *found), work);
+  BOOST_REQUIRE(score.has_value());
+  BOOST_TEST(score->bound() <= setup::aimed_share * std::log(1.2));
+  BOOST_TEST(told == 1);
+}
+
+BOOST_AUTO_TEST_CASE(what_seems_to_lose_less_than_nothing_is_taken_to_lose_nothing) {
+  const setup::trial_score gains{.increase = -0.03, .standard_error = 0.01};
+  const setup::trial_score loses{.increase = 0.02, .standard_error = 0.01};
+  BOOST_TEST(gains.bound() == 1.645 * 0.01, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(gains.bound(4) == 1.645 * 0.005, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(loses.bound() == 0.02 + 1.645 * 0.01, boost::test_tools::tolerance(1e-12));
+}
+
 BOOST_AUTO_TEST_CASE(a_budget_is_kept_by_a_ledger_that_counts_about_what_was_measured) {
   const auto content = world_with(coarse_model());
   const auto service = untuned(content, 300);
