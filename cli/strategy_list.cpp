@@ -15,7 +15,7 @@ namespace {
 using planning::strategy_record;
 
 const char* budget_of(const strategy_record& record) {
-  if (record.most_cut != nullptr) return "kept in the mean";
+  if (record.most_cut != nullptr && !record.keeps_budgets) return "kept in the mean";
   return record.has_budget ? "kept" : record.keeps_budgets ? "never substitutes" : "none kept";
 }
 

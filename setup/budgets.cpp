@@ -90,12 +90,17 @@ bool prunes_for_all(const planning::plan& placed) {
   return std::ranges::all_of(pruned, [&](const auto& one) { return one == pruned.front(); });
 }
 
-/// What the texts lose by a plan at most, with 95 % confidence; its strategy keeps no budget while it runs.
+/// Whether a strategy that cuts keeps budgets while it runs, too, so that it may lose something without a cut.
+bool substitutes(const planning::strategy& chosen) {
+  return planning::find_strategy(chosen.name)->keeps_budgets;
+}
+
+/// What the texts lose by a plan at most, with 95 % confidence.
 result<double> bound_of(const actors::service_options& with_plan, const scored_texts& texts,
                         const job& work) {
   const auto& pruned = with_plan.chosen.plan.pruned;
-  if (pruned.empty()) return 0.0;
-  const auto found = prunes_for_all(with_plan.chosen.plan)
+  if (pruned.empty() && !substitutes(with_plan.chosen)) return 0.0;
+  const auto found = !pruned.empty() && prunes_for_all(with_plan.chosen.plan)
                          ? texts.score(*with_plan.model, with_plan.profile, pruned.front(), work)
                          : texts.score(with_plan, work);
   if (!found) return found.error();
@@ -146,7 +151,7 @@ result<cut_in_budget> cut_of_budget(const task& about, const scored_texts& texts
   return cut_in_budget{*cut, std::max(0.0, bounds[*cut])};
 }
 
-/// Variants that prune otherwise than the one the cut was found by lose something else: those that keep the budget stay.
+/// Variants that prune or place otherwise than the one the cut was found by may lose something else: those that keep the budget stay.
 result<std::vector<strategy_options>> variants_within_budget(const task& about,
                                                              const scored_texts& texts,
                                                              const job& work) {
@@ -159,7 +164,7 @@ result<std::vector<strategy_options>> variants_within_budget(const task& about,
   for (std::size_t i = 1; i < variants.size(); ++i) {
     const auto made = planned(service, about.name, variants[i], work);
     if (!made) continue;
-    if (made->chosen.plan.pruned != found->chosen.plan.pruned) {
+    if (substitutes(made->chosen) || made->chosen.plan.pruned != found->chosen.plan.pruned) {
       const auto bound = bound_of(*made, texts, work);
       if (!bound) return bound.error();
       if (!is_within(about, *bound)) continue;
@@ -249,7 +254,7 @@ bool may_be_cut(const task& about) {
   const auto* record = planning::find_strategy(about.name);
   const auto& options = about.options;
   return record != nullptr && record->most_cut != nullptr && options.quality_percent > 0 &&
-         !options.plan && !options.cut && options.dry_run_requests > 0;
+         !options.plan && !options.cut && !options.threshold && options.dry_run_requests > 0;
 }
 
 result<prepared_cut> prepare_cut(const task& about, job& work) {

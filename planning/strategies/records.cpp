@@ -55,6 +55,12 @@ selection_policy paper_in_place_policy(std::size_t top_k) {
   return policy;
 }
 
+selection_policy paper_tuned_policy(std::size_t top_k) {
+  auto policy = paper_in_place_policy(top_k);
+  policy.name = "paper-tuned";
+  return policy;
+}
+
 selection_policy ordermoe_policy(std::size_t) {
   auto policy = substitute_policy("ordermoe", candidate_rule::any);
   policy.horizon = 0;
@@ -376,6 +382,20 @@ constexpr strategy_record records[] = {
      .add_variants = add_similar_at_access,
      .token_budget = paper_budget,
      .has_budget = true,
+     .places_groups = true},
+    // Likewise with theta_l of (6), which says who may stand in for whom, lowered in quarters as far as execution keeps the budget: the paper
+    // says how to compute it, and with some models what that allows hardly spends any budget.
+    {.name = "paper-tuned",
+     .sentence = "the published algorithms in place, with thresholds of similarity as low as the "
+                 "budget allows",
+     .source = "OrderMoE",
+     .is_adapted = true,
+     .policy = paper_tuned_policy,
+     .place = place_with_lowered_thresholds,
+     .add_variants = add_lowered_thresholds_at_access,
+     .token_budget = paper_budget,
+     .has_budget = true,
+     .most_cut = most_lowered_thresholds,
      .places_groups = true},
     {.name = "ordermoe",
      .sentence = "searched placement and selection that looks ahead to the end of the position",

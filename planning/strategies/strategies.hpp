@@ -33,7 +33,7 @@ struct strategy_options {
   /// [n_servers] how servers keep their experts in a searched plan; empty: as the cluster says.
   std::vector<precision> expert_precision;
   /// How far a strategy that cuts what routers may choose goes (strategy_record::most_cut), from 0, not at all; none: as far
-  /// as it can without a limit of quality, else not at all. For strategies that try cores (strategy_record::tries_cores): how many
+  /// as it can without a limit of quality, else not at all. Of `paper-tuned`: by how many quarters theta_l is lower than published. For strategies that try cores (strategy_record::tries_cores): how many
   /// experts `static-pruning` would prune for this budget; in their plan_variants how many are outside the plan's core, none where
   /// it has none.
   std::optional<std::size_t> cut;
@@ -102,7 +102,7 @@ struct strategy_record {
   bool continue_in_place = true;
   double allowance_factor = 1;
   bool tunes_price = false;
-  /// How far strategy_options::cut may go; null for strategies that leave the router all experts. A budget is met by the
+  /// How far strategy_options::cut may go; null for strategies without. A budget is met by the
   /// farthest cut at which execution keeps it (setup/cutting.hpp).
   std::size_t (*most_cut)(const planning_task&) = nullptr;
   bool tries_cores =

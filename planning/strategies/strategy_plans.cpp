@@ -320,6 +320,38 @@ void add_popular_variants(const planning_task& task, std::vector<strategy_option
     add_plan(task, roaming(popular(task, i), task), variants);
 }
 
+namespace {
+
+/// theta_l comes down to nothing in so many equal steps.
+constexpr std::size_t n_threshold_steps = 4;
+
+placement_options with_lowered_thresholds(const planning_task& task) {
+  auto placement = seeded(task);
+  const auto lowered = std::min(task.options.cut.value_or(0), n_threshold_steps);
+  const double kept = 1 - static_cast<double>(lowered) / n_threshold_steps;
+  if (!task.options.threshold) {
+    placement.theta_min *= kept;
+    placement.theta_max *= kept;
+  }
+  return placement;
+}
+
+}  // namespace
+
+result<plan> place_with_lowered_thresholds(const planning_task& task) {
+  return place_by_similarity(task.profile, task.servers, task.costs, with_lowered_thresholds(task));
+}
+
+void add_lowered_thresholds_at_access(const planning_task& task,
+                                      std::vector<strategy_options>& variants) {
+  if (task.profile.top_k > 1)
+    add_plan(task, at_access(place_with_lowered_thresholds(task), task), variants);
+}
+
+std::size_t most_lowered_thresholds(const planning_task& task) {
+  return task.options.threshold ? 0 : n_threshold_steps;
+}
+
 void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants) {
   if (task.profile.top_k > 1) add_plan(task, place_similar_at_access(task), variants);
 }

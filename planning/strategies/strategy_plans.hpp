@@ -73,6 +73,11 @@ void add_roaming_random(const planning_task& task, std::vector<strategy_options>
 void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// Where a token may stay while a slot runs elsewhere, the same placement with attention where the user is.
 void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants);
+/// As published with theta_l by options.cut quarters lower in every layer; attention runs anywhere, or where its user is.
+result<plan> place_with_lowered_thresholds(const planning_task& task);
+void add_lowered_thresholds_at_access(const planning_task& task,
+                                      std::vector<strategy_options>& variants);
+std::size_t most_lowered_thresholds(const planning_task& task);
 /// With attention anywhere.
 void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants);
 /// From the chain for throughput, and for twice as many requests in flight.

@@ -446,6 +446,30 @@ BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(thresholds_of_the_paper_come_down_as_far_as_the_texts_allow) {
+  const auto content = world_with(coarse_model());
+  // How much of theta of (6) is left in the first layer.
+  const auto left_with = [&](double percent) {
+    auto options = choosing(percent);
+    options.choose_precision = false;
+    auto request = request_of(options);
+    request.strategy = "paper-tuned";
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+    const auto texts = setup::scored_texts::make(ready->service, content.tuning_texts, work);
+    BOOST_REQUIRE(texts.has_value());
+    const auto found = texts->score(ready->service, work);
+    BOOST_REQUIRE(found.has_value());
+    const double left = ready->service.chosen.plan.grouping.front().threshold / 0.9;
+    if (left < 1)
+      BOOST_TEST(found->bound() <= setup::aimed_share * planning::nats_of_percent(percent));
+    return left;
+  };
+  BOOST_TEST(left_with(0.1) == 1);
+  BOOST_TEST(left_with(300) < 1);
+}
+
 /// `ordermoe` on its own plan with a budget, not tuned.
 actors::service_options untuned(const setup::world& content, double percent) {
   auto options = choosing(percent);

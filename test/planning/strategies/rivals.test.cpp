@@ -226,11 +226,42 @@ BOOST_AUTO_TEST_CASE(
   BOOST_TEST((policy == in_place.policy));
 }
 
+BOOST_AUTO_TEST_CASE(paper_tuned_lets_more_experts_stand_in_for_a_target_the_lower_its_thresholds) {
+  const scene at;
+  auto options = quick();
+  options.quality_percent = 3;
+  options.cut = 0;
+  const auto published = at.make("paper-in-place", options),
+             uncut = at.make("paper-tuned", options);
+  BOOST_TEST(plan_json(published.plan) == plan_json(uncut.plan));
+  auto policy = published.policy;
+  policy.name = uncut.policy.name;
+  BOOST_TEST((policy == uncut.policy));
+  BOOST_TEST(published.token_budget == uncut.token_budget);
+
+  const auto* record = find_strategy("paper-tuned");
+  const auto most = record->most_cut({at.experts, at.servers, costs, options});
+  BOOST_TEST(most == 4u);
+  for (std::size_t cut = 0; cut <= most; ++cut) {
+    options.cut = cut;
+    const auto lowered = at.make("paper-tuned", options);
+    BOOST_REQUIRE(lowered.plan.grouping.size() == published.plan.grouping.size());
+    for (std::size_t l = 0; l < n_layers; ++l)
+      BOOST_TEST(lowered.plan.grouping[l].threshold ==
+                     published.plan.grouping[l].threshold * (1 - static_cast<double>(cut) / 4),
+                 boost::test_tools::tolerance(1e-12));
+  }
+  // A threshold that was asked for stays.
+  options.threshold = 0.7;
+  BOOST_TEST(record->most_cut({at.experts, at.servers, costs, options}) == 0u);
+  BOOST_TEST(at.make("paper-tuned", options).plan.grouping.front().threshold == 0.7);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
   for (const auto* name : {"parallax", "prism", "wdmoe", "shard-chains", "edge-llm", "moe2",
-                           "offload", "paper-in-place"})
+                           "offload", "paper-in-place", "paper-tuned"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
