@@ -49,15 +49,16 @@ double expected_concurrency(std::size_t n_requests);
 /// predicted layer by layer, which underestimates what substitution in many layers at once costs,
 /// so the world's tuning texts are scored through the actors. The damage coefficients of the
 /// profile are multiplied by measured over predicted, the variants are planned with the corrected
-/// profile. Of the two with a core and the two without that answer the trial load fastest at about their price, each gets one that
-/// is sought on a quarter of the texts, and the two fastest at that get, on the others, the lowest price at which the measured
+/// profile. Of each of three kinds, plans without a core, around one of what `static-pruning` keeps within the budget or of more, and around
+/// one of less, the two that answer the trial load fastest at about their price, which is that of a plan made quickly, get one that
+/// is sought on a quarter of the texts, and the two fastest of all at that get, on the others, the lowest price at which the measured
 /// increase stays within aimed_share of the budget with 95 % confidence, before they
-/// answer the trial load again, at that price and at a dearer one. About its price is, for a plan around a core of what `static-pruning`
-/// keeps within the budget or of more, none, and for others that of a plan made quickly. What is found is taken if it is faster by
+/// answer the trial load again, at that price and at a dearer one. What is found is taken if it is faster by
 /// more than 2 % than every plan without a core at the price at which next to nothing is lost; else the fastest of these.
 ///
 /// `static-pruning` and `moe2` meet a budget by the farthest cut at which the texts' increase stays within as much of it with 95 %
-/// confidence (setup/cutting.hpp): in the mean, with no ledger of a request's own.
+/// confidence (setup/cutting.hpp): in the mean, with no ledger of a request's own. `paper-tuned`, which has one, lowers its thresholds
+/// as far.
 ///
 /// With choose_pruning, `ordermoe` under a budget is also prepared as `static-pruning` is, whose loss on the texts, at 95 % confidence,
 /// is taken of the budget beforehand (strategy::pruned_nats); a request that states less than that is refused. That is taken where it

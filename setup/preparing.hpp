@@ -45,7 +45,7 @@ class steps {
   std::atomic<std::size_t> done_{0};
 };
 
-/// What a budget is tuned with: texts to seek prices on and others to judge them by, what the first half of those said, the profile
+/// What a budget is tuned with: texts to seek prices on and others to judge them by, what half of the former said, the profile
 /// with that damage, how many experts `static-pruning` would do without for it, and the damage that these were found to do.
 struct budget_trial {
   scored_texts sought, judged;

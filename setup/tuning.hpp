@@ -40,7 +40,8 @@ result<tuning> tune_about(const actors::service_options& service, const tuning& 
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
 /// lowest price of loss at which the texts' increase stays within aimed_share of the budget with 95 % confidence,
 /// and the damage by what was measured over what was predicted, both from `start` on, until a price is near enough and the ledger counts within
-/// a factor of two what was measured. What
+/// a factor of two what was measured. Where none of limits.most_trials prices keeps the budget, limits.most_more follow until one does, and
+/// where none does it is next_to_no_loss()'s. What
 /// selection does without a ledger depends on price times damage alone, so that both are found in
 /// one search: a secant search for that product on logarithmic scales, since the increase falls
 /// about as a power of it. `told`: called limits.most_trials times, once for each trial as it ends and, where fewer are
