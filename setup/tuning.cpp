@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <vector>
 
 namespace ordermoe::setup {
 
@@ -37,10 +39,12 @@ class price_search {
     } else if (!within_.known || price_ < within_.price) {
       within_ = here;
     }
-    if (over_.known && within_.known)
-      between();
-    else
-      beyond(here);
+    // What is within behind a dearer one that is not is not believed.
+    if (over_.known && within_.known && within_.price <= over_.price) within_.known = false;
+    if (over_.known && within_.known) return between();
+    const auto& from = over_.known ? over_ : here;
+    price_ = from.price;
+    beyond(from);
   }
 
  private:
@@ -88,9 +92,33 @@ tuning next_to_no_loss() {
 
 namespace {
 
+/// A price that was tried: of what is searched for, price times damage.
+struct tried_price {
+  double product = 0;
+  tuning at;
+  trial_score found;
+};
+
+/// Of the prices that were tried the lowest that kept so many nats, on so many times these texts, behind no dearer one that did not. What a price
+/// loses differs from what those beside it lose by more than its texts say, and the lowest one would be the luckiest: it is taken to lose what it and
+/// the next cheaper one lose in the mean, where that is more.
+std::optional<tuning> lowest_kept(std::vector<tried_price> tried, double nats,
+                                  double times_as_many) {
+  std::ranges::stable_sort(tried, std::greater(), &tried_price::product);
+  std::optional<tuning> kept;
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    auto found = tried[i].found;
+    if (i + 1 < tried.size())
+      found.increase = std::max(found.increase, (found.increase + tried[i + 1].found.increase) / 2);
+    if (found.bound(times_as_many) > nats) break;
+    kept = tried[i].at;
+  }
+  return kept;
+}
+
 /// Where a search for a price came.
 struct searched {
-  std::optional<tuning> kept;  ///< The lowest price of those at which the budget was kept.
+  std::optional<tuning> kept;  ///< lowest_kept() of those that were tried.
   tuning next;                 ///< The last one where that was near enough, else what would follow.
 };
 
@@ -117,7 +145,7 @@ result<searched> search_price(const actors::service_options& service, const tuni
   price_search search(start.price_ns_per_nat, nats);
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
-  double best_price = 0;
+  std::vector<tried_price> tried;
   searched ended;
   int left = limits.most_trials;
   const auto tell = [&] {
@@ -132,16 +160,16 @@ result<searched> search_price(const actors::service_options& service, const tuni
     if (!found) return found.error();
     tell();
     const double bound = found->bound(times_as_many);
-    const double price = search.price();
+    tried.push_back({search.price(), ended.next, *found});
+    ended.kept = lowest_kept(tried, nats, times_as_many);
     const bool is_least = search.at_least();
     search.note(bound);
     if (bound <= nats) {
-      if (!ended.kept || price <= best_price) {
-        best_price = price;
-        ended.kept = ended.next;
-      }
       const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
-      if (is_near && is_counted(*found)) break;
+      const bool is_kept = ended.kept &&
+                           ended.kept->price_ns_per_nat == ended.next.price_ns_per_nat &&
+                           ended.kept->damage == ended.next.damage;
+      if (is_near && is_kept && is_counted(*found)) break;
     }
     if (found->predicted > 0) damage *= correction(found->to_count() / found->predicted);
     ended.next = here();
