@@ -270,7 +270,7 @@ result<prepared_cut> prepare_cut(const task& about, job& work) {
   with_cut.options.cut = cut->cut;
   auto variants = variants_within_budget(with_cut, *texts, work);
   if (!variants) return variants.error();
-  if (prunes_by_home(about, work)) {
+  if (!planning::find_strategy(about.name)->keeps_budgets && prunes_by_home(about, work)) {
     auto forms = forms_of_own_cut(about, *texts, work);
     if (!forms) return forms.error();
     std::ranges::move(*forms, std::back_inserter(*variants));

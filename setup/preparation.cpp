@@ -249,8 +249,8 @@ namespace {
 error with_ways_out(error why, const world& content, const preparation_request& request) {
   const auto* record = planning::find_strategy(request.strategy);
   const bool does_with_less =
-      record != nullptr && ((record->most_cut != nullptr && !record->keeps_budgets) ||
-                            record->name == "offload");
+      record != nullptr &&
+      ((record->most_cut != nullptr && !record->keeps_budgets) || record->name == "offload");
   const bool all_else_fits =
       std::ranges::all_of(content.servers.servers, [&](const server_spec& server) {
         return expert_memory_bytes(server, content.costs, content.profile.n_layers) >= 0;

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <vector>
+
+#include "setup/tried_prices.hpp"
 
 namespace ordermoe::setup {
 
@@ -92,34 +93,10 @@ tuning next_to_no_loss() {
 
 namespace {
 
-/// A price that was tried: of what is searched for, price times damage.
-struct tried_price {
-  double product = 0;
-  tuning at;
-  trial_score found;
-};
-
-/// Of the prices that were tried the lowest that kept so many nats, on so many times these texts, behind no dearer one that did not. What a price
-/// loses differs from what those beside it lose by more than its texts say, and the lowest one would be the luckiest: it is taken to lose what it and
-/// the next cheaper one lose in the mean, where that is more.
-std::optional<tuning> lowest_kept(std::vector<tried_price> tried, double nats,
-                                  double times_as_many) {
-  std::ranges::stable_sort(tried, std::greater(), &tried_price::product);
-  std::optional<tuning> kept;
-  for (std::size_t i = 0; i < tried.size(); ++i) {
-    auto found = tried[i].found;
-    if (i + 1 < tried.size())
-      found.increase = std::max(found.increase, (found.increase + tried[i + 1].found.increase) / 2);
-    if (found.bound(times_as_many) > nats) break;
-    kept = tried[i].at;
-  }
-  return kept;
-}
-
 /// Where a search for a price came.
 struct searched {
-  std::optional<tuning> kept;  ///< lowest_kept() of those that were tried.
-  tuning next;                 ///< The last one where that was near enough, else what would follow.
+  std::optional<tried_price> kept;  ///< Of those that were tried.
+  tuning next;  ///< The last one where that was near enough, else what would follow.
 };
 
 /// Whether the ledger counts about as much as it should, or more than nothing.
@@ -162,15 +139,11 @@ result<searched> search_price(const actors::service_options& service, const tuni
     const double bound = found->bound(times_as_many);
     tried.push_back({search.price(), ended.next, *found});
     ended.kept = lowest_kept(tried, nats, times_as_many);
+    const bool is_kept = ended.kept && ended.kept->price == search.price();
     const bool is_least = search.at_least();
     search.note(bound);
-    if (bound <= nats) {
-      const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
-      const bool is_kept = ended.kept &&
-                           ended.kept->price_ns_per_nat == ended.next.price_ns_per_nat &&
-                           ended.kept->damage == ended.next.damage;
-      if (is_near && is_kept && is_counted(*found)) break;
-    }
+    const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
+    if (is_kept && is_near && is_counted(*found)) break;
     if (found->predicted > 0) damage *= correction(found->to_count() / found->predicted);
     ended.next = here();
   }
@@ -185,7 +158,7 @@ result<tuning> tune(const actors::service_options& service, const tuning& start,
                     const std::function<void()>& told) {
   const auto ended = search_price(service, start, texts, 1, limits, work, told);
   if (!ended) return ended.error();
-  return ended->kept.value_or(tuning{highest_price, start.damage});
+  return ended->kept ? ended->kept->at : tuning{highest_price, start.damage};
 }
 
 result<tuning> tune_about(const actors::service_options& service, const tuning& start,

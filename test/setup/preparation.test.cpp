@@ -13,6 +13,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "config/precision.hpp"
@@ -408,39 +409,56 @@ BOOST_AUTO_TEST_CASE(what_is_sought_on_some_texts_is_judged_by_others) {
   BOOST_TEST(second.exact().size() == 15u);
 }
 
+namespace {
+
+/// A strategy with a budget, ready, and what the tuning texts say of it.
+struct scored_strategy {
+  setup::prepared ready;
+  setup::scored_texts texts;
+  setup::trial_score found;
+};
+scored_strategy scored(const setup::world& content, std::string strategy, double percent) {
+  auto options = choosing(percent);
+  options.choose_precision = false;
+  auto request = request_of(options);
+  request.strategy = std::move(strategy);
+  job work;
+  auto ready = setup::prepare(content, request, work);
+  BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
+  auto texts = setup::scored_texts::make(ready->service, content.tuning_texts, work);
+  BOOST_REQUIRE(texts.has_value());
+  const auto found = texts->score(ready->service, work);
+  BOOST_REQUIRE(found.has_value());
+  return {std::move(*ready), std::move(*texts), *found};
+}
+
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(experts_are_pruned_as_far_as_the_texts_allow) {
   const auto content = world_with(coarse_model());
   for (const auto* name : {"static-pruning", "moe2"}) {
-    auto options = choosing(3);
-    options.choose_precision = false;
-    auto request = request_of(options);
-    request.strategy = name;
+    const auto [ready, texts, found] = scored(content, name, 3);
     job work;
-    const auto ready = setup::prepare(content, request, work);
-    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
-    const auto texts = setup::scored_texts::make(ready->service, content.tuning_texts, work);
-    BOOST_REQUIRE(texts.has_value());
-    const auto found = texts->score(ready->service, work);
-    BOOST_REQUIRE(found.has_value());
-    BOOST_TEST(found->bound() <= setup::aimed_share * planning::nats_of_percent(3));
-    if (const auto& pruned = ready->service.chosen.plan.pruned;
+    BOOST_TEST(found.bound() <= setup::aimed_share * planning::nats_of_percent(3));
+    if (const auto& pruned = ready.service.chosen.plan.pruned;
         std::string_view(name) == "static-pruning" && !pruned.empty()) {
       const auto alone =
-          texts->score(*ready->service.model, ready->service.profile, pruned.front(), work);
+          texts.score(*ready.service.model, ready.service.profile, pruned.front(), work);
       BOOST_REQUIRE(alone.has_value());
-      BOOST_TEST(alone->increase == found->increase, boost::test_tools::tolerance(1e-4));
-      BOOST_TEST(alone->predicted == found->predicted, boost::test_tools::tolerance(1e-4));
-      BOOST_TEST(alone->standard_error == found->standard_error,
-                 boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->increase == found.increase, boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->predicted == found.predicted, boost::test_tools::tolerance(1e-4));
+      BOOST_TEST(alone->standard_error == found.standard_error, boost::test_tools::tolerance(1e-4));
     }
     // All that can be pruned loses more.
     auto all = setup::service_in(content, seed);
+    auto options = choosing(3);
+    options.choose_precision = false;
     options.cut = planning::find_strategy(name)->most_cut(
         {content.profile, content.servers, content.costs, options});
     auto made = planning::make_strategy(name, all.profile, all.servers, all.costs, options);
     BOOST_REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().message));
     all.chosen = std::move(*made);
-    const auto lost = texts->score(all, work);
+    const auto lost = texts.score(all, work);
     BOOST_REQUIRE(lost.has_value());
     BOOST_TEST(lost->bound() > planning::nats_of_percent(3), name);
   }
@@ -450,20 +468,10 @@ BOOST_AUTO_TEST_CASE(thresholds_of_the_paper_come_down_as_far_as_the_texts_allow
   const auto content = world_with(coarse_model());
   // How much of theta of (6) is left in the first layer.
   const auto left_with = [&](double percent) {
-    auto options = choosing(percent);
-    options.choose_precision = false;
-    auto request = request_of(options);
-    request.strategy = "paper-tuned";
-    job work;
-    const auto ready = setup::prepare(content, request, work);
-    BOOST_REQUIRE_MESSAGE(ready.has_value(), (ready ? "" : ready.error().message));
-    const auto texts = setup::scored_texts::make(ready->service, content.tuning_texts, work);
-    BOOST_REQUIRE(texts.has_value());
-    const auto found = texts->score(ready->service, work);
-    BOOST_REQUIRE(found.has_value());
-    const double left = ready->service.chosen.plan.grouping.front().threshold / 0.9;
+    const auto made = scored(content, "paper-tuned", percent);
+    const double left = made.ready.service.chosen.plan.grouping.front().threshold / 0.9;
     if (left < 1)
-      BOOST_TEST(found->bound() <= setup::aimed_share * planning::nats_of_percent(percent));
+      BOOST_TEST(made.found.bound() <= setup::aimed_share * planning::nats_of_percent(percent));
     return left;
   };
   BOOST_TEST(left_with(0.1) == 1);
