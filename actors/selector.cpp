@@ -90,6 +90,8 @@ struct selector_state {
     input.layer = query.layer;
     input.server = id;
     input.access = query.access;
+    input.first = query.key.first;
+    input.unread_before = query.unread_before;
     input.n_experts = shape.n_experts;
     input.top_k = shape.top_k;
     input.gates = shape.gates;

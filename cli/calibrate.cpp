@@ -56,11 +56,20 @@ void print_json(const planning::profile& experts, const std::filesystem::path& o
     for (const auto& copy : layer.copies)
       j["copy_damage"][to_string(copy.kept)].push_back(copy.damage);
   }
+  if (!experts.position_damage.empty()) j["position_damage"] = experts.position_damage;
   fmt::print("{}\n", j.dump(2));
 }
 
+void print_positions(const planning::profile& experts) {
+  if (experts.position_damage.empty()) return;
+  fmt::print("token-gate damage over that at later positions, by position\n");
+  for (std::size_t b = 0; b < experts.position_damage.size(); ++b)
+    fmt::print("{:>6} on {:>15.3f}\n", (std::size_t{1} << b) - 1, experts.position_damage[b]);
+}
+
 void print_damage(const planning::profile& experts) {
-  fmt::print("damage in nats per unit of predicted loss (standard error):\n{:>6}", "layer");
+  fmt::print("damage in nats of divergence per unit of predicted loss (standard error):\n{:>6}",
+             "layer");
   for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
     fmt::print("{:>28}", to_string(static_cast<planning::loss_metric>(m)));
   fmt::print("\n");
@@ -118,6 +127,7 @@ result<void> calibrate(const calibrate_options& options) {
   fmt::print("{}: {} tokens, {:.4f} nats a token\n", out.string(), experts->calibration_tokens,
              experts->baseline_nats);
   print_damage(*experts);
+  print_positions(*experts);
   print_copies(*experts, copies_of(options));
   return {};
 }

@@ -8,9 +8,12 @@
 #include <numeric>
 #include <optional>
 
+#include "config/position_buckets.hpp"
 #include "config/random.hpp"
 #include "model/architecture/routing.hpp"
+#include "model/damage_samples.hpp"
 #include "model/forward.hpp"
+#include "model/sampling.hpp"
 
 namespace ordermoe::model {
 
@@ -312,49 +315,15 @@ teacher_forced rows_of(const model_config& config, std::span<const std::int32_t>
   return as_rows(config, ids, std::max<std::size_t>(1, ids.size() / 2));
 }
 
-/// Summed negative log-likelihood of a document from its hidden state before `layer`.
-double remaining_loss(const transformer& model, std::size_t layer, std::vector<float> hidden,
-                      const teacher_forced& text) {
+/// A document's hidden state after the last layer, from the one before `layer`.
+std::vector<float> run_from(const transformer& model, std::size_t layer, std::vector<float> hidden,
+                            const teacher_forced& text) {
   const model_config& config = model.config();
   for (std::size_t l = layer; l < config.n_layers; ++l) {
     kv_cache cache = model.make_cache(layer_id{l}, text.ids.size());
     run_layer(model, layer_id{l}, cache, {0, text.prompt}, hidden);
   }
-  double sum = 0;
-  for (const double loss : target_losses(model, text, hidden)) sum += loss;
-  return sum;
-}
-
-/// One document under one draw.
-struct damage_sample {
-  double increase = 0;
-  double predicted = 0;
-};
-
-damage_measurement conclude(const std::vector<damage_sample>& samples, double n_tokens) {
-  damage_measurement measured;
-  double increase = 0;
-  double predicted = 0;
-  for (const auto& s : samples) {
-    increase += s.increase;
-    predicted += s.predicted;
-  }
-  if (n_tokens > 0) {
-    measured.mean_increase = increase / n_tokens;
-    measured.mean_predicted = predicted / n_tokens;
-  }
-  if (predicted <= 0) return measured;
-  measured.coefficient = increase / predicted;
-  // Standard error of a ratio of sums, from the residuals of its samples.
-  const auto n = static_cast<double>(samples.size());
-  if (n < 2) return measured;
-  double residuals = 0;
-  for (const auto& s : samples) {
-    const double residual = s.increase - measured.coefficient * s.predicted;
-    residuals += residual * residual;
-  }
-  measured.standard_error = std::sqrt(residuals * n / (n - 1)) / predicted;
-  return measured;
+  return hidden;
 }
 
 result<void> check_documents(const model_config& config,
@@ -398,6 +367,9 @@ class calibration_run {
       found_.n_tokens += ids.size();
       if (found_.n_damage_tokens >= options.damage_tokens) continue;
       found_.n_damage_tokens += ids.size();
+      // Of an encoder-decoder no substitute has its effect where it runs.
+      if (!config_.encoder_decoder)
+        n_buckets_ = std::max(n_buckets_, n_position_buckets(ids.size()));
       ++n_damage_documents_;
     }
   }
@@ -451,7 +423,7 @@ class calibration_run {
       if (l > 0) observe_transitions(before, state.routed, config_.n_experts, sums_[l - 1]);
       before = state.routed;
     }
-    baseline_ += remaining_loss(model_, config_.n_layers, std::move(hidden), text);
+    for (const double loss : target_losses(model_, text, hidden)) baseline_ += loss;
     n_predicted_ += text.targets.size();
     advance(observing() * static_cast<double>(ids.size()) / static_cast<double>(found_.n_tokens));
   }
@@ -489,7 +461,7 @@ class calibration_run {
       hidden = states[l].hidden;
       execute_slots(model_, layer_id{l}, states[l].normed, states[l].routed, hidden);
     }
-    const double exact = remaining_loss(model_, config_.n_layers, std::move(hidden), text);
+    const auto exact = target_logits(model_, text, hidden);
     for (std::size_t l = 0; l < config_.n_layers; ++l) {
       for (std::size_t c = 0; c < options_.copies.size(); ++c) {
         if (stopping()) return false;
@@ -512,45 +484,69 @@ class calibration_run {
     return text.first + text.targets.size();
   }
 
+  std::size_t bucket_of(std::size_t row) const {
+    return std::min(position_bucket(row), n_buckets_ - 1);
+  }
+
+  /// Of what the state before `layer` leads to from the exact logits.
+  void add_divergence(std::size_t layer, std::vector<float> changed, const teacher_forced& text,
+                      std::span<const float> exact, damage_sample& sample) const {
+    const auto logits =
+        target_logits(model_, text, run_from(model_, layer, std::move(changed), text));
+    const auto n = config_.vocab_size;
+    for (std::size_t i = 0; i < text.targets.size(); ++i)
+      sample.divergence[bucket_of(text.first + i)] +=
+          kl_divergence(exact.subspan(i * n, n), std::span<const float>(logits).subspan(i * n, n));
+  }
+
   damage_sample copy_damage(std::size_t layer, std::size_t copy, const before_experts& state,
-                            const teacher_forced& text, double exact) const {
-    damage_sample sample;
+                            const teacher_forced& text, std::span<const float> exact) const {
+    damage_sample sample(n_buckets_);
     const auto& distance = found_.layers[layer].copies[copy].distance;
     for (std::size_t i = 0; i < n_counted(text); ++i)
       for (const auto& slot : state.routed[i])
-        sample.predicted += std::pow(slot.gate * distance[slot.expert.index()], 2);
+        sample.predicted[bucket_of(i)] += std::pow(slot.gate * distance[slot.expert.index()], 2);
     std::vector<float> changed = state.hidden;
     execute_slots(config_, options_.copies[copy].run, layer_id{layer}, state.normed, state.routed,
                   changed);
-    sample.increase = remaining_loss(model_, layer + 1, std::move(changed), text) - exact;
+    add_divergence(layer + 1, std::move(changed), text, exact, sample);
     return sample;
   }
 
   damage_sample substitution_damage(std::size_t layer, loss_metric kind,
                                     const std::vector<char>& available, const before_experts& state,
-                                    const teacher_forced& text, double exact) const {
+                                    const teacher_forced& text,
+                                    std::span<const float> exact) const {
     const std::size_t n_experts = config_.n_experts;
     slot_table slots = state.routed;
-    damage_sample sample;
+    damage_sample sample(n_buckets_);
     for (std::size_t i = 0; i < slots.size(); ++i) {
       if (slots[i].empty()) continue;
       const auto logits = std::span<const float>(state.logits).subspan(i * n_experts, n_experts);
       const double predicted =
           substitute(kind, config_.gates, similarity_[layer], available, logits, slots[i]);
-      if (i < n_counted(text)) sample.predicted += predicted;
+      if (i < n_counted(text)) sample.predicted[bucket_of(i)] += predicted;
     }
     std::vector<float> changed = state.hidden;
     execute_slots(model_, layer_id{layer}, state.normed, slots, changed);
-    sample.increase = remaining_loss(model_, layer + 1, std::move(changed), text) - exact;
+    add_divergence(layer + 1, std::move(changed), text, exact, sample);
     return sample;
   }
 
   void conclude_damage() {
+    constexpr auto nats = static_cast<std::size_t>(loss_metric::token_gate);
+    std::vector<std::vector<damage_sample>> by_layer;
+    for (const auto& layer : samples_) by_layer.push_back(layer[nats]);
+    const auto factors = position_factors(by_layer);
+    if (n_buckets_ > 1) found_.position_damage = factors;
+    // The paper's loss knows no positions.
+    const std::vector<double> alike(n_buckets_, 1);
     for (std::size_t l = 0; l < config_.n_layers; ++l) {
       for (std::size_t m = 0; m < n_loss_metrics; ++m)
-        found_.layers[l].damage[m] = conclude(samples_[l][m], measured_);
+        found_.layers[l].damage[m] =
+            conclude(samples_[l][m], m == nats ? factors : alike, measured_);
       for (std::size_t c = 0; c < options_.copies.size(); ++c)
-        found_.layers[l].copies[c].damage = conclude(copy_samples_[l][c], measured_once_);
+        found_.layers[l].copies[c].damage = conclude(copy_samples_[l][c], factors, measured_once_);
     }
   }
 
@@ -560,6 +556,7 @@ class calibration_run {
   const calibration_options& options_;
   calibration_statistics found_;
   std::size_t n_damage_documents_ = 0;
+  std::size_t n_buckets_ = 1;
   std::vector<layer_sums> sums_;
   double baseline_ = 0;
   std::uint64_t n_predicted_ = 0;

@@ -15,14 +15,15 @@
 /// it: the raw statistics that planning turns into a profile.
 namespace ordermoe::model {
 
-/// Measured damage of one layer under one loss metric.
+/// Measured damage of one layer under one loss metric: how far the distributions of the next token diverge (Kullback and Leibler) from those
+/// without substitution. That is what a text costs more in the mean where the model is right about it; what one text of some thousand tokens
+/// does cost more is chance in all layers that matter little.
 struct damage_measurement {
-  /// Nats per unit of predicted loss: summed increase over summed prediction. May be negative where
-  /// noise or luck outweighs the damage; 0 where nothing was predicted.
+  /// Nats per unit of predicted loss: summed divergence over summed prediction; 0 where nothing was predicted.
   double coefficient = 0;
-  double standard_error = 0;  ///< Of the coefficient, over documents and draws.
-  double mean_increase = 0;   ///< Nats per token, over all draws.
-  double mean_predicted = 0;  ///< Predicted loss per token, over all draws.
+  double standard_error = 0;   ///< Of the coefficient, over documents and draws.
+  double mean_divergence = 0;  ///< Nats per token, over all draws.
+  double mean_predicted = 0;   ///< Predicted loss per token, over all draws.
 };
 
 /// What coarser copies of a layer's experts do in their place.
@@ -75,6 +76,9 @@ struct calibration_statistics {
   /// Mean negative log-likelihood per predicted token, nothing substituted.
   double baseline_nats = 0;
   std::vector<layer_statistics> layers;
+  /// [buckets] by position_bucket(): what a loss that loss_metric::token_gate or a copy predicts does at a position over what it does at later
+  /// ones, of which the layers' damage is told; the last one is of all that follow. Empty for encoder-decoders and documents of a few tokens.
+  std::vector<double> position_damage;
 };
 
 /// The same model with its experts kept coarser.

@@ -143,11 +143,18 @@ teacher_forced as_rows(const model_config& config, std::span<const std::int32_t>
   return made;
 }
 
+std::vector<float> target_logits(const transformer& model, const teacher_forced& text,
+                                 std::span<const float> hidden) {
+  const std::size_t width = model.config().hidden_size;
+  std::vector<float> logits(text.targets.size() * model.config().vocab_size);
+  model.head(hidden.subspan(text.first * width, text.targets.size() * width), logits);
+  return logits;
+}
+
 std::vector<double> target_losses(const transformer& model, const teacher_forced& text,
                                   std::span<const float> hidden) {
-  const std::size_t width = model.config().hidden_size, vocabulary = model.config().vocab_size;
-  std::vector<float> scores(text.targets.size() * vocabulary);
-  model.head(hidden.subspan(text.first * width, text.targets.size() * width), scores);
+  const std::size_t vocabulary = model.config().vocab_size;
+  const auto scores = target_logits(model, text, hidden);
   std::vector<double> losses;
   losses.reserve(text.targets.size());
   for (std::size_t i = 0; i < text.targets.size(); ++i)

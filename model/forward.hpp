@@ -62,6 +62,10 @@ struct teacher_forced {
 teacher_forced as_rows(const model_config& config, std::span<const std::int32_t> ids,
                        std::size_t prompt);
 
+/// Logits before each target, [targets, vocab_size], from the hidden state of all rows after the last layer.
+std::vector<float> target_logits(const transformer& model, const teacher_forced& text,
+                                 std::span<const float> hidden);
+
 /// Negative log-likelihoods in nats of the targets, from the hidden state of all rows after the
 /// last layer.
 std::vector<double> target_losses(const transformer& model, const teacher_forced& text,

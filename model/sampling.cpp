@@ -397,4 +397,23 @@ double negative_log_likelihood(std::span<const float> logits, std::int32_t targe
   return log_of_sum(logits) - static_cast<double>(logits[static_cast<std::size_t>(target)]);
 }
 
+double kl_divergence(std::span<const float> from, std::span<const float> logits) {
+  ORDERMOE_CHECK(from.size() == logits.size(), "distributions over different tokens");
+  const double largest = largest_of(from);
+  constexpr std::size_t block = 512;
+  double weights[block];
+  double total = 0, higher = 0;
+  for (std::size_t start = 0; start < from.size(); start += block) {
+    const auto part = from.subspan(start, std::min(block, from.size() - start));
+    kernels().exact_weights(part.data(), part.size(), largest, 1, weights);
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      if (weights[i] == 0) continue;  // Never drawn.
+      total += weights[i];
+      higher +=
+          weights[i] * (static_cast<double>(part[i]) - static_cast<double>(logits[start + i]));
+    }
+  }
+  return std::max(0.0, higher / total - (std::log(total) + largest) + log_of_sum(logits));
+}
+
 }  // namespace ordermoe::model

@@ -47,4 +47,8 @@ std::vector<token_chance> chances(std::span<const float> logits, std::int32_t ch
 /// Negative log-likelihood of `target` in nats, in double precision.
 double negative_log_likelihood(std::span<const float> logits, std::int32_t target);
 
+/// Kullback-Leibler divergence in nats of the distribution that the second logits give from that of the first ones, of as many tokens, in double
+/// precision: what the second ones' likelihood of a token is lower by in the mean where the first ones are right. At least 0.
+double kl_divergence(std::span<const float> from, std::span<const float> logits);
+
 }  // namespace ordermoe::model

@@ -253,7 +253,9 @@ result<void> validate(const profile& content) {
     return wrong_value("baseline_nats", content.baseline_nats, "a finite number of at least 0");
   for (std::size_t l = 0; l < content.n_layers; ++l)
     if (auto checked = check_layer(content, l); !checked) return checked;
-  return {};
+  // Beyond these a loss in nats would be no number of units.
+  constexpr double least = 1e-3, most = 1e3;
+  return check_range(content.position_damage, least, most, "position_damage");
 }
 
 }  // namespace ordermoe::planning

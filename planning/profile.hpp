@@ -10,6 +10,7 @@
 #include "config/error.hpp"
 #include "config/ids.hpp"
 #include "config/loss_metric.hpp"
+#include "config/position_buckets.hpp"
 #include "config/precision.hpp"
 
 namespace ordermoe::planning {
@@ -81,6 +82,10 @@ struct profile {
   std::uint64_t seed = 0;
   double baseline_nats = 0;  ///< Mean negative log-likelihood per token without substitution.
   std::vector<layer_profile> layers;
+  /// By position_bucket(): what a loss that is predicted in nats does at a position, over what it does at later ones, as which the layers'
+  /// damage is told; the last one is that of all that follow. Where little of a text has been read, many tokens may follow, and
+  /// substitutes change which. Empty: 1 everywhere.
+  std::vector<double> position_damage;
   /// Token ids of texts of the kind that it was calibrated on, which budgets are tuned on; empty: not kept.
   std::vector<std::vector<std::int32_t>> texts;
 };

@@ -126,6 +126,7 @@ std::string profile_json(const profile& content) {
   auto layers = ordered_json::array();
   for (const auto& layer : content.layers) layers.push_back(layer_json(layer));
   document["layers"] = std::move(layers);
+  if (!content.position_damage.empty()) document["position_damage"] = content.position_damage;
   if (!content.texts.empty()) document["texts"] = content.texts;
   return json_text(document);
 }
@@ -146,6 +147,8 @@ result<profile> parse_profile(const std::string& json, const std::string& place)
   content.baseline_nats = root.at("baseline_nats").number();
   for (const auto& layer : root.at("layers").items(content.n_layers))
     content.layers.push_back(layer_of(layer, static_cast<std::uint32_t>(content.n_experts)));
+  if (const auto factors = root.find("position_damage"))
+    content.position_damage = factors->numbers();
   if (const auto texts = root.find("texts"))
     for (const auto& text : texts->items()) {
       auto& ids = content.texts.emplace_back();

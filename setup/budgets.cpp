@@ -161,15 +161,22 @@ result<std::vector<strategy_options>> variants_within_budget(const task& about,
   const auto found = planned(service, about.name, variants.front(), work);
   if (!found) return found.error();
   std::vector<strategy_options> kept{variants.front()};
+  // Several plans prune the same.
+  std::vector<std::pair<std::vector<planning::pruned_experts>, bool>> judged{
+      {found->chosen.plan.pruned, true}};
   for (std::size_t i = 1; i < variants.size(); ++i) {
     const auto made = planned(service, about.name, variants[i], work);
     if (!made) continue;
-    if (substitutes(made->chosen) || made->chosen.plan.pruned != found->chosen.plan.pruned) {
+    const auto& pruned = made->chosen.plan.pruned;
+    auto known = substitutes(made->chosen)
+                     ? judged.end()
+                     : std::ranges::find(judged, pruned, [](const auto& one) { return one.first; });
+    if (known == judged.end()) {
       const auto bound = bound_of(*made, texts, work);
       if (!bound) return bound.error();
-      if (!is_within(about, *bound)) continue;
+      known = judged.insert(judged.end(), {pruned, is_within(about, *bound)});
     }
-    kept.push_back(std::move(variants[i]));
+    if (known->second) kept.push_back(std::move(variants[i]));
   }
   return kept;
 }

@@ -80,6 +80,7 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
   made.calibration_tokens = statistics.n_tokens;
   made.seed = seed;
   made.baseline_nats = statistics.baseline_nats;
+  made.position_damage = statistics.position_damage;
   const auto n = statistics.n_experts;
   std::vector<std::vector<std::size_t>> counts_for;  // [layers][observed sets]
   for (const auto& from : statistics.layers) {

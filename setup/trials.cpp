@@ -154,7 +154,7 @@ result<trial_score> scored_texts::score(const model::transformer& model,
   const auto rule = model.config().gates;
   double predicted = 0, n = 0;
   std::vector<double> probabilities;
-  const auto choose = [&](layer_id layer, std::size_t, std::span<const float> logits,
+  const auto choose = [&](layer_id layer, std::size_t position, std::span<const float> logits,
                           std::vector<model::executed_slot>& slots) {
     const auto& without = pruned.layers[layer.index()];
     if (without.empty()) return;
@@ -170,7 +170,8 @@ result<trial_score> scored_texts::score(const model::transformer& model,
       slots[j] = {chosen[j].expert, chosen[j].gate};
     }
     constexpr auto metric = static_cast<std::size_t>(planning::loss_metric::token_gate);
-    predicted += profile.layers[layer.index()].damage[metric] * regret;
+    predicted += profile.layers[layer.index()].damage[metric] * regret *
+                 at_position(profile.position_damage, position);
   };
   std::vector<std::vector<double>> losses;
   for (const auto& spec : requests_) {

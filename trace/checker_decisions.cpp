@@ -150,6 +150,8 @@ chunk_decision verifier::decide_again(const slot_record& head) const {
   input.layer = head.layer;
   input.server = head.server;
   input.access = head.access;
+  input.first = chunk_->first;
+  input.unread_before = request_->terms.unread_before();
   input.n_experts = n_experts();
   input.top_k = top_k();
   input.gates = header_.router_gates;

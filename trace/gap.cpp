@@ -202,7 +202,9 @@ result<void> gap_reader::take(open_request& request, std::uint32_t first, std::u
                   fmt::format("layer: found {}, expected {}", layer, chunk.layers.size()));
   auto& step = chunk.layers.back();
   if (begins_row) {
-    step.rows.push_back({{}, probabilities_of(logits_)});
+    const auto position = first + step.rows.size();
+    step.rows.push_back(
+        {{}, probabilities_of(logits_), position, position + 1 >= request.prompt_tokens});
     if (layer == 0) ++request.positions;
   }
   if (step.rows.empty() || step.rows.back().slots.size() == top_k())

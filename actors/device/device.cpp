@@ -270,6 +270,7 @@ void device::run_attention(batch& content) {
          std::move(work.allowance),
          work.pool,
          work.tokens_left,
+         work.terms.unread_before(),
          work.terms.decodes(work.first),
          std::move(work.chosen),
          std::move(work.lent)});

@@ -387,6 +387,7 @@ struct select_query {
   std::vector<loss_units> allowance;  ///< [n]
   loss_units pool = 0;
   double tokens_left = 1;                  ///< As decide_input.
+  std::uint32_t unread_before = 0;         ///< As decide_input.
   bool decodes = false;                    ///< A decoded position, and no chunk of a prompt.
   std::vector<std::uint16_t> chosen = {};  ///< As attend_work.
   std::shared_ptr<passage> lent = nullptr;

@@ -41,6 +41,8 @@ struct request_terms {
   bool decodes(std::uint32_t position) const {
     return position >= prompt_tokens || (score != 0 && prompt_tokens == 1);
   }
+  /// Nobody reads what the model says of the next token behind the positions before this one: of the prompt, the last one alone is read.
+  std::uint32_t unread_before() const { return prompt_tokens > 0 ? prompt_tokens - 1 : 0; }
 };
 
 /// How tokens are chosen where that is more than by a temperature. Travels with the token, so that they are chosen where the

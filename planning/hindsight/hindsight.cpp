@@ -152,7 +152,19 @@ void hindsight::add_places(std::size_t layer, const past_row& row, const past_sl
   into.loss_left_out = losses_->pruned_loss(layer, static_cast<double>(weight));
 }
 
-row_choices hindsight::choices_of(std::size_t layer, const past_row& row) const {
+/// The row as losses at its position go by it.
+past_row hindsight::weighed(past_row row) const {
+  const double position_damage = losses_->position_damage(row.position, row.is_read);
+  if (position_damage == 1) return row;
+  for (auto& p : row.probabilities)
+    p = static_cast<float>(static_cast<double>(p) * position_damage);
+  const auto of_gate = static_cast<float>(std::sqrt(position_damage));
+  for (auto& slot : row.slots) slot.gate *= of_gate;
+  return row;
+}
+
+row_choices hindsight::choices_of(std::size_t layer, const past_row& past) const {
+  const auto row = weighed(past);
   row_choices made;
   made.distinct = policy_.distinct && policy_.candidates != candidate_rule::router_restricted;
   made.one_slot_runs = policy_.candidates == candidate_rule::weigh;

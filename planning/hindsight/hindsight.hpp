@@ -43,6 +43,8 @@ struct past_slot {
 struct past_row {
   std::vector<past_slot> slots;      ///< Rank order.
   std::vector<float> probabilities;  ///< [n_experts] the router's softmax.
+  std::size_t position = 0;
+  bool is_read = true;  ///< What the model says behind it.
 };
 
 /// One decision: a chunk's rows at one layer.
@@ -106,7 +108,8 @@ class hindsight {
   hindsight(const profile& profile, const plan& placed, const cost_model& prices,
             const selection_policy& policy, std::shared_ptr<const selection_tables> losses);
   struct problem;
-  row_choices choices_of(std::size_t layer, const past_row& row) const;
+  past_row weighed(past_row row) const;
+  row_choices choices_of(std::size_t layer, const past_row& past) const;
   void add_places(std::size_t layer, const past_row& row, const past_slot& slot,
                   row_slot& into) const;
   loss_units copy_loss(std::size_t layer, std::size_t server, std::uint32_t expert,

@@ -156,7 +156,7 @@ struct selection_policy {
 /// What the router wants in one slot.
 struct slot_query {
   std::uint32_t target = 0;
-  float gate = 0;
+  float gate = 0;  ///< Times the root of selection_tables::position_damage().
   /// [E] loss of running each expert instead, as slot_losses tells it; `forbidden` where it may not. May be
   /// empty where the tables do not read it.
   std::span<const loss_units> loss;
@@ -176,7 +176,7 @@ struct decision_query {
   /// selection_tables::link_ns() plus those waits, laid out once per snapshot so that a decision
   /// reads them in place of the tables' own. Empty: no frame waits.
   std::span<const double> link_ns;
-  /// [n_experts] the router's softmax for this token; router_restricted ranks by it. Empty: by the
+  /// [n_experts] the router's softmax for this token, times selection_tables::position_damage(); router_restricted ranks by it. Empty: by the
   /// first slot's losses.
   std::span<const float> probabilities;
   /// Residences to choose from, besides what R_{l+1} allows: the rows of a prompt chunk share one.
@@ -216,7 +216,7 @@ class selection_tables {
 
   /// The predicted loss of every expert for one slot: fills losses [E], 0 for the target, a unit at least for others,
   /// `forbidden` outside the candidate rule. probabilities [E]: the router's softmax for this token
-  /// (used by token_gate).
+  /// (used by token_gate). Both gate and probabilities as decision_query has them.
   virtual void slot_losses(std::size_t layer, std::uint32_t target, float gate,
                            std::span<const float> probabilities,
                            std::span<loss_units> losses) const = 0;
@@ -234,6 +234,12 @@ class selection_tables {
   /// [n_experts] 1 for those that the plan prunes for the requests of an access server; empty where it prunes none. A slot's
   /// target must be another.
   virtual std::span<const std::uint8_t> pruned(std::size_t access, std::size_t layer) const = 0;
+  /// What the losses of a position are to be multiplied by, profile::position_damage where the policy's losses are in nats, else 1. All of
+  /// them are linear in the router's probabilities, or in the squares of gates, so that whoever asks scales these. Where nobody reads what the
+  /// model says of the next token, as within a prompt, a position matters by its keys and values alone: with the bundled models of two experts
+  /// substitutes in a text's first 32 positions did a sixth to three fifths to those behind them of what they would do at later ones, and
+  /// count as at these, 1.
+  virtual double position_damage(std::size_t position, bool is_read) const = 0;
   /// What a slot loses in which another expert has to run, to which the router gives `regret` less: at least a unit.
   virtual loss_units pruned_loss(std::size_t layer, double regret) const = 0;
 

@@ -140,6 +140,9 @@ class tables final : public selection_tables {
     return pruned_.empty() ? std::span<const std::uint8_t>()
                            : std::span(pruned_[access * n_layers_ + layer]);
   }
+  double position_damage(std::size_t position, bool is_read) const override {
+    return is_read ? at_position(position_damage_, position) : 1;
+  }
   loss_units pruned_loss(std::size_t layer, double regret) const override {
     return to_substitute_units(regret * layers_[layer].damage);
   }
@@ -367,6 +370,7 @@ class tables final : public selection_tables {
   set_index key_index_, step_index_;
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]
+  std::vector<double> position_damage_;    ///< As profile has it; empty: 1 everywhere.
   std::vector<std::vector<std::uint8_t>>
       pruned_;  ///< [n_servers, n_layers] of [n_experts]; empty: none
   std::vector<residency_tables> residencies_;

@@ -11,11 +11,14 @@ namespace ordermoe::serving {
 
 namespace {
 
-/// Softmax over all experts of one row, in double, rounded once. weights [n_experts]: overwritten.
-void router_probabilities(std::span<const float> logits, std::span<double> weights,
-                          std::span<float> out) {
+/// Softmax over all experts of one row, in double, rounded, then times what losses at its position are multiplied by. weights
+/// [n_experts]: overwritten.
+void router_probabilities(std::span<const float> logits, double position_damage,
+                          std::span<double> weights, std::span<float> out) {
   model::softmax(logits, weights);
-  for (std::size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(weights[i]);
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    out[i] =
+        static_cast<float>(static_cast<double>(static_cast<float>(weights[i])) * position_damage);
 }
 
 void find_executed(row_decision& row, std::span<const float> logits, planning::gating rule,
@@ -41,7 +44,7 @@ void find_executed(row_decision& row, std::span<const float> logits, planning::g
 
 /// What one chunk needs besides its result; kept for its memory by each thread.
 struct scratch {
-  std::vector<float> probabilities;         ///< [n, n_experts]
+  std::vector<float> probabilities;         ///< [n, n_experts] by which losses go.
   std::vector<double> weights;              ///< [n_experts]
   std::vector<loss_units> losses;           ///< [n, k, n_experts]
   std::vector<planning::slot_query> slots;  ///< [n, k]
@@ -121,15 +124,18 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
     if (!model::has_slots(logits)) continue;
     auto& row = chunk.rows[i];
+    const double position_damage =
+        tables.position_damage(input.first + i, input.first + i >= input.unread_before);
+    const auto of_gate = static_cast<float>(std::sqrt(position_damage));
     std::array<model::route_slot, planning::max_slots> wanted;
     model::choose_experts(logits, input.gates, std::span(wanted).first(k));
     for (std::size_t j = 0; j < k; ++j) {
       row.targets.push_back(wanted[j].expert.value);
       row.target_gates.push_back(wanted[j].gate);
-      slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
+      slots[i * k + j] = {row.targets[j], row.target_gates[j] * of_gate, {}};
     }
     if (!substitutes && !prunes) continue;
-    router_probabilities(logits, weights, probabilities_of(i));
+    router_probabilities(logits, position_damage, weights, probabilities_of(i));
     if (prunes)
       redirect(tables, input, pruned,
                {logits, probabilities_of(i), kept_of(i), std::span(slots).subspan(i * k, k),
@@ -137,7 +143,7 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     if (!asks_losses) continue;
     for (std::size_t j = 0; j < k; ++j) {
       const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
-      tables.slot_losses(input.layer, row.targets[j], row.target_gates[j], probabilities_of(i),
+      tables.slot_losses(input.layer, row.targets[j], slots[i * k + j].gate, probabilities_of(i),
                          loss);
       slots[i * k + j].loss = loss;
     }

@@ -39,6 +39,9 @@ struct decide_input {
   std::size_t layer = 0;
   std::size_t server = 0;
   std::size_t access = 0;
+  std::size_t first = 0;  ///< Position of the first row; the others follow it.
+  /// Nobody reads what the model says behind the positions before this one.
+  std::size_t unread_before = 0;
   std::size_t n_experts = 0;
   std::size_t top_k = 0;
   /// Of the model: both the targets' gates and those of what is executed in their place follow it.

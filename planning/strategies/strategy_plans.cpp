@@ -150,11 +150,19 @@ void add_copies(const planning_task& task, double scale, std::vector<strategy_op
   }
 }
 
-/// `static-pruning` is tried with so many plans for each load.
+/// `static-pruning` is tried with so many plans for each load and cut.
 constexpr std::size_t n_pruned_plans = 3;
 
+/// Numbers of experts to leave out where so many may be. What is found for more is not always faster: it is the best by estimate of other chains.
+std::vector<std::size_t> cuts_up_to(std::size_t most) {
+  std::vector<std::size_t> cuts{most};
+  for (const auto fewer : {most * 3 / 4, most / 2})
+    if (fewer > 0 && fewer < cuts.back()) cuts.push_back(fewer);
+  return cuts;
+}
+
 /// Chains of the experts that are missed most, the others around them: what a budget lets substitution do without most of the time.
-/// Where it is known how many `static-pruning` does without, all of its plans with what they prune beside them, too.
+/// Where it is known how many `static-pruning` may do without, all of its plans with what they prune beside them, too.
 void add_cores(const planning_task& task, std::vector<strategy_options>& variants) {
   constexpr std::size_t n_most = 2;
   if (!validate(task.profile)) return;  // Which the search says.
@@ -171,7 +179,8 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
   for (const double share : {0.125, 0.25, 0.375, 0.5})
     add(static_cast<std::size_t>(share * all), 1, n_most);
   if (task.options.cut.value_or(0) == 0) return;
-  for (const double load : planned_loads) add(*task.options.cut, load, n_pruned_plans);
+  for (const auto cut : cuts_up_to(*task.options.cut))
+    for (const double load : planned_loads) add(cut, load, n_pruned_plans);
 }
 
 /// Every plan that the rivals which never substitute are tried with.
@@ -419,12 +428,13 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   }
   const auto cut = task.options.cut.value_or(0);
   if (cut == 0) return add_chain_variants(task, variants);
-  for (const double load : planned_loads) {
-    auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
-                             n_pruned_plans, task.options.should_stop);
-    for (std::size_t i = 0; made && i < made->size(); ++i)
-      add_plan(task, std::move((*made)[i]), variants);
-  }
+  for (const auto fewer : cuts_up_to(cut))
+    for (const double load : planned_loads) {
+      auto made = place_pruned(task.profile, task.servers, task.costs, fewer, loaded(task, load),
+                               n_pruned_plans, task.options.should_stop);
+      for (std::size_t i = 0; made && i < made->size(); ++i)
+        add_plan(task, std::move((*made)[i]), variants);
+    }
 }
 
 result<plan> place_gated(const planning_task& task) {

@@ -166,9 +166,9 @@ BOOST_AUTO_TEST_CASE(damage_is_measured_where_experts_differ) {
   for (const auto& layer : found.layers)
     for (const auto& damage : layer.damage) {
       BOOST_TEST(damage.mean_predicted > 0.0);
-      BOOST_TEST(damage.mean_increase != 0.0);
+      BOOST_TEST(damage.mean_divergence > 0.0);
       BOOST_TEST(damage.standard_error > 0.0);
-      BOOST_TEST(std::abs(damage.coefficient - damage.mean_increase / damage.mean_predicted) <
+      BOOST_TEST(std::abs(damage.coefficient - damage.mean_divergence / damage.mean_predicted) <
                  1e-9 * std::abs(damage.coefficient));
     }
 }
@@ -181,7 +181,7 @@ BOOST_AUTO_TEST_CASE(equal_experts_do_no_damage) {
     const auto& damage =
         layer.damage[static_cast<std::size_t>(ordermoe::loss_metric::router_logit)];
     BOOST_TEST(damage.mean_predicted > 0.0);
-    BOOST_TEST(damage.mean_increase == 0.0);
+    BOOST_TEST(damage.mean_divergence == 0.0);
     BOOST_TEST(damage.coefficient == 0.0);
   }
 }
@@ -201,9 +201,9 @@ BOOST_AUTO_TEST_CASE(a_coarser_copy_is_as_far_as_its_outputs_and_the_same_weight
     BOOST_TEST_REQUIRE(layer.copies.size() == 2u);
     for (const double d : layer.copies[0].distance) BOOST_TEST(d == 0.0);
     BOOST_TEST(layer.copies[0].damage.mean_predicted == 0.0);
-    BOOST_TEST(layer.copies[0].damage.mean_increase == 0.0);
+    BOOST_TEST(layer.copies[0].damage.mean_divergence == 0.0);
     BOOST_TEST(layer.copies[1].damage.mean_predicted > 0.0);
-    BOOST_TEST(layer.copies[1].damage.mean_increase != 0.0);
+    BOOST_TEST(layer.copies[1].damage.mean_divergence > 0.0);
   }
   std::vector<double> distance(n_experts, 0), output(n_experts, 0);
   for (const auto& ids : documents()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "config/exact_exp.hpp"
@@ -313,6 +314,26 @@ BOOST_AUTO_TEST_CASE(the_loss_is_minus_the_log_of_the_softmax) {
              1e-7);
   BOOST_TEST(om::negative_log_likelihood(logits, 2) == 0.0);
   BOOST_TEST(std::abs(om::negative_log_likelihood(logits, 0) - 1000.0) < 1e-9);
+}
+
+// D(p || q) of (1/4, 3/4) and (1/2, 1/2), whatever is added to all logits.
+BOOST_AUTO_TEST_CASE(a_divergence_is_what_the_likelihood_is_lower_by_in_the_mean) {
+  const float p[] = {5.0f, 5.0f + std::log(3.0f)}, q[] = {-7.0f, -7.0f};
+  const double expected = 0.25 * std::log(0.5) + 0.75 * std::log(1.5);
+  BOOST_TEST(std::abs(om::kl_divergence(p, q) - expected) < 1e-6);
+  double mean = 0;
+  for (std::int32_t i = 0; i < 2; ++i)
+    mean += std::exp(-om::negative_log_likelihood(p, i)) *
+            (om::negative_log_likelihood(q, i) - om::negative_log_likelihood(p, i));
+  BOOST_TEST(std::abs(om::kl_divergence(p, q) - mean) < 1e-12);
+  BOOST_TEST(std::abs(om::kl_divergence(q, p) - om::kl_divergence(p, q)) > 0.01);
+  BOOST_TEST(om::kl_divergence(p, p) == 0.0);
+}
+
+BOOST_AUTO_TEST_CASE(a_divergence_counts_no_token_that_is_never_drawn) {
+  const float never = -std::numeric_limits<float>::infinity();
+  const float p[] = {0.0f, never, 0.0f}, q[] = {0.0f, 0.0f, 0.0f};
+  BOOST_TEST(std::abs(om::kl_divergence(p, q) - std::log(1.5)) < 1e-12);
 }
 
 BOOST_AUTO_TEST_CASE(the_router_takes_the_largest_logits_in_order_and_the_lower_of_equals) {

@@ -91,6 +91,7 @@ BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   content.layers[0].token_gate_regret(0, 4) = 1.0 / 3;
   content.seed = std::numeric_limits<std::uint64_t>::max();
   content.texts = {{1, 2, 3}, {40000}};
+  content.position_damage = {7.5, 1.0 / 3, 1};
   const auto text = profile_json(content);
   const auto read = parse_profile(text, "profile.json");
   BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
@@ -98,6 +99,7 @@ BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   BOOST_TEST(read->model_digest == content.model_digest);
   BOOST_TEST(read->seed == content.seed);
   BOOST_TEST((read->texts == content.texts));
+  BOOST_TEST(read->position_damage == content.position_damage, boost::test_tools::per_element());
   BOOST_TEST(read->baseline_nats == content.baseline_nats);
   BOOST_TEST(read->calibration_tokens == content.calibration_tokens);
   for (std::size_t l = 0; l < 3; ++l) BOOST_TEST(same(read->layers[l], content.layers[l]));
@@ -206,6 +208,12 @@ BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
   expect(after([](auto& p) { p.top_k = 5; }), errc::out_of_range, "top_k");
   expect(after([](auto& p) { p.layers.pop_back(); }), errc::mismatch, "layers");
   expect(after([&](auto& p) { p.baseline_nats = nan; }), errc::out_of_range, "baseline_nats");
+  expect(after([](auto& p) {
+           p.position_damage = {1, 0};
+         }),
+         errc::out_of_range, "position_damage[1]");
+  expect(after([&](auto& p) { p.position_damage = {nan}; }), errc::out_of_range,
+         "position_damage[0]");
 }
 
 BOOST_AUTO_TEST_CASE(wrong_documents_are_refused_with_file_and_path) {

@@ -23,6 +23,7 @@ class scripted_tables final : public planning::selection_tables {
   planning::selection_policy rules;
   mutable std::vector<decision_query> asked;  ///< Their spans are gone.
   mutable std::vector<std::vector<loss_units>> losses_asked;
+  mutable std::vector<std::vector<float>> probabilities_asked, gates_asked;  ///< As they were.
 
   void slot_losses(std::size_t, std::uint32_t target, float, std::span<const float>,
                    std::span<loss_units> losses) const override {
@@ -30,6 +31,9 @@ class scripted_tables final : public planning::selection_tables {
   }
   decision select(const decision_query& query) const override {
     asked.push_back(query);
+    probabilities_asked.emplace_back(query.probabilities.begin(), query.probabilities.end());
+    gates_asked.emplace_back();
+    for (const auto& slot : query.slots) gates_asked.back().push_back(slot.gate);
     for (const auto& slot : query.slots)
       losses_asked.emplace_back(slot.loss.begin(), slot.loss.end());
     return answer(query);
@@ -37,6 +41,10 @@ class scripted_tables final : public planning::selection_tables {
   std::span<const double> link_ns() const override { return {}; }
   double value(std::size_t, std::size_t, std::size_t, std::size_t, std::size_t) const override {
     return 0;
+  }
+  std::vector<double> damage_at{1};  ///< By position; the last one goes on.
+  double position_damage(std::size_t position, bool is_read) const override {
+    return !is_read ? 1 : damage_at[std::min(position, damage_at.size() - 1)];
   }
   std::vector<std::uint8_t> without;  ///< Pruned.
   std::span<const std::uint8_t> pruned(std::size_t, std::size_t) const override { return without; }
@@ -118,6 +126,42 @@ BOOST_AUTO_TEST_CASE(the_residence_with_most_rows_wins_and_every_row_then_choose
   for (std::size_t i = 0; i < 3; ++i)
     BOOST_TEST(q.tables.asked[i].residences == ~planning::server_mask{0});
   for (std::size_t i = 3; i < 6; ++i) BOOST_TEST(q.tables.asked[i].residences == 0b100u);
+}
+
+// Four times at the first position that is asked for here, as much everywhere behind it.
+BOOST_AUTO_TEST_CASE(losses_go_by_the_position_and_what_runs_does_not) {
+  question plain, early;
+  for (auto* q : {&plain, &early})
+    q->tables.answer = [](const decision_query& query) { return all_at(0, query); };
+  early.tables.damage_at = {9, 9, 9, 4, 1};
+  early.input.first = 3;
+  const auto expected = plain.decide(), found = early.decide();
+  const auto n_rows = found.rows.size();
+  BOOST_TEST_REQUIRE(early.tables.asked.size() >= n_rows);
+  for (std::size_t i = 0; i < n_rows; ++i) {
+    const double times = i == 0 ? 4 : 1;
+    for (std::size_t j = 0; j < 2; ++j) {
+      BOOST_TEST(std::abs(early.tables.gates_asked[i][j] -
+                          plain.tables.gates_asked[i][j] * std::sqrt(times)) < 1e-6);
+      BOOST_TEST(found.rows[i].target_gates[j] == expected.rows[i].target_gates[j]);
+      BOOST_TEST(found.rows[i].executed[j].gate == expected.rows[i].executed[j].gate);
+    }
+    for (std::size_t e = 0; e < n_experts; ++e)
+      BOOST_TEST(std::abs(early.tables.probabilities_asked[i][e] -
+                          plain.tables.probabilities_asked[i][e] * times) < 1e-6);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_nobody_reads_loses_as_later_positions_do) {
+  question q;
+  q.tables.answer = [](const decision_query& query) { return all_at(0, query); };
+  q.tables.damage_at = {8};
+  q.input.first = 5;
+  q.input.unread_before = 7;
+  const auto chunk = q.decide();
+  for (std::size_t i = 0; i < 3; ++i)
+    BOOST_TEST(std::abs(q.tables.gates_asked[i][0] -
+                        chunk.rows[i].target_gates[0] * std::sqrt(i < 2 ? 1.0 : 8.0)) < 1e-6);
 }
 
 BOOST_AUTO_TEST_CASE(a_draw_goes_to_the_lower_server) {
