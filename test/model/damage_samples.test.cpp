@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(factors_and_damage_are_found_where_they_are_so) {
       auto times = factors;
       for (auto& each : times) each *= damage;
       // Each layer loses something else where.
-      layer.push_back(one({n, 5 * n, (damage > 0.1 ? 40 : 7) * n}, times));
+      layer.push_back(one({10 * n, 20 * n, (damage > 0.1 ? 40 : 7) * n}, times));
     }
   }
   const auto found = om::position_factors(layers);
