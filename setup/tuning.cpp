@@ -108,7 +108,7 @@ bool is_counted(const trial_score& found) {
 }
 
 /// What the damage is multiplied by where so many times what was predicted was measured. Where that is more, all of it: substitutes in many
-/// layers may lose a hundred times what one alone does. Where it is less, a part: the ledger that counted too much may be what kept the loss low.
+/// layers may lose many times what each alone does. Where it is less, a part: the ledger that counted too much may be what kept the loss low.
 double correction(double ratio) {
   return ratio > 1 ? std::min(ratio, 64.0) : std::max(0.25, std::sqrt(ratio));
 }

@@ -124,17 +124,19 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
     const auto logits = input.logits.subspan(i * n_experts, n_experts);
     if (!model::has_slots(logits)) continue;
     auto& row = chunk.rows[i];
-    const double position_damage =
-        tables.position_damage(input.first + i, input.first + i >= input.unread_before);
-    const auto of_gate = static_cast<float>(std::sqrt(position_damage));
     std::array<model::route_slot, planning::max_slots> wanted;
     model::choose_experts(logits, input.gates, std::span(wanted).first(k));
     for (std::size_t j = 0; j < k; ++j) {
       row.targets.push_back(wanted[j].expert.value);
       row.target_gates.push_back(wanted[j].gate);
-      slots[i * k + j] = {row.targets[j], row.target_gates[j] * of_gate, {}};
+      slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
     }
     if (!substitutes && !prunes) continue;
+    const auto position = input.first + i;
+    const double position_damage =
+        tables.position_damage(position, position >= input.unread_before);
+    const auto of_gate = static_cast<float>(std::sqrt(position_damage));
+    for (std::size_t j = 0; j < k; ++j) slots[i * k + j].gate *= of_gate;
     router_probabilities(logits, position_damage, weights, probabilities_of(i));
     if (prunes)
       redirect(tables, input, pruned,
