@@ -86,104 +86,148 @@ void redirect(const planning::selection_tables& tables, const decide_input& inpu
   }
 }
 
-}  // namespace
+/// How one chunk is decided: first what each row asks for, then where all of them go, then what each runs.
+class deciding {
+ public:
+  deciding(const planning::selection_tables& tables, const decide_input& input, scratch& memory)
+      : tables_(tables), input_(input), memory_(memory) {
+    if (prunes()) {
+      memory_.kept_logits.resize(n_ * n_experts_);
+      memory_.pruned_losses.resize(n_ * k_);
+    }
+    if (reads_probabilities()) {
+      memory_.probabilities.resize(n_ * n_experts_);
+      memory_.weights.resize(n_experts_);
+      if (tables_.reads_losses()) memory_.losses.resize(n_ * k_ * n_experts_);
+    }
+    memory_.slots.assign(n_ * k_, {});
+    query_.layer = input.layer;
+    query_.server = input.server;
+    query_.access = input.access;
+    query_.wait_ns = input.wait_ns;
+    query_.link_ns = input.link_ns;
+    if (tables_.policy().price_follows_budget)
+      query_.price_scale =
+          planning::price_scale(input.pool, input.tokens_left, tables_.token_budget());
+  }
 
-chunk_decision decide(const planning::selection_tables& tables, const decide_input& input) {
-  const auto n = input.allowance.size();
-  const auto n_experts = input.n_experts;
-  chunk_decision chunk;
-  chunk.rows.resize(n);
-  const auto k = input.top_k;
-  // A rule that never substitutes asks for no loss.
-  const bool substitutes = tables.policy().candidates != planning::candidate_rule::exact;
-  const bool asks_losses = tables.reads_losses();
-  thread_local scratch memory;
-  auto& [probabilities, weights, losses, slots, kept_logits, pruned_losses] = memory;
-  slots.assign(n * k, {});
-  const auto pruned = tables.pruned(input.access, input.layer);
-  const bool prunes = !pruned.empty();
-  // Of a budget it was taken beforehand.
-  const bool charges_pruning = tables.token_budget() >= planning::unbounded_budget;
-  if (prunes) {
-    kept_logits.resize(n * n_experts);
-    pruned_losses.resize(n * k);
-  }
-  if (substitutes || prunes) {
-    probabilities.resize(n * n_experts);
-    weights.resize(n_experts);
-    if (asks_losses) losses.resize(n * k * n_experts);
-  }
-  const auto probabilities_of = [&](std::size_t i) {
-    return substitutes || prunes ? std::span(probabilities).subspan(i * n_experts, n_experts)
-                                 : std::span<float>();
-  };
-  const auto kept_of = [&](std::size_t i) {
-    return std::span(kept_logits).subspan(i * n_experts, n_experts);
-  };
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto logits = input.logits.subspan(i * n_experts, n_experts);
-    if (!model::has_slots(logits)) continue;
-    auto& row = chunk.rows[i];
+  void ask(std::size_t i, row_decision& row) {
+    const auto logits = logits_of(i);
+    if (!model::has_slots(logits)) return;
     std::array<model::route_slot, planning::max_slots> wanted;
-    model::choose_experts(logits, input.gates, std::span(wanted).first(k));
-    for (std::size_t j = 0; j < k; ++j) {
+    model::choose_experts(logits, input_.gates, std::span(wanted).first(k_));
+    for (std::size_t j = 0; j < k_; ++j) {
       row.targets.push_back(wanted[j].expert.value);
       row.target_gates.push_back(wanted[j].gate);
-      slots[i * k + j] = {row.targets[j], row.target_gates[j], {}};
+      slots_of(i)[j] = {row.targets[j], row.target_gates[j], {}};
     }
-    if (!substitutes && !prunes) continue;
-    const auto position = input.first + i;
-    const double position_damage =
-        tables.position_damage(position, position >= input.unread_before);
-    const auto of_gate = static_cast<float>(std::sqrt(position_damage));
-    for (std::size_t j = 0; j < k; ++j) slots[i * k + j].gate *= of_gate;
-    router_probabilities(logits, position_damage, weights, probabilities_of(i));
-    if (prunes)
-      redirect(tables, input, pruned,
-               {logits, probabilities_of(i), kept_of(i), std::span(slots).subspan(i * k, k),
-                std::span(pruned_losses).subspan(i * k, k)});
-    if (!asks_losses) continue;
-    for (std::size_t j = 0; j < k; ++j) {
-      const auto loss = std::span(losses).subspan((i * k + j) * n_experts, n_experts);
-      tables.slot_losses(input.layer, row.targets[j], slots[i * k + j].gate, probabilities_of(i),
-                         loss);
-      slots[i * k + j].loss = loss;
-    }
+    if (reads_probabilities()) ask_losses(i, row);
   }
 
-  planning::decision_query query;
-  query.layer = input.layer;
-  query.server = input.server;
-  query.access = input.access;
-  query.wait_ns = input.wait_ns;
-  query.link_ns = input.link_ns;
-  if (tables.policy().price_follows_budget)
-    query.price_scale = planning::price_scale(input.pool, input.tokens_left, tables.token_budget());
-  const auto choose = [&](std::size_t i, loss_units pool) {
-    query.slots = std::span(slots).subspan(i * k, k);
-    query.probabilities = probabilities_of(i);
-    query.budget_left = std::min(input.allowance[i], pool);
-    return tables.select(query);
-  };
-  const auto loss_of = [](const planning::decision& choice) {
-    loss_units total = 0;
-    for (std::uint32_t j = 0; j < choice.n_slots; ++j) total += choice.slots[j].loss;
-    return total;
-  };
-
-  // Where only one residence may follow, the rows need not be asked.
-  if (n > 1 && std::popcount(input.next_members) != 1) {
+  /// Where most rows would go by themselves is where all go. Where only one residence may follow, the rows need not be asked.
+  void settle_residence(std::span<const row_decision> rows) {
+    if (n_ <= 1 || std::popcount(input_.next_members) == 1) return;
     std::array<std::size_t, 64> votes{};
-    auto pool = input.pool;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (chunk.rows[i].targets.empty()) continue;
+    auto pool = input_.pool;
+    for (std::size_t i = 0; i < n_; ++i) {
+      if (rows[i].targets.empty()) continue;
       const auto choice = choose(i, pool);
       ++votes[choice.residence];
       pool -= loss_of(choice);
     }
     const auto winner = std::max_element(votes.begin(), votes.end()) - votes.begin();
-    query.residences = planning::server_bit(static_cast<std::size_t>(winner));
+    query_.residences = planning::server_bit(static_cast<std::size_t>(winner));
   }
+
+  void decide_row(std::size_t i, row_decision& row, loss_units pool) {
+    row.choice = choose(i, pool);
+    // Of a budget what pruning loses was taken beforehand.
+    const bool charges_pruning = tables_.token_budget() >= planning::unbounded_budget;
+    for (std::size_t j = 0; prunes() && charges_pruning && j < k_; ++j)
+      row.choice.slots[j].loss += memory_.pruned_losses[i * k_ + j];
+    row.loss = loss_of(row.choice);
+    if (prunes())
+      find_executed(row, kept_of(i), planning::gating::executed, input_.gates);
+    else
+      find_executed(row, logits_of(i), tables_.policy().gates, input_.gates);
+  }
+
+ private:
+  bool prunes() const { return !pruned_.empty(); }
+  /// A rule that never substitutes asks for no loss.
+  bool reads_probabilities() const {
+    return prunes() || tables_.policy().candidates != planning::candidate_rule::exact;
+  }
+  std::span<const float> logits_of(std::size_t i) const {
+    return input_.logits.subspan(i * n_experts_, n_experts_);
+  }
+  std::span<float> probabilities_of(std::size_t i) const {
+    return reads_probabilities()
+               ? std::span(memory_.probabilities).subspan(i * n_experts_, n_experts_)
+               : std::span<float>();
+  }
+  std::span<float> kept_of(std::size_t i) const {
+    return std::span(memory_.kept_logits).subspan(i * n_experts_, n_experts_);
+  }
+  std::span<planning::slot_query> slots_of(std::size_t i) const {
+    return std::span(memory_.slots).subspan(i * k_, k_);
+  }
+  static loss_units loss_of(const planning::decision& choice) {
+    loss_units total = 0;
+    for (std::uint32_t j = 0; j < choice.n_slots; ++j) total += choice.slots[j].loss;
+    return total;
+  }
+
+  /// What each slot would lose by each expert, at the position where the row is.
+  void ask_losses(std::size_t i, const row_decision& row) {
+    const auto position = input_.first + i;
+    const double position_damage =
+        tables_.position_damage(position, position >= input_.unread_before);
+    const auto of_gate = static_cast<float>(std::sqrt(position_damage));
+    const auto slots = slots_of(i);
+    for (auto& slot : slots) slot.gate *= of_gate;
+    const auto probabilities = probabilities_of(i);
+    router_probabilities(logits_of(i), position_damage, memory_.weights, probabilities);
+    if (prunes())
+      redirect(tables_, input_, pruned_,
+               {logits_of(i), probabilities, kept_of(i), slots,
+                std::span(memory_.pruned_losses).subspan(i * k_, k_)});
+    if (!tables_.reads_losses()) return;
+    for (std::size_t j = 0; j < k_; ++j) {
+      const auto loss = std::span(memory_.losses).subspan((i * k_ + j) * n_experts_, n_experts_);
+      tables_.slot_losses(input_.layer, row.targets[j], slots[j].gate, probabilities, loss);
+      slots[j].loss = loss;
+    }
+  }
+
+  planning::decision choose(std::size_t i, loss_units pool) {
+    query_.slots = slots_of(i);
+    query_.probabilities = probabilities_of(i);
+    query_.budget_left = std::min(input_.allowance[i], pool);
+    return tables_.select(query_);
+  }
+
+  const planning::selection_tables& tables_;
+  const decide_input& input_;
+  scratch& memory_;
+  std::size_t n_ = input_.allowance.size();
+  std::size_t n_experts_ = input_.n_experts;
+  std::size_t k_ = input_.top_k;
+  std::span<const std::uint8_t> pruned_ = tables_.pruned(input_.access, input_.layer);
+  planning::decision_query query_;
+};
+
+}  // namespace
+
+chunk_decision decide(const planning::selection_tables& tables, const decide_input& input) {
+  const auto n = input.allowance.size();
+  chunk_decision chunk;
+  chunk.rows.resize(n);
+  thread_local scratch memory;
+  deciding rows(tables, input, memory);
+  for (std::size_t i = 0; i < n; ++i) rows.ask(i, chunk.rows[i]);
+  rows.settle_residence(chunk.rows);
+
   chunk.pool_left = input.pool;
   const bool may_stay = input.next_members == 0 || ((input.next_members >> input.server) & 1u) != 0;
   chunk.residence = static_cast<std::uint32_t>(
@@ -191,17 +235,9 @@ chunk_decision decide(const planning::selection_tables& tables, const decide_inp
   for (std::size_t i = 0; i < n; ++i) {
     auto& row = chunk.rows[i];
     if (row.targets.empty()) continue;
-    row.choice = choose(i, chunk.pool_left);
-    for (std::size_t j = 0; prunes && charges_pruning && j < k; ++j)
-      row.choice.slots[j].loss += pruned_losses[i * k + j];
-    row.loss = loss_of(row.choice);
+    rows.decide_row(i, row, chunk.pool_left);
     chunk.pool_left -= row.loss;
     chunk.residence = row.choice.residence;
-    if (prunes)
-      find_executed(row, kept_of(i), planning::gating::executed, input.gates);
-    else
-      find_executed(row, input.logits.subspan(i * n_experts, n_experts), tables.policy().gates,
-                    input.gates);
   }
   // Behind the last layer a chunk that awaits nothing goes nowhere.
   const bool is_last = input.next_members == 0;
