@@ -42,6 +42,9 @@ const part parts[] = {
      [](planning::strategy_options& options) { options.replicates = false; }},
     {"dispersion", places_groups, "does not place by groups of experts", nothing_asks,
      [](planning::strategy_options& options) { options.disperses = false; }},
+    {"leaving-out", [](const strategy_record& of) { return of.policy(2).may_leave_out; },
+     "leaves no slot out beside substituting", nothing_asks,
+     [](planning::strategy_options& options) { options.leaves_out = false; }},
     {"substitution", [](const strategy_record& of) { return of.has_budget; }, "has no budget",
      [](const planning::strategy_options& options) {
        return options.quality_percent != 0 ? "--quality-budget" : nullptr;
@@ -67,7 +70,8 @@ void ablation_flags::add(CLI::App& command) {
       .add_option(
           "--ablate", without,
           "What to leave out of the strategy, one word or several with commas between: look-ahead, "
-          "redundancy (copies), dispersion (of groups over servers), substitution")
+          "redundancy (copies), dispersion (of groups over servers), leaving-out (of slots), "
+          "substitution")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
 }

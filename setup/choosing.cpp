@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -124,44 +123,60 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
   return {&with_plan, about, of};
 }
 
-/// What the trial load takes under each plan at its price; never of one that does not fit.
-result<std::vector<double>> trials_of(const task& about, const std::vector<candidate>& tried,
-                                      job& work) {
+/// How the trial load is answered under each plan at its price; in no time that is finite by one that does not fit.
+result<std::vector<trial_answers>> trials_of(const task& about, const std::vector<candidate>& tried,
+                                             job& work) {
   steps progress(work, fmt::format("trying {} plans of {}", tried.size(), about.name),
                  tried.size());
-  std::vector<result<double>> found(tried.size(), error{errc::failed, "not tried"});
+  std::vector<result<trial_answers>> found(tried.size(), error{errc::failed, "not tried"});
   in_parallel(tried.size(), [&](std::size_t i) {
     const auto ready = ready_at(about, *tried[i].with_plan, tried[i].about);
-    found[i] = trial_load_ms(ready.service, about.options, about.texts, work);
+    found[i] = trial_load(ready.service, about.options, about.texts, work);
     progress.done();
   });
-  std::vector<double> ms;
+  std::vector<trial_answers> answers;
   for (const auto& one : found) {
     if (!one && one.error().code != errc::infeasible) return one.error();
-    ms.push_back(one ? *one : std::numeric_limits<double>::infinity());
+    answers.push_back(one ? *one : trial_answers{std::numeric_limits<double>::infinity(), 0});
   }
-  return ms;
+  return answers;
 }
 
-/// Of more plans than are worth tuning by themselves, those that answer the trial load fastest at about their price, as many of each kind
-/// where there are as many, in the order that they had.
+/// The first of an order that is none of those chosen; nothing where all are.
+std::optional<std::size_t> next_of(const std::vector<std::size_t>& order,
+                                   const std::vector<std::size_t>& chosen) {
+  for (const auto i : order)
+    if (std::ranges::find(chosen, i) == chosen.end()) return i;
+  return std::nullopt;
+}
+
+/// Of more plans than are worth tuning by themselves, two of each kind where there are as many, in the order that they had: the one that answers
+/// the trial load fastest at about its price, and the one for which that takes least with what is lost priced, too. At one price the plan that
+/// loses more is the faster one; but what a ledger bounds goes by no price.
 result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
                                             job& work) {
   constexpr std::size_t most_tuned = 2 * n_kinds;
   if (kept.size() <= most_tuned) return kept;
-  const auto ms = trials_of(about, kept, work);
-  if (!ms) return ms.error();
+  const auto answers = trials_of(about, kept, work);
+  if (!answers) return answers.error();
+  const auto ms = [&](std::size_t i) { return (*answers)[i].ms; };
+  const auto cost = [&](std::size_t i) {
+    return ms(i) + (*answers)[i].nats * kept[i].about.price_ns_per_nat * 1e-6;
+  };
   std::vector<std::size_t> by_time(kept.size());
   std::iota(by_time.begin(), by_time.end(), std::size_t{0});
-  std::ranges::stable_sort(by_time, {}, [&](std::size_t i) { return (*ms)[i]; });
-  // The fastest of each kind go before all others.
-  std::array<std::size_t, n_kinds> n_of_kind{};
-  std::vector<std::size_t> chosen, others;
-  for (const auto i : by_time)
-    (n_of_kind[static_cast<std::size_t>(kept[i].of)]++ < most_tuned / n_kinds ? chosen : others)
-        .push_back(i);
-  chosen.insert(chosen.end(), others.begin(), others.end());
-  chosen.resize(most_tuned);
+  auto by_cost = by_time;
+  std::ranges::stable_sort(by_time, {}, ms);
+  std::ranges::stable_sort(by_cost, {}, cost);
+  std::vector<std::size_t> chosen;
+  for (std::size_t of = 0; of < n_kinds; ++of)
+    for (const auto* order : {&by_time, &by_cost}) {
+      auto of_kind = *order;
+      std::erase_if(of_kind,
+                    [&](std::size_t i) { return static_cast<std::size_t>(kept[i].of) != of; });
+      if (const auto next = next_of(of_kind, chosen)) chosen.push_back(*next);
+    }
+  while (chosen.size() < most_tuned) chosen.push_back(*next_of(by_time, chosen));
   std::ranges::sort(chosen);
   std::vector<candidate> worth;
   for (const auto i : chosen) worth.push_back(kept[i]);
@@ -230,22 +245,22 @@ result<std::optional<prepared>> fastest_without_loss(const task& about, std::vec
   if (about.options.dry_run_requests == 0) return std::optional<prepared>();
   std::erase_if(kept, [](const candidate& one) { return one.of != kind::whole; });
   for (auto& one : kept) one.about = next_to_no_loss();
-  const auto ms = trials_of(about, kept, work);
-  if (!ms) return ms.error();
-  const auto best = std::ranges::min_element(*ms);
-  if (best == ms->end() || *best == std::numeric_limits<double>::infinity())
+  const auto answers = trials_of(about, kept, work);
+  if (!answers) return answers.error();
+  const auto best = std::ranges::min_element(*answers, {}, &trial_answers::ms);
+  if (best == answers->end() || best->ms == std::numeric_limits<double>::infinity())
     return std::optional<prepared>();
-  const auto& one = kept[static_cast<std::size_t>(best - ms->begin())];
+  const auto& one = kept[static_cast<std::size_t>(best - answers->begin())];
   auto ready = ready_at(about, *one.with_plan, one.about);
-  ready.trial_ms = *best;
+  ready.trial_ms = best->ms;
   return std::optional(std::move(ready));
 }
 
-/// The fastest at the price that was sought for each; nothing where a plan does not fit.
+/// The fastest at the price that was sought for each, and the fastest of another kind: what was sought on few texts misleads about all plans of a
+/// kind alike. Nothing where a plan does not fit.
 result<std::vector<candidate>> fastest_sought(const task& about,
                                               const std::vector<candidate>& worth,
                                               const budget_trial& budget, job& work) {
-  constexpr std::size_t most_judged = 2;
   steps progress(work, fmt::format("trying {} plans of {}", worth.size(), about.name),
                  worth.size() * steps_of_sought);
   std::vector<result<sought_price>> tried(worth.size(), error{errc::failed, "not tried"});
@@ -259,9 +274,11 @@ result<std::vector<candidate>> fastest_sought(const task& about,
   }
   if (found.empty()) return tried.front().error();
   std::ranges::stable_sort(found, {}, &sought_price::trial_ms);
-  std::vector<candidate> kept;
-  for (std::size_t i = 0; i < std::min(most_judged, found.size()); ++i)
-    kept.push_back(found[i].one);
+  std::vector<candidate> kept{found.front().one};
+  if (found.size() == 1) return kept;
+  const auto other = std::ranges::find_if(
+      found, [&](const sought_price& one) { return one.one.of != kept.front().of; });
+  kept.push_back(other == found.end() ? found[1].one : other->one);
   return kept;
 }
 

@@ -35,14 +35,16 @@ run_setup trial_of(const actors::service_options& service, const job& work) {
 /// The requests of a trial load: the beginnings of texts, answered at a fixed length.
 std::vector<request_spec> load_of(const token_documents& documents, std::size_t n_wanted,
                                   const model::model_config& shape) {
-  constexpr std::size_t prompt_tokens = 32, least_requests = 4;
+  // What is answered early in a text is not what is answered late (profile::position_damage).
+  constexpr std::size_t prompt_tokens[] = {8, 24, 40, 56};
+  constexpr std::size_t mean_prompt = 32, least_requests = 4;
   constexpr std::uint32_t new_tokens = 48;  // as many as comparisons ask for
-  const auto most =
-      std::max(least_requests, affordable_tokens(shape) / (prompt_tokens + new_tokens));
+  const auto most = std::max(least_requests, affordable_tokens(shape) / (mean_prompt + new_tokens));
   std::vector<request_spec> requests;
   for (std::size_t i = 0; i < std::min(n_wanted, most); ++i) {
     const auto& document = documents[i % documents.size()];
-    const auto n = static_cast<std::ptrdiff_t>(std::min(prompt_tokens, document.size()));
+    const auto wanted = prompt_tokens[i % std::size(prompt_tokens)];
+    const auto n = static_cast<std::ptrdiff_t>(std::min(wanted, document.size()));
     request_spec spec;
     spec.prompt.assign(document.begin(), document.begin() + n);
     spec.max_new_tokens = new_tokens;
@@ -206,19 +208,30 @@ trial_score scored_texts::above(const std::vector<std::vector<double>>& losses) 
   return found;
 }
 
-result<double> trial_load_ms(const actors::service_options& service,
-                             const planning::strategy_options& options,
-                             const token_documents& documents, const job& work) {
+result<trial_answers> trial_load(const actors::service_options& service,
+                                 const planning::strategy_options& options,
+                                 const token_documents& documents, const job& work) {
   auto trial = trial_of(service, work);
   trial.requests = load_of(documents, options.dry_run_requests, service.model->config());
   draw_arrivals(trial.requests, trial.servers, options.expected_rate,
                 seed_of(service.seed, seed_stream::trial_load));
   const auto outcome = run_requests(trial);
   if (!outcome) return outcome.error();
-  double sum = 0;
-  for (const auto& answer : outcome->outcomes)
-    sum += static_cast<double>(answer.done_ns - answer.arrival_ns) * 1e-6;
-  return sum / static_cast<double>(outcome->outcomes.size());
+  trial_answers sum;
+  for (const auto& answer : outcome->outcomes) {
+    sum.ms += static_cast<double>(answer.done_ns - answer.arrival_ns) * 1e-6;
+    sum.nats += static_cast<double>(answer.spent) / units_per_loss;
+  }
+  const auto n = static_cast<double>(outcome->outcomes.size());
+  return trial_answers{sum.ms / n, sum.nats / n};
+}
+
+result<double> trial_load_ms(const actors::service_options& service,
+                             const planning::strategy_options& options,
+                             const token_documents& documents, const job& work) {
+  const auto answers = trial_load(service, options, documents, work);
+  if (!answers) return answers.error();
+  return answers->ms;
 }
 
 }  // namespace ordermoe::setup

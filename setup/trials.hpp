@@ -86,8 +86,18 @@ class scored_texts {
   std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
 };
 
-/// Mean latency of a load like the expected one, with texts as prompts. Errors: those of
-/// run_requests.
+/// How a trial load was answered.
+struct trial_answers {
+  double ms = 0;    ///< Mean latency of a request.
+  double nats = 0;  ///< What a request's ledger counted, in the mean.
+};
+
+/// A load like the expected one, with the beginnings of texts as prompts, of 8 to 56 tokens. Errors: those of run_requests.
+result<trial_answers> trial_load(const actors::service_options& service,
+                                 const planning::strategy_options& options,
+                                 const token_documents& documents, const job& work);
+
+/// trial_answers::ms of it.
 result<double> trial_load_ms(const actors::service_options& service,
                              const planning::strategy_options& options,
                              const token_documents& documents, const job& work);

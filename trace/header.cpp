@@ -53,6 +53,12 @@ void overhead_fields(Costs& c, Visit visit) {
   visit("message_ns", c.message_ns);
 }
 
+/// Traces of before a policy could leave out whatever its rule is did not.
+template <class Policy, class Visit>
+void leaving_fields(Policy& p, Visit visit) {
+  visit("may_leave_out", p.may_leave_out);
+}
+
 struct write_field {
   json& into;
   template <class T>
@@ -126,6 +132,7 @@ void check_policy(const json_value& policy) {
     policy.at(name).number(0);
   for (const auto* name : {"calibrated", "distinct", "price_attention", "price_follows_budget"})
     policy.at(name).boolean();
+  if (const auto may = policy.find("may_leave_out")) may->boolean();
 }
 
 /// What reading takes on trust: names, kinds and ranges of the plain fields.
@@ -163,6 +170,7 @@ std::string header_line(const trace_header& header) {
   cost_fields(header.costs, write_field{costs});
   overhead_fields(header.costs, write_field{costs});
   policy_fields(header.policy, write_field{policy});
+  leaving_fields(header.policy, write_field{policy});
   line["type"] = "run";
   line["version"] = trace_version;
   line["program"] = std::string("ordermoe ") + version_string;
@@ -205,6 +213,7 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
     cost_fields(header.costs, read_field{line.at("costs")});
     overhead_fields(header.costs, read_field_if_there{line.at("costs")});
     policy_fields(header.policy, read_field{line.at("policy")});
+    leaving_fields(header.policy, read_field_if_there{line.at("policy")});
     auto servers = parse_cluster(line.at("cluster_toml"), place + ":1 cluster_toml");
     if (!servers) return servers.error();
     header.servers = std::move(*servers);
@@ -226,6 +235,7 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
 std::string policy_json(const planning::selection_policy& policy) {
   json content;
   policy_fields(policy, write_field{content});
+  leaving_fields(policy, write_field{content});
   return content.dump();
 }
 
@@ -237,7 +247,9 @@ result<planning::selection_policy> parse_policy(const std::string& text, const s
   if (const auto outcome = document.outcome(); !outcome) return outcome.error();
   planning::selection_policy policy;
   try {
-    policy_fields(policy, read_field{json::parse(text)});
+    const auto read = json::parse(text);
+    policy_fields(policy, read_field{read});
+    leaving_fields(policy, read_field_if_there{read});
   } catch (const nlohmann::json::exception& problem) {
     return error{errc::malformed, fmt::format("{}: {}", place, problem.what())};
   }

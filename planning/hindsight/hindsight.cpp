@@ -142,9 +142,9 @@ void hindsight::add_places(std::size_t layer, const past_row& row, const past_sl
       if (losses[e] < forbidden)
         add(e, losses[e], e == slot.target ? skips : keeps_substitutes(rule));
   }
-  if (!leaves_out(rule)) return;
+  if (!leaves_out(rule) && !policy_.may_leave_out) return;
   const auto everywhere = all_servers(prices_.n_servers);
-  into.may_be_left_out = rule == candidate_rule::weigh
+  into.may_be_left_out = rule == candidate_rule::weigh || policy_.may_leave_out
                              ? everywhere
                              : everywhere & ~(hosts_.hosts(layer, slot.target) & usable_);
   const auto weight =
@@ -167,7 +167,7 @@ row_choices hindsight::choices_of(std::size_t layer, const past_row& past) const
   const auto row = weighed(past);
   row_choices made;
   made.distinct = policy_.distinct && policy_.candidates != candidate_rule::router_restricted;
-  made.one_slot_runs = policy_.candidates == candidate_rule::weigh;
+  made.one_slot_runs = policy_.candidates == candidate_rule::weigh || policy_.may_leave_out;
   made.with_slot = policy_.residence == residence_choice::with_slot;
   for (const auto& slot : row.slots) {
     row_slot into;

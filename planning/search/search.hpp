@@ -21,6 +21,9 @@ struct search_options {
   /// Requests in flight that the plan should expect: above 1 queues are priced, and access servers
   /// may get residencies of their own to spread the load.
   double concurrency = 1;
+  /// Whether tokens will go by a policy that may leave slots out (selection_policy::may_leave_out), which the estimate then reckons with
+  /// where a token has two; with more it takes all of them to run.
+  bool may_leave_out = false;
   double kv_price = 0.005;  ///< Ns charged for each KV byte streamed: no position waits for it, but
                             ///< it keeps links busy (0.005: as long as one of 1.6 Gbit/s).
   std::function<bool()> should_stop;

@@ -11,7 +11,7 @@ searcher::searcher(const profile& profile, const cluster& servers, const cost_pr
                    const search_options& options)
     : profile_(profile),
       options_(options),
-      model_(profile, make_cost_model(servers, costs)),
+      model_(profile, make_cost_model(servers, costs), 0, options.may_leave_out),
       kv_row_price_(options.kv_price * static_cast<double>(costs.kv_row_bytes)),
       scratch_(model_) {
   for (const auto& server : servers.servers) {

@@ -121,7 +121,10 @@ class trajectory {
   struct choice {
     double cost = 0, nats = 0;
     std::array<std::uint32_t, max_trajectory_slots> servers{}, experts{};
+    /// Of two slots the one that is left out: where and what the other one runs stands for it.
+    std::size_t left = none_left;
   };
+  static constexpr std::size_t none_left = max_trajectory_slots;
 
   void fill_few(std::size_t layer, std::span<const server_mask> hosts, layer_costs& out);
   void price_fronts(std::size_t layer, layer_costs& out) const;
@@ -129,9 +132,11 @@ class trajectory {
   bool exact_fronts() const { return forbids_losses_ && std::isinf(price_); }
   void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
-  choice best_slots(std::size_t set, double residual_ns) const;
+  choice best_slots(std::size_t layer, std::size_t set, double residual_ns) const;
   choice best_one(std::size_t set, double residual_ns) const;
-  choice best_two(std::size_t set, double residual_ns) const;
+  choice best_two(std::size_t layer, std::size_t set, double residual_ns) const;
+  void leave_one(const double* left_out_nats, std::size_t set, double residual_ns,
+                 choice& best) const;
   /// The `rank`-th cheapest expert of a slot that a server hosts.
   const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
                           std::size_t rank) const {

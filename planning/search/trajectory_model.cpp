@@ -56,7 +56,7 @@ std::vector<double> incoming_of(const layer_profile& source, const kept_sets& ke
 }  // namespace
 
 trajectory_model::trajectory_model(const profile& profile, const cost_model& prices,
-                                   std::size_t max_sets)
+                                   std::size_t max_sets, bool may_leave_out)
     : n_layers(profile.n_layers),
       n_experts(profile.n_experts),
       n_servers(prices.n_servers),
@@ -84,6 +84,7 @@ trajectory_model::trajectory_model(const profile& profile, const cost_model& pri
                                              : 1.0 / static_cast<double>(target.n_sets));
       const auto& set = source.sets[kept[l].which.kept[q]];
       for (std::size_t j = 0; j < n_slots; ++j) add_slot(source, set, j, target);
+      if (may_leave_out && n_slots == 2) add_left_out(source, set, target);
     }
     if (n_slots > 2) target.nats = {};
     add_copies(source, target);
@@ -120,6 +121,24 @@ void trajectory_model::add_slot(const layer_profile& source, const target_set& s
     target.ranks[first_rank + order[i]] = static_cast<std::uint16_t>(i);
     target.losses.push_back(i == 0 ? 0 : to_loss_units(nats[order[i]]));
   }
+}
+
+/// As an expert to which the router gives nothing. What it gives both targets is shared out by their gates.
+void trajectory_model::add_left_out(const layer_profile& source, const target_set& set,
+                                    layer& target) {
+  double both = 0, gates = 0;
+  for (std::size_t j = 0; j < set.experts.size(); ++j) {
+    // The sum of p_r - p_k over all k is n p_r - 1.
+    double sum = 1;
+    for (std::size_t k = 0; k < source.activation.size(); ++k)
+      if (k != set.experts[j]) sum += source.token_gate_regret(set.experts[j], k);
+    both += sum / static_cast<double>(source.activation.size());
+    gates += set.mean_gate[j];
+  }
+  const double damage = source.damage[static_cast<std::size_t>(loss_metric::token_gate)];
+  for (std::size_t j = 0; j < set.experts.size(); ++j)
+    target.left_out_nats.push_back(
+        gates > 0 ? damage * std::clamp(both, 0.0, 1.0) * set.mean_gate[j] / gates : damage);
 }
 
 void trajectory_model::add_copies(const layer_profile& source, layer& target) const {

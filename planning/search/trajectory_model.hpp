@@ -32,6 +32,8 @@ struct trajectory_model {
     std::vector<double> incoming;
     std::vector<double> visits;         ///< [n_sets] probability after the layers before
     std::vector<double> squared_gates;  ///< [n_sets, n_slots]
+    /// [n_sets, n_slots] of leaving the slot out; empty where none may be, or with other than two.
+    std::vector<double> left_out_nats;
     /// [n_servers, n_experts] nats per squared gate that a server's coarser copy of an expert loses
     /// besides; empty where every server keeps experts as the model has them.
     std::vector<double> copy_nats;
@@ -52,12 +54,14 @@ struct trajectory_model {
   }
 
   /// Keeps `max_sets` target sets of each layer at most; 0: 64.
-  trajectory_model(const profile& profile, const cost_model& prices, std::size_t max_sets = 0);
+  trajectory_model(const profile& profile, const cost_model& prices, std::size_t max_sets = 0,
+                   bool may_leave_out = false);
 
  private:
   void add_slot(const layer_profile& source, const target_set& set, std::size_t slot,
                 layer& target) const;
   void add_copies(const layer_profile& source, layer& target) const;
+  static void add_left_out(const layer_profile& source, const target_set& set, layer& target);
   void count_visits();
 };
 

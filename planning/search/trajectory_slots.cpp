@@ -72,14 +72,15 @@ void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts,
       arrivals(from, to, hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
-        const auto best = best_slots(q, residual_ns);
+        const auto best = best_slots(layer, q, residual_ns);
         const double* nats = model_.layers[layer].nats.data() + q * n_slots * model_.n_experts;
         out.cost[at] = best.cost;
         out.nats[at] = 0;
         for (std::size_t j = 0; j < n_slots; ++j) {
-          out.nats[at] +=
-              nats[j * model_.n_experts + best.experts[j]] +
-              model_.copy_nats(model_.layers[layer], q, j, best.servers[j], best.experts[j]);
+          out.nats[at] += j == best.left ? model_.layers[layer].left_out_nats[q * n_slots + j]
+                                         : nats[j * model_.n_experts + best.experts[j]] +
+                                               model_.copy_nats(model_.layers[layer], q, j,
+                                                                best.servers[j], best.experts[j]);
           if (!tracks_usage_) continue;
           out.runs[at * n_slots + j] =
               static_cast<std::uint16_t>(best.servers[j] * model_.n_experts + best.experts[j]);
@@ -89,8 +90,9 @@ void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts,
   }
 }
 
-trajectory::choice trajectory::best_slots(std::size_t set, double residual_ns) const {
-  return model_.n_slots == 1 ? best_one(set, residual_ns) : best_two(set, residual_ns);
+trajectory::choice trajectory::best_slots(std::size_t layer, std::size_t set,
+                                          double residual_ns) const {
+  return model_.n_slots == 1 ? best_one(set, residual_ns) : best_two(layer, set, residual_ns);
 }
 
 trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) const {
@@ -111,7 +113,8 @@ trajectory::choice trajectory::best_one(std::size_t set, double residual_ns) con
 /// With the servers in order of arrival, the later of two different ones decides the time and the
 /// earlier one is the cheapest of the prefix. The prefix keeps its two cheapest experts, since the
 /// other slot may want the same one.
-trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) const {
+trajectory::choice trajectory::best_two(std::size_t layer, std::size_t set,
+                                        double residual_ns) const {
   struct way {
     double loss = never;
     std::uint32_t expert = 0, server = 0;
@@ -164,7 +167,28 @@ trajectory::choice trajectory::best_two(std::size_t set, double residual_ns) con
     first_before.add(first.second);
     second_before.add(second.second);
   }
+  if (const auto& left_out = model_.layers[layer].left_out_nats;
+      !left_out.empty() && !std::isinf(price_))
+    leave_one(left_out.data() + set * 2, set, residual_ns, best);
   return best;
+}
+
+/// Whether one slot alone is better than the best of both.
+void trajectory::leave_one(const double* left_out_nats, std::size_t set, double residual_ns,
+                           choice& best) const {
+  for (const auto m : order_) {
+    if (one_ns_[m] >= best.cost) break;
+    for (std::size_t j = 0; j < 2; ++j) {
+      const auto& runs = ranked(set, j, m, 0);
+      const double cost =
+          std::max(residual_ns, one_ns_[m]) + runs.loss + price_ * left_out_nats[1 - j];
+      if (cost >= best.cost) continue;
+      best.cost = cost;
+      best.left = 1 - j;
+      best.servers = {m, m};
+      best.experts = {runs.expert, runs.expert};
+    }
+  }
 }
 
 }  // namespace ordermoe::planning

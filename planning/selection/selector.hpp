@@ -31,6 +31,8 @@
 /// Rules that leave slots out (leaves_out) try sets of slots to leave out, with the others on their
 /// targets: every set where there are up to three slots, and above that those that hold all slots whose
 /// target would answer later than some time, which are the best ones where slots do not share servers.
+/// Where a policy may leave out whatever its rule is, the others run what that lets them, and above three slots the sets are those
+/// that hold all slots of which each loses less, left out, than any other.
 ///
 /// Ties in cost go to the lower loss, the lower time, the lower sum of the slots' own times (so
 /// that a slot does not leave its server without need), the lower residence, then, slot by slot in
@@ -134,6 +136,8 @@ struct selection_policy {
   gating gates = gating::target;  ///< executed: gates are renormalised over the executed experts'
                                   ///< router scores.
   bool distinct = false;          ///< Two slots never share a substitute.
+  /// Whatever the rule lets a slot run, it may be left out, too, for what leaves_out says that loses; one slot at least runs.
+  bool may_leave_out = false;
   /// H >= 1; 0 looks ahead to the last layer and on to where the next position starts.
   std::size_t horizon = 3;
   /// omega_T, per d_ref of eq. (38): the mean time of one expert over the servers.

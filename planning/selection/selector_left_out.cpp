@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <numeric>
 #include <tuple>
 
 #include "planning/selection/selector_tables.hpp"
@@ -30,6 +33,8 @@ class tables::leaving_decision {
   decision make() {
     if (of_.policy_.candidates == candidate_rule::local_skip)
       keep_local();
+    else if (of_.policy_.may_leave_out)
+      weigh_least();
     else
       weigh_sets();
     return best_;
@@ -82,9 +87,11 @@ class tables::leaving_decision {
     return false;
   }
 
-  bool may_leave(std::size_t j) const {
-    return of_.policy_.candidates == candidate_rule::weigh || !is_here(query_.slots[j].target);
+  /// Whatever the rule lets the others run.
+  bool one_runs() const {
+    return of_.policy_.candidates == candidate_rule::weigh || of_.policy_.may_leave_out;
   }
+  bool may_leave(std::size_t j) const { return one_runs() || !is_here(query_.slots[j].target); }
 
   /// When a slot's target could answer at the token's server, alone.
   double alone_ns(std::size_t j) const {
@@ -119,10 +126,43 @@ class tables::leaving_decision {
     for (std::size_t i = 0; i < n; ++i) leave(out |= 1u << order[i]);
   }
 
+  /// Slots that lose least first: with the others on what the rule lets them run.
+  void weigh_least() {
+    leave(0);
+    if (left_ == 0 || count_ == 1) return;
+    // Whatever is left out, the token goes on somewhere.
+    const double least = onward(query_, asked_of(query_)).cost;
+    std::array<loss_units, max_slots> lost;
+    for (std::size_t j = 0; j < count_; ++j) lost[j] = loss_without(query_.slots[j]);
+    const auto may_gain = [&](loss_units loss) {
+      return loss <= left_ && least + per_unit_ * static_cast<double>(loss) < best_.cost;
+    };
+    if (count_ <= most_slots_in_any_set) {
+      for (std::uint32_t out = 1; out + 1 < (1u << count_); ++out) {
+        loss_units loss = 0;
+        for (std::size_t j = 0; j < count_; ++j)
+          if (((out >> j) & 1u) != 0) loss += lost[j];
+        if (may_gain(loss)) leave(out);
+      }
+      return;
+    }
+    std::array<std::size_t, max_slots> order;
+    std::iota(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count_), std::size_t{0});
+    std::stable_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count_),
+                     [&](auto a, auto b) { return lost[a] < lost[b]; });
+    std::uint32_t out = 0;
+    loss_units loss = 0;
+    for (std::size_t i = 0; i + 1 < count_; ++i) {
+      loss += lost[order[i]];
+      if (!may_gain(loss)) return;
+      leave(out |= 1u << order[i]);
+    }
+  }
+
   /// With the slots of this mask left out, where they may be.
   void leave(std::uint32_t out) {
     const bool is_all = static_cast<std::size_t>(std::popcount(out)) == count_;
-    if (is_all && of_.policy_.candidates == candidate_rule::weigh) return;
+    if (is_all && one_runs()) return;
     filling chosen;
     loss_units total = 0;
     for (std::size_t j = 0; j < count_; ++j) {
@@ -147,7 +187,9 @@ class tables::leaving_decision {
     for (std::size_t j = 0; j < count_; ++j) {
       loss += chosen[j].loss;
       if (chosen[j].expert == left_out) continue;
-      kept[n] = {chosen[j].expert, query_.slots[j].gate, {}};
+      // What else a slot may run is for the rule to say.
+      kept[n] = of_.policy_.may_leave_out ? query_.slots[j]
+                                          : slot_query{chosen[j].expert, query_.slots[j].gate, {}};
       place[n++] = j;
     }
     auto query = query_;
@@ -158,9 +200,12 @@ class tables::leaving_decision {
     made.n_slots = static_cast<std::uint32_t>(count_);
     for (std::size_t j = 0; j < count_; ++j)
       made.slots[j] = {static_cast<std::uint32_t>(query_.server), left_out, chosen[j].loss};
-    for (std::size_t i = 0; i < n; ++i)
-      made.slots[place[i]] = {ran.slots[i].server, ran.slots[i].expert, chosen[place[i]].loss};
     made.cost += per_unit_ * static_cast<double>(loss);
+    for (std::size_t i = 0; i < n; ++i) {
+      made.slots[place[i]] = ran.slots[i];
+      made.slots[place[i]].loss += chosen[place[i]].loss;
+      loss += ran.slots[i].loss;
+    }
     if (is_known_ && std::tuple(best_.cost, best_loss_, best_.time_ns) <=
                          std::tuple(made.cost, loss, made.time_ns))
       return;
@@ -171,10 +216,19 @@ class tables::leaving_decision {
 
   /// Where the token goes on where nothing runs: behind the last layer it stays, unless it may not.
   decision rest(const decision_query& query) const {
-    const auto asked = table_.next_mask & query.residences;
-    auto residences = asked != 0 ? asked : table_.next_mask;
+    auto residences = asked_of(query);
     const auto here = server_bit(query.server);
     if (query.layer + 1 == of_.n_layers_ && (residences & here) != 0) residences = here;
+    return onward(query, residences);
+  }
+
+  server_mask asked_of(const decision_query& query) const {
+    const auto asked = table_.next_mask & query.residences;
+    return asked != 0 ? asked : table_.next_mask;
+  }
+
+  /// The cheapest way on to one of these where nothing runs.
+  decision onward(const decision_query& query, server_mask residences) const {
     const auto* links = of_.links_of(query);
     decision made;
     made.cost = infinity;

@@ -63,6 +63,7 @@ selection_policy paper_tuned_policy(std::size_t top_k) {
 
 selection_policy ordermoe_policy(std::size_t) {
   auto policy = substitute_policy("ordermoe", candidate_rule::any);
+  policy.may_leave_out = true;
   policy.horizon = 0;
   policy.price_follows_budget = true;
   return policy;
@@ -304,6 +305,20 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .allowance_factor = 16,
      .tunes_price = true},
+    // NAEE skips a slot whose gate is small beside the first one's, wherever it runs; here what it loses is weighed against the time that
+    // the layer is later for it, by a price that is tuned to the budget, on the chains of the rivals that never substitute.
+    {.name = "dynamic-skipping",
+     .sentence = "leaves out slots of little weight, those at hand too, within the budget, on the "
+                 "pipelines of rivals that never substitute",
+     .source = "dynamic expert skipping, as NAEE, arXiv 2402.14800",
+     .is_adapted = true,
+     .policy = [](std::size_t) { return priced_policy("dynamic-skipping", candidate_rule::weigh); },
+     .place = place_chains,
+     .add_variants = add_exact_rivals,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true},
     // The experts that are missed least by measured damage and activation are pruned and the router renormalised over the others:
     // as many as execution says a budget allows, the rest on chains side by side. Without a limit each site has what fits there.
     {.name = "static-pruning",
@@ -352,7 +367,7 @@ constexpr strategy_record records[] = {
          [](std::size_t) {
            return far_sighted(priced_policy("router-ledger", candidate_rule::here_or_target));
          },
-     .place = place_searched,
+     .place = place_searched_whole,
      .add_variants = add_searched_variants,
      .token_budget = budget_of_nats,
      .has_budget = true,

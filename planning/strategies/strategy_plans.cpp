@@ -183,14 +183,13 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
     for (const double load : planned_loads) add(cut, load, n_pruned_plans);
 }
 
-/// Every plan that the rivals which never substitute are tried with.
+}  // namespace
+
 void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants) {
   add_chain_variants(task, variants);  // Those of `layer-shards`, too.
   add_plan(task, place_ranges(task), variants);
   add_range_variants(task, variants);
 }
-
-}  // namespace
 
 void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants) {
   add_exact_variants(task, variants);
@@ -231,9 +230,12 @@ result<plan> place_chains(const planning_task& task) {
   return std::move(made->front());
 }
 
-result<plan> place_searched(const planning_task& task) {
+namespace {
+
+result<plan> searched(const planning_task& task, bool may_leave_out) {
   const auto& options = task.options;
   search_options search;
+  search.may_leave_out = may_leave_out;
   search.quality_nats =
       options.planned_budget_scale == 0
           ? 0
@@ -243,6 +245,16 @@ result<plan> place_searched(const planning_task& task) {
   search.concurrency = options.concurrency;
   search.should_stop = options.should_stop;
   return place_with_helpers(task.profile, task.servers, task.costs, search);
+}
+
+}  // namespace
+
+result<plan> place_searched(const planning_task& task) {
+  return searched(task, task.options.leaves_out);
+}
+
+result<plan> place_searched_whole(const planning_task& task) {
+  return searched(task, false);
 }
 
 result<plan> place_random(const planning_task& task) {

@@ -18,6 +18,8 @@ result<plan> place_expert_parallel(const planning_task& task);
 result<plan> place_shards(const planning_task& task);
 /// By search, for options.planned_budget_scale budgets.
 result<plan> place_searched(const planning_task& task);
+/// Likewise for a policy that leaves no slots out.
+result<plan> place_searched_whole(const planning_task& task);
 /// Every expert once at random, spare memory at random; attention where the user is.
 result<plan> place_random(const planning_task& task);
 /// Every expert once at random, spare memory by popularity; attention where the user is.
@@ -56,7 +58,9 @@ void add_host_memory_variants(const planning_task& task, std::vector<strategy_op
 /// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
 /// strategy's own plan is one of them.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// Those, and the plans of the strategies that move the token to its experts.
+/// Every plan that the rivals which never substitute are tried with.
+void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants);
+/// Those of add_exact_variants() and of add_exact_rivals().
 void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For latency and for throughput, each with both ways back.
 void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants);

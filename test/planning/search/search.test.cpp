@@ -193,6 +193,30 @@ BOOST_AUTO_TEST_CASE(a_larger_budget_is_never_slower) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_plan_whose_tokens_may_leave_slots_out_is_faster_with_a_budget_alone) {
+  const auto costs = small_costs();
+  std::size_t n_faster = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const auto experts = random_profile(4, 6, 2, seed);
+    const auto servers = drawn_cluster(6, 4, 6, 2.0, seed);
+    const auto placed = place_by_search(experts, servers, costs, few_steps(0.02, 400));
+    BOOST_REQUIRE(placed.has_value());
+    for (const double nats : {0.0, 0.02, 0.5, infinity}) {
+      auto options = few_steps(nats);
+      const double whole = estimate_plan(experts, *placed, servers, costs, options);
+      options.may_leave_out = true;
+      const double leaves = estimate_plan(experts, *placed, servers, costs, options);
+      BOOST_TEST_CONTEXT("seed " << seed << " nats " << nats) {
+        BOOST_TEST(leaves <= whole * (1 + 1e-9));
+        if (nats == 0) BOOST_TEST(leaves == whole);
+      }
+      // Where nothing costs, one expert alone runs: two at one server take longer.
+      n_faster += leaves < whole * 0.999;
+    }
+  }
+  BOOST_TEST(n_faster >= 6u);
+}
+
 BOOST_AUTO_TEST_CASE(the_price_of_a_budget_lies_between_policies_that_keep_it_and_exceed_it) {
   const auto costs = small_costs();
   std::size_t n_between = 0;

@@ -29,6 +29,13 @@ selection_policy policy_of(candidate_rule rule, double price_ns_per_nat = 0) {
   return policy;
 }
 
+/// Any expert may run in a slot, or none.
+selection_policy any_or_none(double price_ns_per_nat = 0) {
+  auto policy = policy_of(candidate_rule::any, price_ns_per_nat);
+  policy.may_leave_out = true;
+  return policy;
+}
+
 /// A token of row_world, where the router gives expert 0 three quarters and expert 1 the rest, or as said.
 struct row_token {
   std::vector<float> probabilities{0.75f, 0.25f};
@@ -144,6 +151,22 @@ BOOST_AUTO_TEST_CASE(weighing_leaves_out_what_is_here_too_and_never_everything) 
   check_is(tables->select(query), 2, {{2, 1, 0}, {0, left_out, nat / 4}}, 21'000);
 }
 
+BOOST_AUTO_TEST_CASE(a_slot_is_left_out_where_no_other_expert_is_worth_more) {
+  row_token token;
+  // Both targets 21 us; the first one alone 1 us and a quarter of a nat.
+  check_is(token.by(any_or_none(79'000)), 0, {{0, 0, 0}, {0, left_out, nat / 4}}, 1000);
+  check_is(token.by(any_or_none(81'000)), 2, {{0, 0, 0}, {2, 1, 0}}, 21'000);
+  token.budget = nat / 4 - 1;
+  check_is(token.by(any_or_none(1)), 2, {{0, 0, 0}, {2, 1, 0}}, 21'000);
+  // One slot runs, whatever that costs; here the better expert in the place of the target.
+  token.budget = unbounded_budget;
+  token.probabilities = {0.75f, 0.25f};
+  token.targets = {1};
+  check_is(token.by(any_or_none()), 0, {{0, 0, 1}}, 1000);  // As little as a substitute may lose.
+  token.targets = {1, 0};
+  check_is(token.by(any_or_none()), 0, {{0, left_out, nat / 4}, {0, 0, 0}}, 1000);
+}
+
 BOOST_AUTO_TEST_CASE(a_token_that_may_not_leave_does_without) {
   const auto skip = policy_of(candidate_rule::local_skip);
   row_token token;
@@ -183,39 +206,52 @@ BOOST_AUTO_TEST_CASE(substitutes_only_here_or_the_target_by_price_and_budget) {
 
 namespace {
 
-/// The least that any set of slots to leave out costs, each with the others as an exact rule runs them.
+/// The least that any set of slots to leave out costs, each with the others as the rule runs them that leaves out nothing.
 double least_cost(const world& w, const selection_policy& policy, const decision_query& query,
                   loss_units budget) {
-  auto exact = policy;
-  exact.candidates = candidate_rule::exact;
-  selection_oracle oracle(w.experts, w.placed, w.costs, exact, 0, true);
+  const bool one_runs = policy.candidates == candidate_rule::weigh || policy.may_leave_out;
+  double d_ref = 0;
+  for (const auto ns : w.costs.expert_ns) d_ref += ns / static_cast<double>(w.costs.n_servers);
+  const double per_unit_alone = policy.price_ns_per_loss / units_per_loss / d_ref;
+  const double per_unit = per_unit_alone * query.price_scale;
+  auto of_others = policy;
+  loss_units budget_of_others = 0;
+  if (policy.may_leave_out) {
+    // The oracle knows prices as a share of a budget only, and none of an unbounded one.
+    constexpr loss_units ample = 1'000'000 * nat;
+    budget_of_others = std::min(budget, ample);
+    of_others.may_leave_out = false;
+    of_others.omega_quality = per_unit_alone * static_cast<double>(budget_of_others);
+    of_others.budget_bins = 1;
+  } else {
+    of_others.candidates = candidate_rule::exact;
+  }
+  selection_oracle oracle(w.experts, w.placed, w.costs, of_others, budget_of_others, true);
   const placement_index index(w.placed);
   const auto& layer = w.experts.layers[query.layer];
   const double damage =
       std::max(1e-6, layer.damage[static_cast<std::size_t>(loss_metric::token_gate)]);
-  double d_ref = 0;
-  for (const auto ns : w.costs.expert_ns) d_ref += ns / static_cast<double>(w.costs.n_servers);
-  const double per_unit = policy.price_ns_per_loss / units_per_loss / d_ref * query.price_scale;
   double least = std::numeric_limits<double>::infinity();
   const auto count = query.slots.size();
   for (std::uint32_t out = 0; out < (1u << count); ++out) {
     std::vector<slot_query> kept;
     loss_units loss = 0;
-    bool may = policy.candidates != candidate_rule::weigh ||
-               static_cast<std::size_t>(std::popcount(out)) < count;
+    bool may = !one_runs || static_cast<std::size_t>(std::popcount(out)) < count;
     for (std::size_t j = 0; j < count; ++j) {
       const auto target = query.slots[j].target;
       if (((out >> j) & 1u) == 0) {
         kept.push_back({target, query.slots[j].gate, {}});
+        if (policy.may_leave_out) kept.back() = query.slots[j];
         continue;
       }
-      may = may && (policy.candidates == candidate_rule::weigh ||
-                    !index.hosts(query.server, query.layer, target));
+      may = may && (one_runs || !index.hosts(query.server, query.layer, target));
       loss += to_substitute_units(static_cast<double>(query.probabilities[target]) * damage);
     }
     if (!may || loss > (budget == 0 ? 0 : query.budget_left)) continue;
     auto rest = query;
     rest.slots = kept;
+    if (policy.may_leave_out)
+      rest.budget_left = (budget == unbounded_budget ? budget_of_others : query.budget_left) - loss;
     const double cost = oracle.decide(rest).cost;
     least = std::min(least, cost + per_unit * static_cast<double>(loss));
   }
@@ -230,8 +266,11 @@ BOOST_AUTO_TEST_CASE(up_to_three_slots_the_best_of_all_sets_is_left_out) {
     random_stream random(seed, 43);
     const auto of = draw_shape_for(seed, random);
     const auto w = draw_world(random, of);
-    auto policy = policy_of(random.below(2) == 0 ? candidate_rule::drop : candidate_rule::weigh,
-                            random.below(3) == 0 ? 0 : random.uniform(100, 50'000));
+    const auto kind = random.below(3);
+    const double price = random.below(3) == 0 ? 0 : random.uniform(100, 50'000);
+    auto policy = kind == 0
+                      ? any_or_none(price)
+                      : policy_of(kind == 1 ? candidate_rule::drop : candidate_rule::weigh, price);
     policy.price_attention = random.below(2) == 0;
     const auto budget = draw_budget(random);
     for (const auto keys : {look_ahead_keys::sets, look_ahead_keys::experts}) {
@@ -252,7 +291,7 @@ BOOST_AUTO_TEST_CASE(up_to_three_slots_the_best_of_all_sets_is_left_out) {
           continue;
         }
         any = true;
-        BOOST_TEST(made.slots[j].expert == one.query.slots[j].target);
+        if (!policy.may_leave_out) BOOST_TEST(made.slots[j].expert == one.query.slots[j].target);
       }
       BOOST_TEST(lost <= (budget == 0 ? 0 : left), "seed " << seed);
       ++n_decisions;

@@ -55,7 +55,8 @@ BOOST_AUTO_TEST_CASE(a_request_that_states_nothing_has_what_the_plan_has) {
 }
 
 BOOST_AUTO_TEST_CASE(a_smaller_budget_is_what_a_plan_for_it_would_have) {
-  for (const auto* name : {"local-only", "local-tuned", "drop", "wdmoe", "paper", "ordermoe"})
+  for (const auto* name :
+       {"local-only", "local-tuned", "drop", "wdmoe", "dynamic-skipping", "paper", "ordermoe"})
     for (const double of_plan : {5.0, -1.0})
       for (const double stated : {0.0, 0.001, 1.0, 4.999}) {
         const auto found = granted(made(name, of_plan), stated);

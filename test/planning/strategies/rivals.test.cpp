@@ -261,8 +261,8 @@ BOOST_AUTO_TEST_CASE(paper_tuned_lets_more_experts_stand_in_for_a_target_the_low
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
-  for (const auto* name : {"parallax", "prism", "wdmoe", "shard-chains", "edge-llm", "moe2",
-                           "offload", "paper-in-place", "paper-tuned"})
+  for (const auto* name : {"parallax", "prism", "wdmoe", "dynamic-skipping", "shard-chains",
+                           "edge-llm", "moe2", "offload", "paper-in-place", "paper-tuned"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
