@@ -102,8 +102,8 @@ result<void> demo(const demo_options& options) {
   fmt::print(
       "\nms: virtual time. MB/1k: charged megabytes between servers per 1,000 tokens (hidden, KV, "
       "other;\nours: bytes our small model serialised). loc/rem: share of expert slots run where "
-      "the token was or\nelsewhere; = exact, ~ substitute. EM: arithmetic exact match. spent: "
-      "share of the quality budget.\nWall clock of this program: {:.1f} s.\n",
+      "the token was or\nelsewhere; = exact, ~ substitute; none: left out. EM: arithmetic exact "
+      "match.\nspent: share of the quality budget.\nWall clock of this program: {:.1f} s.\n",
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   return {};
 }

@@ -39,16 +39,17 @@ void print_times_and_quality(const std::vector<strategy_report>& strategies) {
 }
 
 void print_traffic_and_places(const std::vector<strategy_report>& strategies) {
-  constexpr auto row = "{:<17}{:>7} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6}\n";
+  constexpr auto row = "{:<17}{:>7} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6}{:>6}\n";
   fmt::print(row, "strategy", "budget", "hidden", "KV", "other", "ours", "loc=", "loc~",
-             "rem=", "rem~");
-  fmt::print(row, "", "ppl", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%");
+             "rem=", "rem~", "none");
+  fmt::print(row, "", "ppl", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%", "%");
   for (const auto& s : strategies) {
     const auto megabytes = [&](std::int64_t bytes) { return number(s.per_1k(bytes) * 1e-6, 2); };
     const auto share = [&](std::size_t kind) { return number(s.execution[kind], 1, 100); };
     fmt::print(row, name(s), budget(s), megabytes(s.charged.hidden_bytes),
                megabytes(s.charged.kv_bytes), megabytes(s.charged.other_bytes),
-               megabytes(s.charged.serialised_bytes), share(0), share(1), share(2), share(3));
+               megabytes(s.charged.serialised_bytes), share(0), share(1), share(2), share(3),
+               share(4));
   }
 }
 
@@ -61,7 +62,6 @@ void print_table(const std::vector<strategy_report>& strategies) {
   for (const auto& s : strategies) {
     print_whole_model(s);
     print_pruning(s);
-    print_left_out(s);
   }
 }
 

@@ -68,6 +68,7 @@ BOOST_AUTO_TEST_CASE(a_server_that_may_substitute_answers_as_the_model_in_its_ow
     for (const auto mode : {actors::run_mode::emulated, actors::run_mode::local}) {
       auto world = coarse_world(kept, -1);
       world.setup.mode = mode;
+      world.setup.chosen.policy.may_leave_out = false;  // As the reference does not.
       const auto outcome = actors::run_requests(world.setup);
       BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
       std::size_t n_coarse = 0;
