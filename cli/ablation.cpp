@@ -44,7 +44,7 @@ const part parts[] = {
      [](planning::strategy_options& options) { options.disperses = false; }},
     {"leaving-out", [](const strategy_record& of) { return of.policy(2).may_leave_out; },
      "leaves no slot out beside substituting", nothing_asks,
-     [](planning::strategy_options& options) { options.leaves_out = false; }},
+     [](planning::strategy_options& options) { options.leaves_slots_out = false; }},
     {"substitution", [](const strategy_record& of) { return of.has_budget; }, "has no budget",
      [](const planning::strategy_options& options) {
        return options.quality_percent != 0 ? "--quality-budget" : nullptr;

@@ -30,7 +30,8 @@
 /// Approximations: the target sets kept are a sample of at most 64 a layer
 /// (choose_representatives); a slot's loss is the calibration mean for its target; with more than
 /// two slots the servers of one layer are those that slot_sweep.hpp finds (trajectory_fronts.hpp).
-/// Links have no queues; servers have those of set_waits().
+/// Links have no queues; servers have those of set_waits(). Where slots may be left out (search_options::may_leave_out), one of two may run alone, and
+/// its nats are then those of the calibration mean of what the router gives the other.
 namespace ordermoe::planning {
 
 /// Expectations for one decoded position, in the stationary state.

@@ -31,8 +31,8 @@
 /// Rules that leave slots out (leaves_out) try sets of slots to leave out, with the others on their
 /// targets: every set where there are up to three slots, and above that those that hold all slots whose
 /// target would answer later than some time, which are the best ones where slots do not share servers.
-/// Where a policy may leave out whatever its rule is, the others run what that lets them, and above three slots the sets are those
-/// that hold all slots of which each loses less, left out, than any other.
+/// Where a policy may leave out whatever its rule is, the others run what that lets them, and above three slots one more is left out
+/// as long as that helps: of those at the server that answers last, the one that loses least.
 ///
 /// Ties in cost go to the lower loss, the lower time, the lower sum of the slots' own times (so
 /// that a slot does not leave its server without need), the lower residence, then, slot by slot in

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <numeric>
+#include <span>
 #include <tuple>
+#include <utility>
 
 #include "planning/selection/selector_tables.hpp"
 
@@ -34,7 +35,7 @@ class tables::leaving_decision {
     if (of_.policy_.candidates == candidate_rule::local_skip)
       keep_local();
     else if (of_.policy_.may_leave_out)
-      weigh_least();
+      weigh_beside_the_rule();
     else
       weigh_sets();
     return best_;
@@ -126,37 +127,57 @@ class tables::leaving_decision {
     for (std::size_t i = 0; i < n; ++i) leave(out |= 1u << order[i]);
   }
 
-  /// Slots that lose least first: with the others on what the rule lets them run.
-  void weigh_least() {
+  /// With the others on what the rule lets them run: every set where slots are few, else one slot more as long as that helps.
+  void weigh_beside_the_rule() {
     leave(0);
     if (left_ == 0 || count_ == 1) return;
     // Whatever is left out, the token goes on somewhere.
     const double least = onward(query_, asked_of(query_)).cost;
     std::array<loss_units, max_slots> lost;
     for (std::size_t j = 0; j < count_; ++j) lost[j] = loss_without(query_.slots[j]);
-    const auto may_gain = [&](loss_units loss) {
+    const auto may_gain = [&](std::uint32_t out) {
+      loss_units loss = 0;
+      for (std::size_t j = 0; j < count_; ++j)
+        if (((out >> j) & 1u) != 0) loss += lost[j];
       return loss <= left_ && least + per_unit_ * static_cast<double>(loss) < best_.cost;
     };
     if (count_ <= most_slots_in_any_set) {
-      for (std::uint32_t out = 1; out + 1 < (1u << count_); ++out) {
-        loss_units loss = 0;
-        for (std::size_t j = 0; j < count_; ++j)
-          if (((out >> j) & 1u) != 0) loss += lost[j];
-        if (may_gain(loss)) leave(out);
-      }
+      for (std::uint32_t out = 1; out + 1 < (1u << count_); ++out)
+        if (may_gain(out)) leave(out);
       return;
     }
-    std::array<std::size_t, max_slots> order;
-    std::iota(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count_), std::size_t{0});
-    std::stable_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count_),
-                     [&](auto a, auto b) { return lost[a] < lost[b]; });
     std::uint32_t out = 0;
-    loss_units loss = 0;
-    for (std::size_t i = 0; i + 1 < count_; ++i) {
-      loss += lost[order[i]];
-      if (!may_gain(loss)) return;
-      leave(out |= 1u << order[i]);
+    for (std::size_t n_out = 1; n_out < count_; ++n_out) {
+      const auto j = least_of_the_last(lost);
+      out |= 1u << j;
+      if (!may_gain(out)) return;
+      leave(out);
+      if (best_.slots[j].expert != left_out) return;
     }
+  }
+
+  /// Of the best way so far the slot that loses least, left out, of those at the server that answers last.
+  std::size_t least_of_the_last(std::span<const loss_units> lost) const {
+    const auto* links = of_.links_of(query_);
+    const auto n = of_.n_servers_;
+    const auto runs = [&](std::size_t j) { return best_.slots[j].expert != left_out; };
+    const auto answers_ns = [&](std::size_t m) {
+      const double wait = query_.wait_ns.empty() ? 0 : static_cast<double>(query_.wait_ns[m]);
+      double ns = links[m * n + query_.server] + wait + links[best_.residence * n + m];
+      for (std::size_t j = 0; j < count_; ++j)
+        if (runs(j) && best_.slots[j].server == m) ns += of_.costs_.expert_ns[m];
+      return ns;
+    };
+    std::size_t last = count_;
+    double last_ns = 0;
+    for (std::size_t j = 0; j < count_; ++j) {
+      if (!runs(j)) continue;
+      const double ns = answers_ns(best_.slots[j].server);
+      if (last != count_ && std::pair(-ns, lost[j]) >= std::pair(-last_ns, lost[last])) continue;
+      last = j;
+      last_ns = ns;
+    }
+    return last;
   }
 
   /// With the slots of this mask left out, where they may be.

@@ -312,7 +312,10 @@ constexpr strategy_record records[] = {
                  "pipelines of rivals that never substitute",
      .source = "dynamic expert skipping, as NAEE, arXiv 2402.14800",
      .is_adapted = true,
-     .policy = [](std::size_t) { return priced_policy("dynamic-skipping", candidate_rule::weigh); },
+     .policy =
+         [](std::size_t) {
+           return far_sighted(priced_policy("dynamic-skipping", candidate_rule::weigh));
+         },
      .place = place_chains,
      .add_variants = add_exact_rivals,
      .token_budget = budget_of_nats,

@@ -204,7 +204,7 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
   if (!placed) return placed.error();
   made.plan = std::move(*placed);
   if (options.horizon) made.policy.horizon = *options.horizon;
-  if (!options.leaves_out) made.policy.may_leave_out = false;
+  if (!options.leaves_slots_out) made.policy.may_leave_out = false;
   if (options.residency)
     if (auto done = override_residency(made.plan, *options.residency, servers.size(),
                                        profile.n_layers, options.without);

@@ -46,7 +46,7 @@ struct strategy_options {
   bool choose_pruning = false;
   std::optional<std::string> residency;  ///< access, roaming; overrides that of the plan.
   /// False: slots are not left out that a policy may leave out beside what its rule lets them run.
-  bool leaves_out = true;
+  bool leaves_slots_out = true;
   /// Of strategies that place by groups (strategy_record::places_groups), what Algorithm 1 does without:
   std::optional<double> threshold;  ///< The same theta_l in every layer in place of eq. (6).
   bool replicates = true;           ///< False: one copy of each expert, without eq. (33) to (35).

@@ -250,7 +250,7 @@ result<plan> searched(const planning_task& task, bool may_leave_out) {
 }  // namespace
 
 result<plan> place_searched(const planning_task& task) {
-  return searched(task, task.options.leaves_out);
+  return searched(task, task.options.leaves_slots_out);
 }
 
 result<plan> place_searched_whole(const planning_task& task) {

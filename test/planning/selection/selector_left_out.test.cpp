@@ -344,6 +344,40 @@ BOOST_AUTO_TEST_CASE(more_slots_and_look_ahead_keep_hosts_and_budgets) {
   BOOST_TEST(n_left_out > 40u);
 }
 
+BOOST_AUTO_TEST_CASE(with_more_slots_leaving_out_costs_never_more_than_running_all) {
+  std::size_t n_left_out = 0, n_cheaper = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    random_stream random(seed, 46);
+    const shape of{3, 3, 9, 4 + random.below(3)};
+    const auto w = draw_world(random, of);
+    const placement_index index(w.placed);
+    auto policy = any_or_none(random.uniform(100, 20'000));
+    policy.horizon = random.below(4);
+    const auto budget =
+        random.below(8) == 0 ? 0 : static_cast<loss_units>(random.uniform(1e8, 2e9));
+    const auto tables = built(w, policy, budget, look_ahead_keys::experts);
+    const asked one(random, w, *tables, of, budget);
+    const auto made = tables->select(one.query);
+    policy.may_leave_out = false;
+    const auto whole = built(w, policy, budget, look_ahead_keys::experts)->select(one.query);
+    BOOST_TEST(made.cost <= whole.cost * (1 + 1e-12), "seed " << seed);
+    n_cheaper += made.cost < whole.cost * 0.99;
+    loss_units lost = 0;
+    std::size_t n_run = 0;
+    for (std::size_t j = 0; j < made.n_slots; ++j) {
+      lost += made.slots[j].loss;
+      if (made.slots[j].expert == left_out) continue;
+      ++n_run;
+      BOOST_TEST(index.hosts(made.slots[j].server, one.query.layer, made.slots[j].expert));
+    }
+    n_left_out += made.n_slots - n_run;
+    BOOST_TEST(n_run >= 1u);
+    BOOST_TEST(lost <= budget, "seed " << seed);
+  }
+  BOOST_TEST(n_left_out > 40u);
+  BOOST_TEST(n_cheaper > 20u);
+}
+
 BOOST_AUTO_TEST_CASE(slots_that_may_share_an_expert_keep_to_here_or_target) {
   std::size_t n_shared = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
