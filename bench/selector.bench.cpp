@@ -171,12 +171,16 @@ void select(benchmark::State& state, const world& w, const selection_policy& pol
       if (ns > 0) ns += static_cast<double>(random.below(500'000));
   }
   std::vector<loss_units> losses(top_k * w.experts.n_experts);
-  std::size_t at = 0, substituted = 0, moved = 0, slots = 0;
+  std::size_t at = 0, substituted = 0, missing = 0, moved = 0, slots = 0;
+  double cost = 0;
   for (const auto& t : tokens) {
     const auto made = decide(*tables, t, top_k, waits, links, losses);
     moved += made.residence != t.server;
+    cost += made.cost;
     for (std::size_t j = 0; j < top_k; ++j, ++slots) {
-      substituted += made.slots[j].expert != t.targets[j];
+      const auto expert = made.slots[j].expert;
+      missing += expert == left_out;
+      substituted += expert != left_out && expert != t.targets[j];
     }
   }
   for (auto _ : state) {
@@ -184,6 +188,8 @@ void select(benchmark::State& state, const world& w, const selection_policy& pol
     at = (at + 1) % n_queries;
   }
   state.counters["substituted"] = static_cast<double>(substituted) / static_cast<double>(slots);
+  state.counters["left_out"] = static_cast<double>(missing) / static_cast<double>(slots);
+  state.counters["cost"] = cost / n_queries;
   state.counters["moved"] = static_cast<double>(moved) / n_queries;
 }
 

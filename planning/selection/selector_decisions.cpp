@@ -51,7 +51,8 @@ decision tables::select(const decision_query& query) const {
     ORDERMOE_CHECK(slot.target < n_experts_ && (slot.loss.size() == n_experts_ || knows_losses),
                    fmt::format("a slot has target {} and {} losses, the layer {} experts",
                                slot.target, slot.loss.size(), n_experts_));
-  return leaves_out(rule) || policy_.may_leave_out ? select_leaving(query) : select_all(query);
+  const bool leaves = (leaves_out(rule) || policy_.may_leave_out) && !leaves_with_the_rest();
+  return leaves ? select_leaving(query) : select_all(query);
 }
 
 void tables::check_found(const decision_query& query, double cost) {

@@ -7,7 +7,8 @@
 
 #include "planning/selection/selector_tables.hpp"
 
-/// Decisions of rules that may leave slots out.
+/// Decisions of rules that may leave slots out, where that is not found together with what the others run
+/// (tables::leaves_with_the_rest): with no slot away from the token's server, or with three slots and more where sets are keys.
 namespace ordermoe::planning::selection {
 
 namespace {
@@ -34,10 +35,10 @@ class tables::leaving_decision {
   decision make() {
     if (of_.policy_.candidates == candidate_rule::local_skip)
       keep_local();
-    else if (of_.policy_.may_leave_out)
-      weigh_beside_the_rule();
+    else if (of_.policy_.candidates == candidate_rule::drop)
+      drop_sets();
     else
-      weigh_sets();
+      weigh_beside_the_rule();
     return best_;
   }
 
@@ -53,16 +54,8 @@ class tables::leaving_decision {
     return ((facts_.hosts[expert] >> query_.server) & 1u) != 0;
   }
 
-  /// As an expert to which the router gives nothing.
   loss_units loss_without(const slot_query& slot) const {
-    const bool by_router = policy_knows_scores();
-    return to_substitute_units(
-        static_cast<double>(by_router ? query_.probabilities[slot.target] : slot.gate) *
-        facts_.damage);
-  }
-  bool policy_knows_scores() const {
-    return of_.policy_.metric == loss_metric::token_gate &&
-           query_.probabilities.size() == of_.n_experts_;
+    return of_.loss_without(facts_, query_.probabilities, slot);
   }
 
   /// Each slot's target where it is here, else the candidate here that loses least and that no other slot
@@ -88,11 +81,9 @@ class tables::leaving_decision {
     return false;
   }
 
-  /// Whatever the rule lets the others run.
-  bool one_runs() const {
-    return of_.policy_.candidates == candidate_rule::weigh || of_.policy_.may_leave_out;
-  }
-  bool may_leave(std::size_t j) const { return one_runs() || !is_here(query_.slots[j].target); }
+  bool is_dropping() const { return of_.policy_.candidates == candidate_rule::drop; }
+  /// Every target that is at the token's server runs, or, where slots are weighed, one of all.
+  bool may_leave(std::size_t j) const { return !is_dropping() || !is_here(query_.slots[j].target); }
 
   /// When a slot's target could answer at the token's server, alone.
   double alone_ns(std::size_t j) const {
@@ -107,7 +98,8 @@ class tables::leaving_decision {
     return soonest;
   }
 
-  void weigh_sets() {
+  /// Every set where slots are few, else those away one after the other, who would answer last first.
+  void drop_sets() {
     if (count_ <= most_slots_in_any_set) {
       for (std::uint32_t out = 0; out < (1u << count_); ++out) leave(out);
       return;
@@ -133,7 +125,7 @@ class tables::leaving_decision {
     if (left_ == 0 || count_ == 1) return;
     // Whatever is left out, the token goes on somewhere.
     const double least = onward(query_, asked_of(query_)).cost;
-    std::array<loss_units, max_slots> lost;
+    std::array<loss_units, max_slots> lost{};
     for (std::size_t j = 0; j < count_; ++j) lost[j] = loss_without(query_.slots[j]);
     const auto may_gain = [&](std::uint32_t out) {
       loss_units loss = 0;
@@ -183,7 +175,7 @@ class tables::leaving_decision {
   /// With the slots of this mask left out, where they may be.
   void leave(std::uint32_t out) {
     const bool is_all = static_cast<std::size_t>(std::popcount(out)) == count_;
-    if (is_all && one_runs()) return;
+    if (is_all && !is_dropping()) return;
     filling chosen;
     loss_units total = 0;
     for (std::size_t j = 0; j < count_; ++j) {
@@ -278,6 +270,14 @@ class tables::leaving_decision {
   loss_units best_loss_ = 0;
   bool is_known_ = false;
 };
+
+loss_units tables::loss_without(const layer_facts& facts, std::span<const float> probabilities,
+                                const slot_query& slot) const {
+  const bool by_router =
+      policy_.metric == loss_metric::token_gate && probabilities.size() == n_experts_;
+  return to_substitute_units(
+      static_cast<double>(by_router ? probabilities[slot.target] : slot.gate) * facts.damage);
+}
 
 decision tables::select_leaving(const decision_query& query) const {
   return leaving_decision(*this, query).make();

@@ -1,4 +1,5 @@
 #include <tuple>
+#include <utility>
 
 #include "planning/selection/ranked_ways.hpp"
 #include "planning/selection/selector_tables.hpp"
@@ -36,9 +37,33 @@ class tables::many_decision {
         apart_(of.runs_apart()),
         share_(1 / static_cast<double>(query.slots.size())) {
     for (std::size_t j = 0; j < count_; ++j) targets_[j] = query.slots[j].target;
+    if (!of.leaves_with_the_rest() || count_ == 1 || now_.left == 0) return;
+    for (std::size_t j = 0; j < count_; ++j)
+      without_[j] = of.loss_without(facts_, query.probabilities, query.slots[j]);
+    n_without_ = count_;
   }
 
   decision make() {
+    search();
+    // Copies may lose more than the slot does where nothing runs, in each of them: then all run.
+    if (std::exchange(n_without_, 0) > 0 && best_.cost == infinity) search();
+    check_found(query_, best_.cost);
+    decision made;
+    made.residence = table_.next[best_.position];
+    made.n_slots = static_cast<std::uint32_t>(count_);
+    for (std::size_t j = 0; j < count_; ++j)
+      made.slots[j] =
+          runs(best_.slots, j)
+              ? slot_choice{best_.slots.servers[j], best_.slots.experts[j], best_.slots.losses[j]}
+              : slot_choice{static_cast<std::uint32_t>(query_.server), left_out,
+                            best_.slots.losses[j]};
+    made.time_ns = best_.time;
+    made.cost = best_.cost;
+    return made;
+  }
+
+ private:
+  void search() {
     switch (of_.policy_.candidates) {
       case candidate_rule::router_restricted:
         search_restricted();
@@ -65,50 +90,50 @@ class tables::many_decision {
           search_listed();
         break;
     }
-    check_found(query_, best_.cost);
-    decision made;
-    made.residence = table_.next[best_.position];
-    made.n_slots = static_cast<std::uint32_t>(count_);
-    for (std::size_t j = 0; j < count_; ++j)
-      made.slots[j] = {best_.slots.servers[j], best_.slots.experts[j], best_.slots.losses[j]};
-    made.time_ns = best_.time;
-    made.cost = best_.cost;
-    return made;
   }
 
- private:
+  static bool runs(const slot_assignment& slots, std::size_t j) {
+    return slots.servers[j] != slot_assignment::nowhere;
+  }
   double link(std::size_t from, std::size_t to) const {
     return now_.links[to * of_.n_servers_ + from];
   }
 
   /// Mean of W over experts, after this layer at the i-th residence.
-  double onward(const std::uint32_t* experts, std::size_t i, std::size_t bin) const {
+  double onward(const slot_assignment& slots, std::size_t i, std::size_t bin) const {
     const double* w = table_.w.data() + bin * n_next_ + i;
     if (table_.key_stride == 0) return *w;
     double sum = 0;
-    for (std::size_t j = 0; j < count_; ++j) sum += w[experts[j] * table_.key_stride];
-    return share_ * sum;
+    std::size_t n = 0;
+    for (std::size_t j = 0; j < count_; ++j) {
+      if (!runs(slots, j)) continue;
+      sum += w[slots.experts[j] * table_.key_stride];
+      ++n;
+    }
+    return (n == count_ ? share_ : 1 / static_cast<double>(n)) * sum;
   }
 
   /// The sum of the slots' own times: experts at a server run one after the other, those that slots share once.
   double work_of(const slot_assignment& slots, std::size_t n) const {
-    std::array<std::uint8_t, 64> runs{};
+    std::array<std::uint8_t, 64> n_there{};
     for (std::size_t j = 0; j < count_; ++j) {
+      if (!runs(slots, j)) continue;
       bool is_new = true;
       for (std::size_t i = 0; !apart_ && i < j; ++i)
         is_new &= slots.servers[i] != slots.servers[j] || slots.experts[i] != slots.experts[j];
-      runs[slots.servers[j]] += is_new ? 1 : 0;
+      n_there[slots.servers[j]] += is_new ? 1 : 0;
     }
     double work = 0;
     for (std::size_t j = 0; j < count_; ++j)
-      work += of_.back(now_, slots.servers[j], n, static_cast<double>(runs[slots.servers[j]]));
+      if (runs(slots, j))
+        work += of_.back(now_, slots.servers[j], n, static_cast<double>(n_there[slots.servers[j]]));
     return work;
   }
 
   void offer(const slot_assignment& slots, double stays, std::size_t position, double time) {
     const auto bin = of_.bin_of(now_.left - slots.loss);
     const double cost = of_.per_ns_ * (std::max(stays, time) + table_.later[position]) +
-                        now_.lost(slots.loss) + onward(slots.experts.data(), position, bin);
+                        now_.lost(slots.loss) + onward(slots, position, bin);
     const auto worth = std::tuple(cost, slots.loss, time);
     const auto known = std::tuple(best_.cost, best_.slots.loss, best_.time);
     if (worth > known) return;
@@ -129,7 +154,7 @@ class tables::many_decision {
     std::array<double, 64> first_ns;
     for (std::size_t m = 0; m < of_.n_servers_; ++m) first_ns[m] = now_.ready[m] + link(m, n);
     slot_sweep sweep(ways, count_, useful, facts_.hosts.data(), apart_, first_ns.data(),
-                     of_.costs_.expert_ns.data());
+                     of_.costs_.expert_ns.data(), {}, std::span(without_).first(n_without_));
     double at = stays;
     bool pending = false;
     for (double opens = sweep.next(); opens < infinity;) {
@@ -210,6 +235,7 @@ class tables::many_decision {
     for (std::size_t j = 0; table_.key_stride != 0 && now_.per_unit > 0 && j < count_; ++j)
       by_target[j] = share_ * (onward[targets_[j] * table_.key_stride + i] - low_[i]);
     least.fill(infinity);
+    for (std::size_t j = 0; j < n_without_; ++j) least[j] = now_.lost(without_[j]);
     for (std::size_t at = 0; at < n_first && cost(first[at].ns) <= limit; ++at) {
       const auto& there = least_[first[at].server];
       double all = 0;
@@ -224,7 +250,7 @@ class tables::many_decision {
 
   /// When there are as many places as slots. first: the first place of each server.
   double enough_places_ns(std::span<const server_place> first, std::size_t n) const {
-    if (!apart_) return 0;
+    if (!apart_ || n_without_ > 0) return 0;
     std::array<double, 64> next;
     std::array<std::uint8_t, 64> opened{};
     for (std::size_t at = 0; at < first.size(); ++at) next[at] = first[at].ns;
@@ -370,6 +396,8 @@ class tables::many_decision {
   bool apart_;          ///< No two slots run the same expert.
   double share_;        ///< Of a slot in W.
   std::array<std::uint32_t, max_slots> targets_{};
+  std::array<loss_units, max_slots> without_;  ///< What a slot loses where it is left out.
+  std::size_t n_without_ = 0;                  ///< 0: none may be.
   const double* low_ = nullptr;  ///< [next] the least that follows, where the least is lost.
   std::array<std::array<double, max_slots>, 64> least_;  ///< [server, slot] cost of what is lost
   made_choice best_;

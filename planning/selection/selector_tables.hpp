@@ -294,6 +294,15 @@ class tables final : public selection_tables {
   // Slots that may be left out.
   class leaving_decision;
   decision select_leaving(const decision_query& query) const;
+  /// Which slots are left out is found together with what the others run.
+  bool leaves_with_the_rest() const {
+    return (has_expert_keys() || top_k_ == 2) &&
+           (policy_.candidates == candidate_rule::weigh || policy_.may_leave_out) &&
+           is_monotone() && policy_.candidates != candidate_rule::router_restricted;
+  }
+  /// As an expert to which the router gives nothing.
+  loss_units loss_without(const layer_facts& facts, std::span<const float> probabilities,
+                          const slot_query& slot) const;
   /// Every slot runs.
   decision select_all(const decision_query& query) const;
 

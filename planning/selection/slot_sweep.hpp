@@ -21,6 +21,8 @@
 /// least: (time, least loss at that time) are the choices that can be best, whatever a unit of loss
 /// costs. A slot's ways at one server are its cheapest experts there and no others.
 ///
+/// Where slots may be left out, each begins so, with what it loses by that, and one has to run at least.
+///
 /// Each new place is filled by the slot that gains most, by the slots that gain most together by
 /// one expert where they may share it, or by a slot that makes way for another; what they leave is
 /// filled likewise. The least loss may be missed where three or more slots would have to change
@@ -33,8 +35,10 @@ struct slot_way {
 };
 
 struct slot_assignment {
+  static constexpr std::uint8_t nowhere = 255;
+
   std::size_t n_slots = 0;
-  std::array<std::uint8_t, max_slots> servers{};
+  std::array<std::uint8_t, max_slots> servers{};  ///< Or nowhere, where the slot is left out.
   std::array<std::uint32_t, max_slots> experts{};
   std::array<loss_units, max_slots> losses{};
   loss_units loss = 0;
@@ -68,10 +72,10 @@ class slot_sweep {
   /// useful: servers where a slot may run. hosts [expert]. apart: no two slots run the same expert.
   /// first_ns [server]: d(s, m) + wait(m) + d(m, n); run_ns [server]: one expert. places: as many
   /// at every server as there are slots, soonest first, where they are known; otherwise found one
-  /// by one.
+  /// by one. without: what each slot loses where it is left out, where that may be.
   slot_sweep(Ways& ways, std::size_t n_slots, server_mask useful, const server_mask* hosts,
              bool apart, const double* first_ns, const double* run_ns,
-             std::span<const server_place> places = {})
+             std::span<const server_place> places = {}, std::span<const loss_units> without = {})
       : ways_(ways),
         useful_(useful),
         n_servers_(static_cast<std::size_t>(std::bit_width(useful))),
@@ -79,12 +83,14 @@ class slot_sweep {
         apart_(apart),
         first_ns_(first_ns),
         run_ns_(run_ns),
-        places_(places) {
+        places_(places),
+        may_miss_(without.empty() ? 0 : n_slots - 1) {
     now_.n_slots = n_slots;
     now_.servers.fill(nowhere);
     now_.losses.fill(missing);
     now_.experts.fill(no_expert);
     n_missing_ = n_slots;
+    for (std::size_t j = 0; j < without.size(); ++j) now_.loss += now_.losses[j] = without[j];
     for (std::size_t m = 0; m < n_servers_; ++m) {
       opened_[m] = room_[m] = 0;
       next_ns_[m] = ((useful >> m) & 1u) != 0 ? first_ns_[m] + run_ns_[m] : infinity;
@@ -127,7 +133,8 @@ class slot_sweep {
     return true;
   }
 
-  bool is_complete() const { return n_missing_ == 0; }
+  /// Whatever has to run does.
+  bool is_complete() const { return n_missing_ <= may_miss_; }
   /// Losses sum up once it is complete.
   const slot_assignment& now() const { return now_; }
 
@@ -136,6 +143,7 @@ class slot_sweep {
     double latest = stays;
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto m = now_.servers[j];
+      if (m == nowhere) continue;
       latest =
           std::max(latest, first_ns_[m] + static_cast<double>(opened_[m] - room_[m]) * run_ns_[m]);
     }
@@ -143,7 +151,7 @@ class slot_sweep {
   }
 
  private:
-  static constexpr std::uint8_t nowhere = 255;
+  static constexpr std::uint8_t nowhere = slot_assignment::nowhere;
   static constexpr std::uint32_t no_expert = ~std::uint32_t{0};
   static constexpr loss_units missing = 100 * largest_loss;
 
@@ -183,7 +191,7 @@ class slot_sweep {
     const auto from = now_.servers[slot];
     if (from == nowhere) {
       --n_missing_;
-      now_.losses[slot] = 0;
+      if (may_miss_ == 0) now_.losses[slot] = 0;
     } else {
       if (apart_ || runs_alone(slot)) ++room_[from];
       touched |= server_bit(from);
@@ -214,41 +222,45 @@ class slot_sweep {
     loss_units dearest = 0;
     for (std::size_t j = 0; j < now_.n_slots; ++j) dearest = std::max(dearest, now_.losses[j]);
     if (dearest == 0) return false;
-    bool came = false;
-    if constexpr (tells_losses<Ways>)
-      came = apart_ ? come_alone(m, touched) : come_together(m, touched);
-    else
-      came = come_alone(m, touched);
-    if (came) return true;
-    return room_[m] > 0 && make_way(m, dearest, touched);
-  }
-
-  bool come_alone(std::size_t m, server_mask& touched) {
-    if constexpr (knows_least<Ways>)
-      return come_by_least(m, touched);
-    else
-      return come_by_lists(m, touched);
-  }
-
-  bool come_by_lists(std::size_t m, server_mask& touched) {
-    loss_units most = 0;
-    std::size_t who = max_slots;
-    slot_way best{};
-    for (std::size_t j = 0; j < now_.n_slots; ++j) {
-      if (now_.losses[j] <= most || (room_[m] == 0 && now_.servers[j] != m)) continue;
-      const auto found = way(j, m, now_.losses[j] - most, j);
-      if (!found) continue;
-      most = now_.losses[j] - found->loss;
-      who = j;
-      best = *found;
+    if constexpr (tells_losses<Ways>) {
+      if (!apart_) {
+        if (come_together(m, touched)) return true;
+        return room_[m] > 0 && make_way(m, dearest, {}, touched);
+      }
     }
-    if (who == max_slots) return false;
-    touched |= move(who, m, best);
+    const auto comes = who_gains_most(m);
+    // Without a place every slot is worth as much; where slots may do without, who makes way may bring in a better one.
+    const bool is_settled = comes.slot != max_slots && may_miss_ == 0;
+    if (!is_settled && room_[m] > 0 && make_way(m, dearest, {comes.gain}, touched)) return true;
+    if (comes.slot == max_slots) return false;
+    touched |= move(comes.slot, m, comes.way);
     return true;
   }
 
+  struct arrival {
+    loss_units gain = 0;
+    std::size_t slot = max_slots;
+    slot_way way{};
+  };
+  arrival who_gains_most(std::size_t m) const {
+    if constexpr (knows_least<Ways>)
+      return who_gains_by_least(m);
+    else
+      return who_gains_by_lists(m);
+  }
+
+  arrival who_gains_by_lists(std::size_t m) const {
+    arrival most;
+    for (std::size_t j = 0; j < now_.n_slots; ++j) {
+      if (now_.losses[j] <= most.gain || (room_[m] == 0 && now_.servers[j] != m)) continue;
+      const auto found = way(j, m, now_.losses[j] - most.gain, j);
+      if (found) most = {now_.losses[j] - found->loss, j, *found};
+    }
+    return most;
+  }
+
   /// Likewise: who could gain most is looked at first, and where it gains as much, nobody gains more.
-  bool come_by_least(std::size_t m, server_mask& touched) {
+  arrival who_gains_by_least(std::size_t m) const {
     const std::array<loss_units, max_slots>& least = ways_.least(m, now_.experts);
     std::array<loss_units, max_slots> gains;
     for (std::size_t j = 0; j < max_slots; ++j) {
@@ -262,12 +274,10 @@ class slot_sweep {
         who = gains[j] > most ? j : who;
         most = gains[j] > most ? gains[j] : most;
       }
-      if (who == max_slots) return false;
+      if (who == max_slots) return {};
       const auto found = way(who, m, now_.losses[who], who);
       gains[who] = found ? now_.losses[who] - found->loss : 0;
-      if (gains[who] != most) continue;
-      touched |= move(who, m, *found);
-      return true;
+      if (gains[who] == most) return {most, who, *found};
     }
   }
 
@@ -342,9 +352,13 @@ class slot_sweep {
       return nothing;
   }
 
-  /// A slot at another server makes way there and comes to m, which has room.
-  bool make_way(std::size_t m, loss_units dearest, server_mask& touched) {
-    way_made best;
+  struct way_made {
+    loss_units gain = 0;
+    std::size_t leaver = max_slots, comer = max_slots;
+    slot_way leaves{}, comes{};
+  };
+  /// A slot at another server makes way there and comes to m, which has room, if that gains more than `best`.
+  bool make_way(std::size_t m, loss_units dearest, way_made best, server_mask& touched) {
     const auto& least = least_anyway(m);
     for (std::size_t j = 0; j < now_.n_slots; ++j) {
       const auto b = now_.servers[j];
@@ -359,11 +373,6 @@ class slot_sweep {
     touched |= move(best.comer, b, best.comes);
     return true;
   }
-  struct way_made {
-    loss_units gain = 0;
-    std::size_t leaver = max_slots, comer = max_slots;
-    slot_way leaves{}, comes{};
-  };
   /// Who gains most where `leaver` leaves.
   void take_place(std::size_t leaver, slot_way leaves, way_made& best) const {
     const auto b = now_.servers[leaver];
@@ -394,7 +403,8 @@ class slot_sweep {
   std::span<const server_place> places_;
   std::size_t at_ = 0;
   slot_assignment now_;
-  std::size_t n_missing_ = 0;
+  std::size_t may_miss_;       ///< Slots that may be left out.
+  std::size_t n_missing_ = 0;  ///< Slots that are nowhere.
   std::size_t next_server_ = 64;
   std::array<std::uint8_t, 64> opened_, room_;
   std::array<double, 64> next_ns_;

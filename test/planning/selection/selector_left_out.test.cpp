@@ -344,14 +344,49 @@ BOOST_AUTO_TEST_CASE(more_slots_and_look_ahead_keep_hosts_and_budgets) {
   BOOST_TEST(n_left_out > 40u);
 }
 
-BOOST_AUTO_TEST_CASE(with_more_slots_leaving_out_costs_never_more_than_running_all) {
-  std::size_t n_left_out = 0, n_cheaper = 0;
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+namespace {
+
+/// The least that any set of slots to leave out costs, where decisions that leave out nothing run the others.
+double least_of_sets(const selection_tables& whole, const selection_policy& policy,
+                     const decision_query& query, double damage, double mean_expert_ns) {
+  const double per_unit =
+      policy.price_ns_per_loss / units_per_loss / mean_expert_ns * query.price_scale;
+  const auto count = query.slots.size();
+  double least = std::numeric_limits<double>::infinity();
+  for (std::uint32_t out = 0; out + 1 < (1u << count); ++out) {
+    std::vector<slot_query> kept;
+    loss_units loss = 0;
+    for (std::size_t j = 0; j < count; ++j)
+      if (((out >> j) & 1u) == 0)
+        kept.push_back(query.slots[j]);
+      else
+        loss += to_substitute_units(
+            static_cast<double>(query.probabilities[query.slots[j].target]) * damage);
+    if (loss > query.budget_left) continue;
+    auto rest = query;
+    rest.slots = kept;
+    rest.budget_left -= loss;
+    least = std::min(least, whole.select(rest).cost + per_unit * static_cast<double>(loss));
+  }
+  return least;
+}
+
+}  // namespace
+
+// A sweep keeps the slots where they lose least, whatever follows, and may miss the best of that where three slots would have to
+// change places at once (slot_sweep.hpp). That is a quarter of a percent here, most of it where one slot runs and the look-ahead tells
+// experts apart.
+BOOST_AUTO_TEST_CASE(with_more_slots_it_costs_little_more_than_the_best_of_all_sets) {
+  std::size_t n_left_out = 0, n_cheaper = 0, n_missed = 0;
+  double cost = 0, least_cost = 0;
+  constexpr std::uint64_t n_worlds = 200;
+  for (std::uint64_t seed = 1; seed <= n_worlds; ++seed) {
     random_stream random(seed, 46);
-    const shape of{3, 3, 9, 4 + random.below(3)};
+    const shape of{3 + random.below(4), 3, 9 + random.below(8), 4 + random.below(3)};
     const auto w = draw_world(random, of);
     const placement_index index(w.placed);
-    auto policy = any_or_none(random.uniform(100, 20'000));
+    const double price = random.uniform(100, 20'000);
+    auto policy = seed % 3 == 0 ? policy_of(candidate_rule::weigh, price) : any_or_none(price);
     policy.horizon = random.below(4);
     const auto budget =
         random.below(8) == 0 ? 0 : static_cast<loss_units>(random.uniform(1e8, 2e9));
@@ -359,9 +394,19 @@ BOOST_AUTO_TEST_CASE(with_more_slots_leaving_out_costs_never_more_than_running_a
     const asked one(random, w, *tables, of, budget);
     const auto made = tables->select(one.query);
     policy.may_leave_out = false;
-    const auto whole = built(w, policy, budget, look_ahead_keys::experts)->select(one.query);
-    BOOST_TEST(made.cost <= whole.cost * (1 + 1e-12), "seed " << seed);
-    n_cheaper += made.cost < whole.cost * 0.99;
+    if (policy.candidates == candidate_rule::weigh) policy.candidates = candidate_rule::exact;
+    const auto whole = built(w, policy, budget, look_ahead_keys::experts);
+    double mean_expert_ns = 0;
+    for (const auto ns : w.costs.expert_ns)
+      mean_expert_ns += ns / static_cast<double>(of.n_servers);
+    const auto& damages = w.experts.layers[one.query.layer].damage;
+    const double damage =
+        std::max(1e-6, damages[static_cast<std::size_t>(loss_metric::token_gate)]);
+    const double least = least_of_sets(*whole, policy, one.query, damage, mean_expert_ns);
+    n_missed += made.cost > least * (1 + 1e-9);
+    cost += made.cost;
+    least_cost += least;
+    n_cheaper += made.cost < whole->select(one.query).cost * 0.99;
     loss_units lost = 0;
     std::size_t n_run = 0;
     for (std::size_t j = 0; j < made.n_slots; ++j) {
@@ -374,8 +419,10 @@ BOOST_AUTO_TEST_CASE(with_more_slots_leaving_out_costs_never_more_than_running_a
     BOOST_TEST(n_run >= 1u);
     BOOST_TEST(lost <= budget, "seed " << seed);
   }
-  BOOST_TEST(n_left_out > 40u);
-  BOOST_TEST(n_cheaper > 20u);
+  BOOST_TEST(n_missed * 8 < n_worlds);
+  BOOST_TEST(cost < least_cost * 1.005);
+  BOOST_TEST(n_left_out > 100u);
+  BOOST_TEST(n_cheaper > 60u);
 }
 
 BOOST_AUTO_TEST_CASE(slots_that_may_share_an_expert_keep_to_here_or_target) {
