@@ -53,6 +53,7 @@ void print_json(const planning::profile& experts, const std::filesystem::path& o
                            {"baseline_nats", experts.baseline_nats}};
   for (const auto& layer : experts.layers) {
     j["damage"].push_back(layer.damage);
+    if (layer.left_out) j["left_out_damage"].push_back(layer.left_out->damage);
     for (const auto& copy : layer.copies)
       j["copy_damage"][to_string(copy.kept)].push_back(copy.damage);
   }
@@ -72,12 +73,15 @@ void print_damage(const planning::profile& experts) {
              "layer");
   for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
     fmt::print("{:>28}", to_string(static_cast<planning::loss_metric>(m)));
-  fmt::print("\n");
+  const bool leaves_out = experts.layers.front().left_out.has_value();
+  fmt::print("{}\n", leaves_out ? fmt::format("{:>28}", "left out") : "");
   for (std::size_t l = 0; l < experts.n_layers; ++l) {
     fmt::print("{:>6}", l);
     for (std::size_t m = 0; m < planning::n_loss_metrics; ++m)
       fmt::print("{:>17.5f} ({:>8.5f})", experts.layers[l].damage[m],
                  experts.layers[l].damage_error[m]);
+    if (const auto& left_out = experts.layers[l].left_out)
+      fmt::print("{:>17.5f} ({:>8.5f})", left_out->damage, left_out->damage_error);
     fmt::print("\n");
   }
 }

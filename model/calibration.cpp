@@ -310,6 +310,35 @@ double substitute(loss_metric kind, gate_rule rule, const std::vector<double>& s
   return predicted;
 }
 
+/// How many slots of a row are left out, in as many passes or fewer: from one of them to all but one.
+std::vector<std::size_t> counts_to_leave_out(std::size_t top_k, std::size_t most_passes) {
+  std::vector<std::size_t> counts;
+  const auto most = top_k - 1;
+  for (std::size_t pass = 0; most > 0 && pass < most_passes; ++pass) {
+    const auto n = most_passes == 1 ? 1 : 1 + pass * (most - 1) / (most_passes - 1);
+    if (counts.empty() || n > counts.back()) counts.push_back(n);
+  }
+  return counts;
+}
+
+/// Leaves out the slots with the lowest gates, the later one of equal ones first; returns the predicted loss of the row.
+double leave_out(std::size_t n_out, gate_rule rule, std::span<const float> logits,
+                 std::vector<executed_slot>& slots) {
+  double predicted = 0;
+  for (std::size_t n = 0; n < n_out; ++n) {
+    auto least = slots.begin();
+    for (auto slot = slots.begin(); slot != slots.end(); ++slot)
+      if (slot->gate <= least->gate) least = slot;
+    predicted += static_cast<double>(least->gate) * static_cast<double>(least->gate);
+    slots.erase(least);
+  }
+  std::vector<expert_id> executed;
+  for (const auto& slot : slots) executed.push_back(slot.expert);
+  const auto gates = gates_of(logits, executed, rule);
+  for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
+  return predicted;
+}
+
 /// A document as rows; an encoder-decoder has its first half in the encoder.
 teacher_forced rows_of(const model_config& config, std::span<const std::int32_t> ids) {
   return as_rows(config, ids, std::max<std::size_t>(1, ids.size() / 2));
@@ -359,7 +388,9 @@ class calibration_run {
         sums_(config_.n_layers, layer_sums(config_.n_experts, options.copies.size())),
         samples_(config_.n_layers),
         copy_samples_(config_.n_layers,
-                      std::vector<std::vector<damage_sample>>(options.copies.size())) {
+                      std::vector<std::vector<damage_sample>>(options.copies.size())),
+        left_out_samples_(config_.n_layers),
+        n_left_out_(counts_to_leave_out(config_.top_k, options.damage_draws)) {
     found_.n_layers = config_.n_layers;
     found_.n_experts = config_.n_experts;
     found_.top_k = config_.top_k;
@@ -399,8 +430,9 @@ class calibration_run {
   }
   double measuring() const {
     const auto n_layers = static_cast<double>(config_.n_layers);
+    const auto passes = n_loss_metrics * options_.damage_draws + n_left_out_.size();
     return static_cast<double>(found_.n_damage_tokens) * n_layers * (n_layers + 1) / 2 *
-           static_cast<double>(n_loss_metrics) * static_cast<double>(options_.damage_draws);
+           static_cast<double>(passes);
   }
   void advance(double rows) {
     done_ += rows;
@@ -467,6 +499,11 @@ class calibration_run {
         if (stopping()) return false;
         copy_samples_[l][c].push_back(copy_damage(l, c, states[l], text, exact));
       }
+      for (const auto n_out : n_left_out_) {
+        if (stopping()) return false;
+        left_out_samples_[l].push_back(left_out_damage(l, n_out, states[l], text, exact));
+        advance(static_cast<double>(ids.size() * (config_.n_layers - l)));
+      }
       for (std::size_t draw = 0; draw < options_.damage_draws; ++draw) {
         if (stopping()) return false;
         const auto available = draw_available(config_.n_experts, options_.seed, l, draw);
@@ -513,6 +550,23 @@ class calibration_run {
     return sample;
   }
 
+  damage_sample left_out_damage(std::size_t layer, std::size_t n_out, const before_experts& state,
+                                const teacher_forced& text, std::span<const float> exact) const {
+    slot_table slots = state.routed;
+    damage_sample sample(n_buckets_);
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].size() <= n_out) continue;
+      const auto logits =
+          std::span<const float>(state.logits).subspan(i * config_.n_experts, config_.n_experts);
+      const double predicted = leave_out(n_out, config_.gates, logits, slots[i]);
+      if (i < n_counted(text)) sample.predicted[bucket_of(i)] += predicted;
+    }
+    std::vector<float> changed = state.hidden;
+    execute_slots(model_, layer_id{layer}, state.normed, slots, changed);
+    add_divergence(layer + 1, std::move(changed), text, exact, sample);
+    return sample;
+  }
+
   damage_sample substitution_damage(std::size_t layer, loss_metric kind,
                                     const std::vector<char>& available, const before_experts& state,
                                     const teacher_forced& text,
@@ -545,6 +599,9 @@ class calibration_run {
       for (std::size_t m = 0; m < n_loss_metrics; ++m)
         found_.layers[l].damage[m] =
             conclude(samples_[l][m], m == nats ? factors : alike, measured_);
+      const auto n_passes = static_cast<double>(n_left_out_.size());
+      found_.layers[l].left_out =
+          conclude(left_out_samples_[l], factors, measured_once_ * n_passes);
       for (std::size_t c = 0; c < options_.copies.size(); ++c)
         found_.layers[l].copies[c].damage = conclude(copy_samples_[l][c], factors, measured_once_);
     }
@@ -563,6 +620,8 @@ class calibration_run {
   std::vector<std::vector<double>> similarity_;  ///< [layers] of cosines().
   std::vector<std::array<std::vector<damage_sample>, n_loss_metrics>> samples_;  ///< [layers]
   std::vector<std::vector<std::vector<damage_sample>>> copy_samples_;  ///< [layers][copies]
+  std::vector<std::vector<damage_sample>> left_out_samples_;           ///< [layers]
+  std::vector<std::size_t> n_left_out_;      ///< Slots of a row that each pass leaves out.
   double measured_ = 0, measured_once_ = 0;  ///< Tokens, over all draws and of one.
   double done_ = 0;
 };

@@ -65,6 +65,9 @@ struct layer_statistics {
   std::vector<double> mean_squared_gate;  ///< [n_experts], likewise.
   std::array<damage_measurement, n_loss_metrics> damage;
   std::vector<copy_statistics> copies;  ///< As calibration_options::copies.
+  /// Of the slots with the lowest gates, one of all or several, where no expert runs; predicted per slot: gate^2. Nothing of models with one expert
+  /// a token.
+  damage_measurement left_out;
 };
 
 struct calibration_statistics {

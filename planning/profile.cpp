@@ -168,6 +168,10 @@ result<void> check_layer(const profile& content, std::size_t l) {
   if (layer.damage_error.size() != n_loss_metrics)
     return wrong_shape(path("damage_error"), layer.damage_error.size(), n_loss_metrics);
   if (auto r = check_range(layer.damage_error, 0, infinity, path("damage_error")); !r) return r;
+  if (layer.left_out) {
+    const std::array left_out{layer.left_out->damage, layer.left_out->damage_error};
+    if (auto r = check_range(left_out, 0, infinity, path("left_out.damage")); !r) return r;
+  }
   if (layer.copies.size() != content.layers[0].copies.size())
     return wrong_shape(path("copies"), layer.copies.size(), content.layers[0].copies.size());
   for (std::size_t c = 0; c < layer.copies.size(); ++c) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,13 @@ struct copy_profile {
   double damage_error = 0;  ///< Standard error of the same.
 };
 
+/// What a slot does in which no expert runs: damage * gate^2 in nats, whatever the metric of substitutions. Mostly it is the last slot that is
+/// left out, and little of the layer's sum is lost; what half of the experts away do, the first ones among them, says little of that.
+struct left_out_profile {
+  double damage = 0;        ///< Measured nats per unit of the sum of gate^2; >= 0.
+  double damage_error = 0;  ///< Standard error of the same.
+};
+
 struct layer_profile {
   std::vector<double> activation;  ///< f_l^j, eq. (5), [E]; sums to 1.
   matrix router_logit;             ///< Sim_l, eq. (4), [E, E], symmetric, diagonal 1.
@@ -67,6 +75,8 @@ struct layer_profile {
   std::vector<double> damage_error;  ///< [n_loss_metrics]: standard error of the same.
   std::vector<copy_profile> copies;  ///< Of the precisions that were measured, fine to coarse; the
                                      ///< same ones in every layer.
+  /// None where it was not measured; with one expert a token nothing can be left out.
+  std::optional<left_out_profile> left_out;
 
   /// Null where this precision was not measured.
   const copy_profile* copy_of(precision kept) const;

@@ -69,6 +69,12 @@ ordered_json layer_json(const layer_profile& layer) {
   content["set_transition"] = rows_of(layer.set_transition);
   content["damage"] = by_metric(layer.damage);
   content["damage_error"] = by_metric(layer.damage_error);
+  if (layer.left_out) {
+    ordered_json entry;
+    entry["damage"] = layer.left_out->damage;
+    entry["damage_error"] = layer.left_out->damage_error;
+    content["left_out"] = std::move(entry);
+  }
   if (layer.copies.empty()) return content;
   auto copies = ordered_json::array();
   for (const auto& copy : layer.copies) {
@@ -96,6 +102,8 @@ layer_profile layer_of(const json_value& content, std::uint32_t n_experts) {
   layer.set_transition = matrix_of(content.at("set_transition"));
   layer.damage = by_metric(content.at("damage"));
   layer.damage_error = by_metric(content.at("damage_error"));
+  if (const auto left_out = content.find("left_out"))
+    layer.left_out = {left_out->at("damage").number(), left_out->at("damage_error").number()};
   if (const auto copies = content.find("copies"))
     for (const auto& entry : copies->items()) {
       copy_profile copy;

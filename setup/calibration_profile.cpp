@@ -99,6 +99,9 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
       layer.damage.push_back(std::max(least_damage, measured.coefficient));
       layer.damage_error.push_back(measured.standard_error);
     }
+    if (statistics.top_k > 1)
+      layer.left_out = {std::max(least_damage, from.left_out.coefficient),
+                        from.left_out.standard_error};
     for (const auto& copy : from.copies)
       layer.copies.push_back(
           {copy.kept, copy.distance,

@@ -82,6 +82,7 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   for (auto& layer : service.profile.layers) {
     layer.damage[static_cast<std::size_t>(policy.metric)] *= found.damage;
     for (auto& copy : layer.copies) copy.damage *= found.damage;
+    if (layer.left_out) layer.left_out->damage *= found.damage;
   }
   policy.price_ns_per_loss = found.price_ns_per_nat;
   return service;

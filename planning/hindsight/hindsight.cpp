@@ -147,9 +147,8 @@ void hindsight::add_places(std::size_t layer, const past_row& row, const past_sl
   into.may_be_left_out = rule == candidate_rule::weigh || policy_.may_leave_out
                              ? everywhere
                              : everywhere & ~(hosts_.hosts(layer, slot.target) & usable_);
-  const auto weight =
-      policy_.metric == loss_metric::token_gate ? row.probabilities[slot.target] : slot.gate;
-  into.loss_left_out = losses_->pruned_loss(layer, static_cast<double>(weight));
+  into.loss_left_out =
+      losses_->loss_left_out(layer, {slot.target, slot.gate, {}}, row.probabilities);
 }
 
 /// The row as losses at its position go by it.

@@ -123,9 +123,14 @@ void trajectory_model::add_slot(const layer_profile& source, const target_set& s
   }
 }
 
-/// As an expert to which the router gives nothing. What it gives both targets is shared out by their gates.
+/// As selection_tables::loss_left_out(). What the router gives both targets is shared out by their gates where that is what counts.
 void trajectory_model::add_left_out(const layer_profile& source, const target_set& set,
                                     layer& target) {
+  if (source.left_out) {
+    for (const double gate : set.mean_gate)
+      target.left_out_nats.push_back(source.left_out->damage * gate * gate);
+    return;
+  }
   double both = 0, gates = 0;
   for (std::size_t j = 0; j < set.experts.size(); ++j) {
     // The sum of p_r - p_k over all k is n p_r - 1.

@@ -102,9 +102,7 @@ enum class candidate_rule {
   drop,        ///< The target on any server; one that is not at the token's server may be left out.
   weigh,       ///< The target on any server, or left out; one slot at least runs.
 };
-/// Whether slots may be left out. What that loses is priced as an expert to which the router gives
-/// nothing: the target's probability (the gate, where the losses are the paper's) times the layer's
-/// damage. The look-ahead takes such slots to run.
+/// Whether slots may be left out (selection_tables::loss_left_out says what that loses). The look-ahead takes such slots to run.
 inline constexpr bool leaves_out(candidate_rule rule) {
   return rule == candidate_rule::local_skip || rule == candidate_rule::drop ||
          rule == candidate_rule::weigh;
@@ -136,7 +134,7 @@ struct selection_policy {
   gating gates = gating::target;  ///< executed: gates are renormalised over the executed experts'
                                   ///< router scores.
   bool distinct = false;          ///< Two slots never share a substitute.
-  /// Whatever the rule lets a slot run, it may be left out, too, for what leaves_out says that loses; one slot at least runs.
+  /// Whatever the rule lets a slot run, it may be left out, too, for what selection_tables::loss_left_out() says; one slot at least runs.
   bool may_leave_out = false;
   /// H >= 1; 0 looks ahead to the last layer and on to where the next position starts.
   std::size_t horizon = 3;
@@ -246,6 +244,11 @@ class selection_tables {
   virtual double position_damage(std::size_t position, bool is_read) const = 0;
   /// What a slot loses in which another expert has to run, to which the router gives `regret` less: at least a unit.
   virtual loss_units pruned_loss(std::size_t layer, double regret) const = 0;
+  /// What a slot loses in which no expert runs: its gate squared times what that was measured to do, where the policy's losses are in nats and
+  /// it was; else as an expert to which the router gives nothing, the target's probability (the gate, where the losses are the paper's) times
+  /// the layer's damage. Gate and probabilities as decision_query has them.
+  virtual loss_units loss_left_out(std::size_t layer, const slot_query& slot,
+                                   std::span<const float> probabilities) const = 0;
 
   /// V(layer, server, set, budget): expected cost of layer `layer` and those after it within the
   /// horizon, for a token at `server` with the target set `set` (of those that the look-ahead keeps

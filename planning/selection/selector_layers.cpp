@@ -150,8 +150,9 @@ void tables::set_distances(const layer_profile& here, layer_facts& facts) const 
       facts.distance[r * n + k] = policy_.metric == loss_metric::router_logit
                                       ? (1 - here.router_logit(r, k)) / 2  // Eq. (18)
                                       : std::max(0.0, here.token_gate_regret(r, k));
-  if (policy_.calibrated)
-    facts.damage = std::max(damage_floor, here.damage[static_cast<std::size_t>(policy_.metric)]);
+  if (!policy_.calibrated) return;
+  facts.damage = std::max(damage_floor, here.damage[static_cast<std::size_t>(policy_.metric)]);
+  if (here.left_out) facts.left_out_damage = std::max(damage_floor, here.left_out->damage);
 }
 
 /// Which experts may run in place of which. groups: null where the plan has none.

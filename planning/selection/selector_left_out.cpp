@@ -55,7 +55,7 @@ class tables::leaving_decision {
   }
 
   loss_units loss_without(const slot_query& slot) const {
-    return of_.loss_without(facts_, query_.probabilities, slot);
+    return of_.loss_left_out(query_.layer, slot, query_.probabilities);
   }
 
   /// Each slot's target where it is here, else the candidate here that loses least and that no other slot
@@ -271,12 +271,15 @@ class tables::leaving_decision {
   bool is_known_ = false;
 };
 
-loss_units tables::loss_without(const layer_facts& facts, std::span<const float> probabilities,
-                                const slot_query& slot) const {
+loss_units tables::loss_left_out(std::size_t layer, const slot_query& slot,
+                                 std::span<const float> probabilities) const {
+  const auto& facts = layers_[layer];
+  const auto gate = static_cast<double>(slot.gate);
+  if (facts.left_out_damage) return to_substitute_units(gate * gate * *facts.left_out_damage);
   const bool by_router =
       policy_.metric == loss_metric::token_gate && probabilities.size() == n_experts_;
-  return to_substitute_units(
-      static_cast<double>(by_router ? probabilities[slot.target] : slot.gate) * facts.damage);
+  return to_substitute_units((by_router ? static_cast<double>(probabilities[slot.target]) : gate) *
+                             facts.damage);
 }
 
 decision tables::select_leaving(const decision_query& query) const {

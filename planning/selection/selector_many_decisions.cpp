@@ -39,7 +39,7 @@ class tables::many_decision {
     for (std::size_t j = 0; j < count_; ++j) targets_[j] = query.slots[j].target;
     if (!of.leaves_with_the_rest() || count_ == 1 || now_.left == 0) return;
     for (std::size_t j = 0; j < count_; ++j)
-      without_[j] = of.loss_without(facts_, query.probabilities, query.slots[j]);
+      without_[j] = of.loss_left_out(query.layer, query.slots[j], query.probabilities);
     n_without_ = count_;
   }
 

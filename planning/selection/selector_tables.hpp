@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ struct layer_facts {
   std::vector<std::uint32_t> candidates, first_candidate;  ///< [E + 1] into candidates
   std::vector<double> candidate_distance;  ///< [candidates] as distance has it, beside each other
   double damage = 1;
+  std::optional<double> left_out_damage;         ///< Per squared gate, where it was measured.
   std::vector<std::vector<std::uint32_t>> sets;  ///< [sets][top_k]
   std::vector<loss_units> mean_loss;             ///< [sets, top_k, E]
   std::vector<double> mean_gates;                ///< [sets, top_k]
@@ -146,6 +148,8 @@ class tables final : public selection_tables {
   loss_units pruned_loss(std::size_t layer, double regret) const override {
     return to_substitute_units(regret * layers_[layer].damage);
   }
+  loss_units loss_left_out(std::size_t layer, const slot_query& slot,
+                           std::span<const float> probabilities) const override;
   double value(std::size_t access, std::size_t layer, std::size_t server, std::size_t set,
                std::size_t bin) const override;
   std::size_t bins() const override { return n_bins_; }
@@ -300,9 +304,6 @@ class tables final : public selection_tables {
            (policy_.candidates == candidate_rule::weigh || policy_.may_leave_out) &&
            is_monotone() && policy_.candidates != candidate_rule::router_restricted;
   }
-  /// As an expert to which the router gives nothing.
-  loss_units loss_without(const layer_facts& facts, std::span<const float> probabilities,
-                          const slot_query& slot) const;
   /// Every slot runs.
   decision select_all(const decision_query& query) const;
 

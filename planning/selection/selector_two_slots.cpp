@@ -24,7 +24,7 @@ class tables::two_slot_decision {
     of.fill_options(now, options_, counts_.data());
     leaves_ = of.leaves_with_the_rest() && now.left > 0;
     for (std::size_t j = 0; leaves_ && j < 2; ++j)
-      without_[j] = of.loss_without(now.facts, now.query.probabilities, now.query.slots[j]);
+      without_[j] = of.loss_left_out(now.query.layer, now.query.slots[j], now.query.probabilities);
   }
 
   decision make(server_mask residences) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "config/position_buckets.hpp"
 #include "model/architecture/routing.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "model/reference.hpp"
@@ -186,6 +187,42 @@ BOOST_AUTO_TEST_CASE(equal_experts_do_no_damage) {
     BOOST_TEST(damage.mean_predicted > 0.0);
     BOOST_TEST(damage.mean_divergence == 0.0);
     BOOST_TEST(damage.coefficient == 0.0);
+  }
+}
+
+// With two experts a token it is the one with the lower gate, whichever draw.
+BOOST_AUTO_TEST_CASE(a_slot_left_out_does_what_the_model_does_without_it) {
+  const auto& found = statistics();
+  for (std::size_t l = 0; l < found.n_layers; ++l) {
+    double divergence = 0, predicted = 0, n_predicted = 0;
+    for (std::size_t d = 0; d < 3; ++d) {
+      const auto ids = documents()[d];
+      const auto exact = fixture::need(om::logits(*tiny_model(), ids));
+      const auto without = fixture::need(om::logits(
+          *tiny_model(), ids,
+          [&](layer_id layer, std::size_t position, std::span<const float>,
+              std::vector<om::executed_slot>& slots) {
+            if (layer.index() != l) return;
+            const auto last = slots[1].gate <= slots[0].gate ? 1 : 0;
+            const double gate = slots[static_cast<std::size_t>(last)].gate;
+            if (position + 1 < ids.size())
+              predicted += gate * gate *
+                           found.position_damage[std::min(ordermoe::position_bucket(position),
+                                                          found.position_damage.size() - 1)];
+            slots.erase(slots.begin() + last);
+            slots[0].gate = 1;
+          }));
+      const auto n = exact.size() / ids.size();
+      for (std::size_t i = 0; i + 1 < ids.size(); ++i)
+        divergence += om::kl_divergence(std::span<const float>(exact).subspan(i * n, n),
+                                        std::span<const float>(without).subspan(i * n, n));
+      n_predicted += static_cast<double>(ids.size() - 1);
+    }
+    const auto& left_out = found.layers[l].left_out;
+    BOOST_TEST(left_out.mean_divergence == divergence / n_predicted,
+               boost::test_tools::tolerance(1e-4));
+    BOOST_TEST(left_out.coefficient == divergence / predicted, boost::test_tools::tolerance(1e-4));
+    BOOST_TEST(left_out.standard_error > 0.0);
   }
 }
 

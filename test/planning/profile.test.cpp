@@ -166,6 +166,20 @@ BOOST_AUTO_TEST_CASE(coarser_copies_read_back_and_wrong_ones_are_refused) {
   refused([](auto& layers) { layers[0].copies[0].damage = NAN; }, "layers[0].copies[0].damage");
 }
 
+BOOST_AUTO_TEST_CASE(what_slots_left_out_do_reads_back_and_may_be_unknown) {
+  auto content = random_profile(3, 4, 2, 7);
+  content.layers[1].left_out = {0.25, 0.05};
+  const auto again = parse_profile(profile_json(content), "p.json");
+  BOOST_TEST_REQUIRE(again.has_value(), (again ? "" : again.error().message));
+  BOOST_TEST(profile_json(*again) == profile_json(content));
+  BOOST_TEST(!again->layers[0].left_out.has_value());
+  BOOST_TEST_REQUIRE(again->layers[1].left_out.has_value());
+  BOOST_TEST(again->layers[1].left_out->damage == 0.25);
+  BOOST_TEST(again->layers[1].left_out->damage_error == 0.05);
+  const auto problem = after([](planning::profile& p) { p.layers[2].left_out = {-1, 0}; });
+  BOOST_TEST(problem.message.find("layers[2].left_out.damage") == 0u, problem.message);
+}
+
 BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
   const auto expect = [](const error& found, errc code, const char* path) {
     BOOST_TEST((found.code == code), found.message);

@@ -51,6 +51,10 @@ class scripted_tables final : public planning::selection_tables {
   loss_units pruned_loss(std::size_t layer, double regret) const override {
     return static_cast<loss_units>(std::lround(1000 * regret)) + static_cast<loss_units>(layer);
   }
+  loss_units loss_left_out(std::size_t, const planning::slot_query&,
+                           std::span<const float>) const override {
+    return 1;
+  }
   std::size_t bins() const override { return 1; }
   loss_units bin_width() const override { return 1; }
   const planning::selection_policy& policy() const override { return rules; }
