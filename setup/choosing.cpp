@@ -111,14 +111,18 @@ struct candidate {
   kind of = kind::whole;
 };
 
-/// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured. No price is taken
+/// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured, and what a slot does
+/// that is left out is what calibration says. No price is taken
 /// for granted there: at one so low that every slot is served where it is fastest, a core lost two to three times the budget of pruning.
 candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
                        const budget_trial& budget) {
   const auto n_outside = variant.cut.value_or(0);
   const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
   auto about = budget.rough;
-  if (is_within) about.damage = budget.cut_damage;
+  if (is_within) {
+    about.damage = budget.cut_damage;
+    about.left_out = 1;
+  }
   const auto of = is_within ? kind::pruned_core : n_outside > 0 ? kind::core : kind::whole;
   return {&with_plan, about, of};
 }
@@ -216,7 +220,8 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
   if (!found) return found.error();
   std::optional<prepared> best;
   for (const double dearer : dearer_prices) {
-    auto ready = ready_at(about, *one.with_plan, {found->price_ns_per_nat * dearer, found->damage});
+    auto ready = ready_at(about, *one.with_plan,
+                          {found->price_ns_per_nat * dearer, found->damage, found->left_out});
     const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
     progress.done();
     if (!latency) return latency.error();

@@ -32,7 +32,8 @@ ordered_json origin_json(const world& content, const preparation_request& reques
   j["cluster_toml"] = cluster_toml(content.servers);
   if (ready.was_tuned)
     j["tuning"] = {{"price_ns_per_nat", ready.found.price_ns_per_nat},
-                   {"damage", ready.found.damage}};
+                   {"damage", ready.found.damage},
+                   {"left_out", ready.found.left_out}};
   if (chosen.whole_model != precision::stored)
     j["whole_model"] = {{"expert_precision", to_string(chosen.whole_model)},
                         {"nats", chosen.quality.taken_nats - chosen.pruned_nats.value_or(0)}};
@@ -49,8 +50,12 @@ result<plan_origin> origin_of(const json_value& from, const std::string& place) 
   origin.model_digest = from.at("model_digest").string();
   origin.costs = from.at("costs").string();
   const auto servers = from.at("cluster_toml").string();
-  if (const auto found = from.find("tuning"))
-    origin.found = tuning{found->at("price_ns_per_nat").number(0), found->at("damage").number(0)};
+  if (const auto found = from.find("tuning")) {
+    const double damage = found->at("damage").number(0);
+    const auto left_out = found->find("left_out");  // Plans of before have one for both.
+    origin.found = tuning{found->at("price_ns_per_nat").number(0), damage,
+                          left_out ? left_out->number(0) : damage};
+  }
   if (const auto whole = from.find("whole_model")) {
     origin.whole_model =
         kept_precisions[whole->at("expert_precision").one_of({"stored", "bf16", "int8", "int4"})];

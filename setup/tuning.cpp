@@ -82,7 +82,7 @@ actors::service_options tuned(actors::service_options service, const tuning& fou
   for (auto& layer : service.profile.layers) {
     layer.damage[static_cast<std::size_t>(policy.metric)] *= found.damage;
     for (auto& copy : layer.copies) copy.damage *= found.damage;
-    if (layer.left_out) layer.left_out->damage *= found.damage;
+    if (layer.left_out) layer.left_out->damage *= found.left_out;
   }
   policy.price_ns_per_loss = found.price_ns_per_nat;
   return service;
@@ -130,7 +130,8 @@ result<searched> search_price(const actors::service_options& service, const tuni
     if (left-- > 0 && told) told();
   };
   const auto here = [&] {
-    return tuning{std::exp(search.price()) / damage, start.damage * damage};
+    return tuning{std::exp(search.price()) / damage, start.damage * damage,
+                  start.left_out * damage};
   };
   ended.next = here();
   while (left > 0 || (!ended.kept && left > -limits.most_more)) {
@@ -159,7 +160,7 @@ result<tuning> tune(const actors::service_options& service, const tuning& start,
                     const std::function<void()>& told) {
   const auto ended = search_price(service, start, texts, 1, limits, work, told);
   if (!ended) return ended.error();
-  return ended->kept ? ended->kept->at : tuning{highest_price, start.damage};
+  return ended->kept ? ended->kept->at : tuning{highest_price, start.damage, start.left_out};
 }
 
 result<tuning> tune_about(const actors::service_options& service, const tuning& start,

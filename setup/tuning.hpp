@@ -12,10 +12,11 @@
 namespace ordermoe::setup {
 
 /// What a budget was calibrated to. The damage of the profile that a service runs with is that of
-/// its world's times `damage`, in the metric of its policy and in coarser copies.
+/// its world's times `damage`, in the metric of its policy and in coarser copies, and times `left_out` where slots are left out.
 struct tuning {
   double price_ns_per_nat = 1e9;
   double damage = 1;
+  double left_out = 1;
 };
 
 /// The service with this price and damage; it must have the profile of its world.
@@ -39,7 +40,7 @@ result<tuning> tune_about(const actors::service_options& service, const tuning& 
 
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
 /// lowest price of loss at which the texts' increase stays within aimed_share of the budget with 95 % confidence,
-/// and the damage by what was measured over what was predicted, both from `start` on, until a price is near enough and the ledger counts within
+/// and the damage by what was measured over what was predicted, both kinds of it together, all from `start` on, until a price is near enough and the ledger counts within
 /// a factor of two what was measured. Where none of limits.most_trials prices keeps the budget, limits.most_more follow until one does, and
 /// where none does it is next_to_no_loss()'s. What
 /// selection does without a ledger depends on price times damage alone, so that both are found in
