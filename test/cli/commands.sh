@@ -189,6 +189,7 @@ expect "the reference has no strategy" 2 '--strategy: --mode reference has no' "
 expect "exact has no budget" 2 'exact has no budget' "$ordermoe" run "${on_cluster[@]}" --strategy exact --quality-budget 7
 expect "look-ahead is not of every strategy" 2 'exact does not look ahead' "$ordermoe" run "${on_cluster[@]}" --strategy exact --ablate look-ahead
 expect "groups are not either" 2 'random does not place by groups' "$ordermoe" run "${on_cluster[@]}" --strategy random --ablate redundancy
+expect "nor is leaving slots out" 2 'paper leaves no slot out' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate leaving-out
 expect "nor are thresholds" 2 'choose similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy ordermoe --threshold 0.5
 expect "what is left out is not asked for" 2 'quality-budget asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate substitution
 expect "nor is a horizon" 2 'horizon asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 2 --ablate look-ahead

@@ -16,7 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 setup::world small_world() {
-  return test::small_world(test::tiny_model(), 4, 16);
+  auto made = test::small_world(test::tiny_model(), 4, 16);
+  for (auto& layer : made.profile.layers) layer.left_out = {0.5, 0.1};
+  return made;
 }
 
 setup::preparation_request small_request(double quality_percent) {
@@ -90,8 +92,36 @@ BOOST_AUTO_TEST_CASE(a_plan_that_is_read_again_is_prepared_to_the_same_service) 
   BOOST_TEST(again->service.chosen.policy.price_ns_per_loss ==
              before.chosen.policy.price_ns_per_loss);
   BOOST_TEST(again->service.chosen.token_budget == before.chosen.token_budget);
-  for (std::size_t l = 0; l < before.profile.layers.size(); ++l)
-    BOOST_TEST((again->service.profile.layers[l].damage == before.profile.layers[l].damage));
+  for (std::size_t l = 0; l < before.profile.layers.size(); ++l) {
+    const auto &layer = before.profile.layers[l], &read = again->service.profile.layers[l];
+    BOOST_TEST((read.damage == layer.damage));
+    BOOST_TEST_REQUIRE((layer.left_out && read.left_out));
+    BOOST_TEST(read.left_out->damage == layer.left_out->damage);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_of_before_has_one_correction_for_substitutes_and_what_is_left_out) {
+  const written_plan written(20);
+  auto ready = written.ready;
+  ready.found.damage = 3;
+  ready.found.left_out = 5;
+  auto text = setup::plan_file_json(written.world, written.request, ready);
+  const auto left_out_of = [](const std::string& content) {
+    const scratch_file scratch;
+    BOOST_REQUIRE(write_file(scratch.path, content).has_value());
+    const auto read = setup::read_plan_file(scratch.path);
+    BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
+    const auto request = setup::request_with(*read, small_request(20));
+    BOOST_REQUIRE((request.has_value() && request->known_tuning.has_value()));
+    BOOST_TEST(request->known_tuning->damage == 3);
+    return request->known_tuning->left_out;
+  };
+  BOOST_TEST(left_out_of(text) == 5);
+  const auto key = text.find("\"left_out\"");
+  BOOST_REQUIRE(key != std::string::npos);
+  const auto comma = text.rfind(',', key);
+  text.erase(comma, text.find('}', key) - comma);
+  BOOST_TEST(left_out_of(text) == 3);
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_is_refused_for_another_model_strategy_or_charges_by_name) {
