@@ -112,8 +112,7 @@ struct candidate {
 };
 
 /// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured, and what a slot does
-/// that is left out is what calibration says. No price is taken
-/// for granted there: at one so low that every slot is served where it is fastest, a core lost two to three times the budget of pruning.
+/// that is left out is what calibration says. No price is taken for granted there: at one so low that every slot is served where it is fastest, a core lost two to three times the budget of pruning.
 candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
                        const budget_trial& budget) {
   const auto n_outside = variant.cut.value_or(0);

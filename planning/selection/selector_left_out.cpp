@@ -7,8 +7,8 @@
 
 #include "planning/selection/selector_tables.hpp"
 
-/// Decisions of rules that may leave slots out, where that is not found together with what the others run
-/// (tables::leaves_with_the_rest): with no slot away from the token's server, or with three slots and more where sets are keys.
+/// Decisions that may leave slots out, where that is not found together with what the others run (tables::leaves_with_the_rest): by the rules
+/// local_skip and drop, and with three slots and more where sets are keys.
 namespace ordermoe::planning::selection {
 
 namespace {
