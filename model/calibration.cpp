@@ -258,6 +258,14 @@ std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std:
   return available;
 }
 
+/// Gates of the experts that run.
+void weigh_anew(gate_rule rule, std::span<const float> logits, std::vector<executed_slot>& slots) {
+  std::vector<expert_id> executed;
+  for (const auto& slot : slots) executed.push_back(slot.expert);
+  const auto gates = gates_of(logits, executed, rule);
+  for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
+}
+
 /// Replaces slots whose expert is away; returns the predicted loss of the row.
 double substitute(loss_metric kind, gate_rule rule, const std::vector<double>& similarity,
                   const std::vector<char>& available, std::span<const float> logits,
@@ -283,10 +291,7 @@ double substitute(loss_metric kind, gate_rule rule, const std::vector<double>& s
       changed = true;
     }
     if (!changed) return 0;
-    std::vector<expert_id> executed;
-    for (const auto& slot : slots) executed.push_back(slot.expert);
-    const auto gates = gates_of(logits, executed, rule);
-    for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
+    weigh_anew(rule, logits, slots);
     return predicted;
   }
   for (auto& slot : slots) {
@@ -332,10 +337,7 @@ double leave_out(std::size_t n_out, gate_rule rule, std::span<const float> logit
     predicted += static_cast<double>(least->gate) * static_cast<double>(least->gate);
     slots.erase(least);
   }
-  std::vector<expert_id> executed;
-  for (const auto& slot : slots) executed.push_back(slot.expert);
-  const auto gates = gates_of(logits, executed, rule);
-  for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
+  weigh_anew(rule, logits, slots);
   return predicted;
 }
 

@@ -12,7 +12,8 @@
 namespace ordermoe::setup {
 
 /// What a budget was calibrated to. The damage of the profile that a service runs with is that of
-/// its world's times `damage`, in the metric of its policy and in coarser copies, and times `left_out` where slots are left out.
+/// its world's times `damage`, in the metric of its policy and in coarser copies, and times `left_out` in what a slot
+/// does that is left out.
 struct tuning {
   double price_ns_per_nat = 1e9;
   double damage = 1;

@@ -45,8 +45,9 @@ class tables::many_decision {
 
   decision make() {
     search();
-    // Copies may lose more than the slot does where nothing runs, in each of them: then all run.
-    if (std::exchange(n_without_, 0) > 0 && best_.cost == infinity) search();
+    // Where all run they may run better by a sweep that only knows those: no decision costs more than that one, which there is
+    // also where copies lose more than a slot does in which nothing runs.
+    if (std::exchange(n_without_, 0) > 0 && all_run(best_.slots)) search();
     check_found(query_, best_.cost);
     decision made;
     made.residence = table_.next[best_.position];
@@ -94,6 +95,11 @@ class tables::many_decision {
 
   static bool runs(const slot_assignment& slots, std::size_t j) {
     return slots.servers[j] != slot_assignment::nowhere;
+  }
+  bool all_run(const slot_assignment& slots) const {
+    for (std::size_t j = 0; j < count_; ++j)
+      if (!runs(slots, j)) return false;
+    return true;
   }
   double link(std::size_t from, std::size_t to) const {
     return now_.links[to * of_.n_servers_ + from];
