@@ -45,9 +45,6 @@ class tables::many_decision {
 
   decision make() {
     search();
-    // Where all run they may run better by a sweep that only knows those: no decision costs more than that one, which there is
-    // also where copies lose more than a slot does in which nothing runs.
-    if (std::exchange(n_without_, 0) > 0 && all_run(best_.slots)) search();
     check_found(query_, best_.cost);
     decision made;
     made.residence = table_.next[best_.position];
@@ -179,12 +176,21 @@ class tables::many_decision {
     }
   }
 
-  /// The residence that could be the cheapest goes first, so that most others need no look.
   template <class Ways>
   void search_all(Ways& ways, server_mask useful, loss_units least) {
-    const auto& next = table_.next;
     low_ = table_.low.data() + of_.bin_of(now_.left - least) * n_next_;
     find_least(ways, useful);
+    sweep_all(ways, useful, least);
+    // Where all run they may run better by sweeps that know nothing else: no decision costs more than by those alone, which there are also
+    // where copies lose more than a slot does in which nothing runs.
+    if (std::exchange(n_without_, 0) > 0 && (best_.cost == infinity || all_run(best_.slots)))
+      sweep_all(ways, useful, least);
+  }
+
+  /// The residence that could be the cheapest goes first, so that most others need no look.
+  template <class Ways>
+  void sweep_all(Ways& ways, server_mask useful, loss_units least) {
+    const auto& next = table_.next;
     const auto asked = table_.next_mask & query_.residences;
     const auto residences = asked != 0 ? asked : table_.next_mask;
     std::array<double, 64> bound;
