@@ -18,6 +18,8 @@ trajectory::trajectory(const trajectory_model& model)
     : model_(model),
       wait_ns_(model.n_servers, 0),
       layers_(model.n_layers),
+      ranks_(model.n_layers),
+      n_ranks_(model.n_slots),
       builder_(model),
       value_(model.n_layers),
       value_nats_(model.n_layers),

@@ -119,6 +119,19 @@ class trajectory {
     double loss = 0;  ///< price * nats; `never` where there is none.
     std::uint32_t expert = 0;
   };
+  /// The cheapest experts of every slot at every server, which go by the hosts and not by the price: prices are tried by the dozen over one placement.
+  struct layer_ranks {
+    struct held {
+      std::size_t at = 0;            ///< In ranked.
+      double nats = 0, besides = 0;  ///< Of the expert, and of a coarse copy of it.
+    };
+    std::vector<server_mask> hosts;  ///< [n_experts] that these are of
+    bool exact = false;              ///< Whether without substitutes.
+    double price = 0;                ///< That the losses are at.
+    server_mask hosting = 0;         ///< Servers with an expert.
+    std::vector<held> found;
+    std::vector<candidate> ranked;  ///< [set, slot, server, rank]
+  };
   struct choice {
     double cost = 0, nats = 0;
     std::array<std::uint32_t, max_trajectory_slots> servers{}, experts{};
@@ -131,7 +144,10 @@ class trajectory {
   void price_fronts(std::size_t layer, layer_costs& out) const;
   bool has_fronts() const { return model_.n_slots > 2; }
   bool exact_fronts() const { return forbids_losses_ && std::isinf(price_); }
-  void rank_candidates(std::size_t layer, std::size_t set, std::span<const server_mask> hosts);
+  const layer_ranks& ranks_of(std::size_t layer, std::span<const server_mask> hosts);
+  void rank(std::size_t layer, layer_ranks& out) const;
+  void rank_candidates(std::size_t layer, std::size_t set, std::size_t slot, std::size_t n_open,
+                       layer_ranks& out) const;
   void arrivals(std::size_t from, std::size_t to, server_mask hosting);
   choice best_slots(std::size_t layer, std::size_t set, double residual_ns) const;
   choice best_one(std::size_t set, double residual_ns) const;
@@ -141,7 +157,8 @@ class trajectory {
   /// The `rank`-th cheapest expert of a slot that a server hosts.
   const candidate& ranked(std::size_t set, std::size_t slot, std::size_t server,
                           std::size_t rank) const {
-    return ranked_[((set * model_.n_slots + slot) * model_.n_servers + server) * n_ranks_ + rank];
+    return at_hand_
+        ->ranked[((set * model_.n_slots + slot) * model_.n_servers + server) * n_ranks_ + rank];
   }
   std::vector<double> restarts() const;
   template <class Visit>
@@ -162,10 +179,11 @@ class trajectory {
       replaced_;  ///< Tables before the moves not yet kept.
   std::vector<layer_costs> spare_;
 
+  std::vector<layer_ranks> ranks_;  ///< [n_layers] as they were last; with two slots or fewer
+  std::size_t n_ranks_;  ///< Candidates kept: as many as slots, so that each finds a free one.
+
   // Of the layer at hand.
-  std::size_t n_ranks_ = 1;  ///< Candidates kept: as many as slots, so that each finds a free one.
-  std::size_t n_open_ranks_ = 0;   ///< Entries of ranked_ that a slot can have at most.
-  std::vector<candidate> ranked_;  ///< [set, slot, server, rank]
+  const layer_ranks* at_hand_ = nullptr;
   /// [n_servers] one expert run at a server and back, for the pair at hand
   std::vector<double> one_ns_;
   std::vector<std::uint32_t> order_;  ///< Hosting servers by one_ns_, ascending.

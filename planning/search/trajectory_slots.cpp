@@ -7,33 +7,64 @@
 /// The tables of a layer where a token has one slot or two: every assignment is weighed.
 namespace ordermoe::planning {
 
-void trajectory::rank_candidates(std::size_t layer, std::size_t set,
-                                 std::span<const server_mask> hosts) {
-  const auto n_servers = model_.n_servers, n_slots = model_.n_slots, n_experts = model_.n_experts;
+/// Of one slot of one set, at every server the cheapest experts that it hosts; n_open is how many there can be.
+void trajectory::rank_candidates(std::size_t layer, std::size_t set, std::size_t slot,
+                                 std::size_t n_open, layer_ranks& out) const {
+  const auto n_servers = model_.n_servers, n_experts = model_.n_experts;
   const auto n_candidates = model_.n_candidates;
   const auto& content = model_.layers[layer];
-  const double* nats = content.nats.data() + set * n_slots * n_experts;
+  const auto of_slot = set * model_.n_slots + slot;
+  const auto* order = content.candidates.data() + of_slot * n_candidates;
+  const double* nats = content.nats.data() + of_slot * n_experts;
+  std::array<std::uint8_t, 64> held{};
+  for (std::size_t i = 0; n_open > 0 && i < (out.exact ? 1 : n_candidates); ++i) {
+    const auto k = order[i];
+    for_each_server(out.hosts[k], [&](std::size_t m) {
+      if (held[m] == n_ranks_) return;
+      if (out.exact && ((model_.coarse >> m) & 1u) != 0) return;
+      const auto at = (of_slot * n_servers + m) * n_ranks_ + held[m]++;
+      out.ranked[at].expert = k;
+      out.found.push_back({at, i == 0 ? 0 : nats[k], model_.copy_nats(content, set, slot, m, k)});
+      --n_open;
+    });
+  }
+}
+
+void trajectory::rank(std::size_t layer, layer_ranks& out) const {
+  const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
+  out.hosting = 0;
+  std::array<std::size_t, 64> n_hosted{};
+  for (const auto on : out.hosts) {
+    out.hosting |= on;
+    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
+  }
+  std::size_t n_open = 0;
+  for (const auto n : n_hosted) n_open += std::min(n, n_ranks_);
+  out.found.clear();
+  out.ranked.assign(n_sets * n_slots * model_.n_servers * n_ranks_, candidate{never, 0});
+  for (std::size_t q = 0; q < n_sets; ++q)
+    for (std::size_t j = 0; j < n_slots; ++j) rank_candidates(layer, q, j, n_open, out);
+}
+
+/// Found again only where the hosts are others than the last time, or substitutes are forbidden now or no more.
+const trajectory::layer_ranks& trajectory::ranks_of(std::size_t layer,
+                                                    std::span<const server_mask> hosts) {
+  auto& known = ranks_[layer];
   const bool exact = std::isinf(price_);
-  std::array<std::uint8_t, 64> held;
-  for (std::size_t j = 0; j < n_slots; ++j) {
-    auto* slot = ranked_.data() + (set * n_slots + j) * n_servers * n_ranks_;
-    std::fill_n(slot, n_servers * n_ranks_, candidate{never, 0});
-    held.fill(0);
-    std::size_t n_open = n_open_ranks_;
-    const auto* order = content.candidates.data() + (set * n_slots + j) * n_candidates;
-    for (std::size_t i = 0; i < (exact ? 1 : n_candidates); ++i) {
-      const auto k = order[i];
-      const double loss = i == 0 ? 0 : price_ * nats[j * n_experts + k];
-      for_each_server(hosts[layer * n_experts + k], [&](std::size_t m) {
-        if (held[m] == n_ranks_) return;
-        if (exact && ((model_.coarse >> m) & 1u) != 0) return;
-        const double besides = model_.copy_nats(content, set, j, m, k);
-        slot[m * n_ranks_ + held[m]++] = {besides == 0 ? loss : loss + price_ * besides, k};
-        --n_open;
-      });
-      if (n_open == 0) break;
+  const bool is_known = known.exact == exact && std::ranges::equal(known.hosts, hosts);
+  if (!is_known) {
+    known.hosts.assign(hosts.begin(), hosts.end());
+    known.exact = exact;
+    rank(layer, known);
+  }
+  if (!is_known || known.price != price_) {
+    known.price = price_;
+    for (const auto& [at, nats, besides] : known.found) {
+      const double loss = nats == 0 ? 0 : price_ * nats;
+      known.ranked[at].loss = besides == 0 ? loss : loss + price_ * besides;
     }
   }
+  return known;
 }
 
 void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting) {
@@ -50,26 +81,15 @@ void trajectory::arrivals(std::size_t from, std::size_t to, server_mask hosting)
 
 void trajectory::fill_few(std::size_t layer, std::span<const server_mask> hosts, layer_costs& out) {
   const auto n_sets = model_.layers[layer].n_sets, n_slots = model_.n_slots;
-  n_ranks_ = n_slots;
-  ranked_.resize(n_sets * n_slots * model_.n_servers * n_ranks_);
+  at_hand_ = &ranks_of(layer, hosts.subspan(layer * model_.n_experts, model_.n_experts));
   one_ns_.resize(model_.n_servers);
-  server_mask hosting = 0;
-  std::array<std::size_t, 64> n_hosted{};
-  for (std::size_t k = 0; k < model_.n_experts; ++k) {
-    const auto on = hosts[layer * model_.n_experts + k];
-    hosting |= on;
-    for_each_server(on, [&](std::size_t m) { ++n_hosted[m]; });
-  }
-  n_open_ranks_ = 0;
-  for (const auto n : n_hosted) n_open_ranks_ += std::min(n, n_ranks_);
-  for (std::size_t q = 0; q < n_sets; ++q) rank_candidates(layer, q, hosts);
   out.cost.resize(out.from.size() * out.to.size() * n_sets);
   out.nats.resize(out.cost.size());
   if (tracks_usage_) out.runs.resize(out.cost.size() * n_slots);
   std::size_t at = 0;
   for (const auto from : out.from) {
     for (const auto to : out.to) {
-      arrivals(from, to, hosting);
+      arrivals(from, to, at_hand_->hosting);
       const double residual_ns = model_.costs.hidden(from, to);
       for (std::size_t q = 0; q < n_sets; ++q, ++at) {
         const auto best = best_slots(layer, q, residual_ns);

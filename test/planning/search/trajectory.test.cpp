@@ -369,6 +369,39 @@ BOOST_AUTO_TEST_CASE(a_layer_rebuilt_and_rolled_back_leaves_the_estimate_as_it_w
   BOOST_TEST(problem.solve_cost() == before);
 }
 
+// What goes by the hosts alone is kept while prices change, so that nothing but equality is allowed.
+BOOST_AUTO_TEST_CASE(any_order_of_prices_and_hosts_gives_what_they_give_when_built_anew) {
+  for (std::uint64_t seed = 1; seed <= 16; ++seed) {
+    const bool coarse = seed % 4 < 2;
+    const auto what = drawn_instance(4, 3, 5, 1 + seed % 2, 2, seed, coarse);
+    const trajectory_model model(what.experts, make_cost_model(what.servers, small_costs()));
+    const auto& members = what.placed.residence[0].layers;
+    const auto placed = hosts_of(what.placed);
+    auto hosts = placed;
+    planning::trajectory kept(model);
+    random_stream random(seed, 9);
+    const double prices[] = {0, 1e5, 1e5, 1e8, infinity};
+    for (int step = 0; step < 40; ++step) {
+      if (random.below(2) == 0) {
+        const auto item = random.below(hosts.size());
+        hosts[item] =
+            random.below(2) == 0 ? placed[item] : placed[item] | server_mask{1} << random.below(4);
+      }
+      const double price = prices[random.below(std::size(prices))];
+      kept.set_price(price);
+      kept.rebuild(hosts, members);
+      planning::trajectory fresh(model);
+      fresh.set_price(price);
+      fresh.rebuild(hosts, members);
+      const auto before = kept.solve(), anew = fresh.solve();
+      BOOST_TEST_CONTEXT("seed " << seed << " step " << step) {
+        BOOST_TEST_REQUIRE(before.token_ns == anew.token_ns);
+        BOOST_TEST_REQUIRE(before.token_nats == anew.token_nats);
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(exact_usage_runs_every_expert_as_often_as_the_router_asks_for_it) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     const auto what = drawn_instance(4, 3, 5, 2, 3, seed);
