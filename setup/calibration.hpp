@@ -30,7 +30,7 @@ struct calibration_request {
 };
 
 /// Tokens of texts that a profile keeps to tune budgets on.
-inline constexpr std::size_t most_tuning_tokens = 16'384;
+inline constexpr std::size_t most_tuning_tokens = 32'768;
 
 /// Documents that statistics are made of, and others.
 struct calibration_texts {

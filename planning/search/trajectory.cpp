@@ -462,12 +462,12 @@ void trajectory::sweep_forward(std::vector<double> start, Visit&& visit) const {
     if (last) return;
     after.assign(n_to * n_after, 0);
     for (std::size_t i = 0; i < n_to; ++i) {
-      const double* from = moved.data() + i * n_sets;
-      for (std::size_t p = 0; p < n_after; ++p) {
-        const double* weight = model_.layers[l].incoming.data() + p * n_sets;
-        double sum = 0;
-        for (std::size_t q = 0; q < n_sets; ++q) sum += weight[q] * from[q];
-        after[i * n_after + p] = sum;
+      double* out = after.data() + i * n_after;
+      for (std::size_t q = 0; q < n_sets; ++q) {
+        const double from = moved[i * n_sets + q];
+        if (from == 0) continue;  // Most residences are the choice of few sets.
+        const double* weight = model_.layers[l].outgoing.data() + q * n_after;
+        for (std::size_t p = 0; p < n_after; ++p) out[p] += weight[p] * from;
       }
     }
     std::swap(mass, after);

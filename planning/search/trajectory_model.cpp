@@ -53,6 +53,15 @@ std::vector<double> incoming_of(const layer_profile& source, const kept_sets& ke
   return incoming;
 }
 
+/// [columns, rows] of [rows, columns].
+std::vector<double> transposed(const std::vector<double>& table, std::size_t n_columns) {
+  const auto n_rows = table.size() / n_columns;
+  std::vector<double> made(table.size());
+  for (std::size_t r = 0; r < n_rows; ++r)
+    for (std::size_t c = 0; c < n_columns; ++c) made[c * n_rows + r] = table[r * n_columns + c];
+  return made;
+}
+
 }  // namespace
 
 trajectory_model::trajectory_model(const profile& profile, const cost_model& prices,
@@ -90,6 +99,7 @@ trajectory_model::trajectory_model(const profile& profile, const cost_model& pri
     add_copies(source, target);
     if (l + 1 < n_layers)
       target.incoming = incoming_of(source, kept[l], kept[l + 1], target.n_sets);
+    target.outgoing = transposed(target.incoming, target.n_sets);
     layers.push_back(std::move(target));
   }
   count_visits();

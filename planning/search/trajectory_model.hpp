@@ -30,6 +30,7 @@ struct trajectory_model {
     std::vector<std::uint16_t> ranks;
     /// [next n_sets, n_sets]: P(q -> q') by q', empty at the last layer
     std::vector<double> incoming;
+    std::vector<double> outgoing;       ///< [n_sets, next n_sets] the same by q
     std::vector<double> visits;         ///< [n_sets] probability after the layers before
     std::vector<double> squared_gates;  ///< [n_sets, n_slots]
     /// [n_sets, n_slots] of leaving the slot out; empty where none may be, or with other than two.

@@ -179,9 +179,13 @@ trajectory::choice trajectory::best_two(std::size_t layer, std::size_t set,
     const double time = std::max(residual_ns, one_ns_[m]);
     const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
     const auto first = at(0, m), second = at(1, m);
-    offer_ways(both, first, second);
-    offer_ways(time, first, second_before);
-    offer_ways(time, first_before, second);
+    const double least = time + std::min(first.first.loss, first_before.first.loss) +
+                         std::min(second.first.loss, second_before.first.loss);
+    if (least < best.cost) {
+      offer_ways(both, first, second);
+      offer_ways(time, first, second_before);
+      offer_ways(time, first_before, second);
+    }
     first_before.add(first.first);
     second_before.add(second.first);
     first_before.add(first.second);
@@ -196,12 +200,13 @@ trajectory::choice trajectory::best_two(std::size_t layer, std::size_t set,
 /// Whether one slot alone is better than the best of both.
 void trajectory::leave_one(const double* left_out_nats, std::size_t set, double residual_ns,
                            choice& best) const {
+  const double without[] = {price_ * left_out_nats[1], price_ * left_out_nats[0]};
   for (const auto m : order_) {
     if (one_ns_[m] >= best.cost) break;
+    const double time = std::max(residual_ns, one_ns_[m]);
     for (std::size_t j = 0; j < 2; ++j) {
       const auto& runs = ranked(set, j, m, 0);
-      const double cost =
-          std::max(residual_ns, one_ns_[m]) + runs.loss + price_ * left_out_nats[1 - j];
+      const double cost = time + runs.loss + without[j];
       if (cost >= best.cost) continue;
       best.cost = cost;
       best.left = 1 - j;

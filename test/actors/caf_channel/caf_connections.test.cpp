@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "test/net/channel/access_cases.hpp"
 #include "test/net/channel/member_cases.hpp"
 #include "test/net/channel/transport_cases.hpp"
+#include "test/net/channel/turn_cases.hpp"
 
 namespace ordermoe {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "test/net/channel/transport_cases.hpp"
+#include "test/net/channel/some_nodes.hpp"
 
 /// Of the member list: who is let in and who is not, whatever connections are made of. As in transport_cases.hpp.
 namespace ordermoe::test {

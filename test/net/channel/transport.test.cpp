@@ -12,8 +12,10 @@
 #include <set>
 #include <thread>
 
+#include "test/net/channel/access_cases.hpp"
 #include "test/net/channel/member_cases.hpp"
 #include "test/net/channel/transport_cases.hpp"
+#include "test/net/channel/turn_cases.hpp"
 
 namespace ordermoe {
 
