@@ -10,6 +10,7 @@
 
 #include "planning/plan_alike.hpp"
 #include "setup/preparing.hpp"
+#include "setup/tried_plans.hpp"
 
 /// The choice between a strategy's plans, by how fast they answer the trial load.
 namespace ordermoe::setup::preparing {
@@ -96,19 +97,11 @@ std::vector<std::size_t> different(const planned_services& made) {
   return kept;
 }
 
-/// What is about the price of a plan of one kind says little of the price of another's.
-enum class kind : std::uint8_t {
-  whole,  ///< No expert stands outside.
-  core,  ///< More experts are outside than the budget would let `static-pruning` do without: positions have to go there at times.
-  pruned_core,  ///< No more: as good as all of its positions can do without.
-};
-constexpr std::size_t n_kinds = 3;
-
 /// One of a strategy's plans, and the price of loss at which its budget is about kept.
 struct candidate {
   const actors::service_options* with_plan = nullptr;
   tuning about;
-  kind of = kind::whole;
+  plan_kind of = plan_kind::whole;
 };
 
 /// With a core of what `static-pruning` keeps within the budget, or of more, the damage is that of pruning, which was measured, and what a slot does
@@ -122,7 +115,9 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
     about.damage = budget.cut_damage;
     about.left_out = 1;
   }
-  const auto of = is_within ? kind::pruned_core : n_outside > 0 ? kind::core : kind::whole;
+  const auto of = is_within       ? plan_kind::pruned_core
+                  : n_outside > 0 ? plan_kind::core
+                                  : plan_kind::whole;
   return {&with_plan, about, of};
 }
 
@@ -145,44 +140,19 @@ result<std::vector<trial_answers>> trials_of(const task& about, const std::vecto
   return answers;
 }
 
-/// The first of an order that is none of those chosen; nothing where all are.
-std::optional<std::size_t> next_of(const std::vector<std::size_t>& order,
-                                   const std::vector<std::size_t>& chosen) {
-  for (const auto i : order)
-    if (std::ranges::find(chosen, i) == chosen.end()) return i;
-  return std::nullopt;
-}
-
-/// Of more plans than are worth tuning by themselves, two of each kind where there are as many, in the order that they had: the one that answers
-/// the trial load fastest at about its price, and the one for which that takes least with what is lost priced, too. At one price the plan that
-/// loses more is the faster one; but what a ledger bounds goes by no price.
-result<std::vector<candidate>> worth_tuning(const task& about, const std::vector<candidate>& kept,
-                                            job& work) {
-  constexpr std::size_t most_tuned = 2 * n_kinds;
+/// Of more plans than are worth tuning by themselves, those that are, by how they answer the trial load at about their price.
+result<std::vector<candidate>> those_worth_tuning(const task& about,
+                                                  const std::vector<candidate>& kept, job& work) {
   if (kept.size() <= most_tuned) return kept;
   const auto answers = trials_of(about, kept, work);
   if (!answers) return answers.error();
-  const auto ms = [&](std::size_t i) { return (*answers)[i].ms; };
-  const auto cost = [&](std::size_t i) {
-    return ms(i) + (*answers)[i].nats * kept[i].about.price_ns_per_nat * 1e-6;
-  };
-  std::vector<std::size_t> by_time(kept.size());
-  std::iota(by_time.begin(), by_time.end(), std::size_t{0});
-  auto by_cost = by_time;
-  std::ranges::stable_sort(by_time, {}, ms);
-  std::ranges::stable_sort(by_cost, {}, cost);
-  std::vector<std::size_t> chosen;
-  for (std::size_t of = 0; of < n_kinds; ++of)
-    for (const auto* order : {&by_time, &by_cost}) {
-      auto of_kind = *order;
-      std::erase_if(of_kind,
-                    [&](std::size_t i) { return static_cast<std::size_t>(kept[i].of) != of; });
-      if (const auto next = next_of(of_kind, chosen)) chosen.push_back(*next);
-    }
-  while (chosen.size() < most_tuned) chosen.push_back(*next_of(by_time, chosen));
-  std::ranges::sort(chosen);
+  std::vector<tried_plan> tried;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const auto& [ms, nats] = (*answers)[i];
+    tried.push_back({kept[i].of, ms, nats * kept[i].about.price_ns_per_nat * 1e-6});
+  }
   std::vector<candidate> worth;
-  for (const auto i : chosen) worth.push_back(kept[i]);
+  for (const auto i : worth_tuning(tried)) worth.push_back(kept[i]);
   return worth;
 }
 
@@ -247,7 +217,7 @@ result<prepared> fastest(const std::vector<result<prepared>>& tried) {
 result<std::optional<prepared>> fastest_without_loss(const task& about, std::vector<candidate> kept,
                                                      job& work) {
   if (about.options.dry_run_requests == 0) return std::optional<prepared>();
-  std::erase_if(kept, [](const candidate& one) { return one.of != kind::whole; });
+  std::erase_if(kept, [](const candidate& one) { return one.of != plan_kind::whole; });
   for (auto& one : kept) one.about = next_to_no_loss();
   const auto answers = trials_of(about, kept, work);
   if (!answers) return answers.error();
@@ -260,8 +230,7 @@ result<std::optional<prepared>> fastest_without_loss(const task& about, std::vec
   return std::optional(std::move(ready));
 }
 
-/// The fastest at the price that was sought for each, and the fastest of another kind: what was sought on few texts misleads about all plans of a
-/// kind alike. Nothing where a plan does not fit.
+/// Those worth judging at the price that was sought for each. Error: infeasible where none fits.
 result<std::vector<candidate>> fastest_sought(const task& about,
                                               const std::vector<candidate>& worth,
                                               const budget_trial& budget, job& work) {
@@ -277,12 +246,10 @@ result<std::vector<candidate>> fastest_sought(const task& about,
     if (one) found.push_back(*one);
   }
   if (found.empty()) return tried.front().error();
-  std::ranges::stable_sort(found, {}, &sought_price::trial_ms);
-  std::vector<candidate> kept{found.front().one};
-  if (found.size() == 1) return kept;
-  const auto other = std::ranges::find_if(
-      found, [&](const sought_price& one) { return one.one.of != kept.front().of; });
-  kept.push_back(other == found.end() ? found[1].one : other->one);
+  std::vector<tried_plan> sought;
+  for (const auto& one : found) sought.push_back({one.one.of, one.trial_ms});
+  std::vector<candidate> kept;
+  for (const auto i : worth_judging(sought)) kept.push_back(found[i].one);
   return kept;
 }
 
@@ -292,7 +259,7 @@ result<prepared> choose_tuned(const task& about, const std::vector<candidate>& k
                               const budget_trial& budget, job& work) {
   const auto lossless = fastest_without_loss(about, kept, work);
   if (!lossless) return lossless.error();
-  const auto worth = worth_tuning(about, kept, work);
+  const auto worth = those_worth_tuning(about, kept, work);
   if (!worth) return worth.error();
   const auto few = fastest_sought(about, *worth, budget, work);
   if (!few && few.error().code != errc::infeasible) return few.error();
