@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
-#include <numeric>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>

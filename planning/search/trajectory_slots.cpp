@@ -179,6 +179,7 @@ trajectory::choice trajectory::best_two(std::size_t layer, std::size_t set,
     const double time = std::max(residual_ns, one_ns_[m]);
     const double both = std::max(residual_ns, one_ns_[m] + model_.costs.expert_ns[m]);
     const auto first = at(0, m), second = at(1, m);
+    // Nothing in which this is the later one of the servers costs less.
     const double least = time + std::min(first.first.loss, first_before.first.loss) +
                          std::min(second.first.loss, second_before.first.loss);
     if (least < best.cost) {
