@@ -399,6 +399,22 @@ double least_of_sets(const selection_tables& whole, const selection_policy& poli
   return least;
 }
 
+/// Slots left out of a decision that runs one at least, where it is hosted, and keeps what is left of the budget.
+std::size_t checked_left_out(const decision& made, const placement_index& index, std::size_t layer,
+                             loss_units budget, std::uint64_t seed) {
+  loss_units lost = 0;
+  std::size_t n_run = 0;
+  for (std::size_t j = 0; j < made.n_slots; ++j) {
+    lost += made.slots[j].loss;
+    if (made.slots[j].expert == left_out) continue;
+    ++n_run;
+    BOOST_TEST(index.hosts(made.slots[j].server, layer, made.slots[j].expert));
+  }
+  BOOST_TEST(n_run >= 1u);
+  BOOST_TEST(lost <= budget, "seed " << seed);
+  return made.n_slots - n_run;
+}
+
 }  // namespace
 
 // A sweep keeps the slots where they lose least, whatever follows, and may miss the best of that where three slots would have to
@@ -437,17 +453,7 @@ BOOST_AUTO_TEST_CASE(with_more_slots_it_costs_little_more_than_the_best_of_all_s
     const double all = whole->select(one.query).cost;
     BOOST_TEST(made.cost <= all * (1 + 1e-12), "seed " << seed);
     n_cheaper += made.cost < all * 0.99;
-    loss_units lost = 0;
-    std::size_t n_run = 0;
-    for (std::size_t j = 0; j < made.n_slots; ++j) {
-      lost += made.slots[j].loss;
-      if (made.slots[j].expert == left_out) continue;
-      ++n_run;
-      BOOST_TEST(index.hosts(made.slots[j].server, one.query.layer, made.slots[j].expert));
-    }
-    n_left_out += made.n_slots - n_run;
-    BOOST_TEST(n_run >= 1u);
-    BOOST_TEST(lost <= budget, "seed " << seed);
+    n_left_out += checked_left_out(made, index, one.query.layer, budget, seed);
   }
   BOOST_TEST(n_missed * 8 < n_worlds);
   BOOST_TEST(cost < least_cost * 1.005);
@@ -473,17 +479,7 @@ BOOST_AUTO_TEST_CASE(where_sets_are_keys_more_slots_never_cost_more_than_running
     const auto whole = built(w, policy, budget, look_ahead_keys::sets)->select(one.query);
     BOOST_TEST(made.cost <= whole.cost * (1 + 1e-12), "seed " << seed);
     n_cheaper += made.cost < whole.cost * 0.99;
-    loss_units lost = 0;
-    std::size_t n_run = 0;
-    for (std::size_t j = 0; j < made.n_slots; ++j) {
-      lost += made.slots[j].loss;
-      if (made.slots[j].expert == left_out) continue;
-      ++n_run;
-      BOOST_TEST(index.hosts(made.slots[j].server, one.query.layer, made.slots[j].expert));
-    }
-    n_left_out += made.n_slots - n_run;
-    BOOST_TEST(n_run >= 1u);
-    BOOST_TEST(lost <= budget, "seed " << seed);
+    n_left_out += checked_left_out(made, index, one.query.layer, budget, seed);
   }
   BOOST_TEST(n_left_out > 20u);
   BOOST_TEST(n_cheaper > 10u);
