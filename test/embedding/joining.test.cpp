@@ -152,10 +152,10 @@ void await_peers(api::node& node) {
 /// Asks on and on, each time when the answer before has ended.
 class asking_thread {
  public:
-  explicit asking_thread(api::node& node)
-      : thread_([this, &node] {
+  asking_thread(api::node& node, std::uint32_t max_tokens)
+      : expected(test::reference_ids(question, max_tokens)), thread_([this, &node, max_tokens] {
           while (!ends_) {
-            auto got = node.ask({.text = question, .max_tokens = 100});
+            auto got = node.ask({.text = question, .max_tokens = max_tokens});
             if (!got) {
               if (got.problem().code != problem_code::interrupted) others = got.problem().message;
               ++interrupted;
@@ -169,7 +169,7 @@ class asking_thread {
     thread_.join();
   }
 
-  const std::vector<std::int32_t> expected = test::reference_ids(question, 100);
+  const std::vector<std::int32_t> expected;
   std::atomic<std::size_t> before = 0, interrupted = 0, after = 0;
   std::string others;  ///< Once it has ended: what went wrong otherwise.
 
@@ -230,7 +230,10 @@ BOOST_AUTO_TEST_CASE(a_member_with_an_older_plan_goes_over_to_the_one_in_force_w
     const auto places = node.listens_at();
     {
       std::deque<asking_thread> asking;
-      for (int i = 0; i < 4; ++i) asking.emplace_back(node);
+      // A node that ends computes on for up to some 40 ms, in which a few answers of one length may all end whole, and then nothing
+      // would be interrupted. Twelve of unequal lengths take four times as long, and end at different times.
+      for (std::uint32_t max_tokens = 100; max_tokens <= 210; max_tokens += 10)
+        asking.emplace_back(node, max_tokens);
       for (const auto& each : asking) await_some(each.before);
       auto second = started(options_of(cluster, 1, others));
       auto third = started(options_of(cluster, 2, others));
