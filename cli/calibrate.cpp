@@ -58,14 +58,19 @@ void print_json(const planning::profile& experts, const std::filesystem::path& o
       j["copy_damage"][to_string(copy.kept)].push_back(copy.damage);
   }
   if (!experts.position_damage.empty()) j["position_damage"] = experts.position_damage;
+  if (!experts.unread_damage.empty()) j["unread_damage"] = experts.unread_damage;
   fmt::print("{}\n", j.dump(2));
 }
 
 void print_positions(const planning::profile& experts) {
-  if (experts.position_damage.empty()) return;
-  fmt::print("token-gate damage over that at later positions, by position\n");
-  for (std::size_t b = 0; b < experts.position_damage.size(); ++b)
-    fmt::print("{:>6} on {:>15.3f}\n", (std::size_t{1} << b) - 1, experts.position_damage[b]);
+  const auto print = [](std::string_view what, std::span<const double> factors) {
+    if (factors.empty()) return;
+    fmt::print("token-gate damage over that at later positions, {}\n", what);
+    for (std::size_t b = 0; b < factors.size(); ++b)
+      fmt::print("{:>6} on {:>15.3f}\n", (std::size_t{1} << b) - 1, factors[b]);
+  };
+  print("by position", experts.position_damage);
+  print("within a prompt, by its tokens", experts.unread_damage);
 }
 
 void print_damage(const planning::profile& experts) {

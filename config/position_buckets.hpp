@@ -23,4 +23,14 @@ inline double at_position(std::span<const double> by_bucket, std::size_t positio
   return bucket < by_bucket.size() ? by_bucket[bucket] : by_bucket.back();
 }
 
+/// Of what is known where buckets begin: between the two on either side in proportion. Of none, 1.
+inline double between_buckets(std::span<const double> at_beginning, std::size_t position) {
+  if (at_beginning.empty()) return 1;
+  const auto bucket = position_bucket(position);
+  if (bucket + 1 >= at_beginning.size()) return at_beginning.back();
+  const std::size_t length = std::size_t{1} << bucket;
+  const auto share = static_cast<double>(position + 1 - length) / static_cast<double>(length);
+  return at_beginning[bucket] + (at_beginning[bucket + 1] - at_beginning[bucket]) * share;
+}
+
 }  // namespace ordermoe

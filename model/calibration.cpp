@@ -13,6 +13,7 @@
 #include "model/architecture/routing.hpp"
 #include "model/damage_samples.hpp"
 #include "model/forward.hpp"
+#include "model/replaced_experts.hpp"
 #include "model/sampling.hpp"
 
 namespace ordermoe::model {
@@ -246,101 +247,6 @@ layer_statistics conclude(const layer_sums& sums, std::size_t n_experts,
   return layer;
 }
 
-/// Which experts a draw leaves: half of them, rounded up, by a seeded shuffle.
-std::vector<char> draw_available(std::size_t n_experts, std::uint64_t seed, std::size_t layer,
-                                 std::size_t draw) {
-  random_stream random(seed, mix64(layer) ^ draw);
-  std::vector<std::size_t> order(n_experts);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  for (std::size_t i = n_experts; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-  std::vector<char> available(n_experts, 0);
-  for (std::size_t i = 0; i < (n_experts + 1) / 2; ++i) available[order[i]] = 1;
-  return available;
-}
-
-/// Gates of the experts that run.
-void weigh_anew(gate_rule rule, std::span<const float> logits, std::vector<executed_slot>& slots) {
-  std::vector<expert_id> executed;
-  for (const auto& slot : slots) executed.push_back(slot.expert);
-  const auto gates = gates_of(logits, executed, rule);
-  for (std::size_t j = 0; j < slots.size(); ++j) slots[j].gate = gates[j];
-}
-
-/// Replaces slots whose expert is away; returns the predicted loss of the row.
-double substitute(loss_metric kind, gate_rule rule, const std::vector<double>& similarity,
-                  const std::vector<char>& available, std::span<const float> logits,
-                  std::vector<executed_slot>& slots) {
-  const std::size_t n_experts = available.size();
-  double predicted = 0;
-  if (kind == loss_metric::token_gate) {
-    std::vector<double> p(n_experts);
-    softmax(logits, p);
-    std::vector<char> taken(n_experts, 0);
-    for (const auto& slot : slots) taken[slot.expert.index()] = 1;
-    bool changed = false;
-    for (auto& slot : slots) {
-      const std::size_t r = slot.expert.index();
-      if (available[r] != 0) continue;
-      std::optional<std::size_t> best;
-      for (std::size_t k = 0; k < n_experts; ++k)
-        if (available[k] != 0 && taken[k] == 0 && (!best || logits[k] > logits[*best])) best = k;
-      if (!best) continue;
-      predicted += std::max(0.0, p[r] - p[*best]);
-      taken[*best] = 1;
-      slot.expert = expert_id{*best};
-      changed = true;
-    }
-    if (!changed) return 0;
-    weigh_anew(rule, logits, slots);
-    return predicted;
-  }
-  for (auto& slot : slots) {
-    const std::size_t r = slot.expert.index();
-    if (available[r] != 0) continue;
-    const double gate = slot.gate;
-    std::optional<std::size_t> best;
-    double least = 0;
-    for (std::size_t k = 0; k < n_experts; ++k) {
-      if (available[k] == 0) continue;
-      const double loss = gate * (1.0 - similarity[r * n_experts + k]) / 2.0;
-      if (!best || loss < least) {
-        best = k;
-        least = loss;
-      }
-    }
-    if (!best) continue;
-    predicted += least;
-    slot.expert = expert_id{*best};
-  }
-  return predicted;
-}
-
-/// How many slots of a row are left out, in as many passes or fewer: from one of them to all but one.
-std::vector<std::size_t> counts_to_leave_out(std::size_t top_k, std::size_t most_passes) {
-  std::vector<std::size_t> counts;
-  const auto most = top_k - 1;
-  for (std::size_t pass = 0; most > 0 && pass < most_passes; ++pass) {
-    const auto n = most_passes == 1 ? 1 : 1 + pass * (most - 1) / (most_passes - 1);
-    if (counts.empty() || n > counts.back()) counts.push_back(n);
-  }
-  return counts;
-}
-
-/// Leaves out the slots with the lowest gates, the later one of equal ones first; returns the predicted loss of the row.
-double leave_out(std::size_t n_out, gate_rule rule, std::span<const float> logits,
-                 std::vector<executed_slot>& slots) {
-  double predicted = 0;
-  for (std::size_t n = 0; n < n_out; ++n) {
-    auto least = slots.begin();
-    for (auto slot = slots.begin(); slot != slots.end(); ++slot)
-      if (slot->gate <= least->gate) least = slot;
-    predicted += static_cast<double>(least->gate) * static_cast<double>(least->gate);
-    slots.erase(least);
-  }
-  weigh_anew(rule, logits, slots);
-  return predicted;
-}
-
 /// A document as rows; an encoder-decoder has its first half in the encoder.
 teacher_forced rows_of(const model_config& config, std::span<const std::int32_t> ids) {
   return as_rows(config, ids, std::max<std::size_t>(1, ids.size() / 2));
@@ -400,6 +306,7 @@ class calibration_run {
       found_.n_tokens += ids.size();
       if (found_.n_damage_tokens >= options.damage_tokens) continue;
       found_.n_damage_tokens += ids.size();
+      longest_measured_ = std::max(longest_measured_, ids.size());
       // Of an encoder-decoder no substitute has its effect where it runs.
       if (!config_.encoder_decoder)
         n_buckets_ = std::max(n_buckets_, n_position_buckets(ids.size()));
@@ -417,6 +324,9 @@ class calibration_run {
     for (std::size_t d = 0; d < n_damage_documents_; ++d)
       if (!measure_document(documents_[d])) return stopped;
     conclude_damage();
+    for (std::size_t d = 0; d < n_damage_documents_; ++d)
+      if (!measure_unread(documents_[d])) return stopped;
+    conclude_unread();
     if (options_.progress) options_.progress(1.0);
     return std::move(found_);
   }
@@ -432,9 +342,12 @@ class calibration_run {
   }
   double measuring() const {
     const auto n_layers = static_cast<double>(config_.n_layers);
-    const auto passes = n_loss_metrics * options_.damage_draws + n_left_out_.size();
-    return static_cast<double>(found_.n_damage_tokens) * n_layers * (n_layers + 1) / 2 *
-           static_cast<double>(passes);
+    const auto passes =
+        static_cast<double>(n_loss_metrics * options_.damage_draws + n_left_out_.size());
+    const auto of_unread = static_cast<double>(
+        1 + n_unread_buckets(longest_measured_) * (options_.damage_draws + n_left_out_.size()));
+    return static_cast<double>(found_.n_damage_tokens) *
+           (n_layers * (n_layers + 1) / 2 * passes + n_layers * of_unread);
   }
   void advance(double rows) {
     done_ += rows;
@@ -609,12 +522,116 @@ class calibration_run {
     }
   }
 
+  /// Has a row at a layer run something else than it is routed to; returns the nats that are predicted of it.
+  using replacement = std::function<double(std::size_t layer, std::span<const float> logits,
+                                           std::vector<executed_slot>& slots)>;
+
+  /// Of what the first `n_unread` rows run in place of their experts, in all layers, and what that does behind them.
+  damage_sample unread_damage(const teacher_forced& text, std::size_t n_unread,
+                              std::span<const float> exact, const replacement& replace) const {
+    damage_sample sample(1);
+    auto hidden = embedded(text);
+    for (std::size_t l = 0; l < config_.n_layers; ++l) {
+      auto state = prepare(model_, layer_id{l}, text.prompt, hidden);
+      for (std::size_t i = 0; i < n_unread; ++i) {
+        if (state.routed[i].empty()) continue;
+        const auto logits =
+            std::span<const float>(state.logits).subspan(i * config_.n_experts, config_.n_experts);
+        sample.predicted[0] += replace(l, logits, state.routed[i]);
+      }
+      hidden = std::move(state.hidden);
+      execute_slots(model_, layer_id{l}, state.normed, state.routed, hidden);
+    }
+    const auto logits = target_logits(model_, text, hidden);
+    const auto n = config_.vocab_size;
+    for (std::size_t i = n_unread; i < text.targets.size(); ++i)
+      sample.divergence[0] +=
+          kl_divergence(exact.subspan(i * n, n), std::span<const float>(logits).subspan(i * n, n));
+    return sample;
+  }
+
+  /// What a text whose first positions are unread has of its buckets: the third, which begins at position 3, and those behind it.
+  static constexpr std::size_t first_unread_bucket = 2;
+  static constexpr std::size_t n_unread_of(std::size_t bucket) {
+    return (std::size_t{1} << bucket) - 1;
+  }
+  /// Up to half of a document.
+  std::size_t n_unread_buckets(std::size_t n_positions) const {
+    if (config_.encoder_decoder) return 0;
+    const auto n = position_bucket(n_positions / 2) + 1;
+    return n > first_unread_bucket ? n : 0;
+  }
+
+  /// False where it was stopped.
+  bool measure_unread(const std::vector<std::int32_t>& ids) {
+    const auto n_buckets = n_unread_buckets(ids.size());
+    if (n_buckets == 0) return true;
+    if (stopping()) return false;
+    const auto text = rows_of(config_, ids);
+    const auto exact = target_logits(model_, text, run_from(model_, 0, embedded(text), text));
+    const auto pass = static_cast<double>(ids.size() * config_.n_layers);
+    advance(pass);
+    unread_.resize(std::max(unread_.size(), n_buckets));
+    for (auto b = first_unread_bucket; b < n_buckets; ++b) {
+      const auto n_unread = n_unread_of(b);
+      unread_[b].n_behind += static_cast<double>(text.targets.size() - n_unread);
+      for (std::size_t draw = 0; draw < options_.damage_draws; ++draw) {
+        if (stopping()) return false;
+        unread_[b].substituted.push_back(unread_substituted(text, n_unread, exact, draw));
+        advance(pass);
+      }
+      for (const auto n_out : n_left_out_) {
+        if (stopping()) return false;
+        unread_[b].left_out.push_back(unread_left_out(text, n_unread, exact, n_out));
+        advance(pass);
+      }
+    }
+    return true;
+  }
+
+  damage_sample unread_substituted(const teacher_forced& text, std::size_t n_unread,
+                                   std::span<const float> exact, std::size_t draw) const {
+    return unread_damage(
+        text, n_unread, exact,
+        [&](std::size_t layer, std::span<const float> logits, std::vector<executed_slot>& slots) {
+          constexpr auto nats = loss_metric::token_gate;
+          const auto available = draw_available(config_.n_experts, options_.seed, layer, draw);
+          return found_.layers[layer].damage[static_cast<std::size_t>(nats)].coefficient *
+                 substitute(nats, config_.gates, similarity_[layer], available, logits, slots);
+        });
+  }
+
+  damage_sample unread_left_out(const teacher_forced& text, std::size_t n_unread,
+                                std::span<const float> exact, std::size_t n_out) const {
+    return unread_damage(
+        text, n_unread, exact,
+        [&](std::size_t layer, std::span<const float> logits, std::vector<executed_slot>& slots) {
+          if (slots.size() <= n_out) return 0.0;
+          return found_.layers[layer].left_out.coefficient *
+                 leave_out(n_out, config_.gates, logits, slots);
+        });
+  }
+
+  void conclude_unread() {
+    const std::vector<double> alike(1, 1);
+    for (auto b = first_unread_bucket; b < unread_.size(); ++b) {
+      const auto& of = unread_[b];
+      const auto n_draws = static_cast<double>(options_.damage_draws);
+      const auto n_passes = static_cast<double>(n_left_out_.size());
+      found_.unread.push_back({conclude(of.substituted, alike, of.n_behind * n_draws),
+                               conclude(of.left_out, alike, of.n_behind * n_passes)});
+    }
+    if (!found_.unread.empty())
+      found_.unread.insert(found_.unread.begin(), first_unread_bucket, found_.unread.front());
+  }
+
   const transformer& model_;
   const model_config& config_;
   std::span<const std::vector<std::int32_t>> documents_;
   const calibration_options& options_;
   calibration_statistics found_;
   std::size_t n_damage_documents_ = 0;
+  std::size_t longest_measured_ = 0;  ///< Of these.
   std::size_t n_buckets_ = 1;
   std::vector<layer_sums> sums_;
   double baseline_ = 0;
@@ -623,6 +640,12 @@ class calibration_run {
   std::vector<std::array<std::vector<damage_sample>, n_loss_metrics>> samples_;  ///< [layers]
   std::vector<std::vector<std::vector<damage_sample>>> copy_samples_;  ///< [layers][copies]
   std::vector<std::vector<damage_sample>> left_out_samples_;           ///< [layers]
+  struct unread_samples {
+    std::vector<damage_sample> substituted, left_out;
+    double n_behind = 0;  ///< Tokens, once for all draws.
+  };
+  std::vector<unread_samples>
+      unread_;  ///< [buckets] of which those from first_unread_bucket on are measured.
   std::vector<std::size_t> n_left_out_;      ///< Slots of a row that each pass leaves out.
   double measured_ = 0, measured_once_ = 0;  ///< Tokens, over all draws and of one.
   double done_ = 0;

@@ -70,6 +70,14 @@ struct layer_statistics {
   damage_measurement left_out;
 };
 
+/// What is done to all tokens that follow by what runs, in all layers at once, at the first positions of a text, where nobody reads what the model
+/// says, as within a prompt: it reaches them by keys and values alone. Of the nats that the layers' damage predicts of it at later positions; means are per token that follows.
+struct unread_statistics {
+  damage_measurement substituted;  ///< Random halves of the experts away, as for the damage.
+  damage_measurement
+      left_out;  ///< As layer_statistics::left_out; nothing of models with one expert a token.
+};
+
 struct calibration_statistics {
   std::size_t n_layers = 0;
   std::size_t n_experts = 0;
@@ -82,6 +90,9 @@ struct calibration_statistics {
   /// [buckets] by position_bucket(): what a loss that loss_metric::token_gate or a copy predicts does at a position over what it does at later
   /// ones, of which the layers' damage is told; the last one is of all that follow. Empty for encoder-decoders and documents of a few tokens.
   std::vector<double> position_damage;
+  /// [buckets] where as many positions as a bucket begins with are unread, as far as half of a document; those before the third are as that.
+  /// Empty for encoder-decoders and documents of a few tokens.
+  std::vector<unread_statistics> unread;
 };
 
 /// The same model with its experts kept coarser.

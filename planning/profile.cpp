@@ -259,6 +259,8 @@ result<void> validate(const profile& content) {
     if (auto checked = check_layer(content, l); !checked) return checked;
   // Beyond these a loss in nats would be no number of units.
   constexpr double least = 1e-3, most = 1e3;
+  if (auto checked = check_range(content.unread_damage, least, most, "unread_damage"); !checked)
+    return checked;
   return check_range(content.position_damage, least, most, "position_damage");
 }
 

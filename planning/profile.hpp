@@ -96,6 +96,10 @@ struct profile {
   /// damage is told; the last one is that of all that follow. Where little of a text has been read, many tokens may follow, and
   /// substitutes change which. Empty: 1 everywhere.
   std::vector<double> position_damage;
+  /// Likewise by how many positions a text begins with behind which nobody reads what the model says, as within a prompt: what is done there
+  /// reaches the tokens that follow by keys and values alone, and most of it only those that follow soon. Where buckets begin; between them in
+  /// proportion, and the last one goes on.
+  std::vector<double> unread_damage;
   /// Token ids of texts of the kind that it was calibrated on, which budgets are tuned on; empty: not kept.
   std::vector<std::vector<std::int32_t>> texts;
 };

@@ -135,6 +135,7 @@ std::string profile_json(const profile& content) {
   for (const auto& layer : content.layers) layers.push_back(layer_json(layer));
   document["layers"] = std::move(layers);
   if (!content.position_damage.empty()) document["position_damage"] = content.position_damage;
+  if (!content.unread_damage.empty()) document["unread_damage"] = content.unread_damage;
   if (!content.texts.empty()) document["texts"] = content.texts;
   return json_text(document);
 }
@@ -157,6 +158,7 @@ result<profile> parse_profile(const std::string& json, const std::string& place)
     content.layers.push_back(layer_of(layer, static_cast<std::uint32_t>(content.n_experts)));
   if (const auto factors = root.find("position_damage"))
     content.position_damage = factors->numbers();
+  if (const auto factors = root.find("unread_damage")) content.unread_damage = factors->numbers();
   if (const auto texts = root.find("texts"))
     for (const auto& text : texts->items()) {
       auto& ids = content.texts.emplace_back();

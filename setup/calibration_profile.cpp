@@ -66,6 +66,22 @@ kept_sets keep_sets(const std::vector<model::observed_set>& observed) {
   return made;
 }
 
+/// What it is with 95 % confidence at most, of substitutes and of slots left out, whichever is more, and no less than where more is unread.
+std::vector<double> unread_damage(std::span<const model::unread_statistics> measured) {
+  constexpr double least = 0.01, most = 100, one_sided_95 = 1.645;
+  const auto at_most = [](const model::damage_measurement& found) {
+    return found.coefficient + one_sided_95 * found.standard_error;
+  };
+  std::vector<double> factors(measured.size());
+  double behind = least;
+  for (auto b = measured.size(); b-- > 0;) {
+    behind = std::clamp(std::max(at_most(measured[b].substituted), at_most(measured[b].left_out)),
+                        behind, most);
+    factors[b] = behind;
+  }
+  return factors;
+}
+
 }  // namespace
 
 planning::profile make_profile(const model::calibration_statistics& statistics,
@@ -81,6 +97,7 @@ planning::profile make_profile(const model::calibration_statistics& statistics,
   made.seed = seed;
   made.baseline_nats = statistics.baseline_nats;
   made.position_damage = statistics.position_damage;
+  made.unread_damage = unread_damage(statistics.unread);
   const auto n = statistics.n_experts;
   std::vector<std::vector<std::size_t>> counts_for;  // [layers][observed sets]
   for (const auto& from : statistics.layers) {

@@ -30,7 +30,7 @@ bool are_alike(const planning::strategy& a, const planning::strategy& b) {
 }
 
 /// Prices that a tuned plan is tried at, over the one that keeps the budget: what substitution saves is predicted, and not always
-/// saved, so that a budget need not be used up.
+/// saved, so that a budget need not be used up. The first is that one.
 constexpr double dearer_prices[] = {1, 8};
 
 /// A plan with this price and damage, which its budget is kept at.
@@ -49,7 +49,7 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 }
 
 /// Prices are sought on some texts, and what was found on them is a start for the others.
-constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{4, 0.25, 4};
+constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{6, 0.25, 4};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
 constexpr std::size_t steps_of_judged =
     static_cast<std::size_t>(judged_limits.most_trials) + std::size(dearer_prices);
@@ -190,13 +190,18 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
   if (!found) return found.error();
   std::optional<prepared> best;
   for (const double dearer : dearer_prices) {
-    auto ready = ready_at(about, *one.with_plan,
-                          {found->price_ns_per_nat * dearer, found->damage, found->left_out});
+    const tuning at{found->price_ns_per_nat * dearer, found->damage, found->left_out};
+    auto ready = ready_at(about, *one.with_plan, at);
     const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
     progress.done();
     if (!latency) return latency.error();
     ready.trial_ms = *latency;
-    if (!best || *ready.trial_ms < *best->trial_ms) best = std::move(ready);
+    if (best && *ready.trial_ms >= *best->trial_ms) continue;
+    // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
+    const auto is_kept =
+        dearer == 1 ? result<bool>(true) : is_kept_at(service, at, budget.judged, work);
+    if (!is_kept) return is_kept.error();
+    if (*is_kept) best = std::move(ready);
   }
   return *std::move(best);
 }

@@ -114,12 +114,16 @@ double correction(double ratio) {
   return ratio > 1 ? std::min(ratio, 64.0) : std::max(0.25, std::sqrt(ratio));
 }
 
+/// What the texts may lose a token with 95 % confidence.
+double aimed_nats(const actors::service_options& service) {
+  return aimed_share * static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
+}
+
 /// Of a budget that is to be kept on so many times these texts.
 result<searched> search_price(const actors::service_options& service, const tuning& start,
                               const scored_texts& texts, double times_as_many, tuning_limits limits,
                               const job& work, const std::function<void()>& told) {
-  const double nats =
-      aimed_share * static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
+  const double nats = aimed_nats(service);
   price_search search(start.price_ns_per_nat, nats);
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
@@ -154,6 +158,13 @@ result<searched> search_price(const actors::service_options& service, const tuni
 }
 
 }  // namespace
+
+result<bool> is_kept_at(const actors::service_options& service, const tuning& at,
+                        const scored_texts& texts, const job& work) {
+  const auto found = texts.score(tuned(service, at), work);
+  if (!found) return found.error();
+  return found->bound() <= aimed_nats(service);
+}
 
 result<tuning> tune(const actors::service_options& service, const tuning& start,
                     const scored_texts& texts, tuning_limits limits, const job& work,

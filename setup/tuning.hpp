@@ -39,6 +39,11 @@ result<tuning> tune_about(const actors::service_options& service, const tuning& 
                           const scored_texts& texts, double times_as_many, tuning_limits limits,
                           const job& work, const std::function<void()>& told = {});
 
+/// Whether the texts' increase stays within aimed_share of the budget of service.chosen with 95 % confidence at this price and damage. Errors:
+/// those of scored_texts::score.
+result<bool> is_kept_at(const actors::service_options& service, const tuning& at,
+                        const scored_texts& texts, const job& work);
+
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
 /// lowest price of loss at which the texts' increase stays within aimed_share of the budget with 95 % confidence,
 /// and the damage by what was measured over what was predicted, both kinds of it together, all from `start` on, until a price is near enough and the ledger counts within

@@ -153,7 +153,7 @@ void hindsight::add_places(std::size_t layer, const past_row& row, const past_sl
 
 /// The row as losses at its position go by it.
 past_row hindsight::weighed(past_row row) const {
-  const double position_damage = losses_->position_damage(row.position, row.is_read);
+  const double position_damage = losses_->position_damage(row.position, row.unread_before);
   if (position_damage == 1) return row;
   for (auto& p : row.probabilities)
     p = static_cast<float>(static_cast<double>(p) * position_damage);

@@ -44,7 +44,7 @@ struct past_row {
   std::vector<past_slot> slots;      ///< Rank order.
   std::vector<float> probabilities;  ///< [n_experts] the router's softmax.
   std::size_t position = 0;
-  bool is_read = true;  ///< What the model says behind it.
+  std::size_t unread_before = 0;  ///< As selection_tables::position_damage() has it.
 };
 
 /// One decision: a chunk's rows at one layer.

@@ -236,12 +236,10 @@ class selection_tables {
   /// [n_experts] 1 for those that the plan prunes for the requests of an access server; empty where it prunes none. A slot's
   /// target must be another.
   virtual std::span<const std::uint8_t> pruned(std::size_t access, std::size_t layer) const = 0;
-  /// What the losses of a position are to be multiplied by, profile::position_damage where the policy's losses are in nats, else 1. All of
-  /// them are linear in the router's probabilities, or in the squares of gates, so that whoever asks scales these. Where nobody reads what the
-  /// model says of the next token, as within a prompt, a position matters by its keys and values alone: with the bundled models of two experts
-  /// substitutes in a text's first 32 positions did a sixth to three fifths to those behind them of what they would do at later ones, and
-  /// count as at these, 1.
-  virtual double position_damage(std::size_t position, bool is_read) const = 0;
+  /// What the losses of a position are to be multiplied by in a text of which nobody reads what the model says behind the positions before
+  /// `unread_before`: profile::position_damage, or unread_damage, where the policy's losses are in nats, else 1. All of
+  /// them are linear in the router's probabilities, or in the squares of gates, so that whoever asks scales these.
+  virtual double position_damage(std::size_t position, std::size_t unread_before) const = 0;
   /// What a slot loses in which another expert has to run, to which the router gives `regret` less: at least a unit.
   virtual loss_units pruned_loss(std::size_t layer, double regret) const = 0;
   /// What a slot loses in which no expert runs: its gate squared times what that was measured to do, where the policy's losses are in nats and

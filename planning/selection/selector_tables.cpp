@@ -299,7 +299,10 @@ result<std::shared_ptr<const selection_tables>> tables::make(
   made->set_budget(token_budget);
   if (made->is_priced())
     made->per_unit_ = made->per_ns_ * policy.price_ns_per_loss / units_per_loss;
-  if (policy.calibrated) made->position_damage_ = profile.position_damage;
+  if (policy.calibrated) {
+    made->position_damage_ = profile.position_damage;
+    made->unread_damage_ = profile.unread_damage;
+  }
   made->set_keys();
   if (auto done = made->set_pruned(placed); !done) return done.error();
   if (auto done = made->set_layers(profile, placed); !done) return done.error();

@@ -142,8 +142,9 @@ class tables final : public selection_tables {
     return pruned_.empty() ? std::span<const std::uint8_t>()
                            : std::span(pruned_[access * n_layers_ + layer]);
   }
-  double position_damage(std::size_t position, bool is_read) const override {
-    return is_read ? at_position(position_damage_, position) : 1;
+  double position_damage(std::size_t position, std::size_t unread_before) const override {
+    return position < unread_before ? between_buckets(unread_damage_, unread_before)
+                                    : at_position(position_damage_, position);
   }
   loss_units pruned_loss(std::size_t layer, double regret) const override {
     return to_substitute_units(regret * layers_[layer].damage);
@@ -381,6 +382,7 @@ class tables final : public selection_tables {
   std::vector<layer_facts> layers_;
   std::vector<double> start_probability_;  ///< [sets of the first layer]
   std::vector<double> position_damage_;    ///< As profile has it; empty: 1 everywhere.
+  std::vector<double> unread_damage_;      ///< Likewise.
   std::vector<std::vector<std::uint8_t>>
       pruned_;  ///< [n_servers, n_layers] of [n_experts]; empty: none
   std::vector<residency_tables> residencies_;

@@ -181,8 +181,7 @@ class deciding {
   /// What each slot would lose by each expert, at the position where the row is.
   void ask_losses(std::size_t i, const row_decision& row) {
     const auto position = input_.first + i;
-    const double position_damage =
-        tables_.position_damage(position, position >= input_.unread_before);
+    const double position_damage = tables_.position_damage(position, input_.unread_before);
     const auto of_gate = static_cast<float>(std::sqrt(position_damage));
     const auto slots = slots_of(i);
     for (auto& slot : slots) slot.gate *= of_gate;

@@ -226,6 +226,49 @@ BOOST_AUTO_TEST_CASE(a_slot_left_out_does_what_the_model_does_without_it) {
   }
 }
 
+// With two experts a token it is the one with the lower gate, whichever draw.
+BOOST_AUTO_TEST_CASE(what_runs_within_a_prompt_does_what_the_model_does_behind_it) {
+  const auto& found = statistics();
+  // The longest of these documents has 45 tokens, of which a prompt may have 22.
+  BOOST_REQUIRE(found.unread.size() == 5u);
+  for (const std::size_t bucket : {2, 3, 4}) {
+    const std::size_t n_unread = (1u << bucket) - 1;
+    double divergence = 0, predicted = 0, n_behind = 0;
+    for (std::size_t d = 0; d < 3; ++d) {
+      const auto ids = documents()[d];
+      if (ids.size() / 2 < n_unread) continue;
+      const auto exact = fixture::need(om::logits(*tiny_model(), ids));
+      const auto without = fixture::need(
+          om::logits(*tiny_model(), ids,
+                     [&](layer_id layer, std::size_t position, std::span<const float>,
+                         std::vector<om::executed_slot>& slots) {
+                       if (position >= n_unread) return;
+                       const auto last = slots[1].gate <= slots[0].gate ? 1 : 0;
+                       const double gate = slots[static_cast<std::size_t>(last)].gate;
+                       predicted += gate * gate * found.layers[layer.index()].left_out.coefficient;
+                       slots.erase(slots.begin() + last);
+                       slots[0].gate = 1;
+                     }));
+      const auto n = exact.size() / ids.size();
+      for (std::size_t i = n_unread; i + 1 < ids.size(); ++i)
+        divergence += om::kl_divergence(std::span<const float>(exact).subspan(i * n, n),
+                                        std::span<const float>(without).subspan(i * n, n));
+      n_behind += static_cast<double>(ids.size() - 1 - n_unread);
+    }
+    const auto& left_out = found.unread[bucket].left_out;
+    BOOST_TEST(left_out.mean_divergence == divergence / n_behind,
+               boost::test_tools::tolerance(1e-4));
+    BOOST_TEST(left_out.coefficient == divergence / predicted, boost::test_tools::tolerance(1e-4));
+    BOOST_TEST(left_out.standard_error > 0.0);
+    const auto& substituted = found.unread[bucket].substituted;
+    BOOST_TEST(substituted.mean_predicted > 0.0);
+    BOOST_TEST(substituted.mean_divergence > 0.0);
+    BOOST_TEST(substituted.coefficient != left_out.coefficient);
+  }
+  for (const std::size_t bucket : {0, 1})
+    BOOST_TEST(found.unread[bucket].left_out.coefficient == found.unread[2].left_out.coefficient);
+}
+
 // D^2 of a copy, spelt out on the rows that the router sends to each expert.
 BOOST_AUTO_TEST_CASE(a_coarser_copy_is_as_far_as_its_outputs_and_the_same_weights_are_no_distance) {
   om::load_options loading;

@@ -42,6 +42,14 @@ BOOST_AUTO_TEST_CASE(buckets_double_and_the_last_one_goes_on) {
   BOOST_TEST(ordermoe::at_position({}, 7) == 1);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_known_where_buckets_begin_goes_over_in_proportion) {
+  const double known[] = {8, 4, 2, 1};
+  for (const auto& [position, expected] : std::vector<std::pair<std::size_t, double>>{
+           {0, 8}, {1, 4}, {2, 3}, {3, 2}, {5, 1.5}, {6, 1.25}, {7, 1}, {8, 1}, {1000, 1}})
+    BOOST_TEST(ordermoe::between_buckets(known, position) == expected);
+  BOOST_TEST(ordermoe::between_buckets({}, 7) == 1);
+}
+
 // Layers of 0.01, 0.3 and nothing, positions of 8, 3 and 1 times as much.
 BOOST_AUTO_TEST_CASE(factors_and_damage_are_found_where_they_are_so) {
   const std::vector<double> factors{8, 3, 1};

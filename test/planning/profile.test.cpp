@@ -92,6 +92,7 @@ BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   content.seed = std::numeric_limits<std::uint64_t>::max();
   content.texts = {{1, 2, 3}, {40000}};
   content.position_damage = {7.5, 1.0 / 3, 1};
+  content.unread_damage = {3, 1.0 / 3};
   const auto text = profile_json(content);
   const auto read = parse_profile(text, "profile.json");
   BOOST_REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().message));
@@ -100,6 +101,7 @@ BOOST_AUTO_TEST_CASE(a_written_profile_reads_back_to_exactly_the_same_numbers) {
   BOOST_TEST(read->seed == content.seed);
   BOOST_TEST((read->texts == content.texts));
   BOOST_TEST(read->position_damage == content.position_damage, boost::test_tools::per_element());
+  BOOST_TEST(read->unread_damage == content.unread_damage, boost::test_tools::per_element());
   BOOST_TEST(read->baseline_nats == content.baseline_nats);
   BOOST_TEST(read->calibration_tokens == content.calibration_tokens);
   for (std::size_t l = 0; l < 3; ++l) BOOST_TEST(same(read->layers[l], content.layers[l]));
@@ -228,6 +230,11 @@ BOOST_AUTO_TEST_CASE(errors_name_the_json_path) {
          errc::out_of_range, "position_damage[1]");
   expect(after([&](auto& p) { p.position_damage = {nan}; }), errc::out_of_range,
          "position_damage[0]");
+  for (const double wrong : {0.0, nan, 1e4})
+    expect(after([&](auto& p) {
+             p.unread_damage = {1, wrong};
+           }),
+           errc::out_of_range, "unread_damage[1]");
 }
 
 BOOST_AUTO_TEST_CASE(wrong_documents_are_refused_with_file_and_path) {

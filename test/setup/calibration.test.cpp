@@ -8,7 +8,9 @@
 #include "config/files.hpp"
 #include "config/job.hpp"
 #include "config/random.hpp"
+#include "model/calibration.hpp"
 #include "model/text/tokenizer.hpp"
+#include "setup/calibration_profile.hpp"
 #include "setup/preparation.hpp"
 #include "setup/world.hpp"
 
@@ -100,6 +102,26 @@ BOOST_AUTO_TEST_CASE(a_profile_keeps_texts_that_its_statistics_did_not_see) {
                                     512 + setup::most_tuning_tokens);
   all.erase(all.begin(), all.begin() + 2);
   BOOST_TEST((made->texts == all));
+}
+
+// Of two kinds the dearer one, as far up as chance may have kept it down.
+BOOST_AUTO_TEST_CASE(what_a_prompt_loses_is_charged_as_it_was_measured) {
+  const auto texts = own_text(2);
+  auto found = model::calibrate(*lineage(), texts, {.damage_tokens = 64});
+  BOOST_REQUIRE(found.has_value());
+  const auto charged = [&](std::vector<model::unread_statistics> unread) {
+    found->unread = std::move(unread);
+    return setup::make_profile(*found, "lineage", "", 1).unread_damage;
+  };
+  BOOST_TEST((charged({{{0.25, 0}, {0.125, 0}}}) == std::vector<double>{0.25}));
+  BOOST_TEST(charged({{{0.25, 0.1}, {0.125, 0}}}).front() == 0.25 + 1.645 * 0.1,
+             boost::test_tools::tolerance(1e-12));
+  BOOST_TEST((charged({{{0.25, 0.1}, {0.5, 0}}}) == std::vector<double>{0.5}));
+  // A longer prompt's tokens do no more than those of a shorter one.
+  BOOST_TEST((charged({{{0.25, 0}, {0.125, 0}}, {{0.5, 0}, {0, 0}}, {{0, 0}, {0.125, 0}}}) ==
+              std::vector<double>{0.5, 0.5, 0.125}));
+  BOOST_TEST((charged({{{1000, 0}, {0, 0}}, {{0, 0}, {0, 0}}}) == std::vector<double>{100, 0.01}));
+  BOOST_TEST(charged({}).empty());
 }
 
 BOOST_AUTO_TEST_CASE(no_budget_depends_on_a_text_that_does_not_fit) {

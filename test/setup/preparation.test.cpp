@@ -548,6 +548,13 @@ BOOST_AUTO_TEST_CASE(where_no_price_kept_the_budget_more_are_tried) {
   BOOST_REQUIRE(score.has_value());
   BOOST_TEST(score->bound() <= setup::aimed_share * std::log(1.2));
   BOOST_TEST(told == 1);
+  const auto is_kept = [&](const setup::tuning& at) {
+    const auto kept = setup::is_kept_at(service, at, *texts, work);
+    BOOST_REQUIRE(kept.has_value());
+    return *kept;
+  };
+  BOOST_TEST(is_kept(*found));
+  BOOST_TEST(!is_kept(start));
 }
 
 BOOST_AUTO_TEST_CASE(what_seems_to_lose_less_than_nothing_is_taken_to_lose_nothing) {

@@ -100,24 +100,32 @@ BOOST_AUTO_TEST_CASE(losses_are_rounded_up_and_scaled_by_the_measured_damage) {
   BOOST_TEST(losses(loss_metric::router_logit, false, 0.5f, {}) == 1);
 }
 
-// What a position does is known in nats, and of what is read.
-BOOST_AUTO_TEST_CASE(losses_in_nats_go_by_positions_that_are_read) {
+// What a position does is known in nats.
+BOOST_AUTO_TEST_CASE(losses_in_nats_go_by_positions_and_by_what_is_read) {
   random_stream random(8);
   auto w = draw_world(random, {2, 2, 4, 2});
   auto policy = plain_policy(candidate_rule::any, 1);
   policy.metric = loss_metric::token_gate;
-  const auto damage = [&](std::size_t position, bool is_read) {
-    return built(w, policy, unbounded_budget)->position_damage(position, is_read);
+  const auto damage = [&](std::size_t position, std::size_t unread_before) {
+    return built(w, policy, unbounded_budget)->position_damage(position, unread_before);
   };
   for (const bool is_calibrated : {false, true}) {
     policy.calibrated = is_calibrated;
     w.experts.position_damage.clear();
-    BOOST_TEST(damage(0, true) == 1);
+    w.experts.unread_damage.clear();
+    BOOST_TEST(damage(0, 0) == 1);
+    BOOST_TEST(damage(0, 1) == 1);
     w.experts.position_damage = {8, 3, 1.5};
-    BOOST_TEST(damage(0, true) == (is_calibrated ? 8 : 1));
-    BOOST_TEST(damage(2, true) == (is_calibrated ? 3 : 1));
-    BOOST_TEST(damage(400, true) == (is_calibrated ? 1.5 : 1));
-    BOOST_TEST(damage(0, false) == 1);
+    BOOST_TEST(damage(0, 0) == (is_calibrated ? 8 : 1));
+    BOOST_TEST(damage(2, 2) == (is_calibrated ? 3 : 1));
+    BOOST_TEST(damage(400, 300) == (is_calibrated ? 1.5 : 1));
+    w.experts.unread_damage = {6, 2, 0.25};
+    BOOST_TEST(damage(0, 1) == (is_calibrated ? 2 : 1));
+    BOOST_TEST(damage(0, 2) == (is_calibrated ? 1.125 : 1));
+    BOOST_TEST(damage(1, 3) == (is_calibrated ? 0.25 : 1));
+    BOOST_TEST(damage(1, 6) == (is_calibrated ? 0.25 : 1));
+    BOOST_TEST(damage(400, 401) == (is_calibrated ? 0.25 : 1));
+    BOOST_TEST(damage(401, 401) == (is_calibrated ? 1.5 : 1));
   }
 }
 

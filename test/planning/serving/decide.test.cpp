@@ -43,8 +43,10 @@ class scripted_tables final : public planning::selection_tables {
     return 0;
   }
   std::vector<double> damage_at{1};  ///< By position; the last one goes on.
-  double position_damage(std::size_t position, bool is_read) const override {
-    return !is_read ? 1 : damage_at[std::min(position, damage_at.size() - 1)];
+  double unread_damage = 1;
+  double position_damage(std::size_t position, std::size_t unread_before) const override {
+    return position < unread_before ? unread_damage * static_cast<double>(unread_before)
+                                    : damage_at[std::min(position, damage_at.size() - 1)];
   }
   std::vector<std::uint8_t> without;  ///< Pruned.
   std::span<const std::uint8_t> pruned(std::size_t, std::size_t) const override { return without; }
@@ -156,16 +158,17 @@ BOOST_AUTO_TEST_CASE(losses_go_by_the_position_and_what_runs_does_not) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_nobody_reads_loses_as_later_positions_do) {
+BOOST_AUTO_TEST_CASE(what_nobody_reads_loses_by_how_much_of_it_there_is) {
   question q;
   q.tables.answer = [](const decision_query& query) { return all_at(0, query); };
   q.tables.damage_at = {8};
+  q.tables.unread_damage = 0.5;
   q.input.first = 5;
   q.input.unread_before = 7;
   const auto chunk = q.decide();
   for (std::size_t i = 0; i < 3; ++i)
     BOOST_TEST(std::abs(q.tables.gates_asked[i][0] -
-                        chunk.rows[i].target_gates[0] * std::sqrt(i < 2 ? 1.0 : 8.0)) < 1e-6);
+                        chunk.rows[i].target_gates[0] * std::sqrt(i < 2 ? 3.5 : 8.0)) < 1e-6);
 }
 
 BOOST_AUTO_TEST_CASE(a_draw_goes_to_the_lower_server) {
