@@ -550,7 +550,7 @@ class calibration_run {
     return sample;
   }
 
-  /// What a text whose first positions are unread has of its buckets: the third, which begins at position 3, and those behind it.
+  /// The third, which begins at position 3: of shorter prompts little is predicted.
   static constexpr std::size_t first_unread_bucket = 2;
   static constexpr std::size_t n_unread_of(std::size_t bucket) {
     return (std::size_t{1} << bucket) - 1;
@@ -644,8 +644,8 @@ class calibration_run {
     std::vector<damage_sample> substituted, left_out;
     double n_behind = 0;  ///< Tokens, once for all draws.
   };
-  std::vector<unread_samples>
-      unread_;  ///< [buckets] of which those from first_unread_bucket on are measured.
+  /// [buckets], measured from first_unread_bucket on.
+  std::vector<unread_samples> unread_;
   std::vector<std::size_t> n_left_out_;      ///< Slots of a row that each pass leaves out.
   double measured_ = 0, measured_once_ = 0;  ///< Tokens, over all draws and of one.
   double done_ = 0;

@@ -74,8 +74,8 @@ struct layer_statistics {
 /// says, as within a prompt: it reaches them by keys and values alone. Of the nats that the layers' damage predicts of it at later positions; means are per token that follows.
 struct unread_statistics {
   damage_measurement substituted;  ///< Random halves of the experts away, as for the damage.
-  damage_measurement
-      left_out;  ///< As layer_statistics::left_out; nothing of models with one expert a token.
+  /// As layer_statistics::left_out; nothing of models with one expert a token.
+  damage_measurement left_out;
 };
 
 struct calibration_statistics {

@@ -113,14 +113,14 @@ BOOST_AUTO_TEST_CASE(what_a_prompt_loses_is_charged_as_it_was_measured) {
     found->unread = std::move(unread);
     return setup::make_profile(*found, "lineage", "", 1).unread_damage;
   };
-  BOOST_TEST((charged({{{0.25, 0}, {0.125, 0}}}) == std::vector<double>{0.25}));
-  BOOST_TEST(charged({{{0.25, 0.1}, {0.125, 0}}}).front() == 0.25 + 1.645 * 0.1,
+  BOOST_TEST((charged({{{2, 0}, {1, 0}}}) == std::vector<double>{2}));
+  BOOST_TEST(charged({{{2, 0.5}, {1, 0}}}).front() == 2 + 1.645 * 0.5,
              boost::test_tools::tolerance(1e-12));
-  BOOST_TEST((charged({{{0.25, 0.1}, {0.5, 0}}}) == std::vector<double>{0.5}));
+  BOOST_TEST((charged({{{2, 0.5}, {4, 0}}}) == std::vector<double>{4}));
   // A longer prompt's tokens do no more than those of a shorter one.
-  BOOST_TEST((charged({{{0.25, 0}, {0.125, 0}}, {{0.5, 0}, {0, 0}}, {{0, 0}, {0.125, 0}}}) ==
-              std::vector<double>{0.5, 0.5, 0.125}));
-  BOOST_TEST((charged({{{1000, 0}, {0, 0}}, {{0, 0}, {0, 0}}}) == std::vector<double>{100, 0.01}));
+  BOOST_TEST((charged({{{0.25, 0}, {0.125, 0}}, {{0.5, 0}, {0, 0}}, {{0, 0}, {0.4375, 0}}}) ==
+              std::vector<double>{0.5, 0.5, 0.4375}));
+  BOOST_TEST((charged({{{1000, 0}, {0, 0}}, {{0, 0}, {0, 0}}}) == std::vector<double>{100, 0.4}));
   BOOST_TEST(charged({}).empty());
 }
 
