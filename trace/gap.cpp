@@ -203,8 +203,8 @@ result<void> gap_reader::take(open_request& request, std::uint32_t first, std::u
   auto& step = chunk.layers.back();
   if (begins_row) {
     const auto position = first + step.rows.size();
-    const auto unread_before = request.prompt_tokens > 0 ? request.prompt_tokens - 1 : 0;
-    step.rows.push_back({{}, probabilities_of(logits_), position, unread_before});
+    // As wire::request_terms::unread_before().
+    step.rows.push_back({{}, probabilities_of(logits_), position, request.prompt_tokens - 1});
     if (layer == 0) ++request.positions;
   }
   if (step.rows.empty() || step.rows.back().slots.size() == top_k())
