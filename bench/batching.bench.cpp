@@ -21,6 +21,7 @@
 #include "bench/arguments.hpp"
 #include "bench/spread.hpp"
 #include "bench/work_counts.hpp"
+#include "config/freed_memory.hpp"
 #include "config/precision.hpp"
 #include "config/random.hpp"
 #include "model/transformer.hpp"
@@ -162,6 +163,7 @@ double answer(actors::service& service, const arguments& given, std::size_t n, s
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   const auto given = read_arguments(argc, argv);
   auto options = one_server(given);
   const auto vocab = options.model->config().vocab_size;

@@ -29,6 +29,7 @@
 
 #include "actors/service/runtime.hpp"
 #include "bandwidth.hpp"
+#include "config/freed_memory.hpp"
 #include "model/forward.hpp"
 #include "model/kernels/thread_team.hpp"
 #include "model/transformer.hpp"
@@ -550,6 +551,7 @@ int fail(const error& what) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   arguments given;
   if (const auto unknown = read_arguments(argc, argv, given)) return usage(*unknown);
   const pool memory(std::max(4 * cache_bytes(), std::size_t{512} << 20));

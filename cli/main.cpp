@@ -2,11 +2,13 @@
 
 #include "cli/common.hpp"
 #include "cli/shell.hpp"
+#include "config/freed_memory.hpp"
 #include "model/kernels/kernels.hpp"
 #include "ordermoe_version.hpp"
 
 int main(int argc, char** argv) {
   using namespace ordermoe;
+  keep_freed_memory();
   cli::install_signal_handlers();
   CLI::App app{"Serves Mixture-of-Experts language models from several uneven edge servers."};
   app.set_version_flag("--version", std::string("ordermoe ") + version_string);

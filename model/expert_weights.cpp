@@ -114,6 +114,15 @@ projection::projection(std::span<const float> row_major, std::size_t n_out, std:
   *this = projection(source, place, kept);
 }
 
+void scratch_buffer::grow(std::size_t n) {
+  const std::size_t next = std::max(n, size_ + size_ / 2);
+  size_ = 0;
+  memory_.reset();
+  memory_ = weight_memory(next * sizeof(float));
+  numbers_ = reinterpret_cast<float*>(memory_.get());
+  size_ = next;
+}
+
 projection::projection(matrix_source& source, const compute_place& place, precision kept) {
   if (source.stays()) {
     packed_ = kept_at(source, kept);

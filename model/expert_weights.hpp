@@ -33,12 +33,16 @@ struct device_failure : std::runtime_error {
 class scratch_buffer {
  public:
   float* room(std::size_t n) {
-    if (numbers_.size() < n) numbers_.resize(n);
-    return numbers_.data();
+    if (size_ < n) grow(n);
+    return numbers_;
   }
 
  private:
-  std::vector<float> numbers_;
+  void grow(std::size_t n);
+
+  std::shared_ptr<std::byte> memory_;  ///< From huge pages where it is large.
+  float* numbers_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 /// A weight matrix [n_out, n_in]: packed for the kernels on the host, plain on another device.

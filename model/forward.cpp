@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/architecture/routing.hpp"
+#include "model/expert_weights.hpp"
 
 namespace ordermoe::model {
 
@@ -14,16 +15,19 @@ void execute_slots(const transformer& model, layer_id layer, std::span<const flo
       normed, slots, hidden);
 }
 
-void execute_slots(const model_config& config, const expert_runner& run, layer_id layer,
-                   std::span<const float> normed, const slot_table& slots,
-                   std::span<float> hidden) {
+namespace {
+
+/// Rows whose slots run together, which bounds what they take besides.
+constexpr std::size_t most_rows_of_slots = 512;
+
+/// execute_slots of no more rows than that.
+void execute_some(const model_config& config, const expert_runner& run, layer_id layer,
+                  std::span<const float> normed, std::span<const std::vector<executed_slot>> slots,
+                  std::span<float> hidden) {
   const std::size_t width = config.hidden_size;
-  ORDERMOE_CHECK(hidden.size() == slots.size() * width && normed.size() == hidden.size(),
-                 "rows and slots differ in number");
   std::vector<std::size_t> first_slot(slots.size() + 1, 0);
   for (std::size_t i = 0; i < slots.size(); ++i)
     first_slot[i + 1] = first_slot[i] + slots[i].size();
-  std::vector<float> outputs(first_slot.back() * width);
   struct place {
     std::size_t row;
     std::size_t slot;
@@ -35,7 +39,11 @@ void execute_slots(const model_config& config, const expert_runner& run, layer_i
       wanted[slots[i][j].expert.index()].push_back({i, first_slot[i] + j});
     }
   // Rows side by side, expert after expert; a single row is where it is already.
-  std::vector<float> inputs(outputs.size()), results(outputs.size());
+  thread_local scratch_buffer output_room, input_room, result_room;
+  const std::size_t n_numbers = first_slot.back() * width;
+  const std::span outputs(output_room.room(n_numbers), n_numbers);
+  const std::span inputs(input_room.room(n_numbers), n_numbers);
+  const std::span results(result_room.room(n_numbers), n_numbers);
   std::vector<expert_rows> work;
   std::size_t begin = 0;
   for (std::size_t e = 0; e < wanted.size(); ++e) {
@@ -43,14 +51,13 @@ void execute_slots(const model_config& config, const expert_runner& run, layer_i
     if (places.empty()) continue;
     if (places.size() == 1) {
       work.push_back({expert_id{e}, normed.subspan(places[0].row * width, width),
-                      std::span(outputs).subspan(places[0].slot * width, width)});
+                      outputs.subspan(places[0].slot * width, width)});
       continue;
     }
     for (std::size_t i = 0; i < places.size(); ++i)
       std::copy_n(normed.data() + places[i].row * width, width, inputs.data() + begin + i * width);
     const auto n = places.size() * width;
-    work.push_back(
-        {expert_id{e}, std::span(inputs).subspan(begin, n), std::span(results).subspan(begin, n)});
+    work.push_back({expert_id{e}, inputs.subspan(begin, n), results.subspan(begin, n)});
     begin += n;
   }
   if (!work.empty()) run(layer, work);
@@ -73,6 +80,21 @@ void execute_slots(const model_config& config, const expert_runner& run, layer_i
       sources.push_back(outputs.data() + (first_slot[i] + j) * width);
     }
     add_slots(hidden.subspan(i * width, width), gates, sources);
+  }
+}
+
+}  // namespace
+
+void execute_slots(const model_config& config, const expert_runner& run, layer_id layer,
+                   std::span<const float> normed, const slot_table& slots,
+                   std::span<float> hidden) {
+  const std::size_t width = config.hidden_size;
+  ORDERMOE_CHECK(hidden.size() == slots.size() * width && normed.size() == hidden.size(),
+                 "rows and slots differ in number");
+  for (std::size_t first = 0; first < slots.size(); first += most_rows_of_slots) {
+    const std::size_t n = std::min(most_rows_of_slots, slots.size() - first);
+    execute_some(config, run, layer, normed.subspan(first * width, n * width),
+                 std::span(slots).subspan(first, n), hidden.subspan(first * width, n * width));
   }
 }
 

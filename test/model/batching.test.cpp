@@ -180,6 +180,29 @@ BOOST_AUTO_TEST_CASE(the_whole_model_gives_the_same_bits_token_by_token_and_in_c
   }
 }
 
+BOOST_AUTO_TEST_CASE(
+    slots_of_a_long_prompt_run_some_hundreds_of_rows_at_a_time_and_give_the_same_bits) {
+  const auto model = fixture::tiny_model();
+  const auto& config = model->config();
+  const std::size_t width = config.hidden_size, n_experts = config.n_experts;
+  constexpr std::size_t n = 1100;  // Neither a multiple of what runs at once nor less.
+  const auto normed = numbers(n * width, 6), start = numbers(n * width, 7);
+  om::slot_table slots(n);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < i % 3; ++j)  // None, one or two.
+      slots[i].push_back(
+          {expert_id{(i / 3 + j) % n_experts}, 0.25f + 0.5f * static_cast<float>(j)});
+  auto whole = start;
+  om::execute_slots(*model, layer_id{1u}, normed, slots, whole);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::vector<float> alone(&start[i * width], &start[i * width] + width);
+    om::execute_slots(*model, layer_id{1u}, std::span(normed).subspan(i * width, width), {slots[i]},
+                      alone);
+    BOOST_REQUIRE(same_bits(&whole[i * width], alone.data(), width));
+    BOOST_REQUIRE(same_bits(&start[i * width], alone.data(), width) == slots[i].empty());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(rows_of_several_sequences_in_one_step_do_not_mix) {
   const auto model = fixture::tiny_model();
   const auto& config = model->config();
