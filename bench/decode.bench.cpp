@@ -27,7 +27,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/service/runtime.hpp"
+#include "actors/service/service.hpp"
 #include "bandwidth.hpp"
 #include "config/freed_memory.hpp"
 #include "model/forward.hpp"
@@ -237,18 +237,18 @@ double seconds_of_reading(const pool& memory, const reading& how) {
   return now_s() - start;
 }
 
-/// Requests through the actors, one at a time, on a cluster of one server that holds everything.
+/// Requests through the actors, one at a time, on a cluster of one server that holds everything and goes on from one to the next, as
+/// a node does.
 class local_mode {
  public:
-  local_mode(std::shared_ptr<const transformer> model, const planning::profile& profile,
-             std::size_t n_threads)
-      : ids_(model->config().vocab_size) {
-    setup_.model = std::move(model);
-    setup_.profile = profile;
-    setup_.costs = own_costs(setup_.model->config());
-    setup_.mode = actors::run_mode::local;
-    setup_.threads_per_server = n_threads;
-    setup_.servers.name = "one";
+  static result<local_mode> start(std::shared_ptr<const transformer> model,
+                                  const planning::profile& profile, std::size_t n_threads) {
+    actors::service_options made;
+    made.costs = own_costs(model->config());
+    made.profile = profile;
+    made.mode = actors::run_mode::local;
+    made.threads_per_server = n_threads;
+    made.servers.name = "one";
     server_spec server;
     server.name = "s0";
     server.flops_per_s = 1e12;
@@ -256,8 +256,17 @@ class local_mode {
     server.memory_bytes = std::int64_t{1} << 40;
     server.kv_bytes = std::int64_t{1} << 30;
     server.arrival_share = 1;
-    setup_.servers.servers = {server};
-    setup_.servers.links.resize(1);
+    made.servers.servers = {server};
+    made.servers.links.resize(1);
+    auto chosen = planning::make_strategy("layer-shards", made.profile, made.servers, made.costs,
+                                          planning::strategy_options());
+    if (!chosen) return chosen.error();
+    made.chosen = std::move(*chosen);
+    const auto n_ids = model->config().vocab_size;
+    made.model = std::move(model);
+    auto running = actors::service::start(std::move(made));
+    if (!running) return running.error();
+    return local_mode(std::move(*running), n_ids);
   }
 
   /// Seconds until the first new token of a request with so many prompt tokens, and seconds of each
@@ -266,27 +275,30 @@ class local_mode {
     double prompt = 0, token = 0;
   };
   result<request_seconds> measure(std::size_t prompt, std::uint32_t new_tokens) {
-    if (setup_.chosen.name.empty()) {
-      auto made = planning::make_strategy("layer-shards", setup_.profile, setup_.servers,
-                                          setup_.costs, planning::strategy_options());
-      if (!made) return made.error();
-      setup_.chosen = std::move(*made);
-    }
     actors::request_spec spec;
     spec.prompt = ids_.several(prompt);
     spec.max_new_tokens = new_tokens;
     spec.ignore_end_of_text = true;
-    setup_.requests = {spec};
-    const auto outcome = actors::run_requests(setup_);
-    if (!outcome) return outcome.error();
-    const auto& only = outcome->outcomes.front();
-    return request_seconds{static_cast<double>(only.first_token_ns - only.arrival_ns) * 1e-9,
-                           static_cast<double>(only.done_ns - only.first_token_ns) * 1e-9 /
-                               std::max(1.0, new_tokens - 1.0)};
+    std::optional<error> problem;
+    request_seconds took;
+    actors::answer_sink sink;
+    sink.on_end = [&](const actors::request_outcome& outcome) {
+      problem = outcome.problem;
+      took.prompt = static_cast<double>(outcome.first_token_ns - outcome.arrival_ns) * 1e-9;
+      took.token = static_cast<double>(outcome.done_ns - outcome.first_token_ns) * 1e-9 /
+                   std::max(1.0, new_tokens - 1.0);
+    };
+    service_->submit(std::move(spec), std::move(sink));
+    service_->run_until([&] { return service_->outstanding() == 0; });
+    if (problem) return *problem;
+    return took;
   }
 
  private:
-  actors::run_setup setup_;
+  local_mode(std::unique_ptr<actors::service> running, std::size_t n_ids)
+      : service_(std::move(running)), ids_(n_ids) {}
+
+  std::unique_ptr<actors::service> service_;
   random_ids ids_;
 };
 
@@ -527,8 +539,11 @@ result<measurement> measure_precisions(const arguments& given, std::size_t i, co
                  given.folder + ": an encoder-decoder; expected a decoder alone"};
   made.bytes = bytes_of(config, made.options.expert_precision, made.options.dense_precision);
   std::optional<local_mode> through_actors;
-  if (experts_profile && !own_time)
-    through_actors.emplace(*loaded, *experts_profile, given.n_threads);
+  if (experts_profile && !own_time) {
+    auto started = local_mode::start(*loaded, *experts_profile, given.n_threads);
+    if (!started) return started.error();
+    through_actors.emplace(std::move(*started));
+  }
   const auto measured = measure(**loaded, made.bytes, memory, how, given.rounds,
                                 through_actors ? &*through_actors : nullptr);
   if (!measured) return measured.error();

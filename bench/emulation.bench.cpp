@@ -18,6 +18,7 @@
 #include "actors/service/runtime.hpp"
 #include "bench/spread.hpp"
 #include "config/files.hpp"
+#include "config/freed_memory.hpp"
 
 namespace {
 
@@ -33,6 +34,7 @@ T take(result<T> value) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   model::load_options loading;
   actors::run_setup setup;
   for (; argc > 1 && argv[1][0] == '-'; --argc, ++argv) {

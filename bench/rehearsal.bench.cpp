@@ -31,6 +31,7 @@
 #include "actors/service/runtime.hpp"
 #include "bench/spread.hpp"
 #include "config/files.hpp"
+#include "config/freed_memory.hpp"
 #include "setup/cluster_folder.hpp"
 #include "setup/plan_file.hpp"
 #include "setup/preparation.hpp"
@@ -422,6 +423,7 @@ options read_arguments(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   const auto given = read_arguments(argc, argv);
   if (given.only_emulated) return print_emulated(given);
   rehearsed_cluster cluster(given);

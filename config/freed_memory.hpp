@@ -1,6 +1,6 @@
 #pragma once
 
-#include <climits>
+#include <climits>  // Says whether the library is glibc.
 
 #ifdef __GLIBC__
 #include <malloc.h>
