@@ -19,6 +19,7 @@
 
 #include "actors/service/service.hpp"
 #include "bench/arguments.hpp"
+#include "bench/one_server.hpp"
 #include "bench/spread.hpp"
 #include "bench/work_counts.hpp"
 #include "config/freed_memory.hpp"
@@ -26,7 +27,6 @@
 #include "config/random.hpp"
 #include "model/transformer.hpp"
 #include "planning/profile.hpp"
-#include "planning/strategies/strategies.hpp"
 
 namespace {
 
@@ -105,28 +105,6 @@ arguments read_arguments(int argc, char** argv) {
   return given;
 }
 
-actors::service_options one_server(const arguments& given) {
-  actors::service_options made;
-  made.model = take(model::transformer::load(given.folder, given.loading));
-  made.profile = take(planning::read_profile(given.folder + "/profile.json"));
-  made.costs = model::own_costs(made.model->config());
-  made.mode = actors::run_mode::local;
-  made.threads_per_server = given.n_threads;
-  server_spec server;
-  server.name = "s0";
-  server.flops_per_s = 1e12;
-  server.memory_bandwidth_bytes_per_s = 35e9;
-  server.memory_bytes = std::int64_t{1} << 40;
-  server.kv_bytes = std::int64_t{4} << 30;
-  server.arrival_share = 1;
-  made.servers.name = "one";
-  made.servers.servers = {server};
-  made.servers.links.resize(1);
-  made.chosen = take(planning::make_strategy("layer-shards", made.profile, made.servers, made.costs,
-                                             planning::strategy_options()));
-  return made;
-}
-
 work_counts work_of(actors::service& service) {
   work_counts all;
   for (const auto& server : take(service.status()).servers) {
@@ -165,7 +143,9 @@ double answer(actors::service& service, const arguments& given, std::size_t n, s
 int main(int argc, char** argv) {
   keep_freed_memory();
   const auto given = read_arguments(argc, argv);
-  auto options = one_server(given);
+  auto options = take(one_server(take(model::transformer::load(given.folder, given.loading)),
+                                 take(planning::read_profile(given.folder + "/profile.json")),
+                                 given.n_threads));
   const auto vocab = options.model->config().vocab_size;
   const auto service = take(actors::service::start(std::move(options)));
   fmt::print("{}: experts {}, dense {}, {} threads, {}; medians of {} rounds\n", given.folder,

@@ -29,6 +29,7 @@
 
 #include "actors/service/service.hpp"
 #include "bandwidth.hpp"
+#include "bench/one_server.hpp"
 #include "config/freed_memory.hpp"
 #include "model/forward.hpp"
 #include "model/kernels/thread_team.hpp"
@@ -243,28 +244,10 @@ class local_mode {
  public:
   static result<local_mode> start(std::shared_ptr<const transformer> model,
                                   const planning::profile& profile, std::size_t n_threads) {
-    actors::service_options made;
-    made.costs = own_costs(model->config());
-    made.profile = profile;
-    made.mode = actors::run_mode::local;
-    made.threads_per_server = n_threads;
-    made.servers.name = "one";
-    server_spec server;
-    server.name = "s0";
-    server.flops_per_s = 1e12;
-    server.memory_bandwidth_bytes_per_s = marked_gb_per_s * 1e9;
-    server.memory_bytes = std::int64_t{1} << 40;
-    server.kv_bytes = std::int64_t{1} << 30;
-    server.arrival_share = 1;
-    made.servers.servers = {server};
-    made.servers.links.resize(1);
-    auto chosen = planning::make_strategy("layer-shards", made.profile, made.servers, made.costs,
-                                          planning::strategy_options());
-    if (!chosen) return chosen.error();
-    made.chosen = std::move(*chosen);
     const auto n_ids = model->config().vocab_size;
-    made.model = std::move(model);
-    auto running = actors::service::start(std::move(made));
+    auto made = one_server(std::move(model), profile, n_threads);
+    if (!made) return made.error();
+    auto running = actors::service::start(std::move(*made));
     if (!running) return running.error();
     return local_mode(std::move(*running), n_ids);
   }

@@ -15,16 +15,10 @@ std::size_t whole_lines(std::size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/// Grows and never shrinks, on a boundary of a cache line; contents are undefined.
+/// As scratch_buffer, in bytes.
 std::byte* aligned_room(std::size_t bytes) {
-  thread_local std::shared_ptr<std::byte> memory;
-  thread_local std::size_t size = 0;
-  if (size < bytes) {
-    memory.reset();
-    memory = weight_memory(bytes);
-    size = bytes;
-  }
-  return memory.get();
+  thread_local scratch_buffer buffer;
+  return reinterpret_cast<std::byte*>(buffer.room((bytes + sizeof(float) - 1) / sizeof(float)));
 }
 
 /// What a thread needs for n rows of a product, in the unit of share_out(): a core multiplies four

@@ -29,9 +29,13 @@ struct device_failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Grows and never shrinks; contents are undefined after room().
+/// Grows and never shrinks, on a boundary of a cache line; contents are undefined after room().
 class scratch_buffer {
  public:
+  scratch_buffer() = default;
+  scratch_buffer(const scratch_buffer&) = delete;
+  scratch_buffer& operator=(const scratch_buffer&) = delete;
+
   float* room(std::size_t n) {
     if (size_ < n) grow(n);
     return numbers_;
