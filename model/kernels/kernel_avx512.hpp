@@ -120,6 +120,7 @@ struct avx512 {
   }
   static ints set1_ints(std::int32_t x) { return _mm512_set1_epi32(x); }
   static vec to_floats(ints x) { return _mm512_maskz_cvtepi32_ps(all, x); }
+  static constexpr bool sums_nibbles = false;
   /// Bytes 0 and 2 of each four, then 1 and 3, as 16-bit numbers: no sum of two saturates.
   static ints dot(ints sums, bytes w, const std::int8_t* values) {
     const auto even = _mm512_and_si512(w, _mm512_set1_epi16(0xff));

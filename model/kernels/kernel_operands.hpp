@@ -9,7 +9,9 @@
 /// outputs lies in memory and how a tile of it is multiplied. For quantised numbers `Isa` supplies
 /// `bytes` (16 outputs x 4 inputs, unsigned), load_bytes, low_halves and high_halves (each byte's
 /// four bits), set1_ints, to_floats, and dot(sums, bytes, values): each lane plus its four bytes
-/// times the four int8 values, exactly. For all it says into which cache a tile fetches what it needs soon, and what other passes
+/// times the four int8 values, exactly. Where sums_nibbles is true, dot_nibbles does so with bytes below 16, in two sums of
+/// 16 bits a lane. A group's begin with -4 times the sum of its values (begin_nibbles) and end between -2^15 and 2^15, whatever they
+/// are on the way: 16 products of -4 to 11 and 16 of -4 by int8 are 30,720 at most. of_nibbles() is a lane's sum of the two. For all it says into which cache a tile fetches what it needs soon, and what other passes
 /// will need (soon_into, share_into; 0: not at all).
 namespace ordermoe::model::bodies {
 
@@ -115,6 +117,7 @@ inline __attribute__((always_inline)) void each_step(const Body& body) {
 #pragma GCC unroll 8
     for (std::size_t j = 0; j < N; ++j) body(j);
   } else {
+#pragma GCC unroll 1
     for (std::size_t j = 0; j < N; ++j) body(j);
   }
 }
@@ -365,24 +368,39 @@ struct int4_operand : operand_rules {
     for (std::size_t g = 0; g < n_groups; ++g) {
       const std::size_t start = g * width * group_bytes;
       const std::ptrdiff_t there = ahead.from(start);
-      typename Isa::ints whole[Rows][Panels];
-      for (int r = 0; r < Rows; ++r)
-        for (int p = 0; p < Panels; ++p)
-          whole[r][p] = Isa::set1_ints(-8 * rows[r * stride + g].sum);
-      each_step<Isa, 4>([&](std::size_t j) {
-        const std::size_t at = j * width * 4;
-        for (int p = 0; p < Panels; ++p) {
-          Ahead::fetch(panels.weights(p) + there + at);
-          const auto both = Isa::load_bytes(panels.weights(p) + start + at);
-          const auto low = Isa::low_halves(both);
-          const auto high = Isa::high_halves(both);
-          for (int r = 0; r < Rows; ++r) {
-            const std::int8_t* values = rows[r * stride + g].values + 4 * j;
-            whole[r][p] = Isa::dot(whole[r][p], low, values);
-            whole[r][p] = Isa::dot(whole[r][p], high, values + 16);
+      const auto each_product = [&](const auto& add) __attribute__((always_inline)) {
+        each_step<Isa, 4>([&](std::size_t j) {
+          const std::size_t at = j * width * 4;
+          for (int p = 0; p < Panels; ++p) {
+            Ahead::fetch(panels.weights(p) + there + at);
+            const auto both = Isa::load_bytes(panels.weights(p) + start + at);
+            const auto low = Isa::low_halves(both);
+            const auto high = Isa::high_halves(both);
+            for (int r = 0; r < Rows; ++r) {
+              const std::int8_t* values = rows[r * stride + g].values + 4 * j;
+              add(r, p, low, values);
+              add(r, p, high, values + 16);
+            }
           }
-        }
-      });
+        });
+      };
+      typename Isa::ints whole[Rows][Panels];
+      if constexpr (Isa::sums_nibbles) {
+        typename Isa::nibble_sums of_group[Rows][Panels];
+        for (int r = 0; r < Rows; ++r)
+          for (int p = 0; p < Panels; ++p)
+            of_group[r][p] = Isa::begin_nibbles(rows[r * stride + g].sum);
+        each_product([&](int r, int p, const auto& w, const std::int8_t* values) __attribute__((
+            always_inline)) { of_group[r][p] = Isa::dot_nibbles(of_group[r][p], w, values); });
+        for (int r = 0; r < Rows; ++r)
+          for (int p = 0; p < Panels; ++p) whole[r][p] = Isa::of_nibbles(of_group[r][p]);
+      } else {
+        for (int r = 0; r < Rows; ++r)
+          for (int p = 0; p < Panels; ++p)
+            whole[r][p] = Isa::set1_ints(-8 * rows[r * stride + g].sum);
+        each_product([&](int r, int p, const auto& w, const std::int8_t* values) __attribute__((
+            always_inline)) { whole[r][p] = Isa::dot(whole[r][p], w, values); });
+      }
       for (int p = 0; p < Panels; ++p) {
         Ahead::fetch(panels.scales(p, 2) + there);
         const auto scale =

@@ -35,7 +35,7 @@ struct avx2 {
   using flushing = model::flushing;
   static constexpr std::size_t most_rows = 6, most_bf16_rows = 5, few_rows = 6;
   static constexpr bool many_registers = false;
-  static constexpr int soon_into = 1, share_into = 1;
+  static constexpr int soon_into = 1, share_into = 2;
   static constexpr bool pairs = false;
   static constexpr std::size_t rounded_words = 2;
   template <int Rows>
@@ -135,9 +135,29 @@ struct avx2 {
   }
   /// Bytes 0 and 2 of each four, then 1 and 3, as 16-bit numbers: no sum of two saturates.
   static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
-    const auto even = two_of(values[0], values[2]);
-    const auto odd = two_of(values[1], values[3]);
+    const auto four = four_of(values);
+    const auto even = _mm256_srai_epi16(_mm256_slli_epi16(four, 8), 8);
+    const auto odd = _mm256_srai_epi16(four, 8);
     return {four_products(sums.low, w.low, even, odd), four_products(sums.high, w.high, even, odd)};
+  }
+
+  // One instruction for two products, where 16-bit numbers of both would first have to be made: 32 rows of an expert of Mixtral's
+  // width take 63 ms on a Zen 3 instead of 230.
+  static constexpr bool sums_nibbles = true;
+  using nibble_sums = ints;
+  static nibble_sums begin_nibbles(std::int32_t sum) {
+    const auto v = _mm256_set1_epi16(static_cast<std::int16_t>(-4 * sum));
+    return {v, v};
+  }
+  static nibble_sums dot_nibbles(const nibble_sums& sums, const bytes& w,
+                                 const std::int8_t* values) {
+    const auto four = four_of(values);
+    return {in_this_order(_mm256_add_epi16(sums.low, _mm256_maddubs_epi16(w.low, four))),
+            in_this_order(_mm256_add_epi16(sums.high, _mm256_maddubs_epi16(w.high, four)))};
+  }
+  static ints of_nibbles(const nibble_sums& sums) {
+    const auto one = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(sums.low, one), _mm256_madd_epi16(sums.high, one)};
   }
 
  private:
@@ -145,14 +165,20 @@ struct avx2 {
     const auto nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
     return _mm256_blendv_ps(v, nan, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
   }
-  static __m256i two_of(std::int8_t low, std::int8_t high) {
-    return _mm256_set1_epi32(static_cast<std::uint16_t>(low) |
-                             (static_cast<std::int32_t>(high) << 16));
+  /// A sum that is made now: otherwise GCC 12 adds products to each other first, and has more of them than there are registers.
+  static __m256i in_this_order(__m256i sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
+  }
+  static __m256i four_of(const std::int8_t* values) {
+    std::int32_t four;
+    std::memcpy(&four, values, sizeof four);
+    return _mm256_set1_epi32(four);
   }
   static __m256i four_products(__m256i sums, __m256i w, __m256i even, __m256i odd) {
     const auto low = _mm256_madd_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), even);
     const auto high = _mm256_madd_epi16(_mm256_srli_epi16(w, 8), odd);
-    return _mm256_add_epi32(sums, _mm256_add_epi32(low, high));
+    return in_this_order(_mm256_add_epi32(sums, _mm256_add_epi32(low, high)));
   }
   static void transpose_eight(__m256 (&rows)[8]) {
     __m256 fours[8];

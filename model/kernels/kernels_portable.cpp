@@ -138,6 +138,7 @@ struct portable {
     for (int i = 0; i < 16; ++i) v.lanes[i] = static_cast<float>(x.lanes[i]);
     return v;
   }
+  static constexpr bool sums_nibbles = false;
   static ints dot(const ints& sums, const bytes& w, const std::int8_t* values) {
     ints v = sums;
     for (int i = 0; i < 16; ++i)
