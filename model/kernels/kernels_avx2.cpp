@@ -39,11 +39,11 @@ struct avx2 {
   static constexpr bool pairs = false;
   static constexpr std::size_t rounded_words = 2;
   template <int Rows>
-  static constexpr int block_panels = Rows == 1   ? 4
-                                      : Rows == 2 ? 2
-                                                  : 1;
+  static constexpr int block_panels = Rows == 1 ? 4 : 1;
   template <int Rows>
-  static constexpr int quantised_panels = block_panels<Rows>;
+  static constexpr int quantised_panels = Rows == 1   ? 4
+                                          : Rows <= 3 ? 2
+                                                      : 1;
   static constexpr int most_heads = 4;
   template <int Heads>
   static constexpr int score_keys = Heads == 1   ? 4
