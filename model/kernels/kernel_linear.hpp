@@ -94,7 +94,7 @@ __attribute__((noinline)) void block_panels(const block_place& from, std::size_t
 }
 
 /// How many panels of a block a tile of Rows rows takes at once, and the most rows of which one tile takes all. With more rows a
-/// block is tiles side by side: fetching a line of every four ahead, each for itself, memory gave half of what it gives in order (on a Zen 3).
+/// block is tiles side by side: fetching a line of every four ahead, each for itself, memory gave half to two thirds of what it gives in order (on a Zen 3).
 template <class Isa, class Operand, int Rows>
 constexpr int panels_at_once =
     Operand::is_quantised ? Isa::template quantised_panels<Rows> : Isa::template block_panels<Rows>;
@@ -126,7 +126,7 @@ inline void block_tile(const block_place& from, const input_part& part,
 }
 
 /// What passes over a block's part, or tiles side by side in it, fetch while they multiply, where they are several: the first two or four
-/// each their share of the part that comes next.
+/// each their share of the part that comes next. Passes of fewer rows may have fewer tiles, and fetch a share once more.
 struct part_fetching {
   std::ptrdiff_t to_next;  ///< Bytes from this part to the next; 0: nothing is fetched.
   std::size_t part_bytes;

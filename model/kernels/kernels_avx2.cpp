@@ -35,6 +35,7 @@ struct avx2 {
   using flushing = model::flushing;
   static constexpr std::size_t most_rows = 6, most_bf16_rows = 5, few_rows = 6;
   static constexpr bool many_registers = false;
+  // What others need does not fit the nearest cache beside what a tile reads.
   static constexpr int soon_into = 1, share_into = 2;
   static constexpr bool pairs = false;
   static constexpr std::size_t rounded_words = 2;

@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(sums_of_the_largest_nibbles_are_exact_in_every_instruction_
 }
 
 BOOST_AUTO_TEST_CASE(a_row_has_the_same_bits_alone_and_in_every_batch) {
-  // The last ones have more inputs than go over a matrix at once, in every storage.
+  // The last one has more inputs than a tile goes over at once, in every storage.
   for (const auto* set : om::available_kernels())
     for (const auto storage : every_form)
       for (const auto& [n_out, n_in] :
