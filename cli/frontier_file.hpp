@@ -24,7 +24,7 @@ struct measurement {
   double megabytes = 0;                             ///< Charged, for 1,000 tokens.
   double perplexity = 0;
   std::optional<experiments::paired_increase>
-      increase;  ///< Over `exact`; empty where that is infeasible.
+      increase;  ///< Over the model alone; empty where the row is infeasible.
   std::optional<double> exact_match, budget_spent_ratio;
   std::string whole_model;  ///< Precision that the planner gave all experts.
   /// Of the budget, where the planner chose to leave experts out for everybody.

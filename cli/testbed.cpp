@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 
 #include "bench/experiments/testbed/statistics.hpp"
 #include "cli/comparison.hpp"
@@ -13,6 +14,7 @@
 #include "cli/testbed_experiments.hpp"
 #include "cli/testbed_models.hpp"
 #include "config/files.hpp"
+#include "model/reference.hpp"
 #include "ordermoe_version.hpp"
 
 namespace ordermoe::cli {
@@ -121,7 +123,6 @@ bool names(const std::string& row, const point& p) {
   return row == label(p) || row == p.strategy || (!alias.empty() && row == alias);
 }
 
-/// The rows that are asked for, `exact` first: the others are compared with it.
 result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
   for (const auto& row : rows)
     if (std::ranges::none_of(points, [&](const point& p) { return names(row, p); })) {
@@ -133,8 +134,7 @@ result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
     }
   std::vector<point> wanted;
   for (const auto& p : points)
-    if (rows.empty() || std::string(p.strategy) == "exact" ||
-        std::ranges::any_of(rows, [&](const auto& row) { return names(row, p); }))
+    if (rows.empty() || std::ranges::any_of(rows, [&](const auto& row) { return names(row, p); }))
       wanted.push_back(p);
   return wanted;
 }
@@ -155,8 +155,21 @@ cluster draw(const frontier_options& options, const setup::world& loaded,
   return draw_cluster(draw);
 }
 
+/// Of the model alone, on the scored texts: what strategies that never substitute say, too, to the bit.
+result<std::vector<double>> reference_losses(const setup::world& loaded, const bundled_load& load) {
+  work().begin("scoring the model alone");
+  std::vector<double> losses;
+  for (const auto& spec : load.workloads[1].requests) {
+    if (stop_requested()) return error{errc::interrupted, "interrupted; nothing was measured"};
+    const auto of_text = model::token_losses(*loaded.model, spec.prompt);
+    if (!of_text) return of_text.error();
+    losses.insert(losses.end(), of_text->begin(), of_text->end());
+  }
+  return losses;
+}
+
 result<measurement> measured(std::uint64_t seed, const point& p, const strategy_report& r,
-                             const std::optional<strategy_report>& exact) {
+                             std::span<const double> reference) {
   measurement m;
   m.seed = seed;
   m.row = label(p);
@@ -165,12 +178,9 @@ result<measurement> measured(std::uint64_t seed, const point& p, const strategy_
   m.ttft_ms = r.ttft_ms.mean;
   m.megabytes = r.per_1k(r.charged.charged()) * 1e-6;
   m.perplexity = *r.perplexity;
-  if (exact) {
-    const auto found =
-        experiments::increase_by_document(r.losses, exact->losses, exact->scored_lengths);
-    if (!found) return found.error();
-    m.increase = *found;
-  }
+  const auto found = experiments::increase_by_document(r.losses, reference, r.scored_lengths);
+  if (!found) return found.error();
+  m.increase = *found;
   m.exact_match = r.exact_match;
   m.budget_spent_ratio = r.budget_spent_ratio;
   m.whole_model = to_string(r.whole_model);
@@ -182,10 +192,10 @@ result<measurement> measured(std::uint64_t seed, const point& p, const strategy_
 /// Every wanted strategy on one cluster; those that are infeasible there are told of.
 result<std::vector<measurement>> measure_cluster(const frontier_options& options,
                                                  const setup::world& here, const bundled_load& load,
+                                                 std::span<const double> reference,
                                                  const std::vector<point>& wanted,
                                                  std::uint64_t seed) {
   std::vector<measurement> made;
-  std::optional<strategy_report> exact;
   for (const auto& p : wanted) {
     auto report =
         measure_strategy(here, load, options.load, p.strategy, p.percent, seed, options.world);
@@ -201,8 +211,7 @@ result<std::vector<measurement>> measure_cluster(const frontier_options& options
       made.push_back(std::move(none));
       continue;
     }
-    if (std::string(p.strategy) == "exact") exact = *report;
-    auto found = measured(seed, p, *report, exact);
+    auto found = measured(seed, p, *report, reference);
     if (!found) return found.error();
     made.push_back(std::move(*found));
   }
@@ -221,12 +230,18 @@ result<void> measure_rest(const frontier_options& options, const setup::world& l
   const auto stored = setup::load_costs(options.world.costs, loaded.model->config());
   if (!stored) return stored.error();
   const progress_display shown;
+  std::optional<std::vector<double>> reference;
   for (std::uint64_t s = 0; s < options.seeds; ++s) {
     const auto seed = options.first_seed + s;
     if (std::ranges::all_of(wanted, [&](const point& p) { return has_row(all, seed, p); }))
       continue;
+    if (!reference) {
+      auto scored = reference_losses(loaded, load);
+      if (!scored) return scored.error();
+      reference = std::move(*scored);
+    }
     const auto here = setup::on_servers(loaded, draw(options, loaded, *stored, seed));
-    auto made = measure_cluster(options, here, load, wanted, seed);
+    auto made = measure_cluster(options, here, load, *reference, wanted, seed);
     if (!made) return made.error();
     std::erase_if(all, [&](const measurement& m) {
       return m.seed == seed && std::ranges::any_of(*made, [&](const measurement& newer) {
@@ -320,8 +335,8 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
   fmt::print(
       "Model {}, clusters drawn with seeds {} to {}, {}, virtual clock, charged as "
       "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
-      "Median over clusters, the worst in brackets; change of perplexity against exact with the "
-      "median paired 95 % interval, by document. -: nothing to compare with.\n\n",
+      "Median over clusters, the worst in brackets; change of perplexity against the model alone "
+      "with the median paired 95 % interval, by document. -: nothing to compare with.\n\n",
       loaded.model_name, options.first_seed, options.first_seed + options.seeds - 1,
       options.memory(), loaded.costs.name, options.load.requests, options.load.rate,
       options.load.scored_tokens, n_problems);
@@ -440,8 +455,7 @@ void add_testbed(CLI::App& app) {
       ->excludes(ratio);
   command
       .add_option("--rows", options->rows,
-                  "Only these rows besides exact: strategies (paper) or rows of the table "
-                  "(\"ordermoe 1 %\")")
+                  "Only these rows: strategies (paper) or rows of the table (\"ordermoe 1 %\")")
       ->delimiter(',');
   auto* out = command
                   .add_option("--out", options->out,

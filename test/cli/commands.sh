@@ -248,7 +248,7 @@ for _ in $(seq 400); do echo 'Q: 5 + 7'; done >many.txt
 expect "a full output ends the reference with an error" 1 'standard output cannot be written' full "$ordermoe" run --model "$model" --prompts many.txt --mode reference --max-new-tokens 1
 expect "unknown rows are refused" 2 "--rows 'foo': no such row" "$ordermoe" testbed frontier --model "$model" --rows foo
 expect "unknown budgets are refused" 2 "--rows 'ordermoe 2 %': no such row" "$ordermoe" testbed frontier --model "$model" --rows "ordermoe 2 %"
-expect "a frontier where exact is infeasible" 0 'ordermoe 7 %' "$ordermoe" testbed frontier --model "$model" --memory-ratio 1 --choose-precision --rows "ordermoe 7 %" \
+expect "a frontier where exact is infeasible compares with the model alone" 0 '^. ordermoe 7 % .*. [+-][0-9.]+ .[+-].*' "$ordermoe" testbed frontier --model "$model" --memory-ratio 1 --choose-precision --rows "ordermoe 7 %" \
   --seeds 1 --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --search-steps 50 --trial-requests 4
 clusters=("$ordermoe" testbed frontier --model "$model" --rows layer-shards --requests 2 --max-new-tokens 2
   --scored-tokens 64 --problems 1 --search-steps 50 --out clusters.json)
@@ -256,7 +256,7 @@ expect "a frontier keeps its clusters" 0 'seeds 1 to 1' "${clusters[@]}" --seeds
 sed -i 's/"perplexity": [0-9.]*/"perplexity": 4321/' clusters.json
 expect "a frontier goes on" 0 'seeds 1 to 2' "${clusters[@]}" --seeds 2 --continue
 counts() { echo "$(grep -c '"perplexity": 4321.0,' clusters.json) $(grep -c '"perplexity":' clusters.json)"; }
-expect "what was measured is not measured again" 0 '^2 4$' counts
+expect "what was measured is not measured again" 0 '^1 2$' counts
 rows() { "$ordermoe" testbed frontier --model "$model" --rows exact --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 \
   --search-steps 50 --out clusters.json --seeds 2 --continue | sed -n 's/^| \([a-z-]*\) |.*/\1/p' | tr '\n' ' '; }
 expect "a frontier says what is left out" 0 '^paper: without look-ahead; one threshold, 0\.7\.$' "$ordermoe" testbed frontier --model "$model" --rows "paper 7 %" \
