@@ -2,16 +2,27 @@
 
 #include "cli/common.hpp"
 #include "cli/shell.hpp"
+#include "config/build_id.hpp"
 #include "config/freed_memory.hpp"
 #include "model/kernels/kernels.hpp"
 #include "ordermoe_version.hpp"
+
+namespace {
+
+std::string version_line() {
+  const auto id = ordermoe::build_id();
+  return fmt::format("ordermoe {}{}", ordermoe::version_string,
+                     id.empty() ? "" : fmt::format(" (build {})", id));
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace ordermoe;
   keep_freed_memory();
   cli::install_signal_handlers();
   CLI::App app{"Serves Mixture-of-Experts language models from several uneven edge servers."};
-  app.set_version_flag("--version", std::string("ordermoe ") + version_string);
+  app.set_version_flag("--version", version_line());
   app.require_subcommand(1);
   app.footer("Each subcommand's --help ends with an example that works as pasted.");
   cli::add_demo(app);

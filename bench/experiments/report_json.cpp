@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/experiments/experiment.hpp"
+#include "config/build_id.hpp"
 #include "ordermoe_version.hpp"
 
 namespace ordermoe::experiments {
@@ -126,9 +127,13 @@ json strategy_json(const strategy_report& s, bool with_answers) {
 
 std::string report_json(const report_header& header, const std::vector<strategy_report>& strategies,
                         bool with_answers) {
-  json out{{"version", version_string}, {"model", header.model},
-           {"cluster", header.cluster}, {"cost_profile", header.cost_profile},
-           {"clock", header.clock},     {"seed", header.seed}};
+  json out{{"version", version_string},
+           {"build", build_id().empty() ? json(nullptr) : json(build_id())},
+           {"model", header.model},
+           {"cluster", header.cluster},
+           {"cost_profile", header.cost_profile},
+           {"clock", header.clock},
+           {"seed", header.seed}};
   if (names_devices(header.servers)) {
     for (const auto& group : device_groups(header.servers))
       out["devices"][group.kind] = group.servers;

@@ -14,7 +14,7 @@ cluster=$data/clusters/edge8.toml
 
 printf '{"prompt": "Q: 12 * 3\\nA:"}\nIn early spring\n' >prompts.jsonl
 
-expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+$' "$ordermoe" --version
+expect "version" 0 '^ordermoe [0-9]+\.[0-9]+\.[0-9]+( \(build [0-9a-f]+\+?\))?$' "$ordermoe" --version
 expect "the command is not linked with LibTorch" 1 '' bash -c "ldd '$ordermoe' | grep -E 'libtorch|libc10'"
 expect "no subcommand is a usage error" 2 'subcommand' "$ordermoe"
 expect "an unknown flag is a usage error" 2 'unknown' "$ordermoe" demo --unknown
