@@ -46,12 +46,10 @@ std::optional<error> senseless(const request_spec& spec, const std::string& as_s
   if (stated && !(*stated >= 0 && *stated <= planning::most_stated_percent))
     return error{errc::out_of_range, fmt::format("a quality budget of {} %, expected 0 to {:g}",
                                                  *stated, planning::most_stated_percent)};
-  static const auto most =
-      net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)];
-  if (as_sent.size() > most)
+  if (as_sent.size() > most_message_bytes())
     return error{errc::out_of_range,
                  fmt::format("the request takes {} bytes, expected at most {}; shorten its text",
-                             as_sent.size(), most)};
+                             as_sent.size(), most_message_bytes())};
   if (const auto read = parse_submit(as_sent); !read) return read.error();
   return std::nullopt;
 }

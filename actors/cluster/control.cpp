@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/json.hpp"
+#include "net/session/session.hpp"
 #include "planning/strategies/quality_terms.hpp"
 
 namespace ordermoe::actors {
@@ -264,7 +265,15 @@ result<answer_token> parse_token(std::string_view text) {
   });
 }
 
-std::string ended_text(const request_outcome& outcome) {
+std::size_t most_message_bytes() {
+  static const std::size_t most =
+      net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)];
+  return most;
+}
+
+namespace {
+
+std::string whole_ended_text(const request_outcome& outcome) {
   ordered_json j{{"ref", outcome.request},
                  {"access", outcome.access},
                  {"ids", outcome.token_ids},
@@ -284,6 +293,45 @@ std::string ended_text(const request_outcome& outcome) {
     j["problem"] = {{"code", static_cast<int>(outcome.problem->code)},
                     {"message", outcome.problem->message}};
   return text_of(j);
+}
+
+ordered_json too_long(const char* what, std::size_t bytes) {
+  return {{"code", static_cast<int>(errc::out_of_range)},
+          {"message", fmt::format("{} takes {} bytes, expected at most {}", what, bytes,
+                                  most_message_bytes())}};
+}
+
+}  // namespace
+
+std::string ended_text(const request_outcome& outcome) {
+  auto text = whole_ended_text(outcome);
+  if (text.size() <= most_message_bytes()) return text;
+  auto told = outcome;
+  told.token_ids.clear();
+  told.text.clear();
+  told.text_tail.clear();
+  told.losses.clear();
+  told.finish = "failed";
+  told.problem =
+      error{errc::out_of_range,
+            fmt::format("the whole answer takes {} bytes, expected at most {}; ask for fewer "
+                        "tokens, or score the text in parts",
+                        text.size(), most_message_bytes())};
+  return whole_ended_text(told);
+}
+
+std::string reply_that_fits(std::string text) {
+  if (text.size() <= most_message_bytes()) return text;
+  const auto whole = ordered_json::parse(text, nullptr, false);
+  ordered_json short_one{{"ref", 0}};
+  if (whole.is_object() && whole.contains("ref")) short_one["ref"] = whole["ref"];
+  short_one["problem"] = too_long("it is done, and what is to be told of it", text.size());
+  return text_of(short_one);
+}
+
+std::string status_that_fits(std::string text) {
+  if (text.size() <= most_message_bytes()) return text;
+  return text_of({{"problem", too_long("how it is", text.size())["message"]}});
 }
 
 result<request_outcome> parse_ended(std::string_view text) {

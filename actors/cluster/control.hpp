@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -71,7 +72,15 @@ std::string order_text(std::uint64_t ref, const bearer_order& content);
 std::string cancel_text(std::uint64_t ref);
 /// The tokens' and outcomes' `request` is the client's ref.
 std::string token_text(const answer_token& token);
+/// Where it would be longer than a message may be, the end without the answer, of which the problem is that.
 std::string ended_text(const request_outcome& outcome);
+
+/// Bytes of a message at most, which is the largest frame of the control lane; nobody hears of a longer one.
+std::size_t most_message_bytes();
+/// A reply as it is, or where it is longer, the problem that it is, with the reply's ref.
+std::string reply_that_fits(std::string text);
+/// A status likewise, without a ref.
+std::string status_that_fits(std::string text);
 
 // Errors: malformed or out_of_range, naming the member, what was found and what is expected.
 result<remote_request> parse_submit(std::string_view text);

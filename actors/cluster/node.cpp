@@ -524,7 +524,8 @@ class node::content final : public net::transport_user {
       const auto status = status_json();
       for (const auto asker : askers)
         say(asker, control_kind::status,
-            status ? *status : ordered_json{{"problem", status.error().message}}.dump());
+            status ? status_that_fits(*status)
+                   : ordered_json{{"problem", status.error().message}}.dump());
       lock.lock();
     }
   }

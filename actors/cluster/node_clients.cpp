@@ -38,9 +38,10 @@ void node_clients::order(peer_id from, std::string text) {
     if (found == clients_.end()) return;
     who = found->second.who;
   }
-  service_->administer(
-      who.name, net::to_string(who.of), std::move(text),
-      [say = say_, from](std::string reply) { say(from, control_kind::reply, std::move(reply)); });
+  service_->administer(who.name, net::to_string(who.of), std::move(text),
+                       [say = say_, from](std::string reply) {
+                         say(from, control_kind::reply, reply_that_fits(std::move(reply)));
+                       });
 }
 
 void node_clients::refuse(peer_id from, std::uint64_t ref, error why) {

@@ -189,6 +189,46 @@ void check_refused(const std::string& name, const char* member, const json& valu
 
 BOOST_AUTO_TEST_SUITE(control)
 
+BOOST_AUTO_TEST_CASE(what_is_too_long_for_a_message_is_a_problem_that_says_so) {
+  auto outcome = some_outcome();
+  outcome.problem.reset();
+  outcome.finish = "length";
+  // Whatever it is that takes the room.
+  const auto ended = [&](std::size_t ids, std::size_t letters, std::size_t losses) {
+    outcome.token_ids.assign(ids, 123456);
+    outcome.text.assign(letters, 'a');
+    outcome.losses.assign(losses, 0.123456789012345);
+    const auto text = ended_text(outcome);
+    BOOST_TEST(text.size() <= actors::most_message_bytes());
+    auto told = actors::parse_ended(text);
+    BOOST_REQUIRE_MESSAGE(told, (told ? "" : told.error().message));
+    return *told;
+  };
+  BOOST_TEST(!ended(1000, 1000, 1000).problem);
+  for (const auto& told : {ended(1 << 18, 0, 0), ended(0, 1 << 20, 0), ended(0, 0, 1 << 17)}) {
+    BOOST_REQUIRE(told.problem);
+    BOOST_CHECK_MESSAGE(told.problem->code == errc::out_of_range, told.problem->message);
+    BOOST_TEST(told.problem->message.find("expected at most 1048576") != std::string::npos);
+    BOOST_TEST(told.request == outcome.request);
+    BOOST_TEST(told.done_ns == outcome.done_ns);
+    BOOST_TEST(told.spent == outcome.spent);
+    BOOST_TEST(told.token_ids.empty());
+  }
+
+  const auto reply = json{{"ref", 17}, {"result", {{"of", "an order"}}}}.dump();
+  BOOST_TEST(actors::reply_that_fits(reply) == reply);
+  const auto long_one = json{{"ref", 17}, {"result", std::string(1 << 20, 'x')}}.dump();
+  const auto told = json::parse(actors::reply_that_fits(long_one));
+  BOOST_TEST(told["ref"] == 17);
+  BOOST_TEST(told["problem"]["code"] == static_cast<int>(errc::out_of_range));
+  BOOST_TEST(told["problem"]["message"].get<std::string>().find("it is done") == 0u);
+  BOOST_TEST(!told.contains("result"));
+
+  BOOST_TEST(actors::status_that_fits("{}") == "{}");
+  const auto status = json::parse(actors::status_that_fits(std::string((1 << 20) + 1, ' ')));
+  BOOST_TEST(status["problem"].is_string());
+}
+
 BOOST_AUTO_TEST_CASE(a_request_comes_as_it_was_sent) {
   const auto sent = some_request();
   const auto came = actors::parse_submit(submit_text(sent));
