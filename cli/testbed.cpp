@@ -123,6 +123,7 @@ bool names(const std::string& row, const point& p) {
   return row == label(p) || row == p.strategy || (!alias.empty() && row == alias);
 }
 
+/// The rows that are asked for, in the order of the table; all where none is.
 result<std::vector<point>> wanted_points(const std::vector<std::string>& rows) {
   for (const auto& row : rows)
     if (std::ranges::none_of(points, [&](const point& p) { return names(row, p); })) {
