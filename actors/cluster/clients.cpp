@@ -594,8 +594,8 @@ class cluster_clients::content final : public net::transport_user {
       if (goes_elsewhere(lock, outcome.request, found->second)) return;
       outcome.problem->code = errc::io;  // Some node may take it later.
     }
-    // Of an end that no node tells, what it had told before.
-    if (outcome.problem && outcome.token_ids.empty()) {
+    // Of an end that no node tells, or tells without the tokens, what it had told before.
+    if (outcome.token_ids.empty() && !found->second.told_ids.empty()) {
       outcome.token_ids = std::move(found->second.told_ids);
       outcome.text = std::move(found->second.told_text);
     }

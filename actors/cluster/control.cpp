@@ -303,13 +303,16 @@ ordered_json too_long(const char* what, std::size_t bytes) {
 
 }  // namespace
 
-std::string ended_text(const request_outcome& outcome) {
+std::string ended_text(const request_outcome& outcome, bool tells_tokens) {
   auto text = whole_ended_text(outcome);
   if (text.size() <= most_message_bytes()) return text;
   auto told = outcome;
   told.token_ids.clear();
   told.text.clear();
   told.text_tail.clear();
+  // Whoever was told all tokens has them.
+  if (tells_tokens)
+    if (auto rest = whole_ended_text(told); rest.size() <= most_message_bytes()) return rest;
   told.losses.clear();
   told.finish = "failed";
   told.problem =
@@ -325,7 +328,10 @@ std::string reply_that_fits(std::string text) {
   const auto whole = ordered_json::parse(text, nullptr, false);
   ordered_json short_one{{"ref", 0}};
   if (whole.is_object() && whole.contains("ref")) short_one["ref"] = whole["ref"];
-  short_one["problem"] = too_long("it is done, and what is to be told of it", text.size());
+  const bool is_refused = whole.is_object() && whole.contains("problem");
+  short_one["problem"] =
+      too_long(is_refused ? "it is refused, and why" : "it is done, and what is to be told of it",
+               text.size());
   return text_of(short_one);
 }
 

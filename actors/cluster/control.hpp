@@ -72,8 +72,9 @@ std::string order_text(std::uint64_t ref, const bearer_order& content);
 std::string cancel_text(std::uint64_t ref);
 /// The tokens' and outcomes' `request` is the client's ref.
 std::string token_text(const answer_token& token);
-/// Where it would be longer than a message may be, the end without the answer, of which the problem is that.
-std::string ended_text(const request_outcome& outcome);
+/// Where it would be longer than a message may be, the end without the tokens where these were told as they came; else the end without the
+/// answer, of which the problem is that.
+std::string ended_text(const request_outcome& outcome, bool tells_tokens = false);
 
 /// Bytes of a message at most, which is the largest frame of the control lane; nobody hears of a longer one.
 std::size_t most_message_bytes();

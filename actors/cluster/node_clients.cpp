@@ -72,24 +72,24 @@ void node_clients::submit(peer_id from, remote_request wanted) {
       return refuse(from, ref, {errc::unsupported, "this node has no tokenizer; send ids"});
     spec.prompt = tokens_->encode(wanted.text);
   }
-  auto sink = sink_of(from, ref);
+  auto sink = sink_of(from, ref, wanted.tells_tokens);
   if (!wanted.tells_tokens) sink.on_token = {};
   found->second.requests[ref] = service_->submit(std::move(spec), std::move(sink));
 }
 
-answer_sink node_clients::sink_of(peer_id from, std::uint64_t ref) {
+answer_sink node_clients::sink_of(peer_id from, std::uint64_t ref, bool tells_tokens) {
   return {[this, from, ref](const answer_token& token) {
             if (is_hushed_) return;
             auto told = token;
             told.request = ref;
             say_(from, control_kind::token, token_text(told));
           },
-          [this, from, ref](const request_outcome& outcome) {
+          [this, from, ref, tells_tokens](const request_outcome& outcome) {
             forget(from, ref);
             if (is_hushed_) return;
             auto told = outcome;
             told.request = ref;
-            say_(from, control_kind::ended, ended_text(told));
+            say_(from, control_kind::ended, ended_text(told, tells_tokens));
           }};
 }
 

@@ -51,7 +51,7 @@ class node_clients {
     net::certificate_name who;
     std::map<std::uint64_t, std::uint64_t> requests;  ///< By the client's ref.
   };
-  answer_sink sink_of(net::peer_id from, std::uint64_t ref);
+  answer_sink sink_of(net::peer_id from, std::uint64_t ref, bool tells_tokens);
   void refuse(net::peer_id from, std::uint64_t ref, error why);
   void forget(net::peer_id from, std::uint64_t ref);
 

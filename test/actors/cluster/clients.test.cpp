@@ -51,6 +51,11 @@ class heard {
   bool has_ended() const {
     return eventually([&] { return n_ends() > 0; });
   }
+  /// Of the end.
+  std::vector<std::int32_t> all_ids() const {
+    const std::lock_guard lock(mutex_);
+    return last_.token_ids;
+  }
   /// Empty: none.
   std::string problem() const {
     const std::lock_guard lock(mutex_);
@@ -159,6 +164,9 @@ void each_is_asked_and_answers_for_itself_alone(net::connections_maker carried_b
   world.say_end(1, other);
   BOOST_TEST(second.has_ended());
   BOOST_TEST((second.ids() == std::vector<std::int32_t>{8}));
+  // An end without the tokens, as one that is too long with them, has those that were told.
+  BOOST_TEST((second.all_ids() == std::vector<std::int32_t>{8}));
+  BOOST_TEST(second.problem() == "");
   BOOST_TEST(first.ids().empty());
   BOOST_TEST(first.n_ends() == 0);
   world.asks->cancel(one);

@@ -215,6 +215,17 @@ BOOST_AUTO_TEST_CASE(what_is_too_long_for_a_message_is_a_problem_that_says_so) {
     BOOST_TEST(told.token_ids.empty());
   }
 
+  // Whoever was told the tokens as they came has an end without them.
+  outcome.token_ids.assign(1 << 18, 123456);
+  outcome.text = "as it was told";
+  outcome.losses = {0.5};
+  const auto streamed = actors::parse_ended(ended_text(outcome, true));
+  BOOST_REQUIRE(streamed);
+  BOOST_TEST(!streamed->problem);
+  BOOST_TEST(streamed->finish == "length");
+  BOOST_TEST(streamed->token_ids.empty());
+  BOOST_TEST(streamed->losses == outcome.losses, boost::test_tools::per_element());
+
   const auto reply = json{{"ref", 17}, {"result", {{"of", "an order"}}}}.dump();
   BOOST_TEST(actors::reply_that_fits(reply) == reply);
   const auto long_one = json{{"ref", 17}, {"result", std::string(1 << 20, 'x')}}.dump();
@@ -223,6 +234,11 @@ BOOST_AUTO_TEST_CASE(what_is_too_long_for_a_message_is_a_problem_that_says_so) {
   BOOST_TEST(told["problem"]["code"] == static_cast<int>(errc::out_of_range));
   BOOST_TEST(told["problem"]["message"].get<std::string>().find("it is done") == 0u);
   BOOST_TEST(!told.contains("result"));
+  const auto refusal =
+      json{{"ref", 17}, {"problem", {{"code", 1}, {"message", std::string(1 << 20, 'x')}}}};
+  BOOST_TEST(json::parse(actors::reply_that_fits(refusal.dump()))["problem"]["message"]
+                 .get<std::string>()
+                 .find("it is refused") == 0u);
 
   BOOST_TEST(actors::status_that_fits("{}") == "{}");
   const auto status = json::parse(actors::status_that_fits(std::string((1 << 20) + 1, ' ')));
