@@ -12,9 +12,9 @@
 #include "cli/frontier_file.hpp"
 #include "cli/strategy_list.hpp"
 #include "cli/testbed_experiments.hpp"
+#include "cli/testbed_measure.hpp"
 #include "cli/testbed_models.hpp"
 #include "config/files.hpp"
-#include "model/reference.hpp"
 #include "ordermoe_version.hpp"
 
 namespace ordermoe::cli {
@@ -156,19 +156,6 @@ cluster draw(const frontier_options& options, const setup::world& loaded,
   return draw_cluster(draw);
 }
 
-/// Of the model alone, on the scored texts: what strategies that never substitute say, too, to the bit.
-result<std::vector<double>> reference_losses(const setup::world& loaded, const bundled_load& load) {
-  work().begin("scoring the model alone");
-  std::vector<double> losses;
-  for (const auto& spec : load.workloads[1].requests) {
-    if (stop_requested()) return error{errc::interrupted, "interrupted; nothing was measured"};
-    const auto of_text = model::token_losses(*loaded.model, spec.prompt);
-    if (!of_text) return of_text.error();
-    losses.insert(losses.end(), of_text->begin(), of_text->end());
-  }
-  return losses;
-}
-
 result<measurement> measured(std::uint64_t seed, const point& p, const strategy_report& r,
                              std::span<const double> reference) {
   measurement m;
@@ -237,9 +224,11 @@ result<void> measure_rest(const frontier_options& options, const setup::world& l
     if (std::ranges::all_of(wanted, [&](const point& p) { return has_row(all, seed, p); }))
       continue;
     if (!reference) {
-      auto scored = reference_losses(loaded, load);
+      const auto scored = losses_of_model_alone(loaded, load);
       if (!scored) return scored.error();
-      reference = std::move(*scored);
+      reference.emplace();
+      for (const auto& of_text : *scored)
+        reference->insert(reference->end(), of_text.begin(), of_text.end());
     }
     const auto here = setup::on_servers(loaded, draw(options, loaded, *stored, seed));
     auto made = measure_cluster(options, here, load, *reference, wanted, seed);

@@ -187,6 +187,19 @@ void keep_tuning_texts(setup::world& content, std::size_t most) {
 
 }  // namespace
 
+result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,
+                                                               const bundled_load& load) {
+  work().begin("scoring the model alone");
+  std::vector<std::vector<double>> losses;
+  for (const auto& spec : load.workloads[1].requests) {
+    if (stop_requested()) return error{errc::interrupted, "interrupted; nothing was measured"};
+    auto of_text = model::token_losses(*loaded.model, spec.prompt);
+    if (!of_text) return of_text.error();
+    losses.push_back(std::move(*of_text));
+  }
+  return losses;
+}
+
 result<void> testbed_bench::open() {
   if (auto done = open(precision::stored); !done) return done;
   return score_reference();
@@ -221,13 +234,9 @@ result<void> testbed_bench::open(precision kept) {
 result<void> testbed_bench::score_reference() {
   const auto load = make_load(stored(), load_.of);
   if (!load) return load.error();
-  work().begin("scoring the model alone");
-  for (const auto& spec : load->workloads[1].requests) {
-    if (stop_requested()) return error{errc::interrupted, "interrupted; nothing was measured"};
-    auto losses = model::token_losses(*stored().model, spec.prompt);
-    if (!losses) return losses.error();
-    reference_.push_back(std::move(*losses));
-  }
+  auto scored = losses_of_model_alone(stored(), *load);
+  if (!scored) return scored.error();
+  reference_ = std::move(*scored);
   return {};
 }
 

@@ -17,6 +17,11 @@ namespace ordermoe::cli {
 /// Of a trace while it is measured from.
 inline constexpr const char* trace_prefix = ".trace";
 
+/// [texts] losses of the load's scored texts by the model in one process: what strategies that never substitute say, too, to the bit. Errors: those of
+/// model::token_losses; interrupted.
+result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,
+                                                               const bundled_load& load);
+
 /// What all points of a folder have in common.
 struct testbed_load {
   comparison_options of;  ///< Its rate is a point's.

@@ -295,10 +295,8 @@ std::string whole_ended_text(const request_outcome& outcome) {
   return text_of(j);
 }
 
-ordered_json too_long(const char* what, std::size_t bytes) {
-  return {{"code", static_cast<int>(errc::out_of_range)},
-          {"message", fmt::format("{} takes {} bytes, expected at most {}", what, bytes,
-                                  most_message_bytes())}};
+std::string too_long(const char* what, std::size_t bytes) {
+  return fmt::format("{} takes {} bytes, expected at most {}", what, bytes, most_message_bytes());
 }
 
 }  // namespace
@@ -316,10 +314,8 @@ std::string ended_text(const request_outcome& outcome, bool tells_tokens) {
   told.losses.clear();
   told.finish = "failed";
   told.problem =
-      error{errc::out_of_range,
-            fmt::format("the whole answer takes {} bytes, expected at most {}; ask for fewer "
-                        "tokens, or score the text in parts",
-                        text.size(), most_message_bytes())};
+      error{errc::out_of_range, too_long("the whole answer", text.size()) +
+                                    "; ask for fewer tokens, or score the text in parts"};
   return whole_ended_text(told);
 }
 
@@ -329,15 +325,17 @@ std::string reply_that_fits(std::string text) {
   ordered_json short_one{{"ref", 0}};
   if (whole.is_object() && whole.contains("ref")) short_one["ref"] = whole["ref"];
   const bool is_refused = whole.is_object() && whole.contains("problem");
-  short_one["problem"] =
-      too_long(is_refused ? "it is refused, and why" : "it is done, and what is to be told of it",
-               text.size());
+  short_one["problem"] = {
+      {"code", static_cast<int>(errc::out_of_range)},
+      {"message",
+       too_long(is_refused ? "it is refused, and why" : "it is done, and what is to be told of it",
+                text.size())}};
   return text_of(short_one);
 }
 
 std::string status_that_fits(std::string text) {
   if (text.size() <= most_message_bytes()) return text;
-  return text_of({{"problem", too_long("how it is", text.size())["message"]}});
+  return text_of({{"problem", too_long("how it is", text.size())}});
 }
 
 result<request_outcome> parse_ended(std::string_view text) {
