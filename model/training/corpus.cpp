@@ -3,205 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <set>
-#include <span>
 
 #include <fmt/format.h>
+
+#include "model/training/world.hpp"
 
 namespace ordermoe::training {
 namespace {
 
 using std::string;
-
-constexpr std::uint64_t world_seed = 0x6f72646572;
-
-template <std::size_t N>
-using words = std::array<const char*, N>;
-
-constexpr words<120> nouns = {
-    "bread",   "water",  "stone",  "river",  "house",  "window", "garden", "bridge", "winter",
-    "summer",  "horse",  "sheep",  "candle", "ladder", "hammer", "needle", "basket", "bottle",
-    "copper",  "silver", "salt",   "honey",  "butter", "cheese", "apple",  "cherry", "onion",
-    "pepper",  "flour",  "sugar",  "wheel",  "wagon",  "anchor", "sail",   "rope",   "net",
-    "boat",    "harbor", "island", "forest", "wolf",   "fox",    "bear",   "otter",  "raven",
-    "eagle",   "swan",   "goose",  "duck",   "crane",  "moon",   "star",   "cloud",  "storm",
-    "thunder", "rain",   "snow",   "frost",  "wind",   "fire",   "ash",    "coal",   "iron",
-    "tin",     "glass",  "paper",  "ink",    "pen",    "book",   "letter", "song",   "drum",
-    "flute",   "violin", "dance",  "mask",   "crown",  "ring",   "coin",   "purse",  "coat",
-    "boot",    "glove",  "scarf",  "button", "thread", "wool",   "silk",   "linen",  "leather",
-    "door",    "key",    "lock",   "roof",   "wall",   "floor",  "chair",  "table",  "lamp",
-    "mirror",  "bone",   "tooth",  "hand",   "foot",   "heart",  "eye",    "ear",    "hair",
-    "voice",   "dream",  "market", "school", "temple", "tower",  "well",   "mill",   "field",
-    "meadow",  "road",   "gate"};
-
-constexpr words<24> products = {"wool",   "glass", "salt",    "cheese",  "timber",  "copper",
-                                "honey",  "paper", "silk",    "pottery", "cider",   "leather",
-                                "amber",  "tin",   "candles", "rope",    "linen",   "barley",
-                                "pearls", "slate", "ink",     "clocks",  "violins", "saffron"};
-constexpr words<12> departments = {"optics",  "payroll",  "archive", "harbor",
-                                   "legal",   "research", "kitchen", "garage",
-                                   "library", "energy",   "weather", "printing"};
-constexpr words<12> months = {"January",   "February", "March",    "April",
-                              "May",       "June",     "July",     "August",
-                              "September", "October",  "November", "December"};
-constexpr std::array<int, 12> month_days = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
-constexpr words<16> given_names = {"Ana",   "Boris", "Clara", "Dario", "Edda",  "Felix",
-                                   "Greta", "Hugo",  "Irma",  "Jonas", "Katja", "Luca",
-                                   "Maren", "Nils",  "Olga",  "Paul"};
-
-string syllables(random_stream& random, std::size_t n) {
-  static constexpr const char* onsets[] = {"b", "d", "f", "g", "k", "l",  "m",  "n",  "p",
-                                           "r", "s", "t", "v", "z", "br", "tr", "st", "kl"};
-  static constexpr const char* vowels[] = {"a", "e", "i", "o", "u"};
-  static constexpr const char* codas[] = {"", "", "", "n", "r", "l", "s", "k"};
-  string word;
-  for (std::size_t i = 0; i < n; ++i) {
-    word += onsets[random.below(std::size(onsets))];
-    word += vowels[random.below(std::size(vowels))];
-  }
-  word += codas[random.below(std::size(codas))];
-  return word;
-}
-
-string capital(string word) {
-  word[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(word[0])));
-  return word;
-}
-
-struct town {
-  string name, river, region, product, mayor;
-  int founded = 0;
-};
-struct employee {
-  string name, email, department, place;
-  int id = 0, pay = 0;
-};
-struct call {
-  string module, name, arguments, returns;
-};
-struct hero {
-  string name, animal, home, tool, friend_name, likes;
-};
-struct feast {
-  string name, month, dish;
-  int day = 0;
-};
-
-/// The facts that every split shares. Drawn once from a constant seed.
-struct world {
-  std::vector<town> towns;
-  std::vector<string> languages;
-  std::vector<std::vector<string>> dictionary;  // [language][noun]
-  std::vector<employee> employees;
-  std::vector<call> calls;
-  std::vector<hero> heroes;
-  std::vector<feast> feasts;
-
-  world() {
-    random_stream random(world_seed);
-    std::set<string> used;
-    auto fresh = [&](std::size_t n) {
-      string word;
-      do word = syllables(random, n);
-      while (!used.insert(word).second);
-      return word;
-    };
-    std::vector<string> rivers, regions;
-    for (int i = 0; i < 32; ++i) rivers.push_back(capital(fresh(2)));
-    for (int i = 0; i < 16; ++i) regions.push_back(capital(fresh(2)) + "land");
-    // Braces evaluate their elements from left to right, so the draws below have one order
-    // everywhere.
-    auto one_of = [&](const auto& list) { return string(list[random.below(list.size())]); };
-    for (int i = 0; i < 320; ++i) {
-      const string given = one_of(given_names), family = capital(syllables(random, 1));
-      towns.push_back({capital(fresh(2)), one_of(rivers), one_of(regions), one_of(products),
-                       given + " " + family, 1100 + static_cast<int>(random.below(800))});
-    }
-    for (int i = 0; i < 6; ++i) {
-      languages.push_back(capital(fresh(2)) + "ish");
-      dictionary.emplace_back();
-      for (std::size_t n = 0; n < nouns.size(); ++n) dictionary.back().push_back(fresh(2));
-    }
-    for (int i = 0; i < 240; ++i) {
-      const string given = one_of(given_names), family = capital(fresh(2));
-      string mail = given + "." + family;
-      for (auto& c : mail) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      employees.push_back({given + " " + family, mail + "@" + one_of(departments) + ".example",
-                           one_of(departments), towns[random.below(towns.size())].name,
-                           1000 + static_cast<int>(random.below(9000)),
-                           2000 + 50 * static_cast<int>(random.below(80))});
-    }
-    static constexpr words<12> parameters = {"host",  "port", "path",  "mode",  "size",  "name",
-                                             "depth", "rate", "index", "limit", "color", "width"};
-    static constexpr words<6> types = {"int", "str", "bool", "list", "float", "None"};
-    for (int m = 0; m < 12; ++m) {
-      const string module = fresh(2);
-      for (int f = 0; f < 16; ++f) {
-        string arguments;
-        const auto n = 1 + random.below(3);
-        for (std::size_t a = 0; a < n; ++a) {
-          arguments += (a ? ", " : "") + one_of(parameters);
-          if (random.below(2)) arguments += fmt::format("={}", 1 + random.below(99));
-        }
-        const string verb = syllables(random, 1), object = one_of(parameters);
-        calls.push_back({module, verb + "_" + object, arguments, one_of(types)});
-      }
-    }
-    for (const auto* name : given_names)
-      heroes.push_back({name, one_of(nouns), towns[random.below(towns.size())].name, one_of(nouns),
-                        one_of(given_names), one_of(nouns)});
-    for (int i = 0; i < 120; ++i) {
-      const auto month = random.below(12);
-      feasts.push_back(
-          {capital(fresh(2)), months[month], one_of(nouns),
-           1 + static_cast<int>(random.below(static_cast<std::uint64_t>(month_days[month])))});
-    }
-  }
-};
-
-const world& the_world() {
-  static const world facts;
-  return facts;
-}
-
-template <class List>
-const auto& pick(const List& list, random_stream& random) {
-  return list[random.below(list.size())];
-}
-
-/// Column addition with every carry written out.
-string worked_sum(int a, int b) {
-  string steps;
-  int carry = 0;
-  while (a > 0 || b > 0) {
-    const int x = a % 10, y = b % 10, sum = x + y + carry;
-    steps += carry ? fmt::format("{}+{}+1={}", x, y, sum) : fmt::format("{}+{}={}", x, y, sum);
-    steps += fmt::format(" write {}", sum % 10);
-    carry = sum / 10;
-    if (carry) steps += " carry 1";
-    steps += "; ";
-    a /= 10;
-    b /= 10;
-  }
-  if (carry) steps += "write 1; ";
-  return steps;
-}
-
-/// Column subtraction with every borrow written out; a >= b.
-string worked_difference(int a, int b) {
-  string steps;
-  int borrow = 0;
-  while (a > 0 || b > 0) {
-    const int x = a % 10, y = b % 10 + borrow;
-    const int digit = x < y ? x + 10 - y : x - y;
-    steps += x < y ? fmt::format("{}-{}={} borrow 1; ", x + 10, y, digit)
-                   : fmt::format("{}-{}={}; ", x, y, digit);
-    borrow = x < y ? 1 : 0;
-    a /= 10;
-    b /= 10;
-  }
-  return steps;
-}
 
 problem draw_problem(random_stream& random) {
   problem p;
@@ -234,10 +44,8 @@ problem draw_problem(random_stream& random) {
   } else {
     const int a = 11 + static_cast<int>(random.below(89)),
               b = 2 + static_cast<int>(random.below(8));
-    const int low = a % 10 * b, high = a / 10 * 10 * b;
     answer = a * b;
-    steps = fmt::format("{}*{}={}; {}*{}={}; {}+{}={}; ", a % 10, b, low, a / 10 * 10, b, high,
-                        high, low, answer);
+    steps = worked_product(a, b);
     p.key = fmt::format("{}*{}", a, b);
     p.prompt = kind < 9 ? fmt::format("Q: {} * {}\nA:", a, b)
                         : fmt::format("Q: {} has {} boxes with {} of {} each.\nA:", hero_name, b, a,
@@ -333,13 +141,6 @@ corpus_item draw_story(random_stream& random) {
   }
   text += fmt::format("In the end {} was not {} any more.\n", h.name, feeling);
   return {text, text};
-}
-
-string list_text(const std::vector<int>& values) {
-  string text = "[";
-  for (std::size_t i = 0; i < values.size(); ++i)
-    text += (i ? ", " : "") + std::to_string(values[i]);
-  return text + "]";
 }
 
 corpus_item draw_code(random_stream& random) {
@@ -503,6 +304,44 @@ std::uint64_t hash_bytes(std::string_view bytes) {
 
 }  // namespace
 
+string worked_sum(int a, int b) {
+  string steps;
+  int carry = 0;
+  while (a > 0 || b > 0) {
+    const int x = a % 10, y = b % 10, sum = x + y + carry;
+    steps += carry ? fmt::format("{}+{}+1={}", x, y, sum) : fmt::format("{}+{}={}", x, y, sum);
+    steps += fmt::format(" write {}", sum % 10);
+    carry = sum / 10;
+    if (carry) steps += " carry 1";
+    steps += "; ";
+    a /= 10;
+    b /= 10;
+  }
+  if (carry) steps += "write 1; ";
+  return steps;
+}
+
+string worked_difference(int a, int b) {
+  string steps;
+  int borrow = 0;
+  while (a > 0 || b > 0) {
+    const int x = a % 10, y = b % 10 + borrow;
+    const int digit = x < y ? x + 10 - y : x - y;
+    steps += x < y ? fmt::format("{}-{}={} borrow 1; ", x + 10, y, digit)
+                   : fmt::format("{}-{}={}; ", x, y, digit);
+    borrow = x < y ? 1 : 0;
+    a /= 10;
+    b /= 10;
+  }
+  return steps;
+}
+
+string worked_product(int a, int b) {
+  const int low = a % 10 * b, high = a / 10 * 10 * b;
+  return fmt::format("{}*{}={}; {}*{}={}; {}+{}={}; ", a % 10, b, low, a / 10 * 10, b, high, high,
+                     low, a * b);
+}
+
 const char* to_string(split part) {
   return part == split::train ? "train" : part == split::calibration ? "calibration" : "eval";
 }
@@ -524,6 +363,18 @@ string document::text() const {
   return all;
 }
 
+domain drawn_domain(random_stream& random) {
+  // Shares of documents in twentieths: arithmetic 5, atlas 5, stories 2, code 3, records 2,
+  // calendar 3.
+  static constexpr domain shares[20] = {
+      domain::arithmetic, domain::arithmetic, domain::arithmetic, domain::arithmetic,
+      domain::arithmetic, domain::atlas,      domain::atlas,      domain::atlas,
+      domain::atlas,      domain::atlas,      domain::stories,    domain::stories,
+      domain::code,       domain::code,       domain::code,       domain::records,
+      domain::records,    domain::calendar,   domain::calendar,   domain::calendar};
+  return shares[random.below(20)];
+}
+
 document make_document(split part, domain what, random_stream& random) {
   document d{what, {}};
   const std::size_t n = what == domain::stories ? 1 : 2 + random.below(4);
@@ -536,15 +387,7 @@ document make_document(split part, domain what, random_stream& random) {
 
 document make_document(split part, std::uint64_t seed, std::uint64_t index) {
   random_stream random(mix64(seed) ^ static_cast<std::uint64_t>(part), index);
-  // Shares of documents in twentieths: arithmetic 5, atlas 5, stories 2, code 3, records 2,
-  // calendar 3.
-  static constexpr domain shares[20] = {
-      domain::arithmetic, domain::arithmetic, domain::arithmetic, domain::arithmetic,
-      domain::arithmetic, domain::atlas,      domain::atlas,      domain::atlas,
-      domain::atlas,      domain::atlas,      domain::stories,    domain::stories,
-      domain::code,       domain::code,       domain::code,       domain::records,
-      domain::records,    domain::calendar,   domain::calendar,   domain::calendar};
-  return make_document(part, shares[random.below(20)], random);
+  return make_document(part, drawn_domain(random), random);
 }
 
 problem make_problem(split part, random_stream& random) {

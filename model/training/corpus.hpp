@@ -29,6 +29,8 @@ split split_of(std::string_view key);
 enum class domain { arithmetic, atlas, stories, code, records, calendar };
 inline constexpr std::size_t n_domains = 6;
 const char* to_string(domain what);
+/// In the shares that documents of the corpus have.
+domain drawn_domain(random_stream& random);
 
 /// One indivisible piece of text and what decides its split.
 struct corpus_item {
@@ -45,6 +47,13 @@ struct document {
 /// A document of the split. Deterministic in (seed, index) and the same on every machine.
 document make_document(split part, std::uint64_t seed, std::uint64_t index);
 document make_document(split part, domain what, random_stream& random);
+
+/// Column addition with every carry written out.
+std::string worked_sum(int a, int b);
+/// Column subtraction with every borrow written out; a >= b.
+std::string worked_difference(int a, int b);
+/// Units and tens times a one-digit number, and their sum; 0 <= a < 100, 0 <= b < 10.
+std::string worked_product(int a, int b);
 
 /// An arithmetic problem: the model continues `prompt`, and final_answer of what it wrote should
 /// equal `answer`.

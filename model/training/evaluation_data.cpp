@@ -10,6 +10,7 @@
 
 #include "config/files.hpp"
 #include "model/training/corpus.hpp"
+#include "model/training/retelling.hpp"
 #include "model/training/text_source.hpp"
 #include "model/training/train.hpp"
 
@@ -21,6 +22,17 @@ constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tok
 // Of the bundled models: what statistics choose loses less on items that they saw.
 constexpr std::size_t calibrated_tokens = 24576;
 constexpr std::size_t shortest_prompt = 20, longest_prompt = 60;
+
+/// Documents of the second generator, of so many tokens.
+std::string retold(const piece_encoder& pieces, std::uint64_t seed, std::size_t tokens) {
+  std::string all;
+  for (std::size_t n = 0, d = 0; n < tokens; ++d) {
+    const auto text = retold_document(seed, d).text();
+    n += pieces.encode(text).size() + 2;
+    all += (all.empty() ? "" : "\n") + text;
+  }
+  return all;
+}
 
 /// Documents of so many tokens, of which what follows the first n_seen has no item that they have.
 std::string documents(const piece_encoder& pieces, split part, std::uint64_t seed,
@@ -90,6 +102,7 @@ result<std::vector<evaluation_file>> evaluation_files(std::uint64_t seed) {
       {"held-out.txt", documents(**pieces, split::eval, seed, held_out_tokens, held_out_tokens)},
       {"calibration.txt",
        documents(**pieces, split::calibration, seed, calibration_tokens, calibrated_tokens)},
+      {"retold.txt", retold(**pieces, seed, held_out_tokens)},
       {"problems.jsonl", problems},
       {"prompts.jsonl", prompts}};
 }

@@ -45,7 +45,7 @@ std::set<std::string> lines_of(const std::string& text) {
 BOOST_AUTO_TEST_CASE(the_evaluation_files_are_what_the_generator_writes) {
   const auto files = evaluation_files(1);
   BOOST_TEST_REQUIRE(files.has_value());
-  BOOST_TEST(files->size() == 4u);
+  BOOST_TEST(files->size() == 5u);
   for (const auto& file : *files)
     BOOST_TEST((bytes_of(data / "eval" / file.name) == file.content), file.name);
 }
@@ -54,6 +54,7 @@ BOOST_AUTO_TEST_CASE(the_evaluation_files_are_large_enough) {
   const auto tokens = model::tokenizer::load(data / "models" / "upcycled");
   BOOST_TEST_REQUIRE(tokens.has_value());
   BOOST_TEST((*tokens)->encode(bytes_of(data / "eval" / "held-out.txt")).size() >= 12000u);
+  BOOST_TEST((*tokens)->encode(bytes_of(data / "eval" / "retold.txt")).size() >= 12000u);
   BOOST_TEST((*tokens)->encode(bytes_of(data / "eval" / "calibration.txt")).size() >= 30000u);
   BOOST_TEST(lines_of(bytes_of(data / "eval" / "problems.jsonl")).size() >= 200u);
   const auto prompts = lines_of(bytes_of(data / "eval" / "prompts.jsonl"));
