@@ -175,12 +175,16 @@ result<setup::preparation_request> request_of(const eval_options& options,
   if (given) {
     auto request = request_of(options, given->origin.quality_percent);
     request.strategy = given->origin.strategy;
-    return setup::request_with(*given, std::move(request));
+    auto with_plan = setup::request_with(*given, std::move(request));
+    if (with_plan)
+      if (auto good = check_strategy(*with_plan); !good) return good.error();
+    return with_plan;
   }
   const auto quality = parse_quality(options.quality);
   if (!quality) return quality.error();
   auto request = request_of(options, *quality);
   if (auto good = options.ablation.apply(request); !good) return good.error();
+  if (auto good = check_strategy(request); !good) return good.error();
   return request;
 }
 
@@ -289,8 +293,9 @@ result<void> check_sources(const CLI::App& command, const eval_options& options)
   if (!connected) return {};
   for (const char* name :
        {"--cluster", "--costs", "--kv-precision", "--profile", "--strategy", "--quality-budget",
-        "--expert-precision", "--dense-precision", "--choose-precision", "--own-weights",
-        "--search-steps", "--plan", "--device", "--threshold", "--ablate", "--load-period-ms"})
+        "--expert-precision", "--dense-precision", "--choose-precision", "--choose-pruning",
+        "--own-weights", "--search-steps", "--plan", "--device", "--threshold", "--ablate",
+        "--load-period-ms"})
     if (command.count(name) > 0)
       return error{
           errc::usage,
@@ -350,15 +355,18 @@ void add_eval(CLI::App& app) {
       .add_option("--losses", options->losses,
                   "File for the loss of each scored token, in nats (a JSON array)")
       ->type_name(file_value);
-  command.add_option("--text", options->text, "Text to score; default: the bundled held-out text")
-      ->type_name(file_value);
+  auto* text =
+      command
+          .add_option("--text", options->text, "Text to score; default: the bundled held-out text")
+          ->type_name(file_value);
   command.add_option("--tokens", options->tokens, "Tokens of it at most")
       ->check(whole_from(2, 100'000'000))
       ->capture_default_str();
   auto* wikitext = command
                        .add_option("--wikitext", options->wikitext,
                                    "A raw WikiText file: sliding-window perplexity instead")
-                       ->type_name(file_value);
+                       ->type_name(file_value)
+                       ->excludes(text);
   command
       .add_option("--prompt-tokens", options->prompt_tokens,
                   "Of each part of the text the first so many tokens are computed as a prompt is, "
@@ -374,10 +382,12 @@ void add_eval(CLI::App& app) {
   auto* squad = command
                     .add_option("--squad", options->squad,
                                 "A SQuAD 1.1 or 2.0 file: exact match and F1 instead")
-                    ->type_name(file_value);
+                    ->type_name(file_value)
+                    ->excludes(text);
   command.add_option("--gsm8k", options->gsm8k, "A GSM8K file: share of right numbers instead")
       ->type_name(file_value)
-      ->excludes(squad);
+      ->excludes(squad)
+      ->excludes(text);
   command.add_option("--limit", options->limit, "Only the first questions; 0: all")
       ->check(whole_from(0, 1'000'000'000))
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "config/files.hpp"
 #include "config/json.hpp"
@@ -71,6 +72,17 @@ std::string difference(const json& found, const json& expected) {
     if (in_file != value)
       return fmt::format("settings.{}: found {}, expected {}", name, in_file.dump(), value.dump());
   }
+  for (const auto& [name, value] : found.items())
+    if (!expected.contains(name))
+      return fmt::format("settings.{}: found {}, expected none", name, value.dump());
+  return {};
+}
+
+/// The row of a cluster that is there twice; empty: none.
+std::string repeated(const std::vector<measurement>& all) {
+  std::set<std::pair<std::uint64_t, std::string>> known;
+  for (const auto& m : all)
+    if (!known.emplace(m.seed, m.row).second) return fmt::format("{} of seed {}", m.row, m.seed);
   return {};
 }
 
@@ -96,6 +108,10 @@ result<std::vector<measurement>> read_frontier(const std::filesystem::path& file
   for (const auto& one : root.at("measurements").items()) all.push_back(from_json(one));
   auto read = (*document)->finish(std::move(all));
   if (!read) return read.error();
+  if (const auto twice = repeated(*read); !twice.empty())
+    return error{errc::malformed,
+                 fmt::format("{}: found {} twice, expected it once; take one of them out",
+                             file.string(), twice)};
   const auto whole = json::parse(*text);
   const auto other = difference(whole.contains("settings") ? whole["settings"] : json(), settings);
   if (!other.empty())

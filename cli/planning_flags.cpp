@@ -35,8 +35,6 @@ void planning_flags::add(CLI::App& command) {
   add_trial_requests(command, trial_requests);
 }
 
-namespace {
-
 result<void> check_strategy(const setup::preparation_request& request) {
   const auto& name = request.strategy;
   const auto* record = planning::find_strategy(name);
@@ -64,8 +62,6 @@ result<void> check_strategy(const setup::preparation_request& request) {
                  "--choose-pruning: the plan of --plan says which experts there are; leave it out"};
   return {};
 }
-
-}  // namespace
 
 result<setup::preparation_request> planning_flags::request(
     const world_flags& world, double concurrency,

@@ -30,6 +30,9 @@ struct planning_flags {
                                              const std::optional<setup::plan_file>& given) const;
 };
 
+/// Whether the strategy, which is a known one, has what the request asks of it. Error: usage.
+result<void> check_strategy(const setup::preparation_request& request);
+
 /// The world that is planned for; it must be what a given plan was made for.
 result<setup::world> load_world(const world_flags& flags,
                                 const std::optional<setup::plan_file>& given,

@@ -339,11 +339,18 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
     std::vector<const measurement*> row;
     for (const auto& m : all)
       if (m.row == label(p) && !m.infeasible) row.push_back(&m);
-    if (!row.empty()) print_row(printed(p), row, all);
+    const auto n_asked = static_cast<std::size_t>(
+        std::ranges::count_if(all, [&](const measurement& m) { return m.row == label(p); }));
+    const auto some = row.size() < n_asked
+                          ? fmt::format(" (infeasible on {} of {})", n_asked - row.size(), n_asked)
+                          : std::string();
+    if (!row.empty()) print_row(printed(p) + some, row, all);
   }
 }
 
-frontier_settings settings_of(const frontier_options& options, const setup::world& loaded) {
+result<frontier_settings> settings_of(const frontier_options& options, const setup::world& loaded) {
+  const auto origin = origin_of(loaded);
+  if (!origin) return origin.error();
   const auto& world = options.world;
   const auto& load = options.load;
   frontier_settings settings{{"version", version_string},
@@ -372,6 +379,7 @@ frontier_settings settings_of(const frontier_options& options, const setup::worl
   if (load.equal_lengths) settings["equal_lengths"] = true;
   if (load.ablation.threshold) settings["threshold"] = *load.ablation.threshold;
   if (!load.ablation.without.empty()) settings["without"] = load.ablation.without;
+  settings.update(*origin);
   return settings;
 }
 
@@ -393,7 +401,9 @@ result<void> frontier(const frontier_options& options) {
   if (auto good = check_output("--out", options.out, {options.world.profile}); !good) return good;
   const auto loaded = load_world(options.world);
   if (!loaded) return loaded.error();
-  const auto settings = settings_of(options, *loaded);
+  const auto asked = settings_of(options, *loaded);
+  if (!asked) return asked.error();
+  const auto& settings = *asked;
   std::vector<measurement> all;
   const bool once = is_written_through(options.out);
   if (options.goes_on) {

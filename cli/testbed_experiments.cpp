@@ -55,7 +55,9 @@ void complete(experiment_options& options, const CLI::App& command) {
   if (options.at_once == 0) options.at_once = std::max(1u, std::thread::hardware_concurrency());
 }
 
-tb::settings settings_of(const experiment_options& options, const setup::world& loaded) {
+result<tb::settings> settings_of(const experiment_options& options, const setup::world& loaded) {
+  const auto origin = origin_of(loaded);
+  if (!origin) return origin.error();
   const auto& load = options.load;
   tb::settings settings{{"version", version_string},
                         {"model", loaded.model_name},
@@ -73,8 +75,8 @@ tb::settings settings_of(const experiment_options& options, const setup::world& 
                         {"trial_requests", load.trial_requests},
                         {"tuning_texts", load.tuning_texts},
                         {"sla_ms", load.sla_ms}};
-  // Folders of before have none.
   if (load.choose_pruning) settings["choose_pruning"] = true;
+  settings.update(*origin);
   return settings;
 }
 
@@ -120,7 +122,10 @@ void print_json(const testbed_request& asked, const std::vector<tb::measured_exp
                                             : nlohmann::ordered_json(nullptr)},
          {"measured",
           one.value ? nlohmann::ordered_json(one.value->median) : nlohmann::ordered_json(nullptr)},
-         {"order", tb::to_string(one.ordering)}});
+         {"clusters", one.value ? one.value->n : 0},
+         {"order", tb::to_string(one.ordering)},
+         {"near", one.number_agrees ? nlohmann::ordered_json(*one.number_agrees)
+                                    : nlohmann::ordered_json(nullptr)}});
   fmt::print("{}\n", out.dump(1));
 }
 
@@ -150,7 +155,9 @@ result<void> run(const experiment_options& options) {
   asked.at_once = options.at_once;
   testbed_bench bench(options.world, options.load, asked.folder);
   if (auto opened = bench.open(); !opened) return opened;
-  asked.settings = settings_of(options, bench.stored());
+  auto settings = settings_of(options, bench.stored());
+  if (!settings) return settings.error();
+  asked.settings = std::move(*settings);
   const auto outcome = run_experiments(asked, bench);
   if (!outcome) return outcome.error();
   const auto& all = outcome->experiments;

@@ -9,6 +9,7 @@
 
 #include "bench/experiments/increase.hpp"
 #include "bench/experiments/testbed/waiting.hpp"
+#include "config/build_id.hpp"
 #include "config/files.hpp"
 #include "model/reference.hpp"
 #include "planning/placement.hpp"
@@ -187,6 +188,20 @@ void keep_tuning_texts(setup::world& content, std::size_t most) {
 
 }  // namespace
 
+result<nlohmann::ordered_json> origin_of(const setup::world& loaded) {
+  std::string evaluation;
+  for (const char* name : {"held-out.txt", "problems.jsonl", "prompts.jsonl"}) {
+    const auto bytes = read_file(setup::data_folder() / "eval" / name);
+    if (!bytes) return bytes.error();
+    evaluation += sha256_hex(*bytes);
+  }
+  const auto build = build_id();
+  return nlohmann::ordered_json{
+      {"build", build.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(build)},
+      {"evaluation_data", sha256_hex(evaluation)},
+      {"tuning_texts", sha256_hex(nlohmann::json(loaded.tuning_texts).dump())}};
+}
+
 result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,
                                                                const bundled_load& load) {
   work().begin("scoring the model alone");
@@ -240,8 +255,13 @@ result<void> testbed_bench::score_reference() {
   return {};
 }
 
-result<planning::plan> testbed_bench::base_plan(const tb::point& what, const setup::world& here,
-                                                job& work) {
+testbed_bench::found_plan testbed_bench::plan_of(const setup::prepared& ready) {
+  const auto& chosen = ready.service.chosen;
+  return {chosen.plan, chosen.pruned_nats};
+}
+
+result<testbed_bench::found_plan> testbed_bench::base_plan(const tb::point& what,
+                                                           const setup::world& here, job& work) {
   auto base = what;
   base.horizon.reset();
   {
@@ -252,7 +272,7 @@ result<planning::plan> testbed_bench::base_plan(const tb::point& what, const set
   auto ready = setup::prepare(here, request_for(base, load_), work);
   if (!ready) return ready.error();
   const std::lock_guard guard(mutex_);
-  return plans_.insert_or_assign(tb::key_of(base), ready->service.chosen.plan).first->second;
+  return plans_.insert_or_assign(tb::key_of(base), plan_of(*ready)).first->second;
 }
 
 result<setup::prepared> testbed_bench::prepare(const tb::point& what, const setup::world& here,
@@ -261,12 +281,13 @@ result<setup::prepared> testbed_bench::prepare(const tb::point& what, const setu
   if (what.horizon && is_searched(what)) {
     auto plan = base_plan(what, here, work);
     if (!plan) return plan.error();
-    request.options.plan = std::move(*plan);
+    request.options.plan = std::move(plan->placed);
+    request.pruned_nats = plan->pruned_nats;
   }
   auto ready = setup::prepare(here, request, work);
   if (ready && !what.horizon && is_searched(what)) {
     const std::lock_guard guard(mutex_);
-    plans_.insert_or_assign(tb::key_of(what), ready->service.chosen.plan);
+    plans_.insert_or_assign(tb::key_of(what), plan_of(*ready));
   }
   return ready;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ inline constexpr const char* trace_prefix = ".trace";
 /// model::token_losses; interrupted.
 result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,
                                                                const bundled_load& load);
+
+/// What measurements depend on besides options and the model, by name: `build` (build_id(); null: unknown), and digests of `evaluation_data` (the
+/// bundled prompts, texts and problems) and of `tuning_texts`. Error: io.
+result<nlohmann::ordered_json> origin_of(const setup::world& loaded);
 
 /// What all points of a folder have in common.
 struct testbed_load {
@@ -65,8 +70,14 @@ class testbed_bench {
                                                std::size_t n_requests, job& work);
   result<setup::prepared> prepare(const experiments::testbed::point& what, const setup::world& here,
                                   job& work);
-  result<planning::plan> base_plan(const experiments::testbed::point& what,
-                                   const setup::world& here, job& work);
+  /// What points that differ in their horizon share.
+  struct found_plan {
+    planning::plan placed;
+    std::optional<double> pruned_nats;  ///< strategy::pruned_nats
+  };
+  result<found_plan> base_plan(const experiments::testbed::point& what, const setup::world& here,
+                               job& work);
+  static found_plan plan_of(const setup::prepared& ready);
   result<void> compare_losses(const std::vector<double>& losses,
                               experiments::testbed::row& made) const;
   result<void> score_reference();
@@ -77,7 +88,7 @@ class testbed_bench {
   std::map<precision, opened> worlds_;
   std::vector<std::vector<double>> reference_;  ///< [documents] losses of the model as stored.
   std::mutex mutex_;                            ///< Of what follows.
-  std::map<std::string, planning::plan> plans_;
+  std::map<std::string, found_plan> plans_;
   std::size_t n_traces_ = 0;
 };
 

@@ -174,9 +174,10 @@ void remove_traces(const std::filesystem::path& folder) {
 }  // namespace
 
 result<testbed_outcome> run_experiments(const testbed_request& asked, testbed_bench& bench) {
-  if (auto ours = tb::claim_folder(asked.folder, asked.settings); !ours) return ours.error();
+  if (auto made = tb::make_folder(asked.folder); !made) return made.error();
   const auto lock = tb::folder_lock::take(asked.folder);
   if (!lock) return lock.error();
+  if (auto ours = tb::claim_folder(asked.folder, asked.settings); !ours) return ours.error();
   remove_traces(asked.folder);
   row_store rows(asked);
   if (auto done = rows.read(); !done) return done.error();

@@ -195,6 +195,9 @@ expect "nor is leaving slots out" 2 'paper leaves no slot out' "$ordermoe" run "
 expect "nor are thresholds" 2 'choose similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy ordermoe --threshold 0.5
 expect "what is left out is not asked for" 2 'quality-budget asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --quality-budget 7 --ablate substitution
 expect "nor is a horizon" 2 'horizon asks for it' "$ordermoe" run "${on_cluster[@]}" --strategy paper --horizon 2 --ablate look-ahead
+expect "eval asks no budget of who has none" 2 'layer-shards has no budget' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --quality-budget 1
+expect "nor of a rule what it does not choose" 2 'paper does not choose what it leaves out' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy paper --choose-pruning
+expect "and scores one text" 2 'excludes' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt --squad blank.txt
 expect "eval leaves out, too" 2 'exact does not look ahead' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy exact --ablate look-ahead
 expect "a part that no strategy has is unknown" 2 'ablate' "$ordermoe" run "${on_cluster[@]}" --strategy paper --ablate nothing
 # copies STRATEGY OPTION...: of how many experts there is one copy.
@@ -272,6 +275,11 @@ expect "a rival in a frontier says that it is adapted" 0 '^\| parallax \(adapted
 expect "only rows that are asked for are printed" 0 '^strategy exact $' rows
 expect "other settings are not mixed" 2 'settings.rate: found 4.0, expected 5.0' "${clusters[@]}" --rate 5 --continue
 expect "lengths are among the settings" 2 'settings.equal_lengths' "${clusters[@]}" --equal-lengths --continue
+sed 's/^  "memory_ratio"/  "equal_lengths": true,\n&/' clusters.json >equal.json
+expect "also where the file has them and nobody asks for them" 2 'equal.json: settings.equal_lengths: found true, expected none' \
+  "${clusters[@]/clusters.json/equal.json}" --continue
+python3 -c 'import json; of = json.load(open("clusters.json")); of["measurements"] *= 2; json.dump(of, open("twice.json", "w"))'
+expect "nothing counts twice" 2 'twice.json: found layer-shards of seed 1 twice' "${clusters[@]/clusters.json/twice.json}" --continue
 # Of the bundled prompts' answers most end before the fortieth token.
 latency() { "$ordermoe" testbed frontier --model "$model" --rows layer-shards --seeds 1 --requests 6 --max-new-tokens 60 --scored-tokens 64 --problems 1 \
   --json "$@" | python3 -c 'import json, sys; print([each["latency_ms"] for each in json.load(sys.stdin)["measurements"]][-1])'; }

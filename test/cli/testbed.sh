@@ -49,6 +49,13 @@ expect "other settings are refused by name" 2 'whole/settings.json: requests: fo
   --model "$model" --quick --requests 3 --max-new-tokens 2 --scored-tokens 64 --problems 1 --out whole
 expect "and so is the whole in a quick folder" 2 'settings.json: quick: found true, expected false' \
   "$ordermoe" testbed thresholds --model "$model" --requests 2 --max-new-tokens 2 --scored-tokens 64 --problems 1 --out whole
+grep -q '^ "build": ' before/settings.json || fail "settings do not say which build measures"
+sed -i 's/^ "build": .*/ "build": "another",/' before/settings.json
+expect "nor are rows of two builds mixed" 2 'before/settings.json: build: found "another", expected' thresholds --out before
+cp -r "$data" data
+echo >>data/eval/held-out.txt
+expect "nor rows of other texts" 2 'killed/settings.json: evaluation_data: found' env ORDERMOE_DATA="$work/data" \
+  "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --out killed
 sed -i '3s/measured/guessed/' whole/thresholds.csv
 expect "a changed row is refused with its line" 2 'thresholds.csv:3: column status' thresholds --out whole
 expect "JSON has rows and claims" 0 '"claims"' thresholds --out killed --json
@@ -98,6 +105,11 @@ expect "models are compared by rows of overall" 2 'more: found no rows of overal
 mkdir empty
 expect "without gnuplot there are rows all the same" 0 'gnuplot is not there' \
   env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 8 --out killed
+has_figure() { [[ -s killed/thresholds.svg ]]; }
+if command -v gnuplot >/dev/null; then has_figure || fail "figures of the same rows are gone"; fi
+expect "and no figures of other rows" 0 'gnuplot is not there' \
+  env PATH="$work/empty" "$ordermoe" testbed thresholds "${small[@]}" --seeds 9 --out killed
+has_figure && fail "a figure of fewer rows is left"
 
 ((failures == 0)) || exit 1
 echo "experiments go on"

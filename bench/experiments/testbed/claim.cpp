@@ -110,21 +110,28 @@ class one_cluster {
     return found == nullptr ? std::nullopt : sum_of(*found, about_.of);
   }
 
-  /// Of the published one those of its paper; of another every other that was measured and lost no more than the budget.
+  bool is_published() const { return subject_ == "paper"; }
+
+  /// Of the published one those of its paper; of another every other.
   std::set<std::string_view> rivals() const {
-    if (subject_ == "paper") return {std::begin(published_rivals), std::end(published_rivals)};
+    if (is_published()) return {std::begin(published_rivals), std::end(published_rivals)};
     std::set<std::string_view> all;
-    for (const auto* each : rows_)
-      if ((*each)[metric::increase_percent].value_or(0) <= main_budget)
-        all.insert(each->what.strategy);
+    for (const auto* each : rows_) all.insert(each->what.strategy);
     all.erase(subject_);
     return all;
+  }
+
+  /// Whether a row is compared with another than the published one: what was measured of it lost no more than the budget.
+  static bool kept_budget(const row& content) {
+    return content[metric::increase_percent].value_or(0) <= main_budget;
   }
 
   values best_rival() const {
     values best;
     for (const auto rival : rivals()) {
-      const auto value = at({rival, {}, about_.first.place, false});
+      const auto* found = row_at({rival, {}, about_.first.place, false});
+      if (found == nullptr || (!is_published() && !kept_budget(*found))) continue;
+      const auto value = sum_of(*found, about_.of);
       if (!value) continue;
       if (!best || (is_less_better(about_.of) ? *value < *best : *value > *best)) best = value;
     }

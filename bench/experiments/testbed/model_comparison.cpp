@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "config/files.hpp"
 
@@ -38,6 +40,18 @@ std::string line_of(const measured_model& model, const judgement& found, std::st
                      says, shown(found.value), to_string(found.ordering));
 }
 
+/// Whether each is lower than the one before by more than what is too near to tell.
+verdict falls(const std::vector<double>& ratios) {
+  constexpr double margin = 0.01;
+  auto found = verdict::agrees;
+  for (std::size_t i = 1; i < ratios.size(); ++i) {
+    const auto change = ratios[i] / ratios[i - 1] - 1;
+    if (change >= margin) return verdict::disagrees;
+    if (change > -margin) found = verdict::undecided;
+  }
+  return found;
+}
+
 /// Of the model's quality, by perplexity, at the budget that strategies are compared at.
 std::string retention_of(const measured_model& model, std::string_view subject) {
   std::vector<double> increases;
@@ -56,6 +70,34 @@ std::string retention_of(const measured_model& model, std::string_view subject) 
       model.name(), subject, retained_percent, shown(kept), main_budget, verdict);
 }
 
+std::string text_of(const settings& asked, const std::string& name) {
+  return asked.contains(name) ? asked[name].dump() : std::string("none");
+}
+
+/// But those that go with the model, by name and what the models have; and the clusters.
+std::vector<std::string> settings_that_differ(const std::vector<measured_model>& all) {
+  std::set<std::string> names;
+  for (const auto& model : all)
+    for (const auto& [name, value] : model.asked.items())
+      if (!name.starts_with("model") && name != "profile" && name != "tuning_texts")
+        names.insert(name);
+  std::vector<std::string> told;
+  const auto compare = [&](const std::string& name, const auto& text_of_model) {
+    std::vector<std::string> values;
+    for (const auto& model : all) values.push_back(text_of_model(model));
+    if (std::ranges::adjacent_find(values, std::not_equal_to<>()) != values.end())
+      told.push_back(fmt::format("{} ({})", name, fmt::join(values, "; ")));
+  };
+  for (const auto& name : names)
+    compare(name, [&](const measured_model& model) { return text_of(model.asked, name); });
+  compare("clusters", [](const measured_model& model) {
+    std::set<std::uint64_t> seeds;
+    for (const auto& each : model.rows) seeds.insert(each.what.seed);
+    return fmt::format("{}", fmt::join(seeds, " "));
+  });
+  return told;
+}
+
 }  // namespace
 
 result<measured_model> read_measured_model(const std::filesystem::path& folder) {
@@ -70,7 +112,9 @@ result<measured_model> read_measured_model(const std::filesystem::path& folder) 
                              "folder of `ordermoe testbed overall`",
                              path.string())};
   const auto* of = find_experiment(experiment_name);
-  rows_of_experiment rows(*of, made.asked.value("quick", false) ? scale::quick : scale::whole);
+  const auto quick = made.asked.find("quick");
+  const bool is_quick = quick != made.asked.end() && quick->is_boolean() && quick->get<bool>();
+  rows_of_experiment rows(*of, is_quick ? scale::quick : scale::whole);
   if (auto done = read_rows(folder, digest_of(made.asked), rows); !done) return done.error();
   made.rows = rows.in_order();
   if (made.rows.empty())
@@ -112,6 +156,8 @@ std::string model_table(const std::vector<measured_model>& all) {
 
 std::vector<std::string> model_findings(const std::vector<measured_model>& all) {
   std::vector<std::string> made;
+  if (const auto differ = settings_that_differ(all); !differ.empty())
+    made.push_back(fmt::format("Not alike besides the model: {}.", fmt::join(differ, ", ")));
   for (const auto* subject : {"paper", "ordermoe"}) {
     std::vector<double> ratios;
     for (const auto& model : all) {
@@ -123,10 +169,9 @@ std::vector<std::string> model_findings(const std::vector<measured_model>& all) 
     if (ratios.size() < 2 || ratios.size() < all.size()) continue;
     std::vector<std::string> texts;
     for (const auto ratio : ratios) texts.push_back(fmt::format("{:.2f}", ratio));
-    made.push_back(
-        fmt::format("{}, {}: {} Measured {}, from the first model to the last: {}.",
-                    against_moe2.figure, subject, against_moe2.says, fmt::join(texts, ", "),
-                    std::ranges::is_sorted(ratios, std::greater<>()) ? "agrees" : "disagrees"));
+    made.push_back(fmt::format("{}, {}: {} Measured {}, from the first model to the last: {}.",
+                               against_moe2.figure, subject, against_moe2.says,
+                               fmt::join(texts, ", "), to_string(falls(ratios))));
   }
   return made;
 }

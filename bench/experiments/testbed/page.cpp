@@ -58,7 +58,12 @@ text_table table_of(const measured_experiment& content) {
   for (const auto& one : cells_of(of, content.rows)) {
     texts line{one.series};
     if (of.swept != axis::nothing) line.push_back(one.place);
-    for (const auto column : of.columns) line.push_back(shown(one[column]));
+    const auto n_measured = one.rows.size() - one.n_infeasible();
+    for (const auto column : of.columns) {
+      const auto value = one[column];
+      line.push_back(shown(value));
+      if (value && value->n < n_measured) line.back() += fmt::format(" (of {})", value->n);
+    }
     if (const auto n = one.n_infeasible(); n > 0)
       line.front() += fmt::format(" (infeasible on {} of {})", n, one.rows.size());
     made.body.push_back(std::move(line));
@@ -111,13 +116,21 @@ std::string number(const std::optional<double>& value) {
   return value ? fmt::format("{:.3g}", *value) : std::string("-");
 }
 
+/// With the number of clusters, since not all need have all that a finding is about.
+std::string shown_of(const std::optional<interval>& value) {
+  return value ? fmt::format("{}, n = {}", shown(value), value->n) : shown(value);
+}
+
 std::string claims_html(const std::vector<judgement>& found) {
   std::string out =
       "<h2>What the paper found</h2>\n<p>Held against these rows: the order first, then the "
       "number where the paper has one. Numbers are ratios of the two that are compared, or the "
       "value itself, as the finding says; absolute times and bytes of other hardware are not "
-      "compared. <b>agrees</b>: the whole interval is on the side that the paper says, by one per "
-      "cent where two are compared; <b>undecided</b>: the interval is on both sides or too near; "
+      "compared. n: clusters that the finding was measured on; of fewer than six the interval is "
+      "their "
+      "range, and of one there is none. <b>agrees</b>: the whole interval is on the side that the "
+      "paper says, by one per cent where two are compared; <b>undecided</b>: the interval is on "
+      "both sides or too near; "
       "<b>near</b>: the paper's number is in the interval or within a tenth. Why is what the "
       "methods' rules make likely, and was not measured.</p>\n"
       "<div class=\"wide\"><table>\n<thead><tr><th>figure</th><th>finding</th><th>judged</th>"
@@ -129,7 +142,7 @@ std::string claims_html(const std::vector<judgement>& found) {
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td "
         "class=\"{}\">{}</td><td>{}</td><td>{}</td></tr>\n",
         escaped(one.about->figure), escaped(one.about->says), escaped(one.subject),
-        number(one.about->published), escaped(shown(one.value)),
+        number(one.about->published), escaped(shown_of(one.value)),
         one.ordering == verdict::agrees      ? "yes"
         : one.ordering == verdict::disagrees ? "no"
                                              : "open",
@@ -220,8 +233,8 @@ std::vector<judgement> judgements(const std::vector<measured_experiment>& all) {
   for (const auto& about : claims())
     for (const auto& one : all) {
       if (one.of->name != about.experiment || one.rows.empty()) continue;
-      found.push_back(judge(about, "paper", one.rows));
       const bool names_both = !about.first.strategy.empty();
+      found.push_back(judge(about, names_both ? about.first.strategy : "paper", one.rows));
       if (names_both) continue;
       auto ours = judge(about, "ordermoe", one.rows);
       if (ours.value) found.push_back(std::move(ours));
@@ -233,7 +246,13 @@ std::string judgement_text(const judgement& one) {
   auto text = fmt::format("{}, {}: {} ", one.about->figure, one.subject, one.about->says);
   text += one.about->published ? fmt::format("Published {:.3g}, measured", *one.about->published)
                                : std::string("Measured");
-  return text + fmt::format(" {}: {}.", shown(one.value), to_string(one.ordering));
+  text += fmt::format(" {}", shown(one.value));
+  if (one.value)
+    text += fmt::format(" on {} cluster{}", one.value->n, one.value->n == 1 ? "" : "s");
+  text += fmt::format(": {}", to_string(one.ordering));
+  if (one.number_agrees)
+    text += *one.number_agrees ? ", and near the number" : ", and not near the number";
+  return text + ".";
 }
 
 std::string page_html(const std::filesystem::path& folder, const settings& asked,

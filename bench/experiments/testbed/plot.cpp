@@ -359,8 +359,14 @@ std::string plot_script(const experiment& of, const std::vector<row>& rows) {
 result<drawn> draw_figures(const std::filesystem::path& folder, const experiment& of,
                            const std::vector<row>& rows) {
   const auto script = plot_script(of, rows);
-  if (script.empty()) return drawn::figures;
   const auto name = fmt::format("{}.gp", of.name);
+  // Figures of other rows would stand above today's where none can be drawn.
+  if (const auto before = read_file(folder / name); !before || *before != script)
+    for (const char* ending : {"svg", "png"}) {
+      std::error_code ignored;
+      std::filesystem::remove(folder / fmt::format("{}.{}", of.name, ending), ignored);
+    }
+  if (script.empty()) return drawn::figures;
   if (auto kept = write_file(folder / name, script); !kept) return kept.error();
   const auto status = run_program("gnuplot", name, folder.string());
   if (status == -1) return drawn::no_gnuplot;

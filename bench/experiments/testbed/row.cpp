@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace ordermoe::experiments::testbed {
 
@@ -131,7 +132,7 @@ result<std::optional<double>> value_of(const std::string& text, const char* colu
   double value = 0;
   const auto* end = text.data() + text.size();
   const auto read = std::from_chars(text.data(), end, value);
-  if (read.ec != std::errc() || read.ptr != end)
+  if (read.ec != std::errc() || read.ptr != end || !std::isfinite(value))
     return error{errc::malformed,
                  fmt::format("column {}: found '{}', expected a number", column, text)};
   return std::optional(value);
@@ -165,6 +166,10 @@ result<row> row_of(const std::string& line, const std::string& settings) {
   for (std::size_t i = 0; i < n_metrics; ++i) {
     const auto value = value_of(cells[status + 1 + i], metric_texts[i].name);
     if (!value) return value.error();
+    if (made.is_infeasible && *value)
+      return error{errc::malformed,
+                   fmt::format("column {}: found '{}' where nothing is feasible, expected nothing",
+                               metric_texts[i].name, cells[status + 1 + i])};
     made.values[i] = *value;
   }
   return made;

@@ -44,17 +44,23 @@ std::string difference(const json& found, const json& expected) {
 
 std::string digest_of(const settings& asked) {
   constexpr std::size_t digits = 16;
-  return sha256_hex(asked.dump()).substr(0, digits);
+  auto of_rows = asked;
+  of_rows.erase("build");
+  return sha256_hex(of_rows.dump()).substr(0, digits);
+}
+
+result<void> make_folder(const fs::path& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (!failed) return {};
+  return error{errc::io, fmt::format("{}: {}; name a folder that can be made", folder.string(),
+                                     failed.message())};
 }
 
 result<void> claim_folder(const fs::path& folder, const settings& asked) {
   const auto path = folder / "settings.json";
   if (!is_there(path)) {
-    std::error_code failed;
-    fs::create_directories(folder, failed);
-    if (failed)
-      return error{errc::io, fmt::format("{}: {}; name a folder that can be made", folder.string(),
-                                         failed.message())};
+    if (auto made = make_folder(folder); !made) return made;
     for (const auto& one : experiments())
       if (is_there(folder / named(one, "csv")))
         return error{errc::mismatch,

@@ -13,13 +13,17 @@
 /// A folder of experiments: settings.json, and NAME.csv and NAME.json of each experiment.
 namespace ordermoe::experiments::testbed {
 
-/// Everything that a row depends on besides its point, by name.
+/// Everything that a row depends on besides its point, by name. Of them `build` says which program measured: it is in no digest, so that two builds
+/// that measure the same write the same bytes, and a folder has rows of one build all the same.
 using settings = nlohmann::ordered_json;
 
-/// Of the settings' text, 16 hexadecimal digits: what stands in every row.
+/// Of the settings' text without `build`, 16 hexadecimal digits: what stands in every row.
 std::string digest_of(const settings& asked);
 
-/// Whether the folder is new or was begun with these settings, which are then in its settings.json. Errors: io; malformed;
+/// Error: io.
+result<void> make_folder(const std::filesystem::path& folder);
+
+/// Whether the folder is new, and is made, or was begun with these settings, which are then in its settings.json. Errors: io; malformed;
 /// mismatch where a setting differs, which names it and both values.
 result<void> claim_folder(const std::filesystem::path& folder, const settings& asked);
 

@@ -54,6 +54,21 @@ BOOST_AUTO_TEST_CASE(each_model_has_its_columns_and_its_findings) {
   BOOST_TEST(says(found, "Measured 0.90, 1.20, from the first model to the last: disagrees."));
   BOOST_TEST(says(model_findings({all[1], all[0]}),
                   "Measured 1.20, 0.90, from the first model to the last: agrees."));
+  // Less than a hundredth apart tells nothing.
+  BOOST_TEST(
+      says(model_findings({made_model("small", 80.1, 100, 1), made_model("large", 80, 100, 1)}),
+           "Measured 0.80, 0.80, from the first model to the last: undecided."));
+}
+
+BOOST_AUTO_TEST_CASE(what_differs_besides_the_model_is_told) {
+  auto small = made_model("small", 90, 100, 0.5), large = made_model("large", 120, 100, 2);
+  small.asked["model_digest"] = "1";
+  large.asked["model_digest"] = "2";
+  BOOST_TEST(!says(model_findings({small, large}), "Not alike"));
+  large.asked["requests"] = 16;
+  large.rows.resize(2);
+  BOOST_TEST(says(model_findings({small, large}),
+                  "Not alike besides the model: requests (none; 16), clusters (11 12; 11)."));
 }
 
 BOOST_AUTO_TEST_CASE(folders_without_rows_are_refused_with_what_makes_them) {

@@ -1,5 +1,7 @@
 #include "bench/experiments/testbed/row.hpp"
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include "test/experiments/testbed/made_rows.hpp"
@@ -50,6 +52,16 @@ BOOST_AUTO_TEST_CASE(lines_that_are_no_row_of_these_settings_are_refused) {
   torn.replace(torn.find("measured"), 8, "guessed!");
   BOOST_TEST((row_of(torn, "mine").error().code == errc::malformed));
   BOOST_TEST(!csv_cells("a,\"b").has_value());
+  for (const char* none : {"nan", "inf", "1e999", "5x"}) {
+    auto other = line;
+    other.replace(other.find(",5,"), 3, fmt::format(",{},", none));
+    BOOST_TEST((row_of(other, "mine").error().code == errc::malformed), none);
+  }
+  auto infeasible = line;
+  infeasible.replace(infeasible.find("measured"), 8, "infeasible");
+  const auto refused = row_of(infeasible, "mine");
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find("column ttft_ms: found '5'") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -76,6 +76,21 @@ BOOST_AUTO_TEST_CASE(a_folder_of_other_settings_is_refused_by_name_with_the_reme
   BOOST_TEST(refused.error().message.find("give --out another name") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(a_folder_has_rows_of_one_build_and_rows_of_two_builds_the_same_digest) {
+  const folder place;
+  auto first = ours, second = ours;
+  first["build"] = "0123456789";
+  second["build"] = nullptr;
+  BOOST_TEST(digest_of(first) == digest_of(second));
+  BOOST_TEST(digest_of(first) == digest_of(ours));
+  BOOST_REQUIRE(claim_folder(place.path / "new", first).has_value());
+  BOOST_TEST(claim_folder(place.path / "new", first).has_value());
+  const auto refused = claim_folder(place.path / "new", second);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST(refused.error().message.find(R"(build: found "0123456789", expected null)") !=
+             std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(rows_without_settings_and_settings_that_are_none_are_refused) {
   const folder place;
   BOOST_REQUIRE(write_file(place.path / "load.csv", "x\n").has_value());
