@@ -137,7 +137,7 @@ void run_line(const session_ptr& session, const std::string& line) {
     verbs.app.exit(problem, std::cout, std::cout);
     return;
   }
-  session->set_dry_run(verbs.dry_run);
+  session->set_dry_run(session->flags().dry_run || verbs.dry_run);
   if (auto done = verbs.chosen(); !done) fmt::print("error: {}\n", done.error().message);
   std::fflush(stdout);
 }

@@ -113,8 +113,12 @@ class conversation {
   result<std::string> say(const std::string& text, bool shows) {
     messages_.push_back({{"role", "user"}, {"content", text}});
     std::string answer, problem;
+    bool is_whole = false;
     event_reader events([&](std::string_view event) {
-      if (event == "[DONE]") return;
+      if (event == "[DONE]") {
+        is_whole = true;
+        return;
+      }
       const auto read = ordered_json::parse(event, nullptr, false);
       if (auto said = problem_in(read); !said.empty()) problem = std::move(said);
       take_usage(read);
@@ -129,7 +133,7 @@ class conversation {
     wanted.body = body().dump(-1, ' ', false, ordered_json::error_handler_t::replace);
     const auto reply = net::http_fetch(
         wanted, [&](std::string_view part) { events.take(part); }, stop_requested);
-    const bool good = reply && reply->status == 200 && problem.empty();
+    const bool good = reply && reply->status == 200 && problem.empty() && is_whole;
     if (good)
       messages_.push_back({{"role", "assistant"}, {"content", answer}});
     else
@@ -138,6 +142,9 @@ class conversation {
     if (reply->status != 200)
       return problem_of(reply->status, ordered_json::parse(reply->body, nullptr, false));
     if (!problem.empty()) return error{errc::failed, problem};
+    if (!is_whole)
+      return error{errc::io, fmt::format("{}: the answer broke off before its end; ask again",
+                                         options_.connect)};
     tell_of_less();
     return answer;
   }

@@ -1,6 +1,8 @@
 #include "gateway/job.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "planning/serving/ledgers.hpp"
@@ -22,7 +24,9 @@ std::string finish_of(const std::string& finish) {
   return {};
 }
 
+/// Infinite where there is no limit.
 double nats(loss_units units) {
+  if (units >= unbounded_budget) return std::numeric_limits<double>::infinity();
   return static_cast<double>(units) / units_per_loss;
 }
 
@@ -73,6 +77,7 @@ void job::watch_peer() {
 void job::start() {
   if (is_over_) return desk_.ended(answers());
   has_started_ = true;
+  waited_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - came_).count();
   for (std::size_t i = 0; i < choices_.size(); ++i)
     choices_[i].request = desk_.behind().submit(request_of(i), sink_of(i));
 }
@@ -286,14 +291,15 @@ void job::count(choice& of) {
   ++figures.finished[finish_of(outcome.finish)];
   figures.prompt_tokens += order_.prompts[of.prompt].size();
   figures.generation_tokens += n;
-  figures.budget_nats += nats(outcome.budget);
+  if (const auto allowed = nats(outcome.budget); std::isfinite(allowed))
+    figures.budget_nats += allowed;
   figures.spent_nats += nats(outcome.spent);
   const auto whole = seconds(outcome.done_ns - outcome.arrival_ns);
-  figures.whole.add(whole);
+  figures.whole.add(waited_s_ + whole);
   constexpr double share_of_new = 0.1;
   figures.recent_answer_s += share_of_new * (whole - figures.recent_answer_s);
   if (outcome.first_token_ns <= 0) return;
-  figures.first_token.add(seconds(outcome.first_token_ns - outcome.arrival_ns));
+  figures.first_token.add(waited_s_ + seconds(outcome.first_token_ns - outcome.arrival_ns));
   if (n > 1)
     figures.per_token.add(seconds(outcome.done_ns - outcome.first_token_ns) /
                           static_cast<double>(n - 1));

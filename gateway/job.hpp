@@ -74,6 +74,8 @@ class job final : public std::enable_shared_from_this<job> {
   std::vector<choice> choices_;
   std::uint64_t seed_ = 0;
   bool has_started_ = false;
+  std::chrono::steady_clock::time_point came_ = std::chrono::steady_clock::now();
+  double waited_s_ = 0;  ///< For its turn.
 
   /// Of what is streamed: of what follows, and of a choice what was told of its text.
   std::mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/cluster/clients.hpp"
 #include "actors/cluster/node.hpp"
 #include "embedding/configuration.hpp"
 #include "gateway/backend.hpp"
@@ -18,6 +19,13 @@ class node_backend final : public backend {
       : name_(std::move(name)), trace_(std::move(trace)), running_(std::move(running)) {}
 
   std::uint64_t submit(actors::remote_request wanted, actors::answer_sink sink) override {
+    if (sink.on_end)
+      sink.on_end = [told = std::move(sink.on_end)](const actors::request_outcome& outcome) {
+        if (!actors::is_refusal(outcome)) return told(outcome);
+        auto later = outcome;
+        later.problem->code = errc::io;
+        told(later);
+      };
     return running_->submit(std::move(wanted.spec), std::move(sink));
   }
   void cancel(std::uint64_t request) override { running_->cancel(request); }

@@ -139,6 +139,12 @@ void order_desk::take(const exchange& from) {
 }
 
 std::optional<api_problem> order_desk::read(const net::http_request& from, wish& into) const {
+  if (!behind_.takes_orders() && !behind_.is_ready())
+    return api_problem{.status = 503,
+                       .message = behind_.why_not_ready(),
+                       .type = "server_error",
+                       .code = "not_ready",
+                       .retry_after_s = 1};
   if (!behind_.takes_orders())
     return api_problem{.status = 404,
                        .message =

@@ -213,6 +213,7 @@ struct admin_state {
   result<planning::selection_policy> changed_policy(const planning::selection_policy& now,
                                                     const std::string& members) const;
   void set_policy(const order_ptr& order, const json_value& arguments);
+  void change_policy_by(const order_ptr& order, const std::string& members);
   void adopt_policy(kept_policy next);
   void order_policy();
   /// The planner has no use for a policy before its first plan.

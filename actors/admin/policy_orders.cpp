@@ -26,8 +26,13 @@ result<planning::selection_policy> admin_state::changed_policy(
 }
 
 void admin_state::set_policy(const order_ptr& order, const json_value& arguments) {
-  const auto members = arguments.at("policy").string();
-  with_plan(order, [this, order, members](const in_force& now) {
+  change_policy_by(order, arguments.at("policy").string());
+}
+
+void admin_state::change_policy_by(const order_ptr& order, const std::string& members) {
+  with_plan(order, [this, order, members, before = policy.version](const in_force& now) {
+    // Of what the planner had not heard of when it answered: it has by now.
+    if (policy.version != before) return change_policy_by(order, members);
     const auto changed = changed_policy(now.policy, members);
     if (!changed) return book->refuse(order, changed.error());
     const auto version = policy.version + 1;

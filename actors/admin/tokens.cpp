@@ -139,6 +139,8 @@ result<access_token> token_book::check(const std::string& secret, std::int64_t n
 }
 
 bool token_book::merge(const token_book& other, std::int64_t now_s) {
+  // They would stand in the way of new ones.
+  forget_expired(now_s);
   bool changed = false;
   for (const auto& [id, theirs] : other.tokens_) {
     if (theirs.until_s != 0 && theirs.until_s <= now_s) continue;

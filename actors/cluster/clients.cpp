@@ -54,13 +54,16 @@ std::optional<error> senseless(const request_spec& spec, const std::string& as_s
   return std::nullopt;
 }
 
-/// Whether a node only said that it does not take the request now: no part of an answer is lost.
+}  // namespace
+
 bool is_refusal(const request_outcome& outcome) {
   constexpr std::int64_t at_once_ns = 50'000'000;
   return outcome.problem &&
          (outcome.problem->code == errc::failed || outcome.problem->code == errc::io) &&
          outcome.token_ids.empty() && outcome.done_ns - outcome.arrival_ns <= at_once_ns;
 }
+
+namespace {
 
 /// Of a reply, without its ref. Error: what it tells as its problem.
 result<std::string> reply_of(const nlohmann::ordered_json& told) {
@@ -515,7 +518,12 @@ class cluster_clients::content final : public net::transport_user {
     const auto told = gone(node);
     changed_.notify_all();
     lock.unlock();
-    for (const auto ref : orders) end_order(from, ref, told);
+    // They may have been done, and are not to be given again unseen.
+    const error unanswered{
+        errc::timed_out,
+        told.message +
+            "; `ordermoe admin audit` tells whether the order was begun, and what came of it"};
+    for (const auto ref : orders) end_order(from, ref, unanswered);
     for (const auto ref : experts) end_expert(from, not_run(ref, told.message));
     for (const auto ref : requests) end(from, failed(ref, told));
   }

@@ -29,6 +29,9 @@
 /// and must not wait.
 namespace ordermoe::actors {
 
+/// Whether a node only said that it does not take the request now: no part of an answer is lost.
+bool is_refusal(const request_outcome& outcome);
+
 class cluster_clients {
  public:
   struct place {

@@ -1,6 +1,7 @@
 #include "gateway/openai/reply.hpp"
 
 #include <fmt/format.h>
+#include <cmath>
 
 #include <array>
 #include <charconv>
@@ -75,7 +76,8 @@ ordered_json json_of(const named_counts& counts) {
 ordered_json json_of(const reply_quality& quality) {
   return {
       {"quality_budget_percent", quality.percent ? ordered_json(*quality.percent) : ordered_json()},
-      {"budget_nats", quality.budget_nats},
+      {"budget_nats",
+       std::isfinite(quality.budget_nats) ? ordered_json(quality.budget_nats) : ordered_json()},
       {"spent_nats", quality.spent_nats}};
 }
 

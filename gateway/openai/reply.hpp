@@ -48,7 +48,7 @@ struct reply_quality {
   /// Perplexity of each, in per cent: as the request stated it, or the plan's where that is less; negative: without limit.
   /// None: not known.
   std::optional<double> percent;
-  double budget_nats = 0, spent_nats = 0;
+  double budget_nats = 0, spent_nats = 0;  ///< Allowed, infinite without limit; and predicted.
 };
 
 /// Besides OpenAI's three counts, what of it is ours.

@@ -160,6 +160,9 @@ class conversation {
       const auto n = read(static_cast<char*>(to.data()), to.size());
       if (!n) return n.error();
       in.commit(*n);
+      // Boost would take that for an answer without a head.
+      if (*n == 0 && !parser.got_some())
+        return problem(errc::io, "the connection was closed without an answer");
       error_code why;
       if (*n == 0) parser.put_eof(why);
       while (in.size() > 0 && !parser.is_done() && !why) in.consume(parser.put(in.data(), why));

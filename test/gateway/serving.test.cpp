@@ -236,6 +236,24 @@ BOOST_AUTO_TEST_CASE(a_request_states_its_budget_and_is_told_what_was_in_force) 
   BOOST_TEST(body_of(client->all())["usage"]["ordermoe"]["quality_budget_percent"] == 2);
 }
 
+BOOST_AUTO_TEST_CASE(a_budget_without_limit_is_no_number) {
+  scene at;
+  auto client = at.begin("/v1/completions", R"({"prompt":"a"})");
+  at.wait_for(0);
+  at.end_with(0, 1, 4'000'000'000, 1'000'000'000);
+  BOOST_TEST(body_of(client->all())["usage"]["ordermoe"]["budget_nats"] == 4);
+  client = at.begin("/v1/completions", R"({"prompt":"a"})");
+  at.wait_for(1);
+  at.end_with(1, -1, unbounded_budget, 1'000'000'000);
+  const auto ours = body_of(client->all())["usage"]["ordermoe"];
+  BOOST_TEST(ours["budget_nats"].is_null());
+  BOOST_TEST(ours["spent_nats"] == 1);
+  // What the others were allowed can still be told.
+  const auto told = json::parse(at.fetch("GET", "/ordermoe/status").body);
+  BOOST_TEST(told["budget_nats"] == 4);
+  BOOST_TEST(told["spent_nats"] == 2);
+}
+
 BOOST_AUTO_TEST_CASE(a_stream_tells_the_budget_in_force_with_each_end_and_with_the_usage) {
   for (const bool states : {true, false}) {
     scene at;

@@ -61,8 +61,7 @@ BOOST_AUTO_TEST_CASE(a_gateway_is_live_and_not_ready_while_its_servers_load) {
   BOOST_TEST(unready.body.find("still starting") != std::string::npos, unready.body);
   // What is asked is told to come later; what needs no server is answered.
   for (const char* path : {"/v1/completions", "/admin/orders"})
-    BOOST_TEST(at.fetch("POST", path, R"({"prompt":"a"})").status >= 400, path);
-  BOOST_TEST(at.fetch("POST", "/v1/completions", R"({"prompt":"a"})").status == 503);
+    BOOST_TEST(at.fetch("POST", path, R"({"prompt":"a"})").status == 503, path);
   BOOST_TEST(at.fetch("GET", "/ordermoe/status").status == 503);
   BOOST_TEST(at.fetch("GET", "/v1/models").status == 200);
   BOOST_TEST(at.fetch("GET", "/metrics").status == 200);

@@ -1,11 +1,14 @@
 #include "actors/admin/admin.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cmath>
 #include <future>
 #include <limits>
+#include <thread>
 
 #include "test/actors/admin/steered.hpp"
 
@@ -170,6 +173,18 @@ BOOST_AUTO_TEST_CASE(a_policy_changes_on_all_nodes_and_only_as_far_as_it_was_nam
     BOOST_TEST(now == before);
   }
   BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"omega":1})"}}), "'omega'"));
+  // What is changed at once by several is changed by all of them.
+  for (int i = 1; i <= 8; ++i) {
+    {
+      const std::jthread other([&] {
+        cluster.order(0, "policy.set", {{"policy", fmt::format(R"({{"horizon":{}}})", i)}});
+      });
+      cluster.order(0, "policy.set", {{"policy", fmt::format(R"({{"omega_time":{}}})", 1.0 / i)}});
+    }
+    const auto now = cluster.order(0, "policy.get")["result"]["policy"];
+    BOOST_TEST(now["horizon"] == i);
+    BOOST_TEST(now["omega_time"] == 1.0 / i);
+  }
   BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", "nonsense"}}), "an object"));
   BOOST_TEST(cluster.refused(0, "policy.set", {{"policy", R"({"omega_time":"x"})"}}) != "");
 }

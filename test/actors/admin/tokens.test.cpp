@@ -1,5 +1,7 @@
 #include "actors/admin/tokens.hpp"
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include "config/random.hpp"
@@ -119,6 +121,17 @@ BOOST_AUTO_TEST_CASE(books_come_to_the_same_in_whatever_order_they_are_merged) {
   token_book later;
   BOOST_TEST(!later.merge(a, 1000 + 2 * day_s));
   BOOST_TEST(later.empty());
+}
+
+BOOST_AUTO_TEST_CASE(expired_tokens_do_not_stand_in_the_way_of_those_that_others_made) {
+  token_book making, hearing;
+  for (int i = 0; i < 300; ++i) {
+    const auto now_s = 1000 + i * 2 * day_s;
+    auto made = making.make(fmt::format("hourly-{}", i), "viewer", day_s, now_s);
+    BOOST_REQUIRE(made.has_value());
+    hearing.merge(making, now_s);
+    BOOST_TEST_REQUIRE(hearing.check(made->secret, now_s).has_value(), i);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_book_is_read_as_it_was_written_and_whatever_else_is_refused) {

@@ -125,6 +125,19 @@ BOOST_AUTO_TEST_CASE(an_answer_without_a_length_ends_with_its_connection) {
   BOOST_TEST(reply->body == "all that there is");
 }
 
+BOOST_AUTO_TEST_CASE(a_connection_that_is_closed_before_any_answer_has_none) {
+  sayer other;
+  std::jthread saying([&] {
+    other.hear();
+    other.hang_up();
+  });
+  const auto reply = http_fetch(other.ask);
+  BOOST_TEST_REQUIRE(!reply.has_value());
+  BOOST_TEST((reply.error().code == errc::io));
+  BOOST_TEST(reply.error().message.find("closed without an answer") != std::string::npos,
+             reply.error().message);
+}
+
 BOOST_AUTO_TEST_CASE(an_answer_that_is_cut_off_is_none) {
   sayer other;
   std::promise<void> has_part;
