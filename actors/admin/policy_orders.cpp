@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "planning/selection/policy_check.hpp"
 #include "trace/header.hpp"
 
 namespace ordermoe::actors {
@@ -35,6 +36,12 @@ void admin_state::change_policy_by(const order_ptr& order, const std::string& me
     if (policy.version != before) return change_policy_by(order, members);
     const auto changed = changed_policy(now.policy, members);
     if (!changed) return book->refuse(order, changed.error());
+    // One that no planner would take is not kept either.
+    const auto& content = *now.content;
+    if (const auto good = planning::selection::check_policy(*changed, content.profile->top_k,
+                                                            content.decoding.token_budget);
+        !good)
+      return book->refuse(order, good.error());
     const auto version = policy.version + 1;
     if (!order->dry_run) {
       adopt_policy({version, id(), order->operation, *changed});

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string>
 
+#include "planning/selection/policy_check.hpp"
+
 namespace ordermoe::planning::selection {
 
 namespace {
@@ -21,6 +23,8 @@ constexpr std::size_t least_kept_sets = 8, most_kept_sets = 64;
 error usage(std::string what) {
   return {errc::usage, "selection policy: " + std::move(what)};
 }
+
+}  // namespace
 
 result<void> check_policy(const selection_policy& policy, std::size_t top_k,
                           loss_units token_budget) {
@@ -45,6 +49,8 @@ result<void> check_policy(const selection_policy& policy, std::size_t top_k,
                              token_budget, unbounded_budget));
   return {};
 }
+
+namespace {
 
 /// Pairs of servers between which the tables place slots, over all layers and residencies.
 double count_pairs(const plan& placed) {

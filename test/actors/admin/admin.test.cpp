@@ -173,6 +173,10 @@ BOOST_AUTO_TEST_CASE(a_policy_changes_on_all_nodes_and_only_as_far_as_it_was_nam
     BOOST_TEST(now == before);
   }
   BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"omega":1})"}}), "'omega'"));
+  // A position may not stay with its slot where it has two.
+  const auto version = cluster.order(0, "policy.get")["result"]["version"];
+  BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"residence":0})"}}), "top-1"));
+  BOOST_TEST(cluster.order(0, "policy.get")["result"]["version"] == version);
   // What is changed at once by several is changed by all of them.
   for (int i = 1; i <= 8; ++i) {
     {
