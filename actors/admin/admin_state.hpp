@@ -225,7 +225,7 @@ struct admin_state {
                const std::shared_ptr<const planning::measured_activation>& measured);
   void tell_unkept(const order_ptr& order, const plan_proposal& made, const plan_in_force& before,
                    const std::shared_ptr<const planning::measured_activation>& measured);
-  const proposal& keep(const plan_proposal& made, const planning::plan& before,
+  const proposal& keep(bool is_ordered, const plan_proposal& made, const planning::plan& before,
                        const std::shared_ptr<const planning::measured_activation>& measured);
   std::vector<planning::plan> way_to(const planning::plan& before,
                                      const planning::plan& after) const;

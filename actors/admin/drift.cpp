@@ -102,7 +102,7 @@ void admin_state::propose_by_itself(const activation_ptr& measured) {
             .then([this, measured, before = now.content](const plan_proposal& made) {
               const auto margin = context().seat->drift.margin();
               if (!made.plan || made.cost_after_ns > (1 - margin) * made.cost_before_ns) return;
-              const auto& kept = keep(made, before->plan, measured);
+              const auto& kept = keep(false, made, before->plan, measured);
               book->note(log_event::plan_proposed, {{"proposal", kept.number}});
             });
       });

@@ -46,7 +46,7 @@ void admin_state::propose(const order_ptr& order, const std::shared_ptr<const re
         .then([this, order, epoch, measured, before = now.content](const plan_proposal& made) {
           if (!made.plan) return book->refuse(order, {errc::failed, made.refused});
           if (order->dry_run) return tell_unkept(order, made, *before, measured);
-          const auto& kept = keep(made, before->plan, measured);
+          const auto& kept = keep(true, made, before->plan, measured);
           book->note(log_event::plan_proposed,
                      {{"proposal", kept.number}, {"operation", order->operation}});
           book->done(order, epoch, proposal_report(context(), kept));
@@ -75,10 +75,10 @@ result<planning::server_mask> admin_state::left_out_of(const json_value& argumen
   return mask;
 }
 
-const proposal& admin_state::keep(const plan_proposal& made, const planning::plan& before,
-                                  const activation_ptr& measured) {
+const proposal& admin_state::keep(bool is_ordered, const plan_proposal& made,
+                                  const planning::plan& before, const activation_ptr& measured) {
   if (proposals.size() == most_proposals) proposals.pop_front();
-  proposals.push_back({++n_proposals, made, way_to(before, *made.plan), measured});
+  proposals.push_back({++n_proposals, made, way_to(before, *made.plan), measured, is_ordered});
   return proposals.back();
 }
 
@@ -94,7 +94,12 @@ const proposal* admin_state::proposal_of(const order_ptr& order, const json_valu
                  {errc::not_found, "nothing was proposed at this node; `plan propose` first"});
     return nullptr;
   }
-  if (!wanted) return &proposals.back();
+  if (!wanted) {
+    // Nobody applies unseen what came by itself behind what was looked at.
+    const auto ordered =
+        std::ranges::find(proposals.rbegin(), proposals.rend(), true, &proposal::is_ordered);
+    return ordered != proposals.rend() ? &*ordered : &proposals.back();
+  }
   const auto number = wanted->unsigned_integer();
   const auto found = std::ranges::find(proposals, number, &proposal::number);
   if (found != proposals.end()) return &*found;

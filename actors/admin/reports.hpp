@@ -17,6 +17,7 @@ struct proposal {
   std::vector<planning::plan> plans = {};
   /// What it goes by; null: the activation in force.
   std::shared_ptr<const planning::measured_activation> measured = nullptr;
+  bool is_ordered = true;  ///< Otherwise the node made it by itself, since what is asked drifted.
 };
 /// What becomes of requests that come meanwhile.
 std::string admission_during(const proposal& of);

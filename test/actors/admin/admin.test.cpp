@@ -540,12 +540,18 @@ BOOST_AUTO_TEST_CASE(counts_that_wait_for_the_last_node_are_weighed_when_it_is_t
 
 BOOST_AUTO_TEST_CASE(where_routers_choose_other_experts_the_first_node_proposes_a_plan) {
   steered cluster("exact", 1.2, {0.1, 0.05, 20});
+  cluster.order(0, "plan.propose", {{"strategy", "layer-shards"}});
   const auto user = cluster.client(1, "bob");
   asked_requests asked(*user);
   for (std::uint32_t i = 0; i < 12; ++i) asked.ask(request_of(i));
   asked.await_all();
   BOOST_TEST(eventually([&] { return cluster.log_of(0).has("plan.drifted"); }),
              cluster.order(0, "drift").dump());
+  BOOST_TEST(eventually([&] {
+    return cluster.try_order(0, "plan.diff", {{"proposal", 2}}).has_value();
+  }));
+  // What is meant without a number is what somebody ordered.
+  BOOST_TEST(cluster.order(0, "plan.diff")["result"]["proposal"] == 1);
   BOOST_TEST(eventually([&] { return cluster.log_of(0).has("plan.proposed"); }));
   for (const auto* event : {"plan.drifted", "plan.proposed"})
     BOOST_TEST(!cluster.log_of(1).has(event), event);
