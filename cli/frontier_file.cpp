@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "bench/experiments/testbed/row_file.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
 
@@ -65,19 +66,6 @@ measurement from_json(const json_value& in) {
   return m;
 }
 
-/// Where settings differ; empty: nowhere.
-std::string difference(const json& found, const json& expected) {
-  for (const auto& [name, value] : expected.items()) {
-    const auto in_file = found.is_object() && found.contains(name) ? found[name] : json(nullptr);
-    if (in_file != value)
-      return fmt::format("settings.{}: found {}, expected {}", name, in_file.dump(), value.dump());
-  }
-  for (const auto& [name, value] : found.items())
-    if (!expected.contains(name))
-      return fmt::format("settings.{}: found {}, expected none", name, value.dump());
-  return {};
-}
-
 /// The row of a cluster that is there twice; empty: none.
 std::string repeated(const std::vector<measurement>& all) {
   std::set<std::pair<std::uint64_t, std::string>> known;
@@ -113,12 +101,14 @@ result<std::vector<measurement>> read_frontier(const std::filesystem::path& file
                  fmt::format("{}: found {} twice, expected it once; take one of them out",
                              file.string(), twice)};
   const auto whole = json::parse(*text);
-  const auto other = difference(whole.contains("settings") ? whole["settings"] : json(), settings);
+  const auto other = experiments::testbed::difference_of(
+      whole.contains("settings") ? whole["settings"] : json(), settings);
   if (!other.empty())
-    return error{errc::mismatch,
-                 fmt::format("{}: {}; what was measured with other settings cannot be continued: "
-                             "give --out another name",
-                             file.string(), other)};
+    return error{
+        errc::mismatch,
+        fmt::format("{}: settings.{}; what was measured with other settings cannot be continued: "
+                    "give --out another name",
+                    file.string(), other)};
   return read;
 }
 

@@ -1,10 +1,10 @@
 #include "gateway/openai/reply.hpp"
 
 #include <fmt/format.h>
-#include <cmath>
 
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <concepts>
 #include <nlohmann/json.hpp>
 

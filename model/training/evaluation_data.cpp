@@ -23,35 +23,38 @@ constexpr std::size_t vocab_size = 768, held_out_tokens = 16384, calibration_tok
 constexpr std::size_t calibrated_tokens = 24576;
 constexpr std::size_t shortest_prompt = 20, longest_prompt = 60;
 
-/// Documents of the second generator, of so many tokens.
-std::string retold(const piece_encoder& pieces, std::uint64_t seed, std::size_t tokens) {
+/// Documents with an empty line between two, of so many tokens: make(d, tokens before it), of which empty ones are left out.
+template <class Make>
+std::string joined(const piece_encoder& pieces, std::size_t tokens, const Make& make) {
   std::string all;
-  for (std::size_t n = 0, d = 0; n < tokens; ++d) {
-    const auto text = retold_document(seed, d).text();
+  std::size_t n = 0;
+  for (std::uint64_t d = 0; n < tokens; ++d) {
+    const std::string text = make(d, n);
+    if (text.empty()) continue;
     n += pieces.encode(text).size() + 2;
     all += (all.empty() ? "" : "\n") + text;
   }
   return all;
 }
 
-/// Documents of so many tokens, of which what follows the first n_seen has no item that they have.
+/// Documents of a split, of which what follows the first n_seen tokens has no item that they have.
 std::string documents(const piece_encoder& pieces, split part, std::uint64_t seed,
                       std::size_t tokens, std::size_t n_seen) {
-  std::string all;
   std::set<std::string> seen;
-  std::size_t n = 0;
-  for (std::uint64_t d = 0; n < tokens; ++d) {
+  return joined(pieces, tokens, [&](std::uint64_t d, std::size_t n) {
     auto made = make_document(part, seed, d);
     if (n < n_seen)
       for (const auto& item : made.items) seen.insert(item.key);
     else
       std::erase_if(made.items, [&](const corpus_item& item) { return seen.contains(item.key); });
-    if (made.items.empty()) continue;
-    const auto text = made.text();
-    n += pieces.encode(text).size() + 2;
-    all += (all.empty() ? "" : "\n") + text;
-  }
-  return all;
+    return made.text();
+  });
+}
+
+/// Documents of the second generator.
+std::string retold(const piece_encoder& pieces, std::uint64_t seed, std::size_t tokens) {
+  return joined(pieces, tokens,
+                [&](std::uint64_t d, std::size_t) { return retold_document(seed, d).text(); });
 }
 
 /// The beginning of a document, cut in front of a space or a line end; of arithmetic, up to the

@@ -17,7 +17,7 @@ int between(random_stream& random, int low, int high) {
   return low + static_cast<int>(random.below(static_cast<std::uint64_t>(high - low + 1)));
 }
 
-/// Of those that `same` as one of them, another one if there is any.
+/// One of those that `same` holds of, but not the one at `than`; that one where there is no other.
 template <class List, class Same>
 const auto& another(const List& list, const Same& same, std::size_t than, random_stream& random) {
   std::vector<std::size_t> others;
@@ -37,10 +37,13 @@ string told_arithmetic(random_stream& random) {
     case 1:
       return fmt::format("Q: {} + {} - {}\nA: {}{}answer {}\n", a, b, c, worked_sum(a, b),
                          worked_difference(a + b, c), a + b - c);
-    case 2:
+    case 2: {
+      const auto& thing = pick(nouns, random);
+      const auto& owner = pick(given_names, random);
       return fmt::format("Q: {} has {} of {}, gets {} more and gives {} away.\nA: {}{}answer {}\n",
-                         pick(given_names, random), a, pick(nouns, random), b, c, worked_sum(a, b),
-                         worked_difference(a + b, c), a + b - c);
+                         owner, a, thing, b, c, worked_sum(a, b), worked_difference(a + b, c),
+                         a + b - c);
+    }
     default: {
       const int times = between(random, 2, 9);
       return fmt::format("Q: {} * {} + {}\nA: {}{}answer {}\n", a, times, c,
@@ -170,11 +173,12 @@ string told_calendar(random_stream& random) {
     case 1: {
       const int start = between(random, 0, 200) * 5, first = between(random, 1, 30) * 5,
                 second = between(random, 1, 30) * 5, end = start + first + second;
+      const auto& stop = pick(facts.towns, random);
+      const auto& begin = pick(facts.towns, random);
       return fmt::format(
           "Leave {} at {:02}:{:02}, travel {} minutes to {}, travel {} minutes, arrive at "
           "{:02}:{:02}.\n",
-          pick(facts.towns, random).name, start / 60, start % 60, first,
-          pick(facts.towns, random).name, second, end / 60, end % 60);
+          begin.name, start / 60, start % 60, first, stop.name, second, end / 60, end % 60);
     }
     case 2: {
       const int weeks = between(random, 2, 40);

@@ -117,7 +117,7 @@ std::string number(const std::optional<double>& value) {
 }
 
 /// With the number of clusters, since not all need have all that a finding is about.
-std::string shown_of(const std::optional<interval>& value) {
+std::string shown_with_n(const std::optional<interval>& value) {
   return value ? fmt::format("{}, n = {}", shown(value), value->n) : shown(value);
 }
 
@@ -127,8 +127,8 @@ std::string claims_html(const std::vector<judgement>& found) {
       "number where the paper has one. Numbers are ratios of the two that are compared, or the "
       "value itself, as the finding says; absolute times and bytes of other hardware are not "
       "compared. n: clusters that the finding was measured on; of fewer than six the interval is "
-      "their "
-      "range, and of one there is none. <b>agrees</b>: the whole interval is on the side that the "
+      "their range, and of one there is none. <b>agrees</b>: the whole interval is on the side "
+      "that the "
       "paper says, by one per cent where two are compared; <b>undecided</b>: the interval is on "
       "both sides or too near; "
       "<b>near</b>: the paper's number is in the interval or within a tenth. Why is what the "
@@ -142,7 +142,7 @@ std::string claims_html(const std::vector<judgement>& found) {
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td "
         "class=\"{}\">{}</td><td>{}</td><td>{}</td></tr>\n",
         escaped(one.about->figure), escaped(one.about->says), escaped(one.subject),
-        number(one.about->published), escaped(shown_of(one.value)),
+        number(one.about->published), escaped(shown_with_n(one.value)),
         one.ordering == verdict::agrees      ? "yes"
         : one.ordering == verdict::disagrees ? "no"
                                              : "open",

@@ -27,8 +27,9 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, status);
 }
 
-/// Where what is there differs from what is asked; empty: nowhere.
-std::string difference(const json& found, const json& expected) {
+}  // namespace
+
+std::string difference_of(const settings& found, const settings& expected) {
   for (const auto& [name, value] : expected.items()) {
     const auto there = found.is_object() && found.contains(name) ? found[name] : json(nullptr);
     if (there != value)
@@ -39,8 +40,6 @@ std::string difference(const json& found, const json& expected) {
       return fmt::format("{}: found {}, expected none", name, value.dump());
   return {};
 }
-
-}  // namespace
 
 std::string digest_of(const settings& asked) {
   constexpr std::size_t digits = 16;
@@ -77,7 +76,7 @@ result<void> claim_folder(const fs::path& folder, const settings& asked) {
                  fmt::format("{}: found no JSON object, expected the settings of a testbed; give "
                              "--out another name",
                              path.string())};
-  const auto other = difference(found, asked);
+  const auto other = difference_of(found, asked);
   if (!other.empty())
     return error{errc::mismatch,
                  fmt::format("{}: {}; what was measured with other settings cannot be continued: "

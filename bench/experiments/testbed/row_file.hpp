@@ -17,6 +17,9 @@ namespace ordermoe::experiments::testbed {
 /// that measure the same write the same bytes, and a folder has rows of one build all the same.
 using settings = nlohmann::ordered_json;
 
+/// Where what is there differs from what is asked, either having what the other has not: "requests: found 2, expected 3"; empty: nowhere.
+std::string difference_of(const settings& found, const settings& expected);
+
 /// Of the settings' text without `build`, 16 hexadecimal digits: what stands in every row.
 std::string digest_of(const settings& asked);
 
