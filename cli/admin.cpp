@@ -128,8 +128,9 @@ class line_reader {
   History* history_ = nullptr;
 };
 
-/// Runs one line; what is wrong with it is said, and the next one follows.
-void run_line(const session_ptr& session, const std::string& line) {
+/// Runs one line; what is wrong with it is said, and the next one follows. A line's --dry-run is
+/// its own, and not the next one's.
+void run_line(const session_ptr& session, bool all_dry_run, const std::string& line) {
   typed_verbs verbs(session);
   try {
     verbs.app.parse(line, false);
@@ -137,12 +138,13 @@ void run_line(const session_ptr& session, const std::string& line) {
     verbs.app.exit(problem, std::cout, std::cout);
     return;
   }
-  session->set_dry_run(session->flags().dry_run || verbs.dry_run);
+  session->set_dry_run(all_dry_run || verbs.dry_run);
   if (auto done = verbs.chosen(); !done) fmt::print("error: {}\n", done.error().message);
   std::fflush(stdout);
 }
 
 result<void> talk(const session_ptr& session) {
+  const bool all_dry_run = session->flags().dry_run;
   line_reader reader;
   std::string line;
   while (!stop_requested() && reader.next(line)) {
@@ -151,7 +153,7 @@ result<void> talk(const session_ptr& session) {
     line = line.substr(first, line.find_last_not_of(" \t\r\n") + 1 - first);
     const auto verb = words_of(line).front();
     if (verb == "quit" || verb == "exit") break;
-    run_line(session, verb == "help" ? "--help" : line);
+    run_line(session, all_dry_run, verb == "help" ? "--help" : line);
   }
   return {};
 }
