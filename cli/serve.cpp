@@ -134,8 +134,18 @@ result<behind_it> start_here(const serve_options& options) {
   if (!options.device.empty())
     for (auto& server : servers->servers) server.device = options.device;
   tell_of_devices(*servers);
+  made.model.computes_alike = mixed_devices(*servers).empty();
   made.start([wanted = *wanted] { return gateway::start_cluster(wanted, work()); });
   return made;
+}
+
+/// Of a cluster that runs, by its file: whether its servers compute on one kind of device.
+result<void> tell_of_kinds(const std::filesystem::path& cluster, gateway::served_model& of) {
+  const auto servers = read_cluster(cluster);
+  if (!servers) return servers.error();
+  tell_of_devices(*servers);
+  of.computes_alike = mixed_devices(*servers).empty();
+  return {};
 }
 
 result<behind_it> start_node(const serve_options& options) {
@@ -150,6 +160,7 @@ result<behind_it> start_node(const serve_options& options) {
   made.model.quality = *quality;
   if (file->most_positions > 0)
     made.model.context = std::min<std::size_t>(made.model.context, file->most_positions);
+  if (auto told = tell_of_kinds(file->cluster, made.model); !told) return told.error();
   const auto log = open_log_as_told(options.log, file->log, file->name);
   if (!log) return log.error();
   made.start(
@@ -173,6 +184,7 @@ result<behind_it> connect(const serve_options& options) {
   made.model.quality = *quality;
   if (const auto most = files->front().most_positions; most > 0)
     made.model.context = std::min<std::size_t>(made.model.context, most);
+  if (auto told = tell_of_kinds(files->front().cluster, made.model); !told) return told.error();
   auto behind = gateway::connect_cluster(options.folder);
   if (!behind) return behind.error();
   made.backend = std::move(*behind);

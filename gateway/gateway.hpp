@@ -29,6 +29,9 @@ struct served_model {
   std::size_t context = 0;          ///< Positions of a request, prompt and answer.
   std::int64_t created_s = 0;       ///< Since 1970.
   planning::quality_terms quality;  ///< Of its plan; of which it needs no units.
+  /// All its servers compute on one kind of device: others round differently, and an exact answer
+  /// may depend on which server computed what.
+  bool computes_alike = true;
 };
 
 /// Reads what a model's folder says. Errors name the file.

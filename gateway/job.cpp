@@ -59,8 +59,9 @@ job::job(desk& at, std::shared_ptr<net::http_exchange> from, order what)
   head_.kind = order_.kind;
   head_.id = at.new_id(order_.kind == reply_kind::chat ? "chatcmpl" : "cmpl");
   head_.model = served.id;
-  // It says that the same seed gives the same answer, which it need not where experts may be replaced.
-  if (served.quality.percent == 0 || order_.how.quality_percent == 0.0)
+  // It says that the same seed gives the same answer, which it need not where experts may be
+  // replaced or servers round differently.
+  if (served.computes_alike && (served.quality.percent == 0 || order_.how.quality_percent == 0.0))
     head_.fingerprint = "fp_" + served.digest.substr(0, 12);
   head_.created_s = now_s();
   seed_ = order_.how.seed ? *order_.how.seed : at.random();
@@ -264,6 +265,7 @@ void job::finish() {
 
 reply_usage job::usage() const {
   reply_usage made;
+  made.is_reproducible = desk_.options().model.computes_alike;
   for (const auto& prompt : order_.prompts) made.prompt_tokens += prompt.size();
   std::optional<actors::told_executions> ran;
   for (const auto& each : choices_) {

@@ -52,6 +52,13 @@ up mixed.toml edge >up.log 2>&1 || fail "a cluster of several kinds comes up: $(
 expect "its status says so" 0 '2 kinds of device' "$ordermoe" cluster status --dir edge
 expect "its topology names devices" 0 's1 +libtorch:cpu' "$ordermoe" admin --dir edge topology
 expect "it answers, and says so" 0 '2 kinds of device' "$ordermoe" run --prompts prompts.jsonl --max-new-tokens 12 --connect "$(address_of edge)" --dir edge
+"$ordermoe" serve --dir edge --listen 127.0.0.1:0 --json >serve.out 2>serve.err &
+gateway=$!
+eventually grep -q url serve.out || fail "a gateway before it: $(cat serve.err)"
+url=$(python3 -c 'import json; print(json.loads(open("serve.out").readline())["url"])')
+expect "its gateway claims nothing that it cannot keep" 0 '"system_fingerprint":null.*"reproducible":false' curl -sS "$url/v1/completions" -H 'Content-Type: application/json' -d '{"prompt": "a", "max_tokens": 2}'
+expect "and says why" 0 '2 kinds of device' cat serve.err
+kill -TERM "$gateway" && wait "$gateway"
 "$ordermoe" cluster down --dir edge || fail "it ends"
 
 up torch.toml torch >up.log 2>&1 || fail "a cluster on LibTorch comes up: $(tail -n 3 up.log)"

@@ -59,6 +59,16 @@ BOOST_AUTO_TEST_CASE(a_chat_is_asked_as_its_template_says_and_answered) {
   BOOST_TEST(body["usage"]["ordermoe"]["reproducible"] == true);
 }
 
+BOOST_AUTO_TEST_CASE(servers_that_round_differently_claim_no_reproducible_answers) {
+  scene at([](gateway_options& options) { options.model.computes_alike = false; });
+  const auto client = at.begin("/v1/completions", R"({"prompt":"a","temperature":0})");
+  at.wait_for(0);
+  at.end(0, " b", "length");
+  const auto body = body_of(client->all());
+  BOOST_TEST(body["usage"]["ordermoe"]["reproducible"] == false);
+  BOOST_TEST(body["system_fingerprint"].is_null());
+}
+
 BOOST_AUTO_TEST_CASE(a_stream_has_every_choice_its_end_and_what_it_used) {
   scene at;
   const auto client =
