@@ -137,9 +137,11 @@ result<actors::service_options> configure(const api::cluster_options& options, j
 namespace {
 
 /// What the host throws is its own matter.
-log_outlet outlet_to(std::function<void(const api::log_record&)> host, log_level least) {
+log_outlet outlet_to(std::function<void(const api::log_record&)> host, log_level least,
+                     std::shared_ptr<const std::atomic<bool>> is_silent) {
   return log_outlet(
-      [host = std::move(host)](const log_record& record) {
+      [host = std::move(host), is_silent = std::move(is_silent)](const log_record& record) {
+        if (*is_silent) return;
         api::log_record told{
             to_string(record.level()), std::string(record.name()), {}, text_of(record)};
         for (const auto& each : record.fields) told.fields.emplace_back(each.name, text_of(each));
@@ -170,8 +172,9 @@ result<member_configuration> configure(const api::member_options& options) {
                     options.longest.count())};
   auto file = read_node_file(options.config);
   if (!file) return file.error();
-  return member_configuration{std::move(*file),
-                              options.log ? outlet_to(options.log, *least) : log_outlet()};
+  member_configuration made{std::move(*file), log_outlet()};
+  if (options.log) made.log = outlet_to(options.log, *least, made.is_silent);
+  return made;
 }
 
 result<connection> configure(const api::client_options& options) {

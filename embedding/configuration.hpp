@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "actors/service/service.hpp"
@@ -21,6 +22,8 @@ result<actors::service_options> configure(const api::cluster_options& options, j
 struct member_configuration {
   node_file file;
   log_outlet log;
+  /// Once it is set, the host is told nothing more.
+  std::shared_ptr<std::atomic<bool>> is_silent = std::make_shared<std::atomic<bool>>(false);
 };
 result<member_configuration> configure(const api::member_options& options);
 

@@ -37,6 +37,8 @@ class engine {
   }
   /// Whoever waits in order() or status() goes on at once where the wait is for another process: stop() follows.
   virtual void interrupt() {}
+  /// The host is told nothing of what is noticed from now on.
+  virtual void silence() {}
   virtual std::vector<std::string> listens_at() const { return {}; }
   /// No sink is called when it returns.
   virtual void stop() = 0;

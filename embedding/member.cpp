@@ -1,12 +1,19 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "actors/cluster/node.hpp"
 #include "config/job.hpp"
@@ -40,10 +47,32 @@ error ended_for_plan(const std::string& name) {
           fmt::format("{}: goes over to the plan that is in force by now; ask again", name)};
 }
 
+/// Within a catch.
+error what_was_thrown(const std::string& name) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return {errc::failed, name + ": memory is exhausted"};
+  } catch (const std::exception& thrown) {
+    return {errc::failed, name + ": " + thrown.what()};
+  }
+}
+
+using steady = std::chrono::steady_clock;
+
+/// Of a request that states none, as nodes have it.
+constexpr std::chrono::minutes default_deadline(2);
+
+std::chrono::nanoseconds deadline_of(const actors::request_spec& wanted) {
+  if (wanted.deadline_ns == 0) return default_deadline;
+  return std::chrono::nanoseconds(wanted.deadline_ns);
+}
+
 /// One server of a cluster.
 ///
 ///   serving   --the others refuse it for its plan, and another came--> changing
-///   changing  its node has ended: answers that had begun are told `failed`; what is asked for waits
+///   changing  its node has ended: answers that had begun are told `failed`; what is asked for waits, no longer than its deadline
+///             and until it is cancelled
 ///             --another node serves by the files that came--> serving
 ///             --it cannot--> down
 ///   down      whatever is asked for is told why
@@ -54,7 +83,10 @@ error ended_for_plan(const std::string& name) {
 class member final : public engine {
  public:
   member(member_configuration how, caf::actor_system* system)
-      : file_(std::move(how.file)), log_(std::move(how.log)), system_(system) {}
+      : file_(std::move(how.file)),
+        log_(std::move(how.log)),
+        is_silent_(std::move(how.is_silent)),
+        system_(system) {}
   ~member() override { stop(); }
 
   result<void> start(const api::member_options& options) {
@@ -72,6 +104,7 @@ class member final : public engine {
     auto each = std::make_shared<asked>();
     each->wanted = std::move(wanted);
     each->sink = std::move(sink);
+    each->asked_at = steady::now();
     std::unique_lock lock(mutex_);
     const auto id = next_++;
     asked_[id] = each;
@@ -81,7 +114,13 @@ class member final : public engine {
       return id;
     }
     const visit inside(*this, lock);
-    give(id, each);
+    try {
+      give(id, each);
+    } catch (...) {
+      const std::lock_guard again(mutex_);
+      asked_.erase(id);
+      throw;
+    }
     return id;
   }
 
@@ -109,6 +148,8 @@ class member final : public engine {
     return places_;
   }
 
+  void silence() override { *is_silent_ = true; }
+
   void stop() override {
     {
       const std::lock_guard lock(mutex_);
@@ -128,9 +169,16 @@ class member final : public engine {
   struct asked {
     actors::remote_request wanted;  ///< Until the node has it.
     actors::answer_sink sink;
+    steady::time_point asked_at;
     actors::request_outcome so_far;       ///< What was told of it.
     std::optional<std::uint64_t> number;  ///< The node's.
     bool is_cancelled = false;
+
+    /// Until the node has it.
+    bool is_late(steady::time_point now) const {
+      const auto within = deadline_of(wanted.spec);
+      return within.count() > 0 && now - asked_at >= within;
+    }
   };
 
   /// While it lives, the node stays. `lock` is given back, and not taken again.
@@ -223,10 +271,25 @@ class member final : public engine {
     end(id, each, told);
   }
 
+  /// A request that ends without a node.
+  struct ending {
+    std::uint64_t id;
+    std::shared_ptr<asked> of;
+    bool is_cancelled;
+  };
+
+  void tell(const ending& of, const error& why) {
+    if (!of.is_cancelled) return fail(of.id, *of.of, why);
+    auto told = of.of->so_far;
+    told.finish = "cancelled";
+    end(of.id, *of.of, told);
+  }
+
   // ------------------------------------------------------------------ of the thread that watches over the plan
 
+  static constexpr std::chrono::milliseconds look_again{50};
+
   void watch_over_plan() {
-    constexpr std::chrono::milliseconds look_again(50);
     setup::plan_watch plans(file_, log_);
     const auto pause = [this] { return work_.stopped(); };
     std::unique_lock lock(mutex_);
@@ -237,12 +300,22 @@ class member final : public engine {
       if (is_ending_) return;
       const bool is_down = state_ == state::down;
       lock.unlock();
-      if (is_down)
-        refuse_waiting();
-      else if (plans.look(*running_->node, pause))
-        go_over();
+      try {
+        if (is_down)
+          refuse_waiting();
+        else if (plans.look(*running_->node, pause))
+          go_over();
+      } catch (...) {
+        go_down(what_was_thrown(file_.name));
+      }
       lock.lock();
     }
+  }
+
+  void go_down(error why) {
+    const std::lock_guard lock(mutex_);
+    why_down_ = std::move(why);
+    state_ = state::down;
   }
 
   /// Ends the node, and starts another by the files that came.
@@ -256,23 +329,50 @@ class member final : public engine {
     // What it had in memory is not to be there twice.
     running_.reset();
     fail_begun();
-    const auto begun = begin();
+    const auto begun = begin_while_others_wait();
     if (begun) return give_waiting();
     if (begun.error().code != errc::interrupted)
       log_.tell(log_event::plan_refused, {{"why", begun.error().message}});
-    const std::lock_guard lock(mutex_);
-    why_down_ = begun.error();
-    state_ = state::down;
+    go_down(begun.error());
+  }
+
+  /// On another thread: it takes as long as weights take to load.
+  result<void> begin_while_others_wait() {
+    auto beginning = std::async(std::launch::async, [this] { return begin(); });
+    while (beginning.wait_for(look_again) != std::future_status::ready) end_in_time();
+    return beginning.get();
+  }
+
+  /// Of those who wait for a node: who cancelled, and whose time is over.
+  void end_in_time() {
+    const auto now = steady::now();
+    std::vector<ending> over;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(waiting_, [&](std::uint64_t id) {
+        const auto& each = asked_.at(id);
+        if (!each->is_cancelled && !each->is_late(now)) return false;
+        over.push_back({id, each, each->is_cancelled});
+        return true;
+      });
+    }
+    for (const auto& each : over)
+      tell(each,
+           {errc::timed_out,
+            fmt::format("not answered within {:.1f} s",
+                        std::chrono::duration<double>(deadline_of(each.of->wanted.spec)).count())});
   }
 
   /// What the node that has ended told no end of.
   void fail_begun() {
-    std::unique_lock lock(mutex_);
-    const auto left = asked_;
-    lock.unlock();
+    std::vector<ending> left;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [id, each] : asked_)
+        if (each->number) left.push_back({id, each, each->is_cancelled});
+    }
     const auto why = ended_for_plan(file_.name);
-    for (const auto& [id, each] : left)
-      if (each->number) fail(id, *each, why);
+    for (const auto& each : left) tell(each, why);
   }
 
   void give_waiting() {
@@ -280,7 +380,18 @@ class member final : public engine {
     state_ = state::serving;
     const auto waited = take_waiting();
     lock.unlock();
-    for (const auto& [id, each] : waited) give(id, each);
+    for (const auto& [id, each] : waited) {
+      // What it has waited counts.
+      if (auto& spec = each->wanted.spec; spec.deadline_ns >= 0)
+        spec.deadline_ns = std::max<std::int64_t>(
+            1,
+            std::chrono::nanoseconds(deadline_of(spec) - (steady::now() - each->asked_at)).count());
+      try {
+        give(id, each);
+      } catch (...) {
+        fail(id, *each, what_was_thrown(file_.name));
+      }
+    }
   }
 
   void refuse_waiting() {
@@ -299,6 +410,7 @@ class member final : public engine {
 
   const node_file file_;
   const log_outlet log_;
+  const std::shared_ptr<std::atomic<bool>> is_silent_;
   caf::actor_system* const system_;
   job work_;
   /// Of whoever is inside while it serves, and of the watching thread.

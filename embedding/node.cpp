@@ -37,7 +37,7 @@ node::~node() {
     static_cast<void>(new std::shared_ptr<node_content>(std::move(content_)));
     return;
   }
-  static_cast<void>(content_->stop());
+  static_cast<void>(stop());
 }
 
 result<node> node::start(const cluster_options& options) {
@@ -57,7 +57,10 @@ result<answer> node::ask(const prompt& wanted) {
   return without_exceptions([&] { return content_->ask(wanted); });
 }
 void node::cancel(std::uint64_t request) {
-  content_->cancel(request);
+  static_cast<void>(without_exceptions([&]() -> result<void> {
+    content_->cancel(request);
+    return {};
+  }));
 }
 std::size_t node::outstanding() const {
   return content_->outstanding();
@@ -69,7 +72,9 @@ result<std::string> node::order(const admin_order& wanted) {
   return without_exceptions([&] { return content_->order(wanted); });
 }
 std::vector<std::string> node::listens_at() const {
-  return content_->listens_at();
+  const auto places = without_exceptions(
+      [&]() -> result<std::vector<std::string>> { return content_->listens_at(); });
+  return places ? *places : std::vector<std::string>();
 }
 result<void> node::stop() {
   return without_exceptions([&] { return content_->stop(); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <limits>
 #include <utility>
 
 namespace ordermoe::api {
@@ -57,7 +58,9 @@ answer answer_of(const actors::request_outcome& outcome) {
     made.first_token = std::chrono::nanoseconds(outcome.first_token_ns - outcome.arrival_ns);
   made.duration = std::chrono::nanoseconds(outcome.done_ns - outcome.arrival_ns);
   made.quality_percent = outcome.quality_percent;
-  made.budget_nats = static_cast<double>(outcome.budget) / units_per_loss;
+  made.budget_nats = outcome.budget >= unbounded_budget
+                         ? std::numeric_limits<double>::infinity()
+                         : static_cast<double>(outcome.budget) / units_per_loss;
   made.spent_nats = static_cast<double>(outcome.spent) / units_per_loss;
   return made;
 }
@@ -114,16 +117,25 @@ result<std::uint64_t> node_content::submit(const prompt& wanted, answer_sink sin
   const auto id = with->so_far.request = next_++;
   conversations_[id] = with;
   lock.unlock();
-  const auto number = engine_->submit(
-      request_of(wanted),
-      {[this, id, with](const actors::answer_token& told) { take(id, *with, told); },
-       [this, id, with](const actors::request_outcome& told) { end(id, *with, answer_of(told)); }});
-  lock.lock();
-  with->number = number;
+  try {
+    const auto number = engine_->submit(
+        request_of(wanted),
+        {[this, id, with](const actors::answer_token& told) { take(id, *with, told); },
+         [this, id, with](const actors::request_outcome& told) {
+           end(id, *with, answer_of(told));
+         }});
+    lock.lock();
+    with->number = number;
+  } catch (...) {
+    lock.lock();
+    conversations_.erase(id);
+    changed_.notify_all();
+    throw;
+  }
   with->is_numbered = true;
   const bool cancels = with->is_cancelled;
   lock.unlock();
-  if (cancels) engine_->cancel(number);
+  if (cancels) engine_->cancel(with->number);
   return id;
 }
 
@@ -227,8 +239,11 @@ bool node_content::is_called_back() const {
 }
 
 void node_content::silence() {
-  const std::lock_guard lock(mutex_);
-  is_silent_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    is_silent_ = true;
+  }
+  if (engine_) engine_->silence();
 }
 
 void node_content::call(const std::function<void()>& what) {

@@ -2,6 +2,7 @@
 #include <caf/actor_system_config.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <deque>
@@ -259,6 +260,53 @@ BOOST_AUTO_TEST_CASE(a_member_with_an_older_plan_goes_over_to_the_one_in_force_w
     BOOST_TEST(bool(node.stop()));
   }
   BOOST_TEST(host.registry().running() == actors_before);
+}
+
+BOOST_AUTO_TEST_CASE(who_waits_for_another_plan_may_cancel_and_waits_no_longer_than_was_said) {
+  const cluster_at_hand cluster;
+  const auto older = cluster.write_plan("older.json", 3);
+  const auto newer = cluster.write_plan("newer.json", 4);
+  cluster.change(0, [&](node_file& file) { file.plan = older; });
+  for (const int m : {1, 2}) cluster.change(m, [&](node_file& file) { file.plan = newer; });
+  kept_log log, others;
+  // Its second node is held up at its start for as long as the test wants.
+  std::promise<void> goes_on;
+  auto options = options_of(cluster, 0, log);
+  options.log = [&, keep = log.taker(), n = 0](const api::log_record& told) mutable {
+    keep(told);
+    if (told.event == "node.ready" && ++n == 2)
+      goes_on.get_future().wait_for(std::chrono::seconds(60));
+  };
+  auto node = started(options);
+  auto second = started(options_of(cluster, 1, others));
+  auto third = started(options_of(cluster, 2, others));
+  log.wait_for("node.ready", 2);
+  std::array<std::promise<api::answer>, 3> ended;
+  const auto submit = [&](std::size_t i, api::prompt wanted) {
+    const auto id = node.submit(
+        wanted, {{}, [&ended, i](const api::answer& told) { ended[i].set_value(told); }});
+    BOOST_REQUIRE(bool(id));
+    return *id;
+  };
+  const auto of = [&](std::size_t i) {
+    auto told = ended[i].get_future();
+    BOOST_REQUIRE((told.wait_for(std::chrono::seconds(60)) == std::future_status::ready));
+    return told.get();
+  };
+  const auto unwanted = submit(0, {.text = question});
+  submit(1, {.text = question, .deadline = std::chrono::milliseconds(100)});
+  submit(2, {.text = question, .max_tokens = 12});
+  node.cancel(unwanted);
+  BOOST_TEST(of(0).finish == "cancelled");
+  const auto late = of(1);
+  BOOST_TEST(late.finish == "failed");
+  BOOST_REQUIRE(late.why.has_value());
+  BOOST_TEST((late.why->code == problem_code::timed_out));
+  BOOST_TEST(late.why->message == "not answered within 0.1 s");
+  BOOST_TEST(node.outstanding() == 1u);
+  goes_on.set_value();
+  BOOST_TEST(of(2).ids == test::reference_ids(question, 12), boost::test_tools::per_element());
+  BOOST_TEST(bool(node.stop()));
 }
 
 BOOST_AUTO_TEST_CASE(a_member_that_cannot_go_over_says_why_to_whoever_asks) {

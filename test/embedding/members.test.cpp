@@ -9,6 +9,8 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "config/log_events.hpp"
+#include "embedding/configuration.hpp"
 #include "net/identity/certificates.hpp"
 #include "ordermoe/actors.hpp"
 #include "test/embedding/fixture.hpp"
@@ -149,6 +151,20 @@ BOOST_AUTO_TEST_CASE(what_waits_for_a_node_refuses_within_its_log) {
   BOOST_TEST(refused.get_future().get());
   itself = nullptr;
   BOOST_TEST(bool(nodes[0].stop()));
+}
+
+BOOST_AUTO_TEST_CASE(a_log_is_told_nothing_once_it_is_to_be_silent) {
+  const test::scratch_folder scratch;
+  const auto folder = test::prepare_cluster(scratch);
+  std::size_t n = 0;
+  const auto how = embedding::configure(api::member_options{
+      .config = config_of(folder, 0), .log = [&](const api::log_record&) { ++n; }});
+  BOOST_REQUIRE_MESSAGE(how.has_value(), (how ? "" : how.error().message));
+  how->log.tell(log_event::node_ends, {});
+  BOOST_TEST(n == 1u);
+  *how->is_silent = true;
+  how->log.tell(log_event::node_ends, {});
+  BOOST_TEST(n == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(whoever_cannot_connect_is_told_why) {

@@ -148,6 +148,11 @@ BOOST_AUTO_TEST_CASE(an_answer_says_which_budget_was_in_force) {
   BOOST_TEST(exact.quality_percent.value() == 0);
   BOOST_TEST(exact.budget_nats == 0);
   BOOST_TEST(exact.ids == test::reference_ids(question, 16), boost::test_tools::per_element());
+  options.quality_percent = -1;
+  const auto unlimited = test::started(options).ask({.text = question, .max_tokens = 4});
+  BOOST_REQUIRE_MESSAGE(unlimited, (unlimited ? "" : unlimited.problem().message));
+  BOOST_TEST(unlimited->quality_percent.value() < 0);
+  BOOST_TEST(std::isinf(unlimited->budget_nats));
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_can_be_cancelled_at_any_time) {
