@@ -42,7 +42,7 @@ void edge_server_state::take(peer_event& event) {
     case peer_event::what::up:
       away &= ~bit;
       end_under_plans_of_before(peer);
-      return tell_links(peer);
+      return tell_again(peer);
     case peer_event::what::down:
       away |= bit;
       congested &= ~bit;
@@ -76,9 +76,17 @@ void edge_server_state::measure(std::uint32_t peer, const wire::link_measure& fo
 }
 
 void edge_server_state::tell_links(std::uint32_t to) {
-  const bool told_any = static_cast<std::uint32_t>(told_links.number) != 0;
-  if (to == id || !told_any || ((away >> to) & 1u) != 0) return;
+  if (to == id || ((away >> to) & 1u) != 0) return;
   view->send(self, to, wire::encode(told_links));
+}
+
+void edge_server_state::tell_again(std::uint32_t peer) {
+  // A first start that has told nothing yet has nothing to take back.
+  constexpr std::uint64_t nothing_told = std::uint64_t{1} << 32;
+  if (!view->placed) return;
+  // Of waits all others hear the same, by which a trace is checked.
+  if (tells_load && told.number > nothing_told) tell_everybody();
+  if (told_links.number > nothing_told) tell_links(peer);
 }
 
 void edge_server_state::lose(std::uint32_t peer) {

@@ -160,6 +160,10 @@ struct edge_server_state {
   void measure(std::uint32_t peer, const wire::link_measure& found);
   void tell_links(std::uint32_t to);
 
+  /// Its waits and links, to one that is connected again: it may believe what was told before it was away, or before this
+  /// server began anew.
+  void tell_again(std::uint32_t peer);
+
   /// Requests and tokens that wait for something of this server wait no longer, and nothing of its users stays.
   void lose(std::uint32_t peer);
 

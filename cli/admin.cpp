@@ -139,7 +139,10 @@ void run_line(const session_ptr& session, bool all_dry_run, const std::string& l
     return;
   }
   session->set_dry_run(all_dry_run || verbs.dry_run);
-  if (auto done = verbs.chosen(); !done) fmt::print("error: {}\n", done.error().message);
+  if (!verbs.chosen)
+    fmt::print("error: `help` and `quit` stand alone on a line\n");
+  else if (auto done = verbs.chosen(); !done)
+    fmt::print("error: {}\n", done.error().message);
   std::fflush(stdout);
 }
 

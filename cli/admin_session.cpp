@@ -8,6 +8,7 @@
 
 #include "cli/connection.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "setup/cluster_folder.hpp"
 
 namespace ordermoe::cli {
@@ -68,7 +69,7 @@ result<ordered_json> admin_session::order(const std::string& node, const std::st
   if (!token) return token.error();
   const auto client = connect(node.empty() ? flags_.node : node);
   if (!client) return client.error();
-  const auto reply = (*client)->order(verb, arguments.dump(), flags_.dry_run, longest, *token);
+  const auto reply = (*client)->order(verb, json_text(arguments), flags_.dry_run, longest, *token);
   if (!reply && reply.error().code == errc::io) clients_.clear();
   if (!reply) return at((*client)->node_name(), reply.error());
   return ordered_json::parse(*reply);

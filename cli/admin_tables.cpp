@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <ctime>
 
+#include "config/json_text.hpp"
+
 namespace ordermoe::cli {
 
 using nlohmann::ordered_json;
@@ -18,7 +20,7 @@ std::string text_of(const ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return fmt::format("{:.3f}", value.get<double>());
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
-  return value.dump();
+  return json_text(value);
 }
 
 /// Members that are no tables.
@@ -195,7 +197,7 @@ void print_member_change(const ordered_json& result) {
 
 void print_reply(const admin_flags& flags, const ordered_json& reply, const show_function& show) {
   if (flags.json) {
-    fmt::print("{}\n", reply.dump(2));
+    fmt::print("{}\n", json_text(reply, 2));
     return;
   }
   if (reply.contains("operation"))
@@ -218,17 +220,17 @@ show_function table(std::string rows, std::vector<std::string> columns) {
 }
 
 void print_json(const ordered_json& result) {
-  fmt::print("{}\n", result.dump(2));
+  fmt::print("{}\n", json_text(result, 2));
 }
 
 void print_event(const admin_flags& flags, const ordered_json& event) {
   if (flags.json) {
-    fmt::print("{}\n", event.dump());
+    fmt::print("{}\n", json_text(event));
   } else {
     auto about = event;
     for (const auto* name : {"number", "time_s", "event"}) about.erase(name);
     fmt::print("{:>6} {:>10.3f} s  {} {}\n", event.value("number", 0), event.value("time_s", 0.0),
-               event.value("event", ""), about.empty() ? std::string() : about.dump());
+               event.value("event", ""), about.empty() ? std::string() : json_text(about));
   }
   std::fflush(stdout);
 }

@@ -17,6 +17,7 @@
 
 #include "cli/admin_tables.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "net/identity/revocations.hpp"
 #include "setup/cluster_folder.hpp"
 
@@ -498,7 +499,7 @@ class verbs {
         changes[each.substr(0, split)] =
             value.is_discarded() ? ordered_json(each.substr(split + 1)) : value;
       }
-      return ask(session(), {}, "policy.set", {{"policy", changes.dump()}}, soon, print_json);
+      return ask(session(), {}, "policy.set", {{"policy", json_text(changes)}}, soon, print_json);
     });
   }
 
@@ -569,7 +570,7 @@ class verbs {
     }
     const auto& flags = session->flags();
     if (flags.json)
-      fmt::print("{}\n", ordered_json{{"nodes", replies}}.dump(2));
+      fmt::print("{}\n", json_text(ordered_json{{"nodes", replies}}, 2));
     else if (!rows.empty())
       print_rows(rows, columns);
     if (!flags.json && flags.dry_run) fmt::print("nothing was done\n");

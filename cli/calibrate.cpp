@@ -8,6 +8,7 @@
 #include "cli/common.hpp"
 #include "cli/connection.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "setup/calibration.hpp"
 
 namespace ordermoe::cli {
@@ -59,7 +60,7 @@ void print_json(const planning::profile& experts, const std::filesystem::path& o
   }
   if (!experts.position_damage.empty()) j["position_damage"] = experts.position_damage;
   if (!experts.unread_damage.empty()) j["unread_damage"] = experts.unread_damage;
-  fmt::print("{}\n", j.dump(2));
+  fmt::print("{}\n", json_text(j, 2));
 }
 
 void print_positions(const planning::profile& experts) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 #include "net/identity/revocations.hpp"
 
 namespace ordermoe::cli {
@@ -73,7 +74,7 @@ result<void> show_list(const std::filesystem::path& file, bool json) {
     j["revoked"] = nlohmann::ordered_json::array();
     for (const auto& each : list->revoked)
       j["revoked"].push_back({{"serial", each.serial}, {"since_s", each.since_s}});
-    fmt::print("{}\n", j.dump(2));
+    fmt::print("{}\n", json_text(j, 2));
     return {};
   }
   fmt::print("{}\n  list {} of {}\n", file.string(), list->number, day(list->issued_s));
@@ -94,7 +95,7 @@ result<void> show(const std::filesystem::path& file, bool json) {
     auto j = to_json(*facts);
     j["state"] = state;
     j["revoked"] = revoked;
-    fmt::print("{}\n", j.dump(2));
+    fmt::print("{}\n", json_text(j, 2));
     return {};
   }
   fmt::print("{}\n  {}\n  issued by  {}\n  in force   {} to {}\n  state      {}\n", file.string(),
@@ -152,7 +153,7 @@ result<void> revoke(const cert_options& options) {
     nlohmann::ordered_json j{{"list", list->number}};
     j["revoked"] = nlohmann::ordered_json::array();
     for (const auto& each : *revoked) j["revoked"].push_back(to_json(each));
-    fmt::print("{}\n", j.dump(2));
+    fmt::print("{}\n", json_text(j, 2));
     return {};
   }
   for (const auto& each : *revoked)
@@ -177,7 +178,7 @@ result<void> list_all(const cert_options& options) {
       j["state"] = state_of(each.until_s, list->has(each.serial));
       all.push_back(std::move(j));
     }
-    fmt::print("{}\n", nlohmann::ordered_json{{"certificates", std::move(all)}}.dump(2));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"certificates", std::move(all)}}, 2));
     return {};
   }
   fmt::print("{:<16} {:<9} {:<33} {:<21} {}\n", "name", "role", "serial", "until", "state");

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 #include "net/http/client.hpp"
 
 // `ordermoe chat`: a conversation with anything that speaks OpenAI's interface.
@@ -130,7 +131,7 @@ class conversation {
     });
     auto wanted = ask("POST", "/chat/completions");
     wanted.fields.emplace_back("Content-Type", "application/json");
-    wanted.body = body().dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    wanted.body = json_text(body());
     const auto reply = net::http_fetch(
         wanted, [&](std::string_view part) { events.take(part); }, stop_requested);
     const bool good = reply && reply->status == 200 && problem.empty() && is_whole;
@@ -220,10 +221,10 @@ result<void> say_once(const chat_options& options, conversation& with) {
   const auto answer = with.say(options.once, !options.json);
   if (!answer) return answer.error();
   if (options.json)
-    fmt::print(
-        "{}\n",
-        ordered_json{{"model", with.model()}, {"content", *answer}, {"usage", with.usage()}}.dump(
-            2, ' ', false, ordered_json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(ordered_json{{"model", with.model()},
+                                              {"content", *answer},
+                                              {"usage", with.usage()}},
+                                 2));
   else
     fmt::print("\n");
   return {};

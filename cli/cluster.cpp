@@ -6,6 +6,7 @@
 #include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -28,7 +29,7 @@ void print_json(const cluster& drawn) {
                            {"flops_per_s", server.flops_per_s},
                            {"memory_bandwidth_bytes_per_s", server.memory_bandwidth_bytes_per_s},
                            {"arrival_share", server.arrival_share}});
-  fmt::print("{}\n", j.dump(2));
+  fmt::print("{}\n", json_text(j, 2));
 }
 
 result<void> draw(const draw_command& options) {

@@ -13,6 +13,7 @@
 #include "cli/cluster_commands.hpp"
 #include "cli/common.hpp"
 #include "config/devices.hpp"
+#include "config/json_text.hpp"
 #include "net/identity/certificates.hpp"
 #include "setup/channel.hpp"
 #include "setup/cluster_folder.hpp"
@@ -76,10 +77,10 @@ void print_checked(const std::vector<checked_node>& nodes, const std::string& pr
       }
       all.push_back(std::move(j));
     }
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{{"nodes", all}, {"problem", problem}, {"warnings", warnings}}.dump(
-            2));
+    fmt::print("{}\n", json_text(
+                           nlohmann::ordered_json{
+                               {"nodes", all}, {"problem", problem}, {"warnings", warnings}},
+                           2));
     return;
   }
   for (const auto& each : warnings) fmt::print(stderr, "ordermoe: warning: {}\n", each);

@@ -10,6 +10,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "cli/cluster_commands.hpp"
+#include "config/json_text.hpp"
 #include "setup/channel.hpp"
 #include "setup/node_setup.hpp"
 
@@ -181,7 +182,7 @@ void print_states(const std::vector<node_state>& states, bool json) {
                      {"serves", each.serves},
                      {"problem", each.problem},
                      {"status", each.status}});
-    fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}}.dump(2));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"nodes", all}}, 2));
     return;
   }
   fmt::print("{:<12} {:<22} {:<8} {:>6} {:>6} {:>9} {:>9}\n", "node", "address", "serves", "boot",

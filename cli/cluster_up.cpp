@@ -29,6 +29,7 @@
 #include "cli/planning_flags.hpp"
 #include "config/devices.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "net/identity/certificates.hpp"
 #include "planning/profile.hpp"
 #include "planning/strategies/left_out.hpp"
@@ -421,7 +422,7 @@ result<void> prepare_for_hosts(const up_command& options) {
         {{"name", file.name},
          {"config", (fs::path(options.folder) / "nodes" / file.name / "node.toml").string()},
          {"listen", file.listen}});
-  fmt::print("{}\n", nlohmann::ordered_json{{"nodes", all}}.dump(2));
+  fmt::print("{}\n", json_text(nlohmann::ordered_json{{"nodes", all}}, 2));
   return {};
 }
 

@@ -55,8 +55,11 @@ void wait_for_stop() {
 
 void install_signal_handlers() {
   ::sem_init(&signals, 0, 0);
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  // Whoever waits for input hears of it, too: no call is begun again.
+  struct sigaction how = {};
+  how.sa_handler = on_signal;
+  ::sigaction(SIGINT, &how, nullptr);
+  ::sigaction(SIGTERM, &how, nullptr);
 }
 
 int report(const error& problem) {
@@ -130,12 +133,17 @@ result<void> run_body() {
     return error{errc::failed, problem.what()};
   } catch (const std::bad_alloc&) {
     return error{errc::failed, "the system gives no more memory; free some, or ask for less"};
+  } catch (const fs::filesystem_error& problem) {
+    return error{errc::io,
+                 fmt::format("{}: {}", problem.path1().string(), problem.code().message())};
   } catch (const std::system_error& problem) {
     if (problem.code() == std::errc::resource_unavailable_try_again)
       return error{errc::failed,
                    "the system gives no more threads; ask for fewer with --threads, or end other "
                    "programs"};
     return error{errc::io, fmt::format("{} ({})", no_output, problem.code().message())};
+  } catch (const std::exception& problem) {
+    return error{errc::failed, problem.what()};
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return error{errc::io, no_output};
   return {};
@@ -180,16 +188,19 @@ CLI::Validator cost_profile_check() {
 }
 
 CLI::Validator whole_from(std::uint64_t low, std::uint64_t high) {
-  return {[low, high](std::string& text) -> std::string {
-            std::uint64_t value = 0;
-            const auto* end = text.data() + text.size();
-            const auto read = std::from_chars(text.data(), end, value);
-            if (read.ec == std::errc{} && read.ptr == end && value >= low && value <= high)
-              return {};
-            return fmt::format("found '{}', expected a whole number from {} to {}", text, low,
-                               high);
-          },
-          fmt::format("{} to {}", low, high)};
+  return {
+      [low, high](std::string& text) -> std::string {
+        std::uint64_t value = 0;
+        const auto* end = text.data() + text.size();
+        const auto read = std::from_chars(text.data(), end, value);
+        // The command line's reader takes what begins with 0 for octal.
+        const bool is_octal = text.size() > 1 && text.front() == '0';
+        if (read.ec == std::errc{} && read.ptr == end && value >= low && value <= high && !is_octal)
+          return {};
+        return fmt::format("found '{}', expected a whole number from {} to {}{}", text, low, high,
+                           is_octal ? ", without zeros before it" : "");
+      },
+      fmt::format("{} to {}", low, high)};
 }
 
 CLI::Option* add_seed(CLI::App& command, std::uint64_t& seed, const std::string& what) {
@@ -372,13 +383,20 @@ result<fs::path> existing_folder(const std::string& path, const char* flag) {
   return fs::path(path);
 }
 
+bool are_one_file(const fs::path& a, const fs::path& b) {
+  if (a.empty() || b.empty() || is_written_through(a)) return false;
+  std::error_code status;
+  if (fs::equivalent(a, b, status)) return true;
+  const auto first = fs::weakly_canonical(a, status);
+  return !status && first == fs::weakly_canonical(b, status) && !status;
+}
+
 result<void> check_output(const std::string& flag, const fs::path& path,
                           const std::vector<fs::path>& inputs) {
   if (path.empty()) return {};
   if (auto writable = check_writable(path); !writable) return at(flag, writable.error());
   for (const auto& input : inputs) {
-    std::error_code status;
-    if (fs::equivalent(path, input, status) && !is_written_through(path))
+    if (are_one_file(path, input))
       return error{errc::usage,
                    fmt::format("{} {}: is a file that this command reads; choose another name",
                                flag, path.string())};

@@ -124,6 +124,8 @@ result<void> set_precisions(model::load_options& loading, const std::string& exp
 
 result<std::filesystem::path> existing_folder(const std::string& path, const char* flag);
 
+/// Whether both name the same file, there or not, which what is written to one would take from the other.
+bool are_one_file(const std::filesystem::path& a, const std::filesystem::path& b);
 /// What a command is about to write can be written, and is none of the files that it reads. `flag`
 /// is named in messages; an empty path is fine. Error: io or usage.
 result<void> check_output(const std::string& flag, const std::filesystem::path& path,

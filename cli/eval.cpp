@@ -11,6 +11,7 @@
 #include "cli/planning_flags.hpp"
 #include "cli/table.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "config/node_file.hpp"
 #include "setup/preparation.hpp"
 
@@ -235,7 +236,7 @@ void print_executions(const experiments::strategy_report& measured) {
 result<void> write_losses(const eval_options& options,
                           const experiments::strategy_report& measured) {
   if (options.losses.empty()) return {};
-  return write_file(options.losses, nlohmann::json(measured.losses).dump() + "\n");
+  return write_file(options.losses, json_text(nlohmann::json(measured.losses)) + "\n");
 }
 
 result<void> evaluate_connected(const eval_options& options) {
@@ -278,7 +279,19 @@ result<void> evaluate_connected(const eval_options& options) {
 }
 
 result<void> check_sources(const CLI::App& command, const eval_options& options) {
-  if (auto good = check_output("--losses", options.losses); !good) return good;
+  if (auto good = check_output(
+          "--losses", options.losses,
+          {options.text, options.wikitext, options.squad, options.gsm8k, options.problems,
+           options.plan, options.world.cluster, options.world.profile});
+      !good)
+    return good;
+  for (const char* name : {"--limit", "--skip-long"})
+    if (!options.asks() && command.count(name) > 0)
+      return error{errc::usage,
+                   fmt::format("{}: is for --squad and --gsm8k; problems have --n-problems", name)};
+  for (const char* name : {"--tokens", "--prompt-tokens"})
+    if (options.asks() && command.count(name) > 0)
+      return error{errc::usage, fmt::format("{}: is for texts; questions have --limit", name)};
   if (!options.plan.empty())
     for (const char* name : {"--strategy", "--quality-budget", "--search-steps", "--own-weights",
                              "--threshold", "--ablate"})

@@ -8,6 +8,7 @@
 #include "bench/experiments/testbed/row_file.hpp"
 #include "config/files.hpp"
 #include "config/json.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -79,7 +80,7 @@ std::string repeated(const std::vector<measurement>& all) {
 std::string frontier_text(const frontier_settings& settings, const std::vector<measurement>& all) {
   json list = json::array();
   for (const auto& m : all) list.push_back(to_json(m));
-  return json{{"settings", settings}, {"measurements", std::move(list)}}.dump(1) + "\n";
+  return json_text(json{{"settings", settings}, {"measurements", std::move(list)}}, 1) + "\n";
 }
 
 result<std::vector<measurement>> read_frontier(const std::filesystem::path& file,

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -38,7 +39,7 @@ std::string pattern_of(log_format format, const std::string& node) {
   for (const char c : node) name += c == '%' ? std::string("%%") : std::string(1, c);
   if (format == log_format::json)
     return fmt::format(R"({{"time":"{}","level":"%l","node":{},%v}})", time,
-                       nlohmann::json(name).dump());
+                       json_text(nlohmann::json(name)));
   return fmt::format("{} %-7l {} %v", time, name);
 }
 

@@ -8,6 +8,7 @@
 #include "cli/common.hpp"
 #include "cli/model_commands.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "model/checkpoint/checksums.hpp"
 #include "model/checkpoint/convert.hpp"
 #include "model/checkpoint/inspect.hpp"
@@ -96,15 +97,16 @@ void add_train(CLI::App& parent) {
                   "Stop training after this long; tokenizer, profile and card come on top")
       ->check(CLI::Range(0.05, 100000.0))
       ->capture_default_str();
-  command.add_option("--tokens", options->tokens,
-                     "Train on this many tokens instead, whatever time it takes");
+  command
+      .add_option("--tokens", options->tokens,
+                  "Train on this many tokens instead, whatever time it takes")
+      ->check(whole_from(1, 1'000'000'000'000));
   command
       .add_option("--threads", options->threads,
                   "Threads; on the CPU, more than one makes the weights depend on their number")
-      ->check(CLI::Range(1, 256))
+      ->check(whole_from(1, 256))
       ->capture_default_str();
-  command.add_option("--seed", options->seed, "Seed of weights, data order and noise")
-      ->capture_default_str();
+  add_seed(command, options->seed, "Seed of weights, data order and noise");
   command.add_flag("--json", *json, "Print JSON on standard output");
   command.footer(
       "The folder appears at the end, with a profile.json made on pieces of the text that are left "
@@ -129,13 +131,14 @@ void add_train(CLI::App& parent) {
     const auto trained = training::train(*options);
     if (!trained) return trained.error();
     if (*json)
-      fmt::print("{}\n",
-                 nlohmann::ordered_json{{"folder", trained->folder.string()},
-                                        {"recipe", trained->recipe},
-                                        {"tokens", trained->tokens},
-                                        {"seconds", trained->seconds},
-                                        {"held_out_perplexity", trained->held_out_perplexity}}
-                     .dump(2));
+      fmt::print(
+          "{}\n",
+          json_text(nlohmann::ordered_json{{"folder", trained->folder.string()},
+                                           {"recipe", trained->recipe},
+                                           {"tokens", trained->tokens},
+                                           {"seconds", trained->seconds},
+                                           {"held_out_perplexity", trained->held_out_perplexity}},
+                    2));
     else
       fmt::print("{}: {} on {} tokens in {:.0f} s, held-out perplexity {:.3f}; see CARD.md there\n",
                  trained->folder.string(), trained->recipe, trained->tokens, trained->seconds,
@@ -285,7 +288,7 @@ void add_inspect(CLI::App& parent) {
       if (servers) content["cluster_costs"] = "measured";
       if (servers) content["cluster"] = room_json(*servers, model::room_in(*servers, sizes));
       content["digest"] = *digest;
-      fmt::print("{}\n", content.dump(2));
+      fmt::print("{}\n", json_text(content, 2));
       return {};
     }
     fmt::print(
@@ -371,16 +374,16 @@ void add_verify(CLI::App& parent) {
       nlohmann::ordered_json problems = nlohmann::ordered_json::array();
       for (const auto& problem : r.problems)
         problems.push_back({{"kind", describe(problem.code)}, {"message", problem.message}});
-      fmt::print("{}\n", nlohmann::ordered_json{{"valid", r.problems.empty()},
-                                                {"weight_files", r.n_files},
-                                                {"tensors", r.n_tensors},
-                                                {"tensor_types", r.tensors_of_type},
-                                                {"tensor_bytes", r.tensor_bytes},
-                                                {"tokenizer_pieces", r.tokenizer_pieces},
-                                                {"checksums_compared", r.n_checksums},
-                                                {"checksums_written", written},
-                                                {"problems", std::move(problems)}}
-                             .dump(2));
+      fmt::print("{}\n", json_text(nlohmann::ordered_json{{"valid", r.problems.empty()},
+                                                          {"weight_files", r.n_files},
+                                                          {"tensors", r.n_tensors},
+                                                          {"tensor_types", r.tensors_of_type},
+                                                          {"tensor_bytes", r.tensor_bytes},
+                                                          {"tokenizer_pieces", r.tokenizer_pieces},
+                                                          {"checksums_compared", r.n_checksums},
+                                                          {"checksums_written", written},
+                                                          {"problems", std::move(problems)}},
+                                   2));
     }
     if (!r.problems.empty()) {
       constexpr std::size_t most_shown = 20;
@@ -428,6 +431,15 @@ result<std::vector<std::int32_t>> parse_ids(const char* option, const std::strin
   return ids;
 }
 
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> all;
+  std::error_code status;
+  for (std::filesystem::directory_iterator each(folder, status), end; !status && each != end;
+       each.increment(status))
+    all.push_back(each->path());
+  return all;
+}
+
 void add_logits(CLI::App& parent) {
   struct content {
     std::string model, ids, decoder_ids, out, expert_precision = "stored";
@@ -463,6 +475,7 @@ void add_logits(CLI::App& parent) {
     }
     const auto folder = existing_folder(options->model, "--model");
     if (!folder) return folder.error();
+    if (auto good = check_output("--out", options->out, files_of(*folder)); !good) return good;
     model::load_options loading;
     loading.device = options->device;
     if (auto set = set_precisions(loading, options->expert_precision, options->dense_precision);
@@ -478,12 +491,13 @@ void add_logits(CLI::App& parent) {
     if (auto written = model::write_npy(options->out, *numbers, rows, vocabulary); !written)
       return written.error();
     if (options->json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"file", options->out},
-                                                {"expert_precision", options->expert_precision},
-                                                {"dense_precision", options->dense_precision},
-                                                {"tokens", rows},
-                                                {"vocabulary", vocabulary}}
-                             .dump(2));
+      fmt::print("{}\n",
+                 json_text(nlohmann::ordered_json{{"file", options->out},
+                                                  {"expert_precision", options->expert_precision},
+                                                  {"dense_precision", options->dense_precision},
+                                                  {"tokens", rows},
+                                                  {"vocabulary", vocabulary}},
+                           2));
     else
       fmt::print("{}: fp32 [{}, {}]\n", options->out, rows, vocabulary);
     return {};
@@ -509,9 +523,9 @@ void add_make_random(CLI::App& parent) {
       .add_option("--layers", options->layers,
                   "So many layers at the full width of the family's published model; switch: in "
                   "each stack, every one a dense and a sparse block")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_from(1, 1024))
       ->excludes(small);
-  command.add_option("--seed", options->seed, "Seed of the weights")->capture_default_str();
+  add_seed(command, options->seed, "Seed of the weights");
   command.add_option("--out", options->out, "Folder to write; absent or empty before")
       ->type_name(folder_value)
       ->required();
@@ -548,14 +562,14 @@ void add_make_random(CLI::App& parent) {
     const auto made = model::write_random_model(options->out, what);
     if (!made) return at("--out", made.error());
     if (options->json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"folder", options->out},
-                                                {"family", options->family},
-                                                {"layers", what.shape.n_layers},
-                                                {"seed", options->seed},
-                                                {"tensors", made->n_tensors},
-                                                {"weight_files", made->n_files},
-                                                {"weight_bytes", made->weight_bytes}}
-                             .dump(2));
+      fmt::print("{}\n", json_text(nlohmann::ordered_json{{"folder", options->out},
+                                                          {"family", options->family},
+                                                          {"layers", what.shape.n_layers},
+                                                          {"seed", options->seed},
+                                                          {"tensors", made->n_tensors},
+                                                          {"weight_files", made->n_files},
+                                                          {"weight_bytes", made->weight_bytes}},
+                                   2));
     else
       fmt::print("{}: {} with {} layers, {} tensors of {} bytes in {} {}\n", options->out,
                  model::architecture_of(what.shape.kind), what.shape.n_layers, made->n_tensors,
@@ -637,7 +651,7 @@ void add_convert(CLI::App& parent) {
     report["weight_files"] = written->n_files;
     report["weight_bytes"] = written->weight_bytes;
     if (options->json)
-      fmt::print("{}\n", report.dump(2));
+      fmt::print("{}\n", json_text(report, 2));
     else
       fmt::print("{}: {} tensors of {} bytes in {} {}\n", options->out, written->n_tensors,
                  written->weight_bytes, written->n_files, written->n_files == 1 ? "file" : "files");

@@ -5,6 +5,7 @@
 
 #include "cli/common.hpp"
 #include "cli/model_commands.hpp"
+#include "config/json_text.hpp"
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
 #include "setup/plan_file.hpp"
@@ -57,13 +58,13 @@ result<void> shard(const shard_command& options) {
   }
   if (!written) return written.error();
   if (options.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"folder", options.out},
-                                              {"server", options.server},
-                                              {"tensors", written->n_tensors},
-                                              {"weight_files", written->n_files},
-                                              {"weight_bytes", written->weight_bytes},
-                                              {"model_digest", *digest}}
-                           .dump(2));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"folder", options.out},
+                                                        {"server", options.server},
+                                                        {"tensors", written->n_tensors},
+                                                        {"weight_files", written->n_files},
+                                                        {"weight_bytes", written->weight_bytes},
+                                                        {"model_digest", *digest}},
+                                 2));
   else
     fmt::print("{}: what {} needs of the model, {} tensors of {} bytes in {} {}\n", options.out,
                options.server, written->n_tensors, written->weight_bytes, written->n_files,

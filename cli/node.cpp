@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <stop_token>
 #include <thread>
 
 #include "cli/common.hpp"
 #include "cli/log_writer.hpp"
 #include "cli/service_manager.hpp"
+#include "config/json_text.hpp"
 #include "config/log_events.hpp"
 #include "setup/joining.hpp"
 #include "setup/node_setup.hpp"
@@ -32,7 +37,7 @@ std::string address_of(const actors::node& running) {
 void say_ready(const node_command& options, const std::string& name, const actors::node& running) {
   const auto at = address_of(running);
   if (options.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", name}, {"address", at}}.dump());
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"name", name}, {"address", at}}));
   else
     fmt::print("{} serves at {}\n", name, at);
   std::fflush(stdout);
@@ -81,6 +86,26 @@ class liveness {
   seconds_clock::time_point last_ = seconds_clock::now();
 };
 
+/// Tells it the same on a thread of its own while weights are loaded or let go, when there are no actors to ask.
+class alive_meanwhile {
+ public:
+  alive_meanwhile() {
+    if (const auto period = watchdog_period(); period.count() > 0)
+      thread_ = std::jthread([period](const std::stop_token& stop) {
+        std::mutex mutex;
+        std::condition_variable_any wake;
+        std::unique_lock lock(mutex);
+        do {
+          notify("WATCHDOG=1");
+          wake.wait_for(lock, stop, period, [] { return false; });
+        } while (!stop.stop_requested());
+      });
+  }
+
+ private:
+  std::jthread thread_;
+};
+
 enum class node_end { asked, another_plan };
 
 /// Alive as long as its actors answer.
@@ -101,9 +126,11 @@ node_end wait_for_end(actors::node& running, const node_file& file, const log_ou
   return node_end::asked;
 }
 
-/// Until it is asked to end, or other files are there.
+/// Until it is asked to end, or other files are there. `is_watched`: a service manager was told before that it is ready.
 result<node_end> serve(const node_command& options, const node_file& file, const log_outlet& log,
-                       memory_upkeep& memory) {
+                       memory_upkeep& memory, bool is_watched) {
+  std::optional<alive_meanwhile> loading;
+  if (is_watched) loading.emplace();
   auto ready = setup::prepare_node(file, work());
   if (!ready) return ready.error();
   ready->log = log;
@@ -111,6 +138,7 @@ result<node_end> serve(const node_command& options, const node_file& file, const
   const auto sink = ready->service.sink;
   auto running = actors::node::start(std::move(*ready));
   if (!running) return running.error();
+  loading.reset();
   say_ready(options, file.name, **running);
   log.tell(log_event::node_ready, {{"address", address_of(**running)}, {"boot", boot}});
   const auto end = wait_for_end(**running, file, log, memory);
@@ -118,6 +146,7 @@ result<node_end> serve(const node_command& options, const node_file& file, const
     notify("STOPPING=1");
     log.tell(log_event::node_ends, {});
   }
+  const alive_meanwhile ending;
   result<void> closed;
   if (sink) closed = (*running)->close_trace();
   (*running)->stop();
@@ -130,7 +159,8 @@ result<node_end> serve(const node_command& options, const node_file& file, const
 result<bool> wait_for_plan(const node_command& options, const node_file& file,
                            const log_outlet& log) {
   if (options.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", file.name}, {"waits_for", "plan"}}.dump());
+    fmt::print("{}\n",
+               json_text(nlohmann::ordered_json{{"name", file.name}, {"waits_for", "plan"}}));
   else
     fmt::print(
         "{} asks the other members for the plan in force; where it is none yet, `ordermoe "
@@ -156,15 +186,17 @@ result<void> run_node(const node_command& options) {
   if (!file) return file.error();
   const auto log = open_log_as_told(options.log, file->log, file->name);
   if (!log) return log.error();
-  if (setup::lacks_plan(*file)) {
+  bool is_watched = setup::lacks_plan(*file);
+  if (is_watched) {
     const auto goes_on = wait_for_plan(options, *file, *log);
     if (!goes_on) return goes_on.error();
     if (!*goes_on) return {};
   }
   for (;;) {
-    const auto ended = serve(options, *file, *log, memory);
+    const auto ended = serve(options, *file, *log, memory, is_watched);
     if (!ended) return ended.error();
     if (*ended == node_end::asked) return {};
+    is_watched = true;
   }
 }
 

@@ -7,6 +7,7 @@
 #include "cli/plan_gap.hpp"
 #include "cli/planning_flags.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -38,7 +39,7 @@ void print_json(const plan_options& options, const planning::strategy& made) {
   if (made.pruned_nats)
     out["pruning"] = {{"experts", n_pruned(made)},
                       {"budget_percent", planning::percent_of_nats(*made.pruned_nats)}};
-  fmt::print("{}\n", out.dump(2));
+  fmt::print("{}\n", json_text(out, 2));
 }
 
 void print_places(const plan_options& options, const planning::strategy& made,

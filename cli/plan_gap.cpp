@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "config/json_text.hpp"
 #include "planning/optimum/placement_program.hpp"
 #include "planning/search/search.hpp"
 #include "planning/strategies/strategies.hpp"
@@ -177,18 +178,19 @@ void print_json(const plan_gap_options& options, const std::vector<compared_plan
   const auto ms_or_null = [](bool known, double ns) {
     return known ? nlohmann::ordered_json(ns * 1e-6) : nlohmann::ordered_json();
   };
-  fmt::print("{}\n", nlohmann::ordered_json{{"residence", options.residence},
-                                            {"best_ms", ms_or_null(!best.hosts.empty(), best.ns)},
-                                            {"bound_ms", best.bound_ns * 1e-6},
-                                            {"relaxed_ms",
-                                             ms_or_null(best.relaxed_ns > 0, best.relaxed_ns)},
-                                            {"exact", best.is_exact},
-                                            {"ended_by", best.ended_by},
-                                            {"nodes", best.nodes},
-                                            {"rows", best.rows},
-                                            {"columns", best.columns},
-                                            {"plans", rows}}
-                         .dump(2));
+  fmt::print("{}\n",
+             json_text(nlohmann::ordered_json{{"residence", options.residence},
+                                              {"best_ms", ms_or_null(!best.hosts.empty(), best.ns)},
+                                              {"bound_ms", best.bound_ns * 1e-6},
+                                              {"relaxed_ms",
+                                               ms_or_null(best.relaxed_ns > 0, best.relaxed_ns)},
+                                              {"exact", best.is_exact},
+                                              {"ended_by", best.ended_by},
+                                              {"nodes", best.nodes},
+                                              {"rows", best.rows},
+                                              {"columns", best.columns},
+                                              {"plans", rows}},
+                       2));
 }
 
 result<setup::world> load(const world_flags& flags) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 #include "net/relay/command.hpp"
 
 namespace ordermoe::cli {
@@ -70,7 +71,7 @@ std::string plain(const nlohmann::ordered_json& status) {
   for (const auto& [name, value] : status.items())
     text += value.is_object()
                 ? fmt::format("{}{}: {}", text.empty() ? "" : "; ", name, plain(value))
-                : fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value.dump());
+                : fmt::format("{}{} {}", text.empty() ? "" : ", ", name, json_text(value));
   return text;
 }
 
@@ -92,7 +93,7 @@ class steering {
     if (json_) {
       nlohmann::ordered_json j{{"ok", true}, {"command", line}};
       j.update(figures);
-      answer(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      answer(json_text(j));
     } else {
       answer(asks ? plain(figures) : "ok: " + line);
     }
@@ -114,8 +115,7 @@ class steering {
       why_ = why;
     }
     const nlohmann::ordered_json j{{"ok", false}, {"command", line}, {"error", why.message}};
-    answer(json_ ? j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
-                 : "error: " + why.message);
+    answer(json_ ? json_text(j) : "error: " + why.message);
     return true;
   }
 
@@ -205,7 +205,7 @@ void say_where(const net::relay_options& options, std::uint16_t port, bool json)
   const auto listen = to_string(net::endpoint{options.listen.address, port});
   const auto to = to_string(options.target);
   const nlohmann::ordered_json j{{"listen", listen}, {"port", port}, {"to", to}};
-  answer(json ? j.dump() : fmt::format("listening on {}, to {}", listen, to));
+  answer(json ? json_text(j) : fmt::format("listening on {}, to {}", listen, to));
 }
 
 result<void> run_relay(const relay_flags& flags) {

@@ -15,6 +15,7 @@
 #include "cli/run_connected.hpp"
 #include "cli/table.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "config/threads.hpp"
 #include "model/kernels/thread_team.hpp"
 #include "model/reference.hpp"
@@ -73,11 +74,12 @@ result<void> check_options(const run_options& options, const CLI::App& command) 
   }
   if (options.is_reference())
     for (const char* name :
-         {"--cluster",        "--costs",         "--profile",        "--strategy",
-          "--quality-budget", "--plan",          "--save-plan",      "--trace",
-          "--rate",           "--horizon",       "--threshold",      "--ablate",
-          "--residency",      "--search-steps",  "--trial-requests", "--choose-precision",
-          "--own-weights",    "--adapt-weights", "--replan",         "--replan-on-drift"})
+         {"--cluster",        "--costs",        "--profile",        "--strategy",
+          "--quality-budget", "--plan",         "--save-plan",      "--trace",
+          "--rate",           "--horizon",      "--threshold",      "--ablate",
+          "--residency",      "--search-steps", "--trial-requests", "--choose-precision",
+          "--choose-pruning", "--own-weights",  "--adapt-weights",  "--replan",
+          "--replan-on-drift"})
       if (given(name)) return refuse(name, "--mode reference has no servers and no strategy");
   if (options.mode == "emulated" && given("--threads"))
     return refuse("--threads",
@@ -112,7 +114,12 @@ result<void> check_outputs(const run_options& options) {
   const std::vector<std::filesystem::path> inputs{options.world.cluster, options.prompts,
                                                   options.plan, options.world.profile};
   if (auto good = check_output("--trace", options.trace, inputs); !good) return good;
-  return check_output("--save-plan", options.save_plan, inputs);
+  if (auto good = check_output("--save-plan", options.save_plan, inputs); !good) return good;
+  if (!options.trace.empty() && are_one_file(options.trace, options.save_plan))
+    return error{errc::usage,
+                 fmt::format("--save-plan {}: is what --trace names, too; choose another name",
+                             options.save_plan)};
+  return {};
 }
 
 /// "12.5:layer-shards": after 12.5 s plan anew as layer-shards would.
@@ -226,11 +233,11 @@ result<void> run_reference(const run_options& options) {
     if (!options.world.json) printer.show(i, answer->text);
   }
   if (options.world.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "reference"},
-                                              {"model", loaded->model_name},
-                                              {"seed", options.world.seed},
-                                              {"answers", answers}}
-                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"mode", "reference"},
+                                                        {"model", loaded->model_name},
+                                                        {"seed", options.world.seed},
+                                                        {"answers", answers}},
+                                 2));
   return {};
 }
 

@@ -11,6 +11,7 @@
 #include "cli/answers.hpp"
 #include "cli/common.hpp"
 #include "cli/connection.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -89,15 +90,15 @@ class asker {
                          {"ttft_ms", ms(each.first_token - each.asked)},
                          {"latency_ms", ms(each.ended - each.asked)}});
     }
-    fmt::print("{}\n", nlohmann::ordered_json{{"mode", "cluster"},
-                                              {"node", node},
-                                              {"seed", options_.seed},
-                                              {"seconds", seconds},
-                                              {"tokens", tokens},
-                                              {"rehearsal", said.rehearsal},
-                                              {"mixed_devices", said.mixed_devices},
-                                              {"answers", answers}}
-                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"mode", "cluster"},
+                                                        {"node", node},
+                                                        {"seed", options_.seed},
+                                                        {"seconds", seconds},
+                                                        {"tokens", tokens},
+                                                        {"rehearsal", said.rehearsal},
+                                                        {"mixed_devices", said.mixed_devices},
+                                                        {"answers", answers}},
+                                 2));
   }
 
   void tell_of_smaller_budgets() const {

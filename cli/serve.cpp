@@ -10,6 +10,7 @@
 #include "cli/log_writer.hpp"
 #include "cli/service_manager.hpp"
 #include "config/devices.hpp"
+#include "config/json_text.hpp"
 #include "config/node_file.hpp"
 #include "gateway/gateway.hpp"
 #include "gateway/starting_backend.hpp"
@@ -231,7 +232,7 @@ void say_ready(const serve_options& options, const gateway::gateway& running,
   const auto url = fmt::format("{}://{}", options.certificate.empty() ? "http" : "https",
                                net::to_string(running.listens_at()));
   if (options.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"url", url}, {"model", model}}.dump());
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"url", url}, {"model", model}}));
   } else {
     fmt::print("{} answers at {}/v1\n", model, url);
     fmt::print(

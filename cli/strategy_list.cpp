@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 #include "planning/strategies/strategies.hpp"
 
 namespace ordermoe::cli {
@@ -32,7 +33,7 @@ void print_json() {
     each["tunes_price"] = record.tunes_price;
     each["needs_profile"] = record.needs_profile;
   }
-  fmt::print("{}\n", all.dump(2));
+  fmt::print("{}\n", json_text(all, 2));
 }
 
 void print_text() {

@@ -10,6 +10,7 @@
 #include "bench/experiments/testbed/plot.hpp"
 #include "cli/testbed_runner.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "ordermoe_version.hpp"
 
 namespace ordermoe::cli {
@@ -126,7 +127,7 @@ void print_json(const testbed_request& asked, const std::vector<tb::measured_exp
          {"order", tb::to_string(one.ordering)},
          {"near", one.number_agrees ? nlohmann::ordered_json(*one.number_agrees)
                                     : nlohmann::ordered_json(nullptr)}});
-  fmt::print("{}\n", out.dump(1));
+  fmt::print("{}\n", json_text(out, 1));
 }
 
 void print_text(const testbed_request& asked, const std::vector<tb::measured_experiment>& all) {

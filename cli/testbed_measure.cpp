@@ -11,6 +11,7 @@
 #include "bench/experiments/testbed/waiting.hpp"
 #include "config/build_id.hpp"
 #include "config/files.hpp"
+#include "config/json_text.hpp"
 #include "model/reference.hpp"
 #include "planning/placement.hpp"
 #include "planning/plan_alike.hpp"
@@ -159,7 +160,7 @@ result<std::shared_ptr<const model::transformer>> load_longer(const setup::world
                              content.model->config().max_context)};
   shape[key] = n_positions;
   std::filesystem::remove(file, failed);
-  if (auto written = write_file(file, shape.dump()); !written) return written.error();
+  if (auto written = write_file(file, json_text(shape)); !written) return written.error();
   auto loaded = model::transformer::load(scratch, content.loading);
   std::filesystem::remove_all(scratch, failed);
   if (!loaded) return loaded.error();
@@ -199,7 +200,7 @@ result<nlohmann::ordered_json> origin_of(const setup::world& loaded) {
   return nlohmann::ordered_json{
       {"build", build.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(build)},
       {"evaluation_data", sha256_hex(evaluation)},
-      {"tuning_texts", sha256_hex(nlohmann::json(loaded.tuning_texts).dump())}};
+      {"tuning_texts", sha256_hex(json_text(nlohmann::json(loaded.tuning_texts)))}};
 }
 
 result<std::vector<std::vector<double>>> losses_of_model_alone(const setup::world& loaded,

@@ -7,6 +7,7 @@
 
 #include "bench/experiments/testbed/model_comparison.hpp"
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::cli {
 
@@ -27,7 +28,7 @@ void print_json(const std::vector<tb::measured_model>& all) {
     out["models"].push_back(nlohmann::ordered_json::parse(rows));
   }
   out["findings"] = tb::model_findings(all);
-  fmt::print("{}\n", out.dump(1));
+  fmt::print("{}\n", json_text(out, 1));
 }
 
 result<void> compare(const models_options& options) {

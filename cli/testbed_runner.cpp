@@ -6,6 +6,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -108,15 +111,28 @@ class crew {
     {
       std::jthread watcher([this](const std::stop_token& stop) { watch(stop); });
       std::vector<std::jthread> workers;
-      for (std::size_t i = 1; i < n; ++i) workers.emplace_back([this, i] { work_on(jobs_[i]); });
-      work_on(jobs_[0]);
+      for (std::size_t i = 1; i < n; ++i)
+        workers.emplace_back([this, i] { work_safely(jobs_[i]); });
+      work_safely(jobs_[0]);
     }
+    if (thrown_) std::rethrow_exception(thrown_);
     if (unwritten_) return *unwritten_;
     return {};
   }
   const std::optional<error>& unmeasured() const { return unmeasured_; }
 
  private:
+  /// What is thrown ends all workers, and is told by whoever waits for them.
+  void work_safely(job& own) {
+    try {
+      work_on(own);
+    } catch (...) {
+      const std::lock_guard guard(mutex_);
+      if (!thrown_) thrown_ = std::current_exception();
+      for (auto& each : jobs_) each.stop();
+    }
+  }
+
   void work_on(job& own) {
     while (!own.stopped()) {
       const auto next = next_++;
@@ -160,6 +176,7 @@ class crew {
   std::atomic<std::size_t> next_{0}, n_done_{0};
   std::mutex mutex_;
   std::optional<error> unmeasured_, unwritten_;
+  std::exception_ptr thrown_;
 };
 
 /// Of a process that was killed.

@@ -4,6 +4,7 @@
 
 #include "cli/common.hpp"
 #include "cli/trace_gap.hpp"
+#include "config/json_text.hpp"
 #include "trace/merge.hpp"
 #include "trace/verify.hpp"
 
@@ -27,11 +28,11 @@ result<void> merge(const merge_command& options) {
   }
   if (!merged) return merged.error();
   if (options.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"out", options.out},
-                                              {"files", parts.size()},
-                                              {"lines", merged->lines},
-                                              {"requests", merged->requests}}
-                           .dump(2));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"out", options.out},
+                                                        {"files", parts.size()},
+                                                        {"lines", merged->lines},
+                                                        {"requests", merged->requests}},
+                                 2));
   else
     fmt::print("{}: {} lines of {} files, {} requests\n", options.out, merged->lines, parts.size(),
                merged->requests);
@@ -97,7 +98,7 @@ void add_trace(CLI::App& app) {
       for (std::size_t i = 0; i < s.slots.size(); ++i)
         if (trace::is_told(s, i))
           j["slots"][to_string(static_cast<actors::execution_kind>(i))] = s.slots[i];
-      fmt::print("{}\n", j.dump(2));
+      fmt::print("{}\n", json_text(j, 2));
       return {};
     }
     fmt::print(

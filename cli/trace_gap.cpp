@@ -8,6 +8,7 @@
 
 #include "bench/experiments/testbed/statistics.hpp"
 #include "cli/common.hpp"
+#include "config/json_text.hpp"
 #include "planning/strategies/strategies.hpp"
 #include "trace/gap.hpp"
 
@@ -83,19 +84,21 @@ void print_json(const trace::gap_summary& found, const gap_totals& totals) {
                         {"best_at_taken_loss_ms", each.gap.best_at_loss.ns * 1e-6},
                         {"bound_at_taken_loss_ms", each.gap.best_at_loss.bound_ns * 1e-6},
                         {"best_loss", each.gap.best.loss}});
-  fmt::print("{}\n", nlohmann::ordered_json{{"strategy", found.strategy},
-                                            {"taken_ms", totals.taken_ms},
-                                            {"best_ms", totals.best_ms},
-                                            {"bound_ms", totals.bound_ms},
-                                            {"best_at_taken_loss_ms", totals.at_loss_ms},
-                                            {"median_gap_percent", totals.median_percent},
-                                            {"median_most_gap_percent", totals.most_median_percent},
-                                            {"worst_gap_percent", totals.worst_percent},
-                                            {"exact", totals.exact},
-                                            {"ahead_changes_nothing", totals.ahead_changes_nothing},
-                                            {"given_up", found.given_up},
-                                            {"requests", requests}}
-                         .dump(2));
+  fmt::print(
+      "{}\n",
+      json_text(nlohmann::ordered_json{{"strategy", found.strategy},
+                                       {"taken_ms", totals.taken_ms},
+                                       {"best_ms", totals.best_ms},
+                                       {"bound_ms", totals.bound_ms},
+                                       {"best_at_taken_loss_ms", totals.at_loss_ms},
+                                       {"median_gap_percent", totals.median_percent},
+                                       {"median_most_gap_percent", totals.most_median_percent},
+                                       {"worst_gap_percent", totals.worst_percent},
+                                       {"exact", totals.exact},
+                                       {"ahead_changes_nothing", totals.ahead_changes_nothing},
+                                       {"given_up", found.given_up},
+                                       {"requests", requests}},
+                2));
 }
 
 void print_table(const trace::gap_summary& found, const gap_totals& totals) {

@@ -4,13 +4,17 @@
 # libraries are looked up. Either way the targets are CAF::core, CAF::io and CAF::openssl.
 
 find_package(CAF CONFIG QUIET)
-if(TARGET CAF::core)
+if(CAF_CONFIG)
+  # Its version file may hold with any that is older.
+  if(CAF_VERSION VERSION_GREATER_EQUAL 0.18)
+    message(FATAL_ERROR "${CAF_CONFIG}: is of CAF ${CAF_VERSION}, expected 0.17, whose messages and actors are others; "
+      "take it out of CMAKE_PREFIX_PATH, or set CAF_DIR to another")
+  endif()
   set(CAF_FOUND TRUE)
   return()
 endif()
 
 find_path(CAF_INCLUDE_DIR caf/all.hpp)
-set(_caf_required CAF_INCLUDE_DIR)
 if(CAF_INCLUDE_DIR AND EXISTS "${CAF_INCLUDE_DIR}/caf/config.hpp")
   file(STRINGS "${CAF_INCLUDE_DIR}/caf/config.hpp" _caf_version_line REGEX "#define CAF_VERSION +[0-9]+")
   string(REGEX MATCH "[0-9]+$" _caf_version_number "${_caf_version_line}")
@@ -35,6 +39,10 @@ find_package_handle_standard_args(CAF REQUIRED_VARS CAF_INCLUDE_DIR VERSION_VAR 
 if(CAF_FOUND)
   find_package(Threads REQUIRED)
   foreach(_component IN LISTS CAF_FIND_COMPONENTS)
+    # Whoever looked for fewer before has made some of them.
+    if(TARGET CAF::${_component})
+      continue()
+    endif()
     add_library(CAF::${_component} UNKNOWN IMPORTED)
     set_target_properties(
       CAF::${_component} PROPERTIES IMPORTED_LOCATION "${CAF_${_component}_LIBRARY}"

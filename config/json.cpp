@@ -156,6 +156,25 @@ std::string whole_range_text(Integer low, Integer high) {
 
 }  // namespace
 
+nlohmann::ordered_json parse_told(std::string_view text) {
+  std::size_t depth = 0;
+  bool is_quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char each = text[i];
+    if (is_quoted) {
+      if (each == '\\') ++i;
+      if (each == '"') is_quoted = false;
+    } else if (each == '"') {
+      is_quoted = true;
+    } else if (each == '[' || each == '{') {
+      if (++depth > max_depth) return nlohmann::ordered_json::value_t::discarded;
+    } else if (each == ']' || each == '}') {
+      if (depth > 0) --depth;
+    }
+  }
+  return nlohmann::ordered_json::parse(text, nullptr, false);
+}
+
 json_document::json_document() : tree_(std::make_unique<json>()) {}
 json_document::~json_document() = default;
 

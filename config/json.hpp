@@ -33,6 +33,10 @@ namespace ordermoe {
 
 class json_document;
 
+/// What another process told, which may be anything; discarded where it is no JSON, or has more than 64 levels of nesting, for
+/// which whoever writes it again would run out of stack.
+nlohmann::ordered_json parse_told(std::string_view text);
+
 /// What a count of values must be.
 inline constexpr std::size_t any_count = std::numeric_limits<std::size_t>::max();
 

@@ -101,11 +101,7 @@ class arrived_files {
   result<void> keep() const {
     if (const auto& text = text_of(paper::profile))
       if (auto written = write_file(file_.profile, *text); !written) return written;
-    if (const auto& text = text_of(paper::activation))
-      if (auto written = write_file(file_.state / actors::kept_activation_name,
-                                    kept_activation_text(fetched_.told.profile().sha256, *text));
-          !written)
-        return written;
+    if (auto kept = keep_activation(); !kept) return kept;
     if (const auto& text = text_of(paper::plan)) return write_file(file_.plan, *text);
     return {};
   }
@@ -113,6 +109,20 @@ class arrived_files {
  private:
   const std::optional<std::string>& text_of(paper which) const {
     return fetched_.texts[static_cast<std::size_t>(which)];
+  }
+
+  /// Where the others go by none, one of before would make this host decide otherwise.
+  result<void> keep_activation() const {
+    const auto path = file_.state / actors::kept_activation_name;
+    if (const auto& text = text_of(paper::activation))
+      return write_file(path, kept_activation_text(fetched_.told.profile().sha256, *text));
+    if (!text_of(paper::plan)) return {};
+    std::error_code failed;
+    fs::remove(path, failed);
+    if (!failed) return {};
+    return error{errc::io, fmt::format("{}: cannot be removed: {}; remove it by hand, it is of "
+                                       "another plan than the one in force",
+                                       path.string(), failed.message())};
   }
 
   result<void> check_plan(const model::model_config& shape) const {

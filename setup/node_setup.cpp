@@ -522,12 +522,12 @@ result<actors::node_options> prepare_node(const node_file& file, job& work) {
   options.papers = std::make_shared<actors::kept_papers>(
       content->model_digest, sha256_hex(cluster_toml(content->servers)));
   options.papers->put_plan(*plan_text, plan->plan.epoch);
-  options.keep_plan = [path = file.plan, before = std::move(*plan_text),
-                       papers = options.papers](const planning::plan& next) -> result<std::string> {
+  options.keep_plan = [path = file.plan, before = std::move(*plan_text), papers = options.papers](
+                          const planning::plan& next) -> result<actors::kept_plan> {
     auto text = with_plan(before, next);
     if (!text) return text.error();
-    if (auto written = write_file(path, *text); !written) return written.error();
-    return papers->put_plan(std::move(*text), next.epoch);
+    auto written = write_file(path, *text);
+    return actors::kept_plan{papers->put_plan(std::move(*text), next.epoch), std::move(written)};
   };
   options.transport = std::move(*transport);
   options.transport.agreed = std::move(*agreed);

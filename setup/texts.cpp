@@ -49,10 +49,18 @@ result<token_documents> read_documents(const fs::path& path, const model::tokeni
 namespace {
 
 result<std::string> read_all(const std::string& path) {
-  if (path != "-") return read_file(path, std::size_t{64} << 20);
-  std::ostringstream all;
-  all << std::cin.rdbuf();
-  return all.str();
+  constexpr std::size_t most_bytes = std::size_t{64} << 20;
+  if (path != "-") return read_file(path, most_bytes);
+  std::string all;
+  char some[1 << 16];
+  while (std::cin.read(some, sizeof some) || std::cin.gcount() > 0) {
+    all.append(some, static_cast<std::size_t>(std::cin.gcount()));
+    if (all.size() > most_bytes)
+      return error{errc::out_of_range,
+                   fmt::format("standard input: larger than the {} bytes allowed", most_bytes)};
+  }
+  if (std::cin.bad()) return error{errc::io, "standard input: reading failed"};
+  return all;
 }
 
 std::vector<model::chat_message> read_messages(const json_value& list) {

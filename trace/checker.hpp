@@ -93,9 +93,12 @@ struct request_state {
   bool has_stop_strings = false;
   std::optional<travelling_rules> sampling;
   bool tells_executions = false;
-  std::vector<std::int64_t> kv_need;            ///< [n_servers]
-  std::map<std::uint32_t, chunk_state> chunks;  ///< By first position.
-  std::vector<attended_row> attended;           ///< [n_layers]
+  std::vector<std::int64_t> kv_need;  ///< [n_servers]
+  /// By first position. A prompt's chunks come here when they are first decided on: a line that says how long a prompt is takes
+  /// no memory for it.
+  std::map<std::uint32_t, chunk_state> chunks;
+  std::set<std::uint32_t> begun;       ///< Those of the prompt that came, by first position.
+  std::vector<attended_row> attended;  ///< [n_layers]
   std::optional<sampled_position> sampled;
   std::vector<std::pair<std::uint32_t, std::int64_t>> tokens;  ///< Server and time of each.
   loss_units spent = 0;
@@ -254,8 +257,12 @@ class verifier {
   bool on_request(std::string_view text);
   /// The plan that it says it goes by: no earlier one than the requests of its server before.
   bool take_plan(request_state& request, std::uint64_t epoch);
-  /// The chunks of its prompt, where they start.
-  void begin_prompt(request_state& request) const;
+  /// What is in flight from this position on; null where nothing is.
+  chunk_state* find_chunk(request_state& request, std::uint32_t first) const;
+  /// A chunk of its prompt, where it starts.
+  chunk_state begin_chunk(const request_state& request, std::uint32_t first) const;
+  /// The first position of the prompt that nothing was decided on; nothing where all were.
+  std::optional<std::uint32_t> first_waiting(const request_state& request) const;
   bool on_token(std::string_view text);
   /// The position that follows a token's.
   void begin_position(request_state& request, std::int32_t id, const sampled_position& from,
@@ -291,8 +298,8 @@ class verifier {
   bool end_decision();
   work_totals attention_work() const;
 
-  /// Ids that a teacher-forced token still carries.
-  std::size_t forced_left() const;
+  /// Bytes of the ids that a teacher-forced token still carries.
+  std::int64_t forced_bytes() const;
   void expect_attention(const slot_record& s);
 
   /// Virtual time: the rows of a batch are exactly those of the decisions at its end.

@@ -71,13 +71,14 @@ bool verifier::on_slot(std::string_view text) {
 bool verifier::begin_decision(const slot_record& s) {
   request_ = find_request(s.request);
   if (request_ == nullptr) return false;
-  const auto found = request_->chunks.find(s.first);
-  if (found == request_->chunks.end())
+  chunk_ = find_chunk(*request_, s.first);
+  if (chunk_ == nullptr) {
+    auto next = first_waiting(*request_);
+    if (!request_->chunks.empty())
+      next = std::min(next.value_or(UINT32_MAX), request_->chunks.begin()->first);
     return refuse("found a slot of request {} from position {}, expected {}", s.request, s.first,
-                  request_->chunks.empty()
-                      ? std::string("a token line first")
-                      : fmt::format("position {}", request_->chunks.begin()->first));
-  chunk_ = &found->second;
+                  next ? fmt::format("position {}", *next) : std::string("a token line first"));
+  }
   auto& at_server = servers_[s.server];
   if (!same("attempt", s.attempt, 0u) || !same("layer", s.layer, chunk_->layer) ||
       !same("position", s.position, chunk_->first) || !same("slot", s.slot, 0u) ||
@@ -229,10 +230,13 @@ work_totals verifier::attention_work() const {
           (first + rows) * costs.kv_row_bytes, 0};
 }
 
-std::size_t verifier::forced_left() const {
+std::int64_t verifier::forced_bytes() const {
   const auto& terms = request_->terms;
-  if (terms.score == 0 || chunk_->first + chunk_->rows < terms.prompt_tokens) return 0;
-  return terms.prompt_tokens + terms.max_new_tokens - (chunk_->first + chunk_->rows);
+  const std::int64_t end = std::int64_t{chunk_->first} + chunk_->rows;
+  if (terms.score == 0 || end < terms.prompt_tokens) return 0;
+  const auto left = std::int64_t{terms.prompt_tokens} + terms.max_new_tokens - end;
+  constexpr std::int64_t id_bytes = sizeof(std::int32_t);
+  return std::max<std::int64_t>(0, left) * id_bytes;
 }
 
 void verifier::expect_attention(const slot_record& s) {
@@ -240,11 +244,10 @@ void verifier::expect_attention(const slot_record& s) {
     token_state state;
     state.ids.resize(chunk_->rows);
     state.allowance.resize(chunk_->rows);
-    state.forced.resize(forced_left());
     add_travelling(*request_, state);
     auto& frames = expected(chunk_->came_from, s.server, frame_kind::token);
     ++frames.frames;
-    frames.other_bytes += size_of(state);
+    frames.other_bytes += size_of(state) + forced_bytes();
   }
   const auto work = attention_work();
   auto& total = servers_[s.server].attend_expected[s.layer];
@@ -325,9 +328,9 @@ void verifier::expect_experts(const slot_record& s, const chunk_decision& choice
   state.ids.resize(chunk_->rows);
   state.allowance.resize(chunk_->rows);
   if (!state.slots.empty()) state.slots_of_row.resize(chunk_->rows);
-  state.forced.resize(forced_left());
   add_travelling(*request_, state);
-  expect_frame(s.server, residence, frame_kind::token, chunk_->rows, size_of(state));
+  expect_frame(s.server, residence, frame_kind::token, chunk_->rows,
+               size_of(state) + forced_bytes());
   const bool decodes = request_->terms.decodes(chunk_->first);
   if (header_.tells_choices && decodes && chunk_->rows == 1)
     expected(s.server, residence, frame_kind::token).uncharged_bytes +=

@@ -47,7 +47,6 @@ bool verifier::on_request(std::string_view text) {
     if (m != terms.access && request.kv_need[m] > 0) ++members_[terms.access * n() + m];
   request.attended.resize(n_layers());
 
-  begin_prompt(request);
   ++summary.requests;
   summary.scored_requests += score;
   summary.prompt_tokens += terms.prompt_tokens;
@@ -69,24 +68,39 @@ bool verifier::take_plan(request_state& request, std::uint64_t epoch) {
   return true;
 }
 
-void verifier::begin_prompt(request_state& request) const {
+chunk_state* verifier::find_chunk(request_state& request, std::uint32_t first) const {
+  if (const auto found = request.chunks.find(first); found != request.chunks.end())
+    return &found->second;
+  const auto rows_of_chunk = static_cast<std::uint32_t>(header_.chunk_rows);
+  if (first >= request.terms.prompt_tokens || first % rows_of_chunk != 0 ||
+      !request.begun.insert(first).second)
+    return nullptr;
+  return &request.chunks.emplace(first, begin_chunk(request, first)).first->second;
+}
+
+chunk_state verifier::begin_chunk(const request_state& request, std::uint32_t first) const {
   const auto& terms = request.terms;
   const auto rows_of_chunk = static_cast<std::uint32_t>(header_.chunk_rows);
-  const auto start = start_server(request, terms.access);
-  for (std::uint32_t first = 0; first < terms.prompt_tokens; first += rows_of_chunk) {
-    chunk_state chunk;
-    chunk.first = first;
-    chunk.rows = std::min(rows_of_chunk, terms.prompt_tokens - first);
-    chunk.came_from = terms.access;
-    chunk.server = start;
-    const bool last = first + chunk.rows == terms.prompt_tokens;
-    const auto budget =
-        first_chunk_budget(request.decoding, chunk.rows, terms.max_new_tokens, last);
-    chunk.pool = budget.pool;
-    chunk.allowance.assign(chunk.rows, budget.allowance);
-    chunk.time_ns = request.admitted_ns;
-    request.chunks.emplace(first, std::move(chunk));
-  }
+  chunk_state chunk;
+  chunk.first = first;
+  chunk.rows = std::min(rows_of_chunk, terms.prompt_tokens - first);
+  chunk.came_from = terms.access;
+  chunk.server = start_server(request, terms.access);
+  const bool last = first + chunk.rows == terms.prompt_tokens;
+  const auto budget = first_chunk_budget(request.decoding, chunk.rows, terms.max_new_tokens, last);
+  chunk.pool = budget.pool;
+  chunk.allowance.assign(chunk.rows, budget.allowance);
+  chunk.time_ns = request.admitted_ns;
+  return chunk;
+}
+
+std::optional<std::uint32_t> verifier::first_waiting(const request_state& request) const {
+  const auto rows_of_chunk = static_cast<std::uint32_t>(header_.chunk_rows);
+  std::uint32_t first = 0;
+  for (auto begun = request.begun.begin(); begun != request.begun.end() && *begun == first; ++begun)
+    first += rows_of_chunk;
+  if (first >= request.terms.prompt_tokens) return std::nullopt;
+  return first;
 }
 
 bool verifier::on_token(std::string_view text) {
@@ -186,6 +200,9 @@ bool verifier::nothing_open(const request_state& request) {
       return refuse("found request {} done, expected layer {} of its position {} first",
                     request.terms.request, chunk.layer, first);
   }
+  if (const auto waiting = first_waiting(request))
+    return refuse("found request {} done, expected layer 0 of its position {} first",
+                  request.terms.request, *waiting);
   return !request.sampled ||
          refuse("found request {} done, expected the token of position {} first",
                 request.terms.request, request.sampled->position);

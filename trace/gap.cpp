@@ -189,6 +189,11 @@ result<void> gap_reader::on_slot(std::string_view text) {
   if (kind == to_string(serving::execution_kind::left_out)) slot.expert = planning::left_out;
   const auto found = requests_.find(number);
   if (found == requests_.end()) return {};  // Given up.
+  if (slot.expert == planning::left_out && plans_.at(found->second.epoch)->prunes())
+    return refuse(errc::failed,
+                  fmt::format("kind: found {}, expected another, as slots of a plan that prunes "
+                              "experts all run; see `ordermoe trace verify`",
+                              kind));
   return take(found->second, first, layer, server, residence, place == 0, slot);
 }
 
@@ -246,9 +251,11 @@ result<gap_summary> find_gaps(const std::filesystem::path& path, const gap_optio
   if (std::filesystem::is_directory(path, ignored))
     return error{errc::not_found, fmt::format("{}: is a folder, expected a trace", path.string())};
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open())
-    return error{std::filesystem::exists(path) ? errc::io : errc::not_found,
-                 fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno))};
+  if (!file.is_open()) {
+    const int why = errno;
+    return error{why == ENOENT || why == ENOTDIR ? errc::not_found : errc::io,
+                 fmt::format("{}: cannot be read: {}", path.string(), std::strerror(why))};
+  }
   const auto size = static_cast<double>(std::max<std::uintmax_t>(
       1, std::filesystem::is_regular_file(path, ignored) ? std::filesystem::file_size(path, ignored)
                                                          : 1));

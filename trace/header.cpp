@@ -71,7 +71,7 @@ struct write_field {
 };
 
 struct read_field {
-  const json& from;
+  const nlohmann::json& from;
   template <class T>
   void operator()(const char* name, T& value) const {
     if constexpr (std::is_enum_v<T>)
@@ -82,7 +82,7 @@ struct read_field {
 };
 
 struct read_field_if_there {
-  const json& from;
+  const nlohmann::json& from;
   template <class T>
   void operator()(const char* name, T& value) const {
     if (from.contains(name)) read_field{from}(name, value);
@@ -196,7 +196,8 @@ result<trace_header> parse_header(const std::string& text, const std::string& pl
   if (auto checked = check_header(text, place); !checked) return checked.error();
   trace_header header;
   try {
-    const auto line = json::parse(text);
+    // An object that keeps the order of its members takes time that grows with the square of their number.
+    const auto line = nlohmann::json::parse(text);
     header.mode =
         line.at("mode") == "local" ? serving::run_mode::local : serving::run_mode::emulated;
     header.seed = line.at("seed");
@@ -247,7 +248,7 @@ result<planning::selection_policy> parse_policy(const std::string& text, const s
   if (const auto outcome = document.outcome(); !outcome) return outcome.error();
   planning::selection_policy policy;
   try {
-    const auto read = json::parse(text);
+    const auto read = nlohmann::json::parse(text);
     policy_fields(policy, read_field{read});
     leaving_fields(policy, read_field_if_there{read});
   } catch (const nlohmann::json::exception& problem) {

@@ -48,9 +48,11 @@ struct sealed_lines {
 result<sealed_lines> check_seal(const std::filesystem::path& path,
                                 const std::function<void(std::uint64_t)>& tell) {
   line_source source(path);
-  if (!source.is_open())
-    return error{std::filesystem::exists(path) ? errc::io : errc::not_found,
-                 fmt::format("{}: cannot be read: {}", path.string(), std::strerror(errno))};
+  if (!source.is_open()) {
+    const int why = errno;
+    return error{why == ENOENT || why == ENOTDIR ? errc::not_found : errc::io,
+                 fmt::format("{}: cannot be read: {}", path.string(), std::strerror(why))};
+  }
   sha256 hash;
   std::string text, last;
   std::uint64_t n = 0;

@@ -43,7 +43,8 @@
 ///                                                             made for
 ///   plan.propose     operator  strategy, steps, seed,         a plan by what is known now, with measured by what routers
 ///                              without, measured              chose lately; nothing changes. It places nothing on servers of
-///                                                             the names in without, or that are no members
+///                                                             the names in without, or that are no members. Not while a
+///                                                             change of plan is under way
 ///   plan.apply       admin     proposal, drain_s              all servers go over to it, or none
 ///   plan.abort       admin                                    ends a change that is not committed
 ///   policy.set       admin     policy (members to change)     on all servers

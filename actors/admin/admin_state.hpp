@@ -223,6 +223,8 @@ struct admin_state {
   void propose(const order_ptr& order, const json_value& arguments);
   void propose(const order_ptr& order, const std::shared_ptr<const replan_order>& wanted,
                const std::shared_ptr<const planning::measured_activation>& measured);
+  /// Whether a change of plan is under way, whose steps would wait until the planner has searched: then it is refused.
+  bool refused_for_change(const order_ptr& order);
   void tell_unkept(const order_ptr& order, const plan_proposal& made, const plan_in_force& before,
                    const std::shared_ptr<const planning::measured_activation>& measured);
   const proposal& keep(bool is_ordered, const plan_proposal& made, const planning::plan& before,

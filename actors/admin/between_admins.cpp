@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "config/json.hpp"
+
 namespace ordermoe::actors {
 
 void admin_state::identity_changed(const ordered_json& what, std::uint32_t from) {
@@ -97,7 +99,7 @@ void admin_state::take_talk(std::uint32_t from, json_document& document) {
   if (auto read = document.finish(0); !read) return ignore(from, read.error());
   if (ask) return tell_report(from, question, of);
   if (told) {
-    auto report = ordered_json::parse(text, nullptr, false);
+    auto report = parse_told(text);
     if (!report.is_object()) return ignore(from, {errc::malformed, "found a report that is none"});
     return gatherings.take(question, from, std::move(report), now_ns(self));
   }

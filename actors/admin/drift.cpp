@@ -98,6 +98,11 @@ void admin_state::propose_by_itself(const activation_ptr& measured) {
   wanted->planning.without = absent_mask();
   self->request(work.planner, caf::infinite, in_force_query{})
       .then([this, wanted, measured](const in_force& now) {
+        if (rules->is_under_way()) {
+          // Where it is given up, whoever looks next finds the same.
+          told_drift = {};
+          return;
+        }
         self->request(work.planner, caf::infinite, plan_query{wanted, measured})
             .then([this, measured, before = now.content](const plan_proposal& made) {
               const auto margin = context().seat->drift.margin();

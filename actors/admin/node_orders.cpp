@@ -73,7 +73,7 @@ void admin_state::reload_certificate(const order_ptr& order, const json_value& a
   arguments.only({"revocations"});
   const auto list = arguments.find("revocations");
   const auto pem = list ? list->string() : std::string();
-  with_plan(order, [this, order, pem](const in_force& now) {
+  with_epoch(order, [this, order, pem](std::uint64_t epoch) {
     const auto known = keeper();
     if (!known) return book->refuse(order, known.error());
     const auto changed = reload_identity(**known, pem, order->dry_run);
@@ -82,14 +82,13 @@ void admin_state::reload_certificate(const order_ptr& order, const json_value& a
     told["list"] = (*changed ? (*changed)->next : (*known)->now())->revocations().number;
     if (*changed) told.update(change_json(**changed));
     if (*changed && !order->dry_run) identity_changed(change_json(**changed), id());
-    book->done(order, now.content->plan.epoch, std::move(told));
+    book->done(order, epoch, std::move(told));
   });
 }
 
 void admin_state::cancel(const order_ptr& order, const json_value& arguments) {
   const auto request = arguments.at("request").unsigned_integer();
-  with_plan(order, [this, order, request](const in_force& now) {
-    const auto epoch = now.content->plan.epoch;
+  with_epoch(order, [this, order, request](std::uint64_t epoch) {
     with_status([this, order, request, epoch](const server_status& status) {
       if (std::ranges::find(status.requests, request, &request_status::request) ==
           status.requests.end())
@@ -105,8 +104,7 @@ void admin_state::cancel(const order_ptr& order, const json_value& arguments) {
 }
 
 void admin_state::set_drained(const order_ptr& order, bool on) {
-  with_plan(order, [this, order, on](const in_force& now) {
-    const auto epoch = now.content->plan.epoch;
+  with_epoch(order, [this, order, on](std::uint64_t epoch) {
     if (!order->dry_run) {
       self->send(work.server, drain_server{on});
       book->note(on ? log_event::node_drained : log_event::node_resumed,

@@ -38,9 +38,19 @@ void admin_state::propose(const order_ptr& order, const json_value& arguments) {
   });
 }
 
+bool admin_state::refused_for_change(const order_ptr& order) {
+  if (!rules->is_under_way()) return false;
+  book->refuse(order,
+               {errc::failed, "a change of plan is under way; propose again once it is over"});
+  return true;
+}
+
 void admin_state::propose(const order_ptr& order, const std::shared_ptr<const replan_order>& wanted,
                           const activation_ptr& measured) {
+  if (refused_for_change(order)) return;
   with_plan(order, [this, order, wanted, measured](const in_force& now) {
+    // One may have begun while the planner was busy.
+    if (refused_for_change(order)) return;
     const auto epoch = now.content->plan.epoch;
     self->request(work.planner, caf::infinite, plan_query{wanted, measured})
         .then([this, order, epoch, measured, before = now.content](const plan_proposal& made) {

@@ -14,6 +14,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "config/json.hpp"
+#include "config/json_text.hpp"
 #include "planning/strategies/quality_terms.hpp"
 
 namespace ordermoe::actors {
@@ -244,7 +246,7 @@ class cluster_clients::content final : public net::transport_user {
                                 {"arguments", nlohmann::ordered_json::parse(arguments)},
                                 {"dry_run", dry_run}};
     if (!token.empty()) text["token"] = token;
-    const bool is_sent = say(node, control_kind::order, text.dump());
+    const bool is_sent = say(node, control_kind::order, json_text(text));
     lock.lock();
     if (is_sent)
       changed_.wait_for(lock, longest, [&] {
@@ -351,7 +353,7 @@ class cluster_clients::content final : public net::transport_user {
     std::uint64_t n_lost = 0;  ///< How often: whoever waits for it sees that it changed.
     std::size_t n_outstanding = 0;
     clock::time_point passed_over_until;  ///< It does not take requests, as far as is known.
-    std::optional<std::string> status;
+    std::optional<result<std::string>> status;
   };
   struct waiting_answer {
     std::size_t node = 0;
@@ -542,7 +544,7 @@ class cluster_clients::content final : public net::transport_user {
           return give_up(from, outcome.error());
       case control_kind::status: {
         const std::lock_guard lock(mutex_);
-        nodes_[from].status = event.text;
+        nodes_[from].status = read_status(event.text);
         changed_.notify_all();
         return;
       }
@@ -559,7 +561,7 @@ class cluster_clients::content final : public net::transport_user {
   }
 
   void take_reply(peer_id from, const std::string& text) {
-    auto reply = nlohmann::ordered_json::parse(text, nullptr, false);
+    auto reply = parse_told(text);
     if (!reply.is_object() || !reply.value("ref", nlohmann::ordered_json()).is_number_unsigned())
       return give_up(from, {errc::malformed, "a reply without ref"});
     const auto ref = reply["ref"].get<std::uint64_t>();

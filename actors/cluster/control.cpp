@@ -338,6 +338,15 @@ std::string status_that_fits(std::string text) {
   return text_of({{"problem", too_long("how it is", text.size())}});
 }
 
+result<std::string> read_status(const std::string& text) {
+  const auto told = parse_told(text);
+  if (!told.is_object()) return error{errc::malformed, "its status makes no sense"};
+  const auto problem = told.find("problem");
+  if (told.size() == 1 && problem != told.end() && problem->is_string())
+    return error{errc::failed, problem->get<std::string>()};
+  return text;
+}
+
 result<request_outcome> parse_ended(std::string_view text) {
   return parsed<request_outcome>(text, "ended", [](const json_value& root) {
     request_outcome outcome;

@@ -82,6 +82,8 @@ std::size_t most_message_bytes();
 std::string reply_that_fits(std::string text);
 /// A status likewise, without a ref.
 std::string status_that_fits(std::string text);
+/// A status as it came: the text of an object. Problem: malformed, or failed with what the node says why it has none to tell.
+result<std::string> read_status(const std::string& text);
 
 // Errors: malformed or out_of_range, naming the member, what was found and what is expected.
 result<remote_request> parse_submit(std::string_view text);

@@ -60,6 +60,9 @@ class expert_exchange::offered final : public net::bulk_shelf {
     return open_.at(name).read(offset, bytes);
   }
 
+  /// Nobody asks for anything: files that came here do not stay mapped.
+  void close() { open_.clear(); }
+
  private:
   std::shared_ptr<const model::expert_shelf> shelf_;
   std::map<std::string, model::expert_image> open_;
@@ -147,6 +150,7 @@ void expert_exchange::work() {
       end(error{errc::interrupted, "the change of plan was given up while experts were fetched"});
     look_at_time();
     more = send_some();
+    if (!more) offered_->close();
     lock.lock();
   }
   lock.unlock();

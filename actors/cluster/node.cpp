@@ -23,6 +23,7 @@
 #include "actors/session_frames.hpp"
 #include "config/devices.hpp"
 #include "config/log_events.hpp"
+#include "planning/server_mask.hpp"
 
 namespace ordermoe::actors {
 
@@ -48,7 +49,8 @@ class node::content final : public net::transport_user {
                  through_->load()->send(to, lane::control, static_cast<std::uint8_t>(kind), request,
                                         attempt, 0, std::move(payload));
                }),
-        clients_(options_.server, options_.service.tokens, options_.log, speaker()),
+        clients_(options_.server, options_.service.tokens,
+                 options_.service.model->config().max_context, options_.log, speaker()),
         experts_(options_, through_, [this](peer_id client) { return clients_.may_ask(client); }) {}
 
   result<void> begin() {
@@ -109,7 +111,13 @@ class node::content final : public net::transport_user {
   }
   void cancel(std::uint64_t request) { service_->cancel(request); }
   std::size_t outstanding() const { return service_->outstanding(); }
-  bool is_refused_for_plan() const { return n_up_ == 0 && refused_for_plan_; }
+  bool is_refused_for_plan() const {
+    if (n_up_ > 0) return false;
+    auto refused = refused_for_plan_.load();
+    for (peer_id peer = 0; options_.members && peer < options_.transport.peers.size(); ++peer)
+      if (options_.members->is_absent(name_of(peer))) refused &= ~planning::server_bit(peer);
+    return refused != 0;
+  }
   const std::vector<net::address>& listens_at() const { return transport_->listens_at(); }
   result<void> close_trace() { return service_->close_trace(); }
 
@@ -261,10 +269,11 @@ class node::content final : public net::transport_user {
 
   result<void> adopt(const planning::plan& plan) {
     experts_.adopt(plan);
-    auto digest = options_.keep_plan(plan);
-    if (!digest) return digest.error();
-    through_->load()->agree("plan", *digest);
-    return {};
+    auto kept = options_.keep_plan(plan);
+    if (!kept) return kept.error();
+    // Written or not, it is in force: those that go by it come to be connected.
+    through_->load()->agree("plan", kept->digest);
+    return std::move(kept->written);
   }
 
   /// Of the admin's actor.
@@ -297,7 +306,7 @@ class node::content final : public net::transport_user {
     std::vector<peer_event> for_server;
     for (auto& event : events) {
       log_session(from, event);
-      note_plan(event);
+      note_plan(from, event);
       if (event.kind == session_event::what::down) experts_.lose(from);
       if (event.kind == session_event::what::up || event.kind == session_event::what::down)
         service_->admin_peer(server_of(from), event.kind == session_event::what::up);
@@ -327,16 +336,16 @@ class node::content final : public net::transport_user {
     if (!for_server.empty()) service_->deliver(std::move(for_server));
   }
 
-  /// Sessions that are up, and whether the plan keeps others from being.
-  void note_plan(const session_event& event) {
+  /// Sessions that are up, and which others the plan keeps from being.
+  void note_plan(peer_id from, const session_event& event) {
     if (event.kind == session_event::what::up) {
       ++n_up_;
-      refused_for_plan_ = false;
+      refused_for_plan_ &= ~planning::server_bit(from);
     }
     if (event.kind == session_event::what::down && n_up_ > 0) --n_up_;
     if (event.kind == session_event::what::refused &&
         event.text.find("hello.plan: ") != std::string::npos)
-      refused_for_plan_ = true;
+      refused_for_plan_ |= planning::server_bit(from);
   }
 
   void log_session(peer_id from, const session_event& event) const {
@@ -544,7 +553,7 @@ class node::content final : public net::transport_user {
   node_clients clients_;
   node_experts experts_;
   std::atomic<std::size_t> n_up_ = 0;
-  std::atomic<bool> refused_for_plan_ = false;
+  std::atomic<planning::server_mask> refused_for_plan_ = 0;  ///< By peer.
   bool ending_ = false;
   bool stopped_ = false;
   std::thread asker_;

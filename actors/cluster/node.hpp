@@ -12,6 +12,7 @@
 #include "actors/cluster/plan_desk.hpp"
 #include "actors/service/service.hpp"
 #include "config/drift_watch.hpp"
+#include "config/error.hpp"
 #include "model/checkpoint/expert_shelf.hpp"
 #include "net/channel/identity_keeper.hpp"
 #include "net/channel/transport.hpp"
@@ -21,6 +22,12 @@
 namespace ordermoe::actors {
 
 class member_roll;
+
+/// What became of a plan that was to be kept.
+struct kept_plan {
+  std::string digest;    ///< That the others compare.
+  result<void> written;  ///< Or what kept it from that.
+};
 
 struct node_options {
   service_options
@@ -37,9 +44,9 @@ struct node_options {
   /// What of the model is on this host's disk, for other nodes that lack it, and where what is not goes that comes from them;
   /// null: nothing comes or goes.
   std::shared_ptr<model::expert_shelf> experts;
-  /// Writes another plan to where this node finds it at its next start; gives the digest that the others compare. Empty:
-  /// plans do not change.
-  std::function<result<std::string>(const planning::plan&)> keep_plan;
+  /// Writes another plan to where this node finds it at its next start; written or not, the node goes by it. Empty: plans do
+  /// not change.
+  std::function<result<kept_plan>(const planning::plan&)> keep_plan;
   /// By what it goes, for hosts that join; null: they are told nothing.
   std::shared_ptr<kept_papers> papers;
   /// Which of the servers are members; null: all, always.
@@ -71,7 +78,7 @@ class node {
   /// An order of a user of this process who has a token. The sink is called once, on another thread, but for after stop().
   void give(const bearer_order& order, order_sink sink);
   std::size_t outstanding() const;
-  /// It is connected to nobody, and somebody refused it since it was for the plan by which it goes.
+  /// It is connected to nobody, and some member that refused it for the plan by which it goes was not connected to it since.
   bool is_refused_for_plan() const;
   const std::vector<net::address>& listens_at() const;
   /// Lets all that is on its way here arrive, then writes the closing lines of the trace.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "config/log_events.hpp"
@@ -11,8 +12,12 @@ namespace ordermoe::actors {
 using net::peer_id;
 
 node_clients::node_clients(std::uint32_t server, std::shared_ptr<const model::tokenizer> tokens,
-                           log_outlet log, speak say)
-    : server_(server), tokens_(std::move(tokens)), log_(std::move(log)), say_(std::move(say)) {}
+                           std::size_t context, log_outlet log, speak say)
+    : server_(server),
+      tokens_(std::move(tokens)),
+      context_(context),
+      log_(std::move(log)),
+      say_(std::move(say)) {}
 
 void node_clients::came(peer_id id, const net::certificate_name& who) {
   log_.tell(log_event::client_came, {{"client", who.name}, {"role", net::to_string(who.of)}});
@@ -55,7 +60,8 @@ void node_clients::refuse(peer_id from, std::uint64_t ref, error why) {
 
 void node_clients::submit(peer_id from, remote_request wanted) {
   const auto ref = wanted.ref;
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // Nobody but this thread takes clients in or out.
   const auto found = clients_.find(from);
   if (found == clients_.end()) return;
   if (found->second.who.of == net::role::viewer)
@@ -68,13 +74,28 @@ void node_clients::submit(peer_id from, remote_request wanted) {
   auto& spec = wanted.spec;
   spec.access = server_;
   if (spec.prompt.empty() && !wanted.text.empty()) {
-    if (!tokens_)
-      return refuse(from, ref, {errc::unsupported, "this node has no tokenizer; send ids"});
-    spec.prompt = tokens_->encode(wanted.text);
+    lock.unlock();
+    auto ids = encoded(wanted.text);
+    if (!ids) return refuse(from, ref, ids.error());
+    spec.prompt = std::move(*ids);
+    lock.lock();
   }
   auto sink = sink_of(from, ref, wanted.tells_tokens);
   if (!wanted.tells_tokens) sink.on_token = {};
   found->second.requests[ref] = service_->submit(std::move(spec), std::move(sink));
+}
+
+result<std::vector<std::int32_t>> node_clients::encoded(const std::string& text) const {
+  if (!tokens_) return error{errc::unsupported, "this node has no tokenizer; send ids"};
+  // No text of a language has as many bytes a token; one of them alone may have.
+  constexpr std::size_t bytes_a_token = 64, at_least = 64u << 10;
+  const auto most = std::max(at_least, bytes_a_token * context_);
+  if (text.size() <= most) return tokens_->encode(text);
+  return error{
+      errc::out_of_range,
+      fmt::format("the prompt has {} bytes of text, expected at most {}, as the model's context "
+                  "is {} tokens; shorten it",
+                  text.size(), most, context_)};
 }
 
 answer_sink node_clients::sink_of(peer_id from, std::uint64_t ref, bool tells_tokens) {

@@ -1,15 +1,18 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "actors/cluster/control.hpp"
 #include "actors/service/service.hpp"
+#include "config/error.hpp"
 #include "config/log.hpp"
 #include "net/channel/transport.hpp"
 #include "net/identity/certificates.hpp"
@@ -24,9 +27,9 @@ class node_clients {
  public:
   using speak = std::function<void(net::peer_id to, control_kind kind,
                                    std::string text)>;  ///< From any thread.
-  /// `tokens` may be null: then texts are refused, and ids are taken.
-  node_clients(std::uint32_t server, std::shared_ptr<const model::tokenizer> tokens, log_outlet log,
-               speak say);
+  /// `tokens` may be null: then texts are refused, and ids are taken. `context`: positions of the model.
+  node_clients(std::uint32_t server, std::shared_ptr<const model::tokenizer> tokens,
+               std::size_t context, log_outlet log, speak say);
   /// Before anybody comes; it outlives all who do.
   void use(service& answering) { service_ = &answering; }
 
@@ -51,12 +54,15 @@ class node_clients {
     net::certificate_name who;
     std::map<std::uint64_t, std::uint64_t> requests;  ///< By the client's ref.
   };
+  /// Without the mutex: encoding takes a while. Errors: unsupported; out_of_range, where it is too long to look at.
+  result<std::vector<std::int32_t>> encoded(const std::string& text) const;
   answer_sink sink_of(net::peer_id from, std::uint64_t ref, bool tells_tokens);
   void refuse(net::peer_id from, std::uint64_t ref, error why);
   void forget(net::peer_id from, std::uint64_t ref);
 
   std::uint32_t server_;
   std::shared_ptr<const model::tokenizer> tokens_;
+  std::size_t context_;
   log_outlet log_;
   speak say_;
   service* service_ = nullptr;

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "gateway/openai/json_text.hpp"
 
@@ -16,13 +18,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int most_levels = 32;
+constexpr std::size_t most_levels = 32;
 const json no_members = json::object();
-
-/// What the parser is left by.
-struct refused_text {
-  std::string why;
-};
 
 std::string shown(const json& value) {
   constexpr std::size_t longest = 40;
@@ -31,22 +28,47 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// Keeps the names of every object that is open.
-class text_checker {
+/// Reads a text for names that come twice and for how deep it is, and keeps nothing else: a parser with a callback takes time that
+/// grows with the square of how many values an array or object has.
+class text_checker final : public nlohmann::json_sax<json> {
  public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    using enum json::parse_event_t;
-    if (depth > most_levels)
-      throw refused_text{fmt::format("it is nested deeper than {} levels", most_levels)};
-    if (event == object_start) open_.emplace_back();
-    if (event == object_end) open_.pop_back();
-    if (event == key && !open_.back().insert(parsed.get<std::string>()).second)
-      throw refused_text{fmt::format("it has the member {} twice", shown(parsed))};
-    return true;
+  std::string why;  ///< What is wrong with it.
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    why = fmt::format("it has the member {} twice", shown(name));
+    return false;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception& problem) override {
+    const std::string_view what = problem.what();
+    // "[json.exception.parse_error.101] ..."
+    why = what.substr(std::min(what.find("] "), what.size() - 2) + 2);
+    return false;
   }
 
  private:
-  std::vector<std::set<std::string>> open_;
+  bool enter() {
+    open_.emplace_back();
+    if (open_.size() <= most_levels) return true;
+    why = fmt::format("it is nested deeper than {} levels", most_levels);
+    return false;
+  }
+  bool leave() {
+    open_.pop_back();
+    return true;
+  }
+  std::vector<std::set<std::string>> open_;  ///< Names of the objects and arrays that are open.
 };
 
 }  // namespace
@@ -74,18 +96,11 @@ json parse_body(std::string_view text, std::optional<api_problem>& problem) {
         api_problem{.message = fmt::format("the body is not the JSON that was expected: {}", why)};
     return no_members;
   };
-  try {
-    auto read = json::parse(text.begin(), text.end(), text_checker());
-    if (!read.is_object())
-      return refuse(fmt::format("found {}, expected an object", kind_of(read)));
-    return read;
-  } catch (const refused_text& why) {
-    return refuse(why.why);
-  } catch (const json::exception& why) {
-    const std::string_view what = why.what();
-    // "[json.exception.parse_error.101] ..."
-    return refuse(std::string(what.substr(std::min(what.find("] "), what.size() - 2) + 2)));
-  }
+  text_checker checker;
+  if (!json::sax_parse(text.begin(), text.end(), &checker)) return refuse(checker.why);
+  auto read = json::parse(text.begin(), text.end());
+  if (!read.is_object()) return refuse(fmt::format("found {}, expected an object", kind_of(read)));
+  return read;
 }
 
 fields::fields(const json& object, std::string path, std::optional<api_problem>& problem)

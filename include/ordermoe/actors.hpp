@@ -31,7 +31,8 @@ struct streamed_token {
   token content;
 };
 
-/// To the same, once for each submit_prompt and after its tokens; also where the prompt is refused, or the node stops.
+/// To the same, once for each submit_prompt and after its tokens; also where the prompt is refused, or the node stops. What was sent to a
+/// gateway that has ended has none: monitor the gateway.
 struct ended_answer {
   std::uint64_t ref = 0;
   answer content;

@@ -139,7 +139,9 @@ struct answer {
   std::chrono::nanoseconds first_token{0}, duration{0};  ///< Since it was asked, as servers saw it.
   /// What was in force of quality_percent; negative: without limit. None: it never began.
   std::optional<double> quality_percent;
-  double budget_nats = 0, spent_nats = 0;  ///< Of quality, for the whole answer.
+  /// Of quality, for the whole answer; infinite where it is without limit.
+  double budget_nats = 0;
+  double spent_nats = 0;
 };
 
 /// Where an answer goes. Both are called on threads that serve, one at a time for each node, tokens in order and once each,
@@ -157,9 +159,9 @@ class node_content;
 class node {
  public:
   /// Returns when it serves. It has threads of an actor system of its own (as many as the machine's processors, two at least,
-  /// and CAF's two or three), one computing thread per server here (cluster_options::threads in all), one that plans, and
-  /// with member_options one for the network, one that answers questions and, where it fetches plans, one that does. None lives
-  /// longer than stop().
+  /// and CAF's two or three), cluster_options::threads that compute for each server here (or those of the node file), one that plans, and
+  /// with member_options one for the network, one that answers questions, as many again as compute and one more for experts that others
+  /// ask for and, where it fetches plans, one that does. None lives longer than stop().
   /// A thread that starts a node needs no actor system, and is none of its threads afterwards.
   static result<node> start(const cluster_options& options);
   static result<node> start(const member_options& options);
@@ -168,7 +170,8 @@ class node {
 
   node(node&& other) noexcept;
   node& operator=(node&& other) noexcept;
-  /// stop(). From within a callback it cannot wait: what it has is left behind then, silent, until the process ends.
+  /// stop(). From within a callback it cannot wait: what it has is left behind then, silent, until the process ends. Where another
+  /// thread is in the log's callback at that moment, that one call may still be on its way.
   ~node();
 
   /// Asks for an answer; its number. What is wrong with the prompt itself is told by on_end, on finish `failed`. Problem: usage

@@ -17,6 +17,9 @@ namespace ordermoe::model {
 
 using nlohmann::json;
 
+/// Of all layers together, far more than published models have: each has tensors with names before any is looked for.
+inline constexpr std::size_t most_experts = std::size_t{1} << 18;
+
 /// Reads fields one after the other and keeps the first error.
 class field_reader {
  public:
@@ -118,6 +121,15 @@ class field_reader {
     if (!found->is_boolean())
       return fail(errc::malformed, field, fmt::format("{}, expected true or false", shown(*found)));
     value = found->get<bool>();
+  }
+
+  /// Refuses more experts in all layers than a model may have. `layers` names the fields that say how many layers there are.
+  void check_experts(const char* field, std::size_t n_experts, const char* layers,
+                     std::size_t n_layers) {
+    if (n_experts * n_layers > most_experts)
+      fail(errc::out_of_range, field,
+           fmt::format("found {}, which {} layers ({}) make {} altogether, allowed are up to {}",
+                       n_experts, n_layers, layers, n_experts * n_layers, most_experts));
   }
 
   /// Refuses a field that is there with another value than the one that changes nothing.

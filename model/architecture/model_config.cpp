@@ -343,6 +343,8 @@ void check_counts(field_reader& fields, const model_config& config) {
     fields.fail(errc::out_of_range, "num_experts_per_tok",
                 fmt::format("{} is more than {} {}", config.top_k, n_experts_field(config.kind),
                             config.n_experts));
+  fields.check_experts(n_experts_field(config.kind), config.n_experts, "num_hidden_layers",
+                       config.n_layers);
   if (config.bos_id >= static_cast<std::int64_t>(config.vocab_size) ||
       config.eos_id >= static_cast<std::int64_t>(config.vocab_size))
     fields.fail(errc::out_of_range, "vocab_size",

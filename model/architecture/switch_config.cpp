@@ -135,6 +135,8 @@ void read_switch_config(field_reader& fields, model_config& config) {
   config.sparse_blocks.insert(config.sparse_blocks.end(), decoder.sparse.begin(),
                               decoder.sparse.end());
   config.n_layers = config.sparse_blocks.size();
+  fields.check_experts("num_experts", config.n_experts,
+                       "num_sparse_encoder_layers and num_sparse_decoder_layers", config.n_layers);
   if (config.n_layers < encoder.n_blocks + decoder.n_blocks)
     config.dense_intermediate_size = config.intermediate_size;
   config.encoder_decoder = shape;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,8 +32,20 @@ result<std::string> hash(const fs::path& path,
                  fmt::format("{}: {}: {}; check the path and its permissions", path.string(), step,
                              std::strerror(code))};
   };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A fifo would wait for a writer, and some devices never end.
+  const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (file < 0) return fail("cannot be opened");
+  struct stat found {};
+  if (::fstat(file, &found) != 0) {
+    auto problem = fail("cannot be examined");
+    ::close(file);
+    return problem;
+  }
+  if (!S_ISREG(found.st_mode)) {
+    ::close(file);
+    return error{errc::not_found,
+                 fmt::format("{}: not a regular file, expected one of a model", path.string())};
+  }
   ::posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL);
   sha256 digest;
   std::vector<char> chunk(read_at_once);

@@ -14,7 +14,6 @@
 #include "config/files.hpp"
 #include "config/json.hpp"
 #include "config/sha256.hpp"
-#include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/checkpoint_writer.hpp"
 #include "model/checkpoint/packed_tensors.hpp"
 #include "model/checkpoint/quantised_rows.hpp"
@@ -64,10 +63,9 @@ std::optional<std::pair<std::size_t, std::size_t>> parse_name(std::string_view n
 // ------------------------------------------------------------------------------------ an expert's file
 
 std::optional<expert_image> expert_image::of(std::shared_ptr<const checkpoint> source,
-                                             const model_config& config, layer_id layer,
-                                             expert_id expert) {
+                                             const model_config& config, const model_tensors& all,
+                                             layer_id layer, expert_id expert) {
   if (!is_of(config, layer, expert)) return std::nullopt;
-  const auto all = tensors_by_use(config);
   const auto& tensors = experts_at(config, all, layer)[expert.index()];
   expert_image made;
   std::size_t matrices = 0;
@@ -121,10 +119,11 @@ result<expert_list> list_experts(const checkpoint& source, const model_config& c
   list.of = std::move(of);
   // The list does not outlive the call, nor does what is made of the checkpoint.
   const std::shared_ptr<const checkpoint> held(std::shared_ptr<void>(), &source);
+  const auto all = tensors_by_use(config);
   for (std::size_t l = 0; l < config.n_layers; ++l) {
     auto& facts = list.experts.emplace_back();
     for (std::size_t e = 0; e < config.n_experts; ++e) {
-      const auto image = expert_image::of(held, config, layer_id{l}, expert_id{e});
+      const auto image = expert_image::of(held, config, all, layer_id{l}, expert_id{e});
       if (!image)
         return error{errc::mismatch,
                      fmt::format("{}: expert {} of layer {} is not there, expected a whole model",
@@ -249,6 +248,7 @@ result<std::shared_ptr<expert_shelf>> expert_shelf::open(const fs::path& folder,
   auto config = read_model_config(folder);
   if (!config) return config.error();
   made->config_ = std::move(*config);
+  made->tensors_ = tensors_by_use(made->config_);
   auto source = checkpoint::open_folder(folder);
   if (!source) return source.error();
   made->source_ = std::move(*source);
@@ -304,7 +304,7 @@ result<expert_image> expert_shelf::find(layer_id layer, expert_id expert) const 
     if (!came) return came.error();
     source = std::move(*came);
   }
-  auto image = expert_image::of(std::move(source), config_, layer, expert);
+  auto image = expert_image::of(std::move(source), config_, tensors_, layer, expert);
   if (image) return std::move(*image);
   return error{errc::not_found,
                fmt::format("expert {} of layer {} is not here", expert.index(), layer.index())};

@@ -15,6 +15,7 @@
 #include "config/error.hpp"
 #include "config/ids.hpp"
 #include "model/architecture/model_config.hpp"
+#include "model/architecture/tensor_plan.hpp"
 #include "model/checkpoint/checksums.hpp"
 #include "model/checkpoint/part.hpp"
 #include "model/checkpoint/safetensors.hpp"
@@ -58,10 +59,11 @@ result<std::optional<expert_list>> read_expert_list(const std::filesystem::path&
 /// An expert's file as it would be, where its matrices lie.
 class expert_image {
  public:
-  /// Nothing where the checkpoint lacks a matrix of it.
+  /// Nothing where the checkpoint lacks a matrix of it. `all` is tensors_by_use() of the config, which names every tensor of the
+  /// model: made once for all experts.
   static std::optional<expert_image> of(std::shared_ptr<const checkpoint> source,
-                                        const model_config& config, layer_id layer,
-                                        expert_id expert);
+                                        const model_config& config, const model_tensors& all,
+                                        layer_id layer, expert_id expert);
   std::uint64_t bytes() const { return bytes_; }
   /// So many bytes from there. Precondition: there are so many. Error: io, naming the tensor.
   result<std::string> read(std::uint64_t offset, std::size_t n) const;
@@ -136,6 +138,7 @@ class expert_shelf {
 
   std::filesystem::path folder_, beside_;
   model_config config_;
+  model_tensors tensors_;  ///< Of the config.
   std::shared_ptr<const checkpoint> source_;
   std::optional<model_part> part_;
   std::optional<expert_list> list_;

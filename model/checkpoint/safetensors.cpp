@@ -288,7 +288,8 @@ class checkpoint::mapping {
       return error{code, fmt::format("{}: {}: {}; check the path and its permissions",
                                      path.string(), step, std::strerror(errno))};
     };
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // A fifo, which is refused below, would wait for a writer.
+    const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (file < 0) return fail(errno == ENOENT ? errc::not_found : errc::io, "cannot be opened");
     struct stat status {};
     if (::fstat(file, &status) != 0) {

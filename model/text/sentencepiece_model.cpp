@@ -12,6 +12,7 @@
 #include <queue>
 #include <set>
 
+#include "model/text/tokenizer.hpp"
 #include "model/text/utf8.hpp"
 
 namespace ordermoe::model {
@@ -20,6 +21,8 @@ namespace {
 
 constexpr std::string_view space_symbol = "\xe2\x96\x81";  // U+2581
 constexpr std::size_t most_pieces = std::size_t{1} << 22;
+/// Of what a character map puts in the place of a character; the longest in use, of U+FDFA, has 33.
+constexpr std::size_t most_replacement_bytes = 256;
 
 /// One field of a protobuf message.
 struct field {
@@ -127,6 +130,10 @@ result<void> sentencepiece_model::parse_piece(std::string_view message) {
   if (walk.broken()) return broken("a piece");
   if (read.text.empty())
     return error{errc::malformed, fmt::format("piece {} has no text", pieces_.size())};
+  if (read.text.size() > most_token_bytes)
+    return error{errc::out_of_range,
+                 fmt::format("piece {} has {} bytes, expected at most {}", pieces_.size(),
+                             read.text.size(), most_token_bytes)};
   if (!is_utf8(read.text))
     return error{errc::malformed, fmt::format("piece {} is no UTF-8", pieces_.size())};
   if (!std::isfinite(read.score))
@@ -174,6 +181,15 @@ result<void> sentencepiece_model::parse_normalizer(std::string_view message) {
   charsmap_texts_ = charsmap.substr(4 + trie_bytes);
   // A last replacement without its NUL would be read beyond the end.
   charsmap_texts_.push_back('\0');
+  for (std::size_t at = 0; at < charsmap_texts_.size();) {
+    const auto n = charsmap_texts_.find('\0', at) - at;
+    if (n > most_replacement_bytes)
+      return error{errc::out_of_range,
+                   fmt::format("the normaliser's character map has a replacement of {} bytes, "
+                               "expected at most {}",
+                               n, most_replacement_bytes)};
+    at += n + 1;
+  }
   return {};
 }
 

@@ -24,8 +24,8 @@ class sentencepiece_model {
   sentencepiece_model(sentencepiece_model&&) = default;
   sentencepiece_model& operator=(sentencepiece_model&&) = default;
 
-  /// From the bytes of a tokenizer.model. Errors: malformed, unsupported; the caller adds the
-  /// place.
+  /// From the bytes of a tokenizer.model. Errors: malformed, out_of_range, unsupported; the caller
+  /// adds the place.
   static result<sentencepiece_model> parse(std::string_view bytes);
 
   std::size_t size() const { return pieces_.size(); }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -13,14 +14,17 @@
 
 namespace ordermoe::model {
 
+/// Longer ones are refused, whatever file they are in: at every place of a text the longest that fits is looked for.
+inline constexpr std::size_t most_token_bytes = std::size_t{1} << 12;
+
 /// A tokenizer: a SentencePiece model, or byte-level BPE. Immutable, thread-safe.
 class tokenizer {
  public:
   /// Reads FOLDER/tokenizer.model or FOLDER/spiece.model, T5's name (SentencePiece), or, where
   /// there is neither, FOLDER/tokenizer.json (byte-level BPE; model/text/tokenizer_json.hpp says which).
-  /// Errors: not_found, malformed, and for tokenizer.json out_of_range, mismatch, unsupported.
+  /// Errors: not_found, malformed, out_of_range, unsupported, and for tokenizer.json mismatch.
   static result<std::shared_ptr<const tokenizer>> load(const std::filesystem::path& folder);
-  /// A tokenizer.model in memory; `place` is what messages name. Errors: malformed, unsupported.
+  /// A tokenizer.model in memory; `place` is what messages name. Errors: malformed, out_of_range, unsupported.
   static result<std::shared_ptr<const tokenizer>> parse_sentencepiece(std::string_view bytes,
                                                                       std::string_view place);
   virtual ~tokenizer() = default;

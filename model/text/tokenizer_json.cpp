@@ -28,7 +28,6 @@ constexpr std::size_t most_json_bytes = std::size_t{128} << 20;
 constexpr std::size_t most_tokens = std::size_t{1} << 22;
 constexpr std::size_t most_merges = std::size_t{1} << 22;
 constexpr std::size_t most_added_tokens = std::size_t{1} << 16;
-constexpr std::size_t most_token_bytes = std::size_t{1} << 12;
 constexpr std::size_t most_steps = 16;
 
 /// How ByteLevel cuts text where `use_regex` is set; the expression of GPT-2.

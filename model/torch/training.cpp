@@ -172,9 +172,11 @@ class training_run {
     const auto print = fingerprint_of(options_, stages_, i, job_.text_hash);
     const auto finished = job_.state / (stage.name + ".safetensors"),
                running = job_.state / (stage.name + ".part.safetensors");
-    if (fs::exists(finished))
-      return load_checkpoint(finished, *model_, *optimizer_, progress_, print);
-    if (fs::exists(running))
+    const auto has_finished = is_there(finished), has_begun = is_there(running);
+    if (!has_finished) return has_finished.error();
+    if (!has_begun) return has_begun.error();
+    if (*has_finished) return load_checkpoint(finished, *model_, *optimizer_, progress_, print);
+    if (*has_begun)
       if (auto loaded = load_checkpoint(running, *model_, *optimizer_, progress_, print); !loaded)
         return loaded;
     if (std::ranges::find(progress_.devices, device_.kept) == progress_.devices.end())

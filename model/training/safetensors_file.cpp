@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,16 @@ const stored_tensor* stored_file::find(std::string_view name) const {
   for (const auto& tensor : tensors)
     if (tensor.name == name) return &tensor;
   return nullptr;
+}
+
+result<bool> is_there(const std::filesystem::path& path) {
+  std::error_code unknown;
+  const bool there = std::filesystem::exists(path, unknown);
+  if (unknown)
+    return error{errc::io,
+                 fmt::format("{}: cannot be reached: {}; check the path and its permissions",
+                             path.string(), unknown.message())};
+  return there;
 }
 
 std::string safetensors_bytes(const stored_file& content) {

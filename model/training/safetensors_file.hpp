@@ -26,6 +26,9 @@ struct stored_file {
   const stored_tensor* find(std::string_view name) const;
 };
 
+/// Whether something has this name. Error: io, where that cannot be told.
+result<bool> is_there(const std::filesystem::path& path);
+
 std::string safetensors_bytes(const stored_file& content);
 /// Replaces the file in one step. Errors: io.
 result<void> write_safetensors(const std::filesystem::path& path, const stored_file& content);

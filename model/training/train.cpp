@@ -191,8 +191,10 @@ constexpr const char* plain_is_written = "plain-is-written";
 result<void> check_room(const train_options& options) {
   if (auto free = model::check_free(options.out); !free) return free;
   const auto state = options.state.empty() ? model::training_state_of(options.out) : options.state;
-  if (options.plain.empty() || fs::exists(state / plain_is_written)) return {};
-  return model::check_free(options.plain);
+  if (options.plain.empty()) return {};
+  const auto written = is_there(state / plain_is_written);
+  if (!written) return written.error();
+  return *written ? result<void>() : model::check_free(options.plain);
 }
 
 }  // namespace
@@ -221,7 +223,10 @@ result<train_report> train(const train_options& options) {
   const auto left_out =
       text->source->left_out(most_left_out, std::min(longest, options.max_context));
   for (const auto& ids : left_out) made->report.left_out += ids.size();
-  if (made->plain && !fs::exists(*state / plain_is_written)) {
+  // Where there is no such model, nothing is left to write.
+  const auto has_plain = made->plain ? is_there(*state / plain_is_written) : result<bool>(true);
+  if (!has_plain) return has_plain.error();
+  if (!*has_plain) {
     made->plain->report.left_out = made->report.left_out;
     if (auto written = write_folder(options.plain, options, *text, *made->plain, left_out);
         !written)

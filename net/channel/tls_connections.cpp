@@ -8,6 +8,7 @@
 #include <array>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/post.hpp>
@@ -218,20 +219,29 @@ class all_tls_connections final : public connections, public room_keeper {
       if (!over) now->socket.close(ignored);
       if (!over) now->resolver.cancel();
     });
+    const auto connected = [this, which, now](error_code why) {
+      now->limit.cancel();
+      if (why) return now->fail(why);
+      const auto made =
+          make(std::move(now->socket),
+               std::make_unique<tls_channel>(options_.identity, which, options_.dials_for));
+      now->done(connection_ptr(made));
+      begin(made);
+    };
+    // Names are looked up one after the other: an address waits for none that nobody answers for.
+    error_code is_name;
+    const auto numbers = asio::ip::make_address(to.host, is_name);
+    if (!is_name) {
+      now->socket.async_connect(tcp::endpoint(numbers, to.port), connected);
+      return;
+    }
     now->resolver.async_resolve(
         to.host, std::to_string(to.port),
-        [this, which, now](error_code problem, tcp::resolver::results_type found) {
+        [now, connected](error_code problem, const tcp::resolver::results_type& found) {
           if (problem) return now->fail(problem);
           asio::async_connect(
-              now->socket, found, [this, which, now](error_code why, const tcp::endpoint&) {
-                now->limit.cancel();
-                if (why) return now->fail(why);
-                const auto made = make(
-                    std::move(now->socket),
-                    std::make_unique<tls_channel>(options_.identity, which, options_.dials_for));
-                now->done(connection_ptr(made));
-                begin(made);
-              });
+              now->socket, found,
+              [connected](error_code why, const tcp::endpoint&) { connected(why); });
         });
   }
 

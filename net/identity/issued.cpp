@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
+#include <string_view>
 
 #include "config/files.hpp"
 
@@ -65,16 +67,35 @@ result<void> add_unlisted(const fs::path& folder, std::vector<issued_certificate
   return {};
 }
 
+/// Whether what is there ends in half a line, of a write that the disk had no room for.
+bool ends_within_line(int file) {
+  struct stat found {};
+  char last = '\n';
+  return ::fstat(file, &found) == 0 && found.st_size > 0 &&
+         ::pread(file, &last, 1, found.st_size - 1) == 1 && last != '\n';
+}
+
+/// False with errno set where the system does not take all of it.
+bool append(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const auto n = ::write(file, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
 }  // namespace
 
 result<void> add_issued(const fs::path& folder, const issued_certificate& made) {
   const auto place = list_of(folder);
-  const auto line =
+  auto line =
       fmt::format("{} {} {} {}\n", made.serial, to_string(made.of), made.name, made.until_s);
+  const int file = ::open(place.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (file >= 0 && ends_within_line(file)) line.insert(line.begin(), '\n');
   // In one piece behind what is there: others may issue at the same time.
-  const int file = ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  const bool written =
-      file >= 0 && ::write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  const bool written = file >= 0 && append(file, line);
   const auto why = errno;
   if (file >= 0) ::close(file);
   if (written) return {};
@@ -89,7 +110,11 @@ result<std::vector<issued_certificate>> read_issued(const fs::path& folder) {
   std::istringstream lines(*text);
   std::string line;
   for (std::size_t number = 1; std::getline(lines, line); ++number) {
+    // Two that issue behind half a line at the same time both end it.
+    if (line.empty()) continue;
     auto made = parse_line(line, fmt::format("{}:{}", list_of(folder).string(), number));
+    // Half a line at the end is of a certificate that was never made.
+    if (!made && lines.eof()) break;
     if (!made) return made.error();
     all.push_back(std::move(*made));
   }

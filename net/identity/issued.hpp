@@ -18,11 +18,11 @@ struct issued_certificate {
   std::int64_t until_s = 0;  ///< Seconds since 1970.
 };
 
-/// Error: io.
+/// On a line of its own, whatever is there. Error: io.
 result<void> add_issued(const std::filesystem::path& folder, const issued_certificate& made);
 
 /// The oldest first; certificates of the folder that are not in the list, as those of folders made before there was one,
-/// come last. Errors: io; malformed, naming the line.
+/// come last. Half a line at the end, which a full disk leaves, is none. Errors: io; malformed, naming the line.
 result<std::vector<issued_certificate>> read_issued(const std::filesystem::path& folder);
 
 }  // namespace ordermoe::net

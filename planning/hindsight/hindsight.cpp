@@ -127,9 +127,9 @@ void hindsight::add_places(std::size_t layer, const past_row& row, const past_sl
                              static_cast<std::uint8_t>(m), stays});
     });
   };
-  if (!placed_.pruned.empty()) {
+  if (prunes()) {
     // What the router chose in the place of what it may not; what that lost is past.
-    add(slot.expert, slot.loss, false);
+    if (slot.expert != left_out) add(slot.expert, slot.loss, false);
     return;
   }
   const bool skips = rule == candidate_rule::local_skip;

@@ -101,6 +101,9 @@ class hindsight {
   /// Errors: failed where the decisions are not among those that the policy lets be or lose something else than it says.
   result<request_gap> solve(const past_request& request, const hindsight_options& options) const;
 
+  /// Whether its plan leaves routers some of the experts; then every slot runs one.
+  bool prunes() const { return !placed_.pruned.empty(); }
+
   /// What was decided, by the same prices. Error: failed, likewise.
   result<request_total> taken(const past_request& request) const;
 

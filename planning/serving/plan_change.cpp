@@ -52,7 +52,7 @@ const char* to_string(change_step step) {
 
 result<std::vector<change_action>> plan_changes::begin(change_id change, std::string plan,
                                                        bool holds) {
-  if (leading_ || (phase_ != change_phase::none && !is_ending()) || waiting_)
+  if (is_under_way())
     return error{errc::failed, fmt::format("a change that server {} leads is under way",
                                            leading_   ? self_
                                            : waiting_ ? waiting_->first
@@ -113,6 +113,8 @@ void plan_changes::end_lead(actions& todo, const std::string& why) {
   const auto change = std::exchange(leading_, std::nullopt)->change;
   for (std::uint32_t server = 0; server < n_servers_; ++server)
     if (!lost_.contains(server)) tell(todo, server, {change, message_kind::abort, why});
+  given_up_ = change;
+  unaware_ = lost_;
   finish(todo, change, why);
 }
 
@@ -335,6 +337,10 @@ std::vector<change_action> plan_changes::found(std::uint32_t server) {
   // Of one that is none any more there may be word on its way.
   if (absent_.contains(server) || lost_.erase(server) == 0) return todo;
   end_lead(todo, fmt::format("server {} has come meanwhile", server));
+  // It may have been told to prepare by the session that there is now, before the end of the last one was known.
+  if (unaware_.erase(server) > 0)
+    tell(todo, server,
+         {given_up_, message_kind::abort, "it was given up while this server was away"});
   return todo;
 }
 

@@ -33,7 +33,8 @@
 /// others (`inquire`); if anybody was told to commit it commits, else it gives up. The rest ask the first, which answers
 /// once it knows, and do the same. A server answers one who asks only when it knows, or once the leader and everybody before
 /// that one are lost to it, too, so that nothing of theirs can come afterwards. If the first is lost, the next one is the
-/// first.
+/// first. Whoever was lost to the leader when it gave the change up is told so once it is back: what the leader said before it
+/// knew of the loss may have come by the session that there is now.
 ///
 /// So a request begins under the new plan only where everybody has it installed: what is done for it elsewhere finds the plan
 /// there, told to commit or not. After the commit a server says `ended` to all others once none of its own requests is under
@@ -141,6 +142,10 @@ class plan_changes {
   change_id change() const { return phase_ == change_phase::none ? 0 : change_; }
   std::uint32_t leader() const { return leader_; }
   bool leads() const { return leading_.has_value(); }
+  /// One is on its way to be committed here, or waits until the plan before the last is gone: another does not begin.
+  bool is_under_way() const {
+    return leading_ || waiting_ || (phase_ != change_phase::none && !is_ending());
+  }
   /// Whether this server was told to commit what is under way.
   bool is_committed() const { return phase_ >= change_phase::committing; }
   /// Whether one that it leads waits until the plan before the last is gone.
@@ -191,6 +196,9 @@ class plan_changes {
   std::optional<lead> leading_;
   std::set<std::uint32_t> lost_;
   std::set<std::uint32_t> absent_;  ///< No members; they are among the lost.
+  /// The latest that this server led and gave up, and who was lost then: they have not been told.
+  change_id given_up_ = 0;
+  std::set<std::uint32_t> unaware_;
   bool asks_ = false;               ///< inquiring: this one asks.
   std::set<std::uint32_t> unsure_;  ///< Of those asked: who has not answered.
   /// Who asked and has no answer yet, and of which change.

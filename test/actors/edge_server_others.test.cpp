@@ -1,3 +1,4 @@
+#include "planning/serving/load_board.hpp"
 #include "test/actors/one_server.hpp"
 
 namespace ordermoe {
@@ -79,7 +80,6 @@ BOOST_AUTO_TEST_CASE(
   world.context->seat->boot = 3;
   world.open();
   world.install({world.plan_of_epoch(1)});
-  world.happens(0, what::up);
   const auto measure = [&](std::uint32_t to, std::int64_t latency_ns) {
     actors::peer_event event;
     event.kind = what::measured;
@@ -90,14 +90,18 @@ BOOST_AUTO_TEST_CASE(
   const auto told = [&](std::uint32_t to) {
     return world.decoded<wire::link_report>(to, frame_kind::links, wire::decode_links);
   };
+  // Of its start before somebody may believe something yet.
+  world.happens(0, what::up);
+  BOOST_TEST(told(0).size() == 1u);
+  BOOST_TEST((told(0).at(0) == wire::link_report{world.id, std::uint64_t{3} << 32, {{}, {}, {}}}));
   measure(2, 60'000'000);
   const auto report = world.planner.only<actors::links_told>().report;
   BOOST_TEST(report.server == world.id);
   BOOST_TEST(report.number == (std::uint64_t{3} << 32) + 1);
   BOOST_TEST(report.links.at(2).latency_ns == 60'000'000);
   BOOST_TEST(report.links.at(0).latency_ns == -1);
-  BOOST_TEST(told(0).size() == 1u);
-  BOOST_TEST((told(0).at(0) == report));
+  BOOST_TEST(told(0).size() == 2u);
+  BOOST_TEST((told(0).at(1) == report));
   BOOST_TEST(told(2).empty());
   // A little is not worth it.
   measure(2, 61'000'000);
@@ -106,7 +110,7 @@ BOOST_AUTO_TEST_CASE(
   world.happens(2, what::up);
   BOOST_TEST(told(2).size() == 1u);
   measure(2, 2'000'000);
-  BOOST_TEST(told(0).size() == 2u);
+  BOOST_TEST(told(0).size() == 3u);
   BOOST_TEST(told(2).size() == 2u);
   BOOST_TEST(told(2).at(1).number == report.number + 1);
 }
@@ -343,6 +347,43 @@ BOOST_AUTO_TEST_CASE(loads_of_others_go_to_the_selector) {
   BOOST_TEST(world.selector.only<wire::load_report>().wait_ns == 77);
   world.receive(2, wire::load_report{0, 1, 77, {0, 0, 0}});
   BOOST_TEST(world.status().refused_frames == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(one_that_is_connected_again_does_not_believe_what_it_was_told_before) {
+  serving::load_board believed(3);
+  const auto told = [](const one_server& world, std::uint32_t to) {
+    return world.decoded<wire::load_report>(to, frame_kind::load, wire::decode_load);
+  };
+  {
+    one_server world;
+    world.context->seat.emplace();
+    world.open();
+    for (const std::uint32_t peer : {0u, 2u}) world.happens(peer, what::up);
+    BOOST_TEST(told(world, 0).empty());  // There is nothing that it could believe.
+    world.tell(world.edge, actors::compute_load{8'000'000});
+    BOOST_TEST(believed.take(told(world, 2).back()));
+    world.happens(2, what::down);
+    // The link gets it, and has no way to send it.
+    world.tell(world.edge, actors::compute_load{0});
+    const auto n = told(world, 2).size();
+    world.happens(2, what::up);
+    BOOST_REQUIRE_EQUAL(told(world, 2).size(), n + 1);
+    BOOST_TEST(believed.take(told(world, 2).back()));
+    BOOST_TEST(believed.wait_ns()[world.id] == 0);
+    // And all the others, and its own selector.
+    BOOST_TEST((told(world, 0).back() == told(world, 2).back()));
+    BOOST_TEST((world.selector.all<wire::load_report>().back() == told(world, 2).back()));
+    world.tell(world.edge, actors::compute_load{9'000'000});
+    BOOST_TEST(believed.take(told(world, 2).back()));
+  }
+  one_server later;
+  later.context->seat.emplace();
+  later.context->seat->boot = 2;
+  later.open();
+  later.happens(2, what::up);
+  BOOST_REQUIRE_EQUAL(told(later, 2).size(), 1u);
+  BOOST_TEST(believed.take(told(later, 2).front()));
+  BOOST_TEST(believed.wait_ns()[later.id] == 0);
 }
 
 BOOST_AUTO_TEST_CASE(while_it_works_it_asks_for_its_load_every_period) {

@@ -101,6 +101,7 @@ expect "it differs" 0 'gains \(layer.expert\)' "${admin[@]}" plan diff
 would_be() { printf '%s\n' 'plan apply' 'drain s2' '--dry-run drain s1' members | "${admin[@]}" --dry-run; }
 expect "a console that only asks what would be does nothing" 0 '^epoch: 1' would_be
 expect "and says so each time" 0 '^3$' bash -c "printf '%s\\n' 'plan apply' 'drain s2' '--dry-run drain s1' | '$ordermoe' admin --dir edge --dry-run | grep -c 'nothing was done'"
+expect "what is no order needs no --dry-run" 0 'stand alone on a line' bash -c "echo '--dry-run help' | '$ordermoe' admin --dir edge"
 expect "a line's --dry-run is not the next one's" 0 '^1$' bash -c "printf '%s\\n' '--dry-run resume s2' 'resume s2' | '$ordermoe' admin --dir edge | grep -c 'nothing was done'"
 expect "what would be" 0 'nothing was done; would be operation s0.1.[0-9]+, epoch 1 -> 2' "${admin[@]}" --dry-run plan apply
 "$ordermoe" run --prompts many.jsonl --max-new-tokens 24 --connect "$at" --dir edge --json 2>errors.txt </dev/null | answers >loaded.txt &

@@ -198,6 +198,7 @@ expect "nor is a horizon" 2 'horizon asks for it' "$ordermoe" run "${on_cluster[
 expect "eval asks no budget of who has none" 2 'layer-shards has no budget' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy layer-shards --quality-budget 1
 expect "nor of a rule what it does not choose" 2 'paper does not choose what it leaves out' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy paper --choose-pruning
 expect "and scores one text" 2 'excludes' "$ordermoe" eval --model "$model" --cluster "$cluster" --text blank.txt --squad blank.txt
+expect "texts have no questions" 2 '--limit: is for --squad' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy exact --limit 5
 expect "eval leaves out, too" 2 'exact does not look ahead' "$ordermoe" eval --model "$model" --cluster "$cluster" --strategy exact --ablate look-ahead
 expect "a part that no strategy has is unknown" 2 'ablate' "$ordermoe" run "${on_cluster[@]}" --strategy paper --ablate nothing
 # copies STRATEGY OPTION...: of how many experts there is one copy.
@@ -213,12 +214,13 @@ expect "and is none where nothing may be lost" 1 '' bash -c "'$ordermoe' run ${o
 expect "weights are the paper's" 2 'no such weights' "$ordermoe" run "${on_cluster[@]}" --strategy exact --adapt-weights 0.5
 expect "the paper needs groups" 2 'have none; expected similarity, local-only' "$ordermoe" run "${on_cluster[@]}" --strategy paper --replan 2:layer-shards
 cp -r "$model" bare && rm bare/profile.json
+expect "the reference leaves no experts out" 2 '--choose-pruning: --mode reference' "$ordermoe" run --model bare --prompts prompts.jsonl --mode reference --choose-pruning
 expect "the reference needs no profile" 0 'token_ids' "$ordermoe" run --model bare --prompts prompts.jsonl --mode reference --max-new-tokens 2 --json
 [[ ! -e bare/profile.json ]] || { echo "FAILED: the reference made a profile"; failures=$((failures + 1)); }
 
 # Numbers are numbers.
 for bad in "--temperature nan" "--rate nan" "--rate -1" "--adapt-weights nan" "--horizon -1" "--horizon 1e9" "--seed -1" \
-  "--seed 18446744073709551616" "--max-new-tokens -3" "--replan-on-drift inf" "--search-steps 0" "--threads 1x"; do
+  "--seed 010" "--seed 18446744073709551616" "--max-new-tokens -3" "--replan-on-drift inf" "--search-steps 0" "--threads 1x"; do
   # shellcheck disable=SC2086
   expect "run refuses $bad" 2 "^${bad%% *}: found '${bad#* }'" "$ordermoe" run "${on_cluster[@]}" $bad
 done
@@ -245,6 +247,10 @@ expect "frontier checks --out first" 1 'no folder' "$ordermoe" testbed frontier 
 expect "calibrate checks --out first" 1 'no folder' "$ordermoe" calibrate --model "$model" --out nowhere/p.json --tokens 100000000
 expect "run checks --trace first" 1 'is a folder' "$ordermoe" run "${on_cluster[@]}" --trace own
 expect "run keeps what it reads" 2 'is a file that this command reads' "$ordermoe" run "${on_cluster[@]}" --trace prompts.jsonl
+expect "and what it writes besides" 2 'is what --trace names, too' "$ordermoe" run "${on_cluster[@]}" --trace both.json --save-plan ./both.json
+expect "eval keeps what it reads" 2 'is a file that this command reads' "$ordermoe" eval --model "$model" --cluster "$cluster" --text prompts.jsonl --losses prompts.jsonl
+expect "logits keep the model" 2 'is a file that this command reads' "$ordermoe" model logits --model bare --ids 1,2 --out bare/config.json
+expect "a name that is no UTF-8 ends nothing" 0 '"vocabulary"' "$ordermoe" model logits --model bare --ids 1,2 --out $'\xe9.npy' --json
 expect "plan checks --out first" 1 'no folder' "$ordermoe" plan --model "$model" --cluster "$cluster" --out nowhere/p.json --search-steps 1000000
 full() { "$@" >/dev/full; }
 expect "a full output ends a plan with an error" 1 'standard output cannot be written' full "$ordermoe" plan "${quick[@]}" --strategy paper

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "config/random.hpp"
 
@@ -96,6 +97,20 @@ BOOST_AUTO_TEST_CASE(wrong_syntax_is_refused_with_line_and_column) {
   check_syntax("\"\xff\"", "file.json:1:", "expected JSON");
   check_syntax("{\"a\": 1, \"a\": 2}", "file.json: ", "'a' twice");
   check_syntax(std::string(100'000, '['), "file.json: ", "64 levels");
+}
+
+BOOST_AUTO_TEST_CASE(what_another_process_told_is_no_deeper_than_it_can_be_written_again) {
+  const auto nested = [](std::size_t n) { return std::string(n, '[') + std::string(n, ']'); };
+  BOOST_TEST(parse_told(nested(64)).is_array());
+  BOOST_TEST(parse_told(nested(65)).is_discarded());
+  BOOST_TEST(parse_told(nested(500'000)).is_discarded());
+  // Next to each other, or within a string, they are none.
+  std::string flat = "[";
+  for (int i = 0; i < 100; ++i) flat += "[],{},";
+  BOOST_TEST(parse_told(flat + "0]").is_array());
+  BOOST_TEST(parse_told("[\"\\\"" + std::string(100, '[') + "\"]").is_array());
+  BOOST_TEST(parse_told("]]]]").is_discarded());
+  BOOST_TEST(parse_told("").is_discarded());
 }
 
 BOOST_AUTO_TEST_CASE(a_wrong_value_is_refused_with_its_path) {

@@ -13,6 +13,8 @@
 #include <stop_token>
 #include <thread>
 
+#include "actors/protocol/cluster_seat.hpp"
+#include "config/files.hpp"
 #include "config/node_file.hpp"
 #include "ordermoe/actors.hpp"
 #include "test/embedding/fixture.hpp"
@@ -194,6 +196,10 @@ BOOST_AUTO_TEST_SUITE(joining)
 BOOST_AUTO_TEST_CASE(a_member_without_a_plan_fetches_the_one_in_force) {
   const cluster_at_hand cluster;
   cluster.take_plan_from(0);
+  // Of a plan of before, which the one in force does not go by.
+  const auto activation = cluster.file_of(0).state / actors::kept_activation_name;
+  fs::create_directories(activation.parent_path());
+  BOOST_REQUIRE(write_file(activation, "of before").has_value());
   kept_log log, others;
   // It waits for them.
   auto starting =
@@ -211,6 +217,7 @@ BOOST_AUTO_TEST_CASE(a_member_without_a_plan_fetches_the_one_in_force) {
   BOOST_CHECK(*read_file(file.plan) == *read_file(cluster.folder.plan()));
   BOOST_CHECK(*read_file(file.profile) == *read_file(cluster.folder.profile()));
   BOOST_TEST(!fs::exists(file.state / "joining"));
+  BOOST_TEST(!fs::exists(activation));
   BOOST_TEST(log.count("plan.fetched") == 1u);
   BOOST_TEST(log.count("node.ready") == 1u);
   BOOST_TEST(others.count("plan.wanted") == 0u);

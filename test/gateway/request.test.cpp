@@ -38,6 +38,16 @@ void check(const std::optional<api_problem>& found, const bad_case& expected) {
 
 BOOST_AUTO_TEST_SUITE(request)
 
+/// A parser that looks at all that it has each time takes hours for this.
+BOOST_AUTO_TEST_CASE(a_body_of_many_small_values_is_read_in_a_moment) {
+  std::string many;
+  for (int i = 0; i < 1'000'000; ++i) many += "{},";
+  const auto body = R"({"messages":[)" + many + "{}]}";
+  const auto made = parse_chat(body, limits);
+  BOOST_REQUIRE(made.problem.has_value());
+  BOOST_TEST(made.problem->param == "messages[0].role");
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_json_object_is_refused) {
   std::string deep, deep_end;
   for (int i = 0; i < 100'000; ++i) {

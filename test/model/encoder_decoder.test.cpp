@@ -394,6 +394,13 @@ BOOST_AUTO_TEST_CASE(fields_that_change_the_computation_are_refused_by_name) {
   json content = config_of(random_folder());
   content["num_decoder_layers"] = 5;
   check_error(read(content), errc::unsupported, {"num_sparse_decoder_layers", "last"});
+  json many = config_of(random_folder());
+  many["num_experts"] = 4096;
+  for (const char* field : {"num_layers", "num_sparse_encoder_layers", "num_decoder_layers",
+                            "num_sparse_decoder_layers"})
+    many[field] = 33;
+  check_error(read(many), errc::out_of_range,
+              {"num_experts", "num_sparse_encoder_layers", "num_sparse_decoder_layers", "270336"});
   const std::pair<const char*, json> ranges[] = {{"expert_capacity", 0},
                                                  {"num_sparse_encoder_layers", 0},
                                                  {"d_model", 0},

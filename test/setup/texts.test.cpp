@@ -4,6 +4,8 @@
 
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
+#include <iostream>
+#include <sstream>
 #include <string>
 
 #include "config/files.hpp"
@@ -63,6 +65,26 @@ BOOST_AUTO_TEST_CASE(members_that_would_do_nothing_are_refused) {
   const auto prompts = read("{\"prompt\": \"hello\", \"temperature\": 5}\n");
   BOOST_REQUIRE(!prompts.has_value());
   BOOST_TEST(prompts.error().message.find("temperature") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(
+    standard_input_is_read_like_a_file_and_refused_where_it_is_longer_than_one_may_be) {
+  const auto read_input = [](const std::string& text) {
+    std::istringstream input(text);
+    auto* const before = std::cin.rdbuf(input.rdbuf());
+    auto prompts = setup::read_prompts("-");
+    std::cin.rdbuf(before);
+    return prompts;
+  };
+  const auto two = read_input("one\n\ntwo");
+  BOOST_REQUIRE(two.has_value());
+  BOOST_REQUIRE(two->size() == 2u);
+  BOOST_TEST((*two)[1].text == "two");
+  BOOST_TEST((*two)[1].place == "standard input:3");
+  const auto longer = read_input(std::string((std::size_t{64} << 20) + 1, 'x'));
+  BOOST_REQUIRE(!longer.has_value());
+  BOOST_TEST((longer.error().code == errc::out_of_range));
+  BOOST_TEST(longer.error().message == "standard input: larger than the 67108864 bytes allowed");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

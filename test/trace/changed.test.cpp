@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -446,6 +447,38 @@ BOOST_AUTO_TEST_CASE(lines_that_the_actors_cannot_have_written_are_refused) {
     line.insert(line.find("\"loss\":") + 7, 1, '0');
   });
   check_refused("field end", [&](lines& content) { slot(content) += ' '; });
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_says_a_prompt_is_long_takes_no_memory_for_it) {
+  const auto peak_kib = [] {
+    rusage used{};
+    BOOST_REQUIRE(::getrusage(RUSAGE_SELF, &used) == 0);
+    return used.ru_maxrss;
+  };
+  const auto before = peak_kib();
+  check_refused("found", [](lines& content) {
+    auto& line = content[find(content, "request", [](const auto& l) {
+      return l.find("token_budget") == std::string::npos && field(l, "score") == "false";
+    })];
+    const std::int64_t longest = 1 << 24;
+    set(line, "prompt_tokens", longest);
+    set(line, "budget",
+        number(content[0], "token_budget") * (longest + number(line, "max_new_tokens")));
+  });
+  // In chunks of four positions it would be 700 MiB.
+  BOOST_TEST(peak_kib() - before < 256 * 1024);
+}
+
+BOOST_AUTO_TEST_CASE(members_of_a_header_that_nobody_reads_take_no_quadratic_time) {
+  auto content = small_trace();
+  std::string members;
+  for (int i = 0; i < 500'000; ++i) members += fmt::format("\"m{}\":0,", i);
+  const std::string before = "\"profile\":{";
+  const auto at = content[0].find(before);
+  BOOST_REQUIRE(at != std::string::npos);
+  content[0].insert(at + before.size(), members);
+  const auto summary = verify_sealed_anew(content);
+  BOOST_TEST(summary.has_value(), (summary ? "" : summary.error().message));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

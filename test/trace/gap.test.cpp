@@ -1,8 +1,11 @@
 #include "trace/gap.hpp"
 
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "test/trace/changed_trace.hpp"
 
@@ -115,6 +118,41 @@ BOOST_AUTO_TEST_CASE(what_is_no_whole_trace_is_refused_with_its_place) {
   const auto missing = trace::find_gaps("no/such/trace.jsonl");
   BOOST_REQUIRE(!missing.has_value());
   BOOST_TEST((missing.error().code == errc::not_found));
+}
+
+BOOST_AUTO_TEST_CASE(a_slot_that_is_left_out_under_a_plan_that_prunes_is_refused_by_its_line) {
+  test::world world("exact", 0, 1, 3);
+  add_mixed_requests(world, 2);
+  auto content = split(record(world));
+  // One that prunes nothing, so that the decisions stay what they are.
+  const auto plan = header_of(content).plan;
+  const std::vector<std::string> layers(plan.n_layers, "[]");
+  const std::vector<std::string> servers(plan.n_servers,
+                                         fmt::format("[{}]", fmt::join(layers, ",")));
+  const std::string before = "\"plan\":{";
+  const auto at = content[0].find(before);
+  BOOST_REQUIRE(at != std::string::npos);
+  content[0].insert(at + before.size(), fmt::format("\"pruned\":[{}],", fmt::join(servers, ",")));
+  const auto pruning = gaps_of(join(content));
+  BOOST_REQUIRE_MESSAGE(pruning.has_value(), (pruning ? "" : pruning.error().message));
+  const auto slot = find(content, "slot");
+  auto& line = content[slot];
+  const std::string kind = "\"kind\":\"";
+  const auto from = line.find(kind) + kind.size();
+  line.replace(from, line.find('"', from) - from, "left_out");
+  const auto refused = gaps_of(join(content));
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::failed), refused.error().message);
+  const auto words = fmt::format(":{}: kind: found left_out", slot + 1);
+  BOOST_TEST(refused.error().message.find(words) != std::string::npos, refused.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_that_cannot_be_reached_is_named) {
+  const std::string longer_than_names_are(300, 'x');
+  const auto found = trace::find_gaps(longer_than_names_are);
+  BOOST_REQUIRE(!found.has_value());
+  BOOST_TEST((found.error().code == errc::io), found.error().message);
+  BOOST_TEST(found.error().message.starts_with(longer_than_names_are), found.error().message);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -363,6 +363,14 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_whole_trace_is_refused) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_reached_is_named) {
+  const std::string longer_than_names_are(300, 'x');
+  const auto found = trace::verify_trace(longer_than_names_are);
+  BOOST_REQUIRE(!found.has_value());
+  BOOST_TEST((found.error().code == errc::io), found.error().message);
+  BOOST_TEST(found.error().message.starts_with(longer_than_names_are), found.error().message);
+}
+
 BOOST_AUTO_TEST_CASE(progress_runs_from_zero_to_one) {
   const scratch_file file;
   std::ofstream(file.path, std::ios::binary) << join(small_trace());

@@ -238,6 +238,35 @@ BOOST_AUTO_TEST_CASE(at_retire_where_admission_is_held) {
   check_each_fate(held, "retire");
 }
 
+BOOST_AUTO_TEST_CASE(while_a_change_is_under_way_no_other_plan_is_searched_for) {
+  held_cluster cluster(late, "prepare", beside.memory_ratio);
+  auto& nodes = cluster.nodes;
+  nodes.order(leader, "plan.propose", {{"strategy", beside.to}});
+  auto applied = std::async(std::launch::async, [&] {
+    return nodes.try_order(leader, "plan.apply", {{"drain_s", 30}}).has_value();
+  });
+  cluster.held.await();
+  const auto refused = nodes.refused(leader, "plan.propose", {{"strategy", beside.to}});
+  BOOST_TEST(says(refused, "a change of plan is under way"), refused);
+  cluster.held.let_go();
+  BOOST_TEST(applied.get());
+  // What ends under the plan before keeps nobody from it.
+  nodes.order(leader, "plan.propose", {{"strategy", "exact"}});
+}
+
+BOOST_AUTO_TEST_CASE(a_node_that_cannot_write_the_new_plan_is_with_those_that_go_by_it) {
+  steered cluster("exact", beside.memory_ratio);
+  cluster.has_no_room[2] = true;
+  cluster.change_to(0, beside.to);
+  cluster.await_epochs(2);
+  BOOST_TEST(cluster.log_of(2).has("plan.not_kept"));
+  BOOST_TEST(cluster.kept_epochs[2] == 0u);
+  cluster.stop(1);
+  cluster.plan_digest[1] = "plan of epoch 2";
+  cluster.start(1);
+  cluster.await_up(1, {0, 2});
+}
+
 /// Whatever the change had reached: the two that are left go by the same plan, and go on.
 void check_the_leader_may_die(double memory_ratio, const std::string& admission) {
   steered cluster("exact", memory_ratio);

@@ -187,12 +187,12 @@ BOOST_AUTO_TEST_CASE(a_status_is_the_nodes_own_text_and_is_not_waited_for_in_vai
   BOOST_TEST(says(none.error().message, "s0 did not say how it is"));
   std::thread answers([&] {
     if (eventually([&] { return world.node.frames().size() == 2; }))
-      world.answer(control_kind::status, "it is well");
+      world.answer(control_kind::status, R"({"is":"well"})");
   });
   const auto status = world.client->status(test::patience);
   answers.join();
   BOOST_REQUIRE_MESSAGE(status, (status ? "" : status.error().message));
-  BOOST_TEST(*status == "it is well");
+  BOOST_TEST(*status == R"({"is":"well"})");
   // What was said before answers nothing that is asked now.
   BOOST_TEST(!world.client->status(std::chrono::milliseconds(20)).has_value());
   world.node.stop();

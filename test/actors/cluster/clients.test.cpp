@@ -535,13 +535,13 @@ BOOST_AUTO_TEST_CASE(how_all_are_is_asked_at_once_and_of_who_is_away_it_says_why
     // The second answers before the first.
     for (const std::size_t i : {1u, 0u})
       if (eventually([&] { return world.node[i]->n_frames() == 1; }))
-        world.say(i, control_kind::status, fmt::format("this is {}", i));
+        world.say(i, control_kind::status, fmt::format(R"({{"this_is":{}}})", i));
   });
   const auto all = world.asks->statuses(patience);
   answers.join();
   BOOST_REQUIRE(all.size() == 2u);
-  BOOST_TEST((all[0].has_value() && *all[0] == "this is 0"));
-  BOOST_TEST((all[1].has_value() && *all[1] == "this is 1"));
+  BOOST_TEST((all[0].has_value() && *all[0] == R"({"this_is":0})"));
+  BOOST_TEST((all[1].has_value() && *all[1] == R"({"this_is":1})"));
   world.node[0]->stop();
   world.await_up(1);
   BOOST_REQUIRE(eventually([&] { return says(world.asks->problem(0), "Connection refused"); }));

@@ -245,6 +245,21 @@ BOOST_AUTO_TEST_CASE(what_is_too_long_for_a_message_is_a_problem_that_says_so) {
   BOOST_TEST(status["problem"].is_string());
 }
 
+BOOST_AUTO_TEST_CASE(a_status_that_a_node_could_not_tell_is_its_problem) {
+  BOOST_TEST(actors::read_status(R"({"name":"s1","problem":"none"})").value() ==
+             R"({"name":"s1","problem":"none"})");
+  const auto refused = actors::read_status(R"({"problem":"it took too long"})");
+  BOOST_REQUIRE(!refused);
+  BOOST_TEST((refused.error().code == errc::failed));
+  BOOST_TEST(refused.error().message == "it took too long");
+  const auto deep = R"({"a":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}";
+  for (const auto& text : {std::string("7"), std::string("{"), std::string(), deep}) {
+    const auto found = actors::read_status(text);
+    BOOST_REQUIRE(!found);
+    BOOST_TEST((found.error().code == errc::malformed));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_request_comes_as_it_was_sent) {
   const auto sent = some_request();
   const auto came = actors::parse_submit(submit_text(sent));

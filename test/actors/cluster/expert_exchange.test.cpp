@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <fstream>
+#include <iterator>
 
 #include "config/files.hpp"
 #include "model/checkpoint/part.hpp"
@@ -333,6 +335,36 @@ BOOST_AUTO_TEST_CASE(a_host_that_ends_ends_its_fetching) {
   BOOST_REQUIRE(!fetched.has_value());
   BOOST_TEST((fetched.error().code == errc::interrupted));
   BOOST_TEST(!hosts.fetch(hosts.a_layer()).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(an_expert_that_came_is_mapped_for_as_long_as_others_ask_for_it) {
+  std::atomic<bool> waits{true};
+  three_hosts hosts({}, patience, [&](std::uint32_t from) {
+    return std::uint64_t{from == 0 && waits ? 1u << 20 : 0u};
+  });
+  const auto one = hosts.a_layer().front();
+  BOOST_REQUIRE(hosts.fetch({one}).has_value());
+  const auto whole = hosts.shelf().facts(one.layer, one.expert);
+  BOOST_REQUIRE(whole.has_value());
+  const auto is_mapped = [file = fs::canonical(hosts.came() / "0-0.safetensors").string()] {
+    std::ifstream maps("/proc/self/maps");
+    const std::string text(std::istreambuf_iterator<char>(maps), {});
+    return says(text, file);
+  };
+  BOOST_TEST(!is_mapped());
+  auto ask = net::bulk_receiver({"expert/1/0/0", whole->bytes, whole->sha256}, 1, [](auto) {
+               return result<void>{};
+             }).ask();
+  net::frame_header header;
+  header.kind = static_cast<std::uint8_t>(ask.kind);
+  header.of = net::lane::bulk;
+  header.request = ask.request;
+  header.attempt = ask.attempt;
+  header.length = static_cast<std::uint32_t>(ask.payload.size());
+  hosts.first().take(three_hosts::peer_of(0, 1), header, std::move(ask.payload));
+  BOOST_TEST(eventually(is_mapped));
+  waits = false;
+  BOOST_TEST(eventually([&] { return !is_mapped(); }));
 }
 
 BOOST_AUTO_TEST_CASE(names_that_no_expert_has_are_refused) {

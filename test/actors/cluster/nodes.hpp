@@ -282,9 +282,13 @@ class nodes {
     };
     made.coarser = reader;
     made.papers = papers;
-    made.keep_plan = [this, m](const planning::plan& plan) -> result<std::string> {
-      kept_epochs[m] = plan.epoch;
-      return fmt::format("plan of epoch {}", plan.epoch);
+    made.keep_plan = [this, m](const planning::plan& plan) -> result<actors::kept_plan> {
+      actors::kept_plan kept{fmt::format("plan of epoch {}", plan.epoch), {}};
+      if (has_no_room[m])
+        kept.written = error{errc::io, "the disk has no room"};
+      else
+        kept_epochs[m] = plan.epoch;
+      return kept;
     };
     return made;
   }
@@ -383,6 +387,7 @@ class nodes {
       counted_at_ms;  ///< What a node finds of when it counted what it kept.
   /// Of the plan that a node kept last; 0: none.
   mutable std::array<std::atomic<std::uint64_t>, n> kept_epochs{};
+  std::array<std::atomic<bool>, n> has_no_room{};  ///< For a plan.
   std::string plan_digest[n] = {"one plan", "one plan", "one plan"};
   std::shared_ptr<const model::tokenizer> tokens;
   std::optional<rehearsal> rehearsed;

@@ -588,6 +588,22 @@ BOOST_AUTO_TEST_CASE(a_node_that_all_refuse_for_its_plan_knows_it_until_it_is_wi
   BOOST_TEST(!cluster[0].is_refused_for_plan());
 }
 
+BOOST_AUTO_TEST_CASE(one_that_comes_and_goes_takes_no_refusal_of_another_back) {
+  test::nodes cluster;
+  cluster.plan_digest[1] = "another plan";
+  // Known by its address, and not there yet.
+  cluster.start_bare(2).stop();
+  auto& refuses = cluster.start_bare(1);
+  cluster.start(0);
+  BOOST_REQUIRE(eventually([&] { return cluster[0].is_refused_for_plan(); }));
+  refuses.stop();
+  auto& comes = cluster.start_bare(2);
+  cluster.await_up(0, {2});
+  BOOST_TEST(!cluster[0].is_refused_for_plan());
+  comes.stop();
+  BOOST_TEST(eventually([&] { return cluster[0].is_refused_for_plan(); }));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

@@ -188,6 +188,16 @@ BOOST_AUTO_TEST_CASE(values_out_of_range_are_refused_with_what_is_allowed) {
     check_error(read_with(field, value), errc::out_of_range, {"config.json", field});
 }
 
+BOOST_AUTO_TEST_CASE(more_experts_in_all_layers_than_models_have_are_refused) {
+  json content = good();
+  content["num_local_experts"] = 4096;
+  content["num_hidden_layers"] = 64;
+  BOOST_TEST(fixture::need(read(content)).n_layers == 64u);
+  content["num_hidden_layers"] = 65;
+  check_error(read(content), errc::out_of_range,
+              {"config.json", "num_local_experts", "num_hidden_layers", "266240", "262144"});
+}
+
 BOOST_AUTO_TEST_CASE(values_of_another_type_are_refused) {
   const std::pair<const char*, json> fields[] = {{"hidden_size", "40"},
                                                  {"hidden_size", 40.5},

@@ -1,9 +1,12 @@
 #include "model/checkpoint/safetensors.hpp"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "model/checkpoint/checksums.hpp"
 #include "test/model/fixture.hpp"
 
 namespace {
@@ -249,6 +252,15 @@ BOOST_AUTO_TEST_CASE(a_folder_without_weights_is_refused) {
               {"model.safetensors", folder.path().string()});
   check_error(om::checkpoint::open_folder(folder.path() / "nowhere"), errc::not_found, {"nowhere"});
   check_error(om::checkpoint::open_file(folder.path()), errc::not_found, {"regular file"});
+}
+
+BOOST_AUTO_TEST_CASE(a_fifo_is_refused_and_nobody_waits_for_its_writer) {
+  const scratch_folder folder;
+  const auto path = folder.path() / "model.safetensors";
+  BOOST_REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  check_error(om::checkpoint::open_folder(folder.path()), errc::not_found,
+              {"model.safetensors", "regular file"});
+  check_error(om::hash_file(path), errc::not_found, {"model.safetensors", "regular file"});
 }
 
 BOOST_AUTO_TEST_CASE(a_digest_changes_with_the_weights_and_the_configuration) {

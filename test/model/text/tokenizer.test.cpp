@@ -90,6 +90,14 @@ std::string random_text(ordermoe::random_stream& random, std::size_t most) {
   return text;
 }
 
+/// A field of a protobuf message.
+std::string bytes_field(int number, const std::string& content) {
+  std::string made(1, static_cast<char>((number << 3) | 2));
+  auto n = content.size();
+  for (; n >= 0x80; n >>= 7) made += static_cast<char>((n & 0x7f) | 0x80);
+  return made + static_cast<char>(n) + content;
+}
+
 std::string without(std::string text, std::string_view part) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at))
     text.erase(at, part.size());
@@ -309,6 +317,28 @@ BOOST_AUTO_TEST_CASE(a_damaged_tokenizer_is_refused_by_name) {
     folder.write("tokenizer.model", bytes);
     check_error(om::tokenizer::load(folder.path()), errc::malformed, {"tokenizer.model"});
   }
+}
+
+BOOST_AUTO_TEST_CASE(pieces_and_replacements_longer_than_any_tokenizer_has_are_refused) {
+  const auto good = fixture::need(ordermoe::read_file(fixture::tiny / "tokenizer.model"));
+  const auto with = [&](const std::string& field) {
+    return om::tokenizer::parse_sentencepiece(good + field, "tokenizer.model");
+  };
+  const auto with_piece = [&](std::size_t n) {
+    return with(bytes_field(1, bytes_field(1, std::string(n, 'x'))));
+  };
+  BOOST_TEST(fixture::need(with_piece(4096))->vocab_size() == 321u);
+  check_error(with_piece(4097), errc::out_of_range,
+              {"tokenizer.model", "piece 320", "4097 bytes", "4096"});
+  // A character map is the size of its trie, here one unit, the trie and the replacements.
+  const auto with_replacement = [&](std::size_t n) {
+    const std::string trie("\4\0\0\0\0\0\0\0", 8);
+    const auto map = trie + "short" + '\0' + std::string(n, 'y') + '\0' + "last";
+    return with(bytes_field(3, bytes_field(2, map)));
+  };
+  BOOST_TEST(with_replacement(256).has_value());
+  check_error(with_replacement(257), errc::out_of_range,
+              {"tokenizer.model", "character map", "257 bytes", "256"});
 }
 
 BOOST_AUTO_TEST_CASE(a_tokenizer_with_any_byte_changed_is_refused_or_still_works) {

@@ -1,10 +1,14 @@
 #include "net/identity/revocations.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstring>
 
 #include "config/files.hpp"
 
@@ -150,6 +154,43 @@ BOOST_AUTO_TEST_CASE(certificates_of_a_folder_without_a_list_of_what_was_issued_
                  "neither a certificate in force of the name 'oslo'"));
   BOOST_REQUIRE(write_file(in("issued"), "zz node berlin\n").has_value());
   BOOST_TEST(has(problem(net::read_issued(path / "a")), "issued:1: found 'zz node berlin'"));
+}
+
+BOOST_AUTO_TEST_CASE(half_a_line_at_the_end_of_what_was_issued_is_no_certificate_and_takes_none) {
+  const auto n = net::read_issued(path / "a")->size();
+  const auto text = text_of(in("issued"));
+  const std::string half = "ab12 node ber";
+  BOOST_REQUIRE(write_file(in("issued"), text + half).has_value());
+  const auto all = net::read_issued(path / "a");
+  BOOST_REQUIRE_MESSAGE(all.has_value(), (all ? "" : all.error().message));
+  BOOST_TEST(all->size() == n);
+  // Whole but for its newline, as an editor may leave the last line.
+  BOOST_REQUIRE(write_file(in("issued"), text.substr(0, text.size() - 1)).has_value());
+  BOOST_TEST(net::read_issued(path / "a")->size() == n);
+  BOOST_REQUIRE(write_file(in("issued"), text + half).has_value());
+  renew("berlin");
+  const auto line = serial("berlin.crt") + " node berlin ";
+  BOOST_TEST(text_of(in("issued")).starts_with(text + half + "\n" + line));
+  BOOST_TEST(has(problem(net::read_issued(path / "a")), "issued:3: found 'ab12 node ber'"));
+  BOOST_REQUIRE(write_file(in("issued"), text + "\n" + line + "1\n").has_value());
+  BOOST_TEST(net::read_issued(path / "a")->size() == n + 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_disk_that_fills_up_while_a_certificate_is_listed_is_told) {
+  const auto n = net::read_issued(path / "a")->size();
+  const auto previous = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  BOOST_REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  auto small = before;
+  small.rlim_cur = fs::file_size(in("issued")) + 10;
+  BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const auto refused = net::add_issued(path / "a", {"ab12", net::role::node, "berlin", 1});
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, previous);
+  BOOST_TEST(has(problem(refused), "issued: cannot be written: "));
+  BOOST_TEST(has(problem(refused), std::strerror(EFBIG)));
+  BOOST_TEST(fs::file_size(in("issued")) == small.rlim_cur);
+  BOOST_TEST(net::read_issued(path / "a")->size() == n);
 }
 
 BOOST_AUTO_TEST_CASE(only_the_own_authoritys_whole_lists_are_believed) {

@@ -378,4 +378,30 @@ BOOST_AUTO_TEST_CASE(rows_of_a_chunk_wait_for_the_slowest_and_decisions_of_other
   BOOST_TEST(changed.error().message.find("layer 1") != std::string::npos, changed.error().message);
 }
 
+BOOST_AUTO_TEST_CASE(under_a_plan_that_prunes_a_slot_that_is_left_out_is_refused) {
+  random_stream random(5, 0xc4);
+  const shape small{3, 2, 4, 2};
+  auto of = draw_world(random, small);
+  of.placed.pruned.assign(small.n_servers,
+                          pruned_experts{std::vector<std::vector<std::uint32_t>>(small.n_layers)});
+  selection_policy policy;
+  policy.candidates = candidate_rule::exact;
+  policy.horizon = 1;
+  policy.distinct = true;
+  const auto tables = selection_tables::build(of.experts, of.placed, of.costs, policy, 0);
+  BOOST_REQUIRE(tables.has_value());
+  auto past =
+      decide_all(of, **tables, 1, 0, 0, [&](std::size_t) { return drawn_row(random, small); });
+  const auto problem = planning::hindsight::make(of.experts, of.placed, of.costs, policy);
+  BOOST_REQUIRE(problem.has_value());
+  BOOST_TEST(problem->prunes());
+  const auto whole = problem->solve(past, {});
+  BOOST_REQUIRE_MESSAGE(whole.has_value(), (whole ? "" : whole.error().message));
+  past.chunks[0].layers[1].rows[0].slots[0].expert = left_out;
+  const auto changed = problem->solve(past, {});
+  BOOST_REQUIRE(!changed.has_value());
+  BOOST_TEST((changed.error().code == errc::failed));
+  BOOST_TEST(changed.error().message.find("layer 1") != std::string::npos, changed.error().message);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

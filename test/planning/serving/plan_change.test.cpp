@@ -187,6 +187,25 @@ BOOST_AUTO_TEST_CASE(a_change_that_waits_is_taken_back_with_its_leader_or_by_it)
   }
 }
 
+BOOST_AUTO_TEST_CASE(who_was_lost_when_a_change_was_given_up_hears_so_when_it_is_back) {
+  std::vector<plan_changes> two{{0, 2}, {1, 2}};
+  BOOST_REQUIRE(two[0].begin(1, "plan", false).has_value());
+  // What it says goes by the session that there is now, and the end of the one before is told later.
+  BOOST_REQUIRE_EQUAL(two[1].hear(0, {1, change_message::what::prepare, "plan"}).size(), 1u);
+  two[1].step_done(1);
+  two[0].lost(1);
+  BOOST_TEST((two[0].phase() == change_phase::none));
+  const auto said = two[0].found(1);
+  BOOST_REQUIRE_EQUAL(said.size(), 1u);
+  const auto todo = two[1].hear(0, said[0].message);
+  BOOST_REQUIRE_EQUAL(todo.size(), 1u);
+  BOOST_TEST((todo[0].step == change_step::abort));
+  BOOST_TEST((two[1].phase() == change_phase::none));
+  // Once.
+  two[0].lost(1);
+  BOOST_TEST(two[0].found(1).empty());
+}
+
 BOOST_AUTO_TEST_CASE(of_two_that_lead_at_once_the_one_with_the_lower_number_goes_on) {
   std::size_t behind_another = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
