@@ -387,8 +387,9 @@ bool are_one_file(const fs::path& a, const fs::path& b) {
   if (a.empty() || b.empty() || is_written_through(a)) return false;
   std::error_code status;
   if (fs::equivalent(a, b, status)) return true;
-  const auto first = fs::weakly_canonical(a, status);
-  return !status && first == fs::weakly_canonical(b, status) && !status;
+  // A relative path of which nothing is there yet stays relative otherwise.
+  const auto first = fs::weakly_canonical(fs::absolute(a, status), status);
+  return !status && first == fs::weakly_canonical(fs::absolute(b, status), status) && !status;
 }
 
 result<void> check_output(const std::string& flag, const fs::path& path,
