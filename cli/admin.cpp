@@ -150,7 +150,8 @@ result<void> talk(const session_ptr& session) {
   const bool all_dry_run = session->flags().dry_run;
   line_reader reader;
   std::string line;
-  while (!stop_requested() && reader.next(line)) {
+  // A signal leaves half a line, which nobody gave.
+  while (!stop_requested() && reader.next(line) && !stop_requested()) {
     const auto first = line.find_first_not_of(" \t\r\n");
     if (first == std::string::npos || line[first] == '#') continue;
     line = line.substr(first, line.find_last_not_of(" \t\r\n") + 1 - first);

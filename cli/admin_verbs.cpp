@@ -311,7 +311,8 @@ class verbs {
     };
     auto wanted = std::make_shared<wish>();
     auto& command = *parent_.add_subcommand("experts", "Which servers host which experts");
-    command.add_option("--layer", wanted->layer, "Of this layer alone, from 0");
+    command.add_option("--layer", wanted->layer, "Of this layer alone, from 0")
+        ->check(whole_from(0, UINT32_MAX));
     command.add_option("--server", wanted->server, "On this server alone");
     bind_(command, [session = session_, wanted] {
       auto arguments = ordered_json::object();
@@ -419,7 +420,8 @@ class verbs {
     add_propose(plan);
     auto& diff = *plan.add_subcommand("diff", "Which experts a proposal gives and takes");
     auto proposal = std::make_shared<std::uint64_t>(0);
-    diff.add_option("PROPOSAL", *proposal, "Number; default: the latest");
+    diff.add_option("PROPOSAL", *proposal, "Number; default: the latest")
+        ->check(whole_from(1, UINT64_MAX));
     bind_(diff, [session = session_, proposal] {
       return ask(session(), {}, "plan.diff", chosen(*proposal), soon, print_diff);
     });
@@ -468,7 +470,8 @@ class verbs {
     auto wanted = std::make_shared<wish>();
     auto& command = *plan.add_subcommand(
         "apply", "All servers go over to a proposal, or none; waits until requests begin under it");
-    command.add_option("PROPOSAL", wanted->proposal, "Number; default: the latest");
+    command.add_option("PROPOSAL", wanted->proposal, "Number; default: the latest")
+        ->check(whole_from(1, UINT64_MAX));
     command
         .add_option("--drain-s", wanted->drain_s,
                     "Seconds that requests under the plan before have; then they end by name")

@@ -283,6 +283,7 @@ result<void> talk(conversation& with) {
   }
   while (!stop_requested()) {
     const auto line = next_line(editor.get());
+    if (stop_requested()) break;  // It may be half of one.
     if (!line || line->empty()) return {};
     if (*line == "/new") {
       with.forget();

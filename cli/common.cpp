@@ -125,6 +125,12 @@ namespace {
 
 constexpr auto no_output = "standard output cannot be written; make room or send it elsewhere";
 
+/// What went wrong where it was asked to end is that it was asked to.
+result<void> or_interrupted(error problem) {
+  if (stop_requested()) return error{errc::interrupted, "interrupted"};
+  return problem;
+}
+
 /// Libraries tell by exceptions that the system refuses something.
 result<void> run_body() {
   try {
@@ -141,11 +147,12 @@ result<void> run_body() {
       return error{errc::failed,
                    "the system gives no more threads; ask for fewer with --threads, or end other "
                    "programs"};
-    return error{errc::io, fmt::format("{} ({})", no_output, problem.code().message())};
+    return or_interrupted({errc::io, fmt::format("{} ({})", no_output, problem.code().message())});
   } catch (const std::exception& problem) {
     return error{errc::failed, problem.what()};
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return error{errc::io, no_output};
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return or_interrupted({errc::io, no_output});
   return {};
 }
 
@@ -381,6 +388,15 @@ result<fs::path> existing_folder(const std::string& path, const char* flag) {
   if (!fs::is_directory(path, status))
     return error{errc::not_found, fmt::format("{} {}: no such folder; check the path", flag, path)};
   return fs::path(path);
+}
+
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> all;
+  std::error_code status;
+  for (fs::directory_iterator each(folder, status), end; !status && each != end;
+       each.increment(status))
+    all.push_back(each->path());
+  return all;
 }
 
 bool are_one_file(const fs::path& a, const fs::path& b) {

@@ -124,6 +124,8 @@ result<void> set_precisions(model::load_options& loading, const std::string& exp
 
 result<std::filesystem::path> existing_folder(const std::string& path, const char* flag);
 
+/// What is in a folder, as what a command reads.
+std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder);
 /// Whether both name the same file, there or not, which what is written to one would take from the other.
 bool are_one_file(const std::filesystem::path& a, const std::filesystem::path& b);
 /// What a command is about to write can be written, and is none of the files that it reads. `flag`

@@ -279,12 +279,13 @@ result<void> evaluate_connected(const eval_options& options) {
 }
 
 result<void> check_sources(const CLI::App& command, const eval_options& options) {
-  if (auto good = check_output(
-          "--losses", options.losses,
-          {options.text, options.wikitext, options.squad, options.gsm8k, options.problems,
-           options.plan, options.world.cluster, options.world.profile});
-      !good)
-    return good;
+  auto inputs = files_of(options.world.model);
+  for (const auto& each : files_of(setup::data_folder() / "eval")) inputs.push_back(each);
+  for (const auto* each :
+       {&options.text, &options.wikitext, &options.squad, &options.gsm8k, &options.problems,
+        &options.plan, &options.world.cluster, &options.world.profile})
+    inputs.emplace_back(*each);
+  if (auto good = check_output("--losses", options.losses, inputs); !good) return good;
   for (const char* name : {"--limit", "--skip-long"})
     if (!options.asks() && command.count(name) > 0)
       return error{errc::usage,

@@ -431,15 +431,6 @@ result<std::vector<std::int32_t>> parse_ids(const char* option, const std::strin
   return ids;
 }
 
-std::vector<std::filesystem::path> files_of(const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> all;
-  std::error_code status;
-  for (std::filesystem::directory_iterator each(folder, status), end; !status && each != end;
-       each.increment(status))
-    all.push_back(each->path());
-  return all;
-}
-
 void add_logits(CLI::App& parent) {
   struct content {
     std::string model, ids, decoder_ids, out, expert_precision = "stored";

@@ -99,6 +99,8 @@ class alive_meanwhile {
           notify("WATCHDOG=1");
           wake.wait_for(lock, stop, period, [] { return false; });
         } while (!stop.stop_requested());
+        // Whoever tells it from then on counts from then on.
+        notify("WATCHDOG=1");
       });
   }
 

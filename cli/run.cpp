@@ -171,6 +171,7 @@ std::size_t threads_for(const run_options& options, std::size_t n_servers) {
 result<questions> read_questions(const run_options& options) {
   questions asked;
   auto prompts = setup::read_prompts(options.prompts);
+  if (stop_requested()) return error{errc::interrupted, "interrupted"};
   if (!prompts) return prompts.error();
   asked.prompts = std::move(*prompts);
   return asked;
@@ -426,6 +427,7 @@ result<void> run_on_servers(const run_options& options) {
 
 result<void> run_at_cluster(const run_options& options) {
   auto prompts = setup::read_prompts(options.prompts);
+  if (stop_requested()) return error{errc::interrupted, "interrupted"};
   if (!prompts) return prompts.error();
   connected_run wanted;
   wanted.address = options.connect;

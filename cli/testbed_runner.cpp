@@ -111,8 +111,12 @@ class crew {
     {
       std::jthread watcher([this](const std::stop_token& stop) { watch(stop); });
       std::vector<std::jthread> workers;
-      for (std::size_t i = 1; i < n; ++i)
-        workers.emplace_back([this, i] { work_safely(jobs_[i]); });
+      try {
+        for (std::size_t i = 1; i < n; ++i)
+          workers.emplace_back([this, i] { work_safely(jobs_[i]); });
+      } catch (...) {
+        end_all();
+      }
       work_safely(jobs_[0]);
     }
     if (thrown_) std::rethrow_exception(thrown_);
@@ -127,10 +131,15 @@ class crew {
     try {
       work_on(own);
     } catch (...) {
-      const std::lock_guard guard(mutex_);
-      if (!thrown_) thrown_ = std::current_exception();
-      for (auto& each : jobs_) each.stop();
+      end_all();
     }
+  }
+
+  /// Within a catch.
+  void end_all() {
+    const std::lock_guard guard(mutex_);
+    if (!thrown_) thrown_ = std::current_exception();
+    for (auto& each : jobs_) each.stop();
   }
 
   void work_on(job& own) {

@@ -1,16 +1,31 @@
 # FindCAF: the C++ Actor Framework, 0.17.x.
 #
-# Newer releases ship a CMake package; Debian's 0.17.6 does not. The package is tried first, then headers and
+# Newer releases ship a CMake package, which is refused; Debian's 0.17.6 does not. A package is tried first, then headers and
 # libraries are looked up. Either way the targets are CAF::core, CAF::io and CAF::openssl.
 
+set(_caf_missing ${CAF_FIND_COMPONENTS})
+foreach(_component IN LISTS CAF_FIND_COMPONENTS)
+  if(TARGET CAF::${_component})
+    list(REMOVE_ITEM _caf_missing ${_component})
+  endif()
+endforeach()
+if(CAF_FIND_COMPONENTS AND NOT _caf_missing)
+  # Whoever looked before has made them, or builds CAF itself.
+  set(CAF_FOUND TRUE)
+  return()
+endif()
+
+include(FindPackageHandleStandardArgs)
 find_package(CAF CONFIG QUIET)
 if(CAF_CONFIG)
+  set(_caf_is_usable TRUE)
   # Its version file may hold with any that is older.
   if(CAF_VERSION VERSION_GREATER_EQUAL 0.18)
-    message(FATAL_ERROR "${CAF_CONFIG}: is of CAF ${CAF_VERSION}, expected 0.17, whose messages and actors are others; "
-      "take it out of CMAKE_PREFIX_PATH, or set CAF_DIR to another")
+    set(_caf_is_usable FALSE)
   endif()
-  set(CAF_FOUND TRUE)
+  string(CONCAT _caf_why "${CAF_CONFIG} is of CAF ${CAF_VERSION}, expected 0.17, whose messages and actors are others. "
+    "Take its prefix out of CMAKE_PREFIX_PATH, or into CMAKE_IGNORE_PREFIX_PATH.")
+  find_package_handle_standard_args(CAF REQUIRED_VARS _caf_is_usable REASON_FAILURE_MESSAGE "${_caf_why}")
   return()
 endif()
 
@@ -33,7 +48,6 @@ foreach(_component IN LISTS CAF_FIND_COMPONENTS)
   endif()
 endforeach()
 
-include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CAF REQUIRED_VARS CAF_INCLUDE_DIR VERSION_VAR CAF_VERSION HANDLE_COMPONENTS)
 
 if(CAF_FOUND)

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "config/files.hpp"
 
@@ -157,7 +159,9 @@ std::string whole_range_text(Integer low, Integer high) {
 }  // namespace
 
 nlohmann::ordered_json parse_told(std::string_view text) {
-  std::size_t depth = 0;
+  constexpr std::size_t most_members = 1'000;
+  // Of each that is open, whether it is an object, and its commas.
+  std::vector<std::pair<bool, std::size_t>> open;
   bool is_quoted = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char each = text[i];
@@ -167,9 +171,13 @@ nlohmann::ordered_json parse_told(std::string_view text) {
     } else if (each == '"') {
       is_quoted = true;
     } else if (each == '[' || each == '{') {
-      if (++depth > max_depth) return nlohmann::ordered_json::value_t::discarded;
-    } else if (each == ']' || each == '}') {
-      if (depth > 0) --depth;
+      open.emplace_back(each == '{', 0);
+      if (open.size() > max_depth) return nlohmann::ordered_json::value_t::discarded;
+    } else if (!open.empty() && (each == ']' || each == '}')) {
+      open.pop_back();
+    } else if (!open.empty() && each == ',' && open.back().first &&
+               ++open.back().second >= most_members) {
+      return nlohmann::ordered_json::value_t::discarded;
     }
   }
   return nlohmann::ordered_json::parse(text, nullptr, false);

@@ -33,8 +33,8 @@ namespace ordermoe {
 
 class json_document;
 
-/// What another process told, which may be anything; discarded where it is no JSON, or has more than 64 levels of nesting, for
-/// which whoever writes it again would run out of stack.
+/// What another process told, which may be anything; discarded where it is no JSON, or has more than 64 levels, for which whoever writes
+/// it again would run out of stack, or an object of more than 1,000 members: keeping their order takes time with the square of them.
 nlohmann::ordered_json parse_told(std::string_view text);
 
 /// What a count of values must be.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -55,6 +56,8 @@ error what_was_thrown(const std::string& name) {
     return {errc::failed, name + ": memory is exhausted"};
   } catch (const std::exception& thrown) {
     return {errc::failed, name + ": " + thrown.what()};
+  } catch (...) {
+    return {errc::failed, name + ": something unknown went wrong"};
   }
 }
 
@@ -300,22 +303,21 @@ class member final : public engine {
       if (is_ending_) return;
       const bool is_down = state_ == state::down;
       lock.unlock();
-      try {
-        if (is_down)
-          refuse_waiting();
-        else if (plans.look(*running_->node, pause))
-          go_over();
-      } catch (...) {
-        go_down(what_was_thrown(file_.name));
-      }
+      if (is_down)
+        refuse_waiting();
+      else if (is_another_there(plans, pause))
+        go_over();
       lock.lock();
     }
   }
 
-  void go_down(error why) {
-    const std::lock_guard lock(mutex_);
-    why_down_ = std::move(why);
-    state_ = state::down;
+  /// What cannot be fetched now, as for want of memory, may be a moment later.
+  bool is_another_there(setup::plan_watch& plans, const std::function<bool()>& pause) {
+    try {
+      return plans.look(*running_->node, pause);
+    } catch (...) {
+      return false;
+    }
   }
 
   /// Ends the node, and starts another by the files that came.
@@ -325,21 +327,30 @@ class member final : public engine {
       state_ = state::changing;
       changed_.wait(lock, [this] { return inside_ == 0; });
     }
-    running_->stop();
-    // What it had in memory is not to be there twice.
-    running_.reset();
-    fail_begun();
-    const auto begun = begin_while_others_wait();
+    result<void> begun;
+    try {
+      // Nobody is told anything meanwhile but by it. What it had in memory is not to be there twice.
+      running_->stop();
+      running_.reset();
+      fail_begun();
+      begun = begin_while_others_wait();
+    } catch (...) {
+      begun = what_was_thrown(file_.name);
+    }
     if (begun) return give_waiting();
+    running_.reset();
     if (begun.error().code != errc::interrupted)
       log_.tell(log_event::plan_refused, {{"why", begun.error().message}});
-    go_down(begun.error());
+    const std::lock_guard lock(mutex_);
+    why_down_ = begun.error();
+    state_ = state::down;
   }
 
   /// On another thread: it takes as long as weights take to load.
   result<void> begin_while_others_wait() {
     auto beginning = std::async(std::launch::async, [this] { return begin(); });
     while (beginning.wait_for(look_again) != std::future_status::ready) end_in_time();
+    end_in_time();
     return beginning.get();
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
@@ -59,7 +60,7 @@ result<std::string> read_all(const std::string& path) {
       return error{errc::out_of_range,
                    fmt::format("standard input: larger than the {} bytes allowed", most_bytes)};
   }
-  if (std::cin.bad()) return error{errc::io, "standard input: reading failed"};
+  if (std::ferror(stdin) != 0) return error{errc::io, "standard input: reading failed"};
   return all;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "config/json.hpp"
+#include "config/json_text.hpp"
 
 namespace ordermoe::actors {
 
@@ -29,7 +30,7 @@ void admin_state::take_revocations(std::uint32_t from, const std::string& pem) {
 }
 
 void admin_state::say(std::uint32_t server, const ordered_json& content) {
-  if (context().seat->tell_admin) context().seat->tell_admin(server, content.dump());
+  if (context().seat->tell_admin) context().seat->tell_admin(server, json_text(content));
 }
 
 std::set<std::uint32_t> admin_state::present() const {

@@ -543,8 +543,9 @@ class cluster_clients::content final : public net::transport_user {
         else
           return give_up(from, outcome.error());
       case control_kind::status: {
+        auto told = read_status(event.text);
         const std::lock_guard lock(mutex_);
-        nodes_[from].status = read_status(event.text);
+        nodes_[from].status = std::move(told);
         changed_.notify_all();
         return;
       }

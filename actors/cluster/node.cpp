@@ -22,6 +22,7 @@
 #include "actors/service/status_json.hpp"
 #include "actors/session_frames.hpp"
 #include "config/devices.hpp"
+#include "config/json_text.hpp"
 #include "config/log_events.hpp"
 #include "planning/server_mask.hpp"
 
@@ -138,7 +139,7 @@ class node::content final : public net::transport_user {
     j["peers"] = peers_json(server.away);
     if (const auto figures = service_->rehearsed())
       j["rehearsal"] = rehearsal_json(*options_.service.rehearsed, *figures);
-    return j.dump();
+    return json_text(j);
   }
 
   void give(const bearer_order& order, order_sink sink) {
@@ -487,7 +488,7 @@ class node::content final : public net::transport_user {
   /// To this node's own admin, who tells operators and other nodes.
   void tell_admin(const char* event, ordered_json about) {
     service_->admin_said(options_.server,
-                         ordered_json{{"event", event}, {"about", std::move(about)}}.dump());
+                         json_text(ordered_json{{"event", event}, {"about", std::move(about)}}));
   }
 
   void look_at_identity() {
@@ -534,7 +535,7 @@ class node::content final : public net::transport_user {
       for (const auto asker : askers)
         say(asker, control_kind::status,
             status ? status_that_fits(*status)
-                   : ordered_json{{"problem", status.error().message}}.dump());
+                   : json_text(ordered_json{{"problem", status.error().message}}));
       lock.lock();
     }
   }

@@ -171,7 +171,7 @@ class node {
   node(node&& other) noexcept;
   node& operator=(node&& other) noexcept;
   /// stop(). From within a callback it cannot wait: what it has is left behind then, silent, until the process ends. Where another
-  /// thread is in the log's callback at that moment, that one call may still be on its way.
+  /// thread is in a callback at that moment, that one call may still be on its way.
   ~node();
 
   /// Asks for an answer; its number. What is wrong with the prompt itself is told by on_end, on finish `failed`. Problem: usage

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,14 +67,6 @@ result<void> add_unlisted(const fs::path& folder, std::vector<issued_certificate
   return {};
 }
 
-/// Whether what is there ends in half a line, of a write that the disk had no room for.
-bool ends_within_line(int file) {
-  struct stat found {};
-  char last = '\n';
-  return ::fstat(file, &found) == 0 && found.st_size > 0 &&
-         ::pread(file, &last, 1, found.st_size - 1) == 1 && last != '\n';
-}
-
 /// False with errno set where the system does not take all of it.
 bool append(int file, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -86,16 +78,42 @@ bool append(int file, std::string_view bytes) {
   return true;
 }
 
+/// How much of the list is lines: half a line at the end, of a write that a full disk cut short, is none. One that lacks only its
+/// newline, as an editor may leave it, is.
+std::size_t bytes_of_lines(const std::string& text) {
+  const auto end = text.find_last_of('\n');
+  const auto lines = end == std::string::npos ? 0 : end + 1;
+  return parse_line(text.substr(lines), "") ? text.size() : lines;
+}
+
+/// In one piece behind the lines that are there, while nobody else writes; all of it or nothing. False with errno set.
+bool append_line(const fs::path& folder, int file, std::string line) {
+  while (::flock(file, LOCK_EX) != 0)
+    if (errno != EINTR) return false;
+  const auto before = text_of_list(folder);
+  if (!before) {
+    errno = EIO;
+    return false;
+  }
+  const auto kept = bytes_of_lines(*before);
+  if (kept < before->size() && ::ftruncate(file, static_cast<off_t>(kept)) != 0) return false;
+  if (kept > 0 && (*before)[kept - 1] != '\n') line.insert(line.begin(), '\n');
+  if (append(file, line)) return true;
+  const auto why = errno;
+  static_cast<void>(::ftruncate(file, static_cast<off_t>(kept)));
+  errno = why;
+  return false;
+}
+
 }  // namespace
 
 result<void> add_issued(const fs::path& folder, const issued_certificate& made) {
   const auto place = list_of(folder);
-  auto line =
-      fmt::format("{} {} {} {}\n", made.serial, to_string(made.of), made.name, made.until_s);
-  const int file = ::open(place.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  if (file >= 0 && ends_within_line(file)) line.insert(line.begin(), '\n');
-  // In one piece behind what is there: others may issue at the same time.
-  const bool written = file >= 0 && append(file, line);
+  const int file = ::open(place.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  const bool written =
+      file >= 0 && append_line(folder, file,
+                               fmt::format("{} {} {} {}\n", made.serial, to_string(made.of),
+                                           made.name, made.until_s));
   const auto why = errno;
   if (file >= 0) ::close(file);
   if (written) return {};
@@ -110,8 +128,6 @@ result<std::vector<issued_certificate>> read_issued(const fs::path& folder) {
   std::istringstream lines(*text);
   std::string line;
   for (std::size_t number = 1; std::getline(lines, line); ++number) {
-    // Two that issue behind half a line at the same time both end it.
-    if (line.empty()) continue;
     auto made = parse_line(line, fmt::format("{}:{}", list_of(folder).string(), number));
     // Half a line at the end is of a certificate that was never made.
     if (!made && lines.eof()) break;

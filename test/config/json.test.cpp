@@ -110,6 +110,13 @@ BOOST_AUTO_TEST_CASE(what_another_process_told_is_no_deeper_than_it_can_be_writt
   BOOST_TEST(parse_told(flat + "0]").is_array());
   BOOST_TEST(parse_told("[\"\\\"" + std::string(100, '[') + "\"]").is_array());
   BOOST_TEST(parse_told("]]]]").is_discarded());
+  const auto members = [](std::size_t n) {
+    std::string text;
+    for (std::size_t i = 0; i < n; ++i) text += "\"" + std::to_string(i) + "\":0,";
+    return "{" + text.substr(0, text.size() - 1) + "}";
+  };
+  BOOST_TEST(parse_told(members(1000)).is_object());
+  BOOST_TEST(parse_told(members(1001)).is_discarded());
   BOOST_TEST(parse_told("").is_discarded());
 }
 

@@ -170,10 +170,11 @@ BOOST_AUTO_TEST_CASE(half_a_line_at_the_end_of_what_was_issued_is_no_certificate
   BOOST_REQUIRE(write_file(in("issued"), text + half).has_value());
   renew("berlin");
   const auto line = serial("berlin.crt") + " node berlin ";
-  BOOST_TEST(text_of(in("issued")).starts_with(text + half + "\n" + line));
-  BOOST_TEST(has(problem(net::read_issued(path / "a")), "issued:3: found 'ab12 node ber'"));
-  BOOST_REQUIRE(write_file(in("issued"), text + "\n" + line + "1\n").has_value());
+  BOOST_TEST(text_of(in("issued")).starts_with(text + line));
   BOOST_TEST(net::read_issued(path / "a")->size() == n + 1);
+  BOOST_REQUIRE(write_file(in("issued"), text.substr(0, text.size() - 1)).has_value());
+  renew("berlin");
+  BOOST_TEST(text_of(in("issued")).starts_with(text + serial("berlin.crt") + " node berlin "));
 }
 
 BOOST_AUTO_TEST_CASE(a_disk_that_fills_up_while_a_certificate_is_listed_is_told) {
@@ -189,7 +190,7 @@ BOOST_AUTO_TEST_CASE(a_disk_that_fills_up_while_a_certificate_is_listed_is_told)
   std::signal(SIGXFSZ, previous);
   BOOST_TEST(has(problem(refused), "issued: cannot be written: "));
   BOOST_TEST(has(problem(refused), std::strerror(EFBIG)));
-  BOOST_TEST(fs::file_size(in("issued")) == small.rlim_cur);
+  BOOST_TEST(fs::file_size(in("issued")) == small.rlim_cur - 10);
   BOOST_TEST(net::read_issued(path / "a")->size() == n);
 }
 
