@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "config/sha256.hpp"
+#include "config/write_all.hpp"
 
 namespace ordermoe {
 
@@ -46,17 +47,6 @@ result<std::string> read_file(const fs::path& path, std::size_t max_bytes) {
 }
 
 namespace {
-
-/// Writes all the bytes; false with errno set where the system refuses.
-bool write_all(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto n = ::write(file, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
 
 error refused(const fs::path& path, std::string_view what) {
   return {errc::io, fmt::format("{}: {}; choose another destination", path.string(), what)};

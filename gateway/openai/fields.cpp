@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "config/json_checker.hpp"
 #include "gateway/openai/json_text.hpp"
 
 namespace ordermoe::gateway {
@@ -28,48 +27,14 @@ std::string shown(const json& value) {
   return text;
 }
 
-/// Reads a text for names that come twice and for how deep it is, and keeps nothing else: a parser with a callback takes time that
-/// grows with the square of how many values an array or object has.
-class text_checker final : public nlohmann::json_sax<json> {
- public:
-  std::string why;  ///< What is wrong with it.
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return enter(); }
-  bool start_array(std::size_t) override { return enter(); }
-  bool end_object() override { return leave(); }
-  bool end_array() override { return leave(); }
-  bool key(string_t& name) override {
-    if (open_.back().insert(name).second) return true;
-    why = fmt::format("it has the member {} twice", shown(name));
-    return false;
-  }
-  bool parse_error(std::size_t, const std::string&, const json::exception& problem) override {
-    const std::string_view what = problem.what();
-    // "[json.exception.parse_error.101] ..."
-    why = what.substr(std::min(what.find("] "), what.size() - 2) + 2);
-    return false;
-  }
-
- private:
-  bool enter() {
-    open_.emplace_back();
-    if (open_.size() <= most_levels) return true;
-    why = fmt::format("it is nested deeper than {} levels", most_levels);
-    return false;
-  }
-  bool leave() {
-    open_.pop_back();
-    return true;
-  }
-  std::vector<std::set<std::string>> open_;  ///< Names of the objects and arrays that are open.
-};
+/// What the checker, which did not read it to its end, has against it.
+std::string why_not(const json_checker& checker) {
+  if (checker.is_too_deep) return fmt::format("it is nested deeper than {} levels", most_levels);
+  if (checker.has_twice) return fmt::format("it has the member {} twice", shown(checker.twice));
+  // "[json.exception.parse_error.101] ..."
+  const std::string_view what = checker.problem;
+  return std::string(what.substr(std::min(what.find("] "), what.size() - 2) + 2));
+}
 
 }  // namespace
 
@@ -96,8 +61,8 @@ json parse_body(std::string_view text, std::optional<api_problem>& problem) {
         api_problem{.message = fmt::format("the body is not the JSON that was expected: {}", why)};
     return no_members;
   };
-  text_checker checker;
-  if (!json::sax_parse(text.begin(), text.end(), &checker)) return refuse(checker.why);
+  json_checker checker(most_levels);
+  if (!json::sax_parse(text.begin(), text.end(), &checker)) return refuse(why_not(checker));
   auto read = json::parse(text.begin(), text.end());
   if (!read.is_object()) return refuse(fmt::format("found {}, expected an object", kind_of(read)));
   return read;

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "config/write_all.hpp"
 #include "net/identity/issued.hpp"
 #include "net/identity/pem.hpp"
 
@@ -45,15 +46,8 @@ result<void> write_new(const fs::path& path, const std::string& bytes, mode_t mo
                           "choose another name",
                           path.string())
             : fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno))};
-  std::size_t written = 0;
   int problem = ::fchmod(file, mode) == 0 ? 0 : errno;
-  while (problem == 0 && written < bytes.size()) {
-    const auto n = ::write(file, bytes.data() + written, bytes.size() - written);
-    if (n >= 0)
-      written += static_cast<std::size_t>(n);
-    else if (errno != EINTR)
-      problem = errno;
-  }
+  if (problem == 0 && !write_all(file, bytes)) problem = errno;
   if (problem == 0 && ::fsync(file) != 0) problem = errno;
   ::close(file);
   if (problem == 0) return {};

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <sstream>
-#include <string_view>
 
 #include "config/files.hpp"
+#include "config/write_all.hpp"
 
 namespace ordermoe::net {
 
@@ -67,17 +67,6 @@ result<void> add_unlisted(const fs::path& folder, std::vector<issued_certificate
   return {};
 }
 
-/// False with errno set where the system does not take all of it.
-bool append(int file, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto n = ::write(file, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
 /// How much of the list is lines: half a line at the end, of a write that a full disk cut short, is none. One that lacks only its
 /// newline, as an editor may leave it, is.
 std::size_t bytes_of_lines(const std::string& text) {
@@ -98,7 +87,7 @@ bool append_line(const fs::path& folder, int file, std::string line) {
   const auto kept = bytes_of_lines(*before);
   if (kept < before->size() && ::ftruncate(file, static_cast<off_t>(kept)) != 0) return false;
   if (kept > 0 && (*before)[kept - 1] != '\n') line.insert(line.begin(), '\n');
-  if (append(file, line)) return true;
+  if (write_all(file, line)) return true;
   const auto why = errno;
   static_cast<void>(::ftruncate(file, static_cast<off_t>(kept)));
   errno = why;

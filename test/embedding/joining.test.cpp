@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <stop_token>
 #include <thread>
+#include <utility>
 
 #include "actors/protocol/cluster_seat.hpp"
 #include "config/files.hpp"
@@ -108,6 +109,14 @@ struct cluster_at_hand {
     const auto text = setup::with_plan(*read_file(folder.plan()), plan);
     BOOST_REQUIRE(text.has_value());
     return scratch.write(name, *text);
+  }
+
+  /// Server 0 goes by an older plan than the others: its file, and theirs.
+  std::pair<std::string, std::string> leave_first_behind() const {
+    const auto older = write_plan("older.json", 3), newer = write_plan("newer.json", 4);
+    change(0, [&](node_file& file) { file.plan = older; });
+    for (const int m : {1, 2}) change(m, [&](node_file& file) { file.plan = newer; });
+    return {older, newer};
   }
 };
 
@@ -229,10 +238,7 @@ BOOST_AUTO_TEST_CASE(a_member_with_an_older_plan_goes_over_to_the_one_in_force_w
   const auto actors_before = host.registry().running();
   for (auto* system : {static_cast<caf::actor_system*>(nullptr), &host}) {
     const cluster_at_hand cluster;
-    const auto older = cluster.write_plan("older.json", 3);
-    const auto newer = cluster.write_plan("newer.json", 4);
-    cluster.change(0, [&](node_file& file) { file.plan = older; });
-    for (const int m : {1, 2}) cluster.change(m, [&](node_file& file) { file.plan = newer; });
+    const auto [older, newer] = cluster.leave_first_behind();
     kept_log log, others;
     auto node = started(options_of(cluster, 0, log), system);
     const auto places = node.listens_at();
@@ -271,10 +277,7 @@ BOOST_AUTO_TEST_CASE(a_member_with_an_older_plan_goes_over_to_the_one_in_force_w
 
 BOOST_AUTO_TEST_CASE(who_waits_for_another_plan_may_cancel_and_waits_no_longer_than_was_said) {
   const cluster_at_hand cluster;
-  const auto older = cluster.write_plan("older.json", 3);
-  const auto newer = cluster.write_plan("newer.json", 4);
-  cluster.change(0, [&](node_file& file) { file.plan = older; });
-  for (const int m : {1, 2}) cluster.change(m, [&](node_file& file) { file.plan = newer; });
+  cluster.leave_first_behind();
   kept_log log, others;
   // Its second node is held up at its start for as long as the test wants.
   std::promise<void> goes_on;
@@ -317,10 +320,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_another_plan_may_cancel_and_waits_no_longer_t
 
 BOOST_AUTO_TEST_CASE(a_member_that_cannot_go_over_says_why_to_whoever_asks) {
   const cluster_at_hand cluster;
-  const auto older = cluster.write_plan("older.json", 3);
-  const auto newer = cluster.write_plan("newer.json", 4);
-  cluster.change(0, [&](node_file& file) { file.plan = older; });
-  for (const int m : {1, 2}) cluster.change(m, [&](node_file& file) { file.plan = newer; });
+  cluster.leave_first_behind();
   kept_log log, others;
   auto node = started(options_of(cluster, 0, log));
   BOOST_REQUIRE(write_file(cluster.file_of(0).state / "boot", "no number").has_value());

@@ -56,6 +56,16 @@ const fs::path& whole_model() {
   return folder;
 }
 
+net::frame_header header_of(const bulk_frame& content) {
+  net::frame_header header;
+  header.kind = static_cast<std::uint8_t>(content.kind);
+  header.of = net::lane::bulk;
+  header.request = content.request;
+  header.attempt = content.attempt;
+  header.length = static_cast<std::uint32_t>(content.payload.size());
+  return header;
+}
+
 /// Three hosts: the first has a part of the model with no expert; of the others the test says. A frame goes from the thread of
 /// one to the other's, or to the test.
 class three_hosts {
@@ -129,12 +139,7 @@ class three_hosts {
       const auto other = peer < m ? peer : peer + 1;
       if (content.kind == bulk_kind::ask) ++asks_[other];
       if (through_ && !through_(m, other, content)) return false;
-      net::frame_header header;
-      header.kind = static_cast<std::uint8_t>(content.kind);
-      header.of = net::lane::bulk;
-      header.request = content.request;
-      header.attempt = content.attempt;
-      header.length = static_cast<std::uint32_t>(content.payload.size());
+      const auto header = header_of(content);
       came_[other] += net::session::frame_bytes(header);
       if (auto* host = hosts_[other].load())
         host->take(peer_of(other, m), header, std::move(content.payload));
@@ -215,12 +220,7 @@ BOOST_AUTO_TEST_CASE(a_part_of_somebody_who_was_not_asked_is_not_taken) {
   three_hosts* here = nullptr;
   three_hosts hosts([&](std::uint32_t from, std::uint32_t, bulk_frame& content) {
     if (!is_part_of(2, from, content) || said.exchange(true)) return true;
-    net::frame_header header;
-    header.kind = static_cast<std::uint8_t>(content.kind);
-    header.of = net::lane::bulk;
-    header.request = content.request;
-    header.attempt = content.attempt;
-    header.length = static_cast<std::uint32_t>(content.payload.size());
+    const auto header = header_of(content);
     auto other = content.payload;
     other.back() ^= 1;
     here->first().take(three_hosts::peer_of(0, 1), header, std::move(other));
@@ -355,12 +355,7 @@ BOOST_AUTO_TEST_CASE(an_expert_that_came_is_mapped_for_as_long_as_others_ask_for
   auto ask = net::bulk_receiver({"expert/1/0/0", whole->bytes, whole->sha256}, 1, [](auto) {
                return result<void>{};
              }).ask();
-  net::frame_header header;
-  header.kind = static_cast<std::uint8_t>(ask.kind);
-  header.of = net::lane::bulk;
-  header.request = ask.request;
-  header.attempt = ask.attempt;
-  header.length = static_cast<std::uint32_t>(ask.payload.size());
+  const auto header = header_of(ask);
   hosts.first().take(three_hosts::peer_of(0, 1), header, std::move(ask.payload));
   BOOST_TEST(eventually(is_mapped));
   waits = false;

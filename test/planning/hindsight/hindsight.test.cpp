@@ -213,6 +213,30 @@ std::optional<decided_request> drawn_request(std::uint64_t seed) {
   return made;
 }
 
+enum class plan_kind { whole, prunes };
+
+/// One position of three layers on two servers, decided exactly; under a plan that may leave experts to nobody and leaves none, or
+/// under one that may not.
+decided_request decided_exactly(plan_kind kind) {
+  random_stream random(5, 0xc4);
+  const shape small{3, 2, 4, 2};
+  decided_request made;
+  made.of = draw_world(random, small);
+  if (kind == plan_kind::prunes)
+    made.of.placed.pruned.assign(
+        small.n_servers, pruned_experts{std::vector<std::vector<std::uint32_t>>(small.n_layers)});
+  made.policy.candidates = candidate_rule::exact;
+  made.policy.horizon = 1;
+  made.policy.distinct = true;
+  const auto tables =
+      selection_tables::build(made.of.experts, made.of.placed, made.of.costs, made.policy, 0);
+  BOOST_REQUIRE(tables.has_value());
+  made.tables = *tables;
+  made.past = decide_all(made.of, *made.tables, 1, 0, 0,
+                         [&](std::size_t) { return drawn_row(random, small); });
+  return made;
+}
+
 double relative(double a, double b) {
   return std::abs(a - b) / std::max(1.0, std::abs(b));
 }
@@ -350,17 +374,7 @@ BOOST_AUTO_TEST_CASE(without_a_choice_of_residence_looking_ahead_changes_nothing
 }
 
 BOOST_AUTO_TEST_CASE(rows_of_a_chunk_wait_for_the_slowest_and_decisions_of_others_are_refused) {
-  random_stream random(5, 0xc4);
-  const shape small{3, 2, 4, 2};
-  auto of = draw_world(random, small);
-  selection_policy policy;
-  policy.candidates = candidate_rule::exact;
-  policy.horizon = 1;
-  policy.distinct = true;
-  const auto tables = selection_tables::build(of.experts, of.placed, of.costs, policy, 0);
-  BOOST_REQUIRE(tables.has_value());
-  auto past =
-      decide_all(of, **tables, 1, 0, 0, [&](std::size_t) { return drawn_row(random, small); });
+  auto [of, policy, tables, past] = decided_exactly(plan_kind::whole);
   const auto problem = planning::hindsight::make(of.experts, of.placed, of.costs, policy);
   BOOST_REQUIRE(problem.has_value());
   const auto one = problem->solve(past, {});
@@ -379,19 +393,7 @@ BOOST_AUTO_TEST_CASE(rows_of_a_chunk_wait_for_the_slowest_and_decisions_of_other
 }
 
 BOOST_AUTO_TEST_CASE(under_a_plan_that_prunes_a_slot_that_is_left_out_is_refused) {
-  random_stream random(5, 0xc4);
-  const shape small{3, 2, 4, 2};
-  auto of = draw_world(random, small);
-  of.placed.pruned.assign(small.n_servers,
-                          pruned_experts{std::vector<std::vector<std::uint32_t>>(small.n_layers)});
-  selection_policy policy;
-  policy.candidates = candidate_rule::exact;
-  policy.horizon = 1;
-  policy.distinct = true;
-  const auto tables = selection_tables::build(of.experts, of.placed, of.costs, policy, 0);
-  BOOST_REQUIRE(tables.has_value());
-  auto past =
-      decide_all(of, **tables, 1, 0, 0, [&](std::size_t) { return drawn_row(random, small); });
+  auto [of, policy, tables, past] = decided_exactly(plan_kind::prunes);
   const auto problem = planning::hindsight::make(of.experts, of.placed, of.costs, policy);
   BOOST_REQUIRE(problem.has_value());
   BOOST_TEST(problem->prunes());
