@@ -89,8 +89,11 @@ void add_cluster(CLI::App& app) {
                                 "Expert memory over one replica of the model's experts")
                     ->check(number_from(0.01, 1000))
                     ->capture_default_str();
-  command.add_flag("--memory-as-drawn", options->draw.memory_as_drawn, memory_as_drawn_help)
-      ->excludes(ratio);
+  auto* as_drawn =
+      command.add_flag("--memory-as-drawn", options->draw.memory_as_drawn, memory_as_drawn_help)
+          ->excludes(ratio);
+  command.add_flag("--dense-by-layer", options->draw.dense_by_layer, dense_by_layer_help)
+      ->needs(as_drawn);
   command.add_option("--costs", options->costs, "Cost profile that says what an expert weighs")
       ->check(cost_profile_check())
       ->capture_default_str();

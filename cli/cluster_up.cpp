@@ -126,8 +126,12 @@ result<pid_t> start_node(const cluster_folder& folder, const std::string& name) 
     arguments.push_back(word);
   const auto pid = start_program(arguments, {}, folder.log(name));
   if (!pid) return at(fmt::format("node {}", name), pid.error());
-  if (auto written = write_file(folder.pid(name), fmt::format("{}\n", *pid)); !written)
+  if (auto written = write_file(folder.pid(name), fmt::format("{}\n", *pid)); !written) {
+    // Nobody would find it any more.
+    ::kill(*pid, SIGTERM);
+    ::waitpid(*pid, nullptr, 0);
     return written.error();
+  }
   return pid;
 }
 

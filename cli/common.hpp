@@ -69,6 +69,11 @@ inline constexpr const char* folder_value = "FOLDER";
 inline constexpr const char* memory_as_drawn_help =
     "Servers have 12 to 48 GB as drawn, whatever the model weighs, instead of a ratio";
 
+inline constexpr const char* dense_by_layer_help =
+    "With --memory-as-drawn: what layers have besides experts, and room for keys and values, only "
+    "with their experts, a share with each, as a pipeline's stage has its own layers'; servers "
+    "have the more memory";
+
 /// A finite number from low to high; NaN and what only begins with a number are refused.
 CLI::Validator number_from(double low, double high);
 /// A whole number from low to high, without sign.

@@ -138,6 +138,9 @@ class asker {
                                        [this, i](const actors::request_outcome& outcome) {
                                          const std::lock_guard lock(mutex_);
                                          answers_[i].ended = clock::now();
+                                         // An answer that ends at once has no token.
+                                         if (answers_[i].first_token == clock::time_point())
+                                           answers_[i].first_token = answers_[i].ended;
                                          answers_[i].outcome = outcome;
                                          answers_[i].outcome.request = i;
                                          if (!options_.json) shown_.on_end(answers_[i].outcome);
@@ -161,11 +164,14 @@ result<void> run_connected(const connected_run& options) {
                    fmt::format("{}: messages of a conversation go to a model of this process; send "
                                "a plain prompt to a cluster",
                                prompt.place)};
-  const auto client = connect_to(options.address, options.folder);
+  auto client = connect_to(options.address, options.folder);
   if (!client) return client.error();
   const auto begin = clock::now();
   asker asking(options, **client);
-  if (auto done = asking.ask_all(); !done) return done;
+  if (auto done = asking.ask_all(); !done) {
+    client->reset();  // Tells nobody anything from here on.
+    return done;
+  }
   const auto seconds = std::chrono::duration<double>(clock::now() - begin).count();
   asking.tell_of_smaller_budgets();
   const auto said = ask_node(**client);

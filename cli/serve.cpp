@@ -26,7 +26,7 @@ namespace {
 
 struct serve_options {
   std::string listen = "127.0.0.1:8080";
-  std::string model, cluster, plan, strategy, quality = "0", costs = "mixtral-8x7b", name, device;
+  std::string model, cluster, plan, strategy, quality, costs = "mixtral-8x7b", name, device;
   std::string folder, node;
   std::string keys, certificate, key;
   std::size_t threads = 0, running = 64, waiting = 256, choices = 16, body_kib = 4096;
@@ -71,15 +71,17 @@ result<api::cluster_options> cluster_of(const serve_options& options) {
   made.costs = options.costs;
   made.threads = options.threads;
   made.device = options.device;
-  const auto quality = parse_quality(options.quality);
-  if (!quality) return at("--quality-budget", quality.error());
-  const bool is_bundled = options.model.empty() && options.cluster.empty() &&
-                          options.plan.empty() && options.strategy.empty() && *quality == 0 &&
-                          options.costs == "mixtral-8x7b";
-  if (is_bundled)
-    made.plan = bundled_plan().string();
-  else if (*quality != 0 || options.plan.empty())
+  // A plan has a budget of its own.
+  if (!options.quality.empty() || options.plan.empty()) {
+    const auto quality =
+        options.quality.empty() ? result<double>(0.0) : parse_quality(options.quality);
+    if (!quality) return at("--quality-budget", quality.error());
     made.quality_percent = *quality;
+  }
+  const bool is_bundled = options.model.empty() && options.cluster.empty() &&
+                          options.plan.empty() && options.strategy.empty() &&
+                          made.quality_percent == 0 && options.costs == "mixtral-8x7b";
+  if (is_bundled) made.plan = bundled_plan().string();
   return made;
 }
 
@@ -121,14 +123,16 @@ result<behind_it> start_here(const serve_options& options) {
   if (!model) return model.error();
   behind_it made;
   made.model = std::move(*model);
-  if (wanted->quality_percent) {
+  if (wanted->plan.empty()) {
     made.model.quality =
         quality_of(wanted->strategy.empty() ? std::string_view("ordermoe") : wanted->strategy,
-                   *wanted->quality_percent);
+                   wanted->quality_percent.value_or(0));
   } else {
     const auto quality = quality_of(std::filesystem::path(wanted->plan));
     if (!quality) return quality.error();
     made.model.quality = *quality;
+    if (wanted->quality_percent && quality->is_kept)
+      made.model.quality.percent = *wanted->quality_percent;
   }
   auto servers = read_cluster(wanted->cluster);
   if (!servers) return servers.error();
@@ -301,10 +305,10 @@ void add_what(CLI::App& command, serve_options& options) {
                   "while, but for the bundled model")
       ->type_name(file_value);
   add_strategy(command, options.strategy, "How to plan; none: ordermoe, or that of --plan");
-  command
-      .add_option("--quality-budget", options.quality,
-                  "Perplexity that answers may lose, in per cent, or `unbounded`")
-      ->capture_default_str();
+  command.add_option(
+      "--quality-budget", options.quality,
+      "Perplexity that answers may lose, in per cent, or `unbounded`; none: 0, or that of "
+      "--plan");
   command.add_option("--costs", options.costs, "What the planner charges")->capture_default_str();
   add_device(command, options.device);
   command.add_option("--name", options.name, "The model's name to clients; none: its folder's");

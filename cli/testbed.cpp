@@ -31,12 +31,13 @@ struct frontier_options {
   comparison_options load;
   std::uint64_t seeds = 10, first_seed = 1;
   double memory_ratio = 2;
-  bool memory_as_drawn = false;
+  bool memory_as_drawn = false, dense_by_layer = false;
   bool goes_on = false;
 
   std::string memory() const {
-    return memory_as_drawn ? "12 to 48 GB a server"
-                           : fmt::format("memory ratio {:g}", memory_ratio);
+    if (!memory_as_drawn) return fmt::format("memory ratio {:g}", memory_ratio);
+    return std::string("12 to 48 GB a server") +
+           (dense_by_layer ? ", dense parts of its own layers" : "");
   }
 };
 
@@ -74,6 +75,9 @@ constexpr point points[] = {{"exact", 0},
                             {"static-pruning", 3},
                             {"static-pruning", 7},
                             {"static-pruning", -1},
+                            {"naee", 1},
+                            {"naee", 3},
+                            {"naee", 7},
                             {"moe2", 1},
                             {"moe2", 3},
                             {"moe2", 7},
@@ -153,6 +157,7 @@ cluster draw(const frontier_options& options, const setup::world& loaded,
   draw.n_experts = loaded.profile.n_experts;
   draw.memory_ratio = options.memory_ratio;
   draw.memory_as_drawn = options.memory_as_drawn;
+  draw.dense_by_layer = options.dense_by_layer;
   return draw_cluster(draw);
 }
 
@@ -326,7 +331,7 @@ void print_rows(const frontier_options& options, const setup::world& loaded, std
       "Model {}, clusters drawn with seeds {} to {}, {}, virtual clock, charged as "
       "{}; {} requests at {:g}/s, {} scored tokens, {} problems.\n"
       "Median over clusters, the worst in brackets; change of perplexity against the model alone "
-      "with the median paired 95 % interval, by document. -: nothing to compare with.\n\n",
+      "with the median paired 95 % interval, by scored text. -: nothing to compare with.\n\n",
       loaded.model_name, options.first_seed, options.first_seed + options.seeds - 1,
       options.memory(), loaded.costs.name, options.load.requests, options.load.rate,
       options.load.scored_tokens, n_problems);
@@ -373,6 +378,7 @@ result<frontier_settings> settings_of(const frontier_options& options, const set
                              {"search_steps", load.search_steps},
                              {"memory_ratio", options.memory_ratio}};
   if (options.memory_as_drawn) settings["memory_ratio"] = "as drawn";
+  if (options.dense_by_layer) settings["dense_by_layer"] = true;
   if (load.trial_requests != planning::strategy_options{}.dry_run_requests)
     settings["trial_requests"] = load.trial_requests;
   if (load.concurrency_by_trial) settings["concurrency_by_trial"] = true;
@@ -451,8 +457,11 @@ void add_testbed(CLI::App& app) {
                                 "Expert memory over one replica of the model as stored")
                     ->check(number_from(0.1, 100))
                     ->capture_default_str();
-  command.add_flag("--memory-as-drawn", options->memory_as_drawn, memory_as_drawn_help)
-      ->excludes(ratio);
+  auto* as_drawn =
+      command.add_flag("--memory-as-drawn", options->memory_as_drawn, memory_as_drawn_help)
+          ->excludes(ratio);
+  command.add_flag("--dense-by-layer", options->dense_by_layer, dense_by_layer_help)
+      ->needs(as_drawn);
   command
       .add_option("--rows", options->rows,
                   "Only these rows: strategies (paper) or rows of the table (\"ordermoe 1 %\")")

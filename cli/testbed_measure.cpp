@@ -15,6 +15,7 @@
 #include "model/reference.hpp"
 #include "planning/placement.hpp"
 #include "planning/plan_alike.hpp"
+#include "planning/strategies/pruned_placement.hpp"
 #include "setup/texts.hpp"
 
 namespace ordermoe::cli {
@@ -119,7 +120,7 @@ std::string form_of(const setup::world& here, const planning::strategy_options& 
           planning::make_strategy(rival, here.profile, here.servers, here.costs, options);
       if (made && planning::are_alike(made->plan, chosen.plan)) return rival;
     }
-  return tb::own_form;
+  return chosen.plan.strategy == planning::core_planner ? tb::core_form : tb::own_form;
 }
 
 /// Held-out text in prompts of a length, one behind the other and from the beginning again.

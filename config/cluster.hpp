@@ -116,6 +116,10 @@ struct draw_options {
   double memory_ratio = 2.0;
   /// Servers have their 12 to 48 GB as drawn, in whole millions of bytes, whatever the model weighs, instead of memory_ratio.
   bool memory_as_drawn = false;
+  /// With memory_as_drawn: what a layer has besides its experts, and its room for keys and values, is only where its experts are, an
+  /// n_experts-th of it with each, as a stage of a pipeline holds that of its own layers alone. Servers have the more memory, since
+  /// all else charges every layer's to each of them.
+  bool dense_by_layer = false;
   cost_profile costs;  ///< What an expert, the resident parts and a KV row weigh.
   std::size_t n_layers = 6;
   std::size_t n_experts = 8;

@@ -36,6 +36,20 @@ void draw_speeds(cluster& content, const draw_options& options) {
   }
 }
 
+/// As many bytes as a server needs that holds all layers' dense parts, for as many experts as fit in `bytes` with theirs alone.
+std::int64_t with_all_dense_parts(std::int64_t bytes, std::int64_t kv_bytes,
+                                  const draw_options& options) {
+  const auto& costs = options.costs;
+  const auto n_experts = static_cast<double>(options.n_experts);
+  const double of_layer =
+      static_cast<double>(costs.attention_bytes) +
+      static_cast<double>(options.kv_tokens) * static_cast<double>(costs.kv_row_bytes);
+  const auto left = static_cast<double>(bytes - costs.embedding_bytes - costs.head_bytes);
+  const auto n = static_cast<std::int64_t>(std::max(
+      0.0, std::floor(left / (static_cast<double>(costs.expert_bytes) + of_layer / n_experts))));
+  return costs.resident_bytes(options.n_layers) + kv_bytes + n * costs.expert_bytes;
+}
+
 /// Memory for experts in proportion to a draw from 12 to 48 GB, scaled so that all servers together
 /// have memory_ratio times one replica of the model's experts; the resident parts and KV are added
 /// to it. Or as drawn, with the resident parts and KV in it.
@@ -54,6 +68,9 @@ void draw_memory(cluster& content, const draw_options& options) {
     for (std::size_t i = 0; i < content.size(); ++i) {
       content.servers[i].kv_bytes = kv_bytes;
       content.servers[i].memory_bytes = std::llround(drawn_gb[i] * 1e3) * 1'000'000;
+      if (options.dense_by_layer)
+        content.servers[i].memory_bytes =
+            with_all_dense_parts(content.servers[i].memory_bytes, kv_bytes, options);
     }
     return;
   }

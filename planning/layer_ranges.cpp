@@ -32,11 +32,11 @@ struct routing {
 class range_planner {
  public:
   range_planner(const profile& profile, const cluster& servers, const cost_profile& costs,
-                double concurrency)
+                double n_others)
       : servers_(servers),
         prices_(make_cost_model(servers, costs)),
         n_layers_(profile.n_layers),
-        concurrency_(concurrency),
+        n_others_(n_others),
         ranges_(servers.size()) {
     for (std::size_t m = 0; m < servers.size(); ++m)
       layer_ns_.push_back(prices_.attention_ns[m] +
@@ -120,7 +120,7 @@ class range_planner {
 
   way shortest_from(std::size_t start, const std::vector<double>& load) const {
     const auto n = ranges_.size();
-    const auto at = [&](std::size_t m) { return layer_ns_[m] * (1 + concurrency_ * load[m]); };
+    const auto at = [&](std::size_t m) { return layer_ns_[m] * (1 + n_others_ * load[m]); };
     std::vector<double> ns(n, infinity);
     std::vector<std::size_t> before(n_layers_ * n, 0);
     ns[start] = at(start);
@@ -156,7 +156,7 @@ class range_planner {
   const cluster& servers_;
   cost_model prices_;
   std::size_t n_layers_;
-  double concurrency_;
+  double n_others_;
   std::vector<layer_range> ranges_;       ///< [n_servers]
   std::vector<double> layer_ns_;          ///< [n_servers] one position through one layer.
   std::vector<std::size_t> by_arrivals_;  ///< Access servers, those with most arrivals first.
@@ -175,7 +175,7 @@ result<plan> place_layer_ranges(const profile& profile, const cluster& servers,
   std::vector<std::size_t> capacity;
   for (const auto bytes : chain->expert_bytes_limit)
     capacity.push_back(std::min(profile.n_layers, static_cast<std::size_t>(bytes / layer_bytes)));
-  range_planner planner(profile, servers, costs, options.concurrency);
+  range_planner planner(profile, servers, costs, options.n_others);
   planner.take_over(*chain);
   planner.add_copies(capacity);
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
@@ -13,6 +14,14 @@
 
 /// What a budget allows, as texts say that are decoded under it: a price of loss, or how many experts may be pruned.
 namespace ordermoe::setup::preparing {
+
+void charge_pruning(planning::strategy& chosen, double nats) {
+  chosen.token_budget = std::max<planning::loss_units>(
+      0, chosen.token_budget -
+             static_cast<planning::loss_units>(std::ceil(nats * planning::units_per_loss)));
+  chosen.pruned_nats = nats;
+  chosen.quality.taken_nats = nats;
+}
 
 bool is_priced(const planning::strategy& chosen) {
   return chosen.tunes_price && chosen.token_budget > 0 &&
@@ -79,7 +88,8 @@ result<budget_trial> tune_roughly(const task& about, const actors::service_optio
   if (!found) return found.error();
   budget_trial made{
       std::move(sought), std::move(judged), *found, tuned(with_plan, *found).profile, {}};
-  if (planning::find_strategy(about.name)->tries_cores)
+  const auto* record = planning::find_strategy(about.name);
+  if (record->tries_cores || record->skips_beside_pruning)
     if (auto cut = find_cut(about, made, work); !cut) return cut.error();
   return made;
 }

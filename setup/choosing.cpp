@@ -87,6 +87,36 @@ planned_services plan_all(const task& about, const std::vector<strategy_options>
   return made;
 }
 
+/// Where plans prune for everybody within a budget: what that takes of it, on texts on which no price is sought. Those that take all of it are
+/// none any more.
+result<void> charge_pruned(const task& about, const budget_trial& budget, planned_services& made,
+                           const job& work) {
+  std::vector<std::pair<planning::pruned_experts, double>> known;  // Several plans prune the same.
+  for (auto& one : made) {
+    if (!one || one->chosen.plan.pruned.empty()) continue;
+    const auto& pruned = one->chosen.plan.pruned.front();
+    auto found = std::ranges::find(known, pruned, [](const auto& each) { return each.first; });
+    if (found == known.end()) {
+      const auto scored =
+          budget.judged.score(*about.service.model, about.service.profile, pruned, work);
+      if (!scored) return scored.error();
+      found = known.insert(known.end(), {pruned, scored->bound()});
+    }
+    charge_pruning(one->chosen, found->second);
+    if (one->chosen.token_budget == 0)
+      one = error{errc::infeasible, "what the plan prunes takes all of the budget"};
+  }
+  return {};
+}
+
+/// The texts by which a plan's price is tuned.
+result<scored_texts> texts_for(const actors::service_options& with_plan, const scored_texts& texts,
+                               const job& work) {
+  const auto& pruned = with_plan.chosen.plan.pruned;
+  if (pruned.empty()) return texts;
+  return texts.beside(with_plan, pruned.front(), work);
+}
+
 /// Places of the plans that are none of those before them again. What is alike answers alike.
 std::vector<std::size_t> different(const planned_services& made) {
   std::vector<std::size_t> kept;
@@ -169,7 +199,9 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
   auto service = *one.with_plan;
   service.profile = about.service.profile;
   constexpr double judged_by = 3;  // times as many texts
-  const auto found = tune_about(service, one.about, budget.sought, judged_by, sought_limits, work,
+  const auto texts = texts_for(service, budget.sought, work);
+  if (!texts) return texts.error();
+  const auto found = tune_about(service, one.about, *texts, judged_by, sought_limits, work,
                                 [&] { progress.done(); });
   if (!found) return found.error();
   const auto ready = ready_at(about, *one.with_plan, *found);
@@ -185,9 +217,14 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
                              const job& work, steps& progress) {
   auto service = *one.with_plan;
   service.profile = about.service.profile;
+  const auto texts = texts_for(service, budget.judged, work);
+  if (!texts) return texts.error();
   const auto found =
-      tune(service, one.about, budget.judged, judged_limits, work, [&] { progress.done(); });
+      tune(service, one.about, *texts, judged_limits, work, [&] { progress.done(); });
   if (!found) return found.error();
+  // At the highest price what is pruned is lost all the same.
+  const bool may_exceed =
+      texts->pruned() > 0 && found->price_ns_per_nat == next_to_no_loss().price_ns_per_nat;
   std::optional<prepared> best;
   for (const double dearer : dearer_prices) {
     const tuning at{found->price_ns_per_nat * dearer, found->damage, found->left_out};
@@ -199,10 +236,11 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
     if (best && *ready.trial_ms >= *best->trial_ms) continue;
     // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
     const auto is_kept =
-        dearer == 1 ? result<bool>(true) : is_kept_at(service, at, budget.judged, work);
+        dearer == 1 && !may_exceed ? result<bool>(true) : is_kept_at(service, at, *texts, work);
     if (!is_kept) return is_kept.error();
     if (*is_kept) best = std::move(ready);
   }
+  if (!best) return error{errc::infeasible, "what the plan prunes loses more than the budget"};
   return *std::move(best);
 }
 
@@ -286,7 +324,9 @@ result<prepared> choose_tuned(const task& about, const std::vector<candidate>& k
 
 result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
                                 const budget_trial* budget, job& work) {
-  const auto made = plan_all(about, variants, budget, work);
+  auto made = plan_all(about, variants, budget, work);
+  if (budget != nullptr)
+    if (auto charged = charge_pruned(about, *budget, made, work); !charged) return charged.error();
   for (const auto& one : made)
     if (!one && one.error().code != errc::infeasible) return one.error();
   const auto kept = different(made);

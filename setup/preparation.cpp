@@ -68,34 +68,38 @@ bool is_far_from(double planned, double in_flight) {
 
 /// Prepares a strategy for the model as it is.
 result<prepared> prepare_one(const task& about, job& work) {
-  if (preparing::may_be_cut(about)) {
-    auto cut = preparing::prepare_cut(about, work);
-    if (!cut) return cut.error();
-    return std::move(cut->ready);
-  }
-  if (leaves_no_choice(about)) return prepare_only_plan(about, work);
+  const bool is_cut = preparing::may_be_cut(about);
+  if (!is_cut && leaves_no_choice(about)) return prepare_only_plan(about, work);
   std::optional<budget_trial> budget;
-  if (preparing::may_be_priced(about)) {
+  if (!is_cut && preparing::may_be_priced(about)) {
     auto tried = preparing::try_budget(about, work);
     if (!tried) return tried.error();
     budget = std::move(*tried);
   }
-  auto chosen = choose_for_load(about, budget ? &*budget : nullptr, work);
+  const auto choose = [&](const task& for_load) -> result<prepared> {
+    if (!is_cut) return choose_for_load(for_load, budget ? &*budget : nullptr, work);
+    auto cut = preparing::prepare_cut(for_load, work);
+    if (!cut) return cut.error();
+    return std::move(cut->ready);
+  };
+  auto chosen = choose(about);
   const bool says_load = about.options.concurrency_by_trial && about.options.expected_rate > 0;
   if (!chosen || !says_load || !chosen->trial_ms) return chosen;
   const auto in_flight = requests_in_flight(about.options, *chosen->trial_ms);
   if (!is_far_from(about.options.concurrency, in_flight)) return chosen;
   auto again = about;
   again.options.concurrency = in_flight;
-  auto other = choose_for_load(again, budget ? &*budget : nullptr, work);
+  auto other = choose(again);
   if (!other && other.error().code != errc::infeasible) return other;
   const bool is_better = other && other->trial_ms && *other->trial_ms < *chosen->trial_ms;
   return is_better ? std::move(other) : std::move(chosen);
 }
 
-/// Of a plan of `static-pruning` in a strategy that keeps budgets: it runs as there, what it prunes takes so much of the budget, and
-/// nothing else is lost.
+/// Of a plan of `static-pruning` in a strategy that keeps budgets: what it prunes takes so much of the budget. It runs as there, and nothing
+/// else is lost, but of a strategy that has a rule of its own for the rest.
 void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats) {
+  if (planning::find_strategy(chosen.name)->skips_beside_pruning)
+    return preparing::charge_pruning(chosen, nats);
   chosen.policy = planning::find_strategy("static-pruning")->policy(top_k);
   chosen.token_budget = 0;
   chosen.pruned_nats = nats;

@@ -58,6 +58,9 @@ struct budget_trial {
 /// What gives quality up, or a request's own budget, has to be faster by this share: more than loads alike differ in what they say.
 inline constexpr double least_gain = 0.02;
 
+/// What its plan prunes for everybody takes so many nats of the budget; its rule has the rest.
+void charge_pruning(planning::strategy& chosen, double nats);
+
 /// Whether its budget is met by a price of loss.
 bool is_priced(const planning::strategy& chosen);
 

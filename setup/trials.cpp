@@ -44,7 +44,8 @@ std::vector<request_spec> load_of(const token_documents& documents, std::size_t 
   for (std::size_t i = 0; i < std::min(n_wanted, most); ++i) {
     const auto& document = documents[i % documents.size()];
     const auto wanted = prompt_tokens[i % std::size(prompt_tokens)];
-    const auto n = static_cast<std::ptrdiff_t>(std::min(wanted, document.size()));
+    const auto n =
+        static_cast<std::ptrdiff_t>(std::min({wanted, document.size(), shape.max_context - 1}));
     request_spec spec;
     spec.prompt.assign(document.begin(), document.begin() + n);
     spec.max_new_tokens = new_tokens;
@@ -100,7 +101,7 @@ result<scored_texts> scored_texts::make(const actors::service_options& service,
     if (!losses) return losses.error();
     made.exact_.push_back(std::move(*losses));
   }
-  // A text has as many tokens as four requests of 64.
+  // A text has as many tokens as four requests of 64: where answers are shorter, more tokens are in flight than of the requests.
   constexpr double requests_of_text = 4;
   const auto rate = requests_per_s > 0 ? requests_per_s : usual_requests_per_s;
   draw_arrivals(made.requests_, service.servers, rate / requests_of_text,
@@ -146,7 +147,18 @@ result<trial_score> scored_texts::score(const actors::service_options& service,
   }
   auto found = above(losses);
   found.predicted = spent / n;
+  found.pruned = pruned_;
   return found;
+}
+
+result<scored_texts> scored_texts::beside(const actors::service_options& service,
+                                          const planning::pruned_experts& pruned,
+                                          const job& work) const {
+  const auto alone = score(*service.model, service.profile, pruned, work);
+  if (!alone) return alone.error();
+  auto made = *this;
+  made.pruned_ = std::max(0.0, alone->increase);
+  return made;
 }
 
 result<trial_score> scored_texts::score(const model::transformer& model,

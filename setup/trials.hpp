@@ -37,6 +37,8 @@ struct trial_score {
   double increase = 0;        ///< Mean nats per token above those without substitution.
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
+  /// Of the increase, what the experts lose that the plan prunes for everybody (scored_texts::beside), which no ledger counts.
+  double pruned = 0;
 
   /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same. What seems to lose less than
   /// nothing is taken to lose nothing: nothing else makes a model better than it is, and on other texts that is not seen again.
@@ -46,8 +48,9 @@ struct trial_score {
   /// What the ledger should have counted: what was measured where that is above nothing with 95 % confidence, since less may be
   /// chance; else what it did count, or where that is more than the bound, the bound.
   double to_count() const {
-    if (increase > one_sided_95 * standard_error) return increase;
-    return std::max(0.0, std::min(predicted, bound()));
+    const double besides = increase - pruned;
+    if (besides > one_sided_95 * standard_error) return besides;
+    return std::max(0.0, std::min(predicted, bound() - pruned));
   }
 
  private:
@@ -57,7 +60,7 @@ struct trial_score {
 /// Texts, and their losses without substitution, which every exact run has.
 class scored_texts {
  public:
-  /// They come as often as puts as many tokens in flight as so many requests a second do; 0, where no load is known: as usual_requests_per_s. Errors: those of
+  /// They come as often as puts as many tokens in flight as so many requests a second do that have 64 tokens each; 0, where no load is known: as usual_requests_per_s. Errors: those of
   /// model::token_losses; interrupted.
   static result<scored_texts> make(const actors::service_options& service,
                                    const token_documents& documents, const job& work,
@@ -75,6 +78,12 @@ class scored_texts {
   /// goes, without servers. Errors: those of model::token_losses; interrupted.
   result<trial_score> score(const model::transformer& model, const planning::profile& profile,
                             const planning::pruned_experts& pruned, const job& work) const;
+  /// The same texts for plans that prune these experts for everybody: scores say what of the increase that alone makes.
+  /// Errors: those of the latter score().
+  result<scored_texts> beside(const actors::service_options& service,
+                              const planning::pruned_experts& pruned, const job& work) const;
+  /// What pruning alone loses on them: trial_score::pruned.
+  double pruned() const { return pruned_; }
   /// How far these losses, of the same texts, are above those without substitution.
   trial_score above(const std::vector<std::vector<double>>& losses) const;
   const std::vector<std::vector<double>>& exact() const { return exact_; }
@@ -84,6 +93,7 @@ class scored_texts {
 
   std::vector<actors::request_spec> requests_;
   std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
+  double pruned_ = 0;
 };
 
 /// How a trial load was answered.

@@ -114,9 +114,11 @@ double correction(double ratio) {
   return ratio > 1 ? std::min(ratio, 64.0) : std::max(0.25, std::sqrt(ratio));
 }
 
-/// What the texts may lose a token with 95 % confidence.
+/// What the texts may lose a token with 95 % confidence, with what is pruned for everybody.
 double aimed_nats(const actors::service_options& service) {
-  return aimed_share * static_cast<double>(service.chosen.token_budget) / planning::units_per_loss;
+  const auto& chosen = service.chosen;
+  return aimed_share * (static_cast<double>(chosen.token_budget) / planning::units_per_loss +
+                        chosen.pruned_nats.value_or(0));
 }
 
 /// Of a budget that is to be kept on so many times these texts.
@@ -124,7 +126,9 @@ result<searched> search_price(const actors::service_options& service, const tuni
                               const scored_texts& texts, double times_as_many, tuning_limits limits,
                               const job& work, const std::function<void()>& told) {
   const double nats = aimed_nats(service);
-  price_search search(start.price_ns_per_nat, nats);
+  // What is pruned loses the same at every price.
+  constexpr double least_share = 1e-3;
+  price_search search(start.price_ns_per_nat, std::max(nats - texts.pruned(), nats * least_share));
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
   std::vector<tried_price> tried;
@@ -147,7 +151,7 @@ result<searched> search_price(const actors::service_options& service, const tuni
     ended.kept = lowest_kept(tried, nats, times_as_many);
     const bool is_kept = ended.kept && ended.kept->price == search.price();
     const bool is_least = search.at_least();
-    search.note(bound);
+    search.note(bound - texts.pruned());
     const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
     if (is_kept && is_near && is_counted(*found)) break;
     if (found->predicted > 0) damage *= correction(found->to_count() / found->predicted);

@@ -20,7 +20,8 @@ void draw_arrivals(std::vector<request_spec>& requests, const cluster& servers, 
   for (auto& spec : requests) {
     if (rate > 0) {
       time_s += -std::log1p(-draws.unit()) / rate;
-      spec.arrival_ns = static_cast<std::int64_t>(time_s * 1e9);
+      constexpr double latest_ns = 4e18;  // Of which sums can still be made.
+      spec.arrival_ns = static_cast<std::int64_t>(std::min(time_s * 1e9, latest_ns));
     }
     auto share = draws.unit();
     spec.access = 0;
@@ -103,8 +104,10 @@ result<run_result> answer_all(const run_setup& setup, service& running) {
                                           setup.on_progress(told = answered, total);
                                         return setup.should_stop && setup.should_stop();
                                       });
-  if (setup.should_stop && setup.should_stop())
-    return error{errc::interrupted, "interrupted; nothing was written"};
+  if (setup.should_stop && setup.should_stop()) {
+    running.stop();  // Requests on other threads end into `outcome`.
+    return error{errc::interrupted, "interrupted"};
+  }
   if (!done)
     return error{errc::failed, fmt::format("{} of {} requests wait and nothing is left to happen",
                                            running.outstanding(), total)};

@@ -189,7 +189,9 @@ void connection::take(const error_code& problem, std::size_t n) {
   // Whoever says that it says no more has gone: it would not hear the end of a stream otherwise.
   if (problem) return close();
   if (state_ == state::lingering) return read();
-  const bool begins = state_ == state::head && in_.size() == 0 && n > 0;
+  // The first request has its time from when the connection was opened.
+  const bool begins =
+      state_ == state::head && number_ > 0 && in_.size() == 0 && !parser_->got_some() && n > 0;
   in_.commit(asio::buffer_copy(in_.prepare(n), asio::buffer(read_, n)));
   if (begins) set_timer(side_.options.limits.header_time);
   advance();

@@ -185,7 +185,9 @@ result<void> tables::set_residencies(const plan& placed) {
 
 result<void> tables::set_pruned(const plan& placed) {
   if (placed.pruned.empty()) return {};
-  if (policy_.candidates != candidate_rule::exact || policy_.horizon != 1)
+  const bool runs_targets =
+      policy_.candidates == candidate_rule::exact || policy_.candidates == candidate_rule::weigh;
+  if (!runs_targets || policy_.horizon != 1)
     return mismatch(fmt::format(
         "the plan '{}' prunes experts, and only targets without look-ahead can be chosen by it; "
         "name the strategy that made it, or plan again",

@@ -231,7 +231,7 @@ result<std::vector<plan>> place_around_core(const profile& profile,
   const auto prices = make_cost_model(servers, costs);
   std::vector<plan> whole;
   for (auto& each : *made) {
-    each.strategy = "core";
+    each.strategy = core_planner;
     each.pruned.clear();
     each.estimated_token_ns = 0;
     if (place_outside(each, order, n_outside, servers, costs, prices))

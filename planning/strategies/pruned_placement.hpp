@@ -19,6 +19,8 @@ result<std::vector<plan>> place_pruned(const profile& profile, const cluster& se
                                        double concurrency, std::size_t n_most,
                                        std::function<bool()> should_stop = {});
 
+/// plan::strategy of what place_around_core() places.
+inline constexpr const char* core_planner = "core";
 /// What is missed most on the ways of place_pruned(), and the first n experts of `order`, which is pruning_order() of the profile, too, each where there is room for it and the way there
 /// and back from where its layer runs is shortest, by arrivals; those that are missed most first. Nothing is pruned: a target that is
 /// far away runs there, or something on the way stands in for it. Ties to the lower server. Error: infeasible where no chain fits, or

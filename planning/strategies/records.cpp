@@ -322,12 +322,14 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .allowance_factor = 16,
      .tunes_price = true},
-    // The experts that are missed least by measured damage and activation are pruned and the router renormalised over the others:
+    // The experts that are missed least by measured damage and activation are pruned and the router renormalised over the others, where NAEE
+    // prunes as many in each layer, those without which its output changes least:
     // as many as execution says a budget allows, the rest on chains side by side. Without a limit each site has what fits there.
     {.name = "static-pruning",
      .sentence = "the model without the experts that are missed least, as many as the budget "
                  "allows, on pipelines side by side; without a limit what fits on each site",
      .source = "expert pruning, as NAEE, arXiv 2402.14800",
+     .is_adapted = true,
      .policy = [](std::size_t) { return pruned_policy("static-pruning"); },
      .place = place_static_pruning,
      .add_variants = add_pruned_variants,
@@ -335,6 +337,26 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .keeps_budgets = false,
      .most_cut = most_pruned},
+    // NAEE prunes first and skips slots of what is left. Here both share one budget: how much of it pruning takes is chosen in a trial, and
+    // a tuned price of loss spends the rest.
+    {.name = "naee",
+     .sentence = "the model without experts that are missed least, which also leaves out slots of "
+                 "little weight, within one budget, on pipelines side by side",
+     .source = "expert pruning and skipping, NAEE, arXiv 2402.14800",
+     .is_adapted = true,
+     .policy =
+         [](std::size_t) {
+           auto policy = priced_policy("naee", candidate_rule::weigh);
+           policy.horizon = 1;  // Chains leave no choice of where to go.
+           return policy;
+         },
+     .place = place_chains,
+     .add_variants = add_pruned_and_exact_variants,
+     .token_budget = budget_of_nats,
+     .has_budget = true,
+     .allowance_factor = 16,
+     .tunes_price = true,
+     .skips_beside_pruning = true},
     // MoE^2: offline the (expert, server) pairs that are feasible under delay and memory, for each access server; online the router
     // over those. The budget sets how far away an expert may be.
     {.name = "moe2",

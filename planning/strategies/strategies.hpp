@@ -109,6 +109,8 @@ struct strategy_record {
   std::size_t (*most_cut)(const planning_task&) = nullptr;
   bool tries_cores =
       false;  ///< With a budget plan_variants has the plans of `static-pruning`, with what these prune beside them.
+  bool skips_beside_pruning =
+      false;  ///< Its plans may prune experts, which takes some of the budget beforehand; the price is for the rest.
   bool uses_coarser_copies = false;  ///< Else every server keeps experts as the model has them.
   bool places_groups = false;        ///< By Algorithm 1: its plans have groups of experts.
   bool needs_profile = true;         ///< False: it places a model of which nothing is known, too.
@@ -144,7 +146,8 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 /// Every way of planning a strategy that is worth a trial on these servers, as options for
 /// make_strategy; never empty. `exact`, `drop` and `wdmoe`: popularity placements of three seeds and the
 /// similarity placement. `layer-shards`: for latency and for throughput, returning through the
-/// access server or straight to the first holder. `ordermoe` and `router-ledger`: searched for several loads and
+/// access server or straight to the first holder. `naee`: those of the exact rivals, and
+/// with options.cut those of `static-pruning`. `ordermoe` and `router-ledger`: searched for several loads and
 /// budgets around those expected, every plan of the exact rivals (`layer-shards`, `shard-chains`, `parallax`), and with a
 /// budget cores (place_around_core), those of every plan of `static-pruning` with options.cut among them. `random`, `popularity`,
 /// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,

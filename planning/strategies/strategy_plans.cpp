@@ -57,7 +57,7 @@ double loaded(const planning_task& task, double load) {
 result<plan> ranges(const planning_task& task, shard_objective objective, double load) {
   layer_range_options options;
   options.objective = objective;
-  options.concurrency = loaded(task, load);
+  options.n_others = loaded(task, load) - 1;
   return place_layer_ranges(task.profile, task.servers, task.costs, options);
 }
 
@@ -407,6 +407,19 @@ result<plan> gated(const planning_task& task, std::size_t n_hubs) {
                          {reaches[cut], n_hubs, cut > 0 || cuts_all(task)});
 }
 
+/// Plans without as many experts as options.cut says, and without fewer.
+void add_plans_of_cuts(const planning_task& task, std::vector<strategy_options>& variants) {
+  for (const auto cut : cuts_up_to(*task.options.cut))
+    for (const double load : planned_loads) {
+      auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
+                               n_pruned_plans, task.options.should_stop);
+      for (std::size_t i = 0; made && i < made->size(); ++i) {
+        add_plan(task, std::move((*made)[i]), variants);
+        variants.back().cut = cut;
+      }
+    }
+}
+
 /// Placed by a function of (profile, cluster, costs, load or homes).
 template <class Place>
 void add_homes(const planning_task& task, const Place& placed,
@@ -438,15 +451,14 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
                variants);
     return;
   }
-  const auto cut = task.options.cut.value_or(0);
-  if (cut == 0) return add_chain_variants(task, variants);
-  for (const auto fewer : cuts_up_to(cut))
-    for (const double load : planned_loads) {
-      auto made = place_pruned(task.profile, task.servers, task.costs, fewer, loaded(task, load),
-                               n_pruned_plans, task.options.should_stop);
-      for (std::size_t i = 0; made && i < made->size(); ++i)
-        add_plan(task, std::move((*made)[i]), variants);
-    }
+  if (task.options.cut.value_or(0) == 0) return add_chain_variants(task, variants);
+  add_plans_of_cuts(task, variants);
+}
+
+void add_pruned_and_exact_variants(const planning_task& task,
+                                   std::vector<strategy_options>& variants) {
+  add_exact_rivals(task, variants);
+  if (task.options.cut.value_or(0) > 0) add_plans_of_cuts(task, variants);
 }
 
 result<plan> place_gated(const planning_task& task) {

@@ -49,6 +49,9 @@ std::size_t most_reaches(const planning_task& task);
 /// More chains without the same experts, for the load expected and twice as many others; where none is pruned, those of
 /// add_chain_variants; without a limit of quality, sites of more servers.
 void add_pruned_variants(const planning_task& task, std::vector<strategy_options>& variants);
+/// The plans of the exact rivals, and with options.cut those of `static-pruning` behind them.
+void add_pruned_and_exact_variants(const planning_task& task,
+                                   std::vector<strategy_options>& variants);
 /// With users at half of the servers, a quarter, and so on to one.
 void add_gated_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// For one request at a time, for twice as many others, and each request at its own server.

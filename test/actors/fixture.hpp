@@ -27,15 +27,17 @@ inline std::shared_ptr<const model::transformer> tiny_model() {
   return loaded;
 }
 
-/// A small random model of the family, from a folder that is gone again.
+/// A small random model of the family, from a folder that is gone again. max_context: 0 for the family's own.
 inline std::shared_ptr<const model::transformer> random_model(
-    model::family kind, const model::load_options& loading = {}, std::uint64_t seed = 1) {
+    model::family kind, const model::load_options& loading = {}, std::uint64_t seed = 1,
+    std::size_t max_context = 0) {
   std::string place = (std::filesystem::temp_directory_path() / "ordermoe-test-XXXXXX").string();
   ORDERMOE_CHECK(::mkdtemp(place.data()) != nullptr, "a temporary folder can be made");
   const auto tokenizer = read_file(ORDERMOE_TEST_DATA "/mixtral-tiny/tokenizer.model");
   ORDERMOE_CHECK(tokenizer.has_value(), "the tokenizer can be read");
   model::random_model_options options;
   options.shape = model::small_shape(kind);
+  if (max_context > 0) options.shape.max_context = max_context;
   options.tokenizer = *tokenizer;
   options.seed = seed;
   const auto written = model::write_random_model(place, options);

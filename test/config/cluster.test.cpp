@@ -230,6 +230,29 @@ BOOST_AUTO_TEST_CASE(memory_as_drawn_is_that_of_the_ranges_whatever_the_model_we
   }
 }
 
+BOOST_AUTO_TEST_CASE(dense_parts_by_layer_leave_room_for_as_many_whole_layers_as_hold_their_own) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    auto options = options_of(seed, 8);
+    options.memory_as_drawn = true;
+    options.costs = *named_cost_profile("mixtral-8x7b");
+    options.n_layers = 32;
+    const auto everywhere = draw_cluster(options);
+    options.dense_by_layer = true;
+    const auto by_layer = draw_cluster(options);
+    const auto& costs = options.costs;
+    const auto of_layer =
+        8 * costs.expert_bytes + costs.attention_bytes + 16384 * costs.kv_row_bytes;
+    for (std::size_t i = 0; i < 8; ++i) {
+      const auto drawn = everywhere.servers[i].memory_bytes;
+      const auto own = (drawn - costs.embedding_bytes - costs.head_bytes) / of_layer;
+      BOOST_TEST(expert_memory_bytes(by_layer.servers[i], costs, 32) / (8 * costs.expert_bytes) ==
+                 own);
+      BOOST_TEST(by_layer.servers[i].memory_bytes > drawn);
+      BOOST_TEST(by_layer.servers[i].flops_per_s == everywhere.servers[i].flops_per_s);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(arrival_shares_of_a_draw_sum_to_one_and_differ) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const auto drawn = draw_cluster(options_of(seed, 2 + seed));

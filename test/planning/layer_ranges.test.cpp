@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_SUITE(layer_ranges)
 
 BOOST_AUTO_TEST_CASE(where_each_server_holds_the_model_each_has_its_own_users) {
   const auto experts = random_profile(3, 4, 2, 1);
-  const auto made = placed(experts, alike({3, 3}, 3), {.concurrency = 4});
+  const auto made = placed(experts, alike({3, 3}, 3), {.n_others = 3});
   BOOST_TEST(made.experts.size() == 2u * 3 * 4);
   const std::vector<server_mask> first(3, 0b01), second(3, 0b10);
   BOOST_TEST((way(made, 0) != way(made, 1)));
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(where_each_server_holds_the_model_each_has_its_own_users) {
 
 BOOST_AUTO_TEST_CASE(where_nobody_else_is_there_no_copy_pays) {
   const auto experts = random_profile(3, 4, 2, 1);
-  const auto made = placed(experts, alike({3, 3}, 3), {.concurrency = 0});
+  const auto made = placed(experts, alike({3, 3}, 3), {.n_others = 0});
   BOOST_TEST(made.experts.size() == 3u * 4);
   BOOST_TEST((way(made, 0) == way(made, 1)));
 }
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_server_gets_layers_that_follow_each_other_as_many_as_fit)
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const auto experts = random_profile(5, 4, 2, seed);
     const auto servers = instances::drawn_cluster(4, 5, 4, 2.5, seed);
-    const auto made = place_layer_ranges(experts, servers, costs, {.concurrency = 4});
+    const auto made = place_layer_ranges(experts, servers, costs, {.n_others = 3});
     if (!made) continue;
     const auto chain =
         place_layer_shards(experts, servers, costs, {.way_back = shard_return::direct});
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(without_load_the_way_is_the_shortest_of_all) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const auto experts = random_profile(4, 4, 2, seed);
     const auto servers = instances::drawn_cluster(3, 4, 4, 2.5, seed);
-    const auto made = place_layer_ranges(experts, servers, costs, {.concurrency = 0});
+    const auto made = place_layer_ranges(experts, servers, costs, {.n_others = 0});
     if (!made) continue;
     ++n_checked;
     const auto prices = make_cost_model(servers, costs);

@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <filesystem>
@@ -14,7 +15,7 @@
 #include "test/setup/small_world.hpp"
 #include "trace/verify.hpp"
 
-/// `ordermoe` where it may do as `static-pruning` does.
+/// `ordermoe` where it may do as `static-pruning` does, and `naee`, which leaves out slots besides.
 namespace ordermoe {
 
 namespace {
@@ -200,6 +201,104 @@ BOOST_AUTO_TEST_CASE(a_plan_that_is_read_again_is_the_same_and_says_what_it_took
   BOOST_REQUIRE(!read.has_value());
   BOOST_TEST(read.error().message.find("made_for.pruning: found none") != std::string::npos,
              read.error().message);
+}
+
+namespace {
+
+/// Of `naee` with what `static-pruning` prunes for half of the budget.
+setup::preparation_request with_half_pruned(const setup::world& content) {
+  auto half = request_for("static-pruning", false);
+  half.options.quality_percent = percent / 2;
+  auto request = request_for("naee", false);
+  request.options.plan = ready_for(content, half).service.chosen.plan;
+  BOOST_TEST_REQUIRE(!request.options.plan->pruned.empty());
+  return request;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(naee_spends_on_slots_what_pruning_leaves_of_the_budget) {
+  const auto content = with_copies(small_world(), 0.75);
+  const auto request = with_half_pruned(content);
+  const auto ready = ready_for(content, request);
+  const auto& chosen = ready.service.chosen;
+  BOOST_TEST((chosen.policy.candidates == planning::candidate_rule::weigh));
+  BOOST_REQUIRE(chosen.pruned_nats.has_value());
+  BOOST_TEST(*chosen.pruned_nats > 0);
+  const auto all = planning::nats_of_percent(percent) * planning::units_per_loss;
+  const auto taken = *chosen.pruned_nats * planning::units_per_loss;
+  BOOST_TEST(static_cast<double>(chosen.token_budget) == all - taken,
+             boost::test_tools::tolerance(1e-6));
+  BOOST_TEST(ready.was_tuned);
+
+  // Slots are left out, and what is lost is within the budget.
+  const auto found = score_of(content, ready);
+  BOOST_TEST(found.predicted > 0);
+  BOOST_TEST(found.increase <= planning::nats_of_percent(percent));
+}
+
+BOOST_AUTO_TEST_CASE(naee_counts_to_its_slots_what_pruning_does_not_explain) {
+  const auto content = with_copies(small_world(), 0.75);
+  const auto ready = ready_for(content, with_half_pruned(content));
+  job work;
+  const auto texts = setup::scored_texts::make(ready.service, content.tuning_texts, work);
+  BOOST_REQUIRE(texts.has_value());
+  const auto beside = texts->beside(ready.service, ready.service.chosen.plan.pruned.front(), work);
+  BOOST_REQUIRE(beside.has_value());
+  const auto alone = texts->score(*ready.service.model, ready.service.profile,
+                                  ready.service.chosen.plan.pruned.front(), work);
+  const auto of_all = texts->score(ready.service, work),
+             of_rest = beside->score(ready.service, work);
+  BOOST_REQUIRE((alone && of_all && of_rest));
+  BOOST_TEST(beside->pruned() == std::max(0.0, alone->increase));
+  BOOST_TEST(of_rest->pruned == beside->pruned());
+  BOOST_TEST(of_rest->increase == of_all->increase);
+
+  // 0.05 nats are lost, 0.03 of them by pruning.
+  const setup::trial_score sure{.increase = 0.05, .standard_error = 0.001, .pruned = 0.03};
+  BOOST_TEST(sure.to_count() == 0.02, boost::test_tools::tolerance(1e-12));
+  const setup::trial_score unsure{
+      .increase = 0.031, .standard_error = 0.01, .predicted = 1, .pruned = 0.03};
+  BOOST_TEST(unsure.to_count() == unsure.bound() - 0.03, boost::test_tools::tolerance(1e-12));
+}
+
+BOOST_AUTO_TEST_CASE(a_run_of_naee_has_a_trace_that_holds_and_its_plan_is_read_again) {
+  const auto content = with_copies(small_world(), 0.75);
+  auto asked_for = with_half_pruned(content);
+  const auto ready = ready_for(content, asked_for);
+  test::world asked("naee", 0, seed, 4, test::random_model(model::family::mixtral));
+  asked.add_requests(4, 6, 0.7);
+  auto run = asked.setup;
+  static_cast<actors::service_options&>(run) = ready.service;
+  const scratch_file scratch;
+  run.trace = scratch.path;
+  const auto outcome = actors::run_requests(run);
+  BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
+  const auto checked = trace::verify_trace(scratch.path);
+  BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
+
+  asked_for.options.plan.reset();
+  BOOST_REQUIRE(write_file(scratch.path, setup::plan_file_json(content, asked_for, ready)));
+  const auto file = setup::read_plan_file(scratch.path);
+  BOOST_REQUIRE_MESSAGE(file.has_value(), (file ? "" : file.error().message));
+  const auto again_asked = setup::request_with(*file, request_for("naee", false));
+  BOOST_REQUIRE(again_asked.has_value());
+  const auto again = ready_for(content, *again_asked).service.chosen;
+  const auto& before = ready.service.chosen;
+  BOOST_TEST((again.policy == before.policy));
+  BOOST_TEST((again.plan.pruned == before.plan.pruned));
+  BOOST_TEST((again.pruned_nats == before.pruned_nats));
+  BOOST_TEST(again.token_budget == before.token_budget);
+}
+
+BOOST_AUTO_TEST_CASE(what_pruning_takes_whole_is_no_plan_of_naee) {
+  const auto content = with_copies(small_world(), 0.75);
+  auto request = with_half_pruned(content);
+  request.options.quality_percent = percent / 20;
+  job work;
+  const auto refused = setup::prepare(content, request, work);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::infeasible));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

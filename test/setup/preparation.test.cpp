@@ -141,6 +141,19 @@ constexpr double much = 20, nats_of_much = 0.1823215567939546;  // per cent, log
 
 BOOST_AUTO_TEST_SUITE(preparation)
 
+BOOST_AUTO_TEST_CASE(a_model_with_a_short_context_is_planned_by_trials_that_fit_into_it) {
+  const auto content = test::small_world(test::random_model(kind, {}, 1, 32), 8, 32);
+  for (const double percent : {0.0, 30.0}) {
+    setup::preparation_request request;
+    request.strategy = "ordermoe";
+    request.options = choosing(percent);
+    request.options.choose_precision = false;
+    job work;
+    const auto ready = setup::prepare(content, request, work);
+    BOOST_TEST(ready.has_value(), (ready ? "" : ready.error().message));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(its_measured_damage_is_taken_of_the_budget_and_the_rest_keeps_the_ledger) {
   const auto world = world_with(coarse_model());
   const auto ready = prepare(world, choosing(much));

@@ -61,7 +61,7 @@ class one_cluster {
       case measure::difference:
         return less(at(about_.first), at(about_.second));
       case measure::to_best_rival:
-        return over(at(about_.first), best_rival());
+        return may_be_compared() ? over(at(about_.first), best_rival()) : std::nullopt;
       case measure::to_worst_part:
         return over(at(about_.first), worst_other_part());
       case measure::growth:
@@ -124,6 +124,12 @@ class one_cluster {
   /// Whether a row is compared with another than the published one: what was measured of it lost no more than the budget.
   static bool kept_budget(const row& content) {
     return content[metric::increase_percent].value_or(0) <= main_budget;
+  }
+
+  /// What lost more than the budget is not faster than a rival that may not.
+  bool may_be_compared() const {
+    const auto* found = row_at(about_.first);
+    return is_published() || found == nullptr || kept_budget(*found);
   }
 
   values best_rival() const {

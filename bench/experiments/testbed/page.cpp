@@ -30,7 +30,8 @@ text_table table_of_map(const measured_experiment& content) {
                "by pruning alone, %",
                "the fastest exact",
                "perplexity above the model's own, %",
-               "an exact rival's plan"};
+               "an exact rival's plan",
+               "a core of what pruning keeps"};
   for (const auto& one : map_of(*content.of, content.rows)) {
     auto exact = one.fastest_exact;
     if (one.n_without_exact > 0)
@@ -43,7 +44,8 @@ text_table table_of_map(const measured_experiment& content) {
                          fmt::format("{} of {}{}", one.n_rival_forms, one.n_clusters,
                                      one.n_pruned_forms > 0
                                          ? fmt::format(", static-pruning's {}", one.n_pruned_forms)
-                                         : "")});
+                                         : ""),
+                         fmt::format("{} of {}", one.n_core_forms, one.n_clusters)});
   }
   return made;
 }
@@ -263,7 +265,9 @@ std::string page_html(const std::filesystem::path& folder, const settings& asked
       "<h1>OrderMoE testbed</h1>\n<p>{} on the emulation in virtual time, {}. {}Settings {}.</p>\n",
       escaped(asked.value("model", "")),
       n == 1 ? std::string("one drawn cluster: nothing here says how clusters differ")
-             : fmt::format("{} drawn clusters, medians with 95 % intervals over them", n),
+      : n < fewest_for_interval
+          ? fmt::format("{} drawn clusters, medians with ranges over them", n)
+          : fmt::format("{} drawn clusters, medians with 95 % intervals over them", n),
       asked.value("quick", false)
           ? "Measured quickly, with few points, texts and requests: what is seen here is to be "
             "measured whole. "

@@ -51,6 +51,8 @@ bool is_less_better(metric which);
 
 /// A plan that is no rival's, in `form`.
 inline constexpr const char* own_form = "own";
+/// Chains without the experts that are missed least, which are beside them on other servers (place_around_core), in `form`.
+inline constexpr const char* core_form = "core";
 /// A plan that prunes for everybody, in `form`.
 inline constexpr const char* pruned_form = "static-pruning";
 

@@ -18,6 +18,8 @@ struct interval {
   double median = 0, low = 0, high = 0;
   std::size_t n = 0;  ///< Clusters.
 };
+/// Of fewer clusters the interval is their range, which is less sure.
+inline constexpr std::size_t fewest_for_interval = 6;
 /// Nothing where there is no value.
 std::optional<interval> over_clusters(const std::vector<double>& values);
 

@@ -90,8 +90,10 @@ std::vector<map_cell> map_of(const experiment& of, const std::vector<row>& rows)
     if (each.is_infeasible || !each[metric::latency_ms]) continue;
     ++place->made.n_clusters;
     place->made.n_pruned_forms += each.form == pruned_form;
-    place->made.n_rival_forms +=
-        !each.form.empty() && each.form != own_form && each.form != pruned_form;
+    place->made.n_core_forms += each.form == core_form;
+    const bool is_ours =
+        each.form == own_form || each.form == core_form || each.form == pruned_form;
+    place->made.n_rival_forms += !each.form.empty() && !is_ours;
     if (each[metric::increase_percent]) place->increases.push_back(*each[metric::increase_percent]);
     if (const auto saved = exact[setting].saved_by(each))
       place->saved.push_back(*saved);
@@ -123,7 +125,7 @@ std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
     if (cell.saved_percent) by_budget[cell.where.percent].push_back(&cell);
   std::vector<std::string> made;
   for (const auto& [percent, all] : by_budget) {
-    std::size_t pays = 0, forms = 0, pruned_forms = 0, clusters = 0;
+    std::size_t pays = 0, forms = 0, cores = 0, pruned_forms = 0, clusters = 0;
     counted pruned;
     for (const auto* cell : all) {
       if (const auto& saved = cell->saved_by_pruning_percent) {
@@ -132,17 +134,20 @@ std::vector<std::string> map_sentences(const std::vector<map_cell>& cells) {
       }
       pays += cell->saved_percent->median > pays_from_percent;
       forms += cell->n_rival_forms;
+      cores += cell->n_core_forms;
       pruned_forms += cell->n_pruned_forms;
       clusters += cell->n_clusters;
     }
     made.push_back(fmt::format(
         "A budget of {:g} % saves more than {:g} % of the fastest exact plan's latency in {} of {} "
         "settings; by precision and memory: {}; by network: {}; by load: {}. It took an exact "
-        "rival's plan on {} of {} clusters{}. Pruning alone (static-pruning) saves as much in {} "
+        "rival's plan on {} of {} clusters, chains of what pruning keeps, with the rest beside "
+        "them, on {}{}. Pruning alone (static-pruning) saves as much in {} "
         "of "
         "{}.",
         percent, pays_from_percent, pays, all.size(), shares(all, &setting_parts::memory),
         shares(all, &setting_parts::network), shares(all, &setting_parts::load), forms, clusters,
+        cores,
         pruned_forms > 0 ? fmt::format(", and one of static-pruning on {}", pruned_forms) : "",
         pruned.pays, pruned.n));
   }

@@ -26,7 +26,8 @@ struct map_cell {
   std::size_t n_clusters = 0;
   /// Clusters on which no exact plan fits, but one with the budget does.
   std::size_t n_without_exact = 0;
-  std::size_t n_rival_forms = 0;   ///< Clusters on which the budget's plan is an exact rival's.
+  std::size_t n_rival_forms = 0;  ///< Clusters on which the budget's plan is an exact rival's.
+  std::size_t n_core_forms = 0;  ///< Clusters on which it is a core of what `static-pruning` keeps.
   std::size_t n_pruned_forms = 0;  ///< Clusters on which it is one of `static-pruning`.
 };
 /// In the order of first rows; settings whose budget was not measured have no cell.

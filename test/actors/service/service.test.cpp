@@ -1,8 +1,10 @@
 #include "actors/service/service.hpp"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <thread>
 
+#include "actors/service/runtime.hpp"
 #include "test/actors/living.hpp"
 
 namespace ordermoe {
@@ -47,6 +49,16 @@ const std::vector<actors::run_mode> both_clocks{actors::run_mode::emulated,
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(service)
+
+BOOST_AUTO_TEST_CASE(requests_that_hardly_ever_come_come_in_order_all_the_same) {
+  const test::world asked("exact", 0, 1, 2);
+  for (const double rate : {1e-300, 1e-9, 1e6}) {
+    std::vector<actors::request_spec> requests(20);
+    actors::draw_arrivals(requests, asked.setup.servers, rate, 3);
+    BOOST_TEST(requests.front().arrival_ns >= 0);
+    BOOST_TEST(std::ranges::is_sorted(requests, {}, &actors::request_spec::arrival_ns));
+  }
+}
 
 BOOST_AUTO_TEST_CASE(requests_come_at_any_time_and_are_answered_token_by_token) {
   for (const auto mode : both_clocks) {

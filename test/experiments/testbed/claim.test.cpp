@@ -103,6 +103,10 @@ BOOST_AUTO_TEST_CASE(the_best_rival_is_the_largest_where_more_is_better) {
   const auto ours = judge(about, "ordermoe", rows);
   BOOST_TEST(ours.value->median == 800.0 / 900);
   BOOST_TEST((ours.ordering == verdict::disagrees));
+  // What lost more itself is not compared.
+  auto beyond = rows;
+  beyond[4][metric::increase_percent] = 7.5;
+  BOOST_TEST((judge(about, "ordermoe", beyond).ordering == verdict::unmeasured));
   // Whatever it lost with a smaller budget.
   rows.push_back(made_row(at_main_budget("drop", 11, 1), {{metric::throughput_tokens_per_s, 400},
                                                           {metric::increase_percent, 0.8}}));

@@ -261,8 +261,9 @@ BOOST_AUTO_TEST_CASE(paper_tuned_lets_more_experts_stand_in_for_a_target_the_low
 BOOST_AUTO_TEST_CASE(what_is_adapted_says_so_where_it_is_printed) {
   BOOST_TEST(printed_strategy_name("exact") == "exact");
   BOOST_TEST(printed_strategy_name("router-ledger") == "router-ledger (adapted)");
-  for (const auto* name : {"parallax", "prism", "wdmoe", "dynamic-skipping", "shard-chains",
-                           "edge-llm", "moe2", "offload", "paper-in-place", "paper-tuned"})
+  for (const auto* name :
+       {"parallax", "prism", "wdmoe", "dynamic-skipping", "static-pruning", "naee", "shard-chains",
+        "edge-llm", "moe2", "offload", "paper-in-place", "paper-tuned"})
     BOOST_TEST(printed_strategy_name(name) == std::string(name) + " (adapted)");
   BOOST_TEST(printed_strategy_name("of another program") == "of another program");
 }
@@ -314,6 +315,34 @@ BOOST_AUTO_TEST_CASE(shard_chains_are_tried_side_by_side_and_as_the_single_chain
   // One chain of whole layers where nobody else is met.
   BOOST_TEST(ways_of(at.make("shard-chains").plan).size() == 1u);
   BOOST_TEST(ways_of(at.make("shard-chains", options).plan).size() > 1u);
+}
+
+BOOST_AUTO_TEST_CASE(naee_is_tried_with_the_plans_of_exact_rivals_and_of_static_pruning) {
+  scene at;
+  at.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 5, 3);
+  const auto prices = make_cost_model(at.servers, costs);
+  auto options = quick();
+  options.concurrency = 4;
+  options.quality_percent = 5;
+  options.cut = 4;
+  const auto plans = planned("naee", at, options);
+  const auto has = [&](const plan& wanted) {
+    return std::ranges::any_of(
+        plans, [&](const plan& each) { return plan_json(each) == plan_json(wanted); });
+  };
+  for (const auto* name : {"layer-shards", "parallax"})
+    for (const auto& each : planned(name, at, options)) BOOST_TEST(has(each), name);
+  for (const auto& each : planned("static-pruning", at, options)) {
+    BOOST_TEST(has(each));
+    const auto made = at.make("naee", options).policy;
+    BOOST_TEST(selection_tables::build(at.experts, each, prices, made, 1000).has_value());
+  }
+  for (const auto& variant : plan_variants("naee", at.experts, at.servers, costs, options))
+    if (variant.plan && !variant.plan->pruned.empty()) {
+      std::size_t n = 0;
+      for (const auto& layer : variant.plan->pruned.front().layers) n += layer.size();
+      BOOST_TEST(n == variant.cut.value());
+    }
 }
 
 BOOST_AUTO_TEST_CASE(a_searched_plan_is_tried_beside_those_of_the_exact_rivals_at_every_budget) {
