@@ -144,6 +144,16 @@ expect "as JSON" 0 '"completion_tokens": [1-9]' "$ordermoe" chat --connect "$url
 [[ $(printf '75 * 5\n/new\n22 * 3\n\n' | "$ordermoe" chat --connect "$url" | grep -c 'answer') == 2 ]] || fail "lines are answered one by one"
 expect "what the server refuses is told" 1 "does not exist" "$ordermoe" chat --connect "$url" --model gpt-4 --once hello
 
+# What is asked for holds, and not what the plan was made for.
+"$ordermoe" plan --model "$model" --cluster "$data/clusters/edge8.toml" --strategy paper --quality-budget 1 --out lossy.json >/dev/null || fail "a plan is made"
+bundled_url=$url
+for budget in 0 1; do
+  serve "lossy-$budget" --plan lossy.json --quality-budget "$budget"
+  [[ $(post /v1/completions '{"prompt": "In early", "max_tokens": 2}' | member 'j["usage"]["ordermoe"]["quality_budget_percent"]') == "$budget.0" ]] || fail "a budget of $budget % holds"
+  ends "${servers[-1]}"
+done
+url=$bundled_url
+
 expect "an address that is taken is told before anything is read" 1 "${url#http://}" "$ordermoe" serve --listen "${url#http://}" --cluster nowhere.toml
 
 # What others say that is no text where one is expected.
