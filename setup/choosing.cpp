@@ -87,34 +87,39 @@ planned_services plan_all(const task& about, const std::vector<strategy_options>
   return made;
 }
 
+/// The texts of a budget for plans that prune these experts for everybody.
+struct texts_beside {
+  planning::pruned_experts pruned;
+  scored_texts sought, judged;
+};
+
 /// Where plans prune for everybody within a budget: what that takes of it, on texts on which no price is sought. Those that take all of it are
-/// none any more.
-result<void> charge_pruned(const task& about, const budget_trial& budget, planned_services& made,
-                           const job& work) {
-  std::vector<std::pair<planning::pruned_experts, double>> known;  // Several plans prune the same.
+/// none any more. Gives the texts for each of what they prune, since several prune the same.
+result<std::vector<texts_beside>> charge_variants(const task& about, const budget_trial& budget,
+                                                  planned_services& made, const job& work) {
+  std::vector<texts_beside> known;
   for (auto& one : made) {
     if (!one || one->chosen.plan.pruned.empty()) continue;
     const auto& pruned = one->chosen.plan.pruned.front();
-    auto found = std::ranges::find(known, pruned, [](const auto& each) { return each.first; });
+    auto found = std::ranges::find(known, pruned, &texts_beside::pruned);
     if (found == known.end()) {
-      const auto scored =
-          budget.judged.score(*about.service.model, about.service.profile, pruned, work);
-      if (!scored) return scored.error();
-      found = known.insert(known.end(), {pruned, scored->bound()});
+      auto sought = budget.sought.beside(about.service, pruned, work);
+      auto judged = budget.judged.beside(about.service, pruned, work);
+      if (!sought || !judged) return sought ? judged.error() : sought.error();
+      found = known.insert(known.end(), {pruned, std::move(*sought), std::move(*judged)});
     }
-    charge_pruning(one->chosen, found->second);
+    charge_pruning(one->chosen, found->judged.pruned().bound());
     if (one->chosen.token_budget == 0)
       one = error{errc::infeasible, "what the plan prunes takes all of the budget"};
   }
-  return {};
+  return known;
 }
 
 /// The texts by which a plan's price is tuned.
-result<scored_texts> texts_for(const actors::service_options& with_plan, const scored_texts& texts,
-                               const job& work) {
-  const auto& pruned = with_plan.chosen.plan.pruned;
-  if (pruned.empty()) return texts;
-  return texts.beside(with_plan, pruned.front(), work);
+const scored_texts& texts_for(const planning::plan& placed, const std::vector<texts_beside>& known,
+                              scored_texts texts_beside::*part, const scored_texts& plain) {
+  if (placed.pruned.empty()) return plain;
+  return *std::ranges::find(known, placed.pruned.front(), &texts_beside::pruned).*part;
 }
 
 /// Places of the plans that are none of those before them again. What is alike answers alike.
@@ -140,7 +145,8 @@ struct candidate {
 candidate candidate_of(const actors::service_options& with_plan, const strategy_options& variant,
                        const budget_trial& budget) {
   const auto n_outside = variant.cut.value_or(0);
-  const bool is_within = n_outside > 0 && n_outside <= budget.cut.value_or(0);
+  const bool is_within = !with_plan.chosen.plan.pruned.empty() ||
+                         (n_outside > 0 && n_outside <= budget.cut.value_or(0));
   auto about = budget.rough;
   if (is_within) {
     about.damage = budget.cut_damage;
@@ -195,13 +201,13 @@ struct sought_price {
 
 /// Seeks a plan's price and tries it.
 result<sought_price> seek_price(const task& about, const candidate& one, const budget_trial& budget,
-                                const job& work, steps& progress) {
+                                const std::vector<texts_beside>& beside, const job& work,
+                                steps& progress) {
   auto service = *one.with_plan;
   service.profile = about.service.profile;
   constexpr double judged_by = 3;  // times as many texts
-  const auto texts = texts_for(service, budget.sought, work);
-  if (!texts) return texts.error();
-  const auto found = tune_about(service, one.about, *texts, judged_by, sought_limits, work,
+  const auto& texts = texts_for(service.chosen.plan, beside, &texts_beside::sought, budget.sought);
+  const auto found = tune_about(service, one.about, texts, judged_by, sought_limits, work,
                                 [&] { progress.done(); });
   if (!found) return found.error();
   const auto ready = ready_at(about, *one.with_plan, *found);
@@ -214,17 +220,15 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
 /// Tunes a plan to its budget on texts on which nothing was sought, from the price that others found, and tries it at the best of the
 /// prices.
 result<prepared> tune_judged(const task& about, const candidate& one, const budget_trial& budget,
-                             const job& work, steps& progress) {
+                             const std::vector<texts_beside>& beside, const job& work,
+                             steps& progress) {
   auto service = *one.with_plan;
   service.profile = about.service.profile;
-  const auto texts = texts_for(service, budget.judged, work);
-  if (!texts) return texts.error();
-  const auto found =
-      tune(service, one.about, *texts, judged_limits, work, [&] { progress.done(); });
+  const auto& texts = texts_for(service.chosen.plan, beside, &texts_beside::judged, budget.judged);
+  const auto found = tune(service, one.about, texts, judged_limits, work, [&] { progress.done(); });
   if (!found) return found.error();
   // At the highest price what is pruned is lost all the same.
-  const bool may_exceed =
-      texts->pruned() > 0 && found->price_ns_per_nat == next_to_no_loss().price_ns_per_nat;
+  const bool may_exceed = !service.chosen.plan.pruned.empty();
   std::optional<prepared> best;
   for (const double dearer : dearer_prices) {
     const tuning at{found->price_ns_per_nat * dearer, found->damage, found->left_out};
@@ -236,7 +240,7 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
     if (best && *ready.trial_ms >= *best->trial_ms) continue;
     // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
     const auto is_kept =
-        dearer == 1 && !may_exceed ? result<bool>(true) : is_kept_at(service, at, *texts, work);
+        dearer == 1 && !may_exceed ? result<bool>(true) : is_kept_at(service, at, texts, work);
     if (!is_kept) return is_kept.error();
     if (*is_kept) best = std::move(ready);
   }
@@ -277,12 +281,13 @@ result<std::optional<prepared>> fastest_without_loss(const task& about, std::vec
 /// Those worth judging at the price that was sought for each. Error: infeasible where none fits.
 result<std::vector<candidate>> fastest_sought(const task& about,
                                               const std::vector<candidate>& worth,
-                                              const budget_trial& budget, job& work) {
+                                              const budget_trial& budget,
+                                              const std::vector<texts_beside>& beside, job& work) {
   steps progress(work, fmt::format("trying {} plans of {}", worth.size(), about.name),
                  worth.size() * steps_of_sought);
   std::vector<result<sought_price>> tried(worth.size(), error{errc::failed, "not tried"});
   in_parallel(worth.size(), [&](std::size_t i) {
-    tried[i] = seek_price(about, worth[i], budget, work, progress);
+    tried[i] = seek_price(about, worth[i], budget, beside, work, progress);
   });
   std::vector<sought_price> found;
   for (auto& one : tried) {
@@ -300,19 +305,20 @@ result<std::vector<candidate>> fastest_sought(const task& about,
 /// Of the fastest few at about their price, the fastest two at the price that was sought for each are tuned on other texts. What then loses
 /// quality has to be faster than the fastest plan that does not by more than loads alike differ in what they say.
 result<prepared> choose_tuned(const task& about, const std::vector<candidate>& kept,
-                              const budget_trial& budget, job& work) {
+                              const budget_trial& budget, const std::vector<texts_beside>& beside,
+                              job& work) {
   const auto lossless = fastest_without_loss(about, kept, work);
   if (!lossless) return lossless.error();
   const auto worth = those_worth_tuning(about, kept, work);
   if (!worth) return worth.error();
-  const auto few = fastest_sought(about, *worth, budget, work);
+  const auto few = fastest_sought(about, *worth, budget, beside, work);
   if (!few && few.error().code != errc::infeasible) return few.error();
   if (!few) return *lossless ? result<prepared>(**lossless) : result<prepared>(few.error());
   steps progress(work, fmt::format("trying {} plans of {} on other texts", few->size(), about.name),
                  few->size() * steps_of_judged);
   std::vector<result<prepared>> tried(few->size(), error{errc::failed, "not tried"});
   in_parallel(few->size(), [&](std::size_t i) {
-    tried[i] = tune_judged(about, (*few)[i], budget, work, progress);
+    tried[i] = tune_judged(about, (*few)[i], budget, beside, work, progress);
   });
   auto best = fastest(tried);
   if (!*lossless || (!best && best.error().code != errc::infeasible)) return best;
@@ -325,8 +331,12 @@ result<prepared> choose_tuned(const task& about, const std::vector<candidate>& k
 result<prepared> choose_variant(const task& about, const std::vector<strategy_options>& variants,
                                 const budget_trial* budget, job& work) {
   auto made = plan_all(about, variants, budget, work);
-  if (budget != nullptr)
-    if (auto charged = charge_pruned(about, *budget, made, work); !charged) return charged.error();
+  std::vector<texts_beside> beside;
+  if (budget != nullptr) {
+    auto charged = charge_variants(about, *budget, made, work);
+    if (!charged) return charged.error();
+    beside = std::move(*charged);
+  }
   for (const auto& one : made)
     if (!one && one.error().code != errc::infeasible) return one.error();
   const auto kept = different(made);
@@ -334,7 +344,7 @@ result<prepared> choose_variant(const task& about, const std::vector<strategy_op
   if (budget != nullptr) {
     std::vector<candidate> candidates;
     for (const auto i : kept) candidates.push_back(candidate_of(*made[i], variants[i], *budget));
-    return choose_tuned(about, candidates, *budget, work);
+    return choose_tuned(about, candidates, *budget, beside, work);
   }
   if (kept.size() == 1) return prepared{*made[kept.front()], {}, false, std::nullopt};
   steps progress(work, fmt::format("trying {} plans of {}", kept.size(), about.name), kept.size());

@@ -84,7 +84,9 @@ result<prepared> prepare_one(const task& about, job& work) {
   };
   auto chosen = choose(about);
   const bool says_load = about.options.concurrency_by_trial && about.options.expected_rate > 0;
-  if (!chosen || !says_load || !chosen->trial_ms) return chosen;
+  // Of strategies that cut, plans of this one alone go by the load.
+  const bool goes_by_load = !is_cut || about.name == "static-pruning";
+  if (!chosen || !says_load || !goes_by_load || !chosen->trial_ms) return chosen;
   const auto in_flight = requests_in_flight(about.options, *chosen->trial_ms);
   if (!is_far_from(about.options.concurrency, in_flight)) return chosen;
   auto again = about;

@@ -147,24 +147,27 @@ result<trial_score> scored_texts::score(const actors::service_options& service,
   }
   auto found = above(losses);
   found.predicted = spent / n;
-  found.pruned = pruned_;
+  if (!pruned_.empty()) {
+    const auto rest = difference(losses, pruned_);
+    found.rest = rest.increase;
+    found.rest_error = rest.standard_error;
+  }
   return found;
 }
 
 result<scored_texts> scored_texts::beside(const actors::service_options& service,
                                           const planning::pruned_experts& pruned,
                                           const job& work) const {
-  const auto alone = score(*service.model, service.profile, pruned, work);
-  if (!alone) return alone.error();
+  auto without = losses_without(*service.model, service.profile, pruned, work);
+  if (!without) return without.error();
   auto made = *this;
-  made.pruned_ = std::max(0.0, alone->increase);
+  made.pruned_ = std::move(without->losses);
   return made;
 }
 
-result<trial_score> scored_texts::score(const model::transformer& model,
-                                        const planning::profile& profile,
-                                        const planning::pruned_experts& pruned,
-                                        const job& work) const {
+result<scored_texts::pruned_losses> scored_texts::losses_without(
+    const model::transformer& model, const planning::profile& profile,
+    const planning::pruned_experts& pruned, const job& work) const {
   const auto rule = model.config().gates;
   double predicted = 0, n = 0;
   std::vector<double> probabilities;
@@ -187,34 +190,49 @@ result<trial_score> scored_texts::score(const model::transformer& model,
     predicted += profile.layers[layer.index()].damage[metric] * regret *
                  at_position(profile.position_damage, position);
   };
-  std::vector<std::vector<double>> losses;
+  pruned_losses found;
   for (const auto& spec : requests_) {
     if (work.stopped()) return error{errc::interrupted, "interrupted; nothing was written"};
     auto of_text = model::token_losses(model, spec.prompt, choose);
     if (!of_text) return of_text.error();
     n += static_cast<double>(of_text->size());
-    losses.push_back(std::move(*of_text));
+    found.losses.push_back(std::move(*of_text));
   }
-  auto found = above(losses);
   found.predicted = predicted / n;
   return found;
 }
 
+result<trial_score> scored_texts::score(const model::transformer& model,
+                                        const planning::profile& profile,
+                                        const planning::pruned_experts& pruned,
+                                        const job& work) const {
+  const auto without = losses_without(model, profile, pruned, work);
+  if (!without) return without.error();
+  auto found = above(without->losses);
+  found.predicted = without->predicted;
+  return found;
+}
+
 trial_score scored_texts::above(const std::vector<std::vector<double>>& losses) const {
+  return difference(losses, exact_);
+}
+
+trial_score scored_texts::difference(const std::vector<std::vector<double>>& losses,
+                                     const std::vector<std::vector<double>>& others) {
   trial_score found;
   double n = 0;
   std::vector<double> of_text;
-  for (std::size_t i = 0; i < exact_.size(); ++i) {
+  for (std::size_t i = 0; i < others.size(); ++i) {
     double difference = 0;
-    for (std::size_t t = 0; t < exact_[i].size(); ++t) difference += losses[i][t] - exact_[i][t];
+    for (std::size_t t = 0; t < others[i].size(); ++t) difference += losses[i][t] - others[i][t];
     of_text.push_back(difference);
     found.increase += difference;
-    n += static_cast<double>(exact_[i].size());
+    n += static_cast<double>(others[i].size());
   }
   found.increase /= n;
   double square = 0;
   for (std::size_t i = 0; i < of_text.size(); ++i)
-    square += std::pow(of_text[i] - found.increase * static_cast<double>(exact_[i].size()), 2);
+    square += std::pow(of_text[i] - found.increase * static_cast<double>(others[i].size()), 2);
   const auto texts = static_cast<double>(of_text.size());
   if (texts > 1) found.standard_error = std::sqrt(square * texts / (texts - 1)) / n;
   return found;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -37,9 +38,9 @@ struct trial_score {
   double increase = 0;        ///< Mean nats per token above those without substitution.
   double standard_error = 0;  ///< Of the increase, from its spread over the texts.
   double predicted = 0;       ///< Mean nats per position that the ledger counted.
-  /// Of the increase, what the experts lose that the plan prunes for everybody (scored_texts::beside), which no ledger counts.
-  double pruned = 0;
-
+  /// Where a plan prunes for everybody (scored_texts::beside): how much of the increase the rest makes, which is what ledgers count, and
+  /// its standard error.
+  std::optional<double> rest = {}, rest_error = {};
   /// What the increase stays below with 95 % confidence, or would if so many times these texts had the same. What seems to lose less than
   /// nothing is taken to lose nothing: nothing else makes a model better than it is, and on other texts that is not seen again.
   double bound(double times_as_many = 1) const {
@@ -48,9 +49,10 @@ struct trial_score {
   /// What the ledger should have counted: what was measured where that is above nothing with 95 % confidence, since less may be
   /// chance; else what it did count, or where that is more than the bound, the bound.
   double to_count() const {
-    const double besides = increase - pruned;
-    if (besides > one_sided_95 * standard_error) return besides;
-    return std::max(0.0, std::min(predicted, bound() - pruned));
+    const double counted = rest.value_or(increase);
+    const double unsure = one_sided_95 * rest_error.value_or(standard_error);
+    if (counted > unsure) return counted;
+    return std::max(0.0, std::min(predicted, std::max(0.0, counted) + unsure));
   }
 
  private:
@@ -78,22 +80,34 @@ class scored_texts {
   /// goes, without servers. Errors: those of model::token_losses; interrupted.
   result<trial_score> score(const model::transformer& model, const planning::profile& profile,
                             const planning::pruned_experts& pruned, const job& work) const;
-  /// The same texts for plans that prune these experts for everybody: scores say what of the increase that alone makes.
+  /// The same texts for plans that prune these experts for everybody: scores say what of the increase the rest makes.
   /// Errors: those of the latter score().
   result<scored_texts> beside(const actors::service_options& service,
                               const planning::pruned_experts& pruned, const job& work) const;
-  /// What pruning alone loses on them: trial_score::pruned.
-  double pruned() const { return pruned_; }
+  /// What pruning alone loses on them; 0 where nothing is pruned.
+  trial_score pruned() const { return pruned_.empty() ? trial_score() : above(pruned_); }
   /// How far these losses, of the same texts, are above those without substitution.
   trial_score above(const std::vector<std::vector<double>>& losses) const;
   const std::vector<std::vector<double>>& exact() const { return exact_; }
 
  private:
   scored_texts part(std::size_t begin, std::size_t end) const;
+  struct pruned_losses {
+    std::vector<std::vector<double>> losses;  ///< [documents] of [tokens - 1]
+    double predicted = 0;                     ///< As trial_score::predicted.
+  };
+  result<pruned_losses> losses_without(const model::transformer& model,
+                                       const planning::profile& profile,
+                                       const planning::pruned_experts& pruned,
+                                       const job& work) const;
+  /// How far losses are above others of the same texts.
+  static trial_score difference(const std::vector<std::vector<double>>& losses,
+                                const std::vector<std::vector<double>>& others);
 
   std::vector<actors::request_spec> requests_;
   std::vector<std::vector<double>> exact_;  ///< [documents] of [tokens - 1]
-  double pruned_ = 0;
+  std::vector<std::vector<double>>
+      pruned_;  ///< Likewise, without the experts that are pruned; empty: none is.
 };
 
 /// How a trial load was answered.

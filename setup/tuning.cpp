@@ -117,8 +117,8 @@ double correction(double ratio) {
 /// What the texts may lose a token with 95 % confidence, with what is pruned for everybody.
 double aimed_nats(const actors::service_options& service) {
   const auto& chosen = service.chosen;
-  return aimed_share * (static_cast<double>(chosen.token_budget) / planning::units_per_loss +
-                        chosen.pruned_nats.value_or(0));
+  return aimed_share * static_cast<double>(chosen.token_budget) / planning::units_per_loss +
+         aimed_share * chosen.pruned_nats.value_or(0);
 }
 
 /// Of a budget that is to be kept on so many times these texts.
@@ -128,7 +128,8 @@ result<searched> search_price(const actors::service_options& service, const tuni
   const double nats = aimed_nats(service);
   // What is pruned loses the same at every price.
   constexpr double least_share = 1e-3;
-  price_search search(start.price_ns_per_nat, std::max(nats - texts.pruned(), nats * least_share));
+  const double pruned = std::max(0.0, texts.pruned().increase);
+  price_search search(start.price_ns_per_nat, std::max(nats - pruned, nats * least_share));
   // The search is for price times damage: the more damage, the less a unit of it is to cost.
   double damage = 1;
   std::vector<tried_price> tried;
@@ -151,7 +152,7 @@ result<searched> search_price(const actors::service_options& service, const tuni
     ended.kept = lowest_kept(tried, nats, times_as_many);
     const bool is_kept = ended.kept && ended.kept->price == search.price();
     const bool is_least = search.at_least();
-    search.note(bound - texts.pruned());
+    search.note(bound - pruned);
     const bool is_near = bound >= nats * (1 - limits.tolerance) || is_least || search.is_flat();
     if (is_kept && is_near && is_counted(*found)) break;
     if (found->predicted > 0) damage *= correction(found->to_count() / found->predicted);

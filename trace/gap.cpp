@@ -76,6 +76,10 @@ class gap_reader {
   std::uint32_t top_k() const { return static_cast<std::uint32_t>(header_->profile.top_k); }
 
   result<void> add_plan(const planning::profile& profile, const planning::plan& placed) {
+    if (!placed.pruned.empty() && planning::leaves_out(header_->policy.candidates))
+      return refuse(errc::unsupported,
+                    "slots are left out beside the experts that the plan prunes, of which nobody "
+                    "knows the best in hindsight; compare runs of other strategies");
     if (auto valid = planning::validate(placed, header_->servers, header_->costs); !valid)
       return at(place_ + " plan", valid.error());
     auto made = hindsight::make(profile, placed, prices_, header_->policy);

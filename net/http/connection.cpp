@@ -166,9 +166,9 @@ void connection::begin_request() {
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(side_.options.limits.header_bytes));
   parser_->body_limit(side_.options.limits.body_bytes);
-  // Whoever connects has something to say.
-  const bool may_idle = number_ > 0 && in_.size() == 0;
-  set_timer(may_idle ? side_.options.limits.idle_time : side_.options.limits.header_time);
+  // Whoever connects has something to say, and its time has begun then.
+  if (number_ == 0) return;
+  set_timer(in_.size() == 0 ? side_.options.limits.idle_time : side_.options.limits.header_time);
 }
 
 // --------------------------------------------------------------------------------------- reading

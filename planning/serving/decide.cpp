@@ -60,6 +60,7 @@ struct pruned_row {
   std::span<float> kept_logits;
   std::span<planning::slot_query> slots;
   std::span<loss_units> losses;
+  float of_gate = 1;  ///< What gates are multiplied by where the row is.
 };
 
 void redirect(const planning::selection_tables& tables, const decide_input& input,
@@ -84,6 +85,10 @@ void redirect(const planning::selection_tables& tables, const decide_input& inpu
         input.layer, static_cast<double>(row.probabilities[target]) - row.probabilities[*other]);
     target = *other++;
   }
+  // What runs has the weight that the router gives it among those that are left.
+  for (auto& slot : row.slots)
+    for (std::size_t i = 0; i < row.slots.size(); ++i)
+      if (best[i].expert.value == slot.target) slot.gate = best[i].gate * row.of_gate;
 }
 
 /// How one chunk is decided: first what each row asks for, then where all of them go, then what each runs.
@@ -190,7 +195,7 @@ class deciding {
     if (prunes())
       redirect(tables_, input_, pruned_,
                {logits_of(i), probabilities, kept_of(i), slots,
-                std::span(memory_.pruned_losses).subspan(i * k_, k_)});
+                std::span(memory_.pruned_losses).subspan(i * k_, k_), of_gate});
     if (!tables_.reads_losses()) return;
     for (std::size_t j = 0; j < k_; ++j) {
       const auto loss = std::span(memory_.losses).subspan((i * k_ + j) * n_experts_, n_experts_);

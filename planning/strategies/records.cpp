@@ -351,7 +351,7 @@ constexpr strategy_record records[] = {
            return policy;
          },
      .place = place_chains,
-     .add_variants = add_pruned_and_exact_variants,
+     .add_variants = add_exact_and_pruned_variants,
      .token_budget = budget_of_nats,
      .has_budget = true,
      .allowance_factor = 16,

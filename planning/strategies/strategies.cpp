@@ -187,6 +187,11 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
     return error{errc::usage, fmt::format("strategy '{}' is not known; expected one of {}", name,
                                           fmt::join(accepted_strategy_names(), ", "))};
   if (auto good = check_ablation(*record, options); !good) return good.error();
+  if (record->skips_beside_pruning && options.horizon.value_or(1) != 1)
+    return error{errc::usage,
+                 fmt::format("{} looks one layer ahead, and a horizon of {} was asked for; leave "
+                             "it out",
+                             record->name, *options.horizon)};
   const auto servers = planned_servers(*record, cluster_servers, options);
   strategy made;
   made.name = std::string(record->name);

@@ -455,9 +455,10 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   add_plans_of_cuts(task, variants);
 }
 
-void add_pruned_and_exact_variants(const planning_task& task,
+void add_exact_and_pruned_variants(const planning_task& task,
                                    std::vector<strategy_options>& variants) {
   add_exact_rivals(task, variants);
+  for (auto& each : variants) each.cut.reset();  // They prune nothing.
   if (task.options.cut.value_or(0) > 0) add_plans_of_cuts(task, variants);
 }
 

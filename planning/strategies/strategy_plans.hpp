@@ -50,7 +50,7 @@ std::size_t most_reaches(const planning_task& task);
 /// add_chain_variants; without a limit of quality, sites of more servers.
 void add_pruned_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// The plans of the exact rivals, and with options.cut those of `static-pruning` behind them.
-void add_pruned_and_exact_variants(const planning_task& task,
+void add_exact_and_pruned_variants(const planning_task& task,
                                    std::vector<strategy_options>& variants);
 /// With users at half of the servers, a quarter, and so on to one.
 void add_gated_variants(const planning_task& task, std::vector<strategy_options>& variants);

@@ -13,6 +13,7 @@
 #include "setup/preparation.hpp"
 #include "setup/trials.hpp"
 #include "test/setup/small_world.hpp"
+#include "trace/gap.hpp"
 #include "trace/verify.hpp"
 
 /// `ordermoe` where it may do as `static-pruning` does, and `naee`, which leaves out slots besides.
@@ -240,26 +241,53 @@ BOOST_AUTO_TEST_CASE(naee_spends_on_slots_what_pruning_leaves_of_the_budget) {
 BOOST_AUTO_TEST_CASE(naee_counts_to_its_slots_what_pruning_does_not_explain) {
   const auto content = with_copies(small_world(), 0.75);
   const auto ready = ready_for(content, with_half_pruned(content));
+  const auto& pruned = ready.service.chosen.plan.pruned.front();
   job work;
   const auto texts = setup::scored_texts::make(ready.service, content.tuning_texts, work);
   BOOST_REQUIRE(texts.has_value());
-  const auto beside = texts->beside(ready.service, ready.service.chosen.plan.pruned.front(), work);
-  BOOST_REQUIRE(beside.has_value());
-  const auto alone = texts->score(*ready.service.model, ready.service.profile,
-                                  ready.service.chosen.plan.pruned.front(), work);
-  const auto of_all = texts->score(ready.service, work),
-             of_rest = beside->score(ready.service, work);
-  BOOST_REQUIRE((alone && of_all && of_rest));
-  BOOST_TEST(beside->pruned() == std::max(0.0, alone->increase));
-  BOOST_TEST(of_rest->pruned == beside->pruned());
+  const auto beside = texts->beside(ready.service, pruned, work);
+  const auto alone = texts->score(*ready.service.model, ready.service.profile, pruned, work);
+  const auto of_all = texts->score(ready.service, work);
+  BOOST_REQUIRE((beside && alone && of_all));
+  const auto of_rest = beside->score(ready.service, work);
+  BOOST_REQUIRE(of_rest.has_value());
+  BOOST_TEST(beside->pruned().increase == alone->increase);
+  BOOST_TEST(beside->pruned().standard_error == alone->standard_error);
+  BOOST_TEST(texts->pruned().increase == 0);
   BOOST_TEST(of_rest->increase == of_all->increase);
+  BOOST_TEST(of_rest->bound() == of_all->bound());
+  BOOST_TEST(!of_all->rest.has_value());
+  BOOST_TEST(*of_rest->rest == of_all->increase - alone->increase,
+             boost::test_tools::tolerance(1e-9));
 
-  // 0.05 nats are lost, 0.03 of them by pruning.
-  const setup::trial_score sure{.increase = 0.05, .standard_error = 0.001, .pruned = 0.03};
-  BOOST_TEST(sure.to_count() == 0.02, boost::test_tools::tolerance(1e-12));
-  const setup::trial_score unsure{
-      .increase = 0.031, .standard_error = 0.01, .predicted = 1, .pruned = 0.03};
-  BOOST_TEST(unsure.to_count() == unsure.bound() - 0.03, boost::test_tools::tolerance(1e-12));
+  // 0.05 nats are lost, 0.02 of them by slots that are left out, which is sure, whatever pruning loses.
+  setup::trial_score sure{.increase = 0.05, .standard_error = 0.04};
+  sure.rest = 0.02;
+  sure.rest_error = 0.001;
+  BOOST_TEST(sure.to_count() == 0.02);
+  sure.rest_error = 0.1;
+  sure.predicted = 0.03;
+  BOOST_TEST(sure.to_count() == 0.03);
+}
+
+BOOST_AUTO_TEST_CASE(naee_finds_its_plan_by_itself_and_is_no_slower_than_without_pruning) {
+  const auto content = with_copies(small_world(), 2);
+  for (const double budget : {percent, 0.01}) {
+    auto with = request_for("naee", false), without = request_for("dynamic-skipping", false);
+    with.options.quality_percent = without.options.quality_percent = budget;
+    without.options.horizon = 1;
+    const auto ours = ready_for(content, with), theirs = ready_for(content, without);
+    BOOST_REQUIRE((ours.trial_ms && theirs.trial_ms));
+    BOOST_TEST(*ours.trial_ms <= *theirs.trial_ms * 1.02, budget);
+    BOOST_TEST(ours.service.chosen.pruned_nats.has_value() ==
+               !ours.service.chosen.plan.pruned.empty());
+  }
+  auto far = request_for("naee", false);
+  far.options.horizon = 2;
+  job work;
+  const auto refused = setup::prepare(content, far, work);
+  BOOST_REQUIRE(!refused.has_value());
+  BOOST_TEST((refused.error().code == errc::usage));
 }
 
 BOOST_AUTO_TEST_CASE(a_run_of_naee_has_a_trace_that_holds_and_its_plan_is_read_again) {
@@ -276,6 +304,9 @@ BOOST_AUTO_TEST_CASE(a_run_of_naee_has_a_trace_that_holds_and_its_plan_is_read_a
   BOOST_REQUIRE_MESSAGE(outcome.has_value(), (outcome ? "" : outcome.error().message));
   const auto checked = trace::verify_trace(scratch.path);
   BOOST_TEST(checked.has_value(), (checked ? "" : checked.error().message));
+  const auto gaps = trace::find_gaps(scratch.path);
+  BOOST_REQUIRE(!gaps.has_value());
+  BOOST_TEST((gaps.error().code == errc::unsupported));
 
   asked_for.options.plan.reset();
   BOOST_REQUIRE(write_file(scratch.path, setup::plan_file_json(content, asked_for, ready)));
