@@ -258,7 +258,7 @@ class verbs {
                  fmt::format("found node '{}', expected one of those of `members`", name)};
   }
 
-  /// Planned first: what cannot be leaves everything as it is. With --json what is told last is told alone.
+  /// Planned first: where that cannot be everything is left as it is; where the plan cannot be applied the node is drained. With --json what is told last is told alone.
   static result<void> decommission(const session_ptr& here, const decommission_wish& wanted) {
     const auto other = here->other_than(wanted.node);
     if (!other) return other.error();
@@ -286,7 +286,10 @@ class verbs {
       const std::chrono::seconds longest(wanted.detach ? 1 : wanted.longest_s);
       auto applied = ask(here, *other, "plan.apply", proposal, longest, print_summary);
       if (wanted.detach && !applied && applied.error().code == errc::timed_out) return {};
-      if (!applied) return applied;
+      if (!applied)
+        return at(fmt::format("{} stays drained until `ordermoe admin resume {}`", wanted.node,
+                              wanted.node),
+                  applied.error());
     }
     return wanted.detach ? result<void>{} : wait_until_empty(here, wanted.node, wanted.longest_s);
   }

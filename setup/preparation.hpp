@@ -58,7 +58,7 @@ double expected_concurrency(std::size_t n_requests);
 ///
 /// `static-pruning` and `moe2` meet a budget by the farthest cut at which the texts' increase stays within as much of it with 95 %
 /// confidence (setup/cutting.hpp): in the mean, with no ledger of a request's own. `paper-tuned`, which has one, lowers its thresholds
-/// as far.
+/// as far. `naee` prunes what a trial load and its texts say, and meets what is left of the budget by a price, as above.
 ///
 /// With choose_pruning, `ordermoe` under a budget is also prepared as `static-pruning` is, whose loss on the texts, at 95 % confidence,
 /// is taken of the budget beforehand (strategy::pruned_nats); a request that states less than that is refused. That is taken where it

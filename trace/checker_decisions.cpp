@@ -40,6 +40,8 @@ bool verifier::on_slot(std::string_view text) {
   std::string_view kind;
   if (!read_slot(text, s, kind)) return false;
   if (given_up_.contains(s.request)) {
+    if (!slots_.empty())
+      return refuse("found a slot of request {}, expected {}", s.request, next_slot());
     logits_.clear();
     return true;
   }

@@ -22,7 +22,7 @@ result<kept_policy> parse_kept_policy(const std::string& text, const std::string
   const auto root = (*document)->root();
   root.only({"version", "by", "operation", "policy"});
   kept_policy content;
-  content.version = root.at("version").unsigned_integer(1);
+  content.version = root.at("version").unsigned_integer(1, most_policy_version);
   content.by = static_cast<std::uint32_t>(root.at("by").unsigned_integer(0, UINT32_MAX));
   content.operation = root.at("operation").string();
   const auto policy = root.at("policy").string();

@@ -25,6 +25,9 @@ struct kept_policy {
   }
 };
 
+/// Of which a node tells or keeps; whoever said more would leave no version for whoever sets the next one.
+inline constexpr std::uint64_t most_policy_version = std::uint64_t{1} << 53;
+
 std::string text_of(const kept_policy& content);
 /// Errors: malformed or out_of_range, naming `place` and the member.
 result<kept_policy> parse_kept_policy(const std::string& text, const std::string& place);

@@ -42,6 +42,10 @@ void admin_state::change_policy_by(const order_ptr& order, const std::string& me
                                                             content.decoding.token_budget);
         !good)
       return book->refuse(order, good.error());
+    if (policy.version >= most_policy_version)
+      return book->refuse(order, {errc::failed,
+                                  "policies were set too often; start all nodes "
+                                  "without what they keep of policies"});
     const auto version = policy.version + 1;
     if (!order->dry_run) {
       adopt_policy({version, id(), order->operation, *changed});

@@ -136,8 +136,14 @@ result<std::unique_ptr<text_source>> user_source(std::shared_ptr<const piece_enc
                                                  const std::string& text, std::size_t row_length,
                                                  std::uint64_t seed) {
   // The cut falls behind a line where there is one, so that no sentence is on both sides.
-  auto end = text.find('\n', text.size() - text.size() / 10);
-  end = end == std::string::npos ? text.size() - text.size() / 10 : end + 1;
+  const auto tenth = text.size() / 10;
+  auto end = text.find('\n', text.size() - tenth);
+  if (end != std::string::npos) ++end;
+  // Lines may be as long as that.
+  if (end == std::string::npos || text.size() - end < tenth / 2) {
+    end = text.size() - tenth;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
+  }
   auto source = std::make_unique<user>();
   source->seed = seed;
   source->training = {bos_id};

@@ -187,12 +187,21 @@ result<void> write_folder(const std::filesystem::path& out, const train_options&
 /// What the state of a run says once the plain model's folder is there.
 constexpr const char* plain_is_written = "plain-is-written";
 
+/// Whether a run with this state wrote the plain model to the folder that is asked for now.
+result<bool> has_plain_folder(const std::filesystem::path& state, const train_options& options) {
+  const auto there = is_there(state / plain_is_written);
+  if (!there || !*there) return there;
+  const auto where = read_file(state / plain_is_written);
+  if (!where) return where.error();
+  return *where == options.plain.string() + "\n";
+}
+
 /// Whether the folders of the models may be written.
 result<void> check_room(const train_options& options) {
   if (auto free = model::check_free(options.out); !free) return free;
   const auto state = options.state.empty() ? model::training_state_of(options.out) : options.state;
   if (options.plain.empty()) return {};
-  const auto written = is_there(state / plain_is_written);
+  const auto written = has_plain_folder(state, options);
   if (!written) return written.error();
   return *written ? result<void>() : model::check_free(options.plain);
 }
@@ -224,7 +233,7 @@ result<train_report> train(const train_options& options) {
       text->source->left_out(most_left_out, std::min(longest, options.max_context));
   for (const auto& ids : left_out) made->report.left_out += ids.size();
   // Where there is no such model, nothing is left to write.
-  const auto has_plain = made->plain ? is_there(*state / plain_is_written) : result<bool>(true);
+  const auto has_plain = made->plain ? has_plain_folder(*state, options) : result<bool>(true);
   if (!has_plain) return has_plain.error();
   if (!*has_plain) {
     made->plain->report.left_out = made->report.left_out;

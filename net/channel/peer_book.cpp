@@ -307,9 +307,12 @@ void peer_book::forget(const peer_ptr& client) {
     const auto lock = hold(*client);
     open = client->connections;
   }
+  // Known no more before they end, so that its end is not told again.
+  {
+    const std::lock_guard lock(clients_mutex_);
+    clients_.erase(client->id);
+  }
   for (const auto& each : open) finish(each, "the session is over");
-  const std::lock_guard lock(clients_mutex_);
-  clients_.erase(client->id);
 }
 
 void peer_book::tell(const std::string& who, const error& why) {

@@ -1,12 +1,16 @@
 #include "net/identity/revocations.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 
 #include "config/files.hpp"
@@ -160,11 +164,34 @@ result<std::optional<revocation_list>> read_revocations(const fs::path& file,
   return std::optional(std::move(*read));
 }
 
+namespace {
+
+/// Whoever else revokes in this folder meanwhile waits.
+class alone_in {
+ public:
+  explicit alone_in(const fs::path& folder)
+      : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    while (folder_ >= 0 && ::flock(folder_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  ~alone_in() {
+    if (folder_ >= 0) ::close(folder_);
+  }
+  alone_in(const alone_in&) = delete;
+  alone_in& operator=(const alone_in&) = delete;
+
+ private:
+  int folder_;
+};
+
+}  // namespace
+
 result<std::vector<issued_certificate>> revoke(const fs::path& folder,
                                                const std::string& name_or_serial,
                                                revoke_which which) {
   const auto by = load_authority(folder);
   if (!by) return by.error();
+  const alone_in here(folder);
   const auto place = folder / revocations_file;
   auto before = read_revocations(place, folder / "ca.crt");
   if (!before) return before.error();

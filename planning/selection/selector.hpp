@@ -208,7 +208,7 @@ class selection_tables {
   /// token_budget: the budget class, units that one token may spend; 0 none, unbounded_budget no
   /// limit. Errors: mismatch where profile, plan and cluster disagree; usage for a policy that
   /// cannot be (with_slot at k > 1); mismatch for a plan that prunes experts with any policy but one
-  /// of targets without look-ahead, or that leaves a layer fewer than top_k; unsupported where `keys` asks for sets and they are too many
+  /// of targets, which may be left out, without look-ahead, or that leaves a layer fewer than top_k; unsupported where `keys` asks for sets and they are too many
   /// to look ahead over.
   static result<std::shared_ptr<const selection_tables>> build(
       const profile& profile, const plan& placed, const cost_model& costs,

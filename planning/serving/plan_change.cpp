@@ -319,6 +319,11 @@ std::vector<change_action> plan_changes::lost(std::uint32_t server) {
       next_step(todo);
   }
   if (waiting_ && waiting_->first == server) waiting_.reset();
+  // Whoever leads may see it still. Back again it would begin requests, of which nobody waits for the end here.
+  if (phase_ != change_phase::none && phase_ <= change_phase::installed && leader_ != self_ &&
+      leader_ != server && !lost_.contains(leader_))
+    tell(todo, leader_,
+         {change_, message_kind::failed, fmt::format("server {} was lost to it", server)});
   // Its requests are over.
   ended_.insert(server);
   if (phase_ == change_phase::inquiring) {

@@ -35,7 +35,7 @@ struct strategy_options {
   /// How far a strategy that cuts what routers may choose goes (strategy_record::most_cut), from 0, not at all; none: as far
   /// as it can without a limit of quality, else not at all. Of `paper-tuned`: by how many quarters theta_l is lower than published. For strategies that try cores (strategy_record::tries_cores): how many
   /// experts `static-pruning` would prune for this budget; in their plan_variants how many are outside the plan's core, none where
-  /// it has none.
+  /// it has none. Of `naee`: how many its plan prunes, likewise.
   std::optional<std::size_t> cut;
   /// Servers that host nothing, as those that leave or are not there yet; some must be left (left_out.hpp).
   server_mask without = 0;
@@ -70,7 +70,7 @@ struct strategy {
   precision whole_model = precision::stored;
   /// What the experts that its plan prunes for everybody take of the budget beforehand, in nats a token, included in
   /// `quality.taken_nats`, where the strategy keeps budgets and its plan is one of `static-pruning`: it runs by that policy, and
-  /// token_budget is 0, so that nothing else is lost.
+  /// token_budget is 0, so that nothing else is lost; `naee` runs by its own, and token_budget is the rest.
   std::optional<double> pruned_nats = {};
   quality_terms quality;  ///< Of which requests may have less.
 };

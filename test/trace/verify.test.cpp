@@ -271,7 +271,12 @@ BOOST_AUTO_TEST_CASE(load_reports_may_be_missing_only_where_it_is_said_that_they
   BOOST_TEST(with({}).has_value());
   // It was taken in, so it was not lost.
   refused(with({lost}), "snapshots of server");
-  refused(with({parted, lost}), "expected its transfer before");
+  refused(with({parted, lost}), "snapshots of server");
+  auto early = content;
+  early.insert(
+      std::ranges::find_if(early, is_load),
+      fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":0}})", from, to));
+  refused(verify_sealed_anew(early), "expected its transfer before");
   refused(with({fmt::format(R"({{"type":"parted","server":{},"peer":{},"time_ns":0}})", to, to)}),
           "expected none");
   // Of the end of a session nobody knows what it lost.
@@ -326,12 +331,13 @@ BOOST_AUTO_TEST_CASE(a_report_is_missing_only_where_a_session_ended_while_it_was
   }
   BOOST_REQUIRE(found.has_value());
   const auto from = found->from, to = found->to, sent_ns = found->sent_ns;
-  const auto with = [&](std::int64_t server, std::int64_t peer, std::int64_t time_ns) {
+  const auto with = [&](std::int64_t server, std::int64_t peer, std::int64_t time_ns,
+                        const lines& behind = {}) {
     auto changed = found->content;
-    const auto ends =
-        std::ranges::find_if(changed, [](const auto& line) { return is(line, "answered"); });
-    changed.insert(ends, trace::parted_line(static_cast<std::uint32_t>(server),
-                                            static_cast<std::uint32_t>(peer), time_ns));
+    auto ends = std::ranges::find_if(changed, [](const auto& line) { return is(line, "answered"); });
+    ends = changed.insert(ends, trace::parted_line(static_cast<std::uint32_t>(server),
+                                                   static_cast<std::uint32_t>(peer), time_ns));
+    changed.insert(ends + 1, behind.begin(), behind.end());
     return verify_sealed_anew(changed);
   };
   const auto refused = [](const result<trace::trace_summary>& verified, const char* words) {
@@ -344,6 +350,11 @@ BOOST_AUTO_TEST_CASE(a_report_is_missing_only_where_a_session_ended_while_it_was
   BOOST_TEST(with(to, from, sent_ns).has_value());
   BOOST_TEST(with(from, to, sent_ns).has_value());
   BOOST_TEST(with(from, to, sent_ns + longest_silence_ns).has_value());
+  // The link that lost it may say so later.
+  const auto lost = fmt::format(
+      R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})", from, to, sent_ns);
+  const auto lost_behind = with(from, to, sent_ns, {lost});
+  BOOST_TEST(lost_behind.has_value(), (lost_behind ? "" : lost_behind.error().message));
   refused(with(from, to, sent_ns + longest_silence_ns + 1), "snapshots of server");
   std::int64_t third = 0;
   while (third == from || third == to) ++third;

@@ -37,6 +37,20 @@ std::set<std::string> lines_in(const std::string& text) {
 
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(a_text_of_one_long_line_is_cut_within_it) {
+  std::string text;
+  while (text.size() < 200'000) text += "the caf\xC3\xA9 is <open> today ";
+  for (const bool ends : {false, true}) {
+    const auto source = user_source(pieces(), ends ? text + "\n" : text, 64, 1);
+    BOOST_REQUIRE_MESSAGE(source.has_value(), (source ? "" : source.error().message));
+    const auto held = (*source)->held_out(1'000'000);
+    const auto scored = pieces()->decode(std::span(held).subspan(1));
+    const double share = static_cast<double>(scored.size()) / static_cast<double>(text.size());
+    BOOST_TEST(share > 0.08);
+    BOOST_TEST(share < 0.12);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_is_left_out_for_calibration_is_neither_trained_on_nor_scored) {
   const auto text = numbered_lines(4000);
   const auto source = user_source(pieces(), text, 64, 1);

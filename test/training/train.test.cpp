@@ -145,6 +145,22 @@ BOOST_AUTO_TEST_CASE(twins_run_in_the_reference_and_score_the_same) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_plain_model_that_was_written_elsewhere_is_written_where_it_is_asked_for) {
+  const folder here;
+  auto options = tiny(here.path);
+  options.measure = false;
+  options.finish = [&](const fs::path& out, const fs::path&,
+                       const auto&) -> result<std::map<std::string, std::string>> {
+    if (out == options.out) return error{errc::interrupted, "stopped"};
+    return std::map<std::string, std::string>{};
+  };
+  for (const char* name : {"plain", "elsewhere"}) {
+    options.plain = here.path / name;
+    BOOST_TEST(!training::train(options).has_value());
+    BOOST_TEST(fs::exists(options.plain / "model.safetensors"), name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_plain_model_is_the_state_before_the_outages) {
   const folder here;
   auto options = tiny(here.path);

@@ -112,6 +112,10 @@ BOOST_AUTO_TEST_CASE(a_kept_policy_is_read_as_it_was_written_and_whatever_else_i
       BOOST_TEST(bad.error().message.find("policy") != std::string::npos);
   }
   BOOST_TEST(!parse_kept_policy("{}", "policy.json").has_value());
+  // None that leaves no version for the next one.
+  auto last = kept;
+  last.version = UINT64_MAX;
+  BOOST_TEST(!parse_kept_policy(text_of(last), "policy.json").has_value());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

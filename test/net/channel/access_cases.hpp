@@ -42,6 +42,8 @@ inline void a_client_comes_is_told_sends_and_leaves(const some_nodes& with) {
     if (id == 2) BOOST_TEST(ann.wait_for(what::down));
     if (id == 2) BOOST_TEST(has(ann.now().last(what::down), "that is enough"));
     BOOST_TEST(ann.now().broken.empty(), ann.now().broken);
+    ann.stop();
+    BOOST_TEST(a.now().count(what::down, id) == 1u);
   }
   BOOST_TEST(a.now().broken.empty(), a.now().broken);
   BOOST_TEST(a.now().problems.empty());

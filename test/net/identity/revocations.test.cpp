@@ -4,11 +4,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "config/files.hpp"
 
@@ -129,6 +133,23 @@ BOOST_AUTO_TEST_CASE(a_list_has_what_was_revoked_and_its_number_grows) {
   BOOST_TEST(list().has(ann));
   BOOST_TEST(list().has(berlin));
   BOOST_TEST(list().revoked.size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(who_revoke_at_once_revoke_all) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 6; ++i) {
+    names.push_back("n" + std::to_string(i));
+    issue(names.back().c_str(), net::role::viewer);
+  }
+  std::vector<std::thread> all;
+  std::atomic<int> n_done = 0;
+  for (const auto& name : names)
+    all.emplace_back(
+        [&] { n_done += net::revoke(path / "a", name, revoke_which::all).has_value() ? 1 : 0; });
+  for (auto& each : all) each.join();
+  BOOST_TEST(n_done == 6);
+  BOOST_TEST(list().number == 6u);
+  BOOST_TEST(list().revoked.size() == 6u);
 }
 
 BOOST_AUTO_TEST_CASE(a_name_means_all_of_its_certificates_or_all_but_the_latest) {

@@ -68,6 +68,23 @@ BOOST_AUTO_TEST_CASE(who_is_not_connected_to_a_member_does_not_prepare) {
   BOOST_TEST((todo[0].step == change_step::prepare));
 }
 
+BOOST_AUTO_TEST_CASE(who_loses_a_member_that_the_leader_still_sees_ends_the_change) {
+  plan_changes rules(1, 3);
+  rules.hear(0, {1, change_message::what::prepare, "plan"});
+  BOOST_TEST(rules.step_done(1, {}).size() == 1u);
+  const auto todo = rules.lost(2);
+  BOOST_REQUIRE_EQUAL(todo.size(), 1u);
+  BOOST_TEST(todo[0].server == 0u);
+  BOOST_TEST((todo[0].message.kind == change_message::what::failed));
+  BOOST_TEST(todo[0].message.text == "server 2 was lost to it");
+  // By then nothing was committed.
+  rules.found(2);
+  const auto over = rules.hear(0, {1, change_message::what::abort, "server 1: lost"});
+  BOOST_TEST(std::ranges::any_of(over, [](const change_action& each) {
+    return each.kind == change_action::what::step && each.step == change_step::abort;
+  }));
+}
+
 BOOST_AUTO_TEST_CASE(all_go_by_the_new_plan_where_nothing_happens) {
   for (const bool holds : {false, true}) {
     world four(4, 1);
