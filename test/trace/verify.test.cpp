@@ -334,7 +334,8 @@ BOOST_AUTO_TEST_CASE(a_report_is_missing_only_where_a_session_ended_while_it_was
   const auto with = [&](std::int64_t server, std::int64_t peer, std::int64_t time_ns,
                         const lines& behind = {}) {
     auto changed = found->content;
-    auto ends = std::ranges::find_if(changed, [](const auto& line) { return is(line, "answered"); });
+    auto ends =
+        std::ranges::find_if(changed, [](const auto& line) { return is(line, "answered"); });
     ends = changed.insert(ends, trace::parted_line(static_cast<std::uint32_t>(server),
                                                    static_cast<std::uint32_t>(peer), time_ns));
     changed.insert(ends + 1, behind.begin(), behind.end());
@@ -350,9 +351,13 @@ BOOST_AUTO_TEST_CASE(a_report_is_missing_only_where_a_session_ended_while_it_was
   BOOST_TEST(with(to, from, sent_ns).has_value());
   BOOST_TEST(with(from, to, sent_ns).has_value());
   BOOST_TEST(with(from, to, sent_ns + longest_silence_ns).has_value());
-  // The link that lost it may say so later.
+  // The link that lost it may say so later, behind whatever it sent meanwhile.
+  std::int64_t last_ns = sent_ns;
+  for (const auto& line : found->content)
+    if (is(line, "transfer") && number_of(line, "from") == from && number_of(line, "to") == to)
+      last_ns = std::max(last_ns, number_of(line, "sent_ns"));
   const auto lost = fmt::format(
-      R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})", from, to, sent_ns);
+      R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})", from, to, last_ns);
   const auto lost_behind = with(from, to, sent_ns, {lost});
   BOOST_TEST(lost_behind.has_value(), (lost_behind ? "" : lost_behind.error().message));
   refused(with(from, to, sent_ns + longest_silence_ns + 1), "snapshots of server");
