@@ -100,12 +100,10 @@ result<prepared> prepare_one(const task& about, job& work) {
 /// Of a plan of `static-pruning` in a strategy that keeps budgets: what it prunes takes so much of the budget. It runs as there, and nothing
 /// else is lost, but of a strategy that has a rule of its own for the rest.
 void note_pruning(planning::strategy& chosen, std::size_t top_k, double nats) {
-  if (planning::find_strategy(chosen.name)->skips_beside_pruning)
-    return preparing::charge_pruning(chosen, nats);
+  preparing::charge_pruning(chosen, nats);
+  if (planning::find_strategy(chosen.name)->skips_beside_pruning) return;
   chosen.policy = planning::find_strategy("static-pruning")->policy(top_k);
   chosen.token_budget = 0;
-  chosen.pruned_nats = nats;
-  chosen.quality.taken_nats = nats;
 }
 
 /// Whether what `static-pruning` does with the budget may be taken, too.

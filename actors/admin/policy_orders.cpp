@@ -44,8 +44,8 @@ void admin_state::change_policy_by(const order_ptr& order, const std::string& me
       return book->refuse(order, good.error());
     if (policy.version >= most_policy_version)
       return book->refuse(order, {errc::failed,
-                                  "policies were set too often; start all nodes "
-                                  "without what they keep of policies"});
+                                  "a policy has the last version that there is; stop all nodes, "
+                                  "remove state/policy.json of each, and start them"});
     const auto version = policy.version + 1;
     if (!order->dry_run) {
       adopt_policy({version, id(), order->operation, *changed});

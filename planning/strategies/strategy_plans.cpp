@@ -54,10 +54,10 @@ double loaded(const planning_task& task, double load) {
   return 1 + load * std::max(0.0, task.options.concurrency - 1);
 }
 
-result<plan> ranges(const planning_task& task, shard_objective objective, double load) {
+result<plan> ranges(const planning_task& task, shard_objective objective, double n_others) {
   layer_range_options options;
   options.objective = objective;
-  options.n_others = loaded(task, load) - 1;
+  options.n_others = n_others;
   return place_layer_ranges(task.profile, task.servers, task.costs, options);
 }
 
@@ -316,7 +316,7 @@ result<plan> place_few_remote(const planning_task& task) {
 }
 
 result<plan> place_ranges(const planning_task& task) {
-  return ranges(task, shard_objective::latency, 1);
+  return ranges(task, shard_objective::latency, loaded(task, 1) - 1);
 }
 
 void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants) {
@@ -324,10 +324,12 @@ void add_roaming_few_remote(const planning_task& task, std::vector<strategy_opti
 }
 
 void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants) {
-  for (const auto objective : {shard_objective::latency, shard_objective::throughput})
-    for (const double load : planned_loads)
-      if (objective != shard_objective::latency || load != 1)
-        add_plan(task, ranges(task, objective, load), variants);
+  // One more than a request meets makes users share less, which may be faster.
+  for (const double more : {0.0, 1.0})
+    for (const auto objective : {shard_objective::latency, shard_objective::throughput})
+      for (const double load : planned_loads)
+        if (more > 0 || objective != shard_objective::latency || load != 1)
+          add_plan(task, ranges(task, objective, loaded(task, load) - 1 + more), variants);
 }
 
 void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants) {
