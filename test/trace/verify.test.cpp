@@ -273,9 +273,12 @@ BOOST_AUTO_TEST_CASE(load_reports_may_be_missing_only_where_it_is_said_that_they
   refused(with({lost}), "snapshots of server");
   refused(with({parted, lost}), "snapshots of server");
   auto early = content;
+  const auto first = std::ranges::find_if(early, [&](const std::string& line) {
+    return is_load(line) && number(line, "from") == from && number(line, "to") == to;
+  });
   early.insert(
-      std::ranges::find_if(early, is_load),
-      fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":0}})", from, to));
+      first, fmt::format(R"({{"type":"lost","from":{},"to":{},"frame":"load","time_ns":{}}})", from,
+                         to, number(*first, "sent_ns")));
   refused(verify_sealed_anew(early), "expected its transfer before");
   refused(with({fmt::format(R"({{"type":"parted","server":{},"peer":{},"time_ns":0}})", to, to)}),
           "expected none");
