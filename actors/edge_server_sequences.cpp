@@ -148,8 +148,9 @@ void edge_server_state::reserve(const reservation& message, std::uint64_t epoch)
   const auto addressee = answer ? message.access : message.server;
   if (addressee != id) return view->send(self, addressee, wire::encode(message), epoch);
   if (answer) return answer_request(message);
-  const auto* held = memory.find(message.request);
-  if (held != nullptr && held->access != message.access) return late();
+  // What waits is its owner's, too.
+  const auto held = memory.sequences().find(message.request);
+  if (held != memory.sequences().end() && held->second.access != message.access) return late();
   apply(memory.take(message, now(), epoch));
   set_timer();
 }

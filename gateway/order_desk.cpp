@@ -67,7 +67,10 @@ api_problem problem_of_reply(const nlohmann::ordered_json& problem) {
   const error why{static_cast<errc>(problem.at("code").get<int>()),
                   problem.at("message").get<std::string>()};
   auto made = problem_of(why);
-  const auto lacks = problem.value("lacks", std::string());
+  // Whatever a node says, it does not end the gateway.
+  const auto said = problem.find("lacks");
+  const auto lacks =
+      said != problem.end() && said->is_string() ? said->get<std::string>() : std::string();
   if (lacks == "token") {
     made.status = 401;
     made.code = "invalid_token";

@@ -187,6 +187,7 @@ class cluster_clients::content final : public net::transport_user {
     if (found == sinks_.end()) return;
     const auto node = found->second.node;
     found->second.again.reset();
+    found->second.is_cancelled = true;
     lock.unlock();
     say(node, control_kind::cancel, cancel_text(request));
   }
@@ -360,6 +361,7 @@ class cluster_clients::content final : public net::transport_user {
     std::shared_ptr<const answer_sink> sink;  ///< Null once it is told its end.
     /// As it was sent, where another node may be asked that is not among those that were; none once a token came or it was cancelled.
     std::optional<std::string> again = {};
+    bool is_cancelled = false;
     std::vector<std::size_t> asked = {};
     std::vector<std::int32_t> told_ids = {};  ///< Of tokens.
     std::string told_text = {};
@@ -480,7 +482,15 @@ class cluster_clients::content final : public net::transport_user {
     lock.unlock();
     if (!say(*next, control_kind::submit, std::move(text)))
       end(*next, failed(ref, not_connected(*next)));
+    else if (is_cancelled(ref))
+      say(*next, control_kind::cancel, cancel_text(ref));  // Again: it may have come before.
     return true;
+  }
+
+  bool is_cancelled(std::uint64_t ref) {
+    const std::lock_guard lock(mutex_);
+    const auto found = sinks_.find(ref);
+    return found != sinks_.end() && found->second.is_cancelled;
   }
 
   void came(peer_id from) {

@@ -187,8 +187,28 @@ void device::drop(std::uint64_t request) {
   incomplete_.erase(request);
 }
 
-/// Takes out the work of requests that lost rows.
+namespace {
+
+/// Of a request's cache, as its terms say.
+std::size_t capacity_of(const wire::request_terms& terms) {
+  return std::size_t{terms.prompt_tokens} + std::max(1u, terms.max_new_tokens);
+}
+
+}  // namespace
+
+/// Whether the rows are within the cache of their request, which is as large as whoever came first said.
+bool device::has_room(const attend_work& work, std::uint32_t layer) const {
+  const auto known = caches_.find(work.terms.request);
+  const auto made = known == caches_.end() || known->second.empty()
+                        ? std::size_t{0}
+                        : known->second[layer].capacity();
+  return std::size_t{work.first} + work.n <= (made > 0 ? made : capacity_of(work.terms));
+}
+
+/// Takes out the work of requests that lost rows, or have more than there is room for.
 void device::set_apart_incomplete(batch& content) {
+  for (const auto& work : content.attends)
+    if (!has_room(work, content.layer)) incomplete_.insert(work.terms.request);
   if (incomplete_.empty()) return;
   std::erase_if(content.attends, [&](attend_work& work) {
     if (!incomplete_.contains(work.terms.request)) return false;
@@ -233,8 +253,7 @@ void device::run_attention(batch& content) {
     } else {
       hidden.insert(hidden.end(), work.hidden.begin(), work.hidden.end());
     }
-    auto& store = cache(work.terms.request, content.layer,
-                        work.terms.prompt_tokens + std::max(1u, work.terms.max_new_tokens));
+    auto& store = cache(work.terms.request, content.layer, capacity_of(work.terms));
     for (std::size_t i = 0; i < n; ++i)
       rows.push_back({&store, work.first + i, work.terms.prompt_tokens,
                       is_unread(work.terms, content.layer, work.first + i)});

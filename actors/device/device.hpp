@@ -122,6 +122,7 @@ class device {
 
  private:
   model::kv_cache& cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity);
+  bool has_room(const attend_work& work, std::uint32_t layer) const;
   void compute(batch& content);
   static void fail(batch& content, error what);
   void set_apart_incomplete(batch& content);

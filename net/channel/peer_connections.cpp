@@ -131,6 +131,12 @@ void peer_book::attach(const connection_ptr& with) {
   const auto& who = with->peer();
   const auto which = with->which();
   const auto expected = expected_of(with);
+  // Before a client is made of it, which would stay.
+  if (is_revoked(*with))
+    return turn_away(with,
+                     {errc::mismatch, fmt::format("{} {}, which is revoked (serial {}); "
+                                                  "renew it with `ordermoe cert renew`",
+                                                  with->proof(), uri_of(who), with->serial())});
   const auto owner = expected ? expected : owner_of(*with);
   if (!owner || (expected && !fits(*expected, who)))
     return turn_away(with,
@@ -138,11 +144,6 @@ void peer_book::attach(const connection_ptr& with) {
                                                   expected && !expected->spec.absent
                                                       ? fmt::format("node {}", expected->spec.name)
                                                       : "a node of the member list")});
-  if (is_revoked(*with))
-    return turn_away(with,
-                     {errc::mismatch, fmt::format("{} {}, which is revoked (serial {}); "
-                                                  "renew it with `ordermoe cert renew`",
-                                                  with->proof(), uri_of(who), with->serial())});
   std::erase_if(greeting_, [&](const greeting& each) { return each.with == with; });
   if (expected) expected->dialled_of(which).busy = false;
   attach_to(owner, with);

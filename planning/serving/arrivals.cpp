@@ -13,8 +13,10 @@ namespace ordermoe::serving {
 
 namespace {
 
-/// A day: longer than any wait or lease that makes sense.
+/// A day: longer than any wait that makes sense.
 constexpr std::int64_t longest_ns = 86'400'000'000'000;
+/// A deadline is a year away at most, and a lease some seconds behind it.
+constexpr std::int64_t longest_lease_ns = 366 * longest_ns;
 /// Of links: from a telegraph to what no card carries yet.
 constexpr double least_bytes_per_s = 1, most_bytes_per_s = 1e15;
 
@@ -244,7 +246,7 @@ result<void> check(const wire::reservation& message, std::uint32_t sender,
   if (asks)
     found.that(serves(placed, sender, limits.self),
                "memory for requests that this server has no part in");
-  found.within<std::int64_t>("lease_ns", message.lease_ns, 0, longest_ns);
+  found.within<std::int64_t>("lease_ns", message.lease_ns, 0, longest_lease_ns);
   return found.outcome();
 }
 

@@ -106,6 +106,7 @@ BOOST_AUTO_TEST_CASE(what_a_node_refuses_is_told_in_the_words_of_http) {
       {refusal(errc::failed), 409, "conflict"},
       {refusal(errc::infeasible), 409, "conflict"},
       {error{errc::io, "no, since"}, 503, "server_lost"},
+      {std::string(R"({"problem":{"code":0,"message":"no, since","lacks":5}})"), 400, nullptr},
   };
   for (const auto& [reply, status, code] : cases) {
     // One each: several would be a crowd of strangers.

@@ -362,6 +362,9 @@ BOOST_AUTO_TEST_CASE(rows_beyond_a_cache_lose_their_request_and_nothing_else) {
   device.store({rows, 30});
   BOOST_TEST(n_unserved(1, 1).first == 1u);
   BOOST_TEST(n_unserved(2, 1).first == 0u);
+  // Nor has it room for what is to be attended there, whoever says so, with or without a cache yet.
+  BOOST_TEST(n_unserved(2, 8).first == 1u);
+  BOOST_TEST(n_unserved(3, 8).first == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(

@@ -340,16 +340,19 @@ BOOST_AUTO_TEST_CASE(questions_come_from_their_owner_and_answers_from_the_server
   ask.access = 0;
   ask.bytes = 1000;
   ask.lease_ns = 5;
-  check_refusals<message>(ask, from_0,
-                          {{"server", [](message& m) { m.server = 2; }},
-                           {"access", [](message& m) { m.access = 2; }},
-                           {"bytes", [](message& m) { m.bytes = 0; }},
-                           {"bytes", [](message& m) { m.bytes = -5; }},
-                           {"bytes", [](message& m) { m.bytes = 1001; }},
-                           {"lease_ns", [](message& m) { m.lease_ns = -1; }},
-                           {"lease_ns", [](message& m) { m.lease_ns = 86'400'000'000'001; }}});
+  check_refusals<message>(
+      ask, from_0,
+      {{"server", [](message& m) { m.server = 2; }},
+       {"access", [](message& m) { m.access = 2; }},
+       {"bytes", [](message& m) { m.bytes = 0; }},
+       {"bytes", [](message& m) { m.bytes = -5; }},
+       {"bytes", [](message& m) { m.bytes = 1001; }},
+       {"lease_ns", [](message& m) { m.lease_ns = -1; }},
+       {"lease_ns", [](message& m) { m.lease_ns = 366 * 86'400'000'000'000 + 1; }}});
   check_passes<message>(ask, from_0,
                         {[](message& m) { m.step = reserve_step::wait; },
+                         // The longest deadline that is taken, and the slack of a lease.
+                         [](message& m) { m.lease_ns = 365 * 86'400'000'000'000 + 10'000'000'000; },
                          [](message& m) {
                            m.step = reserve_step::release;
                            m.bytes = 0;
