@@ -361,7 +361,7 @@ class cluster_clients::content final : public net::transport_user {
     std::shared_ptr<const answer_sink> sink;  ///< Null once it is told its end.
     /// As it was sent, where another node may be asked that is not among those that were; none once a token came or it was cancelled.
     std::optional<std::string> again = {};
-    bool is_cancelled = false;
+    bool is_cancelled = false;  ///< A node that is asked behind it has to hear of it, too.
     std::vector<std::size_t> asked = {};
     std::vector<std::int32_t> told_ids = {};  ///< Of tokens.
     std::string told_text = {};

@@ -198,11 +198,11 @@ std::size_t capacity_of(const wire::request_terms& terms) {
 
 /// Whether the rows are within the cache of their request, which is as large as whoever came first said.
 bool device::has_room(const attend_work& work, std::uint32_t layer) const {
+  auto capacity = capacity_of(work.terms);
   const auto known = caches_.find(work.terms.request);
-  const auto made = known == caches_.end() || known->second.empty()
-                        ? std::size_t{0}
-                        : known->second[layer].capacity();
-  return std::size_t{work.first} + work.n <= (made > 0 ? made : capacity_of(work.terms));
+  if (known != caches_.end() && layer < known->second.size())
+    if (const auto made = known->second[layer].capacity(); made > 0) capacity = made;
+  return std::size_t{work.first} + work.n <= capacity;
 }
 
 /// Takes out the work of requests that lost rows, or have more than there is room for.

@@ -60,6 +60,17 @@ BOOST_AUTO_TEST_CASE(nobody_but_its_owner_speaks_for_a_sequence) {
   world.receive(2, stranger);
   BOOST_TEST(world.status().reserved_bytes == foreign_bytes);
   BOOST_TEST(world.status().late_frames == 1u);
+  // Nor for one that waits.
+  auto waits = world.ask_of(reserve_step::wait);
+  waits.request = foreign + 1;
+  waits.bytes = world.status().kv_bytes;
+  world.receive(0, waits);
+  BOOST_TEST(!world.status().sequences.at(1).granted);
+  stranger.request = foreign + 1;
+  world.receive(2, stranger);
+  BOOST_TEST(world.status().late_frames == 2u);
+  world.receive(0, world.ask_of(reserve_step::release));
+  BOOST_TEST(world.status().sequences.at(0).granted);
 }
 
 BOOST_AUTO_TEST_CASE(a_fence_ends_the_tokens_of_the_attempt_before_and_keeps_the_memory) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <string>
@@ -152,22 +153,29 @@ inline void a_client_that_is_left_before_it_introduced_itself_is_told_so(const s
 }
 
 inline void a_client_that_is_revoked_is_gone_at_once(const some_nodes& with) {
-  transport_end a, ann, ben;
+  transport_end a, ann, ben, cid;
   auto options = with.node("a", {});
   options.takes_clients = true;
   a.start(std::move(options));
   ann.start(with.client("ann", {"", a.at()}));
   ben.start(with.client("ben", {"", a.at()}));
+  auto before_it_came = with.client("cid", {"", a.at()});
   BOOST_TEST(a.wait([](const state& now) { return now.count(what::up) == 2; }));
   const auto id = a.now().clients[0].second.name == "ann" ? 0u : 1u;
   revoke(with, "ann");
+  revoke(with, "cid");
   a.net().use(with.issued.identity("a"));
   BOOST_TEST(a.wait_for(what::down, 1, id));
   BOOST_TEST(ben.send(0, lane::control, 1, 0));
   BOOST_TEST(a.wait([&](const state& now) { return now.frames(1 - id) == 1; }));
   BOOST_TEST(a.now().count(what::down) == 1u);
-  // Nor is it a client when it comes again, as it does by itself.
-  BOOST_TEST(a.wait([](const state& now) { return !now.problems.empty(); }));
+  // Nor does one that comes afterwards become a client, even for a moment.
+  cid.start(std::move(before_it_came));
+  BOOST_TEST(a.wait([](const state& now) {
+    return std::ranges::any_of(now.problems, [](const auto& each) {
+      return has(each.second.message, "/cid") && has(each.second.message, "is revoked");
+    });
+  }));
   BOOST_TEST(a.now().clients.size() == 2u);
 }
 

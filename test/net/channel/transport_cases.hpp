@@ -97,7 +97,7 @@ inline void connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(
 inline void a_way_that_carries_nothing_any_more_is_given_up_and_another_one_is_found(
     const some_nodes& with) {
   auto limits = hasty();
-  limits.parts.longest_ns = 0;  // As above.
+  limits.parts.longest_ns = 0;  // On a slow machine large ones would come in parts, by lane bulk.
   two_ends ends(with, limits);
   for (auto* end : {&ends.a, &ends.b}) end->plan.always = 200'000;
   ends.up();
