@@ -202,7 +202,10 @@ struct compute_state {
     if (emulated) emulated->running.reset();
     if (content.failed) fail(content);
     for (const auto& work : content.unserved)
-      self->send(work.token, work_failed{{errc::failed, "KV rows could not be kept"}});
+      self->send(
+          work.token,
+          work_failed{
+              {errc::failed, "its KV rows are not as attention needs them, or could not be kept"}});
     if (!content.attended.empty())
       self->send(view->selector, select_batch{std::exchange(content.attended, {})});
     if (!content.streamed.content.blocks.empty())

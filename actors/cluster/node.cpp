@@ -184,8 +184,7 @@ class node::content final : public net::transport_user {
     seat.server = options_.server;
     seat.boot = static_cast<std::uint32_t>(options_.transport.boot);
     // No request of the cluster has the number of another, now or before.
-    seat.first_request =
-        (std::uint64_t{options_.server} + 1) << 56 | (options_.transport.boot & 0xffffff) << 32;
+    seat.first_request = wire::first_request(options_.server, options_.transport.boot);
     const auto n = options_.transport.peers.size() + 1;
     seat.outlets.resize(n);
     for (peer_id peer = 0; peer + 1 < n; ++peer)

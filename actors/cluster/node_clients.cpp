@@ -71,6 +71,12 @@ void node_clients::submit(peer_id from, remote_request wanted) {
                    "operator or admin"});
   if (found->second.requests.contains(ref))
     return refuse(from, ref, {errc::usage, fmt::format("ref {} is being answered", ref)});
+  if (found->second.requests.size() >= most_requests)
+    return refuse(from, ref,
+                  {errc::out_of_range,
+                   fmt::format("{} requests of this client are being answered, which is the most; "
+                               "wait until one ends",
+                               most_requests)});
   auto& spec = wanted.spec;
   spec.access = server_;
   if (spec.prompt.empty() && !wanted.text.empty()) {

@@ -25,6 +25,9 @@ namespace ordermoe::actors {
 
 class node_clients {
  public:
+  /// Of one client, that are not answered yet; further ones are refused.
+  static constexpr std::size_t most_requests = 16'384;
+
   using speak = std::function<void(net::peer_id to, control_kind kind,
                                    std::string text)>;  ///< From any thread.
   /// `tokens` may be null: then texts are refused, and ids are taken. `context`: positions of the model.

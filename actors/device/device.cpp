@@ -196,19 +196,36 @@ std::size_t capacity_of(const wire::request_terms& terms) {
 
 }  // namespace
 
-/// Whether the rows are within the cache of their request, which is as large as whoever came first said.
-bool device::has_room(const attend_work& work, std::uint32_t layer) const {
+/// Whether the rows are within the cache of their request, which is as large as whoever came first said, those before them are
+/// there, or come in this batch, and those that an encoder reads are all of a prompt.
+bool device::can_attend(const batch& content, const attend_work& work) const {
+  const auto& shape = model_->config();
+  if (shape.encoder_decoder) {
+    const bool is_whole_prompt = work.first == 0 && work.n == work.terms.prompt_tokens;
+    const bool is_decoded =
+        work.first >= work.terms.prompt_tokens && !shape.of_encoder(layer_id{content.layer});
+    if (!is_whole_prompt && !is_decoded) return false;
+  }
   auto capacity = capacity_of(work.terms);
-  const auto known = caches_.find(work.terms.request);
-  if (known != caches_.end() && layer < known->second.size())
-    if (const auto made = known->second[layer].capacity(); made > 0) capacity = made;
-  return std::size_t{work.first} + work.n <= capacity;
+  std::size_t there = 0;
+  if (const auto known = caches_.find(work.terms.request); known != caches_.end()) {
+    const auto& made = known->second[content.layer];
+    if (made.capacity() > 0) capacity = made.capacity();
+    there = made.contiguous();
+  }
+  if (std::size_t{work.first} + work.n > capacity) return false;
+  for (const auto& before : content.attends) {
+    if (work.first <= there || &before == &work) break;
+    if (before.terms.request == work.terms.request && before.first <= there)
+      there = std::max(there, std::size_t{before.first} + before.n);
+  }
+  return work.first <= there;
 }
 
-/// Takes out the work of requests that lost rows, or have more than there is room for.
+/// Takes out the work of requests that lost rows, or whose rows are not as attention needs them.
 void device::set_apart_incomplete(batch& content) {
   for (const auto& work : content.attends)
-    if (!has_room(work, content.layer)) incomplete_.insert(work.terms.request);
+    if (!can_attend(content, work)) incomplete_.insert(work.terms.request);
   if (incomplete_.empty()) return;
   std::erase_if(content.attends, [&](attend_work& work) {
     if (!incomplete_.contains(work.terms.request)) return false;

@@ -48,7 +48,7 @@ struct batch {
   std::vector<head_done> head_results;  ///< One for each of `heads`.
   kv_written streamed;
   std::vector<std::shared_ptr<running_call>> complete;  ///< Calls whose last batch this was.
-  std::vector<attend_work> unserved;  ///< Of `attends`: their earlier rows could not be kept.
+  std::vector<attend_work> unserved;  ///< Of `attends`: their rows are not as attention needs them.
   std::int64_t tensor_ns = 0;
   std::optional<error> failed;  ///< Nothing came of it.
   // Filled by whoever starts and ends it:
@@ -122,7 +122,7 @@ class device {
 
  private:
   model::kv_cache& cache(std::uint64_t request, std::uint32_t layer, std::size_t capacity);
-  bool has_room(const attend_work& work, std::uint32_t layer) const;
+  bool can_attend(const batch& content, const attend_work& work) const;
   void compute(batch& content);
   static void fail(batch& content, error what);
   void set_apart_incomplete(batch& content);

@@ -307,21 +307,25 @@ void connection::dispatch() {
   auto message = parser_->release();
   auto request = std::move(request_);
   request.body = std::move(message.body());
-  state_ = state::answering;
-  due_.reset();
   keeps_alive_ = is_whole && message.keep_alive();
   is_old_ = message.version() < 11;
   has_no_body_ = request.method == "HEAD";
-  ++number_;
-  {
-    const std::lock_guard lock(mutex_);
-    is_complete_ = is_chunked_ = false;
-  }
+  begin_answer();
   ++side_.figures.requests;
   side_.handler(std::make_shared<exchange>(shared_from_this(), number_, std::move(request)));
 }
 
 // --------------------------------------------------------------------------------------- answering
+
+void connection::begin_answer() {
+  state_ = state::answering;
+  due_.reset();
+  ++number_;
+  const std::lock_guard lock(mutex_);
+  is_complete_ = is_chunked_ = false;
+  // Leave to go on, which its peer has not taken yet.
+  if (!writing_.empty()) set_timer(side_.options.limits.write_time);
+}
 
 void connection::put_head(int status, const http_fields& fields,
                           std::optional<std::size_t> length) {
@@ -473,9 +477,8 @@ void connection::written(const error_code& problem, std::size_t n) {
 
 void connection::refuse(int status, std::string_view what) {
   ++side_.figures.refused;
-  state_ = state::answering;
-  ++number_;
   keeps_alive_ = is_old_ = has_no_body_ = false;
+  begin_answer();
   const auto body =
       side_.options.problem_body ? side_.options.problem_body(status, what) : std::string(what);
   put_head(status, {{"Content-Type", side_.options.problem_type}}, body.size());

@@ -63,6 +63,7 @@ class connection final : public std::enable_shared_from_this<connection> {
   void late();
   void begin_request();
   void refuse_body();
+  void begin_answer();
   void linger();
 
   // Of exchanges, by the number of theirs:

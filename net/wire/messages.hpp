@@ -17,6 +17,15 @@
 /// who receives it takes each thing once (planning/serving).
 namespace ordermoe::wire {
 
+/// Servers number requests apart: the first byte is their access server's, one more than its id, and three bytes its start. A
+/// process that has all servers leaves that out.
+constexpr std::uint64_t first_request(std::uint32_t access, std::uint64_t boot) {
+  return (std::uint64_t{access} + 1) << 56 | (boot & 0xffffff) << 32;
+}
+constexpr bool may_number(std::uint32_t access, std::uint64_t request) {
+  return request >> 56 == 0 || request >> 56 == std::uint64_t{access} + 1;
+}
+
 /// What a token needs to know of its request; travels with it.
 struct request_terms {
   std::uint64_t request = 0;

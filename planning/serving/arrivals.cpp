@@ -65,8 +65,13 @@ void check_ids(findings& found, const char* field, std::span<const std::int32_t>
   }
 }
 
+void check_number(findings& found, std::uint64_t request, std::uint32_t access) {
+  found.that(wire::may_number(access, request), "a request that another server numbered");
+}
+
 void check_terms(findings& found, const wire::request_terms& terms, const arrival_limits& limits) {
   found.below("access", terms.access, limits.n_servers);
+  check_number(found, terms.request, terms.access);
   found.within("prompt_tokens", terms.prompt_tokens, 1u, limits.most_positions);
   found.within("max_new_tokens", terms.max_new_tokens, 0u,
                limits.most_positions - std::min(terms.prompt_tokens, limits.most_positions));
@@ -165,6 +170,7 @@ result<void> check(const wire::expert_call& message, std::uint32_t sender,
   findings found(wire::frame_kind::call);
   found.below("layer", message.layer, limits.n_layers);
   found.below("access", message.token.access, limits.n_servers);
+  check_number(found, message.token.request, message.token.access);
   found.below("reply_to", message.reply_to, limits.n_servers);
   found.below("row", message.rows.back(), limits.most_rows);
   found.below("position", message.token.first, limits.most_positions);
@@ -240,6 +246,7 @@ result<void> check(const wire::reservation& message, std::uint32_t sender,
                       message.step == reserve_step::refused || message.step == reserve_step::fenced;
   found.same("server", message.server, answer ? sender : limits.self);
   found.same("access", message.access, answer ? limits.self : sender);
+  check_number(found, message.request, message.access);
   const bool asks = message.step == reserve_step::attempt || message.step == reserve_step::wait;
   found.within<std::int64_t>("bytes", message.bytes, asks ? 1 : 0,
                              asks ? limits.kv_bytes : std::int64_t{1} << 60);

@@ -14,7 +14,8 @@ expect "a channel that is none is refused" 2 '--channel: quic not in' "${up[@]}"
 # Tokens go from server to server: the strategy with the most frames.
 expect "a cluster starts" 0 '^127\.0\.0\.1:[0-9]+$' "${up[@]}" --strategy exact --channel caf --trace --port "$(ports 8)" --dir edge
 expect "a console sees it" 0 '^UN +s2 +2 +no' "$ordermoe" admin --dir edge members
-expect "all of it serves" 0 'yes +1 +2/2' "$ordermoe" cluster status --dir edge
+all_serve() { [[ $("$ordermoe" cluster status --dir edge | grep -cE 'yes +1 +2/2') == 3 ]]; }
+eventually all_serve || fail "not all of it serves: $("$ordermoe" cluster status --dir edge)"
 expect "it is said what this channel does not prove" 0 'channel caf: CAF tells nobody whose certificate' "$ordermoe" cluster check --dir edge
 expect "to programs as well" 0 '"warnings": \[$' "$ordermoe" cluster check --dir edge --json
 mapfile -t address < <(sed -n 's/^listen = \["\(.*\)"\]/\1/p' edge/nodes/s*/node.toml)

@@ -27,6 +27,7 @@ struct nodes_over_caf : some_nodes {
     carried_by = actors::caf_connections;
     proof = "it says that it is";
     connections_of_a_dial = 2;  // The first only looks whether anybody answers.
+    least_dead_ns = 2'500 * ms;
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,35 @@ BOOST_AUTO_TEST_CASE(a_text_of_more_bytes_than_any_prompt_has_is_refused_and_not
   BOOST_TEST(says(problem(0), "65537 bytes of text, expected at most 65536"), problem(0));
   BOOST_TEST(says(problem(1), "the prompt has 1000 tokens"), problem(1));
   BOOST_TEST(tokens->n_encoded == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_client_has_so_many_requests_at_once_and_others_have_theirs) {
+  constexpr net::peer_id bob = 5, eve = 6;
+  std::map<net::peer_id, std::size_t> n_ended;
+  std::string latest;
+  actors::node_clients clients(0, nullptr, 64, {},
+                               [&](net::peer_id to, actors::control_kind kind, std::string text) {
+                                 if (kind != actors::control_kind::ended) return;
+                                 ++n_ended[to];
+                                 latest = std::move(text);
+                               });
+  // Nothing is answered: its time does not pass.
+  const auto service = actors::service::start(test::world("exact").setup);
+  BOOST_REQUIRE(service.has_value());
+  clients.use(**service);
+  clients.came(bob, {"edge3", net::role::operate, "bob"});
+  clients.came(eve, {"edge3", net::role::operate, "eve"});
+  constexpr auto most = actors::node_clients::most_requests;
+  const auto ask = [&](net::peer_id who, std::uint64_t ref) {
+    clients.submit(who, {ref, {}, request_of(0)});
+  };
+  for (std::uint64_t ref = 0; ref < most; ++ref) ask(bob, ref);
+  BOOST_TEST(n_ended[bob] == 0u);
+  ask(eve, 0);
+  BOOST_TEST(n_ended[eve] == 0u);
+  ask(bob, most);
+  BOOST_TEST(n_ended[bob] == 1u);
+  BOOST_TEST(says(latest, "16384 requests of this client"), latest);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

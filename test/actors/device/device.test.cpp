@@ -367,6 +367,46 @@ BOOST_AUTO_TEST_CASE(rows_beyond_a_cache_lose_their_request_and_nothing_else) {
   BOOST_TEST(n_unserved(3, 8).first == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(rows_behind_others_that_are_not_there_lose_their_request_and_nothing_else) {
+  actors::device device(test::tiny_model());
+  const auto n_unserved = [&](std::vector<actors::attend_work> works) {
+    actors::batch batch;
+    batch.attends = std::move(works);
+    device.run(batch);
+    BOOST_REQUIRE(!batch.failed.has_value());
+    return batch.unserved.size();
+  };
+  BOOST_TEST(n_unserved({attention(1, 2), attention(2)}) == 1u);
+  BOOST_TEST(n_unserved({attention(2, 2), attention(3)}) == 1u);
+  // They may come in the same batch, before them.
+  BOOST_TEST(n_unserved({attention(4, 0, 2), attention(3, 1), attention(4, 2), attention(4, 3)}) ==
+             0u);
+  BOOST_TEST(n_unserved({attention(5, 1), attention(5, 0)}) == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_part_of_a_prompt_before_an_encoder_loses_its_request_and_nothing_else) {
+  const auto model = test::random_model(model::family::switch_transformers);
+  actors::device device(model);
+  const auto decoder =
+      static_cast<std::uint32_t>(model->config().first_layer(model::row_kind::decoded).index());
+  const auto n_unserved = [&](std::uint32_t layer, const actors::attend_work& work) {
+    actors::batch batch;
+    batch.layer = layer;
+    batch.attends = {work, attention(work.terms.request + 100, 0, 4)};
+    device.run(batch);
+    BOOST_REQUIRE(!batch.failed.has_value());
+    return batch.unserved.size();
+  };
+  BOOST_TEST(n_unserved(0, attention(1, 0, 4)) == 0u);
+  BOOST_TEST(n_unserved(0, attention(2, 0, 3)) == 1u);
+  BOOST_TEST(n_unserved(0, attention(3, 1, 3)) == 1u);
+  BOOST_TEST(n_unserved(0, attention(4, 0, 5)) == 1u);
+  BOOST_TEST(n_unserved(0, attention(5, 4, 1)) == 1u);
+  BOOST_TEST(n_unserved(decoder, attention(6, 0, 3)) == 1u);
+  BOOST_TEST(n_unserved(decoder, attention(1, 0, 4)) == 0u);
+  BOOST_TEST(n_unserved(decoder, attention(1, 4, 1)) == 0u);
+}
+
 BOOST_AUTO_TEST_CASE(
     the_last_layer_leaves_of_positions_that_nobody_reads_their_keys_and_values_alone) {
   const auto model = test::tiny_model();

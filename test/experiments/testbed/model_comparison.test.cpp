@@ -1,5 +1,8 @@
 #include "bench/experiments/testbed/model_comparison.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -72,7 +75,8 @@ BOOST_AUTO_TEST_CASE(what_differs_besides_the_model_is_told) {
 }
 
 BOOST_AUTO_TEST_CASE(folders_without_rows_are_refused_with_what_makes_them) {
-  const auto folder = std::filesystem::temp_directory_path() / "ordermoe-model-comparison-test";
+  const auto folder = std::filesystem::temp_directory_path() /
+                      fmt::format("ordermoe-model-comparison-{}", ::getpid());
   std::filesystem::remove_all(folder);
   BOOST_TEST(!read_measured_model(folder).has_value());
   const settings asked{{"model", "small"}, {"quick", true}};

@@ -45,6 +45,7 @@ struct some_nodes {
   net::connections_maker carried_by;         ///< Left out: TLS over TCP.
   std::string proof = "its certificate is";  ///< What a peer's name goes by.
   int connections_of_a_dial = 1;             ///< That whoever listens sees.
+  std::int64_t least_dead_ns = 0;            ///< Handshakes of a loaded machine take less.
 
   net::transport_options node(const std::string& name, std::vector<net::transport_peer> peers,
                               net::session_limits limits = patient()) const {

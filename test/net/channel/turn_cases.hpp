@@ -108,7 +108,7 @@ inline void what_is_written_together_is_cut_anywhere_and_comes_once(const some_n
   ends.a.plan.always = ends.b.plan.always = 500;
   ends.up();
   std::uint32_t sent = 0;
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(300);
   while (ends.between.n_cut() < n_cuts && std::chrono::steady_clock::now() < until) {
     ends.a.net().begin_turn();
     for (std::uint32_t i = 0; i < n_each; ++i)

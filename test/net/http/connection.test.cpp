@@ -27,8 +27,9 @@ class noting_stream final : public byte_stream {
     std::vector<std::string> writes_now;
     std::size_t room = 0;  ///< For what is written at once.
     bool are_kept = true;  ///< The bytes of each write, until it is told that they are written.
+    bool takes = true;     ///< Else no write ends.
     bool has_ended = false;
-    done reader;
+    done reader, writer;
   };
   noting_stream(boost::asio::io_context& io, std::shared_ptr<state> of)
       : io_(io), state_(std::move(of)) {}
@@ -47,6 +48,10 @@ class noting_stream final : public byte_stream {
   void write(std::string_view what, done told) override {
     BOOST_TEST(!what.empty());
     state_->writes.emplace_back(what);
+    if (!state_->takes) {
+      state_->writer = std::move(told);
+      return;
+    }
     const auto i = state_->writes.size() - 1;
     boost::asio::post(io_, [what, i, of = state_, told = std::move(told)] {
       of->are_kept = of->are_kept && what == of->writes[i];
@@ -61,9 +66,10 @@ class noting_stream final : public byte_stream {
   }
   void end_writing() override { state_->has_ended = true; }
   void close() override {
-    // Whoever reads has the connection, which has this.
-    if (auto reader = std::exchange(state_->reader, {}))
-      boost::asio::post(io_, [reader] { reader(boost::asio::error::operation_aborted, 0); });
+    // Whoever reads or writes has the connection, which has this.
+    for (auto* each : {&state_->reader, &state_->writer})
+      if (auto told = std::exchange(*each, {}))
+        boost::asio::post(io_, [told] { told(boost::asio::error::operation_aborted, 0); });
   }
 
  private:
@@ -147,6 +153,33 @@ BOOST_AUTO_TEST_CASE(fields_beyond_the_limit_are_refused_however_they_come) {
       made->close();
       at.run();
     }
+}
+
+BOOST_AUTO_TEST_CASE(whoever_does_not_take_the_leave_to_go_on_that_it_asked_for_is_cut_off) {
+  const std::string head =
+      "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
+  for (const std::string body : {"abc", ""}) {
+    scene at;
+    at.options.limits.write_time = at.options.limits.body_time = std::chrono::milliseconds(20);
+    const auto slow = std::make_shared<noting_stream::state>();
+    slow->says = head + body;
+    slow->says_at_once = head.size();
+    slow->takes = false;
+    const auto opened = at.begin(slow);
+    BOOST_TEST_REQUIRE(slow->writes.size() == 1u);
+    BOOST_TEST(slow->writes[0].starts_with("HTTP/1.1 100"));
+    BOOST_TEST((at.asked != nullptr) == !body.empty());
+    bool is_gone = false;
+    at.side.forget = [&](const http_detail::connection* of) {
+      is_gone = is_gone || of == opened.get();
+    };
+    if (at.asked) at.asked->respond(200, {}, "answer");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!is_gone && std::chrono::steady_clock::now() < end)
+      at.io.restart(), at.io.run_one_for(std::chrono::milliseconds(5));
+    BOOST_TEST(is_gone);
+    opened->close();
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_is_said_in_one_turn_is_one_write) {

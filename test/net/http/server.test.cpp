@@ -144,7 +144,9 @@ BOOST_AUTO_TEST_CASE(old_clients_are_closed_and_heads_have_no_body) {
 }
 
 BOOST_AUTO_TEST_CASE(what_is_too_large_too_slow_or_no_request_is_refused) {
-  const echo running(limited());
+  auto options = limited();
+  options.limits.header_time = options.limits.body_time = 1s;
+  const echo running(options);
   const std::string post = "POST / HTTP/1.1\r\n";
   const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
   struct {
@@ -390,9 +392,9 @@ BOOST_AUTO_TEST_CASE(whoever_reads_slowly_and_goes_on_reading_gets_all_of_it) {
   running.server->post([kept] { kept->respond(200, {}, std::string(n, 'x')); });
   const auto begin = std::chrono::steady_clock::now();
   std::size_t got = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 120; ++i) {
     got += client.some(64u << 10);
-    std::this_thread::sleep_for(80ms);
+    std::this_thread::sleep_for(40ms);
   }
   got += client.all().size();
   BOOST_TEST((std::chrono::steady_clock::now() - begin > 2 * options.limits.write_time));

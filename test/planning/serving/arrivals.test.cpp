@@ -117,6 +117,7 @@ BOOST_AUTO_TEST_CASE(tokens_that_cannot_be_are_refused_by_the_field_that_is_wron
   check_refusals<state>(
       token(), checked,
       {{"access", [](state& s) { s.terms.access = 3; }},
+       {"another server numbered", [](state& s) { s.terms.request = wire::first_request(1, 7); }},
        {"prompt_tokens", [](state& s) { s.terms.prompt_tokens = 0; }},
        {"prompt_tokens", [](state& s) { s.terms.prompt_tokens = s.terms.given_tokens = 51; }},
        {"max_new_tokens", [](state& s) { s.terms.max_new_tokens = 41; }},
@@ -171,6 +172,7 @@ BOOST_AUTO_TEST_CASE(tokens_that_cannot_be_are_refused_by_the_field_that_is_wron
   check_passes<state>(
       token(), checked,
       {[](state& s) { s.first = 48; }, [](state& s) { await_outputs(s); },
+       [](state& s) { s.terms.request = wire::first_request(0, 7) + 5; },
        [](state& s) {
          s.terms.score = 1;
          s.first = 8;
@@ -257,17 +259,19 @@ BOOST_AUTO_TEST_CASE(calls_name_experts_of_this_server_and_rows_that_a_chunk_has
   good.whole = {1, 1};
   good.items = {{0, 0, 1, 1.0f}, {1, 1, 4, 1.0f}};
   good.x = {1, 2, 3, 4};
-  check_refusals<call>(good, checked,
-                       {{"layer", [](call& c) { c.layer = 4; }},
-                        {"access", [](call& c) { c.token.access = 3; }},
-                        {"sender has no part", [](call& c) { c.token.access = 2; }},
-                        {"outputs for a server", [](call& c) { c.token.access = 1; }},
-                        {"reply_to", [](call& c) { c.reply_to = 3; }},
-                        {"row", [](call& c) { c.rows[1] = 8; }},
-                        {"position", [](call& c) { c.token.first = 50; }},
-                        {"slot", [](call& c) { c.items[0].slot = 2; }},
-                        {"expert", [](call& c) { c.items[1].expert = 6; }},
-                        {"does not place", [](call& c) { c.items[1].expert = 5; }}});
+  check_refusals<call>(
+      good, checked,
+      {{"layer", [](call& c) { c.layer = 4; }},
+       {"access", [](call& c) { c.token.access = 3; }},
+       {"another server numbered", [](call& c) { c.token.request = wire::first_request(2, 1); }},
+       {"sender has no part", [](call& c) { c.token.access = 2; }},
+       {"outputs for a server", [](call& c) { c.token.access = 1; }},
+       {"reply_to", [](call& c) { c.reply_to = 3; }},
+       {"row", [](call& c) { c.rows[1] = 8; }},
+       {"position", [](call& c) { c.token.first = 50; }},
+       {"slot", [](call& c) { c.items[0].slot = 2; }},
+       {"expert", [](call& c) { c.items[1].expert = 6; }},
+       {"does not place", [](call& c) { c.items[1].expert = 5; }}});
   check_passes<call>(good, checked, {[](call& c) { c.token.first = 49; }});
 }
 
@@ -344,6 +348,7 @@ BOOST_AUTO_TEST_CASE(questions_come_from_their_owner_and_answers_from_the_server
       ask, from_0,
       {{"server", [](message& m) { m.server = 2; }},
        {"access", [](message& m) { m.access = 2; }},
+       {"another server numbered", [](message& m) { m.request = wire::first_request(1, 3); }},
        {"bytes", [](message& m) { m.bytes = 0; }},
        {"bytes", [](message& m) { m.bytes = -5; }},
        {"bytes", [](message& m) { m.bytes = 1001; }},
@@ -351,6 +356,7 @@ BOOST_AUTO_TEST_CASE(questions_come_from_their_owner_and_answers_from_the_server
        {"lease_ns", [](message& m) { m.lease_ns = 366 * 86'400'000'000'000 + 1; }}});
   check_passes<message>(ask, from_0,
                         {[](message& m) { m.step = reserve_step::wait; },
+                         [](message& m) { m.request = wire::first_request(0, 3); },
                          // The longest deadline that is taken, and the slack of a lease.
                          [](message& m) { m.lease_ns = 365 * 86'400'000'000'000 + 10'000'000'000; },
                          [](message& m) {
