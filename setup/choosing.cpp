@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -29,9 +30,21 @@ bool are_alike(const planning::strategy& a, const planning::strategy& b) {
          planning::are_alike(a.plan, b.plan);
 }
 
-/// Prices that a tuned plan is tried at, over the one that keeps the budget: what substitution saves is predicted, and not always
-/// saved, so that a budget need not be used up. The first is that one.
+/// Prices that a tuned plan is tried at, over the lowest that keeps the budget: what substitution saves is predicted, and not always
+/// saved, so that a budget need not be used up. The first is that one. Where a rule leaves slots out and puts nothing in their place, so low a price
+/// may empty the ledger at the first positions, where a slot loses most, so that the rest runs as without a budget; a far dearer one is then faster.
 constexpr double dearer_prices[] = {1, 8};
+constexpr double dearer_prices_of_leaving_out[] = {1, 4, 16, 64, 256, 1024};
+
+bool only_leaves_out(const planning::strategy& chosen) {
+  const auto rule = chosen.policy.candidates;
+  return rule == planning::candidate_rule::weigh || rule == planning::candidate_rule::drop;
+}
+
+std::span<const double> prices_over(const planning::strategy& chosen) {
+  if (only_leaves_out(chosen)) return dearer_prices_of_leaving_out;
+  return dearer_prices;
+}
 
 /// A plan with this price and damage, which its budget is kept at.
 prepared ready_at(const task& about, actors::service_options with_plan, const tuning& found) {
@@ -51,8 +64,9 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 /// Prices are sought on some texts, and what was found on them is a start for the others.
 constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{6, 0.25, 4};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
-constexpr std::size_t steps_of_judged =
-    static_cast<std::size_t>(judged_limits.most_trials) + std::size(dearer_prices);
+std::size_t steps_of_judged(const planning::strategy& chosen) {
+  return static_cast<std::size_t>(judged_limits.most_trials) + prices_over(chosen).size();
+}
 
 /// Does body(0) to body(n - 1), two or more at a time where there are cores and threads for it.
 void in_parallel(std::size_t n, const std::function<void(std::size_t)>& body) {
@@ -108,7 +122,11 @@ result<std::vector<texts_beside>> charge_variants(const task& about, const budge
       if (!sought || !judged) return sought ? judged.error() : sought.error();
       found = known.insert(known.end(), {pruned, std::move(*sought), std::move(*judged)});
     }
-    charge_pruning(one->chosen, found->judged.pruned().bound());
+    // In the mean, as what slots lose is charged: confidence is asked of both together, when the price is tuned. What seems to lose
+    // nothing is not believed.
+    constexpr double least_share = 0.1;
+    const auto found_here = found->judged.pruned();
+    charge_pruning(one->chosen, std::max(found_here.increase, least_share * found_here.bound()));
     if (one->chosen.token_budget == 0)
       one = error{errc::infeasible, "what the plan prunes takes all of the budget"};
   }
@@ -148,6 +166,12 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
   const bool is_within = !with_plan.chosen.plan.pruned.empty() ||
                          (n_outside > 0 && n_outside <= budget.cut.value_or(0));
   auto about = budget.rough;
+  // What a few texts said is no start for what slots that are left out lose, which calibration has measured: too much of it is hardly ever
+  // taken back, since the ledger that it fills keeps the loss low.
+  if (only_leaves_out(with_plan.chosen)) {
+    about.price_ns_per_nat *= about.left_out;
+    about.left_out = 1;
+  }
   if (is_within) {
     about.damage = budget.cut_damage;
     about.left_out = 1;
@@ -229,23 +253,26 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
   if (!found) return found.error();
   // At the highest price what is pruned is lost all the same.
   const bool may_exceed = !service.chosen.plan.pruned.empty();
-  std::optional<prepared> best;
-  for (const double dearer : dearer_prices) {
-    const tuning at{found->price_ns_per_nat * dearer, found->damage, found->left_out};
-    auto ready = ready_at(about, *one.with_plan, at);
-    const auto latency = trial_load_ms(ready.service, about.options, about.texts, work);
+  std::vector<prepared> dearer;
+  for (const double times : prices_over(service.chosen)) {
+    const tuning at{found->price_ns_per_nat * times, found->damage, found->left_out};
+    dearer.push_back(ready_at(about, *one.with_plan, at));
+    const auto latency = trial_load_ms(dearer.back().service, about.options, about.texts, work);
     progress.done();
     if (!latency) return latency.error();
-    ready.trial_ms = *latency;
-    if (best && *ready.trial_ms >= *best->trial_ms) continue;
-    // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
-    const auto is_kept =
-        dearer == 1 && !may_exceed ? result<bool>(true) : is_kept_at(service, at, texts, work);
-    if (!is_kept) return is_kept.error();
-    if (*is_kept) best = std::move(ready);
+    dearer.back().trial_ms = *latency;
   }
-  if (!best) return error{errc::infeasible, "what the plan prunes loses more than the budget"};
-  return *std::move(best);
+  // The fastest that keeps the budget; of equally fast ones the one that was sought.
+  std::ranges::stable_sort(dearer, {}, [](const prepared& each) { return *each.trial_ms; });
+  for (auto& each : dearer) {
+    const bool is_sought = each.found.price_ns_per_nat == found->price_ns_per_nat;
+    // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
+    const auto is_kept = is_sought && !may_exceed ? result<bool>(true)
+                                                  : is_kept_at(service, each.found, texts, work);
+    if (!is_kept) return is_kept.error();
+    if (*is_kept) return std::move(each);
+  }
+  return error{errc::infeasible, "what the plan prunes loses more than the budget"};
 }
 
 /// The fastest of those that fit; the first error where none does.
@@ -315,7 +342,7 @@ result<prepared> choose_tuned(const task& about, const std::vector<candidate>& k
   if (!few && few.error().code != errc::infeasible) return few.error();
   if (!few) return *lossless ? result<prepared>(**lossless) : result<prepared>(few.error());
   steps progress(work, fmt::format("trying {} plans of {} on other texts", few->size(), about.name),
-                 few->size() * steps_of_judged);
+                 few->empty() ? 0 : few->size() * steps_of_judged(few->front().with_plan->chosen));
   std::vector<result<prepared>> tried(few->size(), error{errc::failed, "not tried"});
   in_parallel(few->size(), [&](std::size_t i) {
     tried[i] = tune_judged(about, (*few)[i], budget, beside, work, progress);

@@ -161,6 +161,14 @@ std::vector<std::size_t> cuts_up_to(std::size_t most) {
   return cuts;
 }
 
+/// Shares of all experts that stand outside a core, whatever a budget lets a plan do without.
+constexpr double fixed_shares[] = {0.125, 0.25, 0.375, 0.5};
+
+std::size_t share_of_experts(const planning_task& task, double share) {
+  return static_cast<std::size_t>(
+      share * static_cast<double>(task.profile.n_layers * task.profile.n_experts));
+}
+
 /// Chains of the experts that are missed most, the others around them: what a budget lets substitution do without most of the time.
 /// Where it is known how many `static-pruning` may do without, all of its plans with what they prune beside them, too.
 void add_cores(const planning_task& task, std::vector<strategy_options>& variants) {
@@ -175,9 +183,7 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
       variants.back().cut = n_outside;
     }
   };
-  const auto all = static_cast<double>(task.profile.n_layers * task.profile.n_experts);
-  for (const double share : {0.125, 0.25, 0.375, 0.5})
-    add(static_cast<std::size_t>(share * all), 1, n_most);
+  for (const double share : fixed_shares) add(share_of_experts(task, share), 1, n_most);
   if (task.options.cut.value_or(0) == 0) return;
   for (const auto cut : cuts_up_to(*task.options.cut))
     for (const double load : planned_loads) add(cut, load, n_pruned_plans);
@@ -409,17 +415,28 @@ result<plan> gated(const planning_task& task, std::size_t n_hubs) {
                          {reaches[cut], n_hubs, cut > 0 || cuts_all(task)});
 }
 
-/// Plans without as many experts as options.cut says, and without fewer.
+/// Plans without as many experts as options.cut says, and without fewer: down to a quarter, and the shares that `ordermoe` has outside its
+/// cores. With less pruned, more is left for slots to lose.
 void add_plans_of_cuts(const planning_task& task, std::vector<strategy_options>& variants) {
-  for (const auto cut : cuts_up_to(*task.options.cut))
-    for (const double load : planned_loads) {
-      auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
-                               n_pruned_plans, task.options.should_stop);
-      for (std::size_t i = 0; made && i < made->size(); ++i) {
-        add_plan(task, std::move((*made)[i]), variants);
-        variants.back().cut = cut;
-      }
+  constexpr std::size_t n_of_shares = 2;
+  const auto most = *task.options.cut;
+  const auto add = [&](std::size_t cut, double load, std::size_t n_plans) {
+    auto made = place_pruned(task.profile, task.servers, task.costs, cut, loaded(task, load),
+                             n_plans, task.options.should_stop);
+    for (std::size_t i = 0; made && i < made->size(); ++i) {
+      add_plan(task, std::move((*made)[i]), variants);
+      variants.back().cut = cut;
     }
+  };
+  auto cuts = cuts_up_to(most);
+  if (most / 4 > 0 && most / 4 < cuts.back()) cuts.push_back(most / 4);
+  for (const auto cut : cuts)
+    for (const double load : planned_loads) add(cut, load, n_pruned_plans);
+  for (const double share : fixed_shares) {
+    const auto cut = share_of_experts(task, share);
+    if (cut > 0 && cut < most && std::ranges::find(cuts, cut) == cuts.end())
+      add(cut, 1, n_of_shares);
+  }
 }
 
 /// Placed by a function of (profile, cluster, costs, load or homes).
@@ -455,6 +472,11 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   }
   if (task.options.cut.value_or(0) == 0) return add_chain_variants(task, variants);
   add_plans_of_cuts(task, variants);
+  // Pruning less may be slower than pruning nothing.
+  const auto n_pruned = variants.size();
+  add_plan(task, place_chains(task), variants);
+  add_plan(task, place_ranges(task), variants);
+  for (auto i = n_pruned; i < variants.size(); ++i) variants[i].cut.reset();
 }
 
 void add_exact_and_pruned_variants(const planning_task& task,

@@ -231,6 +231,14 @@ BOOST_AUTO_TEST_CASE(naee_spends_on_slots_what_pruning_leaves_of_the_budget) {
   BOOST_TEST(static_cast<double>(chosen.token_budget) == all - taken,
              boost::test_tools::tolerance(1e-6));
   BOOST_TEST(ready.was_tuned);
+  // In the mean, as slots are charged, and not what it is with confidence.
+  job work;
+  const auto texts = setup::scored_texts::make(ready.service, content.tuning_texts, work);
+  BOOST_REQUIRE(texts.has_value());
+  const auto pruned =
+      texts->score(*ready.service.model, ready.service.profile, chosen.plan.pruned.front(), work);
+  BOOST_REQUIRE(pruned.has_value());
+  BOOST_TEST(*chosen.pruned_nats < pruned->increase + pruned->standard_error);
 
   // Slots are left out, and what is lost is within the budget.
   const auto found = score_of(content, ready);
@@ -268,6 +276,31 @@ BOOST_AUTO_TEST_CASE(naee_counts_to_its_slots_what_pruning_does_not_explain) {
   sure.rest_error = 0.1;
   sure.predicted = 0.03;
   BOOST_TEST(sure.to_count() == 0.03);
+}
+
+BOOST_AUTO_TEST_CASE(
+    what_only_leaves_out_is_tried_at_far_dearer_prices_than_the_lowest_that_is_kept) {
+  auto content = with_copies(small_world(), 2);
+  // By what is charged at the first positions the ledger is empty before what is left is worth anything.
+  content.profile.position_damage = {300, 300, 300, 300, 1};
+  for (const double budget : {3.0, percent}) {
+    auto request = request_for("dynamic-skipping", false);
+    request.options.quality_percent = budget;
+    const auto ready = ready_for(content, request);
+    BOOST_TEST_REQUIRE(ready.trial_ms.has_value());
+    for (const double times : {4, 16, 64, 256}) {
+      auto dearer = ready;
+      dearer.service.chosen.policy.price_ns_per_loss *= times;
+      job work;
+      const auto ms =
+          setup::trial_load_ms(dearer.service, request.options, content.tuning_texts, work);
+      BOOST_REQUIRE(ms.has_value());
+      const auto found = score_of(content, dearer);
+      BOOST_TEST((*ms >= *ready.trial_ms ||
+                  found.bound() > 0.9 * setup::aimed_share * planning::nats_of_percent(budget)),
+                 budget << " %, " << times << " times the price: " << *ms << " ms");
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(naee_finds_its_plan_by_itself_and_is_no_slower_than_without_pruning) {
