@@ -166,12 +166,6 @@ candidate candidate_of(const actors::service_options& with_plan, const strategy_
   const bool is_within = !with_plan.chosen.plan.pruned.empty() ||
                          (n_outside > 0 && n_outside <= budget.cut.value_or(0));
   auto about = budget.rough;
-  // What a few texts said is no start for what slots that are left out lose, which calibration has measured: too much of it is hardly ever
-  // taken back, since the ledger that it fills keeps the loss low.
-  if (only_leaves_out(with_plan.chosen)) {
-    about.price_ns_per_nat *= about.left_out;
-    about.left_out = 1;
-  }
   if (is_within) {
     about.damage = budget.cut_damage;
     about.left_out = 1;
