@@ -32,7 +32,7 @@ bool are_alike(const planning::strategy& a, const planning::strategy& b) {
 
 /// Prices that a tuned plan is tried at, over the lowest that keeps the budget: what substitution saves is predicted, and not always
 /// saved, so that a budget need not be used up. The first is that one. Where a rule leaves slots out and puts nothing in their place, so low a price
-/// may empty the ledger at the first positions, where a slot loses most, so that the rest runs as without a budget; a far dearer one is then faster.
+/// may empty the ledger at the first positions, where a slot loses most, so that the rest runs as without a budget; a far dearer one may be faster then.
 constexpr double dearer_prices[] = {1, 8};
 constexpr double dearer_prices_of_leaving_out[] = {1, 4, 16, 64, 256, 1024};
 
@@ -336,7 +336,7 @@ result<prepared> choose_tuned(const task& about, const std::vector<candidate>& k
   if (!few && few.error().code != errc::infeasible) return few.error();
   if (!few) return *lossless ? result<prepared>(**lossless) : result<prepared>(few.error());
   steps progress(work, fmt::format("trying {} plans of {} on other texts", few->size(), about.name),
-                 few->empty() ? 0 : few->size() * steps_of_judged(few->front().with_plan->chosen));
+                 few->size() * steps_of_judged(few->front().with_plan->chosen));
   std::vector<result<prepared>> tried(few->size(), error{errc::failed, "not tried"});
   in_parallel(few->size(), [&](std::size_t i) {
     tried[i] = tune_judged(about, (*few)[i], budget, beside, work, progress);

@@ -472,7 +472,7 @@ void add_pruned_variants(const planning_task& task, std::vector<strategy_options
   }
   if (task.options.cut.value_or(0) == 0) return add_chain_variants(task, variants);
   add_plans_of_cuts(task, variants);
-  // Pruning less may be slower than pruning nothing.
+  // No chains of what is kept need be faster than those of everything.
   const auto n_pruned = variants.size();
   add_plan(task, place_chains(task), variants);
   add_plan(task, place_ranges(task), variants);

@@ -66,8 +66,8 @@ inline void connections_that_are_cut_anywhere_lose_nothing_and_double_nothing(
   int so_far = 0;
   // In the handshake, in the hellos, or anywhere behind them; the first gets through.
   auto limits = patient();
-  limits.parts.longest_ns =
-      0;  // Where cuts make a way slow, large ones would come in parts, by lane bulk.
+  // Where cuts make a way slow, large ones would come in parts, by lane bulk.
+  limits.parts.longest_ns = 0;
   two_ends ends(with, limits, [&] {
     if (so_far++ < 2) return std::uint64_t{50'000};
     // Some may end before they are cut.

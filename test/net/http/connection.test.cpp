@@ -175,8 +175,10 @@ BOOST_AUTO_TEST_CASE(whoever_does_not_take_the_leave_to_go_on_that_it_asked_for_
     };
     if (at.asked) at.asked->respond(200, {}, "answer");
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (!is_gone && std::chrono::steady_clock::now() < end)
-      at.io.restart(), at.io.run_one_for(std::chrono::milliseconds(5));
+    while (!is_gone && std::chrono::steady_clock::now() < end) {
+      at.io.restart();
+      at.io.run_one_for(std::chrono::milliseconds(5));
+    }
     BOOST_TEST(is_gone);
     opened->close();
   }
