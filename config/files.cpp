@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "config/folder_sync.hpp"
 #include "config/sha256.hpp"
 #include "config/write_all.hpp"
 
@@ -216,6 +217,7 @@ result<void> output_file::commit() {
   if (s.to.through) return {};
   if (::rename(s.partial.c_str(), s.to.path.c_str()) != 0) return s.fail("renaming", errno);
   s.partial.clear();
+  sync_folder(s.to.path.parent_path());
   return {};
 }
 

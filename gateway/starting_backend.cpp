@@ -74,6 +74,7 @@ std::string starting_backend::order(const std::string& node, const actors::beare
 }
 
 void starting_backend::stop() {
+  if (std::exchange(is_stopped_, true)) return;
   if (starter_.joinable()) starter_.join();
   if (auto* behind = started()) behind->stop();
 }

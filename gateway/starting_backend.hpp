@@ -34,7 +34,7 @@ class starting_backend final : public backend {
   bool takes_orders() const override;
   std::string order(const std::string& node, const actors::bearer_order& order,
                     actors::order_sink sink) override;
-  /// Waits for the end of start.
+  /// Waits for the end of start. A second one does nothing.
   void stop() override;
 
  private:
@@ -46,6 +46,7 @@ class starting_backend final : public backend {
   mutable std::mutex mutex_;  ///< Of the outcome.
   std::optional<result<void>> outcome_;
   std::thread starter_;
+  bool is_stopped_ = false;
 };
 
 }  // namespace ordermoe::gateway

@@ -64,6 +64,8 @@ result<kept_activation> read_kept_activation(const std::filesystem::path& path,
   if (!std::filesystem::exists(path, failed)) return kept_activation{};
   const auto text = read_file(path, most_bytes);
   if (!text) return text.error();
+  // Of a node that ended before it had written anything.
+  if (text->empty()) return kept_activation{};
   auto made = parse(*text, path.string(), profile_digest, shape);
   if (!made)
     return error{made.error().code, made.error().message +

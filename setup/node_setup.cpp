@@ -16,6 +16,7 @@
 #include "actors/admin/member_roll.hpp"
 #include "config/devices.hpp"
 #include "config/files.hpp"
+#include "config/folder_sync.hpp"
 #include "config/json.hpp"
 #include "config/threads.hpp"
 #include "model/architecture/model_config.hpp"
@@ -120,13 +121,24 @@ result<void> read_kept(const fs::path& state, std::map<std::string, std::string>
 }
 
 result<void> write_kept(const fs::path& path, const std::string& text) {
-  // A file that is there keeps its mode when it is replaced.
-  const int made = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (made >= 0) ::close(made);
-  auto written = write_file(path, text);
-  // Nobody is to find an empty one.
-  if (!written && made >= 0) ::unlink(path.c_str());
-  return written;
+  // A file that is there keeps its mode when it is replaced. A new one has another name until it is whole: whoever starts behind a process that
+  // ended meanwhile is not to find an empty one.
+  std::error_code failed;
+  if (fs::exists(path, failed)) return write_file(path, text);
+  auto coming = path;
+  coming += ".new";
+  if (const int made = ::open(coming.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); made >= 0)
+    ::close(made);
+  if (auto written = write_file(coming, text); !written) {
+    ::unlink(coming.c_str());
+    return written;
+  }
+  fs::rename(coming, path, failed);
+  if (failed)
+    return error{errc::io, fmt::format("{}: renaming {} to it failed: {}", path.string(),
+                                       coming.string(), failed.message())};
+  sync_folder(path.parent_path());
+  return {};
 }
 
 std::int64_t milliseconds_since_1970() {

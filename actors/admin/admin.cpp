@@ -109,7 +109,7 @@ void admin_state::take(admin_order& order) {
     return book->refuse(taken, lacks_role(*taken, found->least), "role");
   if (found->changes) {
     taken->operation = fmt::format("{}.{}.{}", name_of(id()), context().seat->boot, ++n_operations);
-    book->audit(taken, log_event::audit_ordered, without_secret(order.text).substr(0, 500));
+    book->audit(taken, log_event::audit_ordered, without_secret(order.text));
   }
   (this->*found->run)(taken, arguments);
   if (auto read = (*document)->finish(0); !read) book->refuse(taken, read.error());

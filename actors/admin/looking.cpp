@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "net/session/session.hpp"
 #include "trace/header.hpp"
 
 namespace ordermoe::actors {
@@ -182,20 +183,28 @@ void admin_state::get_policy(const order_ptr& order, const json_value&) {
   });
 }
 
+namespace {
+
+/// Of lines in one reply; the rest of a message is its own.
+std::size_t most_told_bytes() {
+  return net::session_limits{}.largest_frame[static_cast<std::size_t>(net::lane::control)] / 4 * 3;
+}
+
+}  // namespace
+
 void admin_state::tell_events(const order_ptr& order, const json_value& arguments) {
   const auto since = arguments.find("since") ? arguments.at("since").unsigned_integer() : 0;
   with_plan(order, [this, order, since](const in_force&) {
-    auto lines = ordered_json::array();
+    order_book::lines later;
     for (const auto& each : book->events())
-      if (each.at("number").get<std::uint64_t>() > since) lines.push_back(each);
-    book->tell(order, {{"latest", book->latest_event()}, {"events", std::move(lines)}});
+      if (each.at("number").get<std::uint64_t>() > since) later.push_back(each);
+    book->tell(order,
+               {{"latest", book->latest_event()}, {"events", latest_of(later, most_told_bytes())}});
   });
 }
 
 void admin_state::tell_audit(const order_ptr& order, const json_value&) {
-  auto lines = ordered_json::array();
-  for (const auto& each : book->audited()) lines.push_back(each);
-  book->tell(order, {{"orders", std::move(lines)}});
+  book->tell(order, {{"orders", latest_of(book->audited(), most_told_bytes())}});
 }
 
 void admin_state::show_certificate(const order_ptr& order, const json_value&) {

@@ -201,7 +201,7 @@ void admin_state::take_words(std::uint32_t from, const member_words& words) {
     const auto& word = now.at(name);
     book->note(
         log_event::members_changed,
-        {{"server", name}, {"member", word.member}, {"number", word.number}, {"by", word.by}});
+        {{"server", name}, {"member", word.member}, {"change", word.number}, {"by", word.by}});
     act(rules->set_member(*server_called(name), word.member));
   }
   for (const auto server : present())

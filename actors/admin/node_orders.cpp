@@ -16,12 +16,16 @@ void admin_state::set_log_level(const order_ptr& order, const json_value& argume
                                                          "info, warning, error or off",
                                                          text)});
   with_epoch(order, [this, order, level](std::uint64_t epoch) {
+    const auto& log = context().seat->log;
+    // A log that is to tell less has heard of that.
+    const bool tells_less = *level > log.least();
     if (!order->dry_run) {
-      context().seat->log.set_least(*level);
+      if (!tells_less) log.set_least(*level);
       book->note(log_event::log_level_changed,
-                 {{"level", to_string(*level)}, {"operation", order->operation}});
+                 {{"least", to_string(*level)}, {"operation", order->operation}});
     }
     book->done(order, epoch, {{"node", name_of(id())}, {"level", to_string(*level)}});
+    if (!order->dry_run && tells_less) log.set_least(*level);
   });
 }
 

@@ -56,14 +56,18 @@ void order_book::note(log_event event, const ordered_json& about) {
 void order_book::keep_event(log_event event, const ordered_json& about) {
   ordered_json line{
       {"number", ++n_events_}, {"time_s", time_s_()}, {"event", facts_of(event).name}};
-  line.update(about);
+  for (const auto& [name, value] : about.items())
+    if (!line.contains(name)) line[name] = value;
   keep(events_, std::move(line));
 }
 
 void order_book::audit(const order_ptr& order, log_event what, const std::string& text) {
   ordered_json line{{"operation", order->operation}, {"who", order->who}, {"role", order->role}};
   if (!order->token.empty()) line["token"] = order->token;
-  line["text"] = text;
+  line["text"] =
+      text.size() <= most_audited_bytes
+          ? text
+          : fmt::format("{}... ({} bytes)", text.substr(0, most_audited_bytes), text.size());
   log_.tell(what, fields_of(line));
   ordered_json kept{{"time_s", time_s_()}, {"what", what_of(what)}};
   kept.update(line);
@@ -103,6 +107,19 @@ void order_book::done(const order_ptr& order, std::uint64_t epoch_after, ordered
                  {"epoch_before", order->epoch_before},
                  {"epoch_after", epoch_after},
                  {"result", std::move(content)}});
+}
+
+ordered_json latest_of(const order_book::lines& kept, std::size_t most_bytes) {
+  std::size_t bytes = 0;
+  auto first = kept.end();
+  while (first != kept.begin()) {
+    bytes += std::prev(first)->dump(-1, ' ', false, ordered_json::error_handler_t::replace).size();
+    if (bytes > most_bytes) break;
+    --first;
+  }
+  auto told = ordered_json::array();
+  for (; first != kept.end(); ++first) told.push_back(*first);
+  return told;
 }
 
 }  // namespace ordermoe::actors

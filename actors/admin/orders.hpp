@@ -39,6 +39,8 @@ using order_ptr = std::shared_ptr<order_in_hand>;
 class order_book {
  public:
   static constexpr std::size_t most_kept = 1000;  ///< Events, and lines of the audit.
+  static constexpr std::size_t most_audited_bytes =
+      500;  ///< Of what an order is, or what came of it.
   using lines = std::deque<nlohmann::ordered_json>;
 
   /// `time_s`: since the start of the service.
@@ -50,9 +52,9 @@ class order_book {
   /// Into the events and the log; `about` has the event's fields.
   void note(log_event event,
             const nlohmann::ordered_json& about = nlohmann::ordered_json::object());
-  /// Into the events alone: of what the log has from elsewhere.
+  /// Into the events alone: of what the log has from elsewhere. What is called as an event's own number, time or name is not told.
   void keep_event(log_event event, const nlohmann::ordered_json& about);
-  /// `what` is one of the audit's events.
+  /// `what` is one of the audit's events; of a longer text its beginning is kept.
   void audit(const order_ptr& order, log_event what, const std::string& text);
 
   /// `lacks`: "token" or "role" where another bearer might be heard; null: whoever asks, it is refused.
@@ -75,5 +77,8 @@ class order_book {
   std::uint64_t n_events_ = 0;
   lines events_, audit_;
 };
+
+/// The latest of them that have so many bytes together, the oldest first.
+nlohmann::ordered_json latest_of(const order_book::lines& kept, std::size_t most_bytes);
 
 }  // namespace ordermoe::actors

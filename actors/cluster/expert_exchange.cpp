@@ -179,7 +179,10 @@ void expert_exchange::handle(arrival& each) {
       return;
     case arrival::what::frame:
       take_frame(each);
-      return to_.used(each.peer, net::session::frame_bytes(each.header));
+      to_.used(each.peer, net::session::frame_bytes(each.header));
+      // The disk takes long, and who sends would write nothing of its lane meanwhile, prompts' rows neither.
+      if (task_ && task_->receiver && task_->receiver->done()) keep_expert();
+      return;
   }
 }
 
@@ -277,10 +280,7 @@ void expert_exchange::take_part(net::peer_id from, const net::frame_header& head
   auto taken = now.receiver->take(header, payload);
   if (now.disk) return end(std::move(now.disk));
   if (now.receiver->bytes_there() != before) now.heard = clock::now();
-  if (taken) {
-    if (now.receiver->done()) keep_expert();
-    return;
-  }
+  if (taken) return;
   // Whoever has sent something else is not asked again, and none of it stays.
   if (taken.error().code == errc::mismatch)
     if (auto anew = now.come->begin_anew(); !anew) return end(anew.error());

@@ -146,6 +146,14 @@ bool device_thread::help(caf::execution_unit* unit) {
   return helps;
 }
 
+void device_thread::leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_work() || !must_wake()) return;
+  }
+  wake_.notify_one();
+}
+
 void device_thread::compute(std::unique_lock<std::mutex>& lock, caf::execution_unit* unit) {
   auto next = waiting_.take();
   running_ = true;

@@ -16,6 +16,8 @@
 #include "actors/protocol/cluster_seat.hpp"
 #include "actors/protocol/status.hpp"
 #include "actors/scheduling/caf.hpp"
+#include "actors/scheduling/lending_unit.hpp"
+#include "actors/scheduling/processor_time.hpp"
 #include "config/rehearsal.hpp"
 
 /// The private thread of one device on the wall clock.
@@ -77,6 +79,18 @@ class device_thread final : public caf::execution_unit {
   /// Runs the first batch that waits, if all that wait are short, as the device's thread would; what its result makes
   /// ready goes to `unit`. False where there is none, or it is left to the device's thread.
   bool help(caf::execution_unit* unit);
+  /// Runs what is ready at `unit` of the thread that helps, calls between() after each, and helps, until nothing waits. What there is
+  /// always more of goes on with the device's thread after a while: a network that is not read looks dead to others.
+  template <class Between>
+  void help_along(lending_unit& unit, Between between) {
+    constexpr std::int64_t most_work_ns = 1'000'000;
+    work_limit limit;
+    for (;;) {
+      unit.lend(between);
+      if (limit.is_over(most_work_ns)) return leave();
+      if (!help(&unit)) return;
+    }
+  }
   /// How long frames to other servers may wait to go out with those that the next batches lead to: not at all where none
   /// waits here, or it takes longer than writing a frame. From any thread.
   std::int64_t may_hold_ns();
@@ -118,6 +132,8 @@ class device_thread final : public caf::execution_unit {
   /// Lock held. Of a batch.
   void note_time(std::int64_t took_ns);
   void lend();
+  /// What waits is for the device's thread.
+  void leave();
 
   device tensors_;
   std::size_t n_threads_;

@@ -206,11 +206,9 @@ class service::actors {
     auto& device = *devices_.front();
     const auto& turns = context_->seat->turns;
     if (!std::exchange(helping_, true)) device.begin_helping();
-    do
-      lending_.lend([&] {
-        if (turns && turns->holds()) turns->write(device.may_hold_ns());
-      });
-    while (device.help(&lending_));
+    device.help_along(lending_, [&] {
+      if (turns && turns->holds()) turns->write(device.may_hold_ns());
+    });
   }
 
   void measured(std::uint32_t from, std::uint32_t to, const wire::link_measure& link) {

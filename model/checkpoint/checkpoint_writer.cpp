@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "config/files.hpp"
+#include "config/folder_sync.hpp"
 #include "config/sha256.hpp"
 #include "model/checkpoint/checksums.hpp"
 
@@ -121,12 +122,7 @@ class building_folder {
                                target.string(), std::strerror(errno))};
     path_.clear();
     // The new name survives a crash of the machine once its folder is on the disk.
-    const auto parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-    const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {
-      ::fsync(folder);
-      ::close(folder);
-    }
+    sync_folder(target.parent_path());
     return {};
   }
 

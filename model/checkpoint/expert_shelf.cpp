@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/files.hpp"
+#include "config/folder_sync.hpp"
 #include "config/json.hpp"
 #include "config/sha256.hpp"
 #include "model/checkpoint/checkpoint_writer.hpp"
@@ -376,11 +377,7 @@ result<void> expert_shelf::keep(layer_id layer, expert_id expert,
   if (::fsync(come->file_) != 0) return come->problem("bringing it to the disk");
   if (::rename(come->path_.c_str(), path_of(which, whole_end).c_str()) != 0)
     return come->problem("renaming");
-  const int folder = ::open(beside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
-  }
+  sync_folder(beside_);
   const std::lock_guard lock(mutex_);
   came_.insert(which);
   return {};

@@ -73,6 +73,17 @@ BOOST_AUTO_TEST_CASE(every_event_stands_in_the_operators_table_and_nothing_else_
   for (const auto& [name, rest] : told) BOOST_ERROR("no event of the sources: " + name);
 }
 
+BOOST_AUTO_TEST_CASE(no_field_is_called_as_what_stands_before_a_record_or_numbers_an_event) {
+  for (const auto& each : log_events)
+    for (std::string_view rest = each.fields; !rest.empty();) {
+      const auto end = std::min(rest.find(' '), rest.size());
+      const auto field = rest.substr(0, end);
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+      for (const auto* taken : {"time", "level", "node", "event", "number", "time_s"})
+        BOOST_TEST(field != taken, each.name);
+    }
+}
+
 BOOST_AUTO_TEST_CASE(a_record_is_one_line_whatever_its_fields_hold) {
   const log_record plain{log_event::session_up, {{"peer", "lyon"}}};
   BOOST_TEST(text_of(plain) == "session.up peer=lyon");

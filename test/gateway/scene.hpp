@@ -48,7 +48,7 @@ class scripted_backend final : public backend {
         {"to":0,"charged_bytes":{"token":9}}]}])";
     bool holds_servers = false;  ///< Whoever asks waits.
     bool is_asked = false, was_stopped = false, stopped_while_asked = false;
-    std::size_t n_asked = 0;
+    std::size_t n_asked = 0, n_stopped = 0;
     // Operators' orders:
     bool takes_orders = true;
     // Whether it tells in turns, and of which gateway:
@@ -100,6 +100,7 @@ class scripted_backend final : public backend {
   void stop() override {
     const std::lock_guard lock(state_->mutex);
     state_->was_stopped = true;
+    ++state_->n_stopped;
     state_->stopped_while_asked = state_->is_asked;
   }
 

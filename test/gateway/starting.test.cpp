@@ -74,6 +74,9 @@ BOOST_AUTO_TEST_CASE(a_gateway_is_live_and_not_ready_while_its_servers_load) {
   BOOST_TEST(at.fetch("GET", "/ordermoe/status").status == 200);
   at.running->stop();
   BOOST_TEST(script->was_stopped);
+  // Once, whoever ends behind it.
+  at.running.reset();
+  BOOST_TEST(script->n_stopped == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(servers_that_do_not_start_say_why) {

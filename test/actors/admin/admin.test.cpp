@@ -564,6 +564,9 @@ BOOST_AUTO_TEST_CASE(a_log_level_is_one_nodes_and_changes_at_once) {
   cluster.order(0, "log.set_level", {{"level", "error"}});
   BOOST_TEST(cluster.order(0, "log.level")["result"]["level"] == "error");
   BOOST_TEST(cluster.order(1, "log.level")["result"]["level"] == "debug");
+  // Who made it tell less stands in it.
+  for (const auto* event : {"log.level_changed", "audit.done"})
+    BOOST_TEST(cluster.log_of(0).has(event), event);
   cluster.order(0, "drain");
   BOOST_TEST(!cluster.log_of(0).has("node.drained"));
   cluster.order(0, "log.set_level", {{"level", "info"}}, true);

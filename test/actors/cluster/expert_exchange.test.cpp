@@ -107,6 +107,8 @@ class three_hosts {
     shelves_[0] = *model::expert_shelf::open(place_.path / "part", place_.path / "state0");
     make(0, patience);
   }
+  /// Called for what is told to be done with at a host.
+  std::function<void(std::uint32_t m)> on_used;
   fs::path came() const { return place_.path / "state0"; }
 
   result<void> fetch(std::vector<wanted_expert> wanted, std::uint64_t change = a_change) {
@@ -145,7 +147,10 @@ class three_hosts {
         host->take(peer_of(other, m), header, std::move(content.payload));
       return true;
     };
-    to.used = [this, m](peer_id, std::uint64_t bytes) { used_[m] += bytes; };
+    to.used = [this, m](peer_id, std::uint64_t bytes) {
+      used_[m] += bytes;
+      if (on_used) on_used(m);
+    };
     to.waiting_bytes = [this, m](peer_id) { return waiting_ ? waiting_(m) : std::uint64_t{0}; };
     made_.push_back(std::make_unique<actors::expert_exchange>(
         shelves_[m], std::move(to),
@@ -187,6 +192,20 @@ BOOST_AUTO_TEST_CASE(experts_come_from_whom_the_plan_says_and_are_the_models) {
   // What is here is not asked for again.
   BOOST_TEST(hosts.fetch(hosts.a_layer()).has_value());
   BOOST_TEST(hosts.n_asks_of(2) == hosts.a_layer().size());
+}
+
+BOOST_AUTO_TEST_CASE(whoever_sends_does_not_wait_for_the_disk) {
+  three_hosts hosts;
+  const auto wanted = hosts.a_layer().front();
+  std::atomic<int> told = 0, told_late = 0;
+  hosts.on_used = [&](std::uint32_t m) {
+    if (m != 0) return;
+    ++told;
+    if (hosts.shelf().has(wanted.layer, wanted.expert)) ++told_late;
+  };
+  BOOST_TEST(hosts.fetch({wanted}).has_value());
+  BOOST_TEST(told > 1);
+  BOOST_TEST(told_late == 0);
 }
 
 BOOST_AUTO_TEST_CASE(whoever_is_not_connected_is_passed_over) {

@@ -46,7 +46,8 @@ struct threaded_device {
   caf::actor_system system{config};
   std::atomic<int> done{0}, done_by_helper{0};
   std::thread::id helper;
-  bool sends = false;  ///< A frame for each message of batches.
+  bool sends = false;         ///< A frame for each message of batches.
+  std::atomic<int> more = 0;  ///< So many batches, each where one is done.
   caf::actor owner;
   std::shared_ptr<counted_turns> turns = std::make_shared<counted_turns>();
   actors::device_thread thread{
@@ -58,6 +59,10 @@ struct threaded_device {
         const auto n = 1 + static_cast<int>(told.earlier.size());
         if (std::this_thread::get_id() == helper) done_by_helper += n;
         if (sends) turns->send();
+        if (more > 0) {
+          --more;
+          add(1);
+        }
         done += n;
       }};
     });
@@ -113,6 +118,23 @@ BOOST_AUTO_TEST_CASE(
   }
   BOOST_TEST(world.done_by_helper >= 20);
   BOOST_TEST(world.thread.n_waiting() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(who_reads_the_network_goes_back_to_it_where_each_batch_leads_to_the_next) {
+  threaded_device world;
+  actors::lending_unit unit(&world.system);
+  world.helper = std::this_thread::get_id();
+  world.thread.begin_helping();
+  // Many times what a millisecond is enough for. Where the device's thread did not sleep yet, it runs them all.
+  constexpr int n = 50'000;
+  for (int before = 0; world.done_by_helper == 0 && before < 100 * n; before += n) {
+    world.more = n - 1;
+    world.add(1);
+    world.thread.help_along(unit, [] {});
+    BOOST_TEST(world.done_by_helper < n);
+    BOOST_TEST(world.wait_for(before + n), "the device's thread goes on with the rest");
+  }
+  BOOST_TEST(world.done_by_helper > 0);
 }
 
 BOOST_AUTO_TEST_CASE(frames_wait_for_what_short_batches_lead_to_and_none_stays_behind) {
