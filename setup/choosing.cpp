@@ -35,6 +35,8 @@ bool are_alike(const planning::strategy& a, const planning::strategy& b) {
 /// may empty the ledger at the first positions, where a slot loses most, so that the rest runs as without a budget; a far dearer one may be faster then.
 constexpr double dearer_prices[] = {1, 8};
 constexpr double dearer_prices_of_leaving_out[] = {1, 4, 16, 64, 256, 1024};
+/// Those at which such a rule is also tried without its ledger: what a full ledger hides may be that next to nothing is lost.
+constexpr double prices_without_ledger[] = {1.0 / 1024, 1.0 / 64, 1.0 / 8, 1, 8, 64};
 
 bool only_leaves_out(const planning::strategy& chosen) {
   const auto rule = chosen.policy.candidates;
@@ -64,8 +66,13 @@ result<prepared> try_plan(const task& about, const actors::service_options& with
 /// Prices are sought on some texts, and what was found on them is a start for the others.
 constexpr tuning_limits sought_limits{3, 0.3}, judged_limits{6, 0.25, 4};
 constexpr std::size_t steps_of_sought = static_cast<std::size_t>(sought_limits.most_trials) + 1;
+std::span<const double> free_prices(const planning::strategy& chosen) {
+  if (only_leaves_out(chosen)) return prices_without_ledger;
+  return {};
+}
 std::size_t steps_of_judged(const planning::strategy& chosen) {
-  return static_cast<std::size_t>(judged_limits.most_trials) + prices_over(chosen).size();
+  return static_cast<std::size_t>(judged_limits.most_trials) + prices_over(chosen).size() +
+         free_prices(chosen).size();
 }
 
 /// Does body(0) to body(n - 1), two or more at a time where there are cores and threads for it.
@@ -235,8 +242,15 @@ result<sought_price> seek_price(const task& about, const candidate& one, const b
   return sought_price{{one.with_plan, *found, one.of}, *latency};
 }
 
+/// How the trial load was answered at a price, by a service with its ledger in force or without one.
+struct tried_tuning {
+  tuning at;
+  double ms = 0;
+  bool is_limited = true;
+};
+
 /// Tunes a plan to its budget on texts on which nothing was sought, from the price that others found, and tries it at the best of the
-/// prices.
+/// prices. Where a rule leaves slots out and puts nothing in their place, also with the damage that is seen where no ledger stops it.
 result<prepared> tune_judged(const task& about, const candidate& one, const budget_trial& budget,
                              const std::vector<texts_beside>& beside, const job& work,
                              steps& progress) {
@@ -245,26 +259,43 @@ result<prepared> tune_judged(const task& about, const candidate& one, const budg
   const auto& texts = texts_for(service.chosen.plan, beside, &texts_beside::judged, budget.judged);
   const auto found = tune(service, one.about, texts, judged_limits, work, [&] { progress.done(); });
   if (!found) return found.error();
-  // At the highest price what is pruned is lost all the same.
-  const bool may_exceed = !service.chosen.plan.pruned.empty();
-  std::vector<prepared> dearer;
-  for (const double times : prices_over(service.chosen)) {
-    const tuning at{found->price_ns_per_nat * times, found->damage, found->left_out};
-    dearer.push_back(ready_at(about, *one.with_plan, at));
-    const auto latency = trial_load_ms(dearer.back().service, about.options, about.texts, work);
-    progress.done();
+  std::vector<tried_tuning> open;
+  const auto try_at = [&](const tuning& at, bool is_limited) -> result<void> {
+    auto ready = ready_at(about, *one.with_plan, at).service;
+    const auto latency = trial_load_ms(is_limited ? ready : unlimited(std::move(ready)),
+                                       about.options, about.texts, work);
     if (!latency) return latency.error();
-    dearer.back().trial_ms = *latency;
-  }
+    open.push_back({at, *latency, is_limited});
+    return {};
+  };
+  for (const bool is_limited : {true, false})
+    for (const double times :
+         is_limited ? prices_over(service.chosen) : free_prices(service.chosen)) {
+      const tuning at{found->price_ns_per_nat * times, found->damage, found->left_out};
+      if (auto done = try_at(at, is_limited); !done) return done.error();
+      progress.done();
+    }
   // The fastest that keeps the budget; of equally fast ones the one that was sought.
-  std::ranges::stable_sort(dearer, {}, [](const prepared& each) { return *each.trial_ms; });
-  for (auto& each : dearer) {
-    const bool is_sought = each.found.price_ns_per_nat == found->price_ns_per_nat;
-    // Where the ledger stops most of what a low price would lose, a dearer one may lose more.
-    const auto is_kept = is_sought && !may_exceed ? result<bool>(true)
-                                                  : is_kept_at(service, each.found, texts, work);
+  while (!open.empty()) {
+    const auto fastest = std::ranges::min_element(open, {}, &tried_tuning::ms);
+    const auto tried = *fastest;
+    open.erase(fastest);
+    if (!tried.is_limited) {
+      const auto at = recounted(service, tried.at, texts, work);
+      if (!at) return at.error();
+      if (!*at) continue;
+      if (auto done = try_at(**at, true); !done) return done.error();
+      continue;
+    }
+    // The search has seen that it is kept, but at the highest price what is pruned is lost all the same; and where the ledger stops most of what a
+    // low price would lose, a dearer one may lose more.
+    const bool is_seen = service.chosen.plan.pruned.empty() && tried.at == *found;
+    const auto is_kept = is_seen ? result<bool>(true) : is_kept_at(service, tried.at, texts, work);
     if (!is_kept) return is_kept.error();
-    if (*is_kept) return std::move(each);
+    if (!*is_kept) continue;
+    auto ready = ready_at(about, *one.with_plan, tried.at);
+    ready.trial_ms = tried.ms;
+    return ready;
   }
   return error{errc::infeasible, "what the plan prunes loses more than the budget"};
 }

@@ -171,6 +171,26 @@ result<bool> is_kept_at(const actors::service_options& service, const tuning& at
   return found->bound() <= aimed_nats(service);
 }
 
+actors::service_options unlimited(actors::service_options service) {
+  constexpr planning::loss_units times = 1000;
+  auto& budget = service.chosen.token_budget;
+  budget =
+      budget < planning::unbounded_budget / times ? budget * times : planning::unbounded_budget;
+  return service;
+}
+
+result<std::optional<tuning>> recounted(const actors::service_options& service, const tuning& at,
+                                        const scored_texts& texts, const job& work) {
+  const auto found = texts.score(unlimited(tuned(service, at)), work);
+  if (!found) return found.error();
+  if (found->bound() > aimed_nats(service)) return std::optional<tuning>();
+  // The search may have made it far too dear by now.
+  constexpr double least = 1e-4, most = 64;
+  const double ratio =
+      found->predicted > 0 ? std::clamp(found->to_count() / found->predicted, least, most) : 1.0;
+  return std::optional(tuning{at.price_ns_per_nat / ratio, at.damage * ratio, at.left_out * ratio});
+}
+
 result<tuning> tune(const actors::service_options& service, const tuning& start,
                     const scored_texts& texts, tuning_limits limits, const job& work,
                     const std::function<void()>& told) {

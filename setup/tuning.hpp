@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "actors/service/service.hpp"
 #include "config/error.hpp"
@@ -18,6 +19,7 @@ struct tuning {
   double price_ns_per_nat = 1e9;
   double damage = 1;
   double left_out = 1;
+  friend bool operator==(const tuning&, const tuning&) = default;
 };
 
 /// The service with this price and damage; it must have the profile of its world.
@@ -43,6 +45,15 @@ result<tuning> tune_about(const actors::service_options& service, const tuning& 
 /// those of scored_texts::score.
 result<bool> is_kept_at(const actors::service_options& service, const tuning& at,
                         const scored_texts& texts, const job& work);
+
+/// The same service with budgets so large that no ledger stops anything.
+actors::service_options unlimited(actors::service_options service);
+
+/// What does the same as this price and damage would without a ledger, with the damage that the texts say it does then, as far as one trial
+/// knows: a ledger that is soon full hides what would be lost behind it, and one that counts more than is lost is full sooner. Nothing where the
+/// texts' increase does not stay within aimed_share of the budget so, with 95 % confidence. Errors: those of scored_texts::score.
+result<std::optional<tuning>> recounted(const actors::service_options& service, const tuning& at,
+                                        const scored_texts& texts, const job& work);
 
 /// Calibrates the budget of service.chosen against execution with its ledger in force: finds the
 /// lowest price of loss at which the texts' increase stays within aimed_share of the budget with 95 % confidence,

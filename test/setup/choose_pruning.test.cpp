@@ -303,6 +303,36 @@ BOOST_AUTO_TEST_CASE(
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_only_leaves_out_is_as_fast_as_without_a_ledger_where_that_loses_no_more) {
+  auto content = with_copies(small_world(), 2);
+  // Ledgers are full at the first positions, whatever is lost.
+  content.profile.position_damage = {300, 300, 300, 300, 1};
+  auto request = request_for("dynamic-skipping", false);
+  request.options.quality_percent = 40;
+  const auto ready = ready_for(content, request);
+  BOOST_TEST_REQUIRE(ready.trial_ms.has_value());
+  int n_kept = 0;
+  for (const double price : {1e3, 1e4, 1e5, 1e6, 1e7}) {
+    // The same is worth leaving out, and next to nothing of it is counted.
+    constexpr double hardly = 1e-6;
+    auto freely = ready;
+    freely.service.profile = content.profile;
+    freely.service =
+        setup::tuned(std::move(freely.service),
+                     {.price_ns_per_nat = price / hardly, .damage = hardly, .left_out = hardly});
+    if (score_of(content, freely).bound() >
+        setup::aimed_share * planning::nats_of_percent(request.options.quality_percent))
+      continue;
+    job work;
+    const auto ms =
+        setup::trial_load_ms(freely.service, request.options, content.tuning_texts, work);
+    BOOST_REQUIRE(ms.has_value());
+    BOOST_TEST(*ready.trial_ms <= *ms * 1.02, price);
+    ++n_kept;
+  }
+  BOOST_TEST(n_kept > 0);
+}
+
 BOOST_AUTO_TEST_CASE(naee_finds_its_plan_by_itself_and_is_no_slower_than_without_pruning) {
   const auto content = with_copies(small_world(), 2);
   for (const double budget : {percent, 0.01}) {

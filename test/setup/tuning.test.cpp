@@ -106,6 +106,35 @@ BOOST_AUTO_TEST_CASE(where_no_price_kept_the_budget_more_are_tried) {
   BOOST_TEST(!is_kept(start));
 }
 
+BOOST_AUTO_TEST_CASE(what_a_full_ledger_hides_is_seen_without_it) {
+  const auto content = world();
+  const auto service = untuned(content, 300);
+  job work;
+  const auto texts = setup::scored_texts::make(service, texts_that_lose(service), work);
+  BOOST_REQUIRE(texts.has_value());
+  // A hundred times what is lost is counted, so that little of it is done.
+  const auto at = setup::tuning{.price_ns_per_nat = 1e6, .damage = 100, .left_out = 3};
+  const auto found = setup::recounted(service, at, *texts, work);
+  BOOST_REQUIRE((found && *found));
+  const auto now = **found;
+  BOOST_TEST(now.damage < at.damage);
+  BOOST_TEST(now.price_ns_per_nat * now.damage == at.price_ns_per_nat * at.damage,
+             boost::test_tools::tolerance(1e-9));
+  BOOST_TEST(now.left_out / at.left_out == now.damage / at.damage,
+             boost::test_tools::tolerance(1e-9));
+  const auto before = texts->score(setup::tuned(service, at), work);
+  const auto after = texts->score(setup::tuned(service, now), work);
+  BOOST_REQUIRE((before && after));
+  BOOST_TEST(after->increase > before->increase);
+  BOOST_TEST(after->bound() <= setup::aimed_share * std::log(4.0));
+  BOOST_TEST(after->predicted <= 2 * after->increase);
+  BOOST_TEST(after->increase <= 2 * after->predicted);
+  // Of a small budget more than that would be lost.
+  const auto little = setup::recounted(untuned(content, 0.5), at, *texts, work);
+  BOOST_REQUIRE(little.has_value());
+  BOOST_TEST(!little->has_value());
+}
+
 BOOST_AUTO_TEST_CASE(what_seems_to_lose_less_than_nothing_is_taken_to_lose_nothing) {
   const setup::trial_score gains{.increase = -0.03, .standard_error = 0.01};
   const setup::trial_score loses{.increase = 0.02, .standard_error = 0.01};
