@@ -100,14 +100,14 @@ void edge_server_state::set_timer() {
   auto earliest = memory.next_expiry_ns();
   if (!deadlines.empty()) earliest = std::min(earliest, deadlines.begin()->first);
   if (earliest == std::numeric_limits<std::int64_t>::max()) return;
-  if (timer_ns >= 0 && timer_ns <= earliest) return;
-  timer_ns = earliest;
-  send_later(self, handle(), std::max<std::int64_t>(0, earliest - now()), timer_tick{},
+  if (!timers.empty() && *timers.begin() <= earliest) return;
+  timers.insert(earliest);
+  send_later(self, handle(), std::max<std::int64_t>(0, earliest - now()), timer_tick{earliest},
              later::timer);
 }
 
-void edge_server_state::ring() {
-  timer_ns = -1;
+void edge_server_state::ring(const timer_tick& which) {
+  timers.erase(which.due_ns);
   while (!deadlines.empty() && deadlines.begin()->first <= now()) {
     const auto number = deadlines.begin()->second;
     deadlines.erase(deadlines.begin());
@@ -241,7 +241,7 @@ edge_server_actor spawn_edge_server(caf::actor_system& system,
         [&state](const compute_load& load) { state.take(load); },
         [&state](const undeliverable& lost) { state.take(lost); },
         [&state](load_tick) { state.tick(); },
-        [&state](timer_tick) { state.ring(); },
+        [&state](const timer_tick& which) { state.ring(which); },
         [&state](wire::failure_report& report) {
           state.tell_request(report.request, std::move(report));
         },

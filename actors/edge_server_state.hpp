@@ -79,7 +79,8 @@ struct edge_server_state {
   kv_reservations memory;
   std::unordered_map<std::uint64_t, live_sequence> sequences;  ///< Those that hold memory.
   std::set<std::pair<std::int64_t, std::uint64_t>> deadlines;  ///< Of own requests.
-  std::int64_t timer_ns = -1;                 ///< Of the timer that is set; -1: none.
+  /// When timers ring that are on their way, each earlier than all that were when it was set.
+  std::set<std::int64_t> timers;
   std::vector<std::uint64_t> refused_frames;  ///< [n_servers] by sender
   std::uint64_t late_frames = 0;
   // Where servers talk over sessions:
@@ -257,7 +258,7 @@ struct edge_server_state {
 
   /// For the earliest deadline of a request or end of a lease.
   void set_timer();
-  void ring();
+  void ring(const timer_tick& which);
 
   // ----------------------------------------------------------------------------------------- load
 

@@ -17,6 +17,7 @@
 
 #include "cli/admin_tables.hpp"
 #include "config/files.hpp"
+#include "config/json.hpp"
 #include "config/json_text.hpp"
 #include "net/identity/revocations.hpp"
 #include "setup/cluster_folder.hpp"
@@ -501,7 +502,7 @@ class verbs {
         if (split == std::string::npos || split == 0)
           return error{errc::usage,
                        fmt::format("found '{}', expected MEMBER=VALUE, as omega_time=0.7", each)};
-        const auto value = ordered_json::parse(each.substr(split + 1), nullptr, false);
+        const auto value = parse_told(each.substr(split + 1));
         changes[each.substr(0, split)] =
             value.is_discarded() ? ordered_json(each.substr(split + 1)) : value;
       }

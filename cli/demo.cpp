@@ -27,8 +27,8 @@ struct row {
 };
 
 constexpr row rows[] = {
-    {"exact", 0}, {"layer-shards", 0}, {"local-only", 7}, {"router-restricted", 0}, {"paper", 1},
-    {"paper", 7}, {"ordermoe", 0},     {"ordermoe", 1},   {"ordermoe", 7}};
+    {"exact", 0}, {"layer-shards", 0}, {"shard-chains", 0}, {"router-restricted", 0}, {"paper", 1},
+    {"paper", 7}, {"ordermoe", 0},     {"ordermoe", 1},     {"ordermoe", 7}};
 
 setup::world_options world_of(const demo_options& options) {
   const auto data = setup::data_folder();

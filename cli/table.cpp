@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -26,27 +27,37 @@ std::string budget(const strategy_report& s) {
   return *s.quality_budget_percent < 0 ? "none" : fmt::format("{:g}%", *s.quality_budget_percent);
 }
 
+/// Of the column of names.
+int widest_name(const std::vector<strategy_report>& strategies) {
+  std::size_t widest = 17;
+  for (const auto& s : strategies) widest = std::max(widest, name(s).size());
+  return static_cast<int>(widest);
+}
+
 void print_times_and_quality(const std::vector<strategy_report>& strategies) {
-  constexpr auto row = "{:<17}{:>7} |{:>8}{:>8}{:>8}{:>7}{:>8} |{:>9} |{:>8}{:>6}{:>6}\n";
-  fmt::print(row, "strategy", "budget", "latency", "p50", "p95", "TTFT", "per tok", "tokens/s",
-             "ppl", "EM", "spent");
-  fmt::print(row, "", "ppl", "ms mean", "ms", "ms", "ms", "ms", "", "", "", "%");
+  constexpr auto row = "{:<{}}{:>7} |{:>8}{:>8}{:>8}{:>7}{:>8} |{:>9} |{:>8}{:>6}{:>6}\n";
+  const int width = widest_name(strategies);
+  fmt::print(row, "strategy", width, "budget", "latency", "p50", "p95", "TTFT", "per tok",
+             "tokens/s", "ppl", "EM", "spent");
+  fmt::print(row, "", width, "ppl", "ms mean", "ms", "ms", "ms", "ms", "", "", "", "%");
   for (const auto& s : strategies)
-    fmt::print(row, name(s), budget(s), number(s.latency_ms.mean, 1), number(s.latency_ms.p50, 1),
-               number(s.latency_ms.p95, 1), number(s.ttft_ms.mean, 1), number(s.tpot_ms.mean, 2),
-               number(s.throughput_tokens_per_s, 1), number(s.perplexity, 4),
-               number(s.exact_match, 2), number(s.budget_spent_ratio, 0, 100));
+    fmt::print(row, name(s), width, budget(s), number(s.latency_ms.mean, 1),
+               number(s.latency_ms.p50, 1), number(s.latency_ms.p95, 1), number(s.ttft_ms.mean, 1),
+               number(s.tpot_ms.mean, 2), number(s.throughput_tokens_per_s, 1),
+               number(s.perplexity, 4), number(s.exact_match, 2),
+               number(s.budget_spent_ratio, 0, 100));
 }
 
 void print_traffic_and_places(const std::vector<strategy_report>& strategies) {
-  constexpr auto row = "{:<17}{:>7} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6}{:>6}\n";
-  fmt::print(row, "strategy", "budget", "hidden", "KV", "other", "ours", "loc=", "loc~",
+  constexpr auto row = "{:<{}}{:>7} |{:>8}{:>8}{:>7}{:>8} |{:>6}{:>6}{:>6}{:>6}{:>6}\n";
+  const int width = widest_name(strategies);
+  fmt::print(row, "strategy", width, "budget", "hidden", "KV", "other", "ours", "loc=", "loc~",
              "rem=", "rem~", "none");
-  fmt::print(row, "", "ppl", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%", "%");
+  fmt::print(row, "", width, "ppl", "MB/1k", "MB/1k", "MB/1k", "MB/1k", "%", "%", "%", "%", "%");
   for (const auto& s : strategies) {
     const auto megabytes = [&](std::int64_t bytes) { return number(s.per_1k(bytes) * 1e-6, 2); };
     const auto share = [&](std::size_t kind) { return number(s.execution[kind], 1, 100); };
-    fmt::print(row, name(s), budget(s), megabytes(s.charged.hidden_bytes),
+    fmt::print(row, name(s), width, budget(s), megabytes(s.charged.hidden_bytes),
                megabytes(s.charged.kv_bytes), megabytes(s.charged.other_bytes),
                megabytes(s.charged.serialised_bytes), share(0), share(1), share(2), share(3),
                share(4));

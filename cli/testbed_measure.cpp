@@ -26,9 +26,9 @@ using tb::metric;
 
 namespace {
 
-/// The expected number in flight where a request takes about a second.
+/// Itself and those that a request meets, where one takes about a second.
 double concurrency_at(double rate) {
-  return std::max(1.0, rate);
+  return 1 + rate;
 }
 
 setup::preparation_request request_for(const tb::point& what, const testbed_load& load) {

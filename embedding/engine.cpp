@@ -7,6 +7,7 @@
 
 #include "actors/cluster/client.hpp"
 #include "actors/service/service.hpp"
+#include "config/json.hpp"
 #include "embedding/configuration.hpp"
 #include "embedding/status_json.hpp"
 
@@ -51,7 +52,7 @@ class visitor final : public engine {
     return client_->status(longest);
   }
   result<std::string> order(const api::admin_order& wanted) override {
-    if (!nlohmann::json::parse(wanted.arguments, nullptr, false).is_object())
+    if (!parse_told(wanted.arguments).is_object())
       return error{errc::usage,
                    fmt::format("arguments: found '{}', expected a JSON object", wanted.arguments)};
     return client_->order(wanted.verb, wanted.arguments, wanted.dry_run, wanted.longest,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 #include "planning/infinity.hpp"
@@ -143,32 +144,72 @@ std::vector<std::size_t> by_activation(const profile& profile) {
   return order;
 }
 
-/// A position at each server where experts that do not fit there take another time: [n_servers].
-template <class MissNs>
-std::vector<double> position_times(const profile& profile, const packing_problem& problem,
-                                   const cost_model& prices, const MissNs& miss_ns) {
-  const auto order = by_activation(profile);
-  std::vector<double> times;
-  for (std::size_t m = 0; m < problem.n_servers; ++m) {
-    double ns = static_cast<double>(profile.n_layers) * prices.attention_ns[m] + prices.head_ns[m];
-    auto room = problem.limit_bytes[m];
-    for (const auto flat : order) {
-      const bool fits = room >= problem.expert_bytes[flat];
-      if (fits) room -= problem.expert_bytes[flat];
-      const double chosen =
-          static_cast<double>(profile.top_k) *
-          profile.layers[flat / profile.n_experts].activation[flat % profile.n_experts];
-      ns += chosen * (fits ? prices.expert_ns[m] : miss_ns(m));
-    }
-    times.push_back(ns);
-  }
-  return times;
+/// What one server does itself in a position, without experts.
+double own_work_ns(const profile& profile, const cost_model& prices, std::size_t server) {
+  return static_cast<double>(profile.n_layers) * prices.attention_ns[server] +
+         prices.head_ns[server];
+}
+
+/// How often an expert of all layers runs in a position.
+double runs_of(const profile& profile, std::size_t flat) {
+  return static_cast<double>(profile.top_k) *
+         profile.layers[flat / profile.n_experts].activation[flat % profile.n_experts];
+}
+
+/// Of a position that comes and goes as often as one of a request does, a way there and back.
+double way_of_position_ns(const cost_model& prices, std::size_t access, std::size_t home) {
+  return access == home
+             ? 0
+             : (prices.message(access, home) + prices.message(home, access)) / positions_of_request;
 }
 
 }  // namespace
 
 double round_trip_ns(const cost_model& prices, std::size_t home, std::size_t server) {
   return prices.hidden(home, server) + prices.expert_ns[server] + prices.hidden(server, home);
+}
+
+std::vector<double> position_times(const profile& profile, const packing_problem& problem,
+                                   const cost_model& prices) {
+  const auto order = by_activation(profile);
+  std::vector<double> times;
+  for (std::size_t h = 0; h < problem.n_servers; ++h) {
+    std::vector<std::pair<double, std::size_t>> by_way;
+    for (std::size_t m = 0; m < problem.n_servers; ++m)
+      by_way.emplace_back(m == h ? prices.expert_ns[h] : round_trip_ns(prices, h, m), m);
+    // Its own memory is filled first, however slow it is.
+    std::ranges::sort(by_way, {}, [&](const auto& each) {
+      return std::tuple(each.second != h, each.first, each.second);
+    });
+    double ns = own_work_ns(profile, prices, h);
+    auto room = problem.limit_bytes;
+    std::size_t at = 0;
+    for (const auto flat : order) {
+      while (at + 1 < by_way.size() && room[by_way[at].second] < problem.expert_bytes[flat]) ++at;
+      const auto& [way_ns, server] = by_way[at];
+      room[server] -= problem.expert_bytes[flat];
+      ns += runs_of(profile, flat) * way_ns;
+    }
+    times.push_back(ns);
+  }
+  return times;
+}
+
+std::vector<homes> sole_homes(const profile& profile, const cluster& servers,
+                              const cost_profile& costs, std::size_t n_most) {
+  const auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
+  if (!problem) return {};
+  const auto prices = make_cost_model(servers, costs);
+  auto times = position_times(profile, *problem, prices);
+  for (std::size_t h = 0; h < times.size(); ++h)
+    for (std::size_t a = 0; a < servers.size(); ++a)
+      times[h] += servers.servers[a].arrival_share * way_of_position_ns(prices, a, h);
+  std::vector<std::size_t> soonest = own_homes(servers.size());
+  std::ranges::stable_sort(soonest, {}, [&](std::size_t h) { return times[h]; });
+  std::vector<homes> found;
+  for (std::size_t i = 0; i < std::min(n_most, soonest.size()); ++i)
+    found.emplace_back(servers.size(), soonest[i]);
+  return found;
 }
 
 homes own_homes(std::size_t n_servers) {
@@ -190,9 +231,7 @@ homes soonest_homes(const cluster& servers, const cost_model& prices,
     std::size_t best = n;
     double least = infinity;
     for (std::size_t h = 0; h < n; ++h) {
-      const double ns =
-          position_ns[h] * (1 + others * load[h]) +
-          (a == h ? 0 : (prices.message(a, h) + prices.message(h, a)) / positions_of_request);
+      const double ns = position_ns[h] * (1 + others * load[h]) + way_of_position_ns(prices, a, h);
       if (ns >= least) continue;
       least = ns;
       best = h;
@@ -248,14 +287,7 @@ result<plan> place_whole_requests(const profile& profile, const cluster& servers
   auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
   if (!problem) return problem.error();
   const auto prices = make_cost_model(servers, costs);
-  const auto away_ns = [&](std::size_t home) {
-    double sum = 0;
-    for (std::size_t m = 0; m < servers.size(); ++m)
-      if (m != home) sum += round_trip_ns(prices, home, m);
-    return servers.size() > 1 ? sum / static_cast<double>(servers.size() - 1)
-                              : prices.expert_ns[home];
-  };
-  const auto times = position_times(profile, *problem, prices, away_ns);
+  const auto times = position_times(profile, *problem, prices);
   return place_whole_requests(
       profile, servers, costs,
       soonest_homes(servers, prices, times, std::max(0.0, concurrency - 1)));
@@ -291,12 +323,20 @@ result<plan> place_offloaded(const profile& profile, const cluster& servers,
   auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
   if (!problem) return problem.error();
   const auto prices = make_cost_model(servers, costs);
-  const auto from_host_ns = [&](std::size_t m) {
+  std::vector<double> times;
+  for (std::size_t m = 0; m < servers.size(); ++m) {
     const auto& server = servers.servers[m];
-    return static_cast<double>(
-        offloaded_ns(server, costs.expert_flops, expert_bytes(server, costs)));
-  };
-  const auto times = position_times(profile, *problem, prices, from_host_ns);
+    const auto from_host_ns =
+        static_cast<double>(offloaded_ns(server, costs.expert_flops, expert_bytes(server, costs)));
+    double ns = own_work_ns(profile, prices, m);
+    auto room = problem->limit_bytes[m];
+    for (const auto flat : by_activation(profile)) {
+      const bool fits = room >= problem->expert_bytes[flat];
+      if (fits) room -= problem->expert_bytes[flat];
+      ns += runs_of(profile, flat) * (fits ? prices.expert_ns[m] : from_host_ns);
+    }
+    times.push_back(ns);
+  }
   return place_offloaded(profile, servers, costs,
                          soonest_homes(servers, prices, times, std::max(0.0, concurrency - 1)));
 }

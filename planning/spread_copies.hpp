@@ -67,4 +67,14 @@ result<plan> place_offloaded(const profile& profile, const cluster& servers,
 /// Each access server's users at their own server.
 homes own_homes(std::size_t n_servers);
 
+/// [n_servers] A position where everybody is there: experts that are chosen most are in its memory, those that do not fit on the servers
+/// that are nearest to it. Nothing queues.
+std::vector<double> position_times(const profile& profile, const packing_problem& problem,
+                                   const cost_model& prices);
+
+/// All users at one server, for each of at most n_most: those where a position with the way there and back is over soonest, by
+/// position_times().
+std::vector<homes> sole_homes(const profile& profile, const cluster& servers,
+                              const cost_profile& costs, std::size_t n_most);
+
 }  // namespace ordermoe::planning

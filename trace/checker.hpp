@@ -49,6 +49,11 @@ using planning::server_mask;
 
 /// Larger values on a line are refused, so that sums over a trace stay far from overflow.
 inline constexpr std::uint32_t most_tokens = 1u << 24;
+/// Of what is not below zero; where 64 bits do not hold it, the most that they do, which no line has.
+inline std::int64_t product_of(std::int64_t a, std::int64_t b) {
+  std::int64_t made = 0;
+  return __builtin_mul_overflow(a, b, &made) ? INT64_MAX : made;
+}
 /// That two servers are silent to each other before their session is over, and a little.
 inline constexpr std::int64_t longest_silence_ns = 3'000'000'000;
 
@@ -255,6 +260,7 @@ class verifier {
   // -------------------------------------------------------------------------------------- requests
 
   bool on_request(std::string_view text);
+  bool can_be_counted(std::int64_t positions);
   /// The plan that it says it goes by: no earlier one than the requests of its server before.
   bool take_plan(request_state& request, std::uint64_t epoch);
   /// What is in flight from this position on; null where nothing is.

@@ -69,7 +69,7 @@ bool verifier::count_attention(const batch_record& b) {
 bool verifier::count_expert(const batch_record& b) {
   auto& server = servers_[b.server];
   const auto& costs = header_.costs;
-  if (!same("flops", b.flops, b.rows * costs.expert_flops) ||
+  if (!same("flops", b.flops, product_of(b.rows, costs.expert_flops)) ||
       !same("bytes", b.bytes, expert_bytes(header_.servers.servers[b.server], costs)))
     return false;
   const auto index = b.layer * n_experts() + b.expert;
@@ -85,7 +85,7 @@ bool verifier::count_expert(const batch_record& b) {
 bool verifier::count_head(const batch_record& b) {
   const auto& costs = header_.costs;
   if (!same("layer", b.layer, 0u) || !same("expert", b.expert, 0u) ||
-      !same("flops", b.flops, b.rows * costs.head_flops) ||
+      !same("flops", b.flops, product_of(b.rows, costs.head_flops)) ||
       !same("bytes", b.bytes, costs.head_bytes))
     return false;
   servers_[b.server].head_found += b.rows;

@@ -5,6 +5,22 @@
 
 namespace ordermoe::trace {
 
+bool verifier::can_be_counted(std::int64_t positions) {
+  // Of a layer: sums over a trace stay far from overflow.
+  constexpr std::int64_t most = INT64_MAX >> 8;
+  const auto& costs = header_.costs;
+  const auto squared = product_of(positions, positions);
+  const auto largest =
+      std::max({product_of(squared, costs.attention_flops_per_context),
+                product_of(positions, std::max({costs.attention_flops, costs.kv_row_bytes,
+                                                costs.expert_flops, costs.head_flops}))});
+  return largest <= most ||
+         refuse(
+             "found a request of {} positions, whose work at these costs is beyond what can be "
+             "counted, expected fewer or lower costs",
+             positions);
+}
+
 bool verifier::on_request(std::string_view text) {
   line_fields fields(text);
   request_state request;
@@ -12,7 +28,7 @@ bool verifier::on_request(std::string_view text) {
   terms.request = fields.integer<std::uint64_t>("request");
   terms.access = fields.integer<std::uint32_t>("access", 0, n() - 1);
   terms.prompt_tokens = fields.integer<std::uint32_t>("prompt_tokens", 1, most_tokens);
-  terms.max_new_tokens = fields.integer<std::uint32_t>("max_new_tokens");
+  terms.max_new_tokens = fields.integer<std::uint32_t>("max_new_tokens", 0, most_tokens);
   const bool score = fields.boolean("score");
   request.has_stop_strings = fields.integer<std::uint32_t>("stop_strings") != 0;
   begun_request travels;
@@ -39,6 +55,7 @@ bool verifier::on_request(std::string_view text) {
 
   terms.given_tokens = terms.prompt_tokens;
   const auto positions = std::uint64_t{terms.prompt_tokens} + terms.max_new_tokens;
+  if (!can_be_counted(static_cast<std::int64_t>(positions))) return false;
   if (!same("budget", request.budget, request_budget(request.decoding.token_budget, positions)))
     return false;
   request.kv_need = kv_need(request.placed->plan.residence[terms.access], n(),

@@ -12,7 +12,7 @@ namespace ordermoe::actors {
 result<planning::selection_policy> admin_state::changed_policy(
     const planning::selection_policy& now, const std::string& members) const {
   auto whole = ordered_json::parse(trace::policy_json(now));
-  const auto changes = ordered_json::parse(members, nullptr, false);
+  const auto changes = parse_told(members);
   if (!changes.is_object() || changes.empty())
     return error{errc::usage, "arguments.policy: expected an object with the members to change"};
   for (const auto& [name, value] : changes.items()) {

@@ -553,7 +553,9 @@ struct drain_server {
 
 /// From itself.
 struct load_tick {};
-struct timer_tick {};
+struct timer_tick {
+  std::int64_t due_ns = 0;  ///< For when it was set.
+};
 
 /// From the service, which is about to count what was sent: tell no load any more.
 struct settle_down {};

@@ -324,19 +324,23 @@ result<std::shared_ptr<const checkpoint>> expert_shelf::open_came(layer_id layer
     compared = compared_.contains(which);
   }
   if (compared) return checkpoint::open_file(path);
-  const auto found = hash_file(path);
-  if (!found) return found.error();
   const auto& expected = list_->experts[which.first][which.second].sha256;
-  if (*found != expected)
-    return error{errc::mismatch,
-                 fmt::format("{}: found the SHA-256 {}, expected {}; remove the file, so that the "
-                             "expert is fetched again",
-                             path.string(), found->substr(0, 12), expected.substr(0, 12))};
+  const auto found = hash_file(path);
+  const bool is_whole = found && *found == expected;
   {
     const std::lock_guard lock(mutex_);
-    compared_.insert(which);
+    if (is_whole)
+      compared_.insert(which);
+    else
+      came_.erase(which);  // Whoever wants it fetches it again.
   }
-  return checkpoint::open_file(path);
+  if (is_whole) return checkpoint::open_file(path);
+  if (!found) return found.error();
+  return error{errc::mismatch,
+               fmt::format("{}: found the SHA-256 {}, expected {}; the next plan that a running "
+                           "node goes over to fetches the expert again, and a node that does not "
+                           "start needs its part again from `ordermoe model shard`",
+                           path.string(), found->substr(0, 12), expected.substr(0, 12))};
 }
 
 result<expert_facts> expert_shelf::facts(layer_id layer, expert_id expert) const {
@@ -390,7 +394,9 @@ void expert_shelf::keep_only(const std::function<bool(layer_id, expert_id)>& wan
     const auto name = at->path().filename().string();
     auto which = parse_name(name, whole_end);
     if (!which) which = parse_name(name, coming_end);
-    if (!which || wanted(layer_id{which->first}, expert_id{which->second})) continue;
+    if (!which) continue;
+    const bool is_ours = which->first < config_.n_layers && which->second < config_.n_experts;
+    if (is_ours && wanted(layer_id{which->first}, expert_id{which->second})) continue;
     std::error_code ignored;
     fs::remove(at->path(), ignored);
     const std::lock_guard lock(mutex_);

@@ -143,7 +143,7 @@ class expert_shelf {
   std::optional<model_part> part_;
   std::optional<expert_list> list_;
   mutable std::mutex mutex_;  ///< Of what follows.
-  std::set<key> came_;
+  mutable std::set<key> came_;
   mutable std::set<key> compared_;  ///< With their digests, by this process.
 };
 

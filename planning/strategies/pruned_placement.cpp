@@ -110,14 +110,13 @@ std::size_t nearest_site(std::size_t from, const std::vector<site>& sites,
 }
 
 /// Hubs one after the other, each the server more that lets positions be over soonest.
-homes homes_at_hubs(const profile& profile, const cluster& servers, const cost_model& prices,
-                    std::size_t n_hubs) {
+homes homes_at_hubs(const profile& profile, const cluster& servers, const packing_problem& problem,
+                    const cost_model& prices, std::size_t n_hubs) {
   const auto n = servers.size();
   if (n_hubs >= n) return own_homes(n);
+  const auto times = position_times(profile, problem, prices);
   const auto ns = [&](std::size_t a, std::size_t h) {
-    return prices.head_ns[h] +
-           static_cast<double>(profile.n_layers) *
-               (prices.attention_ns[h] + static_cast<double>(profile.top_k) * prices.expert_ns[h]) +
+    return times[h] +
            (a == h ? 0 : (prices.message(a, h) + prices.message(h, a)) / positions_of_request);
   };
   homes where(n, 0);
@@ -311,7 +310,7 @@ result<plan> place_reachable(const profile& profile, const cluster& servers,
   auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
   if (!problem) return problem.error();
   const auto prices = make_cost_model(servers, costs);
-  const auto where = homes_at_hubs(profile, servers, prices, options.n_hubs);
+  const auto where = homes_at_hubs(profile, servers, *problem, prices, options.n_hubs);
   const auto worth = worth_of_each(pruning_order(profile), profile);
   packing state(*problem);
   spread_copies(state, profile, prices, {&where, options.reach_ns, &worth});

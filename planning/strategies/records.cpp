@@ -125,10 +125,10 @@ loss_units paper_budget(const profile& profile, double nats) {
 // ---------------------------------------------------------------------------------------- table
 
 constexpr strategy_record records[] = {
-    // The exact baseline: the better of the two placements below that look at activation, in a trial.
+    // The exact baseline, in a trial the best of placements that look at activation and of places of attention.
     {.name = "exact",
-     .sentence = "expert parallelism: attention where the user is, every target on a server that "
-                 "hosts it",
+     .sentence = "expert parallelism: every target on a server that hosts it, attention where the "
+                 "user is, at one server for all, or anywhere",
      .source = "expert parallelism",
      .policy = [](std::size_t) { return exact_policy("exact"); },
      .place = place_expert_parallel,
@@ -178,7 +178,7 @@ constexpr strategy_record records[] = {
      .is_adapted = true,
      .policy = [](std::size_t) { return exact_policy("prism"); },
      .place = place_few_remote,
-     .add_variants = add_roaming_few_remote,
+     .add_variants = add_few_remote_elsewhere,
      .token_budget = no_budget},
     // Edge-LLM: whole requests by value over cost and slack, here by the server where they arrive, each on one server; experts run
     // exactly, those that a server's requests use most from its own copies.
@@ -213,7 +213,7 @@ constexpr strategy_record records[] = {
      .source = "OrderMoE, section VI, Random Deployment",
      .policy = [](std::size_t) { return exact_policy("random"); },
      .place = place_random,
-     .add_variants = add_roaming_random,
+     .add_variants = add_random_elsewhere,
      .token_budget = no_budget,
      .needs_profile = false},
     // The same first copies; the memory that is left by frequency (5) times share of arrivals over bytes, groups ignored;
@@ -232,7 +232,7 @@ constexpr strategy_record records[] = {
      .source = "OrderMoE, section VI, Similarity Deployment without Substitute",
      .policy = similarity_policy,
      .place = place_as_published,
-     .add_variants = add_similar_at_access,
+     .add_variants = add_similar_elsewhere,
      .token_budget = no_budget,
      .places_groups = true},
     // What has no candidate at the token's server by (8) within the budget runs exactly elsewhere.
@@ -244,7 +244,7 @@ constexpr strategy_record records[] = {
      .policy =
          [](std::size_t) { return substitute_policy("local-only", candidate_rule::local_only); },
      .place = place_similar_at_access,
-     .add_variants = nullptr,
+     .add_variants = add_homes_of_substitutes,
      .token_budget = budget_of_nats,
      .has_budget = true,
      .places_groups = true},
@@ -290,12 +290,12 @@ constexpr strategy_record records[] = {
      .has_budget = true,
      .allowance_factor = 16,
      .tunes_price = true},
-    // WDMoE: attention and router at the access server, experts elsewhere, a round trip a layer; a slot whose weight is small
+    // WDMoE: attention and router at one server, experts elsewhere, a round trip a layer; a slot whose weight is small
     // beside its latency is left out and the gates of the others renormalised, one slot at least runs. The threshold of weight to
     // latency is the price of a nat, which is tuned to the budget; here a slot's latency counts as far as it makes the layer later.
     {.name = "wdmoe",
-     .sentence = "leaves out slots of little weight for their latency, within the budget; "
-                 "attention where the user is",
+     .sentence = "leaves out slots of little weight for their latency, within the budget, on the "
+                 "plans of expert parallelism",
      .source = "WDMoE, arXiv 2405.03131 and 2411.06681",
      .is_adapted = true,
      .policy = [](std::size_t) { return priced_policy("wdmoe", candidate_rule::weigh); },

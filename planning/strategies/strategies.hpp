@@ -145,13 +145,14 @@ result<strategy> make_strategy(std::string_view name, const profile& profile,
 
 /// Every way of planning a strategy that is worth a trial on these servers, as options for
 /// make_strategy; never empty. `exact`, `drop` and `wdmoe`: popularity placements of three seeds and the
-/// similarity placement. `layer-shards`: for latency and for throughput, returning through the
+/// similarity placement, attention anywhere, and the plans of `edge-llm`. `layer-shards`: for latency and for throughput, returning through the
 /// access server or straight to the first holder. `naee`: those of the exact rivals, and
 /// with options.cut those of `static-pruning`. `ordermoe` and `router-ledger`: searched for several loads and
 /// budgets around those expected, every plan of the exact rivals (`layer-shards`, `shard-chains`, `parallax`), and with a
-/// budget cores (place_around_core), those of every plan of `static-pruning` with options.cut among them. `random`, `popularity`,
-/// `similarity` and `local-tuned`: with attention where the user is and anywhere; `popularity` for three seeds,
-/// `local-tuned` by similarity and by popularity. The others are planned as published.
+/// budget cores (place_around_core), those of every plan of `static-pruning` with options.cut among them. `random`, `popularity`, `prism`,
+/// `similarity` and `local-tuned`: with attention where the user is, anywhere and at one server for all; `popularity` for three seeds,
+/// `local-tuned` by similarity and by popularity. `edge-llm` and `offload`: with users at several servers, at their own and all at one;
+/// `local-only` and `local-tuned` on those of `edge-llm`, too. The others are planned as published.
 std::vector<strategy_options> plan_variants(std::string_view name, const profile& profile,
                                             const cluster& servers, const cost_profile& costs,
                                             const strategy_options& options);

@@ -105,6 +105,27 @@ void add_shards(const planning_task& task, shard_objective objective, shard_retu
   add_plan(task, place_layer_shards(task.profile, task.servers, task.costs, shards), variants);
 }
 
+/// All users at one server: of so many it is tried.
+constexpr std::size_t n_sole_homes = 3;
+
+/// The same experts with attention at one server for everybody.
+void add_sole_homes(const planning_task& task, const result<plan>& placed,
+                    std::vector<strategy_options>& variants) {
+  if (!placed) return;
+  for (const auto& where : sole_homes(task.profile, task.servers, task.costs, n_sole_homes)) {
+    auto moved = *placed;
+    moved.residence = residency_at(where, task.profile.n_layers);
+    add_plan(task, std::move(moved), variants);
+  }
+}
+
+/// The same experts with attention anywhere, and at one server for everybody.
+void add_elsewhere(const planning_task& task, const result<plan>& placed,
+                   std::vector<strategy_options>& variants) {
+  add_plan(task, roaming(placed, task), variants);
+  add_sole_homes(task, placed, variants);
+}
+
 /// The best of several plans by the search's estimate under a load, each once.
 void add_best(const planning_task& task, double load, std::vector<plan> plans, std::size_t n_most,
               std::vector<strategy_options>& variants) {
@@ -280,6 +301,8 @@ void add_exact_variants(const planning_task& task, std::vector<strategy_options>
       at_access(place_by_similarity(task.profile, task.servers, task.costs, seeded(task, 2)), task),
       all);
   if (!all.empty()) variants = std::move(all);
+  add_plan(task, roaming(popular(task), task), variants);
+  add_whole_variants(task, variants);
 }
 
 void add_shard_variants(const planning_task& task, std::vector<strategy_options>& variants) {
@@ -325,8 +348,8 @@ result<plan> place_ranges(const planning_task& task) {
   return ranges(task, shard_objective::latency, loaded(task, 1) - 1);
 }
 
-void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants) {
-  add_plan(task, roaming(place_few_remote(task), task), variants);
+void add_few_remote_elsewhere(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_elsewhere(task, place_few_remote(task), variants);
 }
 
 void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants) {
@@ -338,15 +361,14 @@ void add_range_variants(const planning_task& task, std::vector<strategy_options>
           add_plan(task, ranges(task, objective, loaded(task, load) - 1 + more), variants);
 }
 
-void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants) {
-  add_plan(task, roaming(place_random(task), task), variants);
+void add_random_elsewhere(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_elsewhere(task, place_random(task), variants);
 }
 
 void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants) {
   constexpr std::uint64_t n_seeds = 3;
   for (std::uint64_t i = 1; i < n_seeds; ++i) add_plan(task, popular(task, i), variants);
-  for (std::uint64_t i = 0; i < n_seeds; ++i)
-    add_plan(task, roaming(popular(task, i), task), variants);
+  for (std::uint64_t i = 0; i < n_seeds; ++i) add_elsewhere(task, popular(task, i), variants);
 }
 
 namespace {
@@ -385,10 +407,21 @@ void add_similar_at_access(const planning_task& task, std::vector<strategy_optio
   if (task.profile.top_k > 1) add_plan(task, place_similar_at_access(task), variants);
 }
 
+void add_similar_elsewhere(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_similar_at_access(task, variants);
+  if (task.profile.top_k > 1) add_sole_homes(task, place_as_published(task), variants);
+}
+
+void add_homes_of_substitutes(const planning_task& task, std::vector<strategy_options>& variants) {
+  add_sole_homes(task, place_as_published(task), variants);
+  add_whole_variants(task, variants);
+}
+
 void add_local_variants(const planning_task& task, std::vector<strategy_options>& variants) {
   add_plan(task, popular(task), variants);
   add_plan(task, place_as_published(task), variants);
   add_plan(task, roaming(popular(task), task), variants);
+  add_homes_of_substitutes(task, variants);
   add_exact_rivals(task, variants);
 }
 
@@ -447,6 +480,8 @@ void add_homes(const planning_task& task, const Place& placed,
     add_plan(task, placed(task.profile, task.servers, task.costs, loaded(task, load)), variants);
   add_plan(task, placed(task.profile, task.servers, task.costs, own_homes(task.servers.size())),
            variants);
+  for (const auto& where : sole_homes(task.profile, task.servers, task.costs, n_sole_homes))
+    add_plan(task, placed(task.profile, task.servers, task.costs, where), variants);
 }
 
 }  // namespace

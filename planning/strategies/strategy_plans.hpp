@@ -54,12 +54,13 @@ void add_exact_and_pruned_variants(const planning_task& task,
                                    std::vector<strategy_options>& variants);
 /// With users at half of the servers, a quarter, and so on to one.
 void add_gated_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// For one request at a time, for twice as many others, and each request at its own server.
+/// For one request at a time, for twice as many others, each request at its own server, and all at one, of which three are tried: those
+/// where positions are over soonest.
 void add_whole_variants(const planning_task& task, std::vector<strategy_options>& variants);
 void add_host_memory_variants(const planning_task& task, std::vector<strategy_options>& variants);
 
-/// Popularity placements of three seeds and the similarity placement, with attention where the user is; the
-/// strategy's own plan is one of them.
+/// Popularity placements of three seeds and the similarity placement, with attention where the user is, of which the
+/// strategy's own plan is one; by popularity with attention anywhere; and what add_whole_variants() adds.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// Every plan that the rivals which never substitute are tried with.
 void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants);
@@ -74,22 +75,26 @@ void add_chain_variants(const planning_task& task, std::vector<strategy_options>
 /// cores, each with options.cut as many experts outside: some of each layer, and what every plan of `static-pruning` prunes where
 /// the task's options.cut is known.
 void add_searched_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// The same placement with attention anywhere.
-void add_roaming_random(const planning_task& task, std::vector<strategy_options>& variants);
-/// Two more seeds, and all three with attention anywhere.
+/// The same placement with attention anywhere, and for all at one server of three.
+void add_random_elsewhere(const planning_task& task, std::vector<strategy_options>& variants);
+/// Two more seeds, and all three with attention anywhere and for all at one server of three.
 void add_popular_variants(const planning_task& task, std::vector<strategy_options>& variants);
 /// Where a token may stay while a slot runs elsewhere, the same placement with attention where the user is.
 void add_similar_at_access(const planning_task& task, std::vector<strategy_options>& variants);
+/// Likewise, and for all at one server of three.
+void add_similar_elsewhere(const planning_task& task, std::vector<strategy_options>& variants);
+/// As published for all at one server of three, and what add_whole_variants() adds.
+void add_homes_of_substitutes(const planning_task& task, std::vector<strategy_options>& variants);
 /// As published with theta_l by options.cut quarters lower in every layer; attention runs anywhere, or where its user is.
 result<plan> place_with_lowered_thresholds(const planning_task& task);
 void add_lowered_thresholds_at_access(const planning_task& task,
                                       std::vector<strategy_options>& variants);
 std::size_t most_lowered_thresholds(const planning_task& task);
-/// With attention anywhere.
-void add_roaming_few_remote(const planning_task& task, std::vector<strategy_options>& variants);
+/// With attention anywhere, and for all at one server of three.
+void add_few_remote_elsewhere(const planning_task& task, std::vector<strategy_options>& variants);
 /// From the chain for throughput, and for twice as many requests in flight.
 void add_range_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// By popularity, and both placements with attention anywhere.
+/// By popularity, both placements with attention anywhere, what add_homes_of_substitutes() adds, and the plans of the exact rivals.
 void add_local_variants(const planning_task& task, std::vector<strategy_options>& variants);
 
 }  // namespace ordermoe::planning

@@ -233,6 +233,24 @@ BOOST_AUTO_TEST_CASE(at_its_deadline_a_request_ends_and_a_lease_gives_memory_bac
   BOOST_TEST(outcome->done_ns - outcome->arrival_ns == world.timeout_ns);
 }
 
+BOOST_AUTO_TEST_CASE(leases_that_end_earlier_leave_no_timer_behind) {
+  one_server world;
+  world.open();
+  world.submit();
+  world.context->load_period_ns = 0;
+  constexpr int n_leases = 8;
+  for (int i = 0; i < n_leases; ++i) {
+    world.receive(0, world.ask_of(reserve_step::attempt, static_cast<std::uint32_t>(i) + 1));
+    while (world.status().sequences.size() > 1) BOOST_REQUIRE(world.run_next());
+  }
+  BOOST_TEST(world.client.heard() == 0u);
+  BOOST_TEST(world.time_ns() == n_leases * 5'000'000'000);
+  int n_more = 0;
+  while (world.run_next()) ++n_more;
+  BOOST_TEST(world.finish() == "failed");
+  BOOST_TEST(n_more <= 2);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

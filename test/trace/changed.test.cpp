@@ -461,12 +461,34 @@ BOOST_AUTO_TEST_CASE(a_line_that_says_a_prompt_is_long_takes_no_memory_for_it) {
       return l.find("token_budget") == std::string::npos && field(l, "score") == "false";
     })];
     const std::int64_t longest = 1 << 24;
+    set(content[0], "attention_flops_per_context", 1);
     set(line, "prompt_tokens", longest);
     set(line, "budget",
         number(content[0], "token_budget") * (longest + number(line, "max_new_tokens")));
   });
   // In chunks of four positions it would be 700 MiB.
   BOOST_TEST(peak_kib() - before < 256 * 1024);
+}
+
+BOOST_AUTO_TEST_CASE(what_64_bits_do_not_hold_is_refused) {
+  const auto first_of = [](lines& content, const char* event) -> std::string& {
+    return content[find(content, event)];
+  };
+  constexpr std::int64_t most_cost = 1'000'000'000'000;
+  check_refused("whose work at these costs is beyond what can be counted", [&](lines& content) {
+    set(content[0], "attention_flops_per_context", most_cost);
+    auto& line = first_of(content, "request");
+    set(line, "max_new_tokens", 1 << 24);
+    set(line, "budget",
+        number(content[0], "token_budget") * ((1 << 24) + number(line, "prompt_tokens")));
+  });
+  check_refused("flops: found", [&](lines& content) {
+    auto& line = content[find(content, "batch", [](const auto& l) {
+      return l.find("\"work\":\"head\"") != std::string::npos;
+    })];
+    set(content[0], "head_flops", most_cost);
+    set(line, "rows", 1 << 24);
+  });
 }
 
 BOOST_AUTO_TEST_CASE(members_of_a_header_that_nobody_reads_take_no_quadratic_time) {

@@ -173,6 +173,12 @@ BOOST_AUTO_TEST_CASE(a_policy_changes_on_all_nodes_and_only_as_far_as_it_was_nam
     BOOST_TEST(now == before);
   }
   BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"omega":1})"}}), "'omega'"));
+  // Deeper than a worker's stack.
+  constexpr std::size_t deep = 100'000;
+  BOOST_TEST(says(cluster.refused(0, "policy.set",
+                                  {{"policy", R"({"horizon":)" + std::string(deep, '[') +
+                                                  std::string(deep, ']') + "}"}}),
+                  "expected an object"));
   // A position may not stay with its slot where it has two.
   const auto version = cluster.order(0, "policy.get")["result"]["version"];
   BOOST_TEST(says(cluster.refused(0, "policy.set", {{"policy", R"({"residence":0})"}}), "top-1"));

@@ -115,7 +115,11 @@ struct two_nodes {
     BOOST_REQUIRE(eventually([&] { return node[i]->n_frames() == n; }));
   }
   void say(std::size_t i, control_kind kind, std::string text) {
-    BOOST_REQUIRE(eventually([&] { return node[i]->latest_client().has_value(); }));
+    // Whoever asks may know that it is connected before the node has read who it is.
+    BOOST_REQUIRE(eventually([&] {
+      const auto whom = node[i]->latest_client();
+      return whom && node[i]->is_up(*whom);
+    }));
     BOOST_TEST(node[i]->send(*node[i]->latest_client(), net::lane::control,
                              static_cast<std::uint8_t>(kind), std::move(text)));
   }
@@ -349,7 +353,9 @@ BOOST_AUTO_TEST_CASE(where_none_can_be_reached_it_says_of_the_last_why) {
   two_nodes world;
   for (auto& each : world.node) each->stop();
   const auto asks = world.dial({{"s0", world.at(0)}, {"s1", world.at(1)}});
-  const auto reached = asks->await_one(std::chrono::milliseconds(500));
+  for (const std::size_t i : {0u, 1u})
+    BOOST_REQUIRE(eventually([&] { return asks->problem(i) != ""; }));
+  const auto reached = asks->await_one(std::chrono::milliseconds(20));
   BOOST_REQUIRE(!reached.has_value());
   BOOST_TEST((reached.error().code == errc::io));
   BOOST_TEST(reached.error().message ==

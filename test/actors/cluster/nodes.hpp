@@ -148,7 +148,7 @@ class bare_end final : public net::transport_user {
     return send(0, net::lane::control, static_cast<std::uint8_t>(kind), std::move(text));
   }
   net::address at() const { return transport_->listens_at().front(); }
-  bool is_up() const { return transport_->figures(0).up; }
+  bool is_up(net::peer_id with = 0) const { return transport_->figures(with).up; }
   /// Whether the peer has said that it is done with so many bytes at least, and with all.
   bool is_done_with(net::peer_id to, net::lane of, std::uint64_t bytes) const {
     const auto lane = transport_->figures(to).lanes[static_cast<std::size_t>(of)];

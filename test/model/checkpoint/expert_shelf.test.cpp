@@ -164,7 +164,11 @@ BOOST_AUTO_TEST_CASE(a_file_that_changed_on_the_disk_is_refused_and_named) {
   hosts.reopen();
   const auto reader = need(om::expert_reader::open(hosts.part, hosts.shelf));
   check_error(reader->read(a_layer, elsewhere, ordermoe::precision::stored), errc::mismatch,
-              {"0-1.safetensors", "SHA-256", "remove the file"});
+              {"0-1.safetensors", "SHA-256", "fetches the expert again"});
+  // Without another start.
+  BOOST_TEST(!hosts.shelf->has(a_layer, elsewhere));
+  hosts.bring(a_layer, elsewhere);
+  static_cast<void>(need(reader->read(a_layer, elsewhere, ordermoe::precision::stored)));
   BOOST_REQUIRE(ordermoe::write_file(path, "short").has_value());
   hosts.reopen();
   BOOST_TEST(!hosts.shelf->has(a_layer, elsewhere));
@@ -175,7 +179,14 @@ BOOST_AUTO_TEST_CASE(what_is_not_wanted_any_more_is_removed) {
   hosts.bring(a_layer, elsewhere);
   hosts.bring(a_layer, expert_id{2});
   static_cast<void>(need(hosts.shelf->receive(layer_id{1}, expert_id{0})));
-  hosts.shelf->keep_only([](layer_id, expert_id expert) { return expert == expert_id{2}; });
+  // Of a model with more layers or experts, which was here before.
+  for (const auto* other : {"99-0.safetensors", "0-99.coming"})
+    BOOST_REQUIRE(ordermoe::write_file(hosts.beside / other, "?").has_value());
+  hosts.shelf->keep_only([&](layer_id layer, expert_id expert) {
+    BOOST_TEST((layer.index() < hosts.shelf->config().n_layers &&
+                expert.index() < hosts.shelf->config().n_experts));
+    return expert == expert_id{2};
+  });
   BOOST_TEST(!hosts.shelf->has(a_layer, elsewhere));
   BOOST_TEST(hosts.shelf->has(a_layer, expert_id{2}));
   BOOST_TEST(hosts.shelf->has(a_layer, here));

@@ -421,6 +421,50 @@ BOOST_AUTO_TEST_CASE(whole_requests_go_where_positions_are_over_soonest) {
   BOOST_TEST((soonest_homes(servers, prices, {INFINITY, 2e12}, 2) == homes{1, 1}));
 }
 
+BOOST_AUTO_TEST_CASE(a_position_is_over_soonest_where_most_experts_are_near) {
+  const auto experts = worked_out({2});
+  auto servers = roomy({1, 3, 2}, {0.4, 0.3, 0.3}, 1);
+  // Alike but for their memory; 2 is far away from both others.
+  for (auto& each : servers.servers) {
+    const auto memory = each.memory_bytes;
+    each = servers.servers[0];
+    each.memory_bytes = memory;
+  }
+  for (std::size_t from = 0; from < 3; ++from)
+    for (std::size_t to = 0; to < 3; ++to)
+      servers.links[from * 3 + to] =
+          from == to ? link_spec{} : link_spec{1e9, from == 2 || to == 2 ? 9'000'000 : 1'000'000};
+  const auto problem = make_packing_problem(1, 3, servers, costs, 1);
+  BOOST_REQUIRE(problem);
+  const auto prices = make_cost_model(servers, costs);
+  const auto times = position_times(experts, *problem, prices);
+  const double alone = prices.attention_ns[0] + prices.head_ns[0];
+  const double here = prices.expert_ns[0];
+  // Server 0 has expert 0 and finds the others at server 1; server 2 lacks one, which is far away.
+  BOOST_TEST(times[0] == alone + 0.5 * here + 0.5 * round_trip_ns(prices, 0, 1),
+             boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(times[1] == alone + here, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST(times[2] == alone + 0.8 * here + 0.2 * round_trip_ns(prices, 2, 1),
+             boost::test_tools::tolerance(1e-12));
+  BOOST_TEST((sole_homes(experts, servers, costs, 2) == std::vector{homes(3, 1), homes(3, 0)}));
+}
+
+BOOST_AUTO_TEST_CASE(rivals_that_never_substitute_are_tried_with_everybody_at_one_server) {
+  const scene at;
+  const auto best = sole_homes(at.experts, at.servers, costs, 1).at(0);
+  for (const auto* name : {"exact", "wdmoe", "drop", "prism", "random", "popularity", "similarity",
+                           "edge-llm", "local-only", "local-tuned"}) {
+    const auto plans = planned(name, at, quick());
+    BOOST_TEST(std::ranges::any_of(plans,
+                                   [&](const plan& each) {
+                                     return std::ranges::equal(
+                                         each.residence, residency_at(best, n_layers), {},
+                                         &residency::layers, &residency::layers);
+                                   }),
+               name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(offload_has_the_whole_model_at_the_users_server_partly_in_its_host) {
   const auto experts = worked_out({2, 2});
   const auto servers = roomy({4, 6}, {0.5, 0.5}, 2);
