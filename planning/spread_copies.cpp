@@ -156,14 +156,13 @@ double runs_of(const profile& profile, std::size_t flat) {
          profile.layers[flat / profile.n_experts].activation[flat % profile.n_experts];
 }
 
-/// Of a position that comes and goes as often as one of a request does, a way there and back.
+}  // namespace
+
 double way_of_position_ns(const cost_model& prices, std::size_t access, std::size_t home) {
   return access == home
              ? 0
              : (prices.message(access, home) + prices.message(home, access)) / positions_of_request;
 }
-
-}  // namespace
 
 double round_trip_ns(const cost_model& prices, std::size_t home, std::size_t server) {
   return prices.hidden(home, server) + prices.expert_ns[server] + prices.hidden(server, home);

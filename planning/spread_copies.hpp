@@ -25,6 +25,9 @@ homes soonest_homes(const cluster& servers, const cost_model& prices,
 /// R_l of an access server = {its home}.
 std::vector<residency> residency_at(const homes& where, std::size_t n_layers);
 
+/// A position's share of its request's way to a home and back; 0 where the user is there.
+double way_of_position_ns(const cost_model& prices, std::size_t access, std::size_t home);
+
 /// What copies are worth to users at their homes.
 struct spread_problem {
   const homes* where = nullptr;

@@ -116,8 +116,7 @@ homes homes_at_hubs(const profile& profile, const cluster& servers, const packin
   if (n_hubs >= n) return own_homes(n);
   const auto times = position_times(profile, problem, prices);
   const auto ns = [&](std::size_t a, std::size_t h) {
-    return times[h] +
-           (a == h ? 0 : (prices.message(a, h) + prices.message(h, a)) / positions_of_request);
+    return times[h] + way_of_position_ns(prices, a, h);
   };
   homes where(n, 0);
   std::vector<double> best(n, infinity);
