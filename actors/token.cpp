@@ -359,6 +359,8 @@ struct token_data {
     auto next = successor(state.terms, id, position, state.pool, state.spent,
                           view->placed->decoding.allowance_factor, context().decoding);
     next.forced.assign(forced.begin(), forced.end());
+    // What was answered before was charged then.
+    if (!forced.empty() && state.terms.score == 0) next.allowance.assign(1, 0);
     next.sampling = std::move(state.sampling);
     next.ran = state.ran;
     return next;

@@ -234,6 +234,7 @@ trial_score scored_texts::difference(const std::vector<std::vector<double>>& los
   for (std::size_t i = 0; i < of_text.size(); ++i)
     square += std::pow(of_text[i] - found.increase * static_cast<double>(others[i].size()), 2);
   const auto texts = static_cast<double>(of_text.size());
+  found.n_texts = of_text.size();
   if (texts > 1) found.standard_error = std::sqrt(square * texts / (texts - 1)) / n;
   return found;
 }

@@ -13,7 +13,8 @@ namespace ordermoe::planning {
 /// Tokens that follow each other share a pool, which the one in flight carries. Each is allowed a
 /// share of what is left for those that may still come; what it spends leaves the pool, and what it
 /// does not spend stays there for the others. Units are in one pool or spent, so the sum over the
-/// tokens never exceeds what the pools began with, Q_i^max, eq. (21).
+/// tokens never exceeds what the pools began with, Q_i^max, eq. (21). Chunks of a prompt are under way together, each with a pool of its
+/// own; what one before the last does not spend is nobody's any more.
 
 /// What one of `tokens` that share `pool` may spend: `factor` even shares, never more than the
 /// pool. An unbounded pool stays unbounded.

@@ -146,8 +146,9 @@ class deciding {
 
   void decide_row(std::size_t i, row_decision& row, loss_units pool) {
     row.choice = choose(i, pool);
-    // Of a budget what pruning loses was taken beforehand.
-    const bool charges_pruning = tables_.token_budget() >= planning::unbounded_budget;
+    // Of a budget what pruning loses was taken beforehand, and what runs again was charged the first time.
+    const bool charges_pruning =
+        tables_.token_budget() >= planning::unbounded_budget && input_.allowance[i] > 0;
     for (std::size_t j = 0; prunes() && charges_pruning && j < k_; ++j)
       row.choice.slots[j].loss += memory_.pruned_losses[i * k_ + j];
     row.loss = loss_of(row.choice);

@@ -52,6 +52,19 @@ class disturbed_world {
       world_.setup.requests[i].quality_percent = percent[i % percent.size()];
   }
 
+  /// Planned anew, without so many experts.
+  void prune(std::size_t n_experts) {
+    auto& setup = world_.setup;
+    planning::strategy_options options;
+    options.cut = n_experts;
+    auto made = planning::make_strategy(setup.chosen.name, setup.profile, setup.servers,
+                                        setup.costs, options);
+    BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().message));
+    BOOST_REQUIRE(!made->plan.pruned.empty());
+    setup.chosen = std::move(*made);
+    spends_ = true;
+  }
+
   /// The requests are texts that are scored, behind prompts of one to five tokens.
   void score_texts();
 

@@ -77,6 +77,19 @@ BOOST_AUTO_TEST_CASE(requests_that_begin_again_are_not_charged_twice) {
   BOOST_TEST(spent > 0);
 }
 
+BOOST_AUTO_TEST_CASE(requests_to_a_pruned_model_that_begin_again_end) {
+  const auto [first, last] = test::seeds(n_seeds);
+  std::size_t later_attempts = 0;
+  test::disturbed_world world("static-pruning");
+  world.prune(8);
+  for (auto seed = first; seed <= last; ++seed) {
+    const auto wrong = world.run(test::mischief::restarts, seed);
+    BOOST_TEST(wrong.empty(), "seed " << seed << ": " << wrong);
+    later_attempts += world.later_attempts();
+  }
+  BOOST_TEST(later_attempts > 0u);
+}
+
 BOOST_AUTO_TEST_CASE(where_frames_are_lost_each_request_ends_rightly_or_with_its_own_error) {
   const auto [first, last] = test::seeds(n_seeds);
   std::size_t failed = 0;

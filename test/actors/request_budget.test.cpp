@@ -232,6 +232,37 @@ BOOST_AUTO_TEST_CASE(requests_that_begin_again_keep_their_own_budgets) {
   BOOST_TEST(spent > 0);
 }
 
+BOOST_AUTO_TEST_CASE(an_encoder_decoder_that_begins_again_is_not_charged_twice) {
+  test::world world("ordermoe", of_plan, 3, 5,
+                    test::random_model(model::family::switch_transformers));
+  constexpr std::uint32_t n_new = 24;
+  world.add_requests(1, n_new, 0, 12);
+  const auto spent = [&](std::size_t begins_again_after) {
+    auto begun = actors::service::start(world.setup);
+    BOOST_REQUIRE_MESSAGE(begun, (begun ? "" : begun.error().message));
+    auto& service = **begun;
+    test::followed_request followed;
+    followed.spec = world.setup.requests[0];
+    auto sink = followed.sink();
+    service.submit(followed.spec, {[&, told = sink.on_token](const actors::answer_token& token) {
+                                     told(token);
+                                     if (followed.streamed.size() == begins_again_after)
+                                       service.at(service.now_ns(), [&] { service.restart(0); });
+                                   },
+                                   sink.on_end});
+    BOOST_REQUIRE(service.run_until([&] { return followed.ended.has_value(); }));
+    BOOST_REQUIRE(service.settle().has_value());
+    BOOST_TEST(followed.mistake == "");
+    BOOST_TEST(followed.streamed.size() == n_new);
+    BOOST_TEST(followed.ended->attempts == (begins_again_after > 0 ? 2u : 1u));
+    return followed.ended->spent;
+  };
+  const auto once = spent(0);
+  BOOST_TEST(once > 0);
+  // Charged again, three quarters of the answer would cost as much more.
+  BOOST_TEST(spent(3 * n_new / 4) <= once);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ordermoe

@@ -37,7 +37,7 @@ actors::service_options untuned(const setup::world& content, double percent) {
 
 /// Random texts on which it loses something that everything is substituted: a random model is no better at most than one with other experts.
 setup::token_documents texts_that_lose(const actors::service_options& service) {
-  constexpr std::size_t n_drawn = 48, n_kept = 8;
+  constexpr std::size_t n_drawn = 64, n_kept = 16;
   const auto free_of_loss =
       setup::tuned(service, setup::tuning{.price_ns_per_nat = 1e7, .damage = 1e-3});
   random_stream draws(9);
@@ -141,6 +141,16 @@ BOOST_AUTO_TEST_CASE(what_seems_to_lose_less_than_nothing_is_taken_to_lose_nothi
   BOOST_TEST(gains.bound() == 1.645 * 0.01, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(gains.bound(4) == 1.645 * 0.005, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(loses.bound() == 0.02 + 1.645 * 0.01, boost::test_tools::tolerance(1e-12));
+  // Of four texts, of which an expensive model is given no more, Student's distribution with three degrees of freedom.
+  auto of_few = loses;
+  of_few.n_texts = 4;
+  BOOST_TEST(of_few.bound() == 0.02 + 2.353 * 0.01, boost::test_tools::tolerance(1e-12));
+  auto of_one = loses;
+  of_one.n_texts = 1;
+  of_one.standard_error = 0;
+  BOOST_TEST(std::isinf(of_one.bound()));
+  of_one.predicted = 0.03;
+  BOOST_TEST(of_one.to_count() == 0.03);
 }
 
 BOOST_AUTO_TEST_CASE(a_budget_is_kept_by_a_ledger_that_counts_about_what_was_measured) {
