@@ -117,7 +117,7 @@ std::string form_of(const setup::world& here, const planning::strategy_options& 
                     const planning::strategy& chosen) {
   if (chosen.name != "ordermoe" && chosen.name != "router-ledger") return {};
   if (chosen.pruned_nats) return tb::pruned_form;
-  for (const auto* rival : {"layer-shards", "shard-chains", "parallax"})
+  for (const auto* rival : {"layer-shards", "shard-chains", "parallax", "edge-llm"})
     for (const auto& options :
          planning::plan_variants(rival, here.profile, here.servers, here.costs, asked)) {
       const auto made =

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "planning/entropy_placement.hpp"
+#include "planning/infinity.hpp"
 #include "planning/layer_ranges.hpp"
 #include "planning/placement.hpp"
 #include "planning/plan_alike.hpp"
@@ -210,12 +212,49 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
     for (const double load : planned_loads) add(cut, load, n_pruned_plans);
 }
 
+/// The plans of `edge-llm` that by the search's estimate take not much more than the fastest of `others`: where most experts fit on one
+/// server, requests as wholes are as fast as chains.
+void add_wholes_as_fast(const planning_task& task, std::span<const strategy_options> others,
+                        std::vector<strategy_options>& variants) {
+  constexpr std::size_t n_most = 2;
+  constexpr double most_of_fastest = 1.2;
+  std::vector<strategy_options> wholes;
+  add_plan(task, place_whole(task), wholes);
+  add_whole_variants(task, wholes);
+  std::vector<plan> plans;
+  for (const auto& each : wholes) plans.push_back(*each.plan);
+  for (const auto& each : others) plans.push_back(*each.plan);
+  search_options under;
+  under.concurrency = loaded(task, 1);
+  under.should_stop = task.options.should_stop;
+  const auto rated = estimate_plans(task.profile, plans, task.servers, task.costs, under);
+  const auto of_wholes = std::span(rated).first(wholes.size());
+  const auto of_others = std::span(rated).subspan(wholes.size());
+  if (of_wholes.empty()) return;
+  const double most = of_others.empty() ? infinity : most_of_fastest * std::ranges::min(of_others);
+  std::vector<std::size_t> order(wholes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return of_wholes[i]; });
+  std::vector<std::size_t> kept;
+  for (const auto i : order) {
+    if (kept.size() == n_most || of_wholes[i] > most) break;
+    if (std::ranges::any_of(kept, [&](auto j) { return are_alike(plans[j], plans[i]); })) continue;
+    kept.push_back(i);
+    variants.push_back(std::move(wholes[i]));
+  }
+}
+
 }  // namespace
 
 void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants) {
-  add_chain_variants(task, variants);  // Those of `layer-shards`, too.
-  add_plan(task, place_ranges(task), variants);
-  add_range_variants(task, variants);
+  std::vector<strategy_options> found;
+  add_chain_variants(task, found);  // Those of `layer-shards`, too.
+  add_plan(task, place_ranges(task), found);
+  add_range_variants(task, found);
+  std::vector<strategy_options> wholes;
+  add_wholes_as_fast(task, found, wholes);
+  std::ranges::move(found, std::back_inserter(variants));
+  std::ranges::move(wholes, std::back_inserter(variants));
 }
 
 void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants) {

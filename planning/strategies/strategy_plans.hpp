@@ -62,7 +62,8 @@ void add_host_memory_variants(const planning_task& task, std::vector<strategy_op
 /// Popularity placements of three seeds and the similarity placement, with attention where the user is, of which the
 /// strategy's own plan is one; by popularity with attention anywhere; and what add_whole_variants() adds.
 void add_exact_variants(const planning_task& task, std::vector<strategy_options>& variants);
-/// Every plan that the rivals which never substitute are tried with.
+/// Every plan that `layer-shards`, `shard-chains` and `parallax` are tried with, and of those of `edge-llm` the best two by estimate
+/// that take at most a fifth more than the fastest of these.
 void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& variants);
 /// Those of add_exact_variants() and of add_exact_rivals().
 void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants);

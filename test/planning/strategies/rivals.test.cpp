@@ -465,6 +465,23 @@ BOOST_AUTO_TEST_CASE(rivals_that_never_substitute_are_tried_with_everybody_at_on
   }
 }
 
+BOOST_AUTO_TEST_CASE(
+    requests_as_wholes_are_tried_by_whoever_tries_exact_rivals_where_they_are_as_fast) {
+  const auto n_wholes = [](std::string_view name, const scene& at) {
+    auto options = quick();
+    options.quality_percent = name == "ordermoe" ? 0 : 5;
+    return std::ranges::count(planned(name, at, options), "edge-llm", &plan::strategy);
+  };
+  scene everything_fits, little_does;
+  everything_fits.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 12, 3);
+  little_does.servers = instances::drawn_cluster(n_servers, n_layers, n_experts, 1.05, 3);
+  for (const auto* name : {"ordermoe", "dynamic-skipping", "naee"}) {
+    BOOST_TEST(n_wholes(name, everything_fits) > 0, name);
+    BOOST_TEST(n_wholes(name, everything_fits) <= 2, name);
+    BOOST_TEST(n_wholes(name, little_does) == 0, name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(offload_has_the_whole_model_at_the_users_server_partly_in_its_host) {
   const auto experts = worked_out({2, 2});
   const auto servers = roomy({4, 6}, {0.5, 0.5}, 2);
