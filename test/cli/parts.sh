@@ -58,7 +58,7 @@ expect "what came is checked" 0 '' "$ordermoe" cluster check --config edge/nodes
 one=$(find edge/nodes/s0/state/experts -name '*.safetensors' | head -n 1)
 cp "$one" whole
 printf 'x' | dd of="$one" bs=1 seek=9000 conv=notrunc status=none
-expect "a damaged one is refused" 2 "$(basename "$one"): found the SHA-256 .*remove the file" "$ordermoe" node --config edge/nodes/s0/node.toml
+expect "a damaged one is refused" 2 "$(basename "$one"): found the SHA-256 .*fetches the expert again" "$ordermoe" node --config edge/nodes/s0/node.toml
 cp whole "$one"
 expect "it starts with what came" 0 '' "$ordermoe" cluster start --dir edge
 answers_as_ever "after a start"

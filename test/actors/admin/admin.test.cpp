@@ -86,8 +86,9 @@ BOOST_AUTO_TEST_CASE(requests_begin_under_the_next_plan_while_others_end_under_t
   };
   // The change is done, and they are not.
   BOOST_TEST(of_plan(1) > 0);
+  // As many, so that some are seen before all have ended.
   asked_requests after(*user);
-  after.ask(request_of(999, 55));
+  for (std::uint32_t i = 0; i < 200; ++i) after.ask(request_of(999 + i, 55));
   BOOST_TEST(eventually([&] { return of_plan(2) > 0; }));
   // One that comes now waits for those of the first plan to end.
   cluster.change_to(2, "exact");
