@@ -322,6 +322,7 @@ result<plan> place_offloaded(const profile& profile, const cluster& servers,
   auto problem = make_packing_problem(profile.n_layers, profile.n_experts, servers, costs, 1);
   if (!problem) return problem.error();
   const auto prices = make_cost_model(servers, costs);
+  const auto order = by_activation(profile);
   std::vector<double> times;
   for (std::size_t m = 0; m < servers.size(); ++m) {
     const auto& server = servers.servers[m];
@@ -329,7 +330,7 @@ result<plan> place_offloaded(const profile& profile, const cluster& servers,
         static_cast<double>(offloaded_ns(server, costs.expert_flops, expert_bytes(server, costs)));
     double ns = own_work_ns(profile, prices, m);
     auto room = problem->limit_bytes[m];
-    for (const auto flat : by_activation(profile)) {
+    for (const auto flat : order) {
       const bool fits = room >= problem->expert_bytes[flat];
       if (fits) room -= problem->expert_bytes[flat];
       ns += runs_of(profile, flat) * (fits ? prices.expert_ns[m] : from_host_ns);

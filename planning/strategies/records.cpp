@@ -128,7 +128,7 @@ constexpr strategy_record records[] = {
     // The exact baseline, in a trial the best of placements that look at activation and of places of attention.
     {.name = "exact",
      .sentence = "expert parallelism: every target on a server that hosts it, attention where the "
-                 "user is, at one server for all, or anywhere",
+                 "user is, at another server for each or for all, or anywhere",
      .source = "expert parallelism",
      .policy = [](std::size_t) { return exact_policy("exact"); },
      .place = place_expert_parallel,

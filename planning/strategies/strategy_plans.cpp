@@ -214,8 +214,8 @@ void add_cores(const planning_task& task, std::vector<strategy_options>& variant
 
 /// The plans of `edge-llm` that by the search's estimate take not much more than the fastest of `others`: where most experts fit on one
 /// server, requests as wholes are as fast as chains.
-void add_wholes_as_fast(const planning_task& task, std::span<const strategy_options> others,
-                        std::vector<strategy_options>& variants) {
+std::vector<strategy_options> wholes_as_fast(const planning_task& task,
+                                             std::span<const strategy_options> others) {
   constexpr std::size_t n_most = 2;
   constexpr double most_of_fastest = 1.2;
   std::vector<strategy_options> wholes;
@@ -230,18 +230,18 @@ void add_wholes_as_fast(const planning_task& task, std::span<const strategy_opti
   const auto rated = estimate_plans(task.profile, plans, task.servers, task.costs, under);
   const auto of_wholes = std::span(rated).first(wholes.size());
   const auto of_others = std::span(rated).subspan(wholes.size());
-  if (of_wholes.empty()) return;
   const double most = of_others.empty() ? infinity : most_of_fastest * std::ranges::min(of_others);
   std::vector<std::size_t> order(wholes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, {}, [&](std::size_t i) { return of_wholes[i]; });
-  std::vector<std::size_t> kept;
+  std::vector<strategy_options> kept;
   for (const auto i : order) {
     if (kept.size() == n_most || of_wholes[i] > most) break;
-    if (std::ranges::any_of(kept, [&](auto j) { return are_alike(plans[j], plans[i]); })) continue;
-    kept.push_back(i);
-    variants.push_back(std::move(wholes[i]));
+    if (std::ranges::none_of(kept,
+                             [&](const auto& each) { return are_alike(*each.plan, plans[i]); }))
+      kept.push_back(std::move(wholes[i]));
   }
+  return kept;
 }
 
 }  // namespace
@@ -251,10 +251,8 @@ void add_exact_rivals(const planning_task& task, std::vector<strategy_options>& 
   add_chain_variants(task, found);  // Those of `layer-shards`, too.
   add_plan(task, place_ranges(task), found);
   add_range_variants(task, found);
-  std::vector<strategy_options> wholes;
-  add_wholes_as_fast(task, found, wholes);
+  std::ranges::move(wholes_as_fast(task, found), std::back_inserter(found));
   std::ranges::move(found, std::back_inserter(variants));
-  std::ranges::move(wholes, std::back_inserter(variants));
 }
 
 void add_anywhere_variants(const planning_task& task, std::vector<strategy_options>& variants) {
